@@ -1,0 +1,57 @@
+# Everything runs in .venv, which is made on first use with the newest Python >= 3.11 found (or make PYTHON=...).
+# `make help` lists the targets.
+
+VENV := .venv
+BIN := $(VENV)/bin
+OUT := out/demo
+PYTHON ?=
+PYTEST_ARGS ?= -n auto
+DEMO_ARGS ?=
+DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandwidth=10 Gbit/s,100 Gbit/s'
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-short test check format-check format lint types bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## speedup of BinSGDM for BERT-Base and ResNet-50: table, CSV and figures in out/demo
+	$(BIN)/simnet sweep speedup $(DEMO_ARGS) -o $(OUT)
+	$(BIN)/simnet plot $(OUT) -o $(OUT)
+
+demo-short: ## the same on a few points, for CI, in out/demo-short
+	@$(MAKE) --no-print-directory demo OUT=out/demo-short DEMO_ARGS="$(DEMO_SHORT_ARGS)"
+
+test: $(VENV)/.installed-dev ## run all tests (PYTEST_ARGS="-k name" to choose)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: format-check lint types test ## what CI runs: format, lint, types, tests
+
+format-check: $(VENV)/.installed-dev ## fail where `make format` would change a file
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-dev ## format the sources
+	$(BIN)/ruff format .
+
+lint: $(VENV)/.installed-dev ## ruff
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-dev ## mypy --strict
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside
+	$(BIN)/python -m benchmarks
+
+clean: ## remove what make has made, .venv included
+	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The stamps hold the installations, so that a target installs only after pyproject.toml has changed.
+$(VENV)/.installed: pyproject.toml
+	@PYTHON='$(PYTHON)' sh tools/make_venv.sh $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml
+	@PYTHON='$(PYTHON)' sh tools/make_venv.sh $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(VENV)/.installed $@

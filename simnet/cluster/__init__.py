@@ -1,0 +1,1 @@
+"""Where things run: links and their sharing, GPUs, and the topology that joins them."""

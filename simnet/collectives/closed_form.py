@@ -1,0 +1,80 @@
+"""Alpha-beta times of the collectives on idle equal links, as the literature writes them: the judge of the executors.
+
+Symbols: N nodes of G ranks, P = N G ranks, S bytes of the message, a latency of one send, B bytes/s of a link; index i
+inside a node (per rank), e between nodes (of a node's NICs together). Written apart from the schedules on purpose.
+"""
+
+from dataclasses import dataclass
+from math import log2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlphaBeta:
+    """A level of links: latency of one send [s] and bandwidth [B/s]."""
+
+    alpha_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """N nodes of G ranks with their two levels."""
+
+    num_nodes: int
+    ranks_per_node: int
+    intra: AlphaBeta
+    inter: AlphaBeta
+
+
+def ring_all_reduce_s(ranks: int, message_bytes: float, link: AlphaBeta) -> float:
+    """Return 2(P-1)(a + S/(P B)): the flat ring, whose every round waits for its slowest link.
+
+    Args:
+        ranks: P.
+        message_bytes: S.
+        link: the slowest link of the ring: a NIC if there is more than one node.
+    """
+    return 2 * (ranks - 1) * (link.alpha_s + message_bytes / ranks / link.bytes_per_s) if ranks > 1 else 0.0
+
+
+def ring_all_gather_s(ranks: int, message_bytes: float, link: AlphaBeta) -> float:
+    """Return (P-1)(a + S/(P B)); a reduce-scatter takes the same."""
+    return ring_all_reduce_s(ranks, message_bytes, link) / 2
+
+
+def hierarchical_all_reduce_s(shape: Shape, message_bytes: float) -> float:
+    """Return 2(G-1)(a_i + S/(G B_i)) + 2(N-1)(a_e + S/(N B_e)); the G rings of a node share its NICs."""
+    intra_s = ring_all_reduce_s(shape.ranks_per_node, message_bytes, shape.intra)
+    return intra_s + ring_all_reduce_s(shape.num_nodes, message_bytes, shape.inter)
+
+
+def halving_doubling_all_reduce_s(shape: Shape, message_bytes: float) -> float:
+    """Return 2(log2(G) a_i + (G-1)/G S/B_i + log2(N) a_e + (N-1)/N S/B_e)."""
+    total_s = 0.0
+    for size, link in ((shape.ranks_per_node, shape.intra), (shape.num_nodes, shape.inter)):
+        total_s += log2(size) * link.alpha_s + (size - 1) / size * message_bytes / link.bytes_per_s
+    return 2 * total_s
+
+
+def tree_all_reduce_s(shape: Shape, message_bytes: float, num_chunks: int) -> float:
+    """Return the time of the double binary tree with each half in c chunks, N >= 4 a power of two, D = log2(N).
+
+    2(G-1)(a_i + S/(G B_i)) + 2[(D + c - 1) a_e + (2(D + c - 1) - 1) S/(2c)/B_e]: each of D + c - 1 rounds up (and as
+    many down) brings two chunks to a node, but the last, in which the root gets one.
+    """
+    rounds = int(log2(shape.num_nodes)) + num_chunks - 1
+    chunk_s = message_bytes / 2 / num_chunks / shape.inter.bytes_per_s
+    intra_s = ring_all_reduce_s(shape.ranks_per_node, message_bytes, shape.intra)
+    return intra_s + 2 * (rounds * shape.inter.alpha_s + (2 * rounds - 1) * chunk_s)
+
+
+def all_to_all_s(shape: Shape, message_bytes: float) -> float:
+    """Return the longer of a_i + (G-1)/P S/B_i and a_e + G (P-G)/P S/B_e: all sends at once, one latency."""
+    local, ranks = shape.ranks_per_node, shape.num_nodes * shape.ranks_per_node
+    times = [0.0]
+    if local > 1:
+        times.append(shape.intra.alpha_s + (local - 1) / ranks * message_bytes / shape.intra.bytes_per_s)
+    if shape.num_nodes > 1:
+        crossing_bytes = local * (ranks - local) / ranks * message_bytes
+        times.append(shape.inter.alpha_s + crossing_bytes / shape.inter.bytes_per_s)
+    return max(times)

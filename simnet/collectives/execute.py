@@ -1,0 +1,198 @@
+"""Run a schedule on a cluster, in one of two ways that agree on symmetric clusters.
+
+`Exact`: every send is an activity of the network and every rank goes through its own rounds. `Folded`: one
+representative stands for all ranks, and each phase is one activity a level, so its cost does not grow with the ranks.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Protocol, get_args
+
+import simpy
+
+from simnet.cluster.network import Network
+from simnet.cluster.topology import LinkId, LinkKind, Topology
+from simnet.collectives import loads
+from simnet.collectives.schedule import Round, Schedule, Send
+
+Steps = Generator[simpy.Event, object, tuple[float, float]]
+
+
+class Executor(Protocol):
+    """Runs one collective for one rank; the ranks of a call come in the same order on every rank."""
+
+    def run(self, rank: int, sequence: int, schedule: Schedule, message_bytes: float) -> Steps:
+        """Take part as `rank` in collective number `sequence`.
+
+        Returns:
+            When the last rank of the group had arrived, and when this rank was done [s].
+        """
+        ...
+
+
+class Folded:
+    """One representative rank on representative links."""
+
+    def __init__(self, env: simpy.Environment, topology: Topology) -> None:
+        self._env = env
+        self._topology = topology
+        self._network = Network(env)
+        for kind in get_args(LinkKind):
+            self._network.add_link(LinkId(kind, 0), topology.capacity(LinkId(kind, 0)))
+
+    def run(self, rank: int, sequence: int, schedule: Schedule, message_bytes: float) -> Steps:  # noqa: ARG002
+        """Run every phase as one activity a level."""
+        start_s = self._env.now
+        phases = loads.phases(self._topology, schedule, message_bytes)
+        if phases and self._topology.launch_s:
+            yield self._env.timeout(self._topology.launch_s)
+        for phase in phases:
+            if len(phase) == 1:
+                yield from self._level(phase[0])
+            else:
+                yield self._env.all_of([self._env.process(self._level(load)) for load in phase])
+        return start_s, self._env.now
+
+    def _level(self, load: loads.LevelLoad) -> Generator[simpy.Event]:
+        yield self._env.timeout(load.latency_s)
+        yield self._network.transfer({LinkId(kind, 0): size for kind, size in load.inflated_bytes.items()})
+
+
+class Exact:
+    """All ranks, all sends, all links."""
+
+    def __init__(self, env: simpy.Environment, topology: Topology) -> None:
+        self._env = env
+        self._topology = topology
+        self.network = Network(env)
+        for link in _all_links(topology):
+            self.network.add_link(link, topology.capacity(link))
+        self._calls: dict[int, _Call] = {}
+
+    def run(self, rank: int, sequence: int, schedule: Schedule, message_bytes: float) -> Steps:
+        """Wait for the group, then go through this rank's rounds."""
+        if sequence not in self._calls:
+            self._calls[sequence] = _Call(self._env, self._topology, self.network, schedule, message_bytes)
+        call = self._calls[sequence]
+        yield call.arrive(rank)
+        start_s = self._env.now
+        if schedule.rounds and self._topology.launch_s:
+            yield self._env.timeout(self._topology.launch_s)
+        for number, round_ in enumerate(schedule.rounds):
+            for indices in _batches(round_):
+                yield call.exchange(rank, number, indices)
+        call.ranks_left -= 1
+        if not call.ranks_left:
+            del self._calls[sequence]
+        return start_s, self._env.now
+
+
+class _Exchange:
+    """One repetition on all ranks (or all repetitions that are posted at once)."""
+
+    __slots__ = ("done", "missing", "ranks_left", "sends")
+
+    def __init__(self, env: simpy.Environment, sends: tuple[tuple[Send, ...], ...]) -> None:
+        self.sends = sends
+        self.missing = Counter(send.dst for mine in sends for send in mine)
+        self.missing.update({rank: len(mine) for rank, mine in enumerate(sends)})
+        self.done = [env.event() for _ in sends]
+        self.ranks_left = len(sends)
+        for rank, event in enumerate(self.done):
+            if not self.missing[rank]:
+                event.succeed()
+
+    def one_done(self, rank: int) -> None:
+        self.missing[rank] -= 1
+        if not self.missing[rank]:
+            self.done[rank].succeed()
+
+
+class _Call:
+    """One collective, shared by all its ranks."""
+
+    def __init__(
+        self, env: simpy.Environment, topology: Topology, network: Network, schedule: Schedule, message_bytes: float
+    ) -> None:
+        self._env = env
+        self._topology = topology
+        self._network = network
+        self._schedule = schedule
+        self._chunk_bytes = message_bytes / schedule.num_chunks
+        self._arrived: Counter[int] = Counter()
+        self._complete: dict[int, simpy.Event] = {}
+        self._exchanges: dict[tuple[int, int], _Exchange] = {}
+        self.ranks_left = topology.world_size
+
+    def arrive(self, rank: int) -> simpy.Event:
+        """Return the event that every rank of this rank's group has arrived."""
+        group = self._schedule.group.group_id(rank)
+        event = self._complete.setdefault(group, self._env.event())
+        self._arrived[group] += 1
+        if self._arrived[group] == self._schedule.group.size:
+            event.succeed()
+        return event
+
+    def exchange(self, rank: int, number: int, indices: range) -> simpy.Event:
+        """Post this rank's sends; return the event that they and what it receives here are done."""
+        key = number, indices.start
+        if key not in self._exchanges:
+            self._exchanges[key] = self._open(self._schedule.rounds[number], indices)
+        exchange = self._exchanges[key]
+        exchange.ranks_left -= 1
+        if not exchange.ranks_left:
+            del self._exchanges[key]
+        self._post(rank, exchange, at_once=self._schedule.rounds[number].at_once)
+        return exchange.done[rank]
+
+    def _open(self, round_: Round, indices: range) -> _Exchange:
+        ranks = range(self._topology.world_size)
+        sends = tuple(tuple(s for index in indices for s in round_.sends(rank, index)) for rank in ranks)
+        return _Exchange(self._env, sends)
+
+    def _post(self, rank: int, exchange: _Exchange, *, at_once: bool) -> None:
+        mine = exchange.sends[rank]
+        posting_s = self._topology.posting_s(len(mine), at_once=at_once)
+        for level in (self._topology.intra, self._topology.inter):
+            same = [send for send in mine if self._topology.level(rank, send.dst) is level]
+            if same:
+                start = self._env.timeout(posting_s + level.alpha_s)
+                _then(start, partial(self._start, rank, same, exchange, at_once=at_once))
+
+    def _start(self, rank: int, sends: list[Send], exchange: _Exchange, *, at_once: bool) -> None:
+        level = self._topology.level(rank, sends[0].dst)
+        for send in sends:
+            size = send.width * self._chunk_bytes
+            inflated = size / loads.send_efficiency(self._topology, level, size, at_once=at_once)
+            done = self._network.transfer(dict.fromkeys(self._topology.path(rank, send.dst), inflated))
+            _then(done, partial(self._delivered, rank, send.dst, exchange))
+
+    def _delivered(self, src: int, dst: int, exchange: _Exchange) -> None:
+        exchange.one_done(src)
+        exchange.one_done(dst)
+
+
+def _then(event: simpy.Event, function: Callable[[], None]) -> None:
+    """Call `function` when the event happens."""
+    event.callbacks.append(lambda _event: function())
+
+
+def _batches(round_: Round) -> tuple[range, ...]:
+    """Return the repetitions that a rank waits for together."""
+    if round_.at_once:
+        return (range(round_.repeat),)
+    return tuple(range(index, index + 1) for index in range(round_.repeat))
+
+
+def _all_links(topology: Topology) -> tuple[LinkId, ...]:
+    leaves = -(-topology.num_nodes // topology.nodes_per_leaf)
+    counts: dict[LinkKind, int] = {
+        "port_tx": topology.world_size,
+        "port_rx": topology.world_size,
+        "nic_tx": topology.num_nodes,
+        "nic_rx": topology.num_nodes,
+        "leaf_up": leaves,
+        "leaf_down": leaves,
+    }
+    return tuple(LinkId(kind, place) for kind, number in counts.items() for place in range(number))

@@ -1,0 +1,217 @@
+"""What each phase of a schedule loads, seen from the busiest ranks: the base of the folded executor.
+
+A phase is one `Round` with all its repetitions. In it the sends inside nodes and the sends between nodes run side by
+side; each of the two takes its latencies plus its bytes over its busiest link, and the phase takes the longer one.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from simnet.cluster.topology import Level, LinkKind, Topology
+from simnet.collectives.schedule import Group, Round, Schedule
+
+TX = ("port_tx", "nic_tx", "leaf_up")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelLoad:
+    """Sends of one phase on one level: seconds of latency, bytes on the busiest link of each kind.
+
+    `inflated_bytes` are the bytes divided by the efficiency of sends of this size; `wire_bytes` are what is sent.
+    """
+
+    latency_s: float
+    inflated_bytes: dict[LinkKind, float]
+    wire_bytes: dict[LinkKind, float]
+
+    def duration_s(self, topology: Topology) -> float:
+        """Return the time on an idle symmetric cluster."""
+        return self.latency_s + max(size / _capacity(topology, kind) for kind, size in self.inflated_bytes.items())
+
+
+Phase = tuple[LevelLoad, ...]
+
+
+def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
+    """Return the load of every phase of `schedule` for a message of `message_bytes` in each group.
+
+    Args:
+        topology: must be symmetric.
+        schedule: made for this topology's ranks.
+        message_bytes: whole message of one group (per rank before a reduction, in all after an all-gather).
+    """
+    chunk_bytes = message_bytes / schedule.num_chunks
+    shape = (topology.nodes_per_leaf, topology.has_leaves)
+    return tuple(
+        _phase(topology, tally, chunk_bytes)
+        for round_ in schedule.rounds
+        for tally in _tallies(schedule, round_, *shape)
+    )
+
+
+def duration_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
+    """Return the time of a collective on an idle symmetric cluster [s]."""
+    found = phases(topology, schedule, message_bytes)
+    return (topology.launch_s if found else 0.0) + sum(max(load.duration_s(topology) for load in p) for p in found)
+
+
+def nic_bytes_per_node(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
+    """Return the bytes that leave the busiest node [B]."""
+    found = phases(topology, schedule, message_bytes)
+    return sum(load.wire_bytes.get("nic_tx", 0.0) for phase in found for load in phase)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tally:
+    """Chunks on the busiest link of each kind, as multiples of one chunk, for `rounds` rounds that wait in turn."""
+
+    rounds: int
+    posts: int
+    at_once: bool
+    inter_node: bool
+    chunks_per_send: int
+    chunks: tuple[tuple[LinkKind, float], ...]
+
+
+@lru_cache(maxsize=4096)
+def _tallies(
+    schedule: Schedule, round_: Round, nodes_per_leaf: int, has_leaves: bool
+) -> tuple[tuple[_Tally, ...], ...]:
+    """Return one entry a run of equal repetitions; each has at most one tally a level."""
+    every = tuple((index, 1) for index in range(round_.repeat))
+    alike = every if round_.alike is None or (round_.at_once and has_leaves) else round_.alike
+    seen = [(_tally_one(schedule, round_, index, nodes_per_leaf), times) for index, times in alike]
+    if round_.at_once:
+        return (tuple(_joined(seen, round_.repeat)),)
+    runs: Counter[tuple[_Tally, ...]] = Counter()
+    for entry, times in seen:
+        if entry:
+            runs[entry] += times
+    return tuple(tuple(_times(tally, times) for tally in entry) for entry, times in runs.items())
+
+
+def _times(tally: _Tally, rounds: int) -> _Tally:
+    """Return the tally of so many equal rounds."""
+    return _Tally(
+        rounds=rounds,
+        posts=tally.posts * rounds,
+        at_once=False,
+        inter_node=tally.inter_node,
+        chunks_per_send=tally.chunks_per_send,
+        chunks=tuple((kind, number * rounds) for kind, number in tally.chunks),
+    )
+
+
+def _joined(seen: list[tuple[tuple[_Tally, ...], int]], posts: int) -> Iterator[_Tally]:
+    """Join repetitions that are posted at once: one latency a level, all their chunks."""
+    for inter_node in (False, True):
+        same = [(tally, times) for entry, times in seen for tally in entry if tally.inter_node is inter_node]
+        if same:
+            total: Counter[LinkKind] = Counter()
+            for tally, times in same:
+                total.update({kind: number * times for kind, number in tally.chunks})
+            yield _Tally(
+                rounds=1,
+                posts=posts,
+                at_once=True,
+                inter_node=inter_node,
+                chunks_per_send=same[0][0].chunks_per_send,
+                chunks=tuple(total.items()),
+            )
+
+
+def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: int) -> tuple[_Tally, ...]:
+    """Count one repetition over the ranks that stand for all."""
+    group = schedule.group
+    per_node = group.ranks_per_node
+    loads: dict[bool, Counter[tuple[LinkKind, int]]] = {False: Counter(), True: Counter()}
+    widths = {False: 0, True: 0}
+    posts = 0
+    for rank in _representatives(schedule, nodes_per_leaf):
+        sends = round_.sends(rank, index)
+        posts = max(posts, len(sends))
+        for send in sends:
+            inter_node = rank // per_node != send.dst // per_node
+            widths[inter_node] = max(widths[inter_node], send.width)
+            for link in _links(group, rank, send.dst, nodes_per_leaf):
+                lanes = per_node if schedule.lanes_alike and inter_node else 1
+                loads[inter_node][link] += send.width * lanes
+    return tuple(
+        _Tally(
+            rounds=1,
+            posts=posts,
+            at_once=round_.at_once,
+            inter_node=inter_node,
+            chunks_per_send=widths[inter_node],
+            chunks=_busiest(counted, every_link=not schedule.nodes_alike),
+        )
+        for inter_node, counted in loads.items()
+        if counted
+    )
+
+
+def _busiest(counted: Counter[tuple[LinkKind, int]], *, every_link: bool) -> tuple[tuple[LinkKind, float], ...]:
+    """Return the most chunks on a link of each kind.
+
+    Where a few ranks stand for all, only what they send counts: what they receive comes from ranks that are not
+    enumerated, and is as much by symmetry. The receiving side is kept where every node is enumerated.
+    """
+    most: dict[LinkKind, float] = {}
+    for (kind, _), number in counted.items():
+        if every_link or kind in TX:
+            most[kind] = max(most.get(kind, 0), number)
+    return tuple(most.items())
+
+
+def _representatives(schedule: Schedule, nodes_per_leaf: int) -> Iterator[int]:
+    """Return the ranks whose sends load a busiest link of each kind."""
+    group = schedule.group
+    nodes = min(nodes_per_leaf, group.num_nodes) if schedule.nodes_alike else group.num_nodes
+    if schedule.nodes_alike and nodes_per_leaf >= group.num_nodes:
+        nodes = 1
+    lanes = 1 if schedule.lanes_alike else group.ranks_per_node
+    return (node * group.ranks_per_node + lane for node in range(nodes) for lane in range(lanes))
+
+
+def _links(group: Group, src: int, dst: int, nodes_per_leaf: int) -> Iterator[tuple[LinkKind, int]]:
+    source, target = src // group.ranks_per_node, dst // group.ranks_per_node
+    if source == target:
+        yield "port_tx", src
+        yield "port_rx", dst
+        return
+    yield "nic_tx", source
+    yield "nic_rx", target
+    if source // nodes_per_leaf != target // nodes_per_leaf:
+        yield "leaf_up", source // nodes_per_leaf
+        yield "leaf_down", target // nodes_per_leaf
+
+
+def _phase(topology: Topology, tallies: tuple[_Tally, ...], chunk_bytes: float) -> Phase:
+    posts = max(tally.posts for tally in tallies)
+    posting_s = topology.posting_s(posts, at_once=tallies[0].at_once)
+    return tuple(_level_load(topology, tally, chunk_bytes, posting_s) for tally in tallies)
+
+
+def _level_load(topology: Topology, tally: _Tally, chunk_bytes: float, posting_s: float) -> LevelLoad:
+    level = topology.inter if tally.inter_node else topology.intra
+    efficiency = send_efficiency(topology, level, tally.chunks_per_send * chunk_bytes, at_once=tally.at_once)
+    wire = {kind: number * chunk_bytes for kind, number in tally.chunks}
+    return LevelLoad(
+        latency_s=posting_s + tally.rounds * level.alpha_s,
+        inflated_bytes={kind: size / efficiency for kind, size in wire.items()},
+        wire_bytes=wire,
+    )
+
+
+def send_efficiency(topology: Topology, level: Level, send_bytes: float, *, at_once: bool) -> float:
+    """Return the fraction of the bandwidth that a send reaches; sends to many peers at once reach less of a NIC."""
+    many = topology.all_to_all_efficiency if at_once and level is topology.inter else 1.0
+    return level.efficiency(send_bytes) * many
+
+
+def _capacity(topology: Topology, kind: LinkKind) -> float:
+    if kind in ("port_tx", "port_rx"):
+        return topology.intra.bytes_per_s
+    return topology.leaf_bytes_per_s if kind in ("leaf_up", "leaf_down") else topology.inter.bytes_per_s

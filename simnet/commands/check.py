@@ -1,0 +1,48 @@
+"""`simnet check`: files without simulating."""
+
+import click
+
+from simnet.commands.main import Failure
+from simnet.commands.parts import find
+from simnet.errors import SimnetError
+from simnet.scenario import PART_TYPES, check_part, load_experiment
+
+
+@click.command("check", epilog="\b\nExample:\n  simnet check my_cluster.toml my_experiment.toml")
+@click.argument("files", nargs=-1, required=True)
+@click.pass_context
+def command(ctx: click.Context, files: tuple[str, ...]) -> None:
+    """Check FILES, or shipped names: experiments (every point of the sweep), clusters, workloads, calibrations."""
+    failed = False
+    for name in files:
+        try:
+            click.echo(f"{name}: ok: {_checked(name)}")
+        except SimnetError as error:
+            Failure(str(error)).show()
+            failed = True
+    ctx.exit(Failure.exit_code if failed else 0)
+
+
+def _checked(name: str) -> str:
+    """Check one file, and say what it is."""
+    kind, name = find(name)
+    if kind in PART_TYPES:
+        check_part(kind, name)
+        return kind.removesuffix("s")
+    if kind == "gradients":
+        raise SimnetError(f"{name}: gradients: are checked with a workload that uses them; name that one")
+    return _checked_experiment(name)
+
+
+def _checked_experiment(name: str) -> str:
+    from simnet.simulate import check
+    from simnet.sweep import expand
+
+    experiment = load_experiment(name)
+    if not experiment.axes:
+        check(experiment.at({}))
+        return "experiment"
+    points = expand(experiment)
+    for point in points:
+        check(point.scenario)
+    return f"experiment, {len(points)} points"

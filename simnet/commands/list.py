@@ -1,0 +1,23 @@
+"""`simnet list`: the shipped parts and experiments."""
+
+import click
+
+from simnet import library
+
+
+@click.command("list", epilog="\b\nExample:\n  simnet list workloads")
+@click.argument("kind", required=False)
+def command(kind: str | None) -> None:
+    """List the shipped parts, or those of one KIND: clusters, workloads, calibrations, experiments, gradients."""
+    for shown in [kind] if kind else library.KINDS:
+        names = library.names(shown)
+        click.echo(f"{shown}:")
+        width = max(map(len, names), default=0)
+        for name in names:
+            click.echo(f"  {name:<{width}}  {_about(shown, name)}".rstrip())
+
+
+def _about(kind: str, name: str) -> str:
+    """Return the title or the question of a part."""
+    part = library.read(kind, name)
+    return str(part.get("title") or part.get("question") or "")

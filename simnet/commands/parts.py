@@ -1,0 +1,35 @@
+"""Tell which kind of part a name or a file on the command line stands for."""
+
+from simnet import library
+from simnet.errors import SimnetError, nearest
+from simnet.scenario import PART_TYPES
+
+
+def find(name: str) -> tuple[str, str]:
+    """Return the kind and the name (or path) that NAME, KIND/NAME or a path stands for.
+
+    Raises:
+        SimnetError: there is no such part or file, or several kinds have one of this name.
+    """
+    kind, _, rest = name.partition("/")
+    if kind in library.KINDS and rest in library.names(kind):
+        return kind, rest
+    if library.is_path(name):
+        return _kind_of(library.read("experiments", name)), name
+    kinds = [kind for kind in library.KINDS if name in library.names(kind)]
+    if len(kinds) > 1:
+        raise SimnetError(f"{name!r}: stands for several; write one of {', '.join(f'{kind}/{name}' for kind in kinds)}")
+    if not kinds:
+        known = {known for kind in library.KINDS for known in library.names(kind)}
+        raise SimnetError(f"{name!r}: unknown part.{nearest(name, known)}")
+    return kinds[0], name
+
+
+def _kind_of(data: dict[str, object]) -> str:
+    """Return the kind of part whose keys a file has most of, if it is no experiment."""
+    if data.keys() & {"cluster", "workload", "scenario", "strategy", "sweep"}:
+        return "experiments"
+    if "forward_flops_per_sample" in data:
+        return "gradients"
+    shared = {kind: len(data.keys() & set(part.__struct_encode_fields__)) for kind, part in PART_TYPES.items()}
+    return max(shared, key=lambda kind: shared[kind])

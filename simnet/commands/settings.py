@@ -1,0 +1,67 @@
+"""Read the `--set KEY=VALUE` options of the command line."""
+
+import re
+import tomllib
+from collections.abc import Iterable
+
+from simnet.errors import SimnetError
+
+# A quoted text, a bracketed list or table (nested once), or any other character but a comma.
+_PIECE = re.compile(r"""(?:"[^"]*"|'[^']*'|\[(?:[^][]|\[[^][]*\])*\]|\{(?:[^{}]|\{[^{}]*\})*\}|[^,])+""")
+
+
+def read_settings(texts: Iterable[str]) -> dict[str, object]:
+    """Read "KEY=VALUE" texts, each with one value.
+
+    Raises:
+        SimnetError: one has no key, no "=" or no value, or a key comes twice.
+    """
+    return {key: read_value(value) for key, value in _split(texts).items()}
+
+
+def read_axes(texts: Iterable[str]) -> tuple[dict[str, object], dict[str, tuple[object, ...]]]:
+    """Read "KEY=V1,V2,..." texts: those with one value as settings, those with several as axes.
+
+    Raises:
+        SimnetError: as `read_settings`.
+    """
+    values = {key: read_values(text) for key, text in _split(texts).items()}
+    settings = {key: several[0] for key, several in values.items() if len(several) == 1}
+    return settings, {key: several for key, several in values.items() if len(several) > 1}
+
+
+def read_value(text: str) -> object:
+    """Read one value: TOML if it is a TOML number, boolean, text, list or table, else text.
+
+    Example:
+        >>> read_value("16"), read_value("10 Gbit/s"), read_value("[1, 2]")
+        (16, '10 Gbit/s', [1, 2])
+    """
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+    value = table["value"]
+    return value if len(table) == 1 and isinstance(value, bool | int | float | str | list | dict) else text
+
+
+def read_values(text: str) -> tuple[object, ...]:
+    """Read values between commas; a comma inside quotes or brackets does not part them.
+
+    Example:
+        >>> read_values("10 Gbit/s,25 Gbit/s"), read_values("[1,2],[3]")
+        (('10 Gbit/s', '25 Gbit/s'), ([1, 2], [3]))
+    """
+    return tuple(read_value(piece.strip()) for piece in _PIECE.findall(text))
+
+
+def _split(texts: Iterable[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, _, value = (part.strip() for part in text.partition("="))
+        if not all(key.split(".")) or not value:
+            raise SimnetError(f"--set: {text!r}: write KEY=VALUE, such as cluster.num_nodes=16")
+        if key in pairs:
+            raise SimnetError(f"--set: {text!r}: {key!r} is set twice; drop one of them")
+        pairs[key] = value
+    return pairs

@@ -1,0 +1,24 @@
+"""`simnet show`: one part or experiment, as TOML."""
+
+import click
+
+from simnet import library
+from simnet.commands.parts import find
+from simnet.scenario import load_experiment
+from simnet.toml_text import to_toml
+
+
+@click.command("show", epilog="\b\nExample:\n  simnet show clusters/a100_8x8_10gbit")
+@click.argument("name")
+def command(name: str) -> None:
+    """Print the part or experiment NAME (or KIND/NAME, or a path) with its sources, parts filled in, as TOML."""
+    kind, name = find(name)
+    table = _experiment(name) if kind == "experiments" else library.read(kind, name)
+    click.echo(f"# {library.label(library.locate(kind, name))}\n{to_toml(table)}", nl=False)
+
+
+def _experiment(name: str) -> dict[str, object]:
+    """Return an experiment with its parts filled in, as its file could hold it."""
+    experiment = load_experiment(name)
+    axes = {axis.key: list(axis.values) for axis in experiment.axes}
+    return {**experiment.resolved, **({"sweep": axes} if axes else {})}

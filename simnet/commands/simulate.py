@@ -1,0 +1,53 @@
+"""`simnet simulate`: one scenario to one result."""
+
+import json
+from pathlib import Path
+
+import click
+
+from simnet.commands.output import check_writable, emit
+from simnet.commands.settings import read_settings
+from simnet.spec import RunResult
+
+
+@click.command(
+    "simulate",
+    epilog="\b\nExample:\n  simnet simulate bert_base_10gbit --set cluster.num_nodes=16 --format json",
+)
+@click.argument("scenario")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value; repeatable.")
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file instead of the terminal.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Write a timeline for ui.perfetto.dev to this file.")
+def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | None, trace: Path | None) -> None:
+    """Simulate SCENARIO, the name of a shipped experiment or a .toml file."""
+    from simnet.scenario import load_experiment
+    from simnet.simulate import simulate
+
+    experiment = load_experiment(scenario, read_settings(settings))
+    resolved = experiment.at({})
+    check_writable(output)
+    check_writable(trace)
+    result = simulate(resolved)
+    if trace:
+        from simnet.report.trace import write_trace
+
+        write_trace(result, trace)
+    emit(_text(result, form), output)
+    if experiment.axes:
+        click.echo(f"note: this is one point; the whole sweep: simnet sweep {scenario}", err=True)
+
+
+def _text(result: RunResult, form: str) -> str:
+    """Return a result in one of the formats."""
+    from simnet.report.metrics import to_object, to_row
+
+    if form == "table":
+        from simnet.report.table import result_table
+
+        return result_table(result)
+    if form == "json":
+        return json.dumps(to_object(result), indent=2, allow_nan=False)
+    from simnet.sweep import to_csv
+
+    return to_csv([to_row({}, to_object(result))])

@@ -1,0 +1,99 @@
+"""`simnet sweep`: a grid of scenarios to a table, a CSV file and a JSON file."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simnet.commands.main import INTERRUPTED
+from simnet.commands.output import check_writable, emit
+from simnet.commands.settings import read_axes
+
+RESULTS = ("results.csv", "results.json")
+
+
+@click.command(
+    "sweep",
+    epilog="\b\nExample:\n  simnet sweep bert_base_10gbit --set cluster.num_nodes=1,2,4,8 -o out/bert --jobs 2",
+)
+@click.argument("scenario")
+@click.option("--set", "settings", multiple=True, metavar="KEY=V1,V2,...", help="Replace a value or sweep; repeatable.")
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Directory for results.csv, results.json and the journal that lets a killed sweep resume.",
+)
+@click.option("--jobs", type=click.IntRange(1, 1024), help="Processes at most.  [default: one a core]")
+def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | None, jobs: int | None) -> None:
+    """Simulate every point of the [sweep] of SCENARIO, the name of a shipped experiment or a .toml file.
+
+    A key that --set gives several values is swept as well. A sweep that was killed goes on where it stopped when
+    it is started again with the same -o.
+    """
+    from simnet import sweep
+    from simnet.report.metrics import to_row
+    from simnet.scenario import load_experiment
+
+    fixed, axes = read_axes(settings)
+    experiment = load_experiment(scenario, fixed, axes)
+    start = time.perf_counter()
+    points = sweep.expand(experiment)
+    files = [output / name for name in RESULTS] if output else []
+    for file in files:
+        check_writable(file)
+    done: list[int] = []
+    with _told_how_to_resume(output), _progress(len(points), done) as progress:
+        results = sweep.run(points, output, jobs or sweep.num_cores(), progress)
+    document = sweep.document(experiment, points, results)
+    table = sweep.to_csv([to_row(point.values, result) for point, result in zip(points, results, strict=True)])
+    whole = json.dumps(document, indent=1, allow_nan=False)
+    for file, text in zip(files, (table, whole), strict=False):
+        emit(text, file)
+    emit({"csv": table, "json": whole}.get(form) or _table(document), None)
+    click.echo(_summary(len(points), done[0], time.perf_counter() - start, files), err=True)
+
+
+def _summary(num_points: int, num_kept: int, elapsed_s: float, files: list[Path]) -> str:
+    """Return one line about what was done, and where it lies."""
+    kept = f", {num_kept} of them finished before" if num_kept else ""
+    written = f"; wrote {' and '.join(map(str, files))}" if files else ""
+    return f"{num_points} points in {elapsed_s:.1f} s{kept}{written}"
+
+
+def _table(document: dict[str, Any]) -> str:
+    from simnet.report.table import sweep_table
+
+    return sweep_table(document)
+
+
+@contextmanager
+def _progress(num_points: int, done: list[int]) -> Iterator[Callable[[int], object]]:
+    """Note what is done, and show it as a bar on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield done.append
+        return
+    with click.progressbar(length=num_points, label="simulating", show_pos=True, file=sys.stderr) as bar:
+
+        def note(count: int) -> None:
+            done.append(count)
+            bar.update(count)
+
+        yield note
+
+
+@contextmanager
+def _told_how_to_resume(output: Path | None) -> Iterator[None]:
+    """Say on Ctrl-C what is kept, and exit."""
+    kept = "the same command goes on from the finished points" if output else "nothing is kept without -o DIR"
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"\nsimnet: sweep: interrupted; {kept}", err=True)
+        raise SystemExit(INTERRUPTED) from None

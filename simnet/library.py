@@ -1,0 +1,131 @@
+"""The shipped parts: clusters, workloads, calibrations and experiments, found by name from any directory."""
+
+import json
+import tomllib
+from functools import cache
+from pathlib import Path
+
+from simnet.errors import SimnetError, nearest
+
+KINDS: dict[str, str] = {
+    "clusters": "cluster",
+    "workloads": "workload",
+    "calibrations": "calibration",
+    "experiments": "experiment",
+    "gradients": "gradients",
+}
+_SUFFIX = {"gradients": ".json"}
+
+
+@cache
+def root() -> Path:
+    """Return the folder of the shipped data: inside the installed package, or `scenarios/` of a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "_scenarios"
+    return installed if installed.is_dir() else package.parent / "scenarios"
+
+
+def data_path(*parts: str) -> Path:
+    """Return the path of a shipped file or folder, such as `data_path("published", "measurements.csv")`."""
+    return root().joinpath(*parts)
+
+
+def folder(kind: str) -> Path:
+    """Return the folder that holds the shipped parts of a kind.
+
+    Raises:
+        SimnetError: the kind is unknown.
+    """
+    if kind not in KINDS:
+        raise SimnetError(f"{kind!r}: unknown kind of part.{nearest(kind, KINDS)}")
+    return data_path("workloads", "gradients") if kind == "gradients" else data_path(kind)
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Return the names of the shipped parts of a kind, sorted.
+
+    Raises:
+        SimnetError: the kind is unknown.
+
+    Example:
+        >>> "resnet50" in names("gradients")
+        True
+    """
+    return tuple(sorted(path.stem for path in folder(kind).glob(f"*{_SUFFIX.get(kind, '.toml')}")))
+
+
+def is_path(name: str) -> bool:
+    """Tell whether a name is meant as the path of a file."""
+    return name.endswith((".toml", ".json")) or "/" in name
+
+
+def locate(kind: str, name: str, directory: Path = Path()) -> Path:
+    """Return the file of a part.
+
+    Args:
+        kind: one of `KINDS`.
+        name: name of a shipped part, or path of a `.toml` or `.json` file.
+        directory: where a relative path starts.
+
+    Raises:
+        SimnetError: there is no such part or file.
+    """
+    if is_path(name):
+        path = directory / name
+        if not path.is_file():
+            raise SimnetError(f"{name!r}: no such file; give the path of a .toml file, or one name of: simnet list")
+        return path
+    known = names(kind)
+    if name not in known:
+        raise SimnetError(f"{name!r}: unknown {KINDS[kind]}.{nearest(name, known)}")
+    return folder(kind) / f"{name}{_SUFFIX.get(kind, '.toml')}"
+
+
+def gradients_path(name: str) -> Path:
+    """Return the file of a workload's gradients, by name or path.
+
+    Raises:
+        SimnetError: there is none.
+    """
+    try:
+        return locate("gradients", name)
+    except SimnetError as error:
+        raise SimnetError(f"workload.gradients: {error}") from error
+
+
+def label(path: Path) -> str:
+    """Return how messages call a file: as the user wrote it, and a shipped one by its folder and name."""
+    return str(path.relative_to(root())) if path.is_relative_to(root()) else str(path)
+
+
+def read(kind: str, name: str, directory: Path = Path()) -> dict[str, object]:
+    """Read a part as it stands in its file.
+
+    Args:
+        kind: one of `KINDS`.
+        name: name of a shipped part, or path of a `.toml` or `.json` file.
+        directory: where a relative path starts.
+
+    Raises:
+        SimnetError: there is no such part, or the file cannot be read.
+    """
+    return read_file(locate(kind, name, directory))
+
+
+def read_file(path: Path) -> dict[str, object]:
+    """Read a TOML or JSON file that holds one table.
+
+    Raises:
+        SimnetError: the file cannot be read, or does not hold one table.
+    """
+    language = "JSON" if path.suffix == ".json" else "TOML"
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text) if language == "JSON" else tomllib.loads(text)
+    except OSError as error:
+        raise SimnetError(f"{label(path)}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise SimnetError(f"{label(path)}: not {language}: {error}") from error
+    if not isinstance(data, dict):
+        raise SimnetError(f"{label(path)}: {type(data).__name__}: must hold one object with keys")
+    return data

@@ -1,0 +1,149 @@
+"""Read a sweep's results and check that they are whole."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from simnet.errors import SimnetError
+from simnet.report.metrics import nic_gbit_per_s, part_name
+from simnet.spec import Breakdown
+
+FORMAT = 1
+RESULTS_NAME = "results.json"
+# What the figures and matrices have an axis for; every other swept key makes panels.
+WORKLOAD_KEYS = ("workload", "workload.name")
+BANDWIDTH_KEYS = ("cluster.inter_node.bandwidth", "cluster.nics_per_node")
+NODES_KEYS = ("cluster.num_nodes",)
+
+
+class Metrics(Struct, frozen=True, kw_only=True):
+    """What one strategy takes, as `metrics.to_object` writes it."""
+
+    strategy: str
+    iteration_s: float
+    samples_per_s: float
+    breakdown: Breakdown
+
+
+class Point(Metrics, frozen=True, kw_only=True):
+    """One simulated point of a sweep: what was set, and what came out."""
+
+    set: dict[str, Any]
+    scenario: dict[str, Any]
+    world_size: int
+    fidelity: str = ""
+    version: str = ""
+    baseline: Metrics | None = None
+    speedup: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check that what the reports ask for is there."""
+        try:
+            _ = self.num_nodes, self.nic_gbit_per_s
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"scenario: no cluster with nodes and an inter-node bandwidth ({error})") from error
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return int(self.scenario["cluster"]["num_nodes"])
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Number of ranks, one GPU each, of a node."""
+        return self.world_size // self.num_nodes
+
+    @property
+    def nic_gbit_per_s(self) -> float:
+        """Nominal rate of all NICs of a node together [Gbit/s]."""
+        return nic_gbit_per_s(self.scenario["cluster"])
+
+    @property
+    def workload(self) -> str:
+        """Name of the workload for people: its title, or else its name."""
+        return self.scenario.get("workload", {}).get("title") or part_name(self.scenario, "workload")
+
+    @property
+    def calibration(self) -> str:
+        """Name of the calibration with the kind of its numbers, such as "a100_2023 (estimate)"."""
+        kind = self.scenario.get("calibration", {}).get("kind", "ideal")
+        return f"{part_name(self.scenario, 'calibration')} ({kind})"
+
+    @property
+    def panel(self) -> str:
+        """The workload and everything else that the sweep set, apart from nodes and bandwidth."""
+        drawn = (*WORKLOAD_KEYS, *BANDWIDTH_KEYS, *NODES_KEYS)
+        others = [f"{key.rpartition('.')[2]} {value}" for key, value in self.set.items() if key not in drawn]
+        return ", ".join([self.workload, *others])
+
+
+class Axis(Struct, frozen=True, kw_only=True):
+    """One swept key with its values."""
+
+    key: str
+    values: list[Any]
+
+
+class Document(Struct, frozen=True, kw_only=True):
+    """A whole sweep."""
+
+    format: int
+    name: str = ""
+    question: str = ""
+    axes: list[Axis]
+    points: list[Point]
+
+    @property
+    def panels(self) -> dict[str, list[Point]]:
+        """The points by panel, in file order."""
+        panels: dict[str, list[Point]] = {}
+        for point in self.points:
+            panels.setdefault(point.panel, []).append(point)
+        return panels
+
+
+def read_document(results: Path) -> Document:
+    """Read the results of a sweep.
+
+    Args:
+        results: The file, or the folder in which a sweep has left its `results.json`.
+
+    Raises:
+        SimnetError: there is no such file, or it is damaged, empty, or of another format.
+    """
+    path = results / RESULTS_NAME if results.is_dir() else results
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise SimnetError(
+            f"{path}: cannot be read ({error.strerror}): name the results.json of a sweep, or its folder"
+        ) from error
+    if not text.strip():
+        raise SimnetError(f"{path}: is empty: run the sweep again")
+    try:
+        raw = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SimnetError(f"{path}: is damaged, no whole JSON document ({error}): run the sweep again") from error
+    return to_document(raw, where=str(path))
+
+
+def to_document(raw: object, *, where: str = "results") -> Document:
+    """Check a sweep document.
+
+    Raises:
+        SimnetError: it is of another format, has no points, or lacks what the reports need.
+    """
+    if not isinstance(raw, dict) or "format" not in raw:
+        raise SimnetError(f"{where}: no 'format' key: these are not the results of 'simnet sweep'")
+    if raw["format"] != FORMAT:
+        raise SimnetError(
+            f"{where}: format {raw['format']!r}: this version reads format {FORMAT}; run the sweep again with it"
+        )
+    if raw.get("points") == []:
+        raise SimnetError(f"{where}: points: []: no point was simulated; run the sweep again")
+    try:
+        return msgspec.convert(raw, type=Document)
+    except msgspec.ValidationError as error:
+        raise SimnetError(f"{where}: is damaged ({error}): run the sweep again") from error

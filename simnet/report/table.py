@@ -1,0 +1,154 @@
+"""Draw the table of one run: the question, what it was asked of, and the strategy beside its baseline."""
+
+import textwrap
+from collections.abc import Callable, Iterator
+
+from simnet.report.sweep_table import sweep_table
+from simnet.report.text import nodes_text, speedup_text, throughput_text
+from simnet.spec import BYTES_PER_ELEMENT, Cluster, RunResult, Scenario, StrategyResult, Workload
+from simnet.units import format_bytes, format_seconds
+
+__all__ = ["result_table", "sweep_table"]
+
+WIDTH = 100
+LABEL_WIDTH = 28
+PARTS = {
+    "forward_s": "forward",
+    "backward_s": "backward",
+    "encode_s": "encode",
+    "decode_s": "decode",
+    "exposed_comm_s": "exposed communication",
+    "optimizer_s": "optimizer",
+}
+Cell = tuple[str, str]
+
+
+def result_table(run_result: RunResult) -> str:
+    """Return what `simnet simulate` prints: at most 100 columns of plain text, every number with its unit."""
+    results = [run_result.result] + ([run_result.baseline] if run_result.baseline else [])
+    lines = [
+        *_paragraph(run_result.scenario.question),
+        *_parts(run_result),
+        "",
+        *_comparison(results, run_result.scenario.run.steps),
+        "",
+        *_verdict(run_result),
+        *(line for note in run_result.notes for line in _hanging("note: ", note)),
+    ]
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def _paragraph(text: str) -> list[str]:
+    return [*textwrap.wrap(text, WIDTH), ""] if text else []
+
+
+def _hanging(label: str, text: str) -> list[str]:
+    """Wrap text under a label, its further lines indented to where the text begins."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False
+    ) or [label]
+
+
+def _parts(run_result: RunResult) -> Iterator[str]:
+    """Yield one line for each part, with the kind of its numbers in brackets."""
+    scenario = run_result.scenario
+    simulated = f"{run_result.world_size} ranks, {run_result.result.fidelity} executor"
+    if run_result.version:
+        simulated += f", simnet {run_result.version}"
+    described = {
+        "cluster": _cluster(scenario.cluster),
+        "workload": _workload(scenario),
+        "calibration": f"{scenario.calibration.name} ({scenario.calibration.kind})",
+        "simulated": simulated,
+    }
+    for label, text in described.items():
+        yield from _hanging(f"{label:<13}", text)
+
+
+def _cluster(cluster: Cluster) -> str:
+    nics = "" if cluster.nics_per_node == 1 else f"{cluster.nics_per_node} x "
+    nodes = f"{nodes_text(cluster.num_nodes)} x {cluster.ranks_per_node} {cluster.gpu or 'GPUs'}"
+    nic, inside = cluster.inter_node.bytes_per_s.text(), cluster.intra_node.bytes_per_s.text()
+    return f"{cluster.name}: {nodes}, NIC {nics}{nic}, in the node {inside} (nominal rates)"
+
+
+def _workload(scenario: Scenario) -> str:
+    workload = scenario.workload
+    num_bytes = _gradient_bytes(workload)
+    gradients = f"gradients {format_bytes(num_bytes)}, " if num_bytes else ""
+    samples = "1 sample" if workload.batch_per_rank == 1 else f"{workload.batch_per_rank} samples"
+    return f"{workload.name}: {gradients}{samples} per rank (compute times {_compute_kind(scenario)})"
+
+
+def _gradient_bytes(workload: Workload) -> float | None:
+    """Return the bytes of all gradients, or None where only their file knows."""
+    element_bytes = BYTES_PER_ELEMENT[workload.dtype]
+    if workload.gradient_bytes is not None:
+        return workload.gradient_bytes
+    if workload.num_elements is not None:
+        return workload.num_elements * element_bytes
+    if not workload.tensors:
+        return None
+    return sum(t.count * (t.num_bytes or (t.num_elements or 0) * element_bytes) for t in workload.tensors)
+
+
+def _compute_kind(scenario: Scenario) -> str:
+    """Say where the compute times come from: the kinds of the rows that fit, or the scenario's own text."""
+    workload, gpu = scenario.workload, scenario.cluster.gpu
+    fitting = {
+        row.kind
+        for row in workload.compute
+        if row.gpu == (gpu or row.gpu) and row.precision == (workload.precision or row.precision)
+    }
+    return " or ".join(sorted(fitting)) or "given"
+
+
+def _comparison(results: list[StrategyResult], steps: int | None) -> Iterator[str]:
+    """Yield the header and one line for each metric, a pair of cells (value, share) for each strategy."""
+    yield _line("", [(result.strategy, "") for result in results])
+    yield _line("iteration time", [(format_seconds(result.iteration_s), "") for result in results])
+    for key, label in PARTS.items():
+        yield _line(f"  {label}", [_share(result, key) for result in results])
+    for label, cell in _metric_cells(steps).items():
+        cells = [cell(result) for result in results]
+        if any(cells):
+            yield _line(label, [(text, "") for text in cells])
+
+
+def _share(result: StrategyResult, key: str) -> Cell:
+    seconds: float = getattr(result.breakdown, key)
+    return format_seconds(seconds), f"{seconds / result.iteration_s:.1%}".replace("%", " %")
+
+
+def _metric_cells(steps: int | None) -> dict[str, Callable[[StrategyResult], str]]:
+    """Return how each line's cells are written; a line whose cells are all empty is left out."""
+    return {
+        "throughput": lambda result: throughput_text(result.samples_per_s),
+        "communication time": lambda result: format_seconds(result.comm_s),
+        "  hidden behind compute": lambda result: f"{result.overlap * 100:.1f} %",
+        "NIC bytes out of a node": lambda result: format_bytes(result.nic_bytes_per_node),
+        "compression ratio": lambda result: f"{result.compression_ratio:.4g}x",
+        "algorithm": lambda result: result.algorithm,
+        "buckets": lambda result: str(result.num_buckets),
+        "dense iteration time": lambda result: _optional_seconds(result.dense_iteration_s),
+        f"time of {steps:,} steps" if steps else "end-to-end time": lambda result: _optional_seconds(result.total_s),
+    }
+
+
+def _optional_seconds(seconds: float | None) -> str:
+    return "" if seconds is None else format_seconds(seconds)
+
+
+def _line(label: str, cells: list[Cell]) -> str:
+    return f"{label:<{LABEL_WIDTH}}" + "".join(f"{value:>22}{share:>9}" for value, share in cells)
+
+
+def _verdict(run_result: RunResult) -> Iterator[str]:
+    """Yield the speedups, saying against what."""
+    if run_result.baseline is None:
+        return
+    pair = f"{run_result.result.strategy} against {run_result.baseline.strategy}"
+    if run_result.speedup is not None:
+        yield f"speedup {speedup_text(run_result.speedup)} per iteration, {pair}"
+    if run_result.end_to_end_speedup is not None:
+        yield f"speedup {speedup_text(run_result.end_to_end_speedup)} end to end, {pair}"

@@ -1,0 +1,345 @@
+"""Scenario files: parts by name or written inline, with keys that replace some of theirs, checked and resolved."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from simnet import fields, library
+from simnet.errors import SimnetError, nearest
+from simnet.fields import Misfit
+from simnet.spec import Calibration, Cluster, Part, Scenario, Workload
+from simnet.units import Quantity
+
+T = TypeVar("T", bound=msgspec.Struct)
+KeyPath = tuple[str, ...]
+PARTS = {"cluster": "clusters", "workload": "workloads", "calibration": "calibrations"}
+PART_TYPES: dict[str, type[Part]] = {"clusters": Cluster, "workloads": Workload, "calibrations": Calibration}
+STRATEGIES = ("strategy", "baseline")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A value for a dotted key, the place that it was given at, and where relative paths of files start there."""
+
+    key: str
+    value: object
+    origin: str = "--set"
+    directory: Path = Path()
+
+    @property
+    def path(self) -> KeyPath:
+        """The keys from the top."""
+        return tuple(self.key.split("."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """A dotted key, and the values that it takes in a sweep."""
+
+    key: str
+    values: tuple[object, ...]
+    origin: str = "--set"
+    directory: Path = Path()
+
+    def setting(self, value: object) -> Setting:
+        """Return the setting of this axis to one value."""
+        return Setting(key=self.key, value=value, origin=self.origin, directory=self.directory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A scenario's data with its parts filled in but not checked, and where each key was given."""
+
+    data: Mapping[str, object]
+    origins: Mapping[KeyPath, str]
+
+    def with_settings(self, settings: Iterable[Setting]) -> "Draft":
+        """Return the draft with keys set, whole parts first, so that the order of the settings does not matter.
+
+        Raises:
+            SimnetError: a part is unknown, or a key leads into something that is not a table.
+        """
+        draft = self
+        for setting in sorted(settings, key=lambda setting: len(setting.path)):
+            draft = draft._with_setting(setting)
+        return draft
+
+    def _with_setting(self, setting: Setting) -> "Draft":
+        path = setting.path
+        where = f"{setting.origin}: {setting.key}"
+        origins = {known: origin for known, origin in self.origins.items() if known[: len(path)] != path}
+        value = setting.value
+        if len(path) == 1:
+            value, inner = _fill(setting.key, value, setting.origin, setting.directory)
+            origins |= inner
+        data = _replaced(self.data, path, value, where)
+        assert isinstance(data, dict)
+        return Draft(data=data, origins=origins | {path: origins.get(path, setting.origin)})
+
+    def scenario(self) -> Scenario:
+        """Check everything, and return the scenario.
+
+        Raises:
+            SimnetError: something does not fit; the message says where it was given.
+        """
+        return self.converted(Scenario)
+
+    def converted(self, struct: type[T]) -> T:
+        """Check everything against a struct, and return that.
+
+        Raises:
+            SimnetError: something does not fit; the message says where it was given.
+        """
+        try:
+            fields.check(fields.type_of(struct), self.data)
+            return msgspec.convert(self.data, struct, dec_hook=_read_quantity)
+        except Misfit as misfit:
+            raise SimnetError(self._sentence(misfit.path, misfit.text, misfit.culprit)) from misfit
+        except msgspec.ValidationError as error:
+            path, text = _contradiction(error)
+            raise SimnetError(self._sentence(path, text, path)) from error
+
+    def _sentence(self, path: KeyPath, text: str, culprit: KeyPath) -> str:
+        known = (culprit[:length] for length in range(len(culprit), -1, -1))
+        origin = next(self.origins[prefix] for prefix in known if prefix in self.origins)
+        return ": ".join(filter(None, (origin, ".".join(path), text)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A file that asks a question: a scenario, and the axes along which it varies.
+
+    Attributes:
+        name: name of the file.
+        question: what the experiment asks.
+        where: how messages call the file.
+        base: the scenario's data before `settings` and axes are applied.
+        settings: what the user set beside the file.
+        axes: in the order of the file; the grid of all their values is swept, the last axis fastest.
+    """
+
+    name: str
+    question: str
+    where: str
+    base: Draft
+    settings: tuple[Setting, ...] = ()
+    axes: tuple[Axis, ...] = field(default=())
+
+    @property
+    def resolved(self) -> Mapping[str, object]:
+        """The data with parts filled in and settings applied, without axes."""
+        return self.base.with_settings(self.settings).data
+
+    def at(self, values: Mapping[str, object]) -> Scenario:
+        """Return the scenario at one point of the axes; an axis that is not in `values` stays as in the file.
+
+        Raises:
+            SimnetError: it does not hold together there.
+        """
+        point = [axis.setting(values[axis.key]) for axis in self.axes if axis.key in values]
+        return self.base.with_settings([*self.settings, *point]).scenario()
+
+
+def load(name_or_path: str, overrides: Mapping[str, object] | None = None) -> Scenario:
+    """Load a scenario by name or path; a sweep in its file is left out.
+
+    Args:
+        name_or_path: name of a shipped experiment, or path of a `.toml` or `.json` file.
+        overrides: dotted keys with the values to use instead, also of parts given by name.
+
+    Raises:
+        SimnetError: the file cannot be found or read, or something in it does not fit.
+    """
+    return load_experiment(name_or_path, overrides).at({})
+
+
+def load_experiment(
+    name_or_path: str,
+    overrides: Mapping[str, object] | None = None,
+    axes: Mapping[str, Sequence[object]] | None = None,
+) -> Experiment:
+    """Load an experiment by name or path; its parts are found, but checked only at `Experiment.at`.
+
+    Args:
+        name_or_path: name of a shipped experiment, or path of a `.toml` or `.json` file.
+        overrides: dotted keys with the values to use instead; such a key is no longer an axis.
+        axes: more axes, or other values for the axes of the file.
+
+    Raises:
+        SimnetError: the file or a part of it cannot be found or read, or an axis has no values.
+    """
+    path = library.locate("experiments", name_or_path)
+    where = library.label(path)
+    data = _scenario_table(library.read_file(path), path)
+    known = [*Scenario.__struct_fields__, "sweep"]
+    for key in data:
+        if key not in known:
+            raise SimnetError(f"{where}: unknown key {key!r}.{nearest(key, known)}")
+    swept = _axes(data.pop("sweep", {}), where, path.parent)
+    swept |= {key: Axis(key=key, values=tuple(values)) for key, values in (axes or {}).items()}
+    return Experiment(
+        name=str(data.setdefault("name", path.stem)),
+        question=str(data.get("question", "")),
+        where=where,
+        base=_draft(data, where, path.parent),
+        settings=tuple(Setting(key=key, value=value) for key, value in (overrides or {}).items()),
+        axes=tuple(axis for key, axis in swept.items() if key not in (overrides or {})),
+    )
+
+
+def build(mapping: Mapping[str, object], where: str = "scenario") -> Scenario:
+    """Return the scenario that data in file form describe.
+
+    Args:
+        mapping: as a scenario file gives it; not changed.
+        where: how messages call it.
+
+    Raises:
+        SimnetError: something does not fit.
+    """
+    return _draft(mapping, where, Path()).scenario()
+
+
+def check_part(kind: str, name: str) -> None:
+    """Check a cluster, workload or calibration on its own.
+
+    Args:
+        kind: key of `PART_TYPES`.
+        name: name of a shipped part, or path of a file.
+
+    Raises:
+        SimnetError: it cannot be found or read, or something in it does not fit.
+    """
+    part, label = _named_part(kind, name, "", Path())
+    Draft(data=part, origins={(): label}).converted(PART_TYPES[kind])
+
+
+def to_dict(scenario: Scenario) -> dict[str, object]:
+    """Return a scenario in file form, resolved and with all defaults, quantities as text; `build` reads it back."""
+    plain = _without_none(msgspec.to_builtins(scenario, enc_hook=_write_quantity))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _draft(data: Mapping[str, object], where: str, directory: Path) -> Draft:
+    """Fill in the parts of data in file form."""
+    filled: dict[str, object] = {}
+    origins: dict[KeyPath, str] = {(): where}
+    for key, given in data.items():
+        filled[key], inner = _fill(key, given, where, directory)
+        origins |= inner
+    return Draft(data=filled, origins=origins)
+
+
+def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object, dict[KeyPath, str]]:
+    """Return the data of a top-level key with names replaced by what they stand for, and where its keys were given."""
+    if key in STRATEGIES and isinstance(given, str):
+        return {"kind": given}, {}
+    if key not in PARTS:
+        return given, {}
+    changes = dict(given) if isinstance(given, Mapping) else {}
+    use = changes.pop("use", None) if isinstance(given, Mapping) else given
+    if use is None:
+        return _with_gradients_at(changes, directory), {}
+    if not isinstance(use, str):
+        raise SimnetError(f"{where}: {key}: {use!r}: write the name of a {key} in quotes, or a table")
+    part, label = _named_part(PARTS[key], use, f"{where}: {key}", directory)
+    origins = {(key,): label} | {(key, *path): where for path in _leaves(changes)}
+    return _merged(part, changes), origins
+
+
+def _named_part(kind: str, name: str, where: str, directory: Path) -> tuple[dict[str, object], str]:
+    try:
+        path = library.locate(kind, name, directory)
+    except SimnetError as error:
+        raise SimnetError(f"{where}: {error}" if where else str(error)) from error
+    return {"name": path.stem, **_with_gradients_at(library.read_file(path), path.parent)}, library.label(path)
+
+
+def _with_gradients_at(part: dict[str, object], directory: Path) -> dict[str, object]:
+    """Return a part whose relative path of a gradients file, if it has one, starts from the working directory."""
+    gradients = part.get("gradients")
+    if isinstance(gradients, str) and library.is_path(gradients):
+        return part | {"gradients": str(directory / gradients)}
+    return part
+
+
+def _scenario_table(data: dict[str, object], path: Path) -> dict[str, object]:
+    """Return the scenario of a file: all of it, or what stands under "scenario" in a result of `simnet simulate`."""
+    inner = data.get("scenario")
+    return inner if path.suffix == ".json" and isinstance(inner, dict) else data
+
+
+def _axes(given: object, where: str, directory: Path) -> dict[str, Axis]:
+    if not isinstance(given, Mapping):
+        raise SimnetError(f"{where}: sweep: {given!r}: write a table of keys with lists of values")
+    for key, values in given.items():
+        if not isinstance(values, list) or not values:
+            raise SimnetError(
+                f"{where}: sweep.{key}: {values!r}: write a list of at least one value, such as [1, 2, 4]"
+            )
+    origin = f"{where}: sweep"
+    return {
+        key: Axis(key=key, values=tuple(values), origin=origin, directory=directory) for key, values in given.items()
+    }
+
+
+def _merged(base: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    """Return `base` with `changes`: tables are merged, all else is replaced."""
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _leaves(table: Mapping[str, object]) -> list[KeyPath]:
+    """Return the path of every value of a table that is not itself a table with keys."""
+    paths: list[KeyPath] = []
+    for key, value in table.items():
+        inner = _leaves(value) if isinstance(value, Mapping) else []
+        paths.extend([(key, *path) for path in inner] or [(key,)])
+    return paths
+
+
+def _replaced(data: object, path: KeyPath, value: object, where: str) -> object:
+    """Return `data` with `value` at `path`; lists are entered by index; `data` itself is not changed."""
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    if isinstance(data, Mapping):
+        return {**data, key: _replaced(data.get(key, {}), rest, value, where)}
+    if isinstance(data, Sequence) and not isinstance(data, str) and key.isdecimal() and int(key) < len(data):
+        return [_replaced(item, rest, value, where) if str(i) == key else item for i, item in enumerate(data)]
+    raise SimnetError(f"{where}: unknown key {key!r}: {data!r} there has no such key; set the whole value")
+
+
+def _read_quantity(kind: type, given: object) -> Quantity:
+    assert issubclass(kind, Quantity)
+    return kind.parse(given)
+
+
+def _write_quantity(quantity: object) -> str:
+    assert isinstance(quantity, Quantity)
+    return quantity.text()
+
+
+def _without_none(data: object) -> object:
+    """Return plain data without absent values, and with lists for tuples, as it comes back from a file."""
+    if isinstance(data, dict):
+        return {key: _without_none(value) for key, value in data.items() if value is not None}
+    return [_without_none(item) for item in data] if isinstance(data, list | tuple) else data
+
+
+def _contradiction(error: msgspec.ValidationError) -> tuple[KeyPath, str]:
+    """Return what msgspec says of values that do not go together: the keys to one of them, and the sentence.
+
+    A struct's own check starts its message with a key; msgspec appends the place of the struct: " - at `$.cluster`".
+    """
+    text, _, place = str(error).partition(" - at `")
+    key, _, sentence = text.partition(": ")
+    steps = place.rstrip("`").replace("[", ".").replace("]", "").removeprefix("$").split(".")
+    return (*filter(None, steps), *key.split(".")), sentence

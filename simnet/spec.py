@@ -1,0 +1,370 @@
+"""The nouns of a scenario: frozen, strict, checked where they are built.
+
+A field of a quantity type (`Bandwidth`, `Size`, `Duration`) is text with a unit in a file and an SI number in the
+program; its name in the file has no unit, its name in the program has one.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from simnet.units import Bandwidth, Duration, Size
+
+Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Factor = Annotated[float, Meta(ge=1.0, le=1000.0)]
+Fraction = Annotated[float, Meta(gt=0.0, le=1.0)]
+Dtype = Literal["fp32", "fp16", "bf16"]
+Kind = Literal["measured", "published", "derived", "estimate", "ideal"]
+
+BYTES_PER_ELEMENT: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+MAX_RANKS = 1_000_000
+
+
+class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every named part carries: what it is called, and where its numbers come from."""
+
+    name: str = "inline"
+    title: str = ""
+    source: str = ""
+
+
+class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One direction of a full-duplex link: between GPUs of a node (per rank), or a NIC (per NIC)."""
+
+    bytes_per_s: Bandwidth = field(name="bandwidth")
+    alpha_s: Duration = field(name="latency")
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_s < 1:
+            raise ValueError(f"bandwidth: {self.bytes_per_s.text()!r}: must be at least 1 B/s")
+
+
+class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Leaf-spine fabric: a leaf switch joins `nodes_per_leaf` nodes; its uplinks carry 1/oversubscription of them."""
+
+    nodes_per_leaf: Count
+    oversubscription: Factor = 1.0
+    source: str = ""
+
+
+class SlowNode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One node that is slower than the rest, as a factor >= 1 on its compute time and on its NIC time."""
+
+    node: Annotated[int, Meta(ge=0)]
+    compute_slowdown: Factor = 1.0
+    nic_slowdown: Factor = 1.0
+
+
+class Cluster(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes of GPUs: fast links inside a node, NICs and a fabric between nodes.
+
+    A node's NICs are modelled as one link of `nics_per_node` times the bandwidth: NCCL builds a channel per NIC, so one
+    collective uses them all.
+    """
+
+    num_nodes: Count
+    ranks_per_node: Count
+    intra_node: Link
+    inter_node: Link
+    nics_per_node: Count = 1
+    gpu: str = ""
+    fabric: Fabric | None = None
+    slow_nodes: tuple[SlowNode, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.world_size > MAX_RANKS:
+            raise ValueError(f"num_nodes: {self.num_nodes} x {self.ranks_per_node} ranks: at most {MAX_RANKS} ranks")
+        nodes = [slow.node for slow in self.slow_nodes]
+        for node in nodes:
+            if node >= self.num_nodes:
+                raise ValueError(f"slow_nodes: node {node}: the cluster has nodes 0 to {self.num_nodes - 1}")
+        if len(set(nodes)) < len(nodes):
+            raise ValueError(f"slow_nodes: {nodes}: name each node once")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.num_nodes * self.ranks_per_node
+
+
+class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a link really gives: a fraction of its nominal bandwidth, by bytes of one send, and a latency.
+
+    `efficiency` is one number, or `[["64 KiB", 0.3], ["16 MiB", 0.9]]`, read log-linearly and constant outside.
+    `latency` replaces the cluster's if given.
+    """
+
+    efficiency: Fraction | tuple[tuple[Size, Fraction], ...] = 1.0
+    alpha_s: Duration | None = field(name="latency", default=None)
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.efficiency, tuple):
+            sizes = [size for size, _ in self.efficiency]
+            if not sizes or sizes[0] <= 0 or sizes != sorted(set(sizes)):
+                raise ValueError("efficiency: message sizes must be above zero and ascending; sort the points")
+
+
+class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A timed kernel: `launch + time_per_element * elements`, which replaces the estimate by bytes moved."""
+
+    launch_s: Duration = field(name="launch", default=Duration(0))
+    s_per_element: Duration = field(name="time_per_element")
+    source: str = ""
+
+
+class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What hardware and software were measured (or are estimated) to take, apart from nominal link rates.
+
+    `collective_launch` is paid once by each collective, `message_cost` for each send that a rank posts, `poll_cost` for
+    each send that it posts at once with others, times how many these are (a progress engine that polls every open
+    connection for each of them).
+    `backward_slowdown` multiplies the time of compute that runs while communication does. Kernels without a time in
+    `kernels` take `kernel_launch` + bytes moved / `memory_bandwidth`.
+    """
+
+    kind: Kind = "ideal"
+    intra_node: LinkCalibration = LinkCalibration()
+    inter_node: LinkCalibration = LinkCalibration()
+    collective_launch_s: Duration = field(name="collective_launch", default=Duration(0))
+    message_s: Duration = field(name="message_cost", default=Duration(0))
+    poll_s: Duration = field(name="poll_cost", default=Duration(0))
+    backward_slowdown: Factor = 1.0
+    memory_bytes_per_s: Bandwidth | None = field(name="memory_bandwidth", default=None)
+    kernel_launch_s: Duration = field(name="kernel_launch", default=Duration(0))
+    kernels: dict[str, KernelTime] = {}
+    all_to_all_efficiency: Fraction = 1.0
+
+
+class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tensors whose gradients become ready one after the other, in backward order.
+
+    `count` repeats the row. `backward_share` is the part of backward (in any unit, each of the `count` tensors) that is
+    done between the previous gradient and this one.
+    """
+
+    num_elements: Count | None = None
+    num_bytes: Size | None = field(name="bytes", default=None)
+    count: Count = 1
+    backward_share: Annotated[float, Meta(ge=0.0)] = 1.0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.num_elements is None) == (self.num_bytes is None):
+            raise ValueError("num_elements: give either num_elements or bytes")
+
+
+class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole training step of one GPU without communication, at one batch size.
+
+    `samples_per_s` says the same as `step`, which is `batch / samples_per_s`. It includes the `optimizer`, whose time is
+    then taken off by the bytes that it moves, unless `includes_optimizer` is false.
+    """
+
+    gpu: str
+    precision: str
+    batch: Count
+    step_s: Duration | None = field(name="step", default=None)
+    samples_per_s: Annotated[float, Meta(gt=0.0)] | None = None
+    optimizer: Literal["adam", "sgd_momentum"]
+    includes_optimizer: bool = True
+    kind: Kind = "published"
+    source: str
+
+    def __post_init__(self) -> None:
+        if (self.step_s is None) == (self.samples_per_s is None):
+            raise ValueError("step: give either step or samples_per_s")
+
+
+class Workload(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model with its gradients and the compute time of one micro-batch on one rank.
+
+    Gradients are given once, as one of: `gradients` (name of a shipped file), `tensors` (in backward order),
+    `gradient` (bytes) or `num_elements`. With only a total, backward is cut into equal pieces, one a bucket.
+    Compute is given once, as `forward`, `backward` and `optimizer`, or as `compute` rows of which `precision` and the
+    cluster's `gpu` choose one, scaled to `batch_per_rank`.
+    """
+
+    gradients: str | None = None
+    tensors: tuple[Gradient, ...] = ()
+    gradient_bytes: Size | None = field(name="gradient", default=None)
+    num_elements: Count | None = None
+    dtype: Dtype = "fp32"
+    forward_s: Duration | None = field(name="forward", default=None)
+    backward_s: Duration | None = field(name="backward", default=None)
+    optimizer_s: Duration | None = field(name="optimizer", default=None)
+    compute: tuple[ComputeTime, ...] = ()
+    precision: str = ""
+    batch_per_rank: Count = 1
+
+
+class Planner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a merging rule believes an all-reduce to take: `start_up` + bytes / `bandwidth`, right or wrong."""
+
+    start_up_s: Duration = field(name="start_up")
+    bytes_per_s: Bandwidth = field(name="bandwidth")
+    source: str = ""
+
+
+class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """How gradients are bucketed, and whether their exchange overlaps backward.
+
+    `bucketing`: "ddp" closes a bucket when its gradients reach `bucket_cap` (PyTorch's rule; without a `bucket_cap`
+    its default, a first bucket of 1 MiB and then 25 MiB), "per_tensor" one bucket a tensor, "fused" one bucket of all,
+    "mg_wfbp" merges tensors where the start-up cost of an all-reduce outweighs waiting (Shi et al. 2019), as `planner`
+    believes that cost to be, or as it is.
+    """
+
+    bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "ddp"
+    bucket_cap: Size | None = None
+    overlap: bool = True
+    planner: Planner | None = None
+
+    def __post_init__(self) -> None:
+        if self.planner is not None and self.bucketing != "mg_wfbp":
+            raise ValueError(f"planner: has no effect with bucketing {self.bucketing!r}; drop one of them")
+        if self.bucket_cap is not None and self.bucketing != "ddp":
+            raise ValueError(f"bucket_cap: has no effect with bucketing {self.bucketing!r}; drop one of them")
+        if self.bucket_cap is not None and self.bucket_cap < 1:
+            raise ValueError(f"bucket_cap: {self.bucket_cap.text()!r}: must be at least 1 B")
+
+
+Algorithm = Literal["auto", "ring", "tree", "halving_doubling", "hierarchical"]
+
+
+class AllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="all_reduce"):
+    """Average gradients without compression, as DDP does, sent as `payload` numbers (default: as they are)."""
+
+    payload: Dtype | None = None
+    algorithm: Algorithm = "ring"
+
+
+class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="binsgdm"):
+    """Average 1-bit updates; hierarchical: reduce-scatter in the node, 1 bit between nodes, all-gather in the node."""
+
+    topology: Literal["hierarchical", "flat"] = "hierarchical"
+    intra: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.topology == "flat" and self.intra is not None:
+            raise ValueError("intra: has no effect with topology 'flat'; drop one of them")
+
+
+class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_adam"):
+    """Exchange error-compensated 1-bit momentum over all ranks after backward (Tang et al. 2021), after a dense stage.
+
+    `iteration_s` is that of the compression stage; with `run.steps` the end-to-end time counts `dense_steps` at the
+    time of a dense step.
+    """
+
+    dense_steps: Annotated[int, Meta(ge=0)] = 0
+    dense_payload: Dtype | None = None
+    dense_algorithm: Algorithm = "ring"
+    bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "fused"
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.overlap or self.bucketing != "fused":
+            raise ValueError("overlap: 1-bit Adam exchanges one fused momentum after backward; drop this key")
+
+
+AnyStrategy = AllReduce | BinSGDM | OneBitAdam
+
+
+class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to simulate: fidelity, gradient accumulation, and how many training steps an end-to-end time counts."""
+
+    fidelity: Literal["auto", "exact", "folded"] = "auto"
+    grad_accumulation: Count = 1
+    steps: Count | None = None
+
+
+class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One question, resolved: everything that `simulate` needs."""
+
+    cluster: Cluster
+    workload: Workload
+    strategy: AnyStrategy
+    baseline: AnyStrategy | None = None
+    calibration: Calibration = Calibration()
+    run: Run = Run()
+    name: str = "inline"
+    question: str = ""
+
+    def __post_init__(self) -> None:
+        dense_steps = self.strategy.dense_steps if isinstance(self.strategy, OneBitAdam) else 0
+        if dense_steps > (self.run.steps or dense_steps):
+            raise ValueError(f"strategy.dense_steps: {dense_steps}: more than run.steps ({self.run.steps})")
+
+
+class Breakdown(Struct, frozen=True, kw_only=True):
+    """Where the seconds of one iteration went, on the slowest rank; the six add up to the iteration."""
+
+    forward_s: float
+    backward_s: float
+    encode_s: float
+    decode_s: float
+    exposed_comm_s: float
+    optimizer_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Sum of the parts [s]."""
+        return float(sum(getattr(self, name) for name in self.__struct_fields__))
+
+
+class Span(Struct, frozen=True, kw_only=True):
+    """One thing that ran: on which stream, from when to when [s from the start of the iteration]."""
+
+    stream: Literal["compute", "communication"]
+    name: str
+    start_s: float
+    end_s: float
+    rank: int = 0
+    bucket: int | None = None
+    wire_bytes: float = 0.0
+
+
+class StrategyResult(Struct, frozen=True, kw_only=True):
+    """What one strategy takes on one scenario.
+
+    `comm_s` is the time that the communication stream was busy; `overlap` the fraction of it hidden behind compute
+    (0 if there was none). `nic_bytes_per_node` leave one node in one iteration. `compression_ratio` is the gradients'
+    bytes over the bytes that this strategy puts on the wire where it is compressed, >= 1 if it compresses.
+    `algorithm` tells what "auto" chose. `total_s` is the end-to-end time of `run.steps`.
+    """
+
+    strategy: str
+    fidelity: str
+    algorithm: str
+    iteration_s: float
+    samples_per_s: float
+    breakdown: Breakdown
+    comm_s: float
+    overlap: float
+    nic_bytes_per_node: float
+    compression_ratio: float
+    num_buckets: int
+    dense_iteration_s: float | None = None
+    total_s: float | None = None
+    spans: tuple[Span, ...] = ()
+
+
+class RunResult(Struct, frozen=True, kw_only=True):
+    """A resolved scenario with what its strategy takes and, if it names a baseline, how that compares.
+
+    `speedup` is baseline time / time of one iteration; `end_to_end_speedup` that of `run.steps`, dense stage
+    counted.
+    """
+
+    scenario: Scenario
+    world_size: int
+    result: StrategyResult
+    baseline: StrategyResult | None = None
+    speedup: float | None = None
+    end_to_end_speedup: float | None = None
+    version: str = ""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,221 @@
+"""One experiment to many scenarios, simulated in parallel, resumable at every point."""
+
+import csv
+import hashlib
+import io
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from threading import Thread, current_thread, main_thread
+from typing import Any
+
+from simnet import library
+from simnet.errors import SimnetError
+from simnet.journal import Journal
+from simnet.scenario import Experiment, to_dict
+from simnet.spec import Scenario
+
+FORMAT = 1
+MAX_POINTS = 1_000_000
+TASK_S = 0.02
+"""Least time of one task of a worker: below it, passing the task costs as much as the simulation."""
+PROBE_S = 0.3
+"""How long points are simulated in this process before workers are considered."""
+WORKERS_PAY_S = 1.0
+"""Least remaining time for which workers are started: starting them takes about 0.2 s."""
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One scenario of a sweep, with the values of the axes that lead to it."""
+
+    values: dict[str, object]
+    scenario: Scenario
+
+    @cached_property
+    def key(self) -> str:
+        """Content hash of the scenario, its gradients file if it has one of its own, and the simulator's code."""
+        digest = hashlib.sha256(_code_hash().encode())
+        digest.update(json.dumps(to_dict(self.scenario), sort_keys=True).encode())
+        gradients = self.scenario.workload.gradients
+        if gradients and library.is_path(gradients):
+            digest.update(library.gradients_path(gradients).read_bytes())
+        return digest.hexdigest()
+
+
+def expand(experiment: Experiment) -> tuple[Point, ...]:
+    """Return every point of the grid of an experiment's axes, the last axis fastest.
+
+    Raises:
+        SimnetError: there is nothing to sweep, too much of it, or a point does not hold together.
+    """
+    axes = experiment.axes
+    if not axes:
+        rule = "has nothing to sweep; add a [sweep] table or --set KEY=V1,V2, or use: simnet simulate"
+        raise SimnetError(f"{experiment.where}: {rule}")
+    num_points = math.prod(len(axis.values) for axis in axes)
+    if num_points > MAX_POINTS:
+        raise SimnetError(f"{experiment.where}: sweep: {num_points} points: at most {MAX_POINTS}; drop some values")
+    grid = itertools.product(*(axis.values for axis in axes))
+    points = (dict(zip([axis.key for axis in axes], values, strict=True)) for values in grid)
+    return tuple(Point(values=values, scenario=experiment.at(values)) for values in points)
+
+
+def run(
+    points: Sequence[Point],
+    out_dir: Path | None = None,
+    jobs: int = 1,
+    progress: Callable[[int], object] = lambda _: None,
+) -> list[Result]:
+    """Simulate points, and return their results in the order of the points.
+
+    Args:
+        points: what to simulate; the same scenario is simulated once.
+        out_dir: directory of the journal: points that it has are not simulated again. None keeps no journal.
+        jobs: number of processes at most.
+        progress: called first with the number of points that need no simulation, then with 1 for each that is done.
+
+    Raises:
+        SimnetError: the directory cannot be used, or a point cannot be simulated; the journal keeps the others.
+    """
+    with Journal(out_dir) if out_dir else nullcontext() as journal:
+        results: dict[str, Result] = dict(journal.results) if journal else {}
+        todo = {point.key: point for point in points if point.key not in results}
+        progress(len(points) - len(todo))
+        for key, result_json in _finish(list(todo.values()), jobs):
+            results[key] = json.loads(result_json)
+            if journal:
+                journal.append(key, result_json)
+            progress(1)
+    return [results[point.key] for point in points]
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def document(experiment: Experiment, points: Sequence[Point], results: Sequence[Result]) -> dict[str, Any]:
+    """Return the document of a sweep, as `results.json` holds it."""
+    return {
+        "format": FORMAT,
+        "version": results[0]["version"],
+        "name": experiment.name,
+        "question": experiment.question,
+        "axes": [{"key": axis.key, "values": list(axis.values)} for axis in experiment.axes],
+        "points": [{"set": point.values, **result} for point, result in zip(points, results, strict=True)],
+    }
+
+
+def to_csv(rows: Sequence[dict[str, object]]) -> str:
+    """Return rows as CSV with the columns of all rows; tables and lists are written as JSON."""
+    columns = dict.fromkeys(column for row in rows for column in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()})
+    return text.getvalue()
+
+
+def _finish(points: Sequence[Point], jobs: int) -> Iterator[tuple[str, str]]:
+    """Simulate points, some here to see how long they take, and the rest in workers if that pays.
+
+    Yields:
+        Key and result in JSON of each point, in the order in which they finish.
+    """
+    start = time.perf_counter()
+    for done, point in enumerate(points):
+        elapsed_s = time.perf_counter() - start
+        rest = points[done:]
+        if jobs > 1 and done and elapsed_s > PROBE_S and len(rest) * elapsed_s / done > WORKERS_PAY_S:
+            yield from _in_workers(rest, jobs, point_s=elapsed_s / done)
+            return
+        yield _simulated(point)
+
+
+def _in_workers(points: Sequence[Point], jobs: int, point_s: float) -> Iterator[tuple[str, str]]:
+    size = min(math.ceil(TASK_S / point_s), math.ceil(len(points) / (4 * jobs)))
+    chunks = [points[i : i + size] for i in range(0, len(points), size)]
+    others = multiprocessing.active_children()
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(jobs, len(chunks)), context, _end_with_parent)
+    try:
+        with _interrupts_ignored():
+            futures = [pool.submit(_simulated_all, chunk) for chunk in chunks]
+        for future in as_completed(futures):
+            yield from future.result()
+    except BrokenProcessPool as error:
+        rule = "a worker process died, perhaps of too little memory; start again with fewer --jobs to go on from there"
+        raise SimnetError(f"sweep: {rule}") from error
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - set(others):
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C, as do the processes that are started meanwhile: the parent ends them."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _end_with_parent() -> None:
+    """Let a worker end when its parent is killed, which a pool's workers do not notice."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
+
+
+def _simulated_all(points: Sequence[Point]) -> list[tuple[str, str]]:
+    return [_simulated(point) for point in points]
+
+
+def _simulated(point: Point) -> tuple[str, str]:
+    from simnet.report.metrics import to_object
+    from simnet.simulate import simulate
+
+    try:
+        result = simulate(point.scenario)
+    except SimnetError as error:
+        at = ", ".join(f"{key} = {value}" for key, value in point.values.items())
+        raise SimnetError(f"{point.scenario.name}: sweep: at {at}: {error}") from error
+    return point.key, json.dumps(to_object(result), allow_nan=False)
+
+
+@cache
+def _code_hash() -> str:
+    """Return a hash of the simulator's code and its shipped gradients: results of other code are not reused."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")) + sorted(library.folder("gradients").glob("*.json")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,69 @@
+"""BinSGDM's exchange: average the bounded update u = m / b, rounded at random to one bit where it leaves the node.
+
+    m = beta m + (1 - beta) g      b = beta b + (1 - beta) |g|      x -= lr * Q(mean of Q(mean of u in the node))
+
+Source: "Birder: Communication-efficient 1-bit adaptive optimizer for practical distributed DNN training", NeurIPS 2023.
+Differs: the paper states the intent of the hierarchical all-reduce; the four steps are this project's reading
+(docs/model.md). Padding of a slice to whole bytes is not counted.
+"""
+
+from simnet.cluster.topology import Topology
+from simnet.collectives import direct, ring
+from simnet.spec import BYTES_PER_ELEMENT, BinSGDM
+from simnet.training.stages import Collective, Exchange, Kernel, Stage
+
+BITS_PER_BYTE = 8
+
+
+def exchange(strategy: BinSGDM, num_elements: float, topology: Topology) -> Exchange:
+    """Return the stages of one bucket of `num_elements` on every rank."""
+    if strategy.topology == "flat":
+        stages = _flat(num_elements, topology)
+    else:
+        stages = _hierarchical(strategy.intra or "fp32", num_elements, topology)
+    return Exchange(stages=stages, payload_bytes=num_elements / BITS_PER_BYTE, algorithm=strategy.topology)
+
+
+def _flat(num_elements: float, topology: Topology) -> tuple[Stage, ...]:
+    """Quantize, swap pieces among all ranks, average and quantize again, gather."""
+    world = topology.group("world")
+    signs_bytes = num_elements / BITS_PER_BYTE
+    return (
+        Kernel(name="binsgdm_update_quantize", part="encode", num_elements=num_elements),
+        Collective(schedule=direct.all_to_all(world), message_bytes=signs_bytes),
+        Kernel(name="merge", part="encode", num_elements=num_elements),
+        Collective(schedule=ring.all_gather(world), message_bytes=signs_bytes),
+        Kernel(name="binsgdm_apply", part="decode", num_elements=num_elements),
+    )
+
+
+def _hierarchical(intra: str, num_elements: float, topology: Topology) -> tuple[Stage, ...]:
+    """Average u in the node, then exchange one bit a slice between nodes, then gather the slices in the node."""
+    in_node, between = topology.group("intra_node"), topology.group("inter_node")
+    slice_elements = num_elements / topology.ranks_per_node
+    slice_bytes = slice_elements / BITS_PER_BYTE
+    return (
+        *_reduce_in_node(intra, num_elements, topology),
+        Collective(schedule=direct.all_to_all(between), message_bytes=slice_bytes),
+        Kernel(name="merge", part="encode", num_elements=slice_elements),
+        Collective(schedule=ring.all_gather(between), message_bytes=slice_bytes),
+        Collective(schedule=ring.all_gather(in_node), message_bytes=num_elements / BITS_PER_BYTE),
+        Kernel(name="binsgdm_apply", part="decode", num_elements=num_elements),
+    )
+
+
+def _reduce_in_node(intra: str, num_elements: float, topology: Topology) -> tuple[Stage, ...]:
+    """Leave each local rank with the quantized mean of its slice of u."""
+    in_node = topology.group("intra_node")
+    if intra == "one_bit":
+        return (
+            Kernel(name="binsgdm_update_quantize", part="encode", num_elements=num_elements),
+            Collective(schedule=direct.all_to_all(in_node), message_bytes=num_elements / BITS_PER_BYTE),
+            Kernel(name="merge", part="encode", num_elements=num_elements),
+        )
+    message_bytes = num_elements * BYTES_PER_ELEMENT[intra]
+    return (
+        Kernel(name="binsgdm_update", part="encode", num_elements=num_elements),
+        Collective(schedule=ring.reduce_scatter(in_node), message_bytes=message_bytes),
+        Kernel(name="quantize", part="encode", num_elements=num_elements / topology.ranks_per_node),
+    )

@@ -1,0 +1,85 @@
+"""From a scenario to what an iteration does: buckets, and what each of them goes through. Pure; nothing runs."""
+
+from dataclasses import dataclass
+
+from simnet.cluster.topology import Topology
+from simnet.collectives import loads
+from simnet.spec import AllReduce, AnyStrategy, BinSGDM, Scenario
+from simnet.training import all_reduce, binsgdm, one_bit_adam
+from simnet.training.stages import Collective, Exchange
+from simnet.workload import buckets as bucketing
+from simnet.workload import codec
+from simnet.workload.buckets import Bucket, StartUp
+from simnet.workload.model import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that an iteration needs to run; `optimizer_s` is 0 where the exchange updates the parameters itself."""
+
+    step: Step
+    buckets: tuple[Bucket, ...]
+    exchanges: tuple[Exchange, ...]
+    overlap: bool
+    grad_accumulation: int
+    optimizer_s: float
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Every collective of the iteration, in order."""
+        return tuple(s for found in self.exchanges for s in found.stages if isinstance(s, Collective))
+
+    @property
+    def payload_bytes(self) -> float:
+        """Bytes of all gradients in the form in which they travel."""
+        return sum(found.payload_bytes for found in self.exchanges)
+
+    def nic_bytes_per_node(self, topology: Topology) -> float:
+        """Return the bytes that leave the busiest node in one iteration."""
+        return sum(loads.nic_bytes_per_node(topology, c.schedule, c.message_bytes) for c in self.collectives)
+
+
+def make(strategy: AnyStrategy, scenario: Scenario, step: Step, topology: Topology) -> Plan:
+    """Return what an iteration of `strategy` (the scenario's own, its baseline, or another) does."""
+    buckets = bucketing.build(strategy, step, _start_up(strategy, step, topology))
+    updates_itself = not isinstance(strategy, AllReduce) and codec.knows_kernels(scenario.calibration)
+    return Plan(
+        step=step,
+        buckets=buckets,
+        exchanges=tuple(exchange(strategy, b.num_elements, step.bytes_per_element, topology) for b in buckets),
+        overlap=strategy.overlap,
+        grad_accumulation=scenario.run.grad_accumulation,
+        optimizer_s=0.0 if updates_itself else step.optimizer_s,
+    )
+
+
+def exchange(strategy: AnyStrategy, num_elements: float, bytes_per_element: int, topology: Topology) -> Exchange:
+    """Return what one bucket goes through under a strategy.
+
+    Args:
+        strategy: which.
+        num_elements: gradients in the bucket, on every rank.
+        bytes_per_element: of the gradients as backward leaves them.
+        topology: the ranks.
+    """
+    if isinstance(strategy, AllReduce):
+        return all_reduce.exchange(strategy, num_elements, bytes_per_element, topology)
+    if isinstance(strategy, BinSGDM):
+        return binsgdm.exchange(strategy, num_elements, topology)
+    return one_bit_adam.exchange(num_elements, topology)
+
+
+def _start_up(strategy: AnyStrategy, step: Step, topology: Topology) -> StartUp:
+    """Return what the planner believes, else the line through the times of an empty exchange and of one of all."""
+    if strategy.bucketing != "mg_wfbp":
+        return StartUp(start_s=0.0, s_per_byte=0.0)
+    if strategy.planner is not None:
+        return StartUp(start_s=strategy.planner.start_up_s, s_per_byte=1 / strategy.planner.bytes_per_s)
+    least_s, most_s = (_exchange_s(strategy, step, topology, part) for part in (1e-9, 1.0))
+    return StartUp(start_s=least_s, s_per_byte=(most_s - least_s) / step.gradient_bytes)
+
+
+def _exchange_s(strategy: AnyStrategy, step: Step, topology: Topology, part: float) -> float:
+    found = exchange(strategy, step.num_elements * part, step.bytes_per_element, topology)
+    collectives = (stage for stage in found.stages if isinstance(stage, Collective))
+    return sum(loads.duration_s(topology, c.schedule, c.message_bytes) for c in collectives)

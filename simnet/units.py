@@ -1,0 +1,155 @@
+"""Quantities as text with a unit, such as "25 Gbit/s", to and from SI numbers.
+
+General unit libraries misread network units: "100 Gb/s" becomes gilberts, "25 MiB" becomes 25,000,000 bytes,
+"10Gbps" becomes bytes (docs/adr/0002). Here `b` and `bit` are bits, `B` is bytes, K/M/G/T are decimal, Ki/Mi/Gi/Ti are
+binary, and a number without a unit is refused.
+"""
+
+import math
+import re
+from typing import ClassVar, Self
+
+_DIGITS = "[0-9]+(?:_[0-9]+)*"
+_TEXT = re.compile(rf"\s*([-+]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)\s*")
+_DECIMAL = {"": 1, "k": 1000, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4, "P": 1000**5}
+_BINARY = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4}
+_PREFIXES = _DECIMAL | _BINARY
+
+
+def _scaled(suffixes: dict[str, float], prefixes: dict[str, int]) -> dict[str, float]:
+    """Return every prefix joined to every suffix, with its factor to the SI unit."""
+    return {p + s: scale * unit for s, unit in suffixes.items() for p, scale in prefixes.items()}
+
+
+class Quantity(float):
+    """A non-negative SI number that is written as text with a unit; a subclass names one dimension.
+
+    A quantity behaves as a float; arithmetic gives plain floats.
+
+    Example:
+        >>> Bandwidth.parse("25 Gbit/s") == 25e9 / 8
+        True
+        >>> Size.parse("25 MiB").text()
+        '25 MiB'
+    """
+
+    __slots__ = ()
+    example: ClassVar[str]
+    noun: ClassVar[str]
+    factors: ClassVar[dict[str, float]]
+    shown: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def parse(cls, given: object) -> Self:
+        """Read text such as "25 Gbit/s".
+
+        Raises:
+            ValueError: not text, no unit, a unit of another dimension, negative, or not finite. The message is the
+                part after "where: what was given:".
+        """
+        if isinstance(given, cls):
+            return given
+        if not isinstance(given, str):
+            raise ValueError(f"{given!r}: write a number and a unit in quotes, such as {cls.example!r}")
+        match = _TEXT.fullmatch(given)
+        if match is None:
+            raise ValueError(f"{given!r}: write a number and a unit, such as {cls.example!r}")
+        number, unit = match.groups()
+        factor = cls.factors.get(unit)
+        if factor is None:
+            raise ValueError(f"{given!r}: {unit!r} is not a unit of {cls.noun}; {cls._advice(unit)}")
+        return cls._checked(given, float(number) * factor)
+
+    @classmethod
+    def _checked(cls, given: str, value: float) -> Self:
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(
+                f"{given!r}: {cls.noun} must be finite and not negative; write for example {cls.example!r}"
+            )
+        return cls(value)
+
+    @classmethod
+    def _advice(cls, unit: str) -> str:
+        """Say what to write instead of a unit that is not one of this dimension."""
+        lowered = {name.lower(): name for name in cls.factors}
+        near = lowered.get(unit.lower())
+        if near is not None:
+            return f"did you mean {near!r}?"
+        return f"write for example {cls.example!r}"
+
+    def text(self) -> str:
+        """Return the shortest text that `parse` reads back as exactly this number."""
+        if not self:
+            return f"0 {self.shown[-1]}"
+        texts = [_exact_text(self, unit, self.factors[unit]) for unit in self.shown]
+        return min((t for t in texts if t), key=len, default=f"{float(self)!r} {self.shown[-1]}")
+
+
+def _exact_text(value: float, unit: str, factor: float) -> str | None:
+    """Return `value` in `unit` if that text gives exactly the same float back, else None."""
+    for digits in range(1, 18):
+        number = f"{value / factor:.{digits}g}"
+        if float(number) * factor == value:
+            shown = f"{float(number):.15g}" if float(f"{float(number):.15g}") * factor == value else number
+            return f"{shown} {unit}"
+    return None
+
+
+class Bandwidth(Quantity):
+    """Bytes per second."""
+
+    __slots__ = ()
+    example = "25 Gbit/s"
+    noun = "bandwidth"
+    factors = _scaled({"bit/s": 0.125, "b/s": 0.125, "bps": 0.125, "B/s": 1.0, "Bps": 1.0}, _PREFIXES)
+    shown = ("Gbit/s", "Mbit/s", "GB/s", "B/s")
+
+    @classmethod
+    def _advice(cls, unit: str) -> str:
+        if unit.lower() in ("g", "gbit", "gb", "m", "mbit", "mb"):
+            return f"did you mean '{unit[0].upper()}bit/s' (bits) or '{unit[0].upper()}B/s' (bytes)?"
+        return super()._advice(unit)
+
+
+class Size(Quantity):
+    """Bytes."""
+
+    __slots__ = ()
+    example = "25 MiB"
+    noun = "size"
+    factors = _scaled({"B": 1.0, "byte": 1.0, "bytes": 1.0, "bit": 0.125}, _PREFIXES)
+    shown = ("GB", "MiB", "MB", "KiB", "B")
+
+    @classmethod
+    def _advice(cls, unit: str) -> str:
+        if unit in ("Mb", "Gb", "kb", "Kb"):
+            return f"did you mean '{unit[0].upper()}B' (bytes) or '{unit[0].upper()}bit' (bits)?"
+        return super()._advice(unit)
+
+
+class Duration(Quantity):
+    """Seconds."""
+
+    __slots__ = ()
+    example = "5 us"
+    noun = "time"
+    factors: ClassVar[dict[str, float]] = {
+        "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0,
+    }  # fmt: skip
+    shown = ("ms", "us", "s")
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time for people, three significant digits: "693.6 ms"."""
+    for unit, factor in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= factor:
+            return f"{seconds / factor:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns" if seconds else "0 s"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Return a size for people, in decimal units: "440.4 MB"."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.4g} {unit}"
+    return f"{num_bytes:.4g} B"

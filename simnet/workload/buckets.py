@@ -1,0 +1,143 @@
+"""Gradients into buckets, each reduced by one exchange, as PyTorch's DDP and the schemes of the papers cut them."""
+
+from dataclasses import dataclass
+
+from simnet.errors import SimnetError
+from simnet.spec import Strategy
+from simnet.workload.model import Step, Tensor
+
+MIB = 1024.0**2
+DDP_FIRST_BUCKET_BYTES = 1 * MIB
+"""torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, used when no bucket_cap_mb is given (PyTorch 2.13)."""
+DDP_BUCKET_BYTES = 25 * MIB
+"""DDP's default bucket_cap_mb."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """Gradients that travel together; ready when `backward_part` more of backward is done than at its predecessor."""
+
+    index: int
+    num_elements: float
+    backward_part: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartUp:
+    """Time of one exchange as `start_s + s_per_byte * bytes`, for rules that weigh start-up cost against waiting."""
+
+    start_s: float
+    s_per_byte: float
+
+
+def build(strategy: Strategy, step: Step, start_up: StartUp) -> tuple[Bucket, ...]:
+    """Return the buckets of a strategy in the order in which they become ready.
+
+    DDP's state from the second iteration on is meant: in the first one all gradients are one bucket.
+
+    Args:
+        strategy: its `bucketing` and `bucket_cap` decide.
+        step: the gradients.
+        start_up: cost of an exchange, read only by "mg_wfbp".
+    """
+    if strategy.bucketing == "fused":
+        return (Bucket(index=0, num_elements=step.num_elements, backward_part=1.0),)
+    if strategy.bucketing != "ddp" and not step.tensors:
+        raise SimnetError(
+            f"strategy.bucketing: {strategy.bucketing!r}: needs the tensors of the model; give workload.tensors or "
+            "workload.gradients"
+        )
+    if strategy.bucketing == "per_tensor":
+        return _numbered([[tensor] for tensor in step.tensors])
+    if strategy.bucketing == "mg_wfbp":
+        return _numbered(_merged(step, start_up))
+    caps = _caps(strategy)
+    return _numbered(_ddp(step, *caps)) if step.tensors else _even(step, *caps)
+
+
+def _caps(strategy: Strategy) -> tuple[float, float]:
+    """Return the size at which the first and every later bucket closes [B]."""
+    if strategy.bucket_cap is None:
+        return DDP_FIRST_BUCKET_BYTES, DDP_BUCKET_BYTES
+    return float(strategy.bucket_cap), float(strategy.bucket_cap)
+
+
+def _numbered(groups: list[list[Tensor]]) -> tuple[Bucket, ...]:
+    return tuple(
+        Bucket(
+            index=index,
+            num_elements=sum(tensor.num_elements for tensor in group),
+            backward_part=sum(tensor.backward_part for tensor in group),
+        )
+        for index, group in enumerate(groups)
+    )
+
+
+def _ddp(step: Step, first_cap: float, cap: float) -> list[list[Tensor]]:
+    """Close a bucket when its size reaches the cap, which it may overshoot.
+
+    Source: compute_bucket_assignment_by_size in PyTorch's torch/csrc/distributed/c10d/reducer.cpp.
+    """
+    groups: list[list[Tensor]] = []
+    current: list[Tensor] = []
+    size = 0.0
+    for tensor in step.tensors:
+        current.append(tensor)
+        size += tensor.num_elements * step.bytes_per_element
+        if size >= (cap if groups else first_cap):
+            groups.append(current)
+            current, size = [], 0.0
+    return [*groups, current] if current else groups
+
+
+def _even(step: Step, first_cap: float, cap: float) -> tuple[Bucket, ...]:
+    """Cut a total without layers at the caps, with an equal piece of backward for each bucket."""
+    sizes: list[float] = []
+    left = step.gradient_bytes
+    while left > 1e-9 * step.gradient_bytes:
+        sizes.append(min(left, cap if sizes else first_cap))
+        left -= sizes[-1]
+        if len(sizes) > 100_000:
+            raise SimnetError("strategy.bucket_cap: more than 100000 buckets: give a larger bucket_cap")
+    return tuple(
+        Bucket(index=index, num_elements=size / step.bytes_per_element, backward_part=1 / len(sizes))
+        for index, size in enumerate(sizes)
+    )
+
+
+MERGE_BELOW_ELEMENTS = 8192
+"""The published code merges groups smaller than this whatever they cost."""
+
+
+def _merged(step: Step, start_up: StartUp) -> list[list[Tensor]]:
+    """Merge the next gradient into a group where waiting for it costs less than a start-up of its own.
+
+    Source: Shi, Chu and Li, "MG-WFBP: Efficient data communication for distributed synchronous SGD algorithms",
+    INFOCOM 2019, in the form of their code (HKBU-HPML/ddl-benchmarks, mgwfbp/hv_distributed_optimizer.py).
+    """
+    groups: list[list[Tensor]] = []
+    current: list[Tensor] = []
+    wire_free_s = 0.0
+    ready_s = step.forward_s
+    for tensor in step.tensors:
+        next_ready_s = ready_s + tensor.backward_part * step.backward_s
+        if current and not _waits(current, step, start_up, max(wire_free_s, ready_s), next_ready_s):
+            wire_free_s = _end_s(current, step, start_up, max(wire_free_s, ready_s))
+            groups.append(current)
+            current = []
+        current.append(tensor)
+        ready_s = next_ready_s
+    return [*groups, current]
+
+
+def _end_s(group: list[Tensor], step: Step, start_up: StartUp, begin_s: float) -> float:
+    size = sum(tensor.num_elements for tensor in group) * step.bytes_per_element
+    return begin_s + start_up.start_s + start_up.s_per_byte * size
+
+
+def _waits(group: list[Tensor], step: Step, start_up: StartUp, begin_s: float, next_ready_s: float) -> bool:
+    """Tell whether a group that could begin at `begin_s` should take the next gradient along."""
+    if sum(tensor.num_elements for tensor in group) < MERGE_BELOW_ELEMENTS:
+        return True
+    still_waiting = begin_s > next_ready_s or next_ready_s - begin_s < start_up.start_s
+    return still_waiting and next_ready_s < _end_s(group, step, start_up, begin_s)

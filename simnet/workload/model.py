@@ -1,0 +1,184 @@
+"""One training step of a workload on one GPU: gradients in ready order, and the seconds of each part."""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from simnet import library
+from simnet.errors import SimnetError
+from simnet.spec import BYTES_PER_ELEMENT, Calibration, Cluster, ComputeTime, Gradient, Workload
+from simnet.workload.codec import optimizer_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """A gradient: its elements, and the part of backward done between the previous gradient and this one (0 to 1)."""
+
+    num_elements: float
+    backward_part: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one rank computes in one iteration without communication [s], for one micro-batch.
+
+    `tensors` is empty if only the total is known. `notes` tell how the times came about.
+    """
+
+    tensors: tuple[Tensor, ...]
+    num_elements: float
+    bytes_per_element: int
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    samples: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gradient_bytes(self) -> float:
+        """Bytes of all gradients."""
+        return self.num_elements * self.bytes_per_element
+
+
+def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> Step:
+    """Return the step of a workload on the cluster's GPU.
+
+    Raises:
+        SimnetError: gradients or compute given twice or not at all, or no compute time for this GPU.
+    """
+    tensors, flops = _gradients(workload)
+    width = BYTES_PER_ELEMENT[workload.dtype]
+    num_elements = sum(t.num_elements for t in tensors) if tensors else _total_elements(workload, width)
+    forward_s, backward_s, update_s, notes = _compute(workload, cluster, calibration, num_elements, flops)
+    return Step(
+        tensors=tensors,
+        num_elements=num_elements,
+        bytes_per_element=width,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        optimizer_s=update_s,
+        samples=workload.batch_per_rank,
+        notes=notes,
+    )
+
+
+def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, float] | None]:
+    """Return the tensors in ready order, and forward and backward FLOPs if a file counts them."""
+    given = {
+        "gradients": workload.gradients is not None,
+        "tensors": bool(workload.tensors),
+        "gradient": workload.gradient_bytes is not None,
+        "num_elements": workload.num_elements is not None,
+    }
+    named = [key for key, is_given in given.items() if is_given]
+    if len(named) != 1:
+        raise SimnetError(
+            f"workload {workload.name!r}: {' and '.join(named) or 'no gradients'}: give the gradients once, as one of "
+            f"{', '.join(given)}"
+        )
+    if workload.gradients is not None:
+        return _from_file(workload.gradients)
+    return _from_rows(workload.tensors, BYTES_PER_ELEMENT[workload.dtype]), None
+
+
+def _from_rows(rows: tuple[Gradient, ...], width: int) -> tuple[Tensor, ...]:
+    total = sum(row.count * row.backward_share for row in rows)
+    if rows and total <= 0:
+        raise SimnetError("workload.tensors: every backward_share is 0: give at least one a share above 0")
+    return tuple(
+        Tensor(num_elements=_elements(row, width), backward_part=row.backward_share / total)
+        for row in rows
+        for _ in range(row.count)
+    )
+
+
+def _elements(row: Gradient, width: int) -> float:
+    return float(row.num_elements) if row.num_elements is not None else float(row.num_bytes or 0.0) / width
+
+
+def _total_elements(workload: Workload, width: int) -> float:
+    if workload.num_elements is not None:
+        return float(workload.num_elements)
+    return float(workload.gradient_bytes or 0.0) / width
+
+
+@lru_cache(maxsize=32)
+def _from_file(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
+    """Read a gradients file, made by tools/export_models.py."""
+    path = library.gradients_path(name)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        rows = [(float(elements), float(flops)) for _, elements, flops in data["tensors"]]
+        forward, backward = float(data["forward_flops_per_sample"]), float(data["backward_flops_per_sample"])
+        total = sum(flops for _, flops in rows)
+        return tuple(Tensor(num_elements=n, backward_part=f / total) for n, f in rows), (forward, backward)
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise SimnetError(
+            f"{path}: {type(error).__name__}: not a gradients file; make one with tools/export_models.py"
+        ) from error
+
+
+def _compute(
+    workload: Workload,
+    cluster: Cluster,
+    calibration: Calibration,
+    num_elements: float,
+    flops: tuple[float, float] | None,
+) -> tuple[float, float, float, tuple[str, ...]]:
+    """Return forward, backward and optimizer seconds, and how they came about."""
+    times = workload.forward_s, workload.backward_s, workload.optimizer_s
+    if workload.compute and any(value is not None for value in times):
+        raise SimnetError(
+            f"workload {workload.name!r}: forward, backward or optimizer beside compute rows: give one or the other"
+        )
+    if not workload.compute:
+        if workload.forward_s is None or workload.backward_s is None:
+            raise SimnetError(
+                f"workload {workload.name!r}: no compute time: give forward, backward and optimizer, or compute rows"
+            )
+        return float(workload.forward_s), float(workload.backward_s), float(workload.optimizer_s or 0.0), ()
+    rows = _matching_rows(workload, cluster)
+    step_s, note = _step_time(rows, workload.batch_per_rank)
+    update_s = optimizer_s(calibration, rows[0].optimizer, num_elements)
+    compute_s = step_s - (update_s if rows[0].includes_optimizer else 0.0)
+    if compute_s <= 0:
+        raise SimnetError(
+            f"workload {workload.name!r}: a step of {step_s:.3g} s is shorter than its optimizer ({update_s:.3g} s): "
+            "check memory_bandwidth and the compute row"
+        )
+    forward_part = flops[0] / sum(flops) if flops else 1 / 3
+    return compute_s * forward_part, compute_s * (1 - forward_part), update_s, (note,)
+
+
+def _matching_rows(workload: Workload, cluster: Cluster) -> tuple[ComputeTime, ...]:
+    """Return the rows of the cluster's GPU and the wanted precision, smallest batch first."""
+    of_gpu = [row for row in workload.compute if row.gpu == cluster.gpu]
+    if not of_gpu:
+        known = sorted({row.gpu for row in workload.compute})
+        raise SimnetError(
+            f"workload {workload.name!r}: no compute time for GPU {cluster.gpu!r}: it has {', '.join(known)}; set "
+            "cluster.gpu to one of them, or give forward, backward and optimizer"
+        )
+    precision = workload.precision or of_gpu[0].precision
+    rows = [row for row in of_gpu if row.precision == precision]
+    if not rows:
+        known = sorted({row.precision for row in of_gpu})
+        raise SimnetError(
+            f"workload {workload.name!r}: no compute time in {precision!r} on {cluster.gpu}: it has {', '.join(known)}"
+        )
+    return tuple(sorted(rows, key=lambda row: row.batch))
+
+
+def _step_time(rows: tuple[ComputeTime, ...], batch: int) -> tuple[float, str]:
+    """Return the step at `batch`: linear between rows, in proportion to the batch beyond them."""
+    times = [(row.batch, float(row.step_s) if row.step_s else row.batch / (row.samples_per_s or 1.0)) for row in rows]
+    nearest = min(rows, key=lambda row: abs(row.batch - batch))
+    how = f"{nearest.gpu} {nearest.precision}, {nearest.kind}: {nearest.source}"
+    for (low, at_low), (high, at_high) in pairwise(times):
+        if low <= batch <= high:
+            step_s = at_low + (at_high - at_low) * (batch - low) / (high - low)
+            return step_s, f"compute time at batch {batch} {'' if batch in (low, high) else 'interpolated '}from {how}"
+    edge, at_edge = times[0] if batch < times[0][0] else times[-1]
+    scaled = "" if batch == edge else f" scaled from batch {edge}"
+    return at_edge * batch / edge, f"compute time at batch {batch}{scaled} from {how}"

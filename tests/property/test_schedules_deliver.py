@@ -1,0 +1,93 @@
+"""Every schedule delivers every contribution exactly once: proven on sets of ranks, apart from any time."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from proof import complete, own_contributions, walk
+
+from simnet.collectives import direct, halving_doubling, hierarchical, ring, tree
+from simnet.collectives.schedule import Group, Round, Schedule, Send
+
+KINDS = ("world", "intra_node", "inter_node")
+sizes = st.integers(1, 7)
+
+
+def group(kind: str, num_nodes: int, ranks_per_node: int) -> Group:
+    return Group(kind=kind, num_nodes=num_nodes, ranks_per_node=ranks_per_node)  # type: ignore[arg-type]
+
+
+def assert_all_reduced(schedule: Schedule) -> None:
+    for rank, held in enumerate(walk(schedule, own_contributions(schedule))):
+        expected = complete(schedule, rank)
+        for chunk in range(schedule.num_chunks):
+            assert held[chunk] == expected, f"{schedule.name}: rank {rank}, chunk {chunk}"
+
+
+@given(kind=st.sampled_from(KINDS), num_nodes=sizes, ranks_per_node=sizes)
+def test_ring_all_reduce_gives_every_rank_every_contribution_once(kind, num_nodes, ranks_per_node):
+    assert_all_reduced(ring.all_reduce(group(kind, num_nodes, ranks_per_node)))
+
+
+@given(num_nodes=sizes, ranks_per_node=sizes)
+def test_hierarchical_all_reduce_gives_every_rank_every_contribution_once(num_nodes, ranks_per_node):
+    assert_all_reduced(hierarchical.all_reduce(group("world", num_nodes, ranks_per_node)))
+
+
+@given(num_nodes=st.integers(1, 17), ranks_per_node=st.integers(1, 3), num_chunks=st.integers(1, 4))
+def test_tree_all_reduce_gives_every_rank_every_contribution_once(num_nodes, ranks_per_node, num_chunks):
+    assert_all_reduced(tree.all_reduce(group("world", num_nodes, ranks_per_node), num_chunks))
+
+
+@given(kind=st.sampled_from(KINDS), nodes_log=st.integers(0, 3), ranks_log=st.integers(0, 3))
+def test_halving_doubling_gives_every_rank_every_contribution_once(kind, nodes_log, ranks_log):
+    assert_all_reduced(halving_doubling.all_reduce(group(kind, 2**nodes_log, 2**ranks_log)))
+
+
+@given(kind=st.sampled_from(KINDS), num_nodes=sizes, ranks_per_node=sizes)
+def test_reduce_scatter_and_all_to_all_give_each_owner_its_chunk_complete(kind, num_nodes, ranks_per_node):
+    for make in (ring.reduce_scatter, direct.all_to_all):
+        schedule = make(group(kind, num_nodes, ranks_per_node))
+        for rank, held in enumerate(walk(schedule, own_contributions(schedule))):
+            assert held[schedule.group.position(rank)] == complete(schedule, rank), f"{schedule.name}: rank {rank}"
+
+
+@given(kind=st.sampled_from(KINDS), num_nodes=sizes, ranks_per_node=sizes)
+def test_all_gather_hands_each_owners_chunk_to_all(kind, num_nodes, ranks_per_node):
+    schedule = ring.all_gather(group(kind, num_nodes, ranks_per_node))
+    ranks = range(schedule.group.world_size)
+    start = [{schedule.group.position(rank): Counter({rank: 1})} for rank in ranks]
+    for rank, held in enumerate(walk(schedule, start)):
+        expected = {p: Counter({schedule.group.rank_at(rank, p): 1}) for p in range(schedule.group.size)}
+        assert held == expected
+
+
+@pytest.mark.parametrize("nodes", range(1, 70))
+def test_each_node_is_inside_one_tree_at_most_and_every_parent_leads_to_the_root(nodes):
+    inside = Counter()
+    for parents in tree.two_trees(nodes):
+        assert sum(parent < 0 for parent in parents) == 1
+        below = tree.children(parents)
+        assert max(len(nodes_below) for nodes_below in below) <= 2
+        assert max(tree.depths(parents)) <= nodes.bit_length()
+        inside.update(node for node, nodes_below in enumerate(below) if len(nodes_below) == 2)
+    assert not inside or max(inside.values()) == 1, "a node has two children in both trees"
+
+
+def test_the_proof_sees_a_contribution_that_is_added_twice():
+    good = ring.all_reduce(group("world", 1, 4))
+    twice = replace(good, rounds=(good.rounds[0], good.rounds[0], *good.rounds[1:]))
+    with pytest.raises(AssertionError):
+        assert_all_reduced(twice)
+
+
+def test_the_proof_sees_a_chunk_that_is_sent_to_the_wrong_rank():
+    good = ring.all_reduce(group("world", 1, 4))
+
+    def wrong(rank, index):
+        return tuple(Send((send.dst + 1) % 4, *send[1:]) for send in good.rounds[0].sends(rank, index))
+
+    with pytest.raises(AssertionError):
+        assert_all_reduced(replace(good, rounds=(Round(repeat=3, sends=wrong), good.rounds[1])))

@@ -1,0 +1,147 @@
+"""Where two strategies take the same time."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simnet.crossover import Crossover, search
+from simnet.errors import SimnetError
+from simnet.scenario import load_experiment
+from simnet.simulate import simulate
+from simnet.spec import Breakdown, RunResult, Scenario, StrategyResult
+from tests.unit.scenario_samples import pod, write
+
+BANDWIDTH = "cluster.inter_node.bandwidth"
+
+
+def _taking(seconds: Callable[[Scenario], float]) -> Callable[[Scenario], RunResult]:
+    """Return a simulator in which the baseline takes 1 s, and the strategy what a function says."""
+
+    def simulated(scenario: Scenario) -> RunResult:
+        first, second = (_result(iteration_s) for iteration_s in (seconds(scenario), 1.0))
+        return RunResult(scenario=scenario, world_size=1, result=first, baseline=second)
+
+    return simulated
+
+
+def _result(iteration_s: float) -> StrategyResult:
+    parts = dict.fromkeys(Breakdown.__struct_fields__, 0.0)
+    return StrategyResult(
+        strategy="",
+        fidelity="",
+        algorithm="",
+        iteration_s=iteration_s,
+        samples_per_s=1.0,
+        breakdown=Breakdown(**parts),
+        comm_s=0.0,
+        overlap=0.0,
+        nic_bytes_per_node=0.0,
+        compression_ratio=1.0,
+        num_buckets=1,
+    )
+
+
+@pytest.fixture
+def find(tmp_path: Path) -> Callable[..., Crossover]:
+    experiment = load_experiment(str(write(tmp_path / "pod.toml", pod())))
+
+    def found(key: str, start: object, end: object, seconds: Callable[[Scenario], float]) -> Crossover:
+        return search(experiment, key=key, start=start, end=end, simulate=_taking(seconds))
+
+    return found
+
+
+def test_a_quantity_is_found_within_the_tolerance(find: Callable[..., Crossover]) -> None:
+    found = find(BANDWIDTH, "1 Gbit/s", "100 Gbit/s", lambda s: s.cluster.inter_node.bytes_per_s / 1.7e9)
+    (crossing,) = found.crossings
+    assert crossing.low.value <= 1.7e9 <= crossing.high.value
+    assert 0 < crossing.relative_width <= 1e-4
+    assert crossing.low.is_faster
+    assert not crossing.high.is_faster
+    assert crossing.high.text.startswith("13.6")
+    assert crossing.high.text.endswith("Gbit/s")
+
+
+def test_an_integer_is_found_exactly(find: Callable[..., Crossover]) -> None:
+    found = find("cluster.num_nodes", 1, 64, lambda s: 0.9 if s.cluster.num_nodes >= 23 else 1.1)
+    (crossing,) = found.crossings
+    assert (crossing.low.value, crossing.high.value) == (22, 23)
+    assert (found.strategy, found.baseline) == ("binsgdm", "all_reduce")
+
+
+def test_the_ends_may_come_in_any_order(find: Callable[..., Crossover]) -> None:
+    found = find("cluster.num_nodes", 64, 1, lambda s: 0.9 if s.cluster.num_nodes >= 23 else 1.1)
+    assert found.crossings[0].high.value == 23
+
+
+def test_more_than_one_crossing_is_found(find: Callable[..., Crossover]) -> None:
+    found = find("cluster.num_nodes", 1, 64, lambda s: 0.9 if 5 <= s.cluster.num_nodes < 40 else 1.1)
+    assert [crossing.high.value for crossing in found.crossings] == [5, 40]
+
+
+def test_no_crossing_leaves_the_values_that_were_tried(find: Callable[..., Crossover]) -> None:
+    found = find(BANDWIDTH, "1 Gbit/s", "100 Gbit/s", lambda _: 0.5)
+    assert not found.crossings
+    assert [found.trials[0].text, found.trials[-1].text] == ["1 Gbit/s", "100 Gbit/s"]
+    assert [trial.speedup for trial in found.trials] == [2.0] * 9
+
+
+def test_a_tie_counts_as_not_faster(find: Callable[..., Crossover]) -> None:
+    assert not find(BANDWIDTH, "1 Gbit/s", "100 Gbit/s", lambda _: 1.0).trials[0].is_faster
+
+
+def test_a_range_from_zero_ends(find: Callable[..., Crossover]) -> None:
+    found = find("cluster.inter_node.latency", "0 s", "1 ms", lambda s: 0.5 if s.cluster.inter_node.alpha_s else 2.0)
+    (crossing,) = found.crossings
+    assert crossing.low.value == 0
+    assert crossing.high.value < 1e-10
+
+
+def test_ends_that_are_near_stay_the_ends(find: Callable[..., Crossover]) -> None:
+    found = find(BANDWIDTH, "10.001 Gbit/s", "10.004 Gbit/s", lambda _: 0.5)
+    assert found.trials[0].value == 10.001e9 / 8
+    assert sorted(trial.value for trial in found.trials) == [trial.value for trial in found.trials]
+
+
+def test_a_float_is_bisected_too(find: Callable[..., Crossover]) -> None:
+    found = find("calibration.backward_slowdown", 1.0, 3, lambda s: s.calibration.backward_slowdown / 1.5)
+    assert found.crossings[0].high.value == pytest.approx(1.5, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("key", "start", "end", "message"),
+    [
+        (BANDWIDTH, "1", "2 Gbit/s", f"--from: {BANDWIDTH}: '1': write a number and a unit"),
+        (BANDWIDTH, "1 Gbit/s", 2, f"--to: {BANDWIDTH}: 2: write a number and a unit"),
+        (BANDWIDTH, "1 Gbit/s", "1000 Mbit/s", "--from: '1 Gbit/s': is the same as --to; give two values"),
+        ("cluster.num_node", 1, 2, "--from: cluster: unknown key 'num_node'. Did you mean 'num_nodes'?"),
+        ("strategy.kind", "binsgdm", "all_reduce", "--over: strategy.kind: 'binsgdm': not a number; give the key of"),
+        ("strategy.overlap", False, True, "--over: strategy.overlap: False: not a number"),
+        ("cluster.slow_nodes", [{"node": 0}], [], "not a number"),
+    ],
+)
+def test_a_wrong_key_or_end_is_refused(
+    find: Callable[..., Crossover], key: str, start: object, end: object, message: str
+) -> None:
+    with pytest.raises(SimnetError) as caught:
+        find(key, start, end, lambda _: 1.0)
+    assert message in str(caught.value)
+
+
+def test_a_missing_baseline_is_asked_for(tmp_path: Path) -> None:
+    data = pod()
+    del data["baseline"]
+    experiment = load_experiment(str(write(tmp_path / "pod.toml", data)))
+    with pytest.raises(SimnetError, match="pod: baseline: missing; add --set baseline=all_reduce"):
+        search(experiment, key="cluster.num_nodes", start=1, end=2, simulate=simulate)
+
+
+def test_keys_inside_lists_and_tables_are_reached(tmp_path: Path) -> None:
+    data = pod(cluster__slow_nodes=[{"node": 0}], calibration={"kernels": {"pack": {"time_per_element": "1 ns"}}})
+    experiment = load_experiment(str(write(tmp_path / "pod.toml", data)))
+    for key, start, end in (
+        ("cluster.slow_nodes.0.nic_slowdown", 1.0, 2.0),
+        ("calibration.kernels.pack.time_per_element", "1 ns", "2 ns"),
+    ):
+        assert search(experiment, key=key, start=start, end=end, simulate=_taking(lambda _: 1.0)).trials

@@ -1,0 +1,122 @@
+"""The walls between the rooms, read from the sources: who may import whom."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SIMPY_ROOMS = (
+    "simnet/cluster/network.py",
+    "simnet/cluster/link.py",
+    "simnet/cluster/gpu.py",
+    "simnet/cluster/build.py",
+    "simnet/collectives/execute.py",
+    "simnet/training/*",
+    "simnet/simulate.py",
+)
+SIMULATOR = ("simpy", "simnet.simulate", "simnet.cluster", "simnet.training")
+HEAVY = {"torch", "pandas", "matplotlib", "numpy"}
+SIMULATE_INLINE = """
+import json, sys
+import simnet.commands.main
+from simnet.simulate import simulate
+from simnet.spec import AllReduce, Cluster, Link, Scenario, Workload
+from simnet.units import Bandwidth, Duration, Size
+
+link = Link(bytes_per_s=Bandwidth(1.25e9), alpha_s=Duration(5e-6))
+cluster = Cluster(num_nodes=2, ranks_per_node=2, intra_node=link, inter_node=link)
+workload = Workload(
+    gradient_bytes=Size(4e6), forward_s=Duration(0.01), backward_s=Duration(0.02), optimizer_s=Duration(0.001)
+)
+result = simulate(Scenario(cluster=cluster, workload=workload, strategy=AllReduce()))
+print(json.dumps({"iteration_s": result.result.iteration_s, "modules": sorted(sys.modules)}))
+"""
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def absolute(node: ast.ImportFrom, path: Path) -> str:
+    """Return the module a `from` imports from, with a relative one resolved against the file."""
+    if node.level == 0:
+        return node.module or ""
+    package = path.relative_to(ROOT).parent.parts
+    return ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield every module that a file imports anywhere, also inside functions and for type checking."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = absolute(node, path)
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def offences(paths: list[Path], forbidden: tuple[str, ...]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in paths
+        for module in imported(path)
+        if any(module == name or module.startswith(f"{name}.") for name in forbidden)
+    ]
+
+
+def test_simnet_imports_neither_torch_nor_binsgdm() -> None:
+    assert offences(sources("simnet"), ("torch", "binsgdm")) == []
+
+
+def test_binsgdm_imports_neither_simnet_nor_simpy() -> None:
+    assert sources("binsgdm")
+    assert offences(sources("binsgdm"), ("simnet", "simpy")) == []
+
+
+def test_only_the_rooms_where_time_passes_import_simpy() -> None:
+    outside = [
+        path
+        for path in sources("simnet")
+        if not any(fnmatch(path.relative_to(ROOT).as_posix(), room) for room in SIMPY_ROOMS)
+    ]
+    assert offences(outside, ("simpy",)) == []
+
+
+def test_reports_never_import_the_simulator() -> None:
+    assert sources("simnet/report")
+    assert offences(sources("simnet/report"), SIMULATOR) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import simpy",
+        "import simpy.events as e",
+        "def f():\n    from simpy import Environment",
+        "from simnet import simulate",
+        "from .. import simulate",
+        "from ..cluster.network import Network",
+    ],
+)
+def test_a_planted_import_is_found(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    path = tmp_path / "simnet" / "report" / "planted.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(line + "\n", encoding="utf-8")
+    assert len(offences([path], SIMULATOR)) == 1
+
+
+def test_starting_and_simulating_import_no_heavy_library() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIMULATE_INLINE], capture_output=True, text=True, cwd=ROOT, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["iteration_s"] > 0
+    assert HEAVY & {name.partition(".")[0] for name in seen["modules"]} == set()

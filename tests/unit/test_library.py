@@ -1,0 +1,105 @@
+"""Shipped parts and files."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simnet import library
+from simnet.errors import SimnetError
+
+
+def test_every_shipped_part_can_be_read_by_its_name() -> None:
+    for kind in library.KINDS:
+        for name in library.names(kind):
+            assert library.read(kind, name)
+
+
+def test_names_are_sorted_stems_of_files() -> None:
+    names = library.names("gradients")
+    assert list(names) == sorted(names)
+    assert library.locate("gradients", names[0]).name == f"{names[0]}.json"
+
+
+def test_parts_are_found_from_any_directory(tmp_path: Path) -> None:
+    code = "from simnet import library; print(*library.names('gradients'))"
+    package = str(Path(library.__file__).parents[1])
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": package},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split() == list(library.names("gradients"))
+
+
+def test_an_installed_package_carries_its_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "simnet" / "_scenarios" / "clusters"
+    data.mkdir(parents=True)
+    (data / "mine.toml").write_text("num_nodes = 1\n")
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "simnet" / "library.py"))
+    library.root.cache_clear()
+    try:
+        assert library.names("clusters") == ("mine",)
+        assert library.label(data / "mine.toml") == "clusters/mine.toml"
+    finally:
+        library.root.cache_clear()
+
+
+def test_an_unknown_kind_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(SimnetError, match=r"'cluster': unknown kind of part. Did you mean 'clusters'?"):
+        library.names("cluster")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(SimnetError, match=r"'bert_bas': unknown gradients. Did you mean 'bert_base'?"):
+        library.read("gradients", "bert_bas")
+
+
+def test_gradients_that_are_not_there_name_the_key() -> None:
+    with pytest.raises(SimnetError, match=r"workload.gradients: './no.json': no such file"):
+        library.gradients_path("./no.json")
+
+
+def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SimnetError, match=r"no.toml': no such file; give the path of a .toml file"):
+        library.read("clusters", str(tmp_path / "no.toml"))
+
+
+def test_a_path_starts_at_the_given_directory(tmp_path: Path) -> None:
+    (tmp_path / "pod.toml").write_text("num_nodes = 1\n")
+    assert library.read("clusters", "./pod.toml", tmp_path) == {"num_nodes": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.toml", b"num_nodes = \n", "not TOML: Invalid value"),
+        ("a.toml", b"\xff\xfe", "not TOML: 'utf-8' codec"),
+        ("a.json", b"{", "not JSON: Expecting"),
+        ("a.json", b"[1]", "list: must hold one object with keys"),
+        ("a.json", b"[" * 100_000, "not JSON: maximum recursion"),
+    ],
+)
+def test_a_file_with_wrong_content_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(SimnetError) as caught:
+        library.read_file(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SimnetError, match="cannot be read: Is a directory"):
+        library.read_file(tmp_path)
+
+
+def test_a_json_file_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"cluster": {}}))
+    assert library.read_file(path) == {"cluster": {}}

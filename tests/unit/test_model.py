@@ -1,0 +1,107 @@
+"""Workloads into steps: gradients given once, compute given once, rows chosen by GPU, precision and batch."""
+
+import pytest
+from topologies import cluster
+
+from simnet import library
+from simnet.errors import SimnetError
+from simnet.scenario import load
+from simnet.spec import Calibration, ComputeTime, Gradient, Workload
+from simnet.units import Bandwidth, Duration, Size
+from simnet.workload import model
+from simnet.workload.codec import OPTIMIZER_BYTES
+
+TIMES = {"forward_s": Duration(0.04), "backward_s": Duration(0.08), "optimizer_s": Duration(0.005)}
+
+
+def row(**changes):
+    fields = {"gpu": "A100-80GB", "precision": "tf32", "batch": 100, "samples_per_s": 1000.0, "optimizer": "adam"}
+    return ComputeTime(**{"source": "test", **fields, **changes})
+
+
+def resolve(workload: Workload, calibration: Calibration | None = None, **more):
+    return model.resolve(workload, cluster(2, 2, gpu="A100-80GB", **more), calibration or Calibration())
+
+
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        {"gradient_bytes": Size(440e6)},
+        {"num_elements": 110_000_000},
+        {"tensors": (Gradient(num_bytes=Size(220e6), count=2),)},
+        {"tensors": (Gradient(num_elements=10_000_000), Gradient(num_elements=100_000_000))},
+    ],
+)
+def test_gradients_may_be_given_in_any_one_form(gradients):
+    step = resolve(Workload(**gradients, **TIMES))
+    assert step.num_elements == pytest.approx(110e6)
+    assert step.gradient_bytes == pytest.approx(440e6)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "named"),
+    [({}, "no gradients"), ({"gradient_bytes": Size(4.0), "num_elements": 1}, "gradient and num_elements")],
+)
+def test_gradients_given_twice_or_never_are_refused(gradients, named):
+    with pytest.raises(SimnetError, match=named):
+        resolve(Workload(**gradients, **TIMES))
+
+
+def test_half_precision_gradients_have_half_the_bytes():
+    assert resolve(Workload(num_elements=100, dtype="fp16", **TIMES)).gradient_bytes == 200
+
+
+def test_every_shipped_workload_resolves_on_a_gpu_that_it_knows():
+    for name in library.names("workloads"):
+        scenario = load("bert_base_10gbit", {"workload": name})
+        gpu = scenario.workload.compute[0].gpu
+        step = model.resolve(scenario.workload, load("bert_base_10gbit", {"cluster.gpu": gpu}).cluster, Calibration())
+        assert step.forward_s > 0
+        assert step.backward_s == pytest.approx(2 * step.forward_s, rel=0.05), "backward costs about twice forward"
+        assert len(step.tensors) > 10
+
+
+def test_a_compute_row_gives_the_whole_step_and_the_optimizer_is_taken_off():
+    fast = Calibration(memory_bytes_per_s=Bandwidth(1e12))
+    step = resolve(Workload(num_elements=10_000_000, batch_per_rank=100, compute=(row(),)), fast)
+    assert step.optimizer_s == pytest.approx(OPTIMIZER_BYTES["adam"] * 1e7 / 1e12)
+    assert step.forward_s + step.backward_s + step.optimizer_s == pytest.approx(0.1)
+    bare = row(includes_optimizer=False)
+    step = resolve(Workload(num_elements=10_000_000, batch_per_rank=100, compute=(bare,)), fast)
+    assert step.forward_s + step.backward_s == pytest.approx(0.1)
+
+
+def test_between_two_rows_the_step_is_interpolated_and_beyond_them_scaled():
+    rows = row(batch=10, samples_per_s=None, step_s=Duration(0.02)), row(batch=30, samples_per_s=600.0)
+    for batch, seconds, said in ((10, 0.02, ""), (20, 0.035, "interpolated"), (60, 0.1, "scaled from batch 30")):
+        step = resolve(Workload(num_elements=10, batch_per_rank=batch, compute=rows))
+        assert step.forward_s + step.backward_s == pytest.approx(seconds)
+        assert said in step.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        (Workload(num_elements=10), "no compute time"),
+        (Workload(num_elements=10, compute=(row(),), **TIMES), "give one or the other"),
+        (Workload(num_elements=10, compute=(row(gpu="V100"),)), "no compute time for GPU 'A100-80GB': it has V100"),
+        (Workload(num_elements=10, compute=(row(),), precision="fp8"), "no compute time in 'fp8'"),
+        (Workload(tensors=(Gradient(num_elements=1, backward_share=0.0),), **TIMES), "every backward_share is 0"),
+    ],
+)
+def test_contradictions_are_refused_in_a_sentence(workload, said):
+    with pytest.raises(SimnetError, match=said):
+        resolve(workload)
+
+
+def test_a_step_shorter_than_its_optimizer_is_refused():
+    slow_memory = Calibration(memory_bytes_per_s=Bandwidth(1e6))
+    with pytest.raises(SimnetError, match=r"shorter than its optimizer"):
+        resolve(Workload(num_elements=10_000_000, compute=(row(),)), slow_memory)
+
+
+def test_a_damaged_gradients_file_is_refused(tmp_path):
+    path = tmp_path / "broken.json"
+    path.write_text('{"tensors": [["a", 1')
+    with pytest.raises(SimnetError, match=r"broken.json.*not a gradients file"):
+        resolve(Workload(gradients=str(path), **TIMES))

@@ -1,0 +1,272 @@
+"""One experiment to many results."""
+
+import csv
+import io
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simnet import simulate as simulator
+from simnet import sweep
+from simnet.errors import SimnetError
+from simnet.journal import NAME, Journal
+from simnet.report.document import to_document
+from simnet.scenario import Experiment, load_experiment
+from simnet.spec import RunResult, Scenario
+from simnet.sweep import Point, expand
+from tests.unit.scenario_samples import SWEEP, pod, write
+
+ROOT = Path(__file__).parents[2]
+IN_WORKERS_AT_ONCE = """
+from simnet import sweep
+sweep.PROBE_S = sweep.WORKERS_PAY_S = 0
+from simnet.commands.main import main
+main()
+"""
+MANY = {"cluster.num_nodes": list(range(1, 41)), "workload.batch_per_rank": [1, 2, 3, 4]}
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return load_experiment(str(write(tmp_path / "pod.toml", pod(sweep=SWEEP))))
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
+    """The scenarios that were simulated in this process."""
+    seen: list[Scenario] = []
+    real = simulator.simulate
+
+    def noted(scenario: Scenario) -> RunResult:
+        seen.append(scenario)
+        return real(scenario)
+
+    monkeypatch.setattr(simulator, "simulate", noted)
+    return seen
+
+
+class TestExpand:
+    def test_the_grid_is_full_and_the_last_axis_runs_fastest(self, experiment: Experiment) -> None:
+        points = expand(experiment)
+        assert [point.values["cluster.num_nodes"] for point in points] == [1, 2, 4, 1, 2, 4]
+        assert [point.scenario.cluster.num_nodes for point in points] == [1, 2, 4, 1, 2, 4]
+        assert points[3].scenario.cluster.inter_node.bytes_per_s == 12.5e9
+
+    def test_nothing_to_sweep_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(SimnetError, match=r"pod.toml: has nothing to sweep; add a \[sweep\] table"):
+            expand(load_experiment(str(write(tmp_path / "pod.toml", pod()))))
+
+    def test_too_many_points_are_refused_before_any_is_made(self, tmp_path: Path) -> None:
+        axes = {key: list(range(1, 1002)) for key in ("cluster.num_nodes", "workload.batch_per_rank")}
+        path = str(write(tmp_path / "pod.toml", pod(sweep=axes)))
+        with pytest.raises(SimnetError, match=r"sweep: 1002001 points: at most 1000000; drop some values"):
+            expand(load_experiment(path))
+
+    def test_a_point_that_does_not_hold_together_is_refused(self, tmp_path: Path) -> None:
+        path = str(write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [1, 0]})))
+        with pytest.raises(SimnetError, match=r"pod.toml: sweep: cluster.num_nodes: 0: must be"):
+            expand(load_experiment(path))
+
+
+class TestRun:
+    def test_results_come_in_the_order_of_the_points(self, experiment: Experiment) -> None:
+        results = sweep.run(expand(experiment))
+        assert [result["world_size"] for result in results] == [8, 16, 32, 8, 16, 32]
+
+    def test_workers_give_the_same_as_this_process(
+        self, experiment: Experiment, simulated: list[Scenario], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        points = expand(experiment)
+        expected = sweep.run(points)
+        simulated.clear()
+        monkeypatch.setattr(sweep, "PROBE_S", 0)
+        monkeypatch.setattr(sweep, "WORKERS_PAY_S", 0)
+        assert sweep.run(points, jobs=2) == expected
+        assert len(simulated) == 1  # the probe
+
+    def test_the_same_scenario_is_simulated_once(self, tmp_path: Path, simulated: list[Scenario]) -> None:
+        axes = {"cluster": [pod()["cluster"], pod()["cluster"]]}
+        base = load_experiment(str(write(tmp_path / "pod.toml", pod())), axes=axes)
+        results = sweep.run(expand(base))
+        assert len(simulated) == 1
+        assert results[0] == results[1]
+
+    def test_progress_tells_first_what_needs_no_simulation(self, experiment: Experiment, tmp_path: Path) -> None:
+        points = expand(experiment)
+        sweep.run(points[:2], tmp_path / "out")
+        told: list[int] = []
+        sweep.run(points, tmp_path / "out", progress=told.append)
+        assert told == [2, 1, 1, 1, 1]
+
+    def test_finished_points_are_not_simulated_again(
+        self, experiment: Experiment, tmp_path: Path, simulated: list[Scenario]
+    ) -> None:
+        points = expand(experiment)
+        first = sweep.run(points, tmp_path)
+        simulated.clear()
+        assert sweep.run(points, tmp_path) == first
+        assert not simulated
+
+    def test_a_torn_last_line_is_done_again(
+        self, experiment: Experiment, tmp_path: Path, simulated: list[Scenario]
+    ) -> None:
+        points = expand(experiment)
+        first = sweep.run(points, tmp_path)
+        journal = tmp_path / NAME
+        journal.write_bytes(journal.read_bytes()[:-20])
+        simulated.clear()
+        assert sweep.run(points, tmp_path) == first
+        assert len(simulated) == 1
+        assert len(journal.read_bytes().splitlines()) == len(points)
+
+    def test_a_point_that_fails_is_named_and_the_others_are_kept(self, tmp_path: Path) -> None:
+        changed = pod(sweep={"workload.gradients": ["bert_base", "./nonesuch.json"]})
+        del changed["workload"]["num_elements"]
+        path = write(tmp_path / "pod.toml", changed)
+        point, other = expand(load_experiment(str(path)))
+        broken = Point(values={"workload.gradients": "both"}, scenario=_contradicting(point.scenario))
+        with pytest.raises(SimnetError, match=r"^pod: sweep: at workload.gradients = both: workload 'inline': .*once"):
+            sweep.run([point, broken], tmp_path)
+        with pytest.raises(SimnetError, match=r"nonesuch.json': no such file"):
+            sweep.run([other], tmp_path)
+        assert len((tmp_path / NAME).read_bytes().splitlines()) == 1
+
+    def test_another_gradients_file_is_another_point(self, tmp_path: Path) -> None:
+        gradients = tmp_path / "mine.json"
+        workload = {"gradients": "./mine.json", "forward": "1 s", "backward": "1 s"}
+        path = write(tmp_path / "pod.toml", pod(workload=workload, sweep={"cluster.num_nodes": [2]}))
+        keys = []
+        for content in ("1", "2"):
+            gradients.write_text(content)
+            keys.append(expand(load_experiment(str(path)))[0].key)
+        assert keys[0] != keys[1]
+
+
+def _contradicting(scenario: Scenario) -> Scenario:
+    """Return the scenario with gradients given twice."""
+    import msgspec
+
+    workload = msgspec.structs.replace(scenario.workload, num_elements=5)
+    return msgspec.structs.replace(scenario, workload=workload)
+
+
+class TestJournal:
+    def test_a_second_sweep_in_the_same_directory_is_refused(self, tmp_path: Path) -> None:
+        with Journal(tmp_path), pytest.raises(SimnetError, match=f"^{tmp_path}: another sweep is writing here; wait"):
+            Journal(tmp_path)
+        with Journal(tmp_path) as journal:
+            assert journal.results == {}
+
+    @pytest.mark.parametrize("line", [b"{", b"[]", b'{"key": "a"}', b'{"key": "a", "result": 3}', b"\xff", b""])
+    def test_a_damaged_line_is_refused_with_its_number(self, tmp_path: Path, line: bytes) -> None:
+        (tmp_path / NAME).write_bytes(b'{"key": "a", "result": {}}\n' + line + b"\n")
+        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line 2: .* is damaged; delete this line to"):
+            Journal(tmp_path)
+
+    def test_a_place_that_is_no_directory_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(SimnetError, match=r"file: cannot be written \(File exists\): choose another place with -o"):
+            Journal(tmp_path / "file")
+
+    def test_a_line_that_does_not_fit_on_the_disk_is_told_and_done_again(self, tmp_path: Path) -> None:
+        with Journal(tmp_path) as journal:
+            journal.append("a", "{}")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        message = rf"^{tmp_path / NAME}: cannot be written \(File too large\): choose another place with -o"
+        with Journal(tmp_path) as journal:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
+            try:
+                with pytest.raises(SimnetError, match=message):
+                    journal.append("b", "{}")
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with Journal(tmp_path) as journal:
+            assert "a" in journal.results
+
+
+class TestDocument:
+    def test_it_has_what_the_reports_read(self, experiment: Experiment) -> None:
+        points = expand(experiment)
+        document = sweep.document(experiment, points, sweep.run(points))
+        assert document["axes"][1] == {"key": "cluster.num_nodes", "values": [1, 2, 4]}
+        assert document["points"][1]["set"] == {"cluster.inter_node.bandwidth": "10 Gbit/s", "cluster.num_nodes": 2}
+        assert document["question"] == "From which bandwidth on?"
+        assert to_document(document).name == "pod"
+
+    def test_csv_has_the_columns_of_all_rows_and_tables_as_json(self) -> None:
+        rows: Sequence[dict[str, object]] = [{"a": 1, "part": {"use": "x"}}, {"a": None, "b": [1, 2]}]
+        read = list(csv.DictReader(io.StringIO(sweep.to_csv(rows))))
+        assert read == [{"a": "1", "part": '{"use": "x"}', "b": ""}, {"a": "", "part": "", "b": "[1, 2]"}]
+
+
+class TestKilled:
+    """Real processes, with workers from the second point on."""
+
+    @pytest.fixture
+    def command(self, tmp_path: Path) -> list[str]:
+        path = write(tmp_path / "pod.toml", pod(sweep=MANY))
+        options = ["--jobs", "2", "-o", str(tmp_path / "out")]
+        return [sys.executable, "-c", IN_WORKERS_AT_ONCE, "sweep", str(path), *options]
+
+    def test_a_killed_sweep_resumes_and_loses_nothing(self, command: list[str], tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        process = _started(command, out)
+        workers = _descendants(process.pid)
+        process.kill()
+        process.communicate()
+        assert not (out / "results.json").exists()
+        finished = (out / NAME).read_bytes().count(b"\n")
+        assert _all_end(workers)
+        resumed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert "160 points in " in resumed.stderr
+        assert f"{finished} of them finished before" in resumed.stderr
+        assert _results(out) == _uninterrupted(command, tmp_path / "fresh")
+
+    def test_an_interrupt_says_how_to_resume_and_exits_130(self, command: list[str], tmp_path: Path) -> None:
+        process = _started(command, tmp_path / "out")
+        os.killpg(process.pid, signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert told.strip() == "simnet: sweep: interrupted; the same command goes on from the finished points"
+
+
+def _started(command: list[str], out: Path) -> subprocess.Popen[str]:
+    """Start a sweep in a process group of its own, and return once workers have finished some points."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not (out / NAME).exists() or (out / NAME).read_bytes().count(b"\n") < 5:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+    return process
+
+
+def _descendants(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+def _all_end(pids: list[int]) -> bool:
+    """Wait until none of the processes runs; the test's own time limit ends a wait in vain."""
+    while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
+        time.sleep(0.01)
+    return True
+
+
+def _results(out: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return result
+
+
+def _uninterrupted(command: list[str], out: Path) -> dict[str, Any]:
+    subprocess.run([*command[:-1], str(out)], cwd=ROOT, capture_output=True, check=True)
+    return _results(out)

@@ -1,0 +1,170 @@
+"""What one reads after `simnet simulate` and `simnet sweep`."""
+
+import re
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from simnet.errors import SimnetError
+from simnet.report.table import WIDTH, result_table, sweep_table
+from simnet.spec import RunResult
+from tests.unit.report_samples import run_result, sweep_document
+
+
+def with_speedups(speedups: dict[tuple[float, int], float]) -> dict[str, Any]:
+    """Return a sweep of one workload over (Gbit/s, nodes) with speedups as given."""
+    rates, nodes = (tuple(sorted(set(values))) for values in zip(*speedups, strict=True))
+    document = sweep_document(("bert_base",), rates, nodes)
+    for point in document["points"]:
+        place = (float(point["set"]["cluster.inter_node.bandwidth"].split()[0]), point["set"]["cluster.num_nodes"])
+        point["speedup"] = speedups[place]
+    return document
+
+
+def row(table: str, label: str) -> str:
+    return next(line for line in table.splitlines() if line.strip().startswith(label))
+
+
+def test_the_table_says_what_was_asked_of_what_and_how_sure_the_numbers_are() -> None:
+    table = result_table(run_result())
+    assert "Does 1-bit communication make training faster?" in table
+    assert "made_up: 8 nodes x 8 A100, NIC 10 Gbit/s" in row(table, "cluster")
+    assert row(table, "cluster").endswith("(nominal rates)")
+    assert row(table, "workload").endswith("(compute times published)")
+    assert row(table, "calibration").endswith("made_up_2020 (estimate)")
+
+
+def test_strategy_and_baseline_stand_side_by_side_with_units() -> None:
+    table = result_table(run_result())
+    assert re.search(r"binsgdm +all_reduce$", table, re.MULTILINE)
+    assert re.search(r"iteration time +[\d.]+ ms +[\d.]+ ms$", table, re.MULTILINE)
+    assert re.search(r"throughput +[\d,]+ samples/s +[\d,]+ samples/s$", table, re.MULTILINE)
+    assert re.search(r"NIC bytes out of a node +24.06 MB +770 MB$", table, re.MULTILINE)
+    assert re.search(r"speedup 4.16x per iteration, binsgdm against all_reduce$", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_the_shares_of_the_breakdown_add_up_to_the_whole(column: int) -> None:
+    lines = result_table(run_result()).splitlines()
+    parts = [re.findall(r"([\d.]+) %", line) for line in lines if re.match("  [a-z]", line)]
+    shares = [float(found[column]) for found in parts[:6]]
+    assert sum(shares) == pytest.approx(100.0, abs=0.3)  # six roundings of 0.05
+
+
+def test_a_run_without_a_baseline_shows_one_column_and_no_speedup() -> None:
+    table = result_table(run_result(baseline=False))
+    assert "all_reduce" not in table
+    assert "speedup" not in table
+
+
+def test_end_to_end_lines_appear_only_where_steps_are_counted() -> None:
+    run = run_result()
+    assert "end to end" not in result_table(run)
+    counted = msgspec.structs.replace(
+        run,
+        scenario=msgspec.structs.replace(run.scenario, run=msgspec.structs.replace(run.scenario.run, steps=1000)),
+        result=msgspec.structs.replace(run.result, total_s=7200.0, dense_iteration_s=0.5),
+        end_to_end_speedup=2.5,
+    )
+    table = result_table(counted)
+    assert re.search(r"time of 1,000 steps +2 h$", table, re.MULTILINE)
+    assert re.search(r"dense iteration time +500 ms$", table, re.MULTILINE)
+    assert "speedup 2.50x end to end" in table
+
+
+def verbose(run: RunResult) -> RunResult:
+    """Make every text of a run longer than a line."""
+    long_name = "_".join(["long"] * 12)
+    scenario = msgspec.structs.replace(
+        run.scenario,
+        question=" ".join(["Why"] * 60) + "?",
+        cluster=msgspec.structs.replace(run.scenario.cluster, name=long_name, gpu="Very Long Accelerator 80 GB"),
+        calibration=msgspec.structs.replace(run.scenario.calibration, name=long_name),
+    )
+    return msgspec.structs.replace(run, scenario=scenario, notes=(" ".join(["because"] * 40),))
+
+
+def test_no_line_is_wider_than_a_hundred_columns_or_ends_in_spaces() -> None:
+    for line in result_table(verbose(run_result())).splitlines():
+        assert len(line) <= WIDTH
+        assert line == line.rstrip()
+
+
+def test_a_sweep_over_bandwidth_and_nodes_gives_a_matrix_for_each_workload() -> None:
+    table = sweep_table(sweep_document(bandwidths=(10, 100), nodes=(2, 8)))
+    assert table.count("speedup of binsgdm over all_reduce") == 2
+    assert re.search(r"^ +nodes +2 +8$", table, re.MULTILINE)
+    assert re.search(r"^ +10 Gbit/s +2.87x +4.16x$", table, re.MULTILINE)
+
+
+def test_a_point_that_was_not_simulated_is_a_dash() -> None:
+    document = sweep_document(("bert_base",), (10, 100), (2, 8))
+    del document["points"][1]
+    assert re.search(r"^ +10 Gbit/s +2.87x +-$", sweep_table(document), re.MULTILINE)
+
+
+def test_other_swept_keys_get_a_matrix_each() -> None:
+    document = sweep_document(("bert_base",), (10, 100), (2,))
+    twice = [
+        {**point, "set": {**point["set"], "workload.batch_per_rank": batch}}
+        for batch in (16, 32)
+        for point in document["points"]
+    ]
+    table = sweep_table({**document, "points": twice})
+    assert "BERT-Base, batch_per_rank 16: speedup" in table
+    assert "BERT-Base, batch_per_rank 32: speedup" in table
+
+
+def test_points_without_a_matrix_are_listed_one_a_line() -> None:
+    table = sweep_table(sweep_document(bandwidths=(10,), nodes=(8,)))
+    assert re.search(r"^ *bert_base +10 Gbit/s +8 +148.8 ms +13,763 samples/s +4.16x$", table, re.MULTILINE)
+
+
+def test_the_columns_of_a_list_end_at_the_same_place() -> None:
+    lines = sweep_table(sweep_document(baseline=False)).splitlines()[2:]
+    assert len(lines) == 71
+    assert all(len(one) == len(other) for one, other in pairwise(lines))
+
+
+def test_the_headlines_name_the_largest_speedup_and_where_there_is_none() -> None:
+    table = sweep_table(
+        with_speedups({(10, 2): 2.0, (10, 8): 3.0, (40, 2): 0.9, (40, 8): 1.2, (100, 2): 0.8, (100, 8): 0.97})
+    )
+    assert "BERT-Base: largest speedup 3.00x, on 8 nodes at 10 Gbit/s." in table
+    expected = (
+        "BERT-Base: slower at 3 of 6 points: from 40 Gbit/s on, on 2 nodes; from 100 Gbit/s on, on 8 nodes; "
+        "least 0.80x, on 2 nodes at 100 Gbit/s."
+    )
+    assert expected in table
+
+
+def test_the_headlines_say_so_where_the_strategy_is_never_slower() -> None:
+    table = sweep_table(with_speedups({(10, 2): 2.0, (100, 2): 1.1}))
+    assert "BERT-Base: never slower at the points simulated; least 1.10x, on 2 nodes at 100 Gbit/s." in table
+
+
+def test_the_headlines_do_not_call_slower_what_the_matrix_shows_as_one() -> None:
+    assert "never slower" in sweep_table(with_speedups({(10, 2): 2.0, (100, 2): 0.996}))
+
+
+def test_slower_on_a_slow_network_only_is_not_called_a_crossover() -> None:
+    table = sweep_table(with_speedups({(10, 2): 0.5, (100, 2): 1.5}))
+    assert "slower at 1 of 2 points: least 0.50x" in table
+    assert "from 10 Gbit/s" not in table
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"points": []}, "no 'format' key"),
+        ({"format": 2}, "format 2: this version reads format 1"),
+        ({"format": 1, "axes": [], "points": []}, "no point was simulated"),
+        ({"format": 1, "axes": [], "points": [{"set": {}}]}, "is damaged"),
+    ],
+)
+def test_a_wrong_document_is_told_in_one_line(document: dict[str, Any], message: str) -> None:
+    with pytest.raises(SimnetError, match=message) as caught:
+        sweep_table(document)
+    assert "\n" not in str(caught.value)

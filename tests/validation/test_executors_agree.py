@@ -1,0 +1,126 @@
+"""Exact executor == folded executor == closed form on symmetric idle clusters, for every algorithm."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from topologies import (
+    INTER_ALPHA_S,
+    INTER_BYTES_PER_S,
+    INTRA_ALPHA_S,
+    INTRA_BYTES_PER_S,
+    leaves,
+    run_exact,
+    run_folded,
+    topology,
+)
+
+from simnet.collectives import closed_form, direct, halving_doubling, hierarchical, loads, ring, tree
+from simnet.collectives.closed_form import AlphaBeta, Shape
+from simnet.spec import Calibration, LinkCalibration
+from simnet.units import Duration, Size
+
+REL = 1e-9
+INTRA = AlphaBeta(alpha_s=INTRA_ALPHA_S, bytes_per_s=INTRA_BYTES_PER_S)
+INTER = AlphaBeta(alpha_s=INTER_ALPHA_S, bytes_per_s=INTER_BYTES_PER_S)
+COSTLY = Calibration(
+    inter_node=LinkCalibration(efficiency=((Size(1e3), 0.2), (Size(1e6), 0.9))),
+    intra_node=LinkCalibration(efficiency=0.7, alpha_s=Duration(3e-6)),
+    collective_launch_s=Duration(20e-6),
+    message_s=Duration(2e-6),
+    poll_s=Duration(1e-7),
+    all_to_all_efficiency=0.6,
+)
+
+
+def schedules(topology):
+    """Return every collective that a strategy uses, on every group; the tree only where it is level (see below)."""
+    world, intra, inter = (topology.group(kind) for kind in ("world", "intra_node", "inter_node"))
+    found = [ring.all_reduce(world), hierarchical.all_reduce(world)]
+    for group in (world, intra, inter):
+        found += [ring.reduce_scatter(group), ring.all_gather(group), direct.all_to_all(group)]
+    if halving_doubling.fits(world):
+        found.append(halving_doubling.all_reduce(world))
+    if world.num_nodes & (world.num_nodes - 1) == 0:
+        found += [tree.all_reduce(world, num_chunks) for num_chunks in (1, 2, 5, 16)]
+    return found
+
+
+SHAPES = [(1, 1), (1, 4), (2, 1), (2, 2), (3, 1), (3, 4), (4, 2), (5, 3), (6, 2), (8, 4), (16, 1)]
+
+
+@pytest.mark.parametrize(("num_nodes", "ranks_per_node"), SHAPES)
+@pytest.mark.parametrize("calibration", [Calibration(), COSTLY], ids=["ideal", "costly"])
+def test_exact_equals_folded_equals_sum_of_phases(num_nodes, ranks_per_node, calibration):
+    network = topology(num_nodes, ranks_per_node, calibration)
+    for schedule in schedules(network):
+        if calibration is COSTLY and schedule.name.startswith("tree"):
+            continue  # ranks post different numbers of sends in a round, so posting costs do not fall together
+        exact_s, _ = run_exact(network, schedule, 44e6)
+        assert run_folded(network, schedule, 44e6) == pytest.approx(exact_s, rel=REL), schedule.name
+        assert loads.duration_s(network, schedule, 44e6) == pytest.approx(exact_s, rel=REL), schedule.name
+
+
+@pytest.mark.parametrize(("num_nodes", "nodes_per_leaf"), [(4, 2), (6, 2), (8, 4), (8, 2)])
+@pytest.mark.parametrize("oversubscription", [1.0, 4.0])
+def test_exact_equals_folded_on_an_oversubscribed_fabric(num_nodes, nodes_per_leaf, oversubscription):
+    network = topology(num_nodes, 2, fabric=leaves(nodes_per_leaf, oversubscription))
+    for schedule in schedules(network):
+        if not schedule.name.startswith("tree"):
+            exact_s, _ = run_exact(network, schedule, 44e6)
+            assert run_folded(network, schedule, 44e6) == pytest.approx(exact_s, rel=REL), schedule.name
+
+
+@pytest.mark.parametrize("num_nodes", [3, 5, 6, 7, 11, 13, 24])
+@pytest.mark.parametrize("num_chunks", [1, 4, 16])
+def test_folded_tree_bounds_the_exact_one_from_above_where_the_tree_is_ragged(num_nodes, num_chunks):
+    """A ragged tree is not symmetric: folded lets every round wait for its busiest node, at most 12 % too long."""
+    network = topology(num_nodes, 2)
+    schedule = tree.all_reduce(network.group("world"), num_chunks)
+    exact_s, _ = run_exact(network, schedule, 44e6)
+    folded_s = run_folded(network, schedule, 44e6)
+    assert exact_s * (1 - REL) <= folded_s <= exact_s * 1.12
+
+
+@settings(max_examples=50, deadline=None)
+@given(num_nodes=st.integers(1, 12), ranks_per_node=st.integers(1, 9), message_bytes=st.floats(1.0, 1e10))
+def test_folded_equals_the_closed_forms(num_nodes, ranks_per_node, message_bytes):
+    network = topology(num_nodes, ranks_per_node)
+    shape = Shape(num_nodes=num_nodes, ranks_per_node=ranks_per_node, intra=INTRA, inter=INTER)
+    world, slowest = network.group("world"), INTER if num_nodes > 1 else INTRA
+    ranks = network.world_size
+    expected = {
+        ring.all_reduce(world): closed_form.ring_all_reduce_s(ranks, message_bytes, slowest),
+        ring.all_gather(world): closed_form.ring_all_gather_s(ranks, message_bytes, slowest),
+        hierarchical.all_reduce(world): closed_form.hierarchical_all_reduce_s(shape, message_bytes),
+        direct.all_to_all(world): closed_form.all_to_all_s(shape, message_bytes),
+    }
+    if halving_doubling.fits(world):
+        expected[halving_doubling.all_reduce(world)] = closed_form.halving_doubling_all_reduce_s(shape, message_bytes)
+    if num_nodes in (4, 8):
+        expected |= {
+            tree.all_reduce(world, c): closed_form.tree_all_reduce_s(shape, message_bytes, c) for c in (1, 3, 8)
+        }
+    for schedule, seconds in expected.items():
+        assert run_folded(network, schedule, message_bytes) == pytest.approx(seconds, rel=REL), schedule.name
+
+
+REFERENCE = [  # ranks, flat ring s, hierarchical s: one all-reduce of 440e6 bytes (docs/model.md, reference cluster)
+    (64, 0.693630, 0.618644),
+    (512, 0.707735, 0.696204),
+    (4096, 0.744778, 0.710309),
+]
+
+
+@pytest.mark.parametrize(("ranks", "flat_s", "hierarchical_s"), REFERENCE)
+def test_one_all_reduce_takes_the_reference_times_within_10_ppm(ranks, flat_s, hierarchical_s):
+    network = topology(ranks // 8, 8)
+    world = network.group("world")
+    assert run_folded(network, ring.all_reduce(world), 440e6) == pytest.approx(flat_s, rel=1e-5)
+    assert run_folded(network, hierarchical.all_reduce(world), 440e6) == pytest.approx(hierarchical_s, rel=1e-5)
+
+
+def test_the_exact_executor_takes_the_reference_times_at_64_ranks():
+    network = topology(8, 8)
+    world = network.group("world")
+    assert run_exact(network, ring.all_reduce(world), 440e6)[0] == pytest.approx(0.693630, rel=1e-5)
+    assert run_exact(network, hierarchical.all_reduce(world), 440e6)[0] == pytest.approx(0.618644, rel=1e-5)
