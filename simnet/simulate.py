@@ -1,5 +1,6 @@
 """The one way in: a scenario goes in, what it takes comes out."""
 
+import math
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -63,8 +64,9 @@ def check(scenario: Scenario) -> None:
         SimnetError: as `simulate`.
     """
     setting = _setting(scenario)
-    for strategy in filter(None, (scenario.strategy, scenario.baseline)):
-        setting.plan(strategy)
+    setting.plan(scenario.strategy)
+    if scenario.baseline is not None:
+        setting.plan(scenario.baseline)
 
 
 def _setting(scenario: Scenario) -> _Setting:
@@ -84,6 +86,11 @@ def version() -> str:
 def _strategy_result(setting: _Setting, strategy: AnyStrategy) -> StrategyResult:
     plan = setting.plan(strategy)
     timeline = setting.run(plan)
+    if not 0 < timeline.iteration_s < math.inf:
+        raise SimnetError(
+            f"{setting.scenario.name}: an iteration of {timeline.iteration_s:g} s: must take some time and end; give "
+            "workload.forward and workload.backward as they are"
+        )
     dense_s = _dense_iteration_s(setting, strategy) if isinstance(strategy, OneBitAdam) else None
     samples = setting.topology.world_size * plan.step.samples * plan.grad_accumulation
     return StrategyResult(

@@ -121,7 +121,10 @@ class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     each send that it posts at once with others, times how many these are (a progress engine that polls every open
     connection for each of them).
     `backward_slowdown` multiplies the time of compute that runs while communication does. Kernels without a time in
-    `kernels` take `kernel_launch` + bytes moved / `memory_bandwidth`.
+    `kernels` take `kernel_launch` + bytes moved / (`memory_bandwidth` x `codec_efficiency`). `all_to_all_efficiency` is the further fraction of
+    the NICs that sends to many peers at once reach. `flat_ring_latency`: one hop in G of a flat ring leaves the node;
+    rounds in lock-step pay the "slowest" latency each, NCCL's own cost model charges each hop once along the ring, which
+    is the "mean" a round.
     """
 
     kind: Kind = "ideal"
@@ -132,9 +135,11 @@ class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     poll_s: Duration = field(name="poll_cost", default=Duration(0))
     backward_slowdown: Factor = 1.0
     memory_bytes_per_s: Bandwidth | None = field(name="memory_bandwidth", default=None)
+    codec_efficiency: Fraction = 1.0
     kernel_launch_s: Duration = field(name="kernel_launch", default=Duration(0))
     kernels: dict[str, KernelTime] = {}
     all_to_all_efficiency: Fraction = 1.0
+    flat_ring_latency: Literal["slowest", "mean"] = "slowest"
 
 
 class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

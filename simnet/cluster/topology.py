@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
-from simnet.collectives.schedule import Group, GroupKind
+from simnet.collectives.schedule import Group, GroupKind, Round
 from simnet.spec import Calibration, Cluster, LinkCalibration, SlowNode
 
 LinkKind = Literal["port_tx", "port_rx", "nic_tx", "nic_rx", "leaf_up", "leaf_down"]
@@ -47,6 +47,7 @@ class Topology:
     poll_s: float
     launch_s: float
     all_to_all_efficiency: float
+    mean_ring_latency: bool
     slow_nodes: tuple[SlowNode, ...] = ()
 
     @property
@@ -67,6 +68,12 @@ class Topology:
     def posting_s(self, sends: int, *, at_once: bool) -> float:
         """Return the time that a rank takes to post so many sends, one after the other or all at once [s]."""
         return sends * self.message_s + (sends * sends * self.poll_s if at_once else 0.0)
+
+    def alpha_s(self, level: Level, round_: Round) -> float:
+        """Return the latency of a send of this level in this round [s]."""
+        if self.mean_ring_latency and round_.crossing is not None:
+            return round_.crossing * self.inter.alpha_s + (1 - round_.crossing) * self.intra.alpha_s
+        return level.alpha_s
 
     def group(self, kind: GroupKind) -> Group:
         """Return the process groups of this kind."""
@@ -125,6 +132,7 @@ def build(cluster: Cluster, calibration: Calibration) -> Topology:
         poll_s=float(calibration.poll_s),
         launch_s=float(calibration.collective_launch_s),
         all_to_all_efficiency=calibration.all_to_all_efficiency,
+        mean_ring_latency=calibration.flat_ring_latency == "mean",
         slow_nodes=cluster.slow_nodes,
     )
 

@@ -143,7 +143,7 @@ class _Call:
         exchange.ranks_left -= 1
         if not exchange.ranks_left:
             del self._exchanges[key]
-        self._post(rank, exchange, at_once=self._schedule.rounds[number].at_once)
+        self._post(rank, exchange, self._schedule.rounds[number])
         return exchange.done[rank]
 
     def _open(self, round_: Round, indices: range) -> _Exchange:
@@ -151,14 +151,14 @@ class _Call:
         sends = tuple(tuple(s for index in indices for s in round_.sends(rank, index)) for rank in ranks)
         return _Exchange(self._env, sends)
 
-    def _post(self, rank: int, exchange: _Exchange, *, at_once: bool) -> None:
+    def _post(self, rank: int, exchange: _Exchange, round_: Round) -> None:
         mine = exchange.sends[rank]
-        posting_s = self._topology.posting_s(len(mine), at_once=at_once)
+        posting_s = self._topology.posting_s(len(mine), at_once=round_.at_once)
         for level in (self._topology.intra, self._topology.inter):
             same = [send for send in mine if self._topology.level(rank, send.dst) is level]
             if same:
-                start = self._env.timeout(posting_s + level.alpha_s)
-                _then(start, partial(self._start, rank, same, exchange, at_once=at_once))
+                start = self._env.timeout(posting_s + self._topology.alpha_s(level, round_))
+                _then(start, partial(self._start, rank, same, exchange, at_once=round_.at_once))
 
     def _start(self, rank: int, sends: list[Send], exchange: _Exchange, *, at_once: bool) -> None:
         level = self._topology.level(rank, sends[0].dst)

@@ -5,7 +5,7 @@ side; each of the two takes its latencies plus its bytes over its busiest link, 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -45,7 +45,7 @@ def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tupl
     chunk_bytes = message_bytes / schedule.num_chunks
     shape = (topology.nodes_per_leaf, topology.has_leaves)
     return tuple(
-        _phase(topology, tally, chunk_bytes)
+        _phase(topology, round_, tally, chunk_bytes)
         for round_ in schedule.rounds
         for tally in _tallies(schedule, round_, *shape)
     )
@@ -168,11 +168,14 @@ def _busiest(counted: Counter[tuple[LinkKind, int]], *, every_link: bool) -> tup
 def _representatives(schedule: Schedule, nodes_per_leaf: int) -> Iterator[int]:
     """Return the ranks whose sends load a busiest link of each kind."""
     group = schedule.group
-    nodes = min(nodes_per_leaf, group.num_nodes) if schedule.nodes_alike else group.num_nodes
-    if schedule.nodes_alike and nodes_per_leaf >= group.num_nodes:
-        nodes = 1
+    one_leaf = nodes_per_leaf >= group.num_nodes
+    nodes: Iterable[int] = range(group.num_nodes)
+    if schedule.nodes_alike:
+        nodes = range(1 if one_leaf else nodes_per_leaf)
+    elif one_leaf and schedule.busiest_nodes:
+        nodes = schedule.busiest_nodes
     lanes = 1 if schedule.lanes_alike else group.ranks_per_node
-    return (node * group.ranks_per_node + lane for node in range(nodes) for lane in range(lanes))
+    return (node * group.ranks_per_node + lane for node in nodes for lane in range(lanes))
 
 
 def _links(group: Group, src: int, dst: int, nodes_per_leaf: int) -> Iterator[tuple[LinkKind, int]]:
@@ -188,18 +191,22 @@ def _links(group: Group, src: int, dst: int, nodes_per_leaf: int) -> Iterator[tu
         yield "leaf_down", target // nodes_per_leaf
 
 
-def _phase(topology: Topology, tallies: tuple[_Tally, ...], chunk_bytes: float) -> Phase:
+def _phase(topology: Topology, round_: Round, tallies: tuple[_Tally, ...], chunk_bytes: float) -> Phase:
     posts = max(tally.posts for tally in tallies)
     posting_s = topology.posting_s(posts, at_once=tallies[0].at_once)
-    return tuple(_level_load(topology, tally, chunk_bytes, posting_s) for tally in tallies)
+    loads = []
+    for tally in tallies:
+        level = topology.inter if tally.inter_node else topology.intra
+        latency_s = posting_s + tally.rounds * topology.alpha_s(level, round_)
+        loads.append(_level_load(topology, level, tally, chunk_bytes, latency_s))
+    return tuple(loads)
 
 
-def _level_load(topology: Topology, tally: _Tally, chunk_bytes: float, posting_s: float) -> LevelLoad:
-    level = topology.inter if tally.inter_node else topology.intra
+def _level_load(topology: Topology, level: Level, tally: _Tally, chunk_bytes: float, latency_s: float) -> LevelLoad:
     efficiency = send_efficiency(topology, level, tally.chunks_per_send * chunk_bytes, at_once=tally.at_once)
     wire = {kind: number * chunk_bytes for kind, number in tally.chunks}
     return LevelLoad(
-        latency_s=posting_s + tally.rounds * level.alpha_s,
+        latency_s=latency_s,
         inflated_bytes={kind: size / efficiency for kind, size in wire.items()},
         wire_bytes=wire,
     )

@@ -41,7 +41,8 @@ def all_gather_rounds(group: Group, chunks_of: ChunksOf = one_chunk) -> tuple[Ro
 
 def _rounds(group: Group, sends: Callable[[int, int], tuple[Send, ...]]) -> tuple[Round, ...]:
     times = group.size - 1
-    return (Round(repeat=times, sends=sends, alike=((0, times),)),) if times else ()
+    crossing = 1 / group.ranks_per_node if group.kind == "world" and group.num_nodes > 1 else None
+    return (Round(repeat=times, sends=sends, alike=((0, times),), crossing=crossing),) if times else ()
 
 
 @lru_cache(maxsize=256)

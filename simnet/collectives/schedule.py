@@ -23,12 +23,14 @@ class Round:
     `sends(rank, index)` gives what `rank` sends in repetition `index`. A rank enters the next repetition when what it
     sends and receives in this one is done; with `at_once` it posts all repetitions together instead.
     `alike` says which repetitions load the NICs and ports alike, as (index, how many it stands for); None: no two.
+    `crossing` is the fraction of hops that leave a node in a ring of which only some do.
     """
 
     repeat: int
     sends: Callable[[int, int], tuple[Send, ...]]
     at_once: bool = False
     alike: tuple[tuple[int, int], ...] | None = None
+    crossing: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +85,8 @@ class Schedule:
     """One collective on groups of ranks: a message of `num_chunks` equal chunks, moved by `rounds`.
 
     `nodes_alike`: renaming nodes cyclically (or by exclusive or) maps the sends onto themselves, so the ranks of node 0
-    stand for all. `lanes_alike`: local rank 0 stands for every local rank of its node.
+    stand for all; else `busiest_nodes` hold a busiest NIC of every round and all that send to it (empty: any node may).
+    `lanes_alike`: local rank 0 stands for every local rank of its node.
     """
 
     name: str
@@ -91,4 +94,5 @@ class Schedule:
     num_chunks: int
     rounds: tuple[Round, ...]
     nodes_alike: bool = True
+    busiest_nodes: tuple[int, ...] = ()
     lanes_alike: bool = False

@@ -51,6 +51,7 @@ def all_reduce(group: Group, num_chunks: int = 1) -> Schedule:
             *ring.all_gather_rounds(intra, slice_of),
         ),
         nodes_alike=False,
+        busiest_nodes=_one_of_each_kind(nodes),
         lanes_alike=True,
     )
 
@@ -75,6 +76,13 @@ def _tree_rounds(inter: Group, nodes: int, num_chunks: int, *, up: bool) -> tupl
         return tuple(found)
 
     return (Round(repeat=deepest + num_chunks - 1, sends=sends),)
+
+
+def _one_of_each_kind(nodes: int) -> tuple[int, ...]:
+    """Return one node of each combination of level and number of children in the two trees, and their children."""
+    tables = tuple((depths(parents), children(parents)) for parents in two_trees(nodes))
+    kinds = {tuple((level[n], len(below[n])) for level, below in tables): n for n in range(nodes)}
+    return tuple(sorted({*kinds.values(), *(c for n in kinds.values() for _, below in tables for c in below[n])}))
 
 
 @lru_cache(maxsize=256)

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from simnet.errors import SimnetError
+from simnet.report.files import is_special, write_file
 
 
 def check_writable(path: Path | None) -> None:
@@ -22,7 +23,7 @@ def check_writable(path: Path | None) -> None:
     try:
         if path.exists():
             path.open("ab").close()
-        if _is_plain(path):
+        if not is_special(path):
             tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -32,31 +33,19 @@ def emit(text: str, path: Path | None) -> None:
     """Print text, or write it to a file; it ends with a newline.
 
     Raises:
-        SimnetError: the disk is full.
+        SimnetError: it cannot be written, as on a full disk.
     """
+    whole = text if text.endswith("\n") else text + "\n"
+    if path is not None:
+        write_file(path, whole.encode())
+        return
     try:
-        _emit(text if text.endswith("\n") else text + "\n", path)
+        click.echo(whole, nl=False)
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise _unwritable(path or Path("standard output"), error) from error
-
-
-def _emit(whole: str, path: Path | None) -> None:
-    if path is None:
-        click.echo(whole, nl=False)
-    elif _is_plain(path):
-        from simnet.report.files import write_file
-
-        write_file(path.resolve(), whole.encode())
-    else:
-        path.write_text(whole)
+        raise _unwritable(Path("standard output"), error) from error
 
 
 def _unwritable(path: Path, error: OSError) -> SimnetError:
     return SimnetError(f"{path}: cannot be written ({error.strerror}): choose another place with -o")
-
-
-def _is_plain(path: Path) -> bool:
-    """Tell a file, or a place for one, from a device or a pipe, which must not be replaced."""
-    return path.is_file() or not path.exists()

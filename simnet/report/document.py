@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from simnet.errors import SimnetError
 from simnet.report.metrics import nic_gbit_per_s, part_name
+from simnet.report.text import value_text
 from simnet.spec import Breakdown
 
 FORMAT = 1
@@ -75,7 +76,7 @@ class Point(Metrics, frozen=True, kw_only=True):
     def panel(self) -> str:
         """The workload and everything else that the sweep set, apart from nodes and bandwidth."""
         drawn = (*WORKLOAD_KEYS, *BANDWIDTH_KEYS, *NODES_KEYS)
-        others = [f"{key.rpartition('.')[2]} {value}" for key, value in self.set.items() if key not in drawn]
+        others = [f"{key.rpartition('.')[2]} {value_text(value)}" for key, value in self.set.items() if key not in drawn]
         return ", ".join([self.workload, *others])
 
 

@@ -10,10 +10,16 @@ from simnet.errors import SimnetError
 def write_file(path: Path, data: bytes) -> None:
     """Write `data` to `path`, making its folder; a reader sees the old file or the new one, never a part.
 
+    A link is followed; a device or a pipe is written to as it is.
+
     Raises:
         SimnetError: the folder or the file cannot be written.
     """
+    path = path.resolve()
     try:
+        if is_special(path):
+            path.write_bytes(data)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
@@ -26,6 +32,11 @@ def write_file(path: Path, data: bytes) -> None:
     except OSError as error:
         Path(partial).unlink(missing_ok=True)
         raise _unwritable(path, error) from error
+
+
+def is_special(path: Path) -> bool:
+    """Tell a device or a pipe, which must not be replaced, from a file or a place for one."""
+    return path.exists() and not path.is_file()
 
 
 def _unwritable(path: Path, error: OSError) -> SimnetError:

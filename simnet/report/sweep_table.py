@@ -6,10 +6,11 @@ from itertools import takewhile
 from typing import Any
 
 from simnet.report.document import Document, Point, to_document
-from simnet.report.text import bandwidth_text, nodes_text, speedup_text, throughput_text
+from simnet.report.text import bandwidth_text, nodes_text, speedup_text, throughput_text, value_text
 from simnet.units import format_seconds
 
 MAX_COLUMNS = 11
+MAX_HEADLINE_PANELS = 3
 Matrix = dict[tuple[float, int], Point]
 
 
@@ -67,7 +68,7 @@ def _list_block(doc: Document) -> Iterator[str]:
     keys = list(dict.fromkeys(key for point in doc.points for key in point.set))
     rows = [[*keys, "iteration", "throughput", "speedup"]]
     for point in doc.points:
-        values = [str(point.set.get(key, "")) for key in keys]
+        values = [value_text(point.set.get(key, "")) for key in keys]
         metrics = [format_seconds(point.iteration_s), throughput_text(point.samples_per_s), speedup_text(point.speedup)]
         rows.append([*values, *metrics])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -77,8 +78,9 @@ def _list_block(doc: Document) -> Iterator[str]:
 
 
 def _headlines(doc: Document) -> Iterator[str]:
-    """Yield what to take away: per panel the largest speedup, and where there is none."""
-    for label, points in doc.panels.items():
+    """Yield what to take away: the largest speedup, and where there is none; of all panels together if they are many."""
+    panels = doc.panels if len(doc.panels) <= MAX_HEADLINE_PANELS else {"all": list(doc.points)}
+    for label, points in panels.items():
         compared = [point for point in points if point.speedup is not None]
         if compared:
             best = max(compared, key=_speedup)

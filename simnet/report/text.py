@@ -19,6 +19,16 @@ def nodes_text(*counts: int) -> str:
     return f"{joined} {'node' if counts == (1,) else 'nodes'}"
 
 
+def value_text(value: object) -> str:
+    """Return a swept value: "8", "all_reduce, algorithm hierarchical", "node 1, nic_slowdown 2.0", "none"."""
+    if isinstance(value, dict):
+        own = [str(value["kind"])] if "kind" in value else []
+        return ", ".join([*own, *(f"{key} {value_text(v)}" for key, v in value.items() if key != "kind")])
+    if isinstance(value, list):
+        return "; ".join(value_text(item) for item in value) or "none"
+    return str(value)
+
+
 def speedup_text(speedup: float | None) -> str:
     """Return a speedup to three digits: "4.16x", "13.8x", or "-" where there is none."""
     if speedup is None:

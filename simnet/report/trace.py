@@ -66,7 +66,7 @@ def _tracks(spans: Iterable[Span]) -> Iterator[tuple[str, list[Slice]]]:
 
 
 def _lanes(slices: list[Slice]) -> list[list[Slice]]:
-    """Split slices into lanes in which none overlap, which viewers cannot draw; of two that start at once, the longer first."""
+    """Split slices into lanes in which none overlap, since viewers cannot draw that; backward keeps the first one."""
     lanes: list[list[Slice]] = []
     for piece in sorted(slices, key=lambda piece: (piece.start_ns, -piece.end_ns)):
         free = next((lane for lane in lanes if lane[-1].end_ns <= piece.start_ns), None)

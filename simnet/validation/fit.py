@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from simnet.errors import SimnetError
 
 MAX_STEPS = 60
+MAX_HALVINGS = 6
 RELATIVE_STEP = 1e-6
 RELATIVE_TOLERANCE = 1e-8
 
@@ -57,14 +58,15 @@ def least_squares(residuals: Callable[[Sequence[float]], Sequence[float]], start
         nudges = np.diag(found * RELATIVE_STEP)
         slopes = np.stack([(at((found + nudge).tolist()) - misfit) / nudge.sum() for nudge in nudges], axis=1)
         step = np.linalg.lstsq(slopes, -misfit, rcond=None)[0]
-        for _ in range(20):
+        for _ in range(MAX_HALVINGS):
             moved = at((found + step).tolist())
             if moved @ moved < misfit @ misfit:
                 break
             step = step / 2
         else:
             break
+        gained = 1 - moved @ moved / (misfit @ misfit)
         found, misfit = found + step, moved
-        if np.all(np.abs(step) <= RELATIVE_TOLERANCE * np.abs(found)):
+        if gained <= RELATIVE_TOLERANCE:
             break
     return tuple(found.tolist())

@@ -57,7 +57,9 @@ class Measurements:
         """
         found = self.select(source, **wanted)
         if len(found) != 1:
-            raise SimnetError(f"{'/'.join(FILE)}: {len(found)} rows of {source!r} with {wanted}: need one; restore the file")
+            raise SimnetError(
+                f"{'/'.join(FILE)}: {len(found)} rows of {source!r} with {wanted}: need one; restore the file"
+            )
         return found[0]
 
 

@@ -25,7 +25,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One predicted row, in SI units; with `low` and `high` the prediction is a band and `predicted` its nearest point."""
+    """One predicted row, in SI units; with `low` and `high` it is a band, and `predicted` its nearest point."""
 
     series: str
     label: str

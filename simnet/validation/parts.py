@@ -1,10 +1,15 @@
-"""Shipped clusters and calibrations as structs, to be varied by a validation set."""
+"""Shipped clusters and calibrations as structs, to be varied and fitted by a validation set."""
+
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from simnet import library
 from simnet.scenario import Draft
 from simnet.spec import Calibration, Cluster, LinkCalibration
+from simnet.validation.fit import least_squares
+
+FIRST_GUESS = 0.25
 
 
 def cluster(name: str, num_nodes: int | None = None) -> Cluster:
@@ -24,3 +29,17 @@ def with_efficiency(calibration: Calibration, link: str, efficiency: float) -> C
     """Return a calibration with another efficiency of "intra_node" or "inter_node"."""
     old: LinkCalibration = getattr(calibration, link)
     return replace(calibration, **{link: replace(old, efficiency=efficiency)})
+
+
+def fit_efficiency(
+    calibration: Calibration, link: str, errors: Callable[[Calibration], Sequence[float]], first: float = FIRST_GUESS
+) -> float:
+    """Return the efficiency of a link with the least squared errors.
+
+    Args:
+        calibration: everything else.
+        link: "intra_node" or "inter_node".
+        errors: relative errors of the rows to fit under a calibration.
+        first: guess at which this link limits the rows.
+    """
+    return 1 / least_squares(lambda inverse: errors(with_efficiency(calibration, link, 1 / inverse[0])), [1 / first])[0]

@@ -38,7 +38,8 @@ def kernel_s(calibration: Calibration, name: str, num_elements: float) -> float:
         return float(timed.launch_s) + float(timed.s_per_element) * num_elements
     if calibration.memory_bytes_per_s is None or num_elements <= 0:
         return 0.0
-    return float(calibration.kernel_launch_s) + BYTES_MOVED[name] * num_elements / calibration.memory_bytes_per_s
+    bytes_per_s = calibration.memory_bytes_per_s * calibration.codec_efficiency
+    return float(calibration.kernel_launch_s) + BYTES_MOVED[name] * num_elements / bytes_per_s
 
 
 def optimizer_s(calibration: Calibration, optimizer: str, num_elements: float) -> float:

@@ -16,7 +16,7 @@ from simnet import library, simulate
 from simnet.commands.main import COMMANDS, cli
 from simnet.commands.settings import read_axes, read_settings, read_value, read_values
 from simnet.errors import SimnetError
-from simnet.scenario import build
+from simnet.scenario import build, load_experiment
 from simnet.spec import RunResult, Scenario
 from tests.unit.scenario_samples import SWEEP, pod, write
 
@@ -127,8 +127,9 @@ class TestSimulate:
         assert result.stdout == ""
         assert json.loads(out.read_text())["world_size"] == 16
 
-    def test_a_device_is_written_to_and_not_replaced(self, file: str) -> None:
-        assert run("simulate", file, "-o", "/dev/null").exit_code == 0
+    @pytest.mark.parametrize("option", ["-o", "--trace"])
+    def test_a_device_is_written_to_and_not_replaced(self, file: str, option: str) -> None:
+        assert run("simulate", file, option, "/dev/null").exit_code == 0
         assert Path("/dev/null").is_char_device()
 
     def test_a_timeline_is_written(self, file: str, tmp_path: Path) -> None:
@@ -268,6 +269,13 @@ class TestParts:
         assert 'source = "a page"' in shown
         (tmp_path / "named.toml").write_text(shown)
         assert run("check", str(tmp_path / "named.toml")).stdout.endswith("ok: experiment, 6 points\n")
+
+    @pytest.mark.parametrize("name", library.names("experiments"))
+    def test_what_is_shown_of_an_experiment_is_the_same_experiment(self, name: str, tmp_path: Path) -> None:
+        (tmp_path / "shown.toml").write_text(run("show", f"experiments/{name}").stdout)
+        shown, shipped = load_experiment(str(tmp_path / "shown.toml")), load_experiment(name)
+        assert [(axis.key, axis.values) for axis in shown.axes] == [(axis.key, axis.values) for axis in shipped.axes]
+        assert shown.at({}) == shipped.at({})
 
     def test_a_part_is_shown_by_kind_and_name(self) -> None:
         assert run("show", "gradients/bert_base").stdout.startswith("# workloads/gradients/bert_base.json\n")

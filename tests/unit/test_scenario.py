@@ -117,6 +117,10 @@ def test_building_leaves_its_input_alone() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (
+            {"workload__tensors": [{"num_elements": 1, "backward_share": math.inf}]},
+            "backward_share: inf: must be finite",
+        ),
         ({"cluster__num_node": 4}, "x: cluster: unknown key 'num_node'. Did you mean 'num_nodes'?"),
         ({"cluster__num_nodes": 0}, "x: cluster.num_nodes: 0: must be a whole number of at least 1"),
         ({"cluster__num_nodes": "8"}, "x: cluster.num_nodes: '8': write a whole number without quotes"),

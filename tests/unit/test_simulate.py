@@ -1,5 +1,7 @@
 """Whole iterations: the reference step, where the time goes, strategies against each other, what is refused."""
 
+from itertools import pairwise
+
 import pytest
 from topologies import cluster, leaves
 
@@ -217,6 +219,31 @@ def test_what_does_not_fit_together_is_refused_by_simulate_and_by_check(changes,
             function(scenario(**changes))
 
 
+def test_an_iteration_without_any_time_is_refused():
+    nothing = Workload(gradient_bytes=Size(4.0), forward_s=Duration(0.0), backward_s=Duration(0.0))
+    with pytest.raises(SimnetError, match=r"an iteration of 0 s"):
+        simulate(scenario(num_nodes=1, ranks_per_node=1, workload=nothing))
+
+
+def test_kernels_at_half_the_efficiency_take_twice_the_time():
+    def encode_s(efficiency):
+        calibration = Calibration(memory_bytes_per_s=Bandwidth(1e12), codec_efficiency=efficiency)
+        return simulate(scenario(BinSGDM(overlap=False), calibration=calibration)).result.breakdown.encode_s
+
+    assert encode_s(0.5) == pytest.approx(2 * encode_s(1.0))
+
+
+def test_polling_costs_the_square_of_the_sends_that_are_posted_at_once():
+    def comm_s(ranks_per_node, poll_s):
+        calibration = Calibration(poll_s=Duration(poll_s))
+        return simulate(scenario(OneBitAdam(), 4, ranks_per_node, calibration=calibration)).result.comm_s
+
+    for ranks_per_node in (2, 8):
+        sends = 4 * ranks_per_node - 1
+        added_s = comm_s(ranks_per_node, 1e-6) - comm_s(ranks_per_node, 0.0)
+        assert added_s == pytest.approx(sends**2 * 1e-6, rel=1e-6)
+
+
 def test_the_same_scenario_gives_the_same_result_to_the_bit():
     assert simulate(scenario(BinSGDM(), 3, 4)) == simulate(scenario(BinSGDM(), 3, 4))
 
@@ -226,5 +253,5 @@ def test_spans_lie_inside_the_iteration_and_buckets_keep_their_order_on_the_wire
     assert all(0 <= span.start_s < span.end_s <= result.iteration_s for span in result.spans)
     wire = [span for span in result.spans if span.stream == "communication"]
     assert sum(span.end_s - span.start_s for span in wire) == pytest.approx(result.comm_s)
-    assert all(a.end_s <= b.start_s for a, b in zip(wire, wire[1:], strict=False))
+    assert all(a.end_s <= b.start_s for a, b in pairwise(wire))
     assert [span.bucket for span in wire] == sorted(span.bucket for span in wire)

@@ -126,7 +126,9 @@ class TestRun:
         simulated.clear()
         assert sweep.run(points, tmp_path) == first
         assert len(simulated) == 1
-        assert len(journal.read_bytes().splitlines()) == len(points)
+        simulated.clear()
+        assert sweep.run(points, tmp_path) == first
+        assert not simulated
 
     def test_a_point_that_fails_is_named_and_the_others_are_kept(self, tmp_path: Path) -> None:
         changed = pod(sweep={"workload.gradients": ["bert_base", "./nonesuch.json"]})
@@ -149,6 +151,19 @@ class TestRun:
             gradients.write_text(content)
             keys.append(expand(load_experiment(str(path)))[0].key)
         assert keys[0] != keys[1]
+
+
+def test_other_code_is_another_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [2]}))
+    (tmp_path / "training").mkdir()
+    monkeypatch.setattr(sweep, "__file__", str(tmp_path / "sweep.py"))
+    keys = []
+    for code in ("1", "2"):
+        (tmp_path / "training" / "code.py").write_text(code)
+        sweep._code_hash.cache_clear()
+        keys.append(expand(load_experiment(str(path)))[0].key)
+    sweep._code_hash.cache_clear()
+    assert keys[0] != keys[1]
 
 
 def _contradicting(scenario: Scenario) -> Scenario:
@@ -233,6 +248,7 @@ class TestKilled:
 
     def test_an_interrupt_says_how_to_resume_and_exits_130(self, command: list[str], tmp_path: Path) -> None:
         process = _started(command, tmp_path / "out")
+        assert all(map(_ignores_interrupts, _descendants(process.pid)))
         os.killpg(process.pid, signal.SIGINT)
         _, told = process.communicate(timeout=60)
         assert process.returncode == 130
@@ -253,6 +269,13 @@ def _started(command: list[str], out: Path) -> subprocess.Popen[str]:
 def _descendants(pid: int) -> list[int]:
     path = Path(f"/proc/{pid}/task/{pid}/children")
     return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+def _ignores_interrupts(pid: int) -> bool:
+    """Tell whether Ctrl-C in the terminal leaves a process to its parent to end."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+    return bool(int(ignored.split()[1], 16) >> (signal.SIGINT - 1) & 1)
 
 
 def _all_end(pids: list[int]) -> bool:

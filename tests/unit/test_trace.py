@@ -130,6 +130,23 @@ def test_a_trace_that_cannot_be_written_is_told_and_leaves_nothing(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_trace_in_the_place_of_a_folder_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").mkdir()
+    with pytest.raises(SimnetError, match=r"cannot be written \(Is a directory\)"):
+        write_trace(run_result(), tmp_path / "trace.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_backward_keeps_the_first_track_where_kernels_run_beside_it(tmp_path: Path) -> None:
+    run = with_spans(
+        Span(stream="compute", name="backward", start_s=0.0, end_s=1.0),
+        Span(stream="compute", name="quantize", start_s=1.0, end_s=1.5),
+        Span(stream="compute", name="backward", start_s=1.0, end_s=2.0),
+    )
+    tracks = [(event["name"], event["tid"]) for event in slices(events(run, tmp_path))[1:]]
+    assert tracks == [("backward", 1), ("backward", 1), ("quantize", 2)]
+
+
 def test_a_trace_replaces_an_older_one_and_leaves_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text("old", encoding="utf-8")
     assert events(run_result(), tmp_path)

@@ -29,6 +29,7 @@ COSTLY = Calibration(
     message_s=Duration(2e-6),
     poll_s=Duration(1e-7),
     all_to_all_efficiency=0.6,
+    flat_ring_latency="mean",
 )
 
 
@@ -124,3 +125,10 @@ def test_the_exact_executor_takes_the_reference_times_at_64_ranks():
     world = network.group("world")
     assert run_exact(network, ring.all_reduce(world), 440e6)[0] == pytest.approx(0.693630, rel=1e-5)
     assert run_exact(network, hierarchical.all_reduce(world), 440e6)[0] == pytest.approx(0.618644, rel=1e-5)
+
+
+def test_the_mean_latency_of_a_flat_ring_is_that_of_nccls_cost_model():
+    """NCCL: (2(n-1) - 2(N-1)) intra + 2(N-1) inter for n ranks on N nodes (src/graph/tuning.cc), here for n >> 1."""
+    network = topology(64, 8, Calibration(flat_ring_latency="mean"))
+    nccl_s = (2 * 511 - 2 * 63) * INTRA_ALPHA_S + 2 * 63 * INTER_ALPHA_S
+    assert run_folded(network, ring.all_reduce(network.group("world")), 0.0) == pytest.approx(nccl_s, rel=0.02)

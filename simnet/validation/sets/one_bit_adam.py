@@ -27,17 +27,16 @@ class Network:
     nominal_gbit_per_s: float
 
 
-ETHERNET = Network(
-    label="Ethernet", column="Eth40 (4.1 Gbps eff)", part="one_bit_adam_ethernet", nominal_gbit_per_s=40
-)
+ETHERNET = Network(label="Ethernet", column="Eth40 (4.1 Gbps eff)", part="one_bit_adam_ethernet", nominal_gbit_per_s=40)
 INFINIBAND = Network(label="InfiniBand", column="IB100", part="one_bit_adam_infiniband", nominal_gbit_per_s=100)
 NETWORKS = (ETHERNET, INFINIBAND)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
-    """Seconds of one micro-batch of 16 samples on one V100, and the rows of Table 1 that they are the mean of."""
+    """Seconds of one micro-batch of 16 samples on a V100 of a network, and the rows of Table 1 behind these means."""
 
+    network: Network
     forward_s: float
     backward_s: float
     optimizer_s: float
@@ -70,6 +69,7 @@ def compute(rows: Measurements, network: Network) -> Compute:
     }
     means = {metric: sum(row.value for row in these) / len(these) / 1e3 for metric, these in found.items()}
     return Compute(
+        network=network,
         forward_s=means["forward"],
         backward_s=means["backward_else"],
         optimizer_s=means["step"],
@@ -77,11 +77,11 @@ def compute(rows: Measurements, network: Network) -> Compute:
     )
 
 
-def compute_parameter(network: Network, found: Compute) -> Parameter:
+def compute_parameter(found: Compute) -> Parameter:
     """Return the compute time as a parameter."""
     return Parameter(
         part="workload",
-        key=f"forward + backward + step, {network.label}",
+        key=f"forward + backward + step, {found.network.label}",
         value=found.total_s,
         text=f"{1e3 * found.total_s:.1f} ms",
         how="mean",
@@ -95,7 +95,6 @@ def figure_rows(rows: Measurements, network: Network, method: str) -> tuple[Row,
 
 
 def simulated(
-    network: Network,
     calibration: Calibration,
     found: Compute,
     *,
@@ -113,7 +112,7 @@ def simulated(
         batch_per_rank=BATCH,
     )
     scenario = Scenario(
-        cluster=parts.cluster(network.part, nodes),
+        cluster=parts.cluster(found.network.part, nodes),
         workload=workload,
         calibration=calibration,
         strategy=strategy,

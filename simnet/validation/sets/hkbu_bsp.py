@@ -6,26 +6,28 @@ from msgspec.structs import replace
 
 from simnet.spec import Calibration
 from simnet.units import Duration
-from simnet.validation import hkbu, parts
-from simnet.validation.fit import least_squares
-from simnet.validation.hkbu import NETWORKS, Network
+from simnet.validation import parts
 from simnet.validation.measurements import Measurements, Row
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, Prediction, alternative
+from simnet.validation.sets import hkbu
+from simnet.validation.sets.hkbu import NETWORKS, Network
 
 METHOD = "BSP-A2A"
 CALIBRATION_GPUS = 8
 TARGET = Limit(mean=0.03, worst=0.06)
 
 ABOUT = """\
-Eight nodes of four GPUs on PCIe, 10 Gbit Ethernet or 100 Gbit InfiniBand, PyTorch 1.4, NCCL 2.4, fp32. All gradients go \
-through one all-reduce after backward, so an iteration is the compute time of one GPU plus one flat ring. One number a \
-network is fitted: the payload bandwidth of the link that limits the ring, by least squares of the relative error of the \
-three 8-GPU rows. On Ethernet that link is the NIC. On InfiniBand it is PCIe: its rate is below that of the NIC, and the \
-ring inside a single node is no faster. A latency is not fitted, since one message an iteration cannot show it; it is \
-the mean of NCCL's own table over the ring (3 of 4 hops PCI, 5.7 us; 1 of 4 network, 14 us)."""
+Eight nodes of four GPUs on PCIe, 10 Gbit Ethernet or 100 Gbit InfiniBand, PyTorch 1.4, NCCL 2.4, fp32. All \
+gradients go through one all-reduce after backward, so an iteration is the compute time of one GPU plus one flat \
+ring. One number a network is fitted: the payload bandwidth of the link that limits the ring, by least squares of \
+the relative error of the three 8-GPU rows. On Ethernet that link is the NIC. On InfiniBand it is PCIe: its rate is \
+below that of the NIC, and the ring inside a single node is no faster. A latency is not fitted, since one message \
+an iteration cannot show it; it is the mean of NCCL's own table over the ring (3 of 4 hops PCI, 5.7 us; 1 of 4 \
+network, 14 us)."""
 MISSES = """\
-All within target. ResNet-50 comes out up to 3 % slow and BERT-Base up to 3 % fast: "1 GPU" leaves out hooks, the copy \
-into the fused buffer and the averaging, a cost per byte that the fit counts as wire and that differs by model."""
+All within target. ResNet-50 comes out up to 3 % slow and BERT-Base up to 3 % fast: "1 GPU" leaves out hooks, the \
+copy into the fused buffer and the averaging, a cost per byte that the fit counts as wire and that differs by \
+model."""
 
 
 def run(rows: Measurements, *, alternatives: bool) -> Outcome:
@@ -53,15 +55,14 @@ def fit(rows: Measurements, network: Network, models: Sequence[str] = tuple(hkbu
     """Return the efficiency of the limiting link that fits the 8-GPU rows of these models best."""
     known = [row for row in calibration_rows(rows, network) if row.model in models]
 
-    def residuals(inverse: Sequence[float]) -> list[float]:
-        tried = calibrated(network, 1 / inverse[0])
-        return [hkbu.predict_s(rows, network, tried, row) / hkbu.iteration_s(row) - 1 for row in known]
+    def errors(tried: Calibration) -> list[float]:
+        return [prediction.error for prediction in hkbu.predictions(rows, network, tried, known)]
 
-    return 1 / least_squares(residuals, [network.nominal_gbit_per_s / 8])[0]
+    return parts.fit_efficiency(calibrated(network, 1.0), network.link, errors)
 
 
 def calibrated(network: Network, efficiency: float) -> Calibration:
-    """Return the network's calibration with this efficiency on its limiting link, and none of its other fitted values."""
+    """Return the network's calibration with this efficiency on its limiting link, and nothing else fitted."""
     bare = replace(parts.calibration(network.part), collective_launch_s=Duration(0))
     for link in ("intra_node", "inter_node"):
         bare = parts.with_efficiency(bare, link, efficiency if link == network.link else 1.0)

@@ -6,11 +6,11 @@ from msgspec.structs import replace
 
 from simnet.spec import Calibration
 from simnet.units import Duration
-from simnet.validation import hkbu, hkbu_bsp
 from simnet.validation.fit import least_squares, root
-from simnet.validation.hkbu import NETWORKS, Network
 from simnet.validation.measurements import Measurements, Row
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, Prediction, alternative
+from simnet.validation.sets import hkbu, hkbu_bsp
+from simnet.validation.sets.hkbu import NETWORKS, Network
 
 METHODS = ("WFBP-A2A", "MG-WFBP")
 CALIBRATION_METHOD = "WFBP-A2A"
@@ -18,20 +18,21 @@ MAX_LAUNCH_S = 5e-3
 TARGET = Limit(mean=0.08)
 
 ABOUT = """\
-The same clusters and the bandwidths of the set above. WFBP starts one all-reduce per tensor (161 to 398 of them) as soon \
-as its gradient is ready; MG-WFBP merges tensors by a planner that trusts a table of start-up costs and bandwidths in the \
-authors' code, right or wrong, so the simulated planner is given that table. Backward is two thirds of the compute time, \
-spread over the tensors by counted FLOPs. One number a network is fitted: what a collective costs before its first byte \
-(`collective_launch`, mostly one negotiation per tensor through rank 0: the source switches off Horovod's fusion, cycle and \
-cache), so that the mean signed error of the three 8-GPU WFBP rows is zero. No MG-WFBP row is used; all are predicted, those \
-of 8 GPUs too. How the cost grows with the ring is not fitted: each of its 2(P-1) rounds adds the mean hop latency of \
-NCCL's table."""
+The same clusters and the bandwidths of the set above. WFBP starts one all-reduce per tensor (161 to 398 of them) \
+as soon as its gradient is ready; MG-WFBP merges tensors by a planner that trusts a table of start-up costs and \
+bandwidths in the authors' code, right or wrong, so the simulated planner is given that table. Backward is two \
+thirds of the compute time, spread over the tensors by counted FLOPs. One number a network is fitted: what a \
+collective costs before its first byte (`collective_launch`, mostly one negotiation per tensor through rank 0: the \
+source switches off Horovod's fusion, cycle and cache), so that the mean signed error of the three 8-GPU WFBP rows \
+is zero. No MG-WFBP row is used; all are predicted, those of 8 GPUs too. How the cost grows with the ring is not \
+fitted: each of its 2(P-1) rounds adds the mean hop latency of NCCL's table."""
 MISSES = """\
-Three things miss. MG-WFBP on 10GbE at 32 GPUs: the measured BERT times equal those without overlap, so the authors' \
-planner merged everything; ours keeps several groups for BERT-Base. BERT-Base on InfiniBand is late even with few \
-messages, so something other than a message cost slows it: backward running beside NCCL kernels (the option with \
-`backward_slowdown` in the table of alternatives). BERT-Large WFBP on InfiniBand is predicted 14 to 20 % slow: the same \
-launch, raised by BERT-Base's lateness, counts 398 times there. None of this is tuned away per row."""
+Three things miss. MG-WFBP on 10GbE at 32 GPUs: the measured BERT times equal those without overlap, so the \
+authors' planner merged everything; ours keeps several groups for BERT-Base. BERT-Base on InfiniBand is late even \
+with few messages, so something other than a message cost slows it: backward running beside NCCL kernels (the \
+option with `backward_slowdown` in the table of alternatives). BERT-Large WFBP on InfiniBand is predicted 14 to 20 \
+% slow: the same launch, raised by BERT-Base's lateness, counts 398 times there. None of this is tuned away per \
+row."""
 
 
 def run(rows: Measurements, *, alternatives: bool) -> Outcome:
@@ -65,7 +66,9 @@ def _launch_s(rows: Measurements, network: Network, base: Calibration) -> float:
     known = calibration_rows(rows, network)
 
     def mean_error(launch_s: float) -> float:
-        return sum(prediction.error for prediction in hkbu.predictions(rows, network, _with_launch(base, launch_s), known))
+        return sum(
+            prediction.error for prediction in hkbu.predictions(rows, network, _with_launch(base, launch_s), known)
+        )
 
     return root(mean_error, 0.0, MAX_LAUNCH_S)
 
@@ -126,9 +129,7 @@ def _alternatives(
 
 
 def _without_latency(rows: Measurements, network: Network, base: Calibration) -> Calibration:
-    links = {
-        link: replace(getattr(base, link), alpha_s=Duration(0)) for link in ("intra_node", "inter_node")
-    }
+    links = {link: replace(getattr(base, link), alpha_s=Duration(0)) for link in ("intra_node", "inter_node")}
     bare = replace(base, **links)
     return _with_launch(bare, _launch_s(rows, network, bare))
 

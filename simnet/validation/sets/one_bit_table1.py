@@ -7,33 +7,34 @@ from msgspec.structs import replace
 
 from simnet.spec import Calibration
 from simnet.units import Duration
-from simnet.validation import one_bit_adam, parts
-from simnet.validation.fit import least_squares
+from simnet.validation import parts
 from simnet.validation.measurements import Measurements, Row
-from simnet.validation.one_bit_adam import NETWORKS, Network
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, Prediction, alternative
+from simnet.validation.sets import one_bit_adam
+from simnet.validation.sets.one_bit_adam import NETWORKS, Compute, Network
 
 METRIC = "backward_allreduce"
 LAWS = ("ring", "hierarchical", "tree")
 TARGET = Limit(mean=0.06)
 
 ABOUT = """\
-V100 nodes, fp16 gradients of BERT-Large (672 MB), timed apart from backward. Ethernet: 4 GPUs a node, 40 GbE on which iperf \
-gave 4.1 Gbit/s. InfiniBand: 8 GPUs a node, EDR. One number a network is fitted, the payload bandwidth of a node's NIC, to \
-two rows: the smallest multi-node one and the 64-GPU one, both of 16 samples a GPU without accumulation. The algorithm is \
-not known, so a rule chooses it before any other row is looked at: of flat ring, hierarchical and double tree, the one \
-under which the two rows, each fitted alone, agree best on the bandwidth. It chooses the ring on Ethernet and the \
-hierarchical all-reduce on InfiniBand ({agreement}). The links inside a node stay at their nominal rate."""
+V100 nodes, fp16 gradients of BERT-Large (672 MB), timed apart from backward. Ethernet: 4 GPUs a node, 40 GbE on \
+which iperf gave 4.1 Gbit/s. InfiniBand: 8 GPUs a node, EDR. One number a network is fitted, the payload bandwidth \
+of a node's NIC, to two rows: the smallest multi-node one and the 64-GPU one, both of 16 samples a GPU without \
+accumulation. The algorithm is not known, so a rule chooses it before any other row is looked at: of flat ring, \
+hierarchical and double tree, the one under which the two rows, each fitted alone, agree best on the bandwidth. It \
+chooses the ring on Ethernet and the hierarchical all-reduce on InfiniBand ({agreement}). The links inside a node \
+stay at their nominal rate."""
 MISSES = """\
-All within target. The published scripts switch NCCL's trees off (in the Ethernet variant at least), so the hierarchical \
-all-reduce on InfiniBand describes its bytes, 2(N-1)/N a node, and is not known to be what ran. The choice of the rule is \
-also not robust: had the NVLinks been calibrated on the single-node row, it would have chosen the double tree and missed \
-the target (table of alternatives)."""
+All within target. The published scripts switch NCCL's trees off (in the Ethernet variant at least), so the \
+hierarchical all-reduce on InfiniBand describes its bytes, 2(N-1)/N a node, and is not known to be what ran. The \
+choice of the rule is also not robust: had the NVLinks been calibrated on the single-node row, it would have chosen \
+the double tree, with a larger error (table of alternatives)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """An algorithm with the bandwidth that both calibration rows fit best, and how far they disagree (1: not at all)."""
+    """An algorithm, the bandwidth that both calibration rows fit best, and how far they disagree (1: not at all)."""
 
     algorithm: str
     efficiency: float
@@ -44,7 +45,7 @@ def run(rows: Measurements, *, alternatives: bool) -> Outcome:
     """Choose the law and the bandwidth by two rows a network, predict the other multi-node rows."""
     fitted = {network: laws(rows, network)[0] for network in NETWORKS}
     return Outcome(
-        name="one_bit_adam_table1",
+        name="one_bit_table1",
         title="1-bit Adam, Table 1: dense all-reduce",
         unit="ms",
         parameters=tuple(parameter(rows, network, law) for network, law in fitted.items()),
@@ -86,35 +87,34 @@ def predicted_rows(rows: Measurements, network: Network) -> tuple[Row, ...]:
 
 def parameter(rows: Measurements, network: Network, law: Law) -> Parameter:
     """Return the fitted bandwidth with its law and rows."""
+    gbit_per_s = law.efficiency * network.nominal_gbit_per_s
     return Parameter(
         part=network.part,
         key="inter_node.efficiency",
         value=law.efficiency,
-        text=f"{law.efficiency:.4f} ({law.efficiency * network.nominal_gbit_per_s:.2f} Gbit/s of payload, {law.algorithm})",
+        text=f"{law.efficiency:.4f} ({gbit_per_s:.2f} Gbit/s of payload, {law.algorithm})",
         how="least squares",
         rows=calibration_rows(rows, network),
     )
 
 
-def fit_efficiency(
-    rows: Measurements, network: Network, algorithm: str, known: Sequence[Row], base: Calibration, link: str = "inter_node"
-) -> float:
-    """Return the efficiency of a link that fits these rows of Table 1 best."""
-
-    def residuals(inverse: Sequence[float]) -> list[float]:
-        tried = parts.with_efficiency(base, link, 1 / inverse[0])
-        return [_all_reduce_s(rows, network, algorithm, tried, row) / _measured_s(row) - 1 for row in known]
-
-    return 1 / least_squares(residuals, [4.0])[0]
-
-
 def _law(rows: Measurements, network: Network, algorithm: str, base: Calibration) -> Law:
     known = calibration_rows(rows, network)
-    alone = [fit_efficiency(rows, network, algorithm, [row], base) for row in known]
+    alone = [_fit(rows, network, algorithm, [row], base) for row in known]
     return Law(
         algorithm=algorithm,
-        efficiency=fit_efficiency(rows, network, algorithm, known, base),
+        efficiency=_fit(rows, network, algorithm, known, base),
         spread=max(alone) / min(alone),
+    )
+
+
+def _fit(rows: Measurements, network: Network, algorithm: str, known: Sequence[Row], base: Calibration) -> float:
+    """Return the efficiency between nodes that fits these rows best."""
+    found = one_bit_adam.compute(rows, network)
+    return parts.fit_efficiency(
+        base,
+        "inter_node",
+        lambda tried: [_all_reduce_s(found, algorithm, tried, row) / _measured_s(row) - 1 for row in known],
     )
 
 
@@ -122,22 +122,22 @@ def _measured_s(row: Row) -> float:
     return row.value / 1e3
 
 
-def _all_reduce_s(rows: Measurements, network: Network, algorithm: str, calibration: Calibration, row: Row) -> float:
-    found = one_bit_adam.compute(rows, network)
+def _all_reduce_s(found: Compute, algorithm: str, calibration: Calibration, row: Row) -> float:
     strategy = one_bit_adam.dense(algorithm)
-    return one_bit_adam.simulated(network, calibration, found, nodes=row.nodes, strategy=strategy).comm_s
+    return one_bit_adam.simulated(calibration, found, nodes=row.nodes, strategy=strategy).comm_s
 
 
 def _predictions(
     rows: Measurements, network: Network, law: Law, base: Calibration | None = None
 ) -> tuple[Prediction, ...]:
     calibrated = parts.with_efficiency(base or bare(network), "inter_node", law.efficiency)
+    found = one_bit_adam.compute(rows, network)
     return tuple(
         Prediction(
             series=network.label,
             label=f"{network.label}, {row.gpus} GPUs, batch {row.batch_per_gpu} x {one_bit_adam.accumulation(row)}",
             row=row,
-            predicted=_all_reduce_s(rows, network, law.algorithm, calibrated, row),
+            predicted=_all_reduce_s(found, law.algorithm, calibrated, row),
             measured=_measured_s(row),
         )
         for row in predicted_rows(rows, network)
@@ -182,7 +182,8 @@ def single_node_row(rows: Measurements, network: Network) -> Row:
 
 def with_single_node(rows: Measurements, network: Network, base: Calibration) -> Calibration:
     """Return a calibration whose links inside a node are fitted to the single-node row."""
-    row = single_node_row(rows, network)
-    return parts.with_efficiency(
-        base, "intra_node", fit_efficiency(rows, network, "ring", [row], base, link="intra_node")
+    row, found = single_node_row(rows, network), one_bit_adam.compute(rows, network)
+    efficiency = parts.fit_efficiency(
+        base, "intra_node", lambda tried: [_all_reduce_s(found, "ring", tried, row) / _measured_s(row) - 1]
     )
+    return parts.with_efficiency(base, "intra_node", efficiency)
