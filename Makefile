@@ -7,6 +7,7 @@ OUT := out/demo
 PYTHON ?=
 PYTEST_ARGS ?= -n auto
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandwidth=10 Gbit/s,100 Gbit/s'
 
 .DEFAULT_GOAL := help
@@ -40,7 +41,7 @@ types: $(VENV)/.installed-dev ## mypy --strict
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## remove what make has made, .venv included
 	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,11 +1,14 @@
 """The one way in: a scenario goes in, what it takes comes out."""
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 
 from simnet.cluster import topology as topologies
 from simnet.cluster.topology import Topology
+from simnet.collectives.execute import Exact, Folded
 from simnet.errors import SimnetError
 from simnet.spec import AllReduce, AnyStrategy, OneBitAdam, RunResult, Scenario, StrategyResult
 from simnet.training import iteration
@@ -15,7 +18,8 @@ from simnet.training.plan import Plan
 from simnet.workload import codec, model
 from simnet.workload.model import Step
 
-EXACT_MAX_RANKS = 4096
+EXACT_MAX_SENDS = 20_000_000
+"""Most sends of one iteration that the exact executor takes on: several minutes (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,23 +30,37 @@ class _Setting:
     topology: Topology
     step: Step
     fidelity: str
+    on_round: Callable[[], None] | None
 
     def plan(self, strategy: AnyStrategy) -> Plan:
         return plans.make(strategy, self.scenario, self.step, self.topology)
 
     def run(self, plan: Plan) -> Timeline:
-        return iteration.run(plan, self.topology, self.scenario.calibration, fidelity=self.fidelity)
+        if self.fidelity == "folded":
+            return iteration.run(plan, self.topology, self.scenario.calibration, Folded)
+        sends = plan.num_rounds * self.topology.world_size
+        if sends > EXACT_MAX_SENDS:
+            raise SimnetError(
+                f"run.fidelity: 'exact': about {sends} sends in one iteration: at most {EXACT_MAX_SENDS}; use fewer "
+                "nodes or larger buckets, or 'folded' where all nodes are alike"
+            )
+        executor = partial(Exact, on_round=self.on_round)
+        return iteration.run(plan, self.topology, self.scenario.calibration, executor)
 
 
-def simulate(scenario: Scenario) -> RunResult:
+def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
     """Simulate one iteration of a scenario's strategy, and of its baseline if it names one.
 
     The iteration is one of many: DDP's buckets are those from the second iteration on.
 
+    Args:
+        scenario: what to simulate.
+        on_round: called whenever rank 0 has finished a round on the exact executor, `num_exact_rounds` times in all.
+
     Raises:
         SimnetError: the parts do not fit together (see the message).
     """
-    setting = _setting(scenario)
+    setting = _setting(scenario, on_round)
     result = _strategy_result(setting, scenario.strategy)
     baseline = _strategy_result(setting, scenario.baseline) if scenario.baseline else None
     return RunResult(
@@ -64,15 +82,33 @@ def check(scenario: Scenario) -> None:
         SimnetError: as `simulate`.
     """
     setting = _setting(scenario)
-    setting.plan(scenario.strategy)
-    if scenario.baseline is not None:
-        setting.plan(scenario.baseline)
+    for strategy in _run_strategies(scenario):
+        setting.plan(strategy)
 
 
-def _setting(scenario: Scenario) -> _Setting:
+def num_exact_rounds(scenario: Scenario) -> int:
+    """Return how many rounds a run on the exact executor goes through, 0 if it would be folded."""
+    setting = _setting(scenario)
+    if setting.fidelity == "folded":
+        return 0
+    plans_made = [setting.plan(strategy) for strategy in _run_strategies(scenario)]
+    return sum(plan.num_rounds for plan in plans_made)
+
+
+def _run_strategies(scenario: Scenario) -> Iterator[AnyStrategy]:
+    """Yield every strategy that `simulate` runs: the scenario's own, its baseline, and their dense stages."""
+    for strategy in (scenario.strategy, scenario.baseline):
+        if strategy is not None:
+            yield strategy
+        if isinstance(strategy, OneBitAdam):
+            yield _dense_stage(strategy)
+
+
+def _setting(scenario: Scenario, on_round: Callable[[], None] | None = None) -> _Setting:
     topology = topologies.build(scenario.cluster, scenario.calibration)
     step = model.resolve(scenario.workload, scenario.cluster, scenario.calibration)
-    return _Setting(scenario=scenario, topology=topology, step=step, fidelity=_fidelity(scenario, topology))
+    fidelity = _fidelity(scenario, topology)
+    return _Setting(scenario=scenario, topology=topology, step=step, fidelity=fidelity, on_round=on_round)
 
 
 def version() -> str:
@@ -112,9 +148,12 @@ def _strategy_result(setting: _Setting, strategy: AnyStrategy) -> StrategyResult
 
 
 def _dense_iteration_s(setting: _Setting, strategy: OneBitAdam) -> float:
-    """Return the time of an iteration of 1-bit Adam's dense stage, which is DDP."""
-    dense = AllReduce(payload=strategy.dense_payload, algorithm=strategy.dense_algorithm)
-    return setting.run(setting.plan(dense)).iteration_s
+    return setting.run(setting.plan(_dense_stage(strategy))).iteration_s
+
+
+def _dense_stage(strategy: OneBitAdam) -> AllReduce:
+    """Return 1-bit Adam's dense stage, which is DDP."""
+    return AllReduce(payload=strategy.dense_payload, algorithm=strategy.dense_algorithm)
 
 
 def _hidden_fraction(timeline: Timeline) -> float:
@@ -142,13 +181,7 @@ def _fidelity(scenario: Scenario, topology: Topology) -> str:
         raise SimnetError(
             "run.fidelity: 'folded': needs nodes that are all alike; drop slow_nodes, fill every leaf, or use 'exact'"
         )
-    chosen = ("folded" if topology.is_symmetric else "exact") if asked == "auto" else asked
-    if chosen == "exact" and topology.world_size > EXACT_MAX_RANKS:
-        raise SimnetError(
-            f"run.fidelity: 'exact' on {topology.world_size} ranks: at most {EXACT_MAX_RANKS}; use fewer nodes, or "
-            "'folded' where all nodes are alike"
-        )
-    return chosen
+    return ("folded" if topology.is_symmetric else "exact") if asked == "auto" else asked
 
 
 def _notes(scenario: Scenario, step: Step) -> tuple[str, ...]:

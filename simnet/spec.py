@@ -119,12 +119,12 @@ class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `collective_launch` is paid once by each collective, `message_cost` for each send that a rank posts, `poll_cost` for
     each send that it posts at once with others, times how many these are (a progress engine that polls every open
-    connection for each of them).
+    connection for each of them). `all_to_all_efficiency` is the further fraction of the NICs that sends to many peers
+    at once reach. `flat_ring_latency`: one hop in G of a flat ring leaves the node; rounds in lock-step pay the
+    "slowest" latency each, NCCL's own cost model charges each hop once along the ring, which is the "mean" a round.
+
     `backward_slowdown` multiplies the time of compute that runs while communication does. Kernels without a time in
-    `kernels` take `kernel_launch` + bytes moved / (`memory_bandwidth` x `codec_efficiency`). `all_to_all_efficiency` is the further fraction of
-    the NICs that sends to many peers at once reach. `flat_ring_latency`: one hop in G of a flat ring leaves the node;
-    rounds in lock-step pay the "slowest" latency each, NCCL's own cost model charges each hop once along the ring, which
-    is the "mean" a round.
+    `kernels` take `kernel_launch` + bytes moved / (`memory_bandwidth` x `codec_efficiency`).
     """
 
     kind: Kind = "ideal"
@@ -163,8 +163,8 @@ class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole training step of one GPU without communication, at one batch size.
 
-    `samples_per_s` says the same as `step`, which is `batch / samples_per_s`. It includes the `optimizer`, whose time is
-    then taken off by the bytes that it moves, unless `includes_optimizer` is false.
+    `samples_per_s` says the same as `step`, which is `batch / samples_per_s`. It includes the `optimizer`, whose time
+    is then taken off by the bytes that it moves, unless `includes_optimizer` is false.
     """
 
     gpu: str

@@ -58,7 +58,7 @@ class Quantity(float):
         factor = cls.factors.get(unit)
         if factor is None:
             raise ValueError(f"{given!r}: {unit!r} is not a unit of {cls.noun}; {cls._advice(unit)}")
-        return cls._checked(given, float(number) * factor)
+        return cls._checked(given, _scale(float(number), factor))
 
     @classmethod
     def _checked(cls, given: str, value: float) -> Self:
@@ -89,10 +89,15 @@ def _exact_text(value: float, unit: str, factor: float) -> str | None:
     """Return `value` in `unit` if that text gives exactly the same float back, else None."""
     for digits in range(1, 18):
         number = f"{value / factor:.{digits}g}"
-        if float(number) * factor == value:
-            shown = f"{float(number):.15g}" if float(f"{float(number):.15g}") * factor == value else number
-            return f"{shown} {unit}"
+        if _scale(float(number), factor) == value:
+            plain = f"{float(number):.15g}"
+            return f"{plain if _scale(float(plain), factor) == value else number} {unit}"
     return None
+
+
+def _scale(number: float, factor: float) -> float:
+    """Return `number x factor` as exact as a float can be: 5 x 1e-6 is 5 / 1000000, not 4.9999999999999996e-06."""
+    return number * factor if factor >= 1 else number / round(1 / factor)
 
 
 class Bandwidth(Quantity):

@@ -20,7 +20,9 @@ Steps = Generator[simpy.Event, object, tuple[float, float]]
 
 
 class Executor(Protocol):
-    """Runs one collective for one rank; the ranks of a call come in the same order on every rank."""
+    """Runs collectives for `num_ranks` ranks, which must all call them in the same order."""
+
+    num_ranks: int
 
     def run(self, rank: int, sequence: int, schedule: Schedule, message_bytes: float) -> Steps:
         """Take part as `rank` in collective number `sequence`.
@@ -33,6 +35,8 @@ class Executor(Protocol):
 
 class Folded:
     """One representative rank on representative links."""
+
+    num_ranks = 1
 
     def __init__(self, env: simpy.Environment, topology: Topology) -> None:
         self._env = env
@@ -62,9 +66,11 @@ class Folded:
 class Exact:
     """All ranks, all sends, all links."""
 
-    def __init__(self, env: simpy.Environment, topology: Topology) -> None:
+    def __init__(self, env: simpy.Environment, topology: Topology, on_round: Callable[[], None] | None = None) -> None:
         self._env = env
         self._topology = topology
+        self._on_round = on_round
+        self.num_ranks = topology.world_size
         self.network = Network(env)
         for link in _all_links(topology):
             self.network.add_link(link, topology.capacity(link))
@@ -82,6 +88,8 @@ class Exact:
         for number, round_ in enumerate(schedule.rounds):
             for indices in _batches(round_):
                 yield call.exchange(rank, number, indices)
+                if rank == 0 and self._on_round:
+                    self._on_round()
         call.ranks_left -= 1
         if not call.ranks_left:
             del self._calls[sequence]

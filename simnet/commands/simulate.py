@@ -1,6 +1,9 @@
 """`simnet simulate`: one scenario to one result."""
 
 import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -22,13 +25,14 @@ from simnet.spec import RunResult
 def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | None, trace: Path | None) -> None:
     """Simulate SCENARIO, the name of a shipped experiment or a .toml file."""
     from simnet.scenario import load_experiment
-    from simnet.simulate import simulate
+    from simnet.simulate import num_exact_rounds, simulate
 
     experiment = load_experiment(scenario, read_settings(settings))
     resolved = experiment.at({})
     check_writable(output)
     check_writable(trace)
-    result = simulate(resolved)
+    with _progress(num_exact_rounds(resolved)) as on_round:
+        result = simulate(resolved, on_round)
     if trace:
         from simnet.report.trace import write_trace
 
@@ -36,6 +40,16 @@ def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | 
     emit(_text(result, form), output)
     if experiment.axes:
         click.echo(f"note: this is one point; the whole sweep: simnet sweep {scenario}", err=True)
+
+
+@contextmanager
+def _progress(rounds: int) -> Iterator[Callable[[], None] | None]:
+    """Show how far an exact run is, on a terminal."""
+    if not rounds or not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(length=rounds, label="simulating every send", file=sys.stderr) as bar:
+        yield lambda: bar.update(1)
 
 
 def _text(result: RunResult, form: str) -> str:

@@ -76,7 +76,9 @@ class Point(Metrics, frozen=True, kw_only=True):
     def panel(self) -> str:
         """The workload and everything else that the sweep set, apart from nodes and bandwidth."""
         drawn = (*WORKLOAD_KEYS, *BANDWIDTH_KEYS, *NODES_KEYS)
-        others = [f"{key.rpartition('.')[2]} {value_text(value)}" for key, value in self.set.items() if key not in drawn]
+        others = [
+            f"{key.rpartition('.')[2]} {value_text(value)}" for key, value in self.set.items() if key not in drawn
+        ]
         return ", ".join([self.workload, *others])
 
 

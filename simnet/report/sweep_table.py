@@ -78,7 +78,7 @@ def _list_block(doc: Document) -> Iterator[str]:
 
 
 def _headlines(doc: Document) -> Iterator[str]:
-    """Yield what to take away: the largest speedup, and where there is none; of all panels together if they are many."""
+    """Yield what to take away: the largest speedup, and where there is none; of all panels at once if they are many."""
     panels = doc.panels if len(doc.panels) <= MAX_HEADLINE_PANELS else {"all": list(doc.points)}
     for label, points in panels.items():
         compared = [point for point in points if point.speedup is not None]

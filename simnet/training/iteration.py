@@ -4,14 +4,14 @@ Backward makes buckets ready; the communication stream takes them in order, one 
 communication thread or NCCL stream does. Kernels of an exchange share the GPU with backward.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 import simpy
 
 from simnet.cluster.gpu import Gpu
 from simnet.cluster.topology import Topology
-from simnet.collectives.execute import Exact, Executor, Folded
+from simnet.collectives.execute import Executor
 from simnet.spec import Breakdown, Calibration, Span
 from simnet.training.plan import Plan
 from simnet.training.stages import Collective, Stage
@@ -38,11 +38,16 @@ class _Rank:
     end_s: float = 0.0
 
 
-def run(plan: Plan, topology: Topology, calibration: Calibration, *, fidelity: str) -> Timeline:
-    """Simulate one iteration with executor "exact" or "folded"."""
+def run(
+    plan: Plan,
+    topology: Topology,
+    calibration: Calibration,
+    make_executor: Callable[[simpy.Environment, Topology], Executor],
+) -> Timeline:
+    """Simulate one iteration on the ranks that the executor asks for."""
     env = simpy.Environment()
-    executor: Executor = Exact(env, topology) if fidelity == "exact" else Folded(env, topology)
-    numbers = range(topology.world_size if fidelity == "exact" else 1)
+    executor = make_executor(env, topology)
+    numbers = range(executor.num_ranks)
     ranks = [
         _Rank(
             number=number,

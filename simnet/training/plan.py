@@ -30,6 +30,11 @@ class Plan:
         return tuple(s for found in self.exchanges for s in found.stages if isinstance(s, Collective))
 
     @property
+    def num_rounds(self) -> int:
+        """Rounds of all collectives, those posted at once counted one by one."""
+        return sum(round_.repeat for c in self.collectives for round_ in c.schedule.rounds)
+
+    @property
     def payload_bytes(self) -> float:
         """Bytes of all gradients in the form in which they travel."""
         return sum(found.payload_bytes for found in self.exchanges)

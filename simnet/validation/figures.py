@@ -7,7 +7,7 @@ from itertools import cycle
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from simnet.report.plot import STYLE
 from simnet.validation.outcome import SCALE, Curve, Outcome, Prediction, Unit
@@ -19,6 +19,8 @@ NOUNS: dict[Unit, str] = {"ms": "time [ms]", "s": "time [s]", "h": "time [h]", "
 BAND = 0.1
 LOG_FROM = 5.0
 """Ratio of the largest to the smallest value from which on the axes are logarithmic."""
+FINE_TO = 20.0
+"""The same ratio up to which a logarithmic axis has room for finer ticks."""
 
 
 def png(outcome: Outcome) -> bytes:
@@ -47,7 +49,10 @@ def _scatter(outcome: Outcome) -> Figure:
     axes.set_xlabel(f"measured {NOUNS[outcome.unit]}")
     axes.set_ylabel(f"predicted {NOUNS[outcome.unit]}")
     if is_log:
-        _make_log(axes)
+        _make_log(axes, fine=high / low < FINE_TO)
+    else:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(6))
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
     axes.set_aspect("equal")
@@ -79,11 +84,11 @@ def _limits(values: Sequence[float], *, is_log: bool) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _make_log(axes: Axes) -> None:
+def _make_log(axes: Axes, *, fine: bool) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+        axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 3.0, 5.0) if fine else (1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
 

@@ -1,7 +1,7 @@
 """Published measurements: the errors reached, against the targets that were set, and how the calibrations came about.
 
-Every number here has its source in scenarios/published/README.md. The targets are
-those set before the models were built; a missed one is listed as missed, with the bound that it must not get worse than.
+Every number here has its source in scenarios/published/README.md. The targets are those set before the models were
+built; a missed one is listed as missed, with the bound that it must not get worse than.
 """
 
 from functools import cache

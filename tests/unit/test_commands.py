@@ -82,7 +82,7 @@ class TestGroup:
         assert re.fullmatch(r"simnet \S+\n", run("--version").stdout)
 
     def test_an_interrupt_exits_130_with_one_sentence(self, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        def interrupted(_: Scenario) -> RunResult:
+        def interrupted(*_: object) -> RunResult:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(simulate, "simulate", interrupted)

@@ -6,7 +6,7 @@ import pytest
 from topologies import cluster, leaves
 
 from simnet.errors import SimnetError
-from simnet.simulate import check, simulate
+from simnet.simulate import check, num_exact_rounds, simulate
 from simnet.spec import (
     AllReduce,
     BinSGDM,
@@ -210,13 +210,26 @@ def test_edges_of_the_cluster_work(strategy, num_nodes, ranks_per_node):
             {"slow_nodes": (SlowNode(node=0, nic_slowdown=2.0),), "run": Run(fidelity="folded")},
             "nodes that are all alike",
         ),
-        ({"num_nodes": 1024, "run": Run(fidelity="exact")}, "'exact' on 8192 ranks: at most 4096"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_by_simulate_and_by_check(changes, said):
     for function in (simulate, check):
         with pytest.raises(SimnetError, match=said):
             function(scenario(**changes))
+
+
+def test_an_exact_run_of_too_many_sends_is_refused_before_it_starts():
+    with pytest.raises(SimnetError, match=r"'exact': about \d{10} sends in one iteration: at most 20000000"):
+        simulate(scenario(num_nodes=1024, run=Run(fidelity="exact")))
+
+
+def test_an_exact_run_tells_of_every_round():
+    exact = scenario(OneBitAdam(), 2, 2, run=Run(fidelity="exact"), baseline=STRATEGIES[0])
+    rounds = []
+    simulate(exact, lambda: rounds.append(1))
+    at_once = 3 - 1  # the three repetitions of the all-to-all are one round on the clock
+    assert len(rounds) == num_exact_rounds(exact) - at_once
+    assert num_exact_rounds(scenario()) == 0
 
 
 def test_an_iteration_without_any_time_is_refused():
