@@ -120,13 +120,14 @@ def sweep() -> list[Row]:
 
 PREFACE = """# Benchmarks
 
-Made by `make bench BENCH_ARGS="-o docs/benchmarks.md"`; the best of several repetitions in one run on a shared machine, so trust the
-ratios more than the seconds.
+Made by `make bench BENCH_ARGS="-o docs/benchmarks.md"`; the best of several repetitions in one run on a shared machine,
+so trust the ratios more than the seconds.
 
 For scale, one flat ring all-reduce of 440 MB (whole process, the same class of machine): ASTRA-sim 2's analytical
-back end (C++) takes 1.09 s and 101 MiB for 512 ranks, 188 s and 5449 MiB for 4096, and 20.4 s for the flat DDP step of
-512; SimGrid S4U (C++) 2.2 s for 512 and 525 s for 4096; ns.py (SimPy, every hop) 12-15 s for 512. The folded executor gives
-the same times (to 10 ppm) at a cost that does not grow with the ranks; the exact one is for what is not symmetric.
+back end (C++) takes 1.09 s and 101 MiB for 512 ranks, 188 s and 5449 MiB for 4096, and 20.4 s for the flat DDP step
+of 512; SimGrid S4U (C++) 2.2 s for 512 and 525 s for 4096; ns.py (SimPy, every hop) 12-15 s for 512. The folded
+executor gives the same times (to 10 ppm) at a cost that does not grow with the ranks; the exact one is for what is not
+symmetric.
 
 """
 

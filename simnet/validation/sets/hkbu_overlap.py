@@ -119,6 +119,7 @@ def _alternatives(
     larger = {network: tuple(row for row in found if row.gpus != 8) for network, found in wanted.items()}
     slowdowns = ", ".join(f"{network.label} {found.backward_slowdown:.2f}" for network, found in slowed.items())
     return (
+        alternative("the model above, 16 and 32 GPUs only", "the same rows", _predictions(rows, larger, fitted)),
         alternative("launch that does not grow with the ring", "the same rows", _predictions(rows, wanted, no_latency)),
         alternative(
             f"with backward_slowdown ({slowdowns})",

@@ -22,16 +22,17 @@ ABOUT = """\
 V100 nodes, fp16 gradients of BERT-Large (672 MB), timed apart from backward. Ethernet: 4 GPUs a node, 40 GbE on \
 which iperf gave 4.1 Gbit/s. InfiniBand: 8 GPUs a node, EDR. One number a network is fitted, the payload bandwidth \
 of a node's NIC, to two rows: the smallest multi-node one and the 64-GPU one, both of 16 samples a GPU without \
-accumulation. The algorithm is not known, so a rule chooses it before any other row is looked at: of flat ring, \
+accumulation. The algorithm is not known, so a rule that sees these two rows only chooses it: of flat ring, \
 hierarchical and double tree, the one under which the two rows, each fitted alone, agree best on the bandwidth. It \
 chooses the ring on Ethernet and the hierarchical all-reduce on InfiniBand ({agreement}). The links inside a node \
 stay at their nominal rate."""
 MISSES = """\
 All within target. The published scripts switch NCCL's trees off (in the Ethernet variant at least), so the \
 hierarchical all-reduce on InfiniBand describes its bytes, 2(N-1)/N a node, and is not known to be what ran. The \
-choice of the rule is also not robust: had the NVLinks been calibrated on the single-node row, it would have chosen \
-the double tree, with a larger error (table of alternatives). And two rows are few: with the worst of the possible \
-pairs InfiniBand would be past the target on its own."""
+choice is also not robust: the rule, and to leave the NVLinks at their nominal rate, were decided by people who had \
+seen every row, and with the NVLinks calibrated on the single-node row the rule takes the double tree, with a \
+larger error, past the target for InfiniBand alone (table of alternatives). And two rows are few: with the worst of \
+the possible pairs InfiniBand would be past the target on its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
