@@ -10,7 +10,7 @@ from simnet.cluster import topology as topologies
 from simnet.cluster.topology import Topology
 from simnet.collectives.execute import Exact, Folded
 from simnet.errors import SimnetError
-from simnet.spec import AllReduce, AnyStrategy, OneBitAdam, RunResult, Scenario, StrategyResult
+from simnet.spec import AnyStrategy, OneBitAdam, RunResult, Scenario, StrategyResult
 from simnet.training import iteration
 from simnet.training import plan as plans
 from simnet.training.iteration import Timeline
@@ -101,7 +101,7 @@ def _run_strategies(scenario: Scenario) -> Iterator[AnyStrategy]:
         if strategy is not None:
             yield strategy
         if isinstance(strategy, OneBitAdam):
-            yield _dense_stage(strategy)
+            yield strategy.dense
 
 
 def _setting(scenario: Scenario, on_round: Callable[[], None] | None = None) -> _Setting:
@@ -148,12 +148,8 @@ def _strategy_result(setting: _Setting, strategy: AnyStrategy) -> StrategyResult
 
 
 def _dense_iteration_s(setting: _Setting, strategy: OneBitAdam) -> float:
-    return setting.run(setting.plan(_dense_stage(strategy))).iteration_s
-
-
-def _dense_stage(strategy: OneBitAdam) -> AllReduce:
-    """Return 1-bit Adam's dense stage, which is DDP."""
-    return AllReduce(payload=strategy.dense_payload, algorithm=strategy.dense_algorithm)
+    """Return the time of an iteration of the dense stage [s]."""
+    return setting.run(setting.plan(strategy.dense)).iteration_s
 
 
 def _hidden_fraction(timeline: Timeline) -> float:

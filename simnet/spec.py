@@ -261,12 +261,11 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Exchange error-compensated 1-bit momentum over all ranks after backward (Tang et al. 2021), after a dense stage.
 
     `iteration_s` is that of the compression stage; with `run.steps` the end-to-end time counts `dense_steps` at the
-    time of a dense step.
+    time of an iteration with `dense`.
     """
 
     dense_steps: Annotated[int, Meta(ge=0)] = 0
-    dense_payload: Dtype | None = None
-    dense_algorithm: Algorithm = "ring"
+    dense: AllReduce = AllReduce()
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "fused"
     overlap: bool = False
 

@@ -116,6 +116,15 @@ def read_document(results: Path) -> Document:
     Raises:
         SimnetError: there is no such file, or it is damaged, empty, or of another format.
     """
+    return to_document(read_raw(results), where=str(results))
+
+
+def read_raw(results: Path) -> Any:
+    """Read the JSON of a sweep's results without a look at what it says.
+
+    Raises:
+        SimnetError: there is no such file, or it is damaged or empty.
+    """
     path = results / RESULTS_NAME if results.is_dir() else results
     try:
         text = path.read_bytes()
@@ -126,10 +135,9 @@ def read_document(results: Path) -> Document:
     if not text.strip():
         raise SimnetError(f"{path}: is empty: run the sweep again")
     try:
-        raw = msgspec.json.decode(text)
+        return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SimnetError(f"{path}: is damaged, no whole JSON document ({error}): run the sweep again") from error
-    return to_document(raw, where=str(path))
 
 
 def to_document(raw: object, *, where: str = "results") -> Document:

@@ -13,12 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SIMPY_ROOMS = (
     "simnet/cluster/network.py",
-    "simnet/cluster/link.py",
     "simnet/cluster/gpu.py",
-    "simnet/cluster/build.py",
     "simnet/collectives/execute.py",
-    "simnet/training/*",
-    "simnet/simulate.py",
+    "simnet/training/iteration.py",
 )
 SIMULATOR = ("simpy", "simnet.simulate", "simnet.cluster", "simnet.training")
 HEAVY = {"torch", "pandas", "matplotlib", "numpy"}

@@ -1,0 +1,26 @@
+"""Sweep results as a data frame."""
+
+import json
+
+import pytest
+
+from simnet.errors import SimnetError
+from simnet.report.frame import read_frame
+from simnet.scenario import load_experiment
+from simnet.sweep import document, expand, run
+
+
+def test_a_sweep_becomes_one_row_a_point_with_units_in_the_names(tmp_path):
+    experiment = load_experiment("reference_ddp_step")
+    points = expand(experiment)
+    (tmp_path / "results.json").write_text(json.dumps(document(experiment, points, run(points))))
+    frame = read_frame(tmp_path)
+    assert list(frame["cluster.num_nodes"]) == [8, 64]
+    assert frame["iteration_s"].tolist() == pytest.approx([0.669397, 0.756477], rel=1e-5)
+    assert frame["speedup"].dtype == float
+
+
+def test_what_is_no_result_is_refused(tmp_path):
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(SimnetError, match=r"no 'format' key"):
+        read_frame(str(tmp_path))
