@@ -19,7 +19,7 @@ def read_frame(results: Path | str) -> "pandas.DataFrame":
     Raises:
         SimnetError: the file is missing, damaged, empty or of another format.
     """
-    import pandas  # noqa: PLC0415 - only here, so that a simulate run does not pay for it
+    import pandas  # only here, so that a simulate run does not pay for it
 
     raw = read_raw(Path(results))
     to_document(raw, where=str(results))
