@@ -24,6 +24,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     text: str
     iteration_s: float
     baseline_iteration_s: float
+    notes: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> float:
@@ -78,7 +79,7 @@ def search(  # noqa: PLR0913 - the arguments of one command
         simulate: the simulator.
 
     Raises:
-        SimnetError: no baseline, a key that is not a number, or two equal ends.
+        SimnetError: no baseline, a key that is not a number or has no effect, or two equal ends.
     """
 
     def at(value: object, origin: str = "--over") -> Scenario:
@@ -94,6 +95,11 @@ def search(  # noqa: PLR0913 - the arguments of one command
         return _trial(value, simulate(at(value)))
 
     trials = tuple(trial(value) for value in _spaced(low, high))
+    if all(_same_times(trial, trials[0]) for trial in trials):
+        raise SimnetError(
+            f"--over: {key}: has no effect here: all {len(trials)} values tried from {trials[0].text} to "
+            f"{trials[-1].text} give the same two times; {_reason(at(low), key)}"
+        )
     pairs = [(left, right) for left, right in itertools.pairwise(trials) if left.is_faster != right.is_faster]
     crossings = tuple(_bisected(left, right, tolerance, trial) for left, right in pairs)
     scenario = at(low)
@@ -163,7 +169,38 @@ def _trial(value: Number, result: RunResult) -> Trial:
         text=_text(value, digits=6),
         iteration_s=result.result.iteration_s,
         baseline_iteration_s=result.baseline.iteration_s,
+        notes=result.notes,
     )
+
+
+def _same_times(one: Trial, other: Trial) -> bool:
+    """Tell whether two values give the same times, but for rounding."""
+    return math.isclose(one.iteration_s, other.iteration_s, rel_tol=1e-9) and math.isclose(
+        one.baseline_iteration_s, other.baseline_iteration_s, rel_tol=1e-9
+    )
+
+
+def _reason(scenario: Scenario, key: str) -> str:
+    """Say why a key may change nothing, and what to do."""
+    cluster, calibration = scenario.cluster, scenario.calibration
+    part, _, field = key.rpartition(".")
+    link = {"cluster.intra_node": calibration.intra_node, "cluster.inter_node": calibration.inter_node}.get(part)
+    reasons = {
+        "forward and backward are given as times of one micro-batch, so that its size changes samples/s alone; give "
+        "compute rows instead, or search over workload.forward or workload.backward": (
+            key == "workload.batch_per_rank" and scenario.workload.forward_s is not None
+        ),
+        f"calibration.{part.rpartition('.')[2]}.latency of {calibration.name!r} replaces it; search over that": (
+            field == "latency" and link is not None and link.alpha_s is not None
+        ),
+        "one node sends nothing over its NIC; set cluster.num_nodes": "inter_node" in key and cluster.num_nodes == 1,
+        "nodes of one rank send nothing inside; set cluster.ranks_per_node": (
+            "intra_node" in key and cluster.ranks_per_node == 1
+        ),
+        "steps count in the end-to-end time alone: simnet simulate": key in ("run.steps", "strategy.dense_steps"),
+    }
+    other = "something else decides, or the strategies do not use it; search over another key"
+    return next((reason for reason, holds in reasons.items() if holds), other)
 
 
 def _number(scenario: Scenario, key: str, given: object) -> Number:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 
@@ -15,7 +15,7 @@ from simnet.training import iteration
 from simnet.training import plan as plans
 from simnet.training.iteration import Timeline
 from simnet.training.plan import Plan
-from simnet.workload import codec, model
+from simnet.workload import model
 from simnet.workload.model import Step
 
 EXACT_MAX_SENDS = 20_000_000
@@ -32,8 +32,12 @@ class _Setting:
     fidelity: str
     on_round: Callable[[], None] | None
 
+    plans: dict[AnyStrategy, Plan] = field(default_factory=dict)
+
     def plan(self, strategy: AnyStrategy) -> Plan:
-        return plans.make(strategy, self.scenario, self.step, self.topology)
+        if strategy not in self.plans:
+            self.plans[strategy] = plans.make(strategy, self.scenario, self.step, self.topology)
+        return self.plans[strategy]
 
     def run(self, plan: Plan) -> Timeline:
         if self.fidelity == "folded":
@@ -70,8 +74,9 @@ def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> 
         baseline=baseline,
         speedup=baseline.iteration_s / result.iteration_s if baseline else None,
         end_to_end_speedup=_ratio(baseline.total_s, result.total_s) if baseline else None,
+        gradient_bytes=setting.step.gradient_bytes,
         version=version(),
-        notes=_notes(scenario, setting.step),
+        notes=_notes(setting),
     )
 
 
@@ -91,8 +96,7 @@ def num_exact_rounds(scenario: Scenario) -> int:
     setting = _setting(scenario)
     if setting.fidelity == "folded":
         return 0
-    plans_made = [setting.plan(strategy) for strategy in _run_strategies(scenario)]
-    return sum(plan.num_rounds for plan in plans_made)
+    return sum(setting.plan(strategy).num_rounds for strategy in _run_strategies(scenario))
 
 
 def _run_strategies(scenario: Scenario) -> Iterator[AnyStrategy]:
@@ -180,12 +184,32 @@ def _fidelity(scenario: Scenario, topology: Topology) -> str:
     return ("folded" if topology.is_symmetric else "exact") if asked == "auto" else asked
 
 
-def _notes(scenario: Scenario, step: Step) -> tuple[str, ...]:
+def _notes(setting: _Setting) -> tuple[str, ...]:
     """Say what a reader must know to trust the numbers."""
-    calibration = scenario.calibration
-    notes = list(step.notes)
+    cluster, calibration = setting.scenario.cluster, setting.scenario.calibration
+    notes = list(setting.step.notes)
     if calibration.kind != "measured":
-        notes.append(f"calibration {calibration.name!r} is {calibration.kind}, not measured on this cluster")
-    if not codec.knows_kernels(calibration):
-        notes.append("no kernel times: encoding and decoding cost nothing here; give calibration.memory_bandwidth")
+        notes.append(f"calibration {calibration.name!r} is {_of_kind(calibration.kind)}, not measured on this cluster")
+    if calibration.gpu and cluster.gpu and calibration.gpu != cluster.gpu:
+        notes.append(
+            f"kernel times of calibration {calibration.name!r} are those of {calibration.gpu}, the cluster has "
+            f"{cluster.gpu}"
+        )
+    for name, link, calibrated in (
+        ("inter_node", cluster.inter_node, calibration.inter_node),
+        ("intra_node", cluster.intra_node, calibration.intra_node),
+    ):
+        on = calibrated.measured_on
+        if on is not None and not math.isclose(on, link.bytes_per_s, rel_tol=0.01):
+            own = link.bytes_per_s.text()
+            notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {own}")
+    free = sorted({kernel for s in _run_strategies(setting.scenario) for kernel in setting.plan(s).free_kernels})
+    if free:
+        notes.append(
+            f"no time for kernels {', '.join(free)}: they cost nothing here; give calibration.memory_bandwidth"
+        )
     return tuple(notes)
+
+
+def _of_kind(kind: str) -> str:
+    return {"estimate": "an estimate", "ideal": "ideal (nominal rates, no other cost)"}.get(kind, kind)

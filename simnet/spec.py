@@ -92,11 +92,13 @@ class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What a link really gives: a fraction of its nominal bandwidth, by bytes of one send, and a latency.
 
     `efficiency` is one number, or `[["64 KiB", 0.3], ["16 MiB", 0.9]]`, read log-linearly and constant outside.
-    `latency` replaces the cluster's if given.
+    `latency` replaces the cluster's if given. `measured_on` is the nominal bandwidth of the link that was measured; on
+    another link the efficiency is a guess, and the result says so.
     """
 
     efficiency: Fraction | tuple[tuple[Size, Fraction], ...] = 1.0
     alpha_s: Duration | None = field(name="latency", default=None)
+    measured_on: Bandwidth | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -124,10 +126,12 @@ class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     "slowest" latency each, NCCL's own cost model charges each hop once along the ring, which is the "mean" a round.
 
     `backward_slowdown` multiplies the time of compute that runs while communication does. Kernels without a time in
-    `kernels` take `kernel_launch` + bytes moved / (`memory_bandwidth` x `codec_efficiency`).
+    `kernels` take `kernel_launch` + bytes moved / (`memory_bandwidth` x `codec_efficiency`); plain casts run at the
+    whole `memory_bandwidth`. `gpu` names the GPU that kernels and memory bandwidth belong to.
     """
 
     kind: Kind = "ideal"
+    gpu: str = ""
     intra_node: LinkCalibration = LinkCalibration()
     inter_node: LinkCalibration = LinkCalibration()
     collective_launch_s: Duration = field(name="collective_launch", default=Duration(0))
@@ -370,5 +374,6 @@ class RunResult(Struct, frozen=True, kw_only=True):
     baseline: StrategyResult | None = None
     speedup: float | None = None
     end_to_end_speedup: float | None = None
+    gradient_bytes: float = 0.0
     version: str = ""
     notes: tuple[str, ...] = ()

@@ -81,8 +81,12 @@ class Quantity(float):
         """Return the shortest text that `parse` reads back as exactly this number."""
         if not self:
             return f"0 {self.shown[-1]}"
-        texts = [_exact_text(self, unit, self.factors[unit]) for unit in self.shown]
+        texts = [_exact_text(self, unit, self.factors[unit]) for unit in self._units_to_show()]
         return min((t for t in texts if t), key=len, default=f"{float(self)!r} {self.shown[-1]}")
+
+    def _units_to_show(self) -> tuple[str, ...]:
+        """Return the units among which `text` takes the shortest."""
+        return self.shown
 
 
 def _exact_text(value: float, unit: str, factor: float) -> str | None:
@@ -100,6 +104,9 @@ def _scale(number: float, factor: float) -> float:
     return number * factor if factor >= 1 else number / round(1 / factor)
 
 
+MIN_SHOWN_IN_BITS, MIN_SHOWN_IN_BYTES = 125.0, 101e9
+
+
 class Bandwidth(Quantity):
     """Bytes per second."""
 
@@ -108,6 +115,11 @@ class Bandwidth(Quantity):
     noun = "bandwidth"
     factors = _scaled({"bit/s": 0.125, "b/s": 0.125, "bps": 0.125, "B/s": 1.0, "Bps": 1.0}, _PREFIXES)
     shown = ("Gbit/s", "Mbit/s", "GB/s", "B/s")
+
+    def _units_to_show(self) -> tuple[str, ...]:
+        """Show networks in bits and what is faster than them in bytes, as data sheets do."""
+        in_bits = self.shown[:2] if MIN_SHOWN_IN_BITS <= self < MIN_SHOWN_IN_BYTES else ()
+        return in_bits if any(_exact_text(self, unit, self.factors[unit]) for unit in in_bits) else self.shown[2:]
 
     @classmethod
     def _advice(cls, unit: str) -> str:

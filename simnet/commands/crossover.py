@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
-from simnet.commands.output import check_writable, emit
+from simnet.commands.output import check_file, emit
 from simnet.commands.settings import read_settings, read_value
 from simnet.crossover import Crossing, Crossover, Trial, search
+from simnet.report.notes import notes_lines
 from simnet.units import format_seconds
 
 
@@ -45,7 +46,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.simulate import simulate
 
     experiment = load_experiment(scenario, read_settings(settings))
-    check_writable(output)
+    check_file(output)
     found = search(
         experiment, key=over, start=read_value(start), end=read_value(end), tolerance=tolerance, simulate=simulate
     )
@@ -54,7 +55,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 
 def _text(found: Crossover) -> str:
     sentences = [_sentence(found, crossing) for crossing in found.crossings] or [_no_crossing(found)]
-    return "\n".join([*sentences, "", *_rows(found)])
+    notes = notes_lines([trial.notes for trial in found.trials])
+    return "\n".join([*sentences, "", *_rows(found), *([""] if notes else []), *notes])
 
 
 def _sentence(found: Crossover, crossing: Crossing) -> str:
@@ -101,6 +103,7 @@ def _object(found: Crossover) -> dict[str, object]:
         "strategy": found.strategy,
         "baseline": found.baseline,
         "crossings": [_crossing_object(crossing) for crossing in found.crossings],
+        "notes": list(dict.fromkeys(note for trial in found.trials for note in trial.notes)),
         "trials": [_trial_object(trial) for trial in found.trials],
     }
 

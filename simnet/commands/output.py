@@ -9,8 +9,21 @@ from simnet.errors import SimnetError
 from simnet.report.files import is_special, write_file
 
 
-def check_writable(path: Path | None) -> None:
-    """Check that a file can be written, before anything is computed; nothing is left behind.
+def check_file(path: Path | None, option: str = "-o") -> None:
+    """Check that a single file can be written into a directory that is there, before anything is computed.
+
+    Raises:
+        SimnetError: it cannot.
+    """
+    if path is not None and not path.absolute().parent.exists():
+        raise SimnetError(
+            f"{path}: {str(path.parent)!r}: no such directory; make it, or name another file with {option}"
+        )
+    check_writable(path, option)
+
+
+def check_writable(path: Path | None, option: str = "-o") -> None:
+    """Check that a file can be written, before anything is computed; nothing is left behind, no directory is made.
 
     Raises:
         SimnetError: it cannot.
@@ -18,7 +31,7 @@ def check_writable(path: Path | None) -> None:
     if path is None:
         return
     if path.is_dir():
-        raise SimnetError(f"{path}: is a directory; name a file with -o")
+        raise SimnetError(f"{path}: is a directory; name a file with {option}")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     try:
         if path.exists():
@@ -26,7 +39,7 @@ def check_writable(path: Path | None) -> None:
         if not is_special(path):
             tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _unwritable(path, error, option) from error
 
 
 def emit(text: str, path: Path | None) -> None:
@@ -47,5 +60,5 @@ def emit(text: str, path: Path | None) -> None:
         raise _unwritable(Path("standard output"), error) from error
 
 
-def _unwritable(path: Path, error: OSError) -> SimnetError:
-    return SimnetError(f"{path}: cannot be written ({error.strerror}): choose another place with -o")
+def _unwritable(path: Path, error: OSError, option: str = "-o") -> SimnetError:
+    return SimnetError(f"{path}: cannot be written ({error.strerror}): choose another place with {option}")

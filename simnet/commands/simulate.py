@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from simnet.commands.output import check_writable, emit
+from simnet.commands.output import check_file, emit
 from simnet.commands.settings import read_settings
 from simnet.spec import RunResult
 
@@ -29,8 +29,8 @@ def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | 
 
     experiment = load_experiment(scenario, read_settings(settings))
     resolved = experiment.at({})
-    check_writable(output)
-    check_writable(trace)
+    check_file(output)
+    check_file(trace, option="--trace")
     with _progress(num_exact_rounds(resolved)) as on_round:
         result = simulate(resolved, on_round)
     if trace:

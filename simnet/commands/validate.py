@@ -65,9 +65,9 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
 def _write(outcomes: "list[Outcome]", output: Path) -> None:
     """Write the page and its figures."""
     from simnet.report.files import write_file
-    from simnet.validation import figures, page
+    from simnet.validation import figures, measurements, page
 
     for outcome in outcomes:
         write_file(output / "figures" / page.figure_name(outcome), figures.png(outcome))
-    write_file(output / PAGE, page.page(outcomes).encode())
+    write_file(output / PAGE, page.page(outcomes, measurements.load().rows).encode())
     click.echo(f"wrote {output / PAGE} and {len(outcomes)} figures", err=True)

@@ -1,5 +1,7 @@
 """Read a sweep's results and check that they are whole."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
     iteration_s: float
     samples_per_s: float
     breakdown: Breakdown
+    total_s: float | None = None
 
 
 class Point(Metrics, frozen=True, kw_only=True):
@@ -36,6 +39,7 @@ class Point(Metrics, frozen=True, kw_only=True):
     world_size: int
     fidelity: str = ""
     version: str = ""
+    notes: list[str] = []
     baseline: Metrics | None = None
     speedup: float | None = None
 
@@ -99,12 +103,49 @@ class Document(Struct, frozen=True, kw_only=True):
     points: list[Point]
 
     @property
+    def varied(self) -> list[str]:
+        """The swept keys that have more than one value in these points."""
+        keys = dict.fromkeys(key for point in self.points for key in point.set)
+        return [key for key in keys if len({repr(point.set.get(key)) for point in self.points}) > 1]
+
+    @property
     def panels(self) -> dict[str, list[Point]]:
         """The points by panel, in file order."""
         panels: dict[str, list[Point]] = {}
         for point in self.points:
             panels.setdefault(point.panel, []).append(point)
         return panels
+
+
+def names(points: Sequence[Point]) -> list[str]:
+    """Return what to call the strategy of these points, and the baseline if there is one, so that they differ."""
+    kinds = {point.strategy for point in points}
+    strategy = next(iter(kinds)) if len(kinds) == 1 else "strategy"
+    baselines = {point.baseline.strategy for point in points if point.baseline is not None}
+    if not baselines:
+        return [strategy]
+    baseline = next(iter(baselines)) if len(baselines) == 1 else "baseline"
+    if strategy != baseline:
+        return [strategy, baseline]
+    pairs = {_told_apart(point) for point in points}
+    return list(next(iter(pairs))) if len(pairs) == 1 else ["strategy", "baseline"]
+
+
+def _told_apart(point: Point) -> tuple[str, str]:
+    """Return strategy and baseline of one kind with the settings in which they differ."""
+    strategy, baseline = point.scenario.get("strategy", {}), point.scenario.get("baseline", {})
+    keys = [key for key in {**strategy, **baseline} if strategy.get(key) != baseline.get(key)]
+    texts = [
+        ", ".join([point.strategy, *(f"{k} {value_text(s[k])}" for k in keys if k in s)]) for s in (strategy, baseline)
+    ]
+    return (texts[0], texts[1]) if texts[0] != texts[1] else ("strategy", "baseline")
+
+
+def same_times(one: Metrics, other: Metrics) -> bool:
+    """Tell whether two results have the same iteration time, and their baselines, but for rounding."""
+    first, second = getattr(one, "baseline", None), getattr(other, "baseline", None)
+    alike = first is second or (first is not None and second is not None and same_times(first, second))
+    return alike and math.isclose(one.iteration_s, other.iteration_s, rel_tol=1e-9)
 
 
 def read_document(results: Path) -> Document:

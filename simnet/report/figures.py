@@ -1,6 +1,7 @@
-"""Draw the five figures of a sweep; every function draws the points of one panel on the axes it is given."""
+"""Draw the figures of a sweep; every function draws the points of one panel on the axes it is given."""
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,12 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LogNorm
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
-from simnet.report.document import Metrics, Point
-from simnet.report.text import bandwidth_text, nodes_text, speedup_text
+from simnet.report.document import WORKLOAD_KEYS, Metrics, Point
+from simnet.report.labels import PART_KEYS, grouped, numbers, value_label
+from simnet.report.text import bandwidth_text, gpus_text, key_text, nodes_text, speedup_text
 
 # Colours of Okabe and Ito, which colour-blind readers can tell apart.
 PARTS = {
@@ -24,10 +26,19 @@ PARTS = {
     "optimizer_s": ("optimizer", "#999999"),
 }
 STRATEGY_COLOUR, BASELINE_COLOUR = "#56B4E9", "#D55E00"
+# What the labels of lines call the two, until the legend names them.
+ROLES = ("strategy", "baseline")
 MARKERS = "osD^vP*X<>"
 DASHES = ("-", "--", "-.", ":")
+SAME_TIME = "1.0: same time"
+# What an axis of speedups shows at least, so that a few percent do not look like much.
+LEAST_SPEEDUPS_SHOWN = (0.92, 2.0)
+HEADROOM = 1.05
+MAX_TICKS = 12
+MAX_LINEAR_SPAN = 4
+LABEL_CHARACTERS = 26
 BASELINE_HATCH = "////"
-FloatMatrix = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
 def rates(points: Iterable[Point]) -> list[float]:
@@ -73,18 +84,20 @@ def throughput(axes: Axes, points: Sequence[Point]) -> None:
     """Draw throughput over nodes at one bandwidth: strategy, baseline, and compute alone as the linear ideal."""
     line = sorted(points, key=lambda point: point.num_nodes)
     nodes = [point.num_nodes for point in line]
-    for result, colour, marker, dash in _strategies(line):
+    for index, (result, colour, marker, dash) in enumerate(_strategies(line)):
         axes.plot(
             nodes,
             [metrics.samples_per_s for metrics in result],
             color=colour,
             marker=marker,
             linestyle=dash,
-            label=result[0].strategy,
+            label=ROLES[index],
         )
     axes.plot(nodes, _ideal_samples_per_s(line), color="black", linestyle=":", label="linear (compute alone)")
     _nodes_axis(axes, line)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_ylabel("throughput [samples/s]")
 
@@ -93,16 +106,55 @@ def breakdown(axes: Axes, points: Sequence[Point]) -> None:
     """Draw where an iteration's time goes: stacked bars of strategy and baseline, over bandwidth or else over nodes."""
     over_bandwidth = len(rates(points)) > 1
     shown = sorted(points, key=lambda point: point.nic_gbit_per_s if over_bandwidth else point.num_nodes)
-    scale, unit = _time_unit(max(_slowest(point) for point in shown))
-    for index, (result, _, _, _) in enumerate(_strategies(shown)):
-        _stack(axes, result, offset=0.4 * index, scale=scale, hatch=BASELINE_HATCH if index else "")
-    pairs = len(list(_strategies(shown)))
-    labels = [f"{point.nic_gbit_per_s:g}" if over_bandwidth else str(point.num_nodes) for point in shown]
-    axes.set_xticks([position + 0.2 * (pairs - 1) for position in range(len(shown))], labels)
-    axes.tick_params(axis="x", length=0)
+    _columns(axes, shown, [f"{point.nic_gbit_per_s:g}" if over_bandwidth else str(point.num_nodes) for point in shown])
     axes.set_xlabel("NIC bandwidth of a node [Gbit/s]" if over_bandwidth else _nodes_label(shown))
-    axes.set_ylabel(f"iteration time [{unit}]")
-    axes.set_ylim(bottom=0)
+
+
+def breakdown_over(axes: Axes, points: Sequence[Point], *, key: str) -> None:
+    """Draw where an iteration's time goes: stacked bars of strategy and baseline, over the numbers of a swept key."""
+    shown = _ascending(points, key)
+    _columns(axes, shown, [value_label(point, key) for point in shown])
+    axes.set_xlabel(key_text(key))
+
+
+def breakdown_of_each(axes: Axes, points: Sequence[Point], *, key: str) -> None:
+    """Draw where an iteration's time goes: stacked bars to the right of what a key is set to, baseline below."""
+    scale, unit = _time_unit(max(_slowest(point) for point in points))
+    results = [result for result, _, _, _ in _strategies(points)]
+    for index, result in enumerate(results):
+        offset = 0.4 * index - 0.2 * (len(results) - 1)
+        _stack_sideways(axes, result, index=index, scale=scale, offset=offset)
+    _rows(axes, points, key)
+    axes.set_xlabel(f"iteration time [{unit}]")
+    axes.set_xlim(0, HEADROOM * scale * max(_slowest(point) for point in points))
+
+
+def speedup_over(axes: Axes, points: Sequence[Point], *, key: str, others: Sequence[str]) -> None:
+    """Draw speedup over the numbers of a swept key, a line for each setting of the other keys."""
+    lines = grouped(points, others)
+    for index, (name, line) in enumerate(lines.items()):
+        shown = _ascending(line, key)
+        axes.plot(
+            numbers(shown, key) or [],
+            [point.speedup or 0.0 for point in shown],
+            label=name or "_nolegend_",
+            **_line_style(index, len(lines)),
+        )
+    values = dict(zip(numbers(points, key) or [], (value_label(point, key) for point in points), strict=True))
+    _numbers_axis(axes, dict(sorted(values.items())))
+    axes.set_xlabel(key_text(key))
+    _speedup_axis(axes)
+
+
+def speedup_of_each(axes: Axes, points: Sequence[Point], *, key: str) -> None:
+    """Draw speedup as a bar to the right of what a key is set to."""
+    speedups = [point.speedup or 0.0 for point in points]
+    bars = axes.barh(range(len(points)), speedups, 0.6, color=STRATEGY_COLOUR)
+    axes.bar_label(bars, [speedup_text(speedup) for speedup in speedups], padding=2)
+    axes.axvline(1.0, color="black", linewidth=0.8, label=SAME_TIME)
+    _rows(axes, points, key)
+    axes.set_xlim(0, max(1.25 * max(speedups), 1.5))
+    axes.set_xlabel("speedup (times)")
 
 
 def heat_map(axes: Axes, points: Sequence[Point]) -> None:
@@ -149,13 +201,68 @@ def _time_unit(seconds: float) -> tuple[float, str]:
     return (1.0, "s") if seconds >= 1 else (1e3, "ms")
 
 
-def _stack(axes: Axes, result: Sequence[Metrics], *, offset: float, scale: float, hatch: str) -> None:
-    bottom = np.zeros(len(result))
+def _ascending(points: Sequence[Point], key: str) -> list[Point]:
+    """Return points by the number that a key is set to."""
+    order = numbers(points, key) or []
+    return [points[index] for index in sorted(range(len(points)), key=lambda index: order[index])]
+
+
+def _columns(axes: Axes, shown: Sequence[Point], labels: Sequence[str]) -> None:
+    """Draw a stack for each strategy above each label."""
+    slowest_s = max(_slowest(point) for point in shown)
+    scale, unit = _time_unit(slowest_s)
+    for index, (result, _, _, _) in enumerate(_strategies(shown)):
+        _stack(axes, result, index=index, scale=scale, offset=0.4 * index)
+    pairs = len(list(_strategies(shown)))
+    stride = -(-len(shown) // MAX_TICKS)
+    axes.set_xticks([place + 0.2 * (pairs - 1) for place in range(0, len(shown), stride)], list(labels)[::stride])
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylabel(f"iteration time [{unit}]")
+    axes.set_ylim(0, HEADROOM * scale * slowest_s)
+
+
+def _rows(axes: Axes, points: Sequence[Point], key: str) -> None:
+    """Name the rows of bars, the first one on top."""
+    texts = [textwrap.fill(value_label(point, key), LABEL_CHARACTERS) for point in points]
+    axes.set_yticks(range(len(points)), texts)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(points) - 0.5, -0.5)
+    if key not in (*WORKLOAD_KEYS, *PART_KEYS):
+        axes.set_ylabel(key_text(key))
+
+
+def _numbers_axis(axes: Axes, labels: dict[float, str]) -> None:
+    """Put a tick at each number that was simulated, on a logarithmic axis where they span much."""
+    values = list(labels)
+    if values[0] > 0 and values[-1] / values[0] > MAX_LINEAR_SPAN:
+        axes.set_xscale("log", base=2)
+    stride = -(-len(values) // MAX_TICKS)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(values[::stride], list(labels.values())[::stride])
+
+
+def _stack(axes: Axes, result: Sequence[Metrics], *, index: int, scale: float, offset: float) -> None:
+    """Draw a column a point, hatched for the baseline, which is the strategy of index 1."""
+    for heights, bottom, style in _pieces(result, index, scale):
+        axes.bar([place + offset for place in range(len(result))], heights, 0.36, bottom=bottom, **style)
+
+
+def _stack_sideways(axes: Axes, result: Sequence[Metrics], *, index: int, scale: float, offset: float) -> None:
+    """Draw a row a point, as `_stack` does columns."""
+    for widths, left, style in _pieces(result, index, scale):
+        axes.barh([place + offset for place in range(len(result))], widths, 0.36, left=left, **style)
+
+
+def _pieces(
+    result: Sequence[Metrics], index: int, scale: float
+) -> Iterator[tuple[FloatArray, FloatArray, dict[str, Any]]]:
+    """Yield each part of the breakdown: how long it is at each point, where it starts, and how it looks."""
+    start = np.zeros(len(result))
+    hatch = BASELINE_HATCH if index else ""
     for key, (_, colour) in PARTS.items():
-        heights = np.array([getattr(metrics.breakdown, key) * scale for metrics in result])
-        positions = [position + offset for position in range(len(result))]
-        axes.bar(positions, heights, 0.36, bottom=bottom, color=colour, hatch=hatch, edgecolor="white", linewidth=0)
-        bottom += heights
+        lengths = np.array([getattr(metrics.breakdown, key) * scale for metrics in result])
+        yield lengths, start, {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+        start = start + lengths
 
 
 def _line_style(index: int, count: int) -> dict[str, Any]:
@@ -170,8 +277,7 @@ def _nodes_axis(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _nodes_label(points: Sequence[Point]) -> str:
-    ranks = "/".join(str(count) for count in sorted({point.ranks_per_node for point in points}))
-    return f"nodes (of {ranks} {'GPU' if ranks == '1' else 'GPUs'})"
+    return f"nodes (of {gpus_text(*(point.ranks_per_node for point in points))})"
 
 
 def _log_axis(axes: Axes, values: Sequence[float], *, base: int) -> None:
@@ -184,16 +290,24 @@ def _log_axis(axes: Axes, values: Sequence[float], *, base: int) -> None:
 
 def _speedup_axis(axes: Axes) -> None:
     """Make the y axis logarithmic, so that twice as fast and half as fast are as far from 1.0."""
-    axes.axhline(1.0, color="black", linewidth=0.8, label="1.0: same time")
+    axes.axhline(1.0, color="black", linewidth=0.8, label=SAME_TIME)
     axes.set_yscale("log", base=2)
-    lowest, highest = axes.get_ylim()
-    axes.set_ylim(min(lowest, 0.9), max(highest, 2.1))
-    axes.yaxis.set_minor_locator(NullLocator())
+    # Not `set_ylim`, which would end the fitting of an axis that panels share.
+    axes.update_datalim([(1.0, speedup) for speedup in LEAST_SPEEDUPS_SHOWN], updatex=False)
+    axes.autoscale_view(scalex=False)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(LogLocator(base=2, subs=(1.25, 1.5, 1.75)))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if _is_narrow(axes) else ""))
     axes.set_ylabel("speedup (times)")
 
 
-def _border(axes: Axes, speedups: FloatMatrix) -> None:
+def _is_narrow(axes: Axes) -> bool:
+    """Tell whether an axis of speedups has too few powers of two to be read by them."""
+    lowest, highest = axes.get_ylim()
+    return bool(highest / lowest < 5)
+
+
+def _border(axes: Axes, speedups: FloatArray) -> None:
     """Draw the line between the cells that are faster and those that are slower, as the rounded values say."""
     faster = np.round(speedups, 2) >= 1
     upright = [[(c + 0.5, r - 0.5), (c + 0.5, r + 0.5)] for r, c in np.argwhere(faster[:, 1:] != faster[:, :-1])]

@@ -7,6 +7,7 @@ import msgspec
 from simnet.spec import Breakdown, RunResult, StrategyResult
 from simnet.units import Bandwidth
 
+INLINE = "inline"  # what `spec.Part` is called without a name
 BREAKDOWN_KEYS = Breakdown.__struct_fields__
 METRIC_KEYS = (
     "iteration_s",
@@ -97,9 +98,9 @@ def _metric_columns(prefix: str, metrics: dict[str, Any] | None) -> dict[str, An
 
 
 def part_name(scenario: dict[str, Any], part: str) -> str:
-    """Return the name of a part of a resolved scenario, "inline" if it was written in the scenario's own file."""
-    name: str = scenario.get(part, {}).get("name", "inline")
-    return name
+    """Return the name of a part of a resolved scenario, the scenario's own if the part was written in its file."""
+    name: str = scenario.get(part, {}).get("name", INLINE)
+    return str(scenario.get("name", INLINE)) if name == INLINE else name
 
 
 def nic_gbit_per_s(cluster: dict[str, Any]) -> float:

@@ -3,6 +3,7 @@
 import io
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
+from msgspec import structs
 
 from simnet.errors import SimnetError
-from simnet.report import figures
-from simnet.report.document import Document, Point, read_document
+from simnet.report import figures, labels
+from simnet.report.document import BANDWIDTH_KEYS, NODES_KEYS, Document, Point, names, read_document
 from simnet.report.files import write_file
 from simnet.report.text import bandwidth_text, nodes_text
 
@@ -23,12 +25,17 @@ Format = Literal["png", "pdf", "svg"]
 Draw = Callable[[Axes, Sequence[Point]], None]
 Panels = dict[str, list[Point]]
 
-MAX_PANELS = 12
+MAX_PANELS, MAX_ROWS = 12, 40
 # A figure is as wide as it is printed, one or two columns of a page, so that 8 pt stay 8 pt.
 COLUMN_WIDTH_IN = {1: 3.5, 2: 7.16}
 PANEL_HEIGHT_IN = 2.2
+# A row of bars, and what a panel of rows needs beside them.
+ROW_HEIGHT_IN, ROWS_FRAME_IN = 0.36, 0.75
+# How many times as tall the baseline's bars must be for the strategy's to be drawn once more alone.
+MUCH_TALLER = 2.0
+ALONE = "without the baseline"
 # An average character of a title and of a legend, a legend's marker, and a line.
-CHARACTER_IN, LEGEND_CHARACTER_IN, LEGEND_HANDLE_IN, LINE_IN = 0.066, 0.058, 0.42, 0.17
+CHARACTER_IN, LEGEND_CHARACTER_IN, LEGEND_HANDLE_IN, LINE_IN = 0.07, 0.058, 0.42, 0.17
 TITLE_CHARACTERS = 38
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -55,10 +62,16 @@ METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": No
 
 
 class Drawing(NamedTuple):
-    """One figure: what it shows, what it needs, and how a panel of it is drawn."""
+    """One figure: what it shows, what it needs, and how a panel of it is drawn.
+
+    Its panels differ in the swept keys apart from those in `drawn`; `rows` tells that each point is a row of its own.
+    """
 
     title: str
     draw: Draw
+    drawn: tuple[str, ...] = (*BANDWIDTH_KEYS, *NODES_KEYS)
+    rows: bool = False
+    bars: bool = False
     needs_nodes: bool = False
     needs_bandwidth: bool = False
     needs_baseline: bool = False
@@ -78,11 +91,14 @@ def plot(results: Path, directory: Path, file_format: Format = "png") -> list[Pa
         The files written.
 
     Raises:
-        SimnetError: the results are damaged, empty, of another format, or vary neither nodes nor bandwidth; or a
-            figure cannot be written.
+        SimnetError: the results are damaged, empty, of another format, or of one point; or a figure cannot be
+            written.
     """
     document = read_document(results)
-    drawings = _possible(document, where=str(results))
+    if not document.varied:
+        raise SimnetError(f"{results}: {len(document.points)} point: figures need at least two values of some key")
+    drawings = _possible(document)
+    _check_size(document, drawings.values(), where=str(results))
     with mpl.rc_context(STYLE):
         images = {
             directory / f"{name}.{file_format}": _image(_figure(document, drawing), file_format)
@@ -93,27 +109,71 @@ def plot(results: Path, directory: Path, file_format: Format = "png") -> list[Pa
     return list(images)
 
 
-def _possible(document: Document, *, where: str) -> dict[str, Drawing]:
+def _check_size(document: Document, drawings: Iterable[Drawing], *, where: str) -> None:
+    """Refuse what does not fit one figure.
+
+    Raises:
+        SimnetError: there are too many panels, or rows of bars.
+    """
+    for drawing in drawings:
+        panels = _panels(document, drawing)
+        most_rows = max(len(points) for points in panels.values()) if drawing.rows else 0
+        for number, most, noun in ((len(panels), MAX_PANELS, "panels"), (most_rows, MAX_ROWS, "rows of bars")):
+            if number > most:
+                raise SimnetError(f"{where}: {number} {noun}: at most {most} fit one figure; sweep fewer values")
+
+
+def _possible(document: Document) -> dict[str, Drawing]:
     """Return the figures whose axes vary in these results."""
-    num_nodes, num_rates = len(figures.node_counts(document.points)), len(figures.rates(document.points))
-    if num_nodes < 2 and num_rates < 2:
-        raise SimnetError(
-            f"{where}: axes {[axis.key for axis in document.axes]!r}: figures need at least two values of "
-            "cluster.num_nodes or of cluster.inter_node.bandwidth; sweep one of them"
-        )
-    if len(document.panels) > MAX_PANELS:
-        raise SimnetError(
-            f"{where}: {len(document.panels)} panels: at most {MAX_PANELS} fit one figure; sweep fewer values of the "
-            "keys other than nodes and bandwidth"
-        )
+    panels = document.panels.values()
+    num_nodes = max(len(figures.node_counts(points)) for points in panels)
+    num_rates = max(len(figures.rates(points)) for points in panels)
+    drawings = NETWORK_DRAWINGS if num_nodes > 1 or num_rates > 1 else _key_drawings(document)
     compared = all(point.speedup is not None and point.baseline is not None for point in document.points)
     return {
         name: drawing
-        for name, drawing in DRAWINGS.items()
+        for name, drawing in drawings.items()
         if num_nodes >= 2 or not drawing.needs_nodes
         if num_rates >= 2 or not drawing.needs_bandwidth
         if compared or not drawing.needs_baseline
     }
+
+
+def _key_drawings(document: Document) -> dict[str, Drawing]:
+    """Return the figures of a sweep over neither nodes nor bandwidth: lines over numbers, else bars."""
+    key = labels.main_key(document)
+    others = [other for other in document.varied if other != key]
+    title, breakdown_title = "Speedup of {strategy} over {baseline}", NETWORK_DRAWINGS["breakdown"].title
+    if labels.numbers(document.points, key) is None:
+        bars, stacks = partial(figures.speedup_of_each, key=key), partial(figures.breakdown_of_each, key=key)
+        return {
+            "speedup": Drawing(title, bars, (key,), rows=True, needs_baseline=True, share_y="row"),
+            "breakdown": Drawing(
+                breakdown_title, stacks, (key,), rows=True, bars=True, share_y="row", split=_with_alone
+            ),
+        }
+    lines = partial(figures.speedup_over, key=key, others=others)
+    columns = partial(figures.breakdown_over, key=key)
+    return {
+        "speedup": Drawing(title, lines, tuple(document.varied), needs_baseline=True),
+        "breakdown": Drawing(breakdown_title, columns, (key,), bars=True, split=_with_alone),
+    }
+
+
+def _with_alone(panels: Panels) -> Panels:
+    """Put beside each panel one of the strategy alone, if beside the baseline's its bars are too short to be read."""
+    if all(_tallest(points) < MUCH_TALLER * max(p.iteration_s for p in points) for points in panels.values()):
+        return panels
+    doubled: Panels = {}
+    for label, points in panels.items():
+        join = ", " if "\n" in label else "\n"
+        doubled[label] = points
+        doubled[f"{label}{join}{ALONE}"] = [structs.replace(point, baseline=None) for point in points]
+    return doubled
+
+
+def _tallest(points: Sequence[Point]) -> float:
+    return max(metrics.iteration_s for point in points for metrics in (point, point.baseline or point))
 
 
 def _slowest_and_fastest_network(panels: Panels) -> Panels:
@@ -127,7 +187,7 @@ def _slowest_and_fastest_network(panels: Panels) -> Panels:
 
 def _largest_cluster(panels: Panels) -> Panels:
     """Keep of each panel the points that differ in bandwidth alone, or else in nodes alone."""
-    return dict(_one_dimension(label, points) for label, points in panels.items())
+    return _with_alone(dict(_one_dimension(label, points) for label, points in panels.items()))
 
 
 def _one_dimension(label: str, points: list[Point]) -> tuple[str, list[Point]]:
@@ -138,10 +198,12 @@ def _one_dimension(label: str, points: list[Point]) -> tuple[str, list[Point]]:
 
 
 def _figure(document: Document, drawing: Drawing) -> Figure:
-    panels = drawing.split(document.panels)
+    panels = drawing.split(_panels(document, drawing))
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(COLUMN_WIDTH_IN[columns], rows * PANEL_HEIGHT_IN), layout="constrained")
+    tallest = max(len(points) for points in panels.values())
+    height = tallest * ROW_HEIGHT_IN + ROWS_FRAME_IN if drawing.rows else PANEL_HEIGHT_IN
+    figure = Figure(figsize=(COLUMN_WIDTH_IN[columns], rows * height), layout="constrained")
     grid = list(figure.subplots(rows, columns, squeeze=False, sharey=drawing.share_y).flat)
     for axes, (label, points) in zip(grid, panels.items(), strict=False):
         drawing.draw(axes, points)
@@ -154,12 +216,19 @@ def _figure(document: Document, drawing: Drawing) -> Figure:
     return figure
 
 
+def _panels(document: Document, drawing: Drawing) -> Panels:
+    """Return the points by the values of the keys that a drawing has no axis for, in file order."""
+    keys = [key for key in document.varied if key not in drawing.drawn]
+    return labels.grouped(document.points, keys)
+
+
 def _frame(figure: Figure, drawing: Drawing, document: Document) -> None:
     """Write on top what is shown, below the legend of all panels and what they rest on; the figure grows by it."""
     width, panels_height = figure.get_size_inches()
     title = _wrapped(_title(document, drawing), int(width / CHARACTER_IN))
     footer = _wrapped(_footer(document), int(width / CHARACTER_IN))
-    handles = _breakdown_handles(document) if drawing.draw is figures.breakdown else _line_handles(figure.axes)
+    called = names(document.points)
+    handles = _breakdown_handles(called, drawing) if drawing.bars else _line_handles(figure.axes, called)
     legend_rows = _legend_rows(handles, width)
     footer_in = LINE_IN * (footer.count("\n") + 1) + 0.05
     strip_in = footer_in + LINE_IN * legend_rows + 0.1
@@ -181,9 +250,9 @@ def _wrapped(text: str, characters: int) -> str:
 
 
 def _title(document: Document, drawing: Drawing) -> str:
-    point = document.points[0]
-    baseline = point.baseline.strategy if point.baseline else ""
-    return f"{document.question}\n{drawing.title.format(strategy=point.strategy, baseline=baseline)}"
+    strategy, baseline = [*names(document.points), ""][:2]
+    shown = drawing.title.format(strategy=strategy, baseline=baseline)
+    return f"{document.question}\n{shown}\n{labels.context(document.points)}"
 
 
 def _footer(document: Document) -> str:
@@ -199,20 +268,23 @@ def _legend_rows(handles: Sequence[Artist], width: float) -> int:
     return -(-len(handles) // max(1, fitting))
 
 
-def _line_handles(grid: Iterable[Axes]) -> list[Artist]:
-    """Return one line for each label that any panel has."""
+def _line_handles(grid: Iterable[Axes], called: Sequence[str]) -> list[Artist]:
+    """Return one line for each label that any panel has, strategy and baseline by what they are called."""
     by_label = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    for role, name in zip(figures.ROLES, called, strict=False):
+        if role in by_label:
+            by_label[role].set_label(name)
     return list(by_label.values())
 
 
-def _breakdown_handles(document: Document) -> list[Artist]:
+def _breakdown_handles(called: Sequence[str], drawing: Drawing) -> list[Artist]:
     """Return the parts, top of the stack first, then how the two strategies' bars differ."""
     handles: list[Artist] = [Patch(color=colour, label=label) for label, colour in reversed(figures.PARTS.values())]
-    point = document.points[0]
-    if point.baseline is not None:
+    if len(called) > 1:
+        first, second = ("upper", "lower") if drawing.rows else ("left", "right")
         bar: dict[str, Any] = {"facecolor": "#aaaaaa", "edgecolor": "white", "linewidth": 0}
-        handles.append(Patch(label=f"left: {point.strategy}", **bar))
-        handles.append(Patch(label=f"right: {point.baseline.strategy}", hatch=figures.BASELINE_HATCH, **bar))
+        handles.append(Patch(label=f"{first}: {called[0]}", **bar))
+        handles.append(Patch(label=f"{second}: {called[1]}", hatch=figures.BASELINE_HATCH, **bar))
     return handles
 
 
@@ -222,7 +294,7 @@ def _image(figure: Figure, file_format: Format) -> bytes:
     return buffer.getvalue()
 
 
-DRAWINGS = {
+NETWORK_DRAWINGS = {
     "speedup_over_nodes": Drawing(
         "Speedup of {strategy} over {baseline}, by nodes",
         figures.speedup_over_nodes,
@@ -245,7 +317,10 @@ DRAWINGS = {
         split=_slowest_and_fastest_network,
     ),
     "breakdown": Drawing(
-        "Where the time of one iteration goes, on the slowest rank", figures.breakdown, split=_largest_cluster
+        "Where the time of one iteration goes, on the slowest rank",
+        figures.breakdown,
+        bars=True,
+        split=_largest_cluster,
     ),
     "heat_map": Drawing(
         "Speedup of {strategy} over {baseline}; the line parts faster from slower",

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any
 
-from simnet.report.document import Document, Point, to_document
-from simnet.report.text import bandwidth_text, nodes_text, speedup_text, throughput_text, value_text
+from simnet.report.document import Document, Point, names, same_times, to_document
+from simnet.report.notes import notes_lines
+from simnet.report.text import bandwidth_text, gpus_text, hanging, nodes_text, speedup_text, throughput_text, value_text
 from simnet.units import format_seconds
 
 MAX_COLUMNS = 11
@@ -26,7 +27,10 @@ def sweep_table(document: dict[str, Any]) -> str:
     doc = to_document(document)
     heading = [doc.question, ""] if doc.question else []
     blocks = _matrix_blocks(doc) if _fits_matrices(doc) else _list_block(doc)
-    return "\n".join(line.rstrip() for line in [*heading, *blocks, *_headlines(doc)]).strip("\n")
+    notes = [line for key in doc.varied for line in _without_effect(doc, key)]
+    notes += notes_lines([point.notes for point in doc.points])
+    lines = [*heading, *blocks, *_headlines(doc), *([""] if notes else []), *notes]
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
 
 
 def matrix(points: list[Point]) -> Matrix:
@@ -51,17 +55,13 @@ def _matrix_blocks(doc: Document) -> Iterator[str]:
         cells = matrix(points)
         rates = sorted({rate for rate, _ in cells})
         nodes = sorted({num_nodes for _, num_nodes in cells})
-        ranks = "/".join(str(count) for count in sorted({point.ranks_per_node for point in points}))
-        yield f"{label}: speedup of {_pair(points[0])}, by NIC bandwidth and nodes of {ranks} GPUs"
+        gpus = gpus_text(*(point.ranks_per_node for point in points))
+        yield f"{label}: speedup of {' over '.join(names(points))}, by NIC bandwidth and nodes of {gpus}"
         yield f"{'nodes':>14}" + "".join(f"{num_nodes:>7}" for num_nodes in nodes)
         for rate in rates:
             shown = (cells[rate, num_nodes].speedup if (rate, num_nodes) in cells else None for num_nodes in nodes)
             yield f"{bandwidth_text(rate):>14}" + "".join(f"{speedup_text(speedup):>7}" for speedup in shown)
         yield ""
-
-
-def _pair(point: Point) -> str:
-    return f"{point.strategy} over {point.baseline.strategy}" if point.baseline else point.strategy
 
 
 def _list_block(doc: Document) -> Iterator[str]:
@@ -75,6 +75,30 @@ def _list_block(doc: Document) -> Iterator[str]:
     for row in rows:
         yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
     yield ""
+
+
+def _without_effect(doc: Document, key: str) -> list[str]:
+    """Return a note if the time of an iteration is the same at all values of a key."""
+    rows: dict[str, list[Point]] = defaultdict(list)
+    for point in doc.points:
+        rows[repr({other: value for other, value in point.set.items() if other != key})].append(point)
+    if any(not same_times(point, row[0]) for row in rows.values() for point in row):
+        return []
+    others = [
+        text
+        for text, metric in (("samples/s", _samples_per_s), ("the end-to-end time", _total_s))
+        if any(metric(point) != metric(row[0]) for row in rows.values() for point in row)
+    ]
+    but = f" but {' and '.join(others)}" if others else ""
+    return hanging("note: ", f"{key} changes nothing{but}: all its values give the same iteration times here")
+
+
+def _samples_per_s(point: Point) -> float:
+    return point.samples_per_s
+
+
+def _total_s(point: Point) -> float | None:
+    return point.total_s
 
 
 def _headlines(doc: Document) -> Iterator[str]:

@@ -3,14 +3,14 @@
 import textwrap
 from collections.abc import Callable, Iterator
 
+from simnet.report.metrics import INLINE
 from simnet.report.sweep_table import sweep_table
-from simnet.report.text import nodes_text, speedup_text, throughput_text
-from simnet.spec import BYTES_PER_ELEMENT, Cluster, RunResult, Scenario, StrategyResult, Workload
+from simnet.report.text import WIDTH, count_text, hanging, nodes_text, speedup_text, throughput_text
+from simnet.spec import BYTES_PER_ELEMENT, Cluster, Part, RunResult, Scenario, StrategyResult, Workload
 from simnet.units import format_bytes, format_seconds
 
 __all__ = ["result_table", "sweep_table"]
 
-WIDTH = 100
 LABEL_WIDTH = 28
 PARTS = {
     "forward_s": "forward",
@@ -33,7 +33,7 @@ def result_table(run_result: RunResult) -> str:
         *_comparison(results, run_result.scenario.run.steps),
         "",
         *_verdict(run_result),
-        *(line for note in run_result.notes for line in _hanging("note: ", note)),
+        *(line for note in run_result.notes for line in hanging("note: ", note)),
     ]
     return "\n".join(line.rstrip() for line in lines).strip("\n")
 
@@ -42,42 +42,45 @@ def _paragraph(text: str) -> list[str]:
     return [*textwrap.wrap(text, WIDTH), ""] if text else []
 
 
-def _hanging(label: str, text: str) -> list[str]:
-    """Wrap text under a label, its further lines indented to where the text begins."""
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False
-    ) or [label]
-
-
 def _parts(run_result: RunResult) -> Iterator[str]:
     """Yield one line for each part, with the kind of its numbers in brackets."""
     scenario = run_result.scenario
-    simulated = f"{run_result.world_size} ranks, {run_result.result.fidelity} executor"
+    simulated = f"{count_text(run_result.world_size, 'rank')}, {run_result.result.fidelity} executor"
     if run_result.version:
         simulated += f", simnet {run_result.version}"
     described = {
-        "cluster": _cluster(scenario.cluster),
+        "cluster": _cluster(scenario),
         "workload": _workload(scenario),
-        "calibration": f"{scenario.calibration.name} ({scenario.calibration.kind})",
+        "calibration": f"{_name(scenario.calibration, scenario)} ({scenario.calibration.kind})",
         "simulated": simulated,
     }
     for label, text in described.items():
-        yield from _hanging(f"{label:<13}", text)
+        yield from hanging(f"{label:<13}", text)
 
 
-def _cluster(cluster: Cluster) -> str:
+def _name(part: Part, scenario: Scenario) -> str:
+    """Return the name of a part; one that was written in the scenario's own file goes by the scenario's name."""
+    return scenario.name if part.name == INLINE else part.name
+
+
+def _cluster(scenario: Scenario) -> str:
+    cluster = scenario.cluster
     nics = "" if cluster.nics_per_node == 1 else f"{cluster.nics_per_node} x "
-    nodes = f"{nodes_text(cluster.num_nodes)} x {cluster.ranks_per_node} {cluster.gpu or 'GPUs'}"
+    nodes = f"{nodes_text(cluster.num_nodes)} x {_gpus(cluster)}"
     nic, inside = cluster.inter_node.bytes_per_s.text(), cluster.intra_node.bytes_per_s.text()
-    return f"{cluster.name}: {nodes}, NIC {nics}{nic}, in the node {inside} (nominal rates)"
+    return f"{_name(cluster, scenario)}: {nodes}, NIC {nics}{nic}, in the node {inside} (nominal rates)"
+
+
+def _gpus(cluster: Cluster) -> str:
+    return f"{cluster.ranks_per_node} {cluster.gpu}" if cluster.gpu else count_text(cluster.ranks_per_node, "GPU")
 
 
 def _workload(scenario: Scenario) -> str:
     workload = scenario.workload
     num_bytes = _gradient_bytes(workload)
     gradients = f"gradients {format_bytes(num_bytes)}, " if num_bytes else ""
-    samples = "1 sample" if workload.batch_per_rank == 1 else f"{workload.batch_per_rank} samples"
-    return f"{workload.name}: {gradients}{samples} per rank (compute times {_compute_kind(scenario)})"
+    samples = count_text(workload.batch_per_rank, "sample")
+    return f"{_name(workload, scenario)}: {gradients}{samples} per rank (compute times {_compute_kind(scenario)})"
 
 
 def _gradient_bytes(workload: Workload) -> float | None:

@@ -1,5 +1,9 @@
 """Write the numbers of a result for people."""
 
+import textwrap
+
+WIDTH = 100
+
 
 def throughput_text(samples_per_s: float) -> str:
     """Return a throughput: "13,760 samples/s"."""
@@ -12,6 +16,28 @@ def bandwidth_text(gbit_per_s: float) -> str:
     return f"{gbit_per_s:g} Gbit/s"
 
 
+def count_text(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 rank", "8 ranks"."""
+    return f"{count} {noun if count == 1 else f'{noun}s'}"
+
+
+def gpus_text(*counts: int) -> str:
+    """Return different counts of GPUs: "8 GPUs", "4/8 GPUs"."""
+    return f"{'/'.join(map(str, sorted(set(counts))))} {'GPU' if set(counts) == {1} else 'GPUs'}"
+
+
+def key_text(key: str) -> str:
+    """Return a dotted key as the axis of a figure calls it: "batch per rank"."""
+    return key.rpartition(".")[2].replace("_", " ")
+
+
+def hanging(label: str, text: str) -> list[str]:
+    """Wrap text under a label, its further lines indented to where the text begins."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False
+    ) or [label]
+
+
 def nodes_text(*counts: int) -> str:
     """Return counts of nodes: "1 node", or "1, 2 and 4 nodes"."""
     *others, last = (str(count) for count in counts)
@@ -20,13 +46,13 @@ def nodes_text(*counts: int) -> str:
 
 
 def value_text(value: object) -> str:
-    """Return a swept value: "8", "all_reduce, algorithm hierarchical", "node 1, nic_slowdown 2.0", "none"."""
+    """Return a swept value: "8", "true", "all_reduce, algorithm hierarchical", "node 1, nic_slowdown 2.0", "none"."""
     if isinstance(value, dict):
         own = [str(value["kind"])] if "kind" in value else []
         return ", ".join([*own, *(f"{key} {value_text(v)}" for key, v in value.items() if key != "kind")])
     if isinstance(value, list):
         return "; ".join(value_text(item) for item in value) or "none"
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def speedup_text(speedup: float | None) -> str:

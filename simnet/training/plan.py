@@ -6,16 +6,23 @@ from simnet.cluster.topology import Topology
 from simnet.collectives import loads
 from simnet.spec import AllReduce, AnyStrategy, BinSGDM, Scenario
 from simnet.training import all_reduce, binsgdm, one_bit_adam
-from simnet.training.stages import Collective, Exchange
+from simnet.training.stages import Collective, Exchange, Kernel
 from simnet.workload import buckets as bucketing
 from simnet.workload import codec
 from simnet.workload.buckets import Bucket, StartUp
 from simnet.workload.model import Step
 
+UPDATES = frozenset({"binsgdm_apply", "adam_update"})
+"""Kernels that update the parameters, in place of the dense optimizer."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that an iteration needs to run; `optimizer_s` is 0 where the exchange updates the parameters itself."""
+    """All that an iteration needs to run.
+
+    `optimizer_s` is 0 where the exchange updates the parameters itself, in a kernel that has a time. `free_kernels` are
+    those of the exchange that have none.
+    """
 
     step: Step
     buckets: tuple[Bucket, ...]
@@ -23,6 +30,7 @@ class Plan:
     overlap: bool
     grad_accumulation: int
     optimizer_s: float
+    free_kernels: tuple[str, ...]
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
@@ -47,14 +55,18 @@ class Plan:
 def make(strategy: AnyStrategy, scenario: Scenario, step: Step, topology: Topology) -> Plan:
     """Return what an iteration of `strategy` (the scenario's own, its baseline, or another) does."""
     buckets = bucketing.build(strategy, step, _start_up(strategy, step, topology))
-    updates_itself = not isinstance(strategy, AllReduce) and codec.knows_kernels(scenario.calibration)
+    exchanges = tuple(exchange(strategy, b.num_elements, step.bytes_per_element, topology) for b in buckets)
+    kernels = {stage.name for found in exchanges for stage in found.stages if isinstance(stage, Kernel)}
+    free = tuple(sorted(name for name in kernels if not codec.knows(scenario.calibration, name)))
+    updates_itself = bool(kernels & UPDATES) and not UPDATES.intersection(free)
     return Plan(
         step=step,
         buckets=buckets,
-        exchanges=tuple(exchange(strategy, b.num_elements, step.bytes_per_element, topology) for b in buckets),
+        exchanges=exchanges,
         overlap=strategy.overlap,
         grad_accumulation=scenario.run.grad_accumulation,
         optimizer_s=0.0 if updates_itself else step.optimizer_s,
+        free_kernels=free,
     )
 
 

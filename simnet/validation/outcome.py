@@ -82,6 +82,8 @@ class Outcome:
         bound: what the set must stay within from now on; the target itself where that is met.
         about: set-up and what was fitted, for a reader.
         misses: what misses, and why.
+        caveat: what a reader of the bare verdict must know, a phrase; empty if nothing.
+        speedups: how well the set predicts a speedup, a phrase; empty if it predicts none.
     """
 
     name: str
@@ -95,6 +97,8 @@ class Outcome:
     misses: str
     alternatives: tuple[Alternative, ...] = ()
     curves: tuple[Curve, ...] = field(default=())
+    caveat: str = ""
+    speedups: str = ""
 
     @property
     def calibration_rows(self) -> tuple[Row, ...]:

@@ -3,6 +3,9 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from simnet.validation import coverage
+from simnet.validation.coverage import Coverage
+from simnet.validation.measurements import Row
 from simnet.validation.outcome import Outcome, mean_error, worst_error
 from simnet.validation.text import (
     error_text,
@@ -18,8 +21,9 @@ from simnet.validation.text import (
 WIDTH = 120
 INTRODUCTION = """\
 How far the simulator's predictions are from published measurements. Every set is calibrated on some rows of a \
-publication and predicts others; no row is in both, and a test holds that. Values are fitted by running the \
-simulator, each time this page is made, and the shipped calibrations hold the same values.
+publication and predicts others; no row of a set is in both, and a test holds that (a published speedup that is the \
+quotient of two rows is marked where one of them was calibrated on). Values are fitted by running the simulator, each \
+time this page is made, and the shipped calibrations hold the same values.
 
 The form of each model was chosen by people who had seen all rows; only the *values* come from the calibration rows \
 alone. Where another form was tried, or would be natural, its error stands in the set's table of alternatives, so \
@@ -30,10 +34,18 @@ exits with 1 when a set is worse than its bound: its target where that is met, e
 a small margin. Rows stand in `scenarios/published/measurements.csv`, each with its source; "line" means the line \
 of that file. Errors are predicted / measured - 1; of times where a source prints throughput (an iteration's \
 samples / throughput)."""
+SPEEDUPS = """\
+**Speedups, which are what this tool is asked for, are predicted less well than most times**, since a speedup sets one \
+predicted time against another and their errors seldom cancel: {each}."""
 
 
-def page(outcomes: Sequence[Outcome]) -> str:
-    """Return the page; figures are expected beside it in `figures/`."""
+def page(outcomes: Sequence[Outcome], rows: tuple[Row, ...]) -> str:
+    """Return the page; figures are expected beside it in `figures/`.
+
+    Args:
+        outcomes: the sets, in order.
+        rows: all published rows, to tell which are used.
+    """
     blocks = [
         "# Validation against published measurements",
         *_wrapped(INTRODUCTION),
@@ -42,6 +54,9 @@ def page(outcomes: Sequence[Outcome]) -> str:
         _summary(outcomes),
     ]
     blocks += _missed(outcomes)
+    blocks += _caveats(outcomes)
+    blocks += _speedups(outcomes)
+    blocks += _wrapped(_coverage_text(coverage.of(outcomes, rows)))
     for outcome in outcomes:
         blocks += _set(outcome)
     return "\n\n".join(blocks) + "\n"
@@ -54,15 +69,23 @@ def figure_name(outcome: Outcome) -> str:
 
 def _summary(outcomes: Sequence[Outcome]) -> str:
     header = ("set", "rows calibrated", "rows predicted", "mean error", "worst error", "target", "result")
-    return _table(header, [_summary_row(outcome) for outcome in outcomes])
+    notes = _notes(outcomes)
+    return _table(header, [_summary_row(outcome, notes.get(outcome.name)) for outcome in outcomes])
 
 
-def _summary_row(outcome: Outcome) -> tuple[str, ...]:
+def _notes(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """Return the number of the note of every set whose bare verdict would mislead."""
+    noted = (outcome.name for outcome in outcomes if outcome.caveat)
+    return {name: number for number, name in enumerate(noted, start=1)}
+
+
+def _summary_row(outcome: Outcome, note: int | None) -> tuple[str, ...]:
     anchor = f"[{outcome.title}](#{_slug(outcome.title)})"
     counts = str(len(outcome.calibration_rows)), str(len(outcome.predictions))
     target = limit_text(outcome.target, band=is_band(outcome))
-    status = "**MISSED**" if outcome.status == "MISSED" else outcome.status
-    return anchor, *counts, *error_texts(outcome, outcome.mean, outcome.worst), target, status
+    verdict = "**MISSED**" if outcome.status == "MISSED" else outcome.status
+    result = f"{verdict}, but see note {note}" if note else verdict
+    return anchor, *counts, *error_texts(outcome, outcome.mean, outcome.worst), target, result
 
 
 def _missed(outcomes: Sequence[Outcome]) -> list[str]:
@@ -73,6 +96,40 @@ def _missed(outcomes: Sequence[Outcome]) -> list[str]:
         f"*{o.title}* by up to {percent(o.worst)} (held to {limit_text(o.bound, band=False)})" for o in missed
     )
     return _wrapped(f"Missed: {each}. The reason stands in the set's section.")
+
+
+def _caveats(outcomes: Sequence[Outcome]) -> list[str]:
+    notes = _notes(outcomes)
+    each = [
+        textwrap.fill(
+            f"{notes[o.name]}. *{o.title}*: {o.caveat}.",
+            WIDTH,
+            subsequent_indent="   ",
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+        for o in outcomes
+        if o.caveat
+    ]
+    return ["What a verdict alone would hide:", "\n".join(each)] if each else []
+
+
+def _speedups(outcomes: Sequence[Outcome]) -> list[str]:
+    each = [outcome.speedups for outcome in outcomes if outcome.speedups]
+    return _wrapped(SPEEDUPS.format(each="; ".join(each))) if each else []
+
+
+def _coverage_text(found: Coverage) -> str:
+    both = len(found.calibrated & found.predicted)
+    count = f"{found.used} of the {len(found.rows)}" if found.unused else f"All {len(found.rows)}"
+    text = (
+        f"{count} rows of `measurements.csv` are used by some set: {len(found.calibrated)} are "
+        f"calibrated on and {len(found.predicted)} predicted, {both} of them calibrated on in one set and "
+        "predicted, or part of a predicted quotient, in another."
+    )
+    if found.unused:
+        return f"{text} No set uses {rows_text(found.unused)}: nothing in the model tells them."
+    return text
 
 
 def _set(outcome: Outcome) -> Iterator[str]:

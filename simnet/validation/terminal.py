@@ -37,6 +37,11 @@ def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
         target = limit_text(outcome.target, band=is_band(outcome))
         counts = f"{len(outcome.calibration_rows):>11}{len(outcome.predictions):>11}"
         yield f"{outcome.name:<16}{counts}{mean:>9}{worst:>9}   {target:<25}  {result_text(outcome)}"
+    speedups = [outcome.speedups for outcome in outcomes if outcome.speedups]
+    if speedups:
+        yield ""
+        yield "speedups:"
+        yield from (f"  {each}" for each in speedups)
 
 
 def result_text(outcome: Outcome) -> str:
@@ -82,6 +87,8 @@ def _object(outcome: Outcome) -> dict[str, object]:
             for prediction in outcome.predictions
         ],
         "misses": outcome.misses,
+        "caveat": outcome.caveat,
+        "speedups": outcome.speedups,
     }
 
 

@@ -26,9 +26,13 @@ OPTIMIZER_BYTES: dict[str, float] = {
 }
 
 
-def knows_kernels(calibration: Calibration) -> bool:
-    """Tell whether the calibration gives kernels a time; if not they are free, and the result says so."""
-    return calibration.memory_bytes_per_s is not None or bool(calibration.kernels)
+STREAMING = frozenset({"cast"})
+"""Kernels that only stream memory, to which `codec_efficiency` does not apply."""
+
+
+def knows(calibration: Calibration, name: str) -> bool:
+    """Tell whether the calibration gives a kernel a time; if not it is free, and the result says so."""
+    return calibration.memory_bytes_per_s is not None or name in calibration.kernels
 
 
 def kernel_s(calibration: Calibration, name: str, num_elements: float) -> float:
@@ -38,7 +42,8 @@ def kernel_s(calibration: Calibration, name: str, num_elements: float) -> float:
         return float(timed.launch_s) + float(timed.s_per_element) * num_elements
     if calibration.memory_bytes_per_s is None or num_elements <= 0:
         return 0.0
-    bytes_per_s = calibration.memory_bytes_per_s * calibration.codec_efficiency
+    efficiency = 1.0 if name in STREAMING else calibration.codec_efficiency
+    bytes_per_s = calibration.memory_bytes_per_s * efficiency
     return float(calibration.kernel_launch_s) + BYTES_MOVED[name] * num_elements / bytes_per_s
 
 

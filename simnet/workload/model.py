@@ -178,7 +178,10 @@ def _step_time(rows: tuple[ComputeTime, ...], batch: int) -> tuple[float, str]:
     for (low, at_low), (high, at_high) in pairwise(times):
         if low <= batch <= high:
             step_s = at_low + (at_high - at_low) * (batch - low) / (high - low)
-            return step_s, f"compute time at batch {batch} {'' if batch in (low, high) else 'interpolated '}from {how}"
+            between = "" if batch in (low, high) else "interpolated "
+            return step_s, f"compute time at batch {batch} {between}from {how}"
     edge, at_edge = times[0] if batch < times[0][0] else times[-1]
     scaled = "" if batch == edge else f" scaled from batch {edge}"
+    if batch < edge:
+        scaled += " (too short for a small batch, which makes communication weigh more and the speedup larger)"
     return at_edge * batch / edge, f"compute time at batch {batch}{scaled} from {how}"

@@ -1,7 +1,8 @@
 """Published measurements: the errors reached, against the targets that were set, and how the calibrations came about.
 
-Every number here has its source in scenarios/published/README.md. The targets are those set before the models were
-built; a missed one is listed as missed, with the bound that it must not get worse than.
+Every number here has its source in scenarios/published/README.md. The targets stand below and in the sets, and both
+must agree, so that neither is loosened alone; what a target was before is in the history of this file. A missed one is
+listed as missed, with the bound that it must not get worse than. A set without a target has such a bound too.
 """
 
 from functools import cache
@@ -12,9 +13,13 @@ import msgspec
 import pytest
 
 from simnet import library
-from simnet.spec import Calibration
-from simnet.validation import measurements, page, parts, sets
+from simnet import scenario as scenarios
+from simnet.simulate import simulate
+from simnet.spec import Calibration, OneBitAdam, Scenario, Workload
+from simnet.units import Duration
+from simnet.validation import coverage, measurements, page, parts, sets
 from simnet.validation.outcome import Limit, Outcome
+from simnet.validation.sets import one_bit_adam, one_bit_fig5a
 
 ROOT = Path(__file__).parents[2]
 TARGETS = {
@@ -25,7 +30,16 @@ TARGETS = {
     "end_to_end": Limit(worst=0.10),
 }
 MISSED = {"end_to_end": Limit(mean=0.19, worst=0.37)}
-NO_TARGET = ("one_bit_fig9", "pytorch_ddp", "nccl_tests")
+NO_TARGET = {
+    "one_bit_dense": Limit(mean=0.18, worst=0.39),
+    "one_bit_speedup": Limit(mean=0.20, worst=0.39),
+    "one_bit_fig9": Limit(mean=0.16, worst=0.30),
+    "one_bit_compute": Limit(mean=0.35, worst=0.97),
+    "hkbu_one_node": Limit(mean=0.08, worst=0.19),
+    "pytorch_ddp": Limit(mean=0.03, worst=0.05),
+    "nccl_tests": Limit(mean=0.06, worst=0.12),
+}
+ANY_CLUSTER = {"cluster": "a100_8x8_10gbit", "strategy": "all_reduce"}
 FITTED = ("hkbu_10gbe", "hkbu_100gb_ib", "one_bit_adam_ethernet", "one_bit_adam_infiniband")
 
 
@@ -46,6 +60,7 @@ def test_a_set_with_a_target_meets_it_or_is_listed_as_missed(name: str) -> None:
 @pytest.mark.parametrize("name", NO_TARGET)
 def test_a_set_without_a_target_stays_within_its_bound(name: str) -> None:
     assert outcome(name).status == "no target"
+    assert outcome(name).bound == NO_TARGET[name]
     assert outcome(name).holds
 
 
@@ -60,6 +75,76 @@ def test_the_one_bit_side_of_the_end_to_end_time_is_within_its_target() -> None:
     adam, one_bit = outcome("end_to_end").predictions
     assert one_bit.error == pytest.approx(0, abs=0.10)
     assert adam.error == pytest.approx(-0.354, abs=0.01)
+
+
+def test_every_dense_point_of_the_figure_is_predicted_and_every_speedup_is_the_quotient_of_two_rows() -> None:
+    dense, speedup = outcome("one_bit_dense"), outcome("one_bit_speedup")
+    assert [p.row.gpus for p in dense.predictions] == [4, 8, 16, 32, 64, 128, 256, 8, 16, 32, 64, 128]
+    by_key = {row.key: row for row in measurements.load().rows}
+    for prediction in speedup.predictions:
+        adam, one_bit = (by_key[f"measurements.csv:{line}"] for line in prediction.row.key[17:].split(", "))
+        assert (adam.method, one_bit.method) == ("Adam", "1-bit Adam")
+        assert (adam.network, adam.gpus) == (one_bit.network, one_bit.gpus)
+        assert prediction.measured == one_bit.value / adam.value
+
+
+def test_a_speedup_is_the_predicted_dense_time_over_the_predicted_compressed_time() -> None:
+    dense, one_bit, speedup = (
+        next(p.predicted for p in outcome(name).predictions if (p.series, p.row.gpus) == ("Ethernet", 64))
+        for name in ("one_bit_dense", "one_bit_fig5a", "one_bit_speedup")
+    )
+    assert speedup == pytest.approx(dense / one_bit, rel=1e-9)
+
+
+def test_the_speedups_that_lean_on_a_calibrated_point_are_marked() -> None:
+    calibrated = {row.key for row in outcome("one_bit_fig5a").calibration_rows}
+    for prediction in outcome("one_bit_speedup").predictions:
+        one_bit = f"measurements.csv:{prediction.row.key.split(', ')[1]}"
+        assert prediction.label.endswith("*") == (one_bit in calibrated)
+
+
+def test_speedups_on_ethernet_are_known_to_come_out_too_small() -> None:
+    """Table 1 and Fig 5a of the paper disagree, so a calibration on one of them cannot meet the other."""
+    errors = [p.error for p in outcome("one_bit_speedup").predictions if p.series == "Ethernet" and p.row.gpus >= 16]
+    assert len(errors) == 5
+    assert all(-0.39 < error < -0.20 for error in errors)
+
+
+def test_every_published_row_is_used_by_some_set() -> None:
+    found = coverage.of([outcome(name) for name in sets.NAMES], measurements.load().rows)
+    assert found.unused == ()
+    assert found.used == len(measurements.load().rows)
+
+
+def test_the_sets_that_predict_speedups_say_how_well() -> None:
+    told = {name: outcome(name).speedups for name in sets.NAMES if outcome(name).speedups}
+    assert list(told) == ["end_to_end", "binsgdm_band", "one_bit_speedup", "one_bit_fig9"]
+    adam, one_bit = outcome("end_to_end").predictions
+    assert f"{adam.predicted / one_bit.predicted:.2f}x predicted for 3.38x published" in told["end_to_end"]
+    assert "only a band" in told["binsgdm_band"]
+
+
+@pytest.mark.parametrize("name", ["hkbu_overlap", "one_bit_table1", "one_bit_fig5a", "end_to_end", "binsgdm_band"])
+def test_a_verdict_that_luck_or_width_helped_carries_a_note(name: str) -> None:
+    assert outcome(name).caveat
+
+
+def test_the_headline_of_bert_base_names_the_task_that_is_simulated() -> None:
+    resnet, bert = outcome("binsgdm_band").predictions
+    assert resnet.label.startswith("ResNet-50 at 224x224")
+    assert bert.label.startswith("BERT-Base on SQuAD, sequence 384")
+
+
+def test_the_bandwidth_above_what_iperf_gave_is_commented_on_where_it_is_fitted() -> None:
+    found = outcome("one_bit_table1")
+    efficiency = next(p.value for p in found.parameters if p.part == "one_bit_adam_ethernet")
+    assert 40 * efficiency > 4.1
+    assert f"{40 * efficiency:.2f} Gbit/s of payload fitted on Ethernet exceed the 4.1 Gbit/s" in found.misses
+
+
+def test_compute_times_of_hkbu_are_shown_with_their_batch() -> None:
+    keys = [p.key for p in outcome("hkbu_bsp").parameters if p.part == "workload"]
+    assert [key.rpartition(", ")[2] for key in keys] == ["batch 64", "batch 8", "batch 64"]
 
 
 def test_the_headlines_are_inside_the_band_and_the_batch_that_meets_each_is_named() -> None:
@@ -111,10 +196,41 @@ def test_a_shipped_calibration_has_no_fitted_value_but_those_of_the_fit(part: st
     given = msgspec.to_builtins(parts.calibration(part), enc_hook=float)
     for key in ("collective_launch", "message_cost", "poll_cost", "backward_slowdown", "all_to_all_efficiency"):
         assert key in fitted or given[key] == neutral[key]
-    assert {f"kernels.{name}" for name in given["kernels"]} <= fitted
+    timed = {name for name, kernel in given["kernels"].items() if kernel["time_per_element"] or kernel["launch"]}
+    assert {f"kernels.{name}" for name in timed} <= fitted
+    assert set(given["kernels"]) - timed == (set(one_bit_fig5a.COUNTED_IN_COMPRESS) if timed else set())
 
 
-@pytest.mark.parametrize("name", ["hkbu_bsp", "hkbu_overlap", "one_bit_table1", "one_bit_fig5a"])
+@pytest.mark.parametrize("network", one_bit_adam.NETWORKS, ids=lambda network: network.label)
+def test_a_fitted_codec_times_every_kernel_of_one_bit_adam_and_so_does_the_shipped_one(
+    network: one_bit_adam.Network,
+) -> None:
+    fitted, shipped = one_bit_fig5a.fit(measurements.load(), network), parts.calibration(network.part)
+    assert fitted.kernels.keys() == shipped.kernels.keys()
+    scenario = Scenario(
+        cluster=parts.cluster(network.part),
+        workload=Workload(num_elements=1000, forward_s=Duration(1e-3), backward_s=Duration(1e-3)),
+        calibration=shipped,
+        strategy=OneBitAdam(),
+    )
+    assert not any("kernel" in note for note in simulate(scenario).notes)
+
+
+@pytest.mark.parametrize("part", FITTED)
+def test_a_shipped_calibration_names_the_rate_and_the_gpu_that_it_was_measured_on(part: str) -> None:
+    cluster, calibration = parts.cluster(part), parts.calibration(part)
+    assert calibration.inter_node.measured_on == cluster.inter_node.bytes_per_s
+    assert calibration.intra_node.measured_on in (None, cluster.intra_node.bytes_per_s)
+    assert calibration.gpu == cluster.gpu
+    assert cluster.gpu or "give forward and backward" in cluster.title
+
+
+def test_the_gpu_of_a_published_cluster_is_one_that_workloads_know() -> None:
+    known = {row.gpu for row in scenarios.build({"workload": "bert_large", **ANY_CLUSTER}).workload.compute}
+    assert {parts.cluster(part).gpu for part in FITTED} <= known | {""}
+
+
+@pytest.mark.parametrize("name", ["hkbu_bsp", "hkbu_overlap", "one_bit_table1", "one_bit_fig5a", "one_bit_speedup"])
 def test_a_fit_never_reads_the_values_that_are_shipped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [prediction.predicted for prediction in outcome(name).predictions]
     read = library.read
@@ -134,7 +250,7 @@ def test_a_fit_never_reads_the_values_that_are_shipped(name: str, monkeypatch: p
 
 
 def test_the_committed_page_is_what_the_command_writes() -> None:
-    made = page.page([outcome(name) for name in sets.NAMES])
+    made = page.page([outcome(name) for name in sets.NAMES], measurements.load().rows)
     committed = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
     assert committed == made, "regenerate it: simnet validate --published -o docs"
 

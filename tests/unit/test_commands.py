@@ -121,8 +121,8 @@ class TestSimulate:
         cluster = json.loads(result.stdout)["scenario"]["cluster"]
         assert (cluster["num_nodes"], cluster["inter_node"]["bandwidth"]) == (4, "1 Gbit/s")
 
-    def test_a_file_is_written_in_new_folders(self, file: str, tmp_path: Path) -> None:
-        out = tmp_path / "new" / "folder" / "result.json"
+    def test_a_file_is_written(self, file: str, tmp_path: Path) -> None:
+        out = tmp_path / "result.json"
         result = run("simulate", file, "--format", "json", "-o", str(out))
         assert result.stdout == ""
         assert json.loads(out.read_text())["world_size"] == 16
@@ -142,14 +142,16 @@ class TestSimulate:
         ("place", "message"),
         [
             ("", "is a directory; name a file"),
-            ("pod.toml/result", "cannot be written (Not a directory): choose another place"),
+            ("pod.toml/result", "cannot be written (Not a directory): choose another place with {option}"),
+            ("new/result", "no such directory; make it, or name another file with {option}"),
         ],
     )
     @pytest.mark.usefixtures("never_simulated")
     def test_an_unwritable_place_is_refused_before_simulating(
         self, file: str, tmp_path: Path, option: str, place: str, message: str
     ) -> None:
-        assert_refused(run("simulate", file, option, str(tmp_path / place)), message)
+        assert_refused(run("simulate", file, option, str(tmp_path / place)), message.format(option=option))
+        assert [path.name for path in tmp_path.iterdir()] == ["pod.toml"]
 
     def test_an_unknown_scenario_is_refused(self) -> None:
         assert_refused(run("simulate", "nonesuch"), "'nonesuch': unknown experiment.")
@@ -240,7 +242,22 @@ class TestCrossover:
         assert (
             "no crossing: binsgdm is faster than all_reduce at all 9 values tried from 1 Gbit/s to 2 G" in result.stdout
         )
-        assert len(result.stdout.splitlines()) == 12
+        assert result.stdout.splitlines()[11].lstrip().startswith("2 Gbit/s ")
+
+    def test_the_notes_of_the_results_stand_below(self, file: str) -> None:
+        ends = ["--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "2 Gbit/s"]
+        note = "calibration 'inline' is ideal (nominal rates, no other cost), not measured on this cluster"
+        assert run("crossover", file, *ends).stdout.endswith(f"\n\nnote: {note}\n")
+        assert json.loads(run("crossover", file, *ends, "--format", "json").stdout)["notes"] == [note]
+
+    def test_a_key_without_effect_is_refused(self, file: str) -> None:
+        ends = ["--over", "workload.batch_per_rank", "--from", "1", "--to", "100"]
+        assert_refused(run("crossover", file, *ends), "--over: workload.batch_per_rank: has no effect here: all 9 val")
+
+    @pytest.mark.usefixtures("never_simulated")
+    def test_a_missing_directory_is_refused_before_simulating(self, file: str, tmp_path: Path) -> None:
+        ends = ["--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "2 Gbit/s"]
+        assert_refused(run("crossover", file, *ends, "-o", str(tmp_path / "new" / "x")), "no such directory; make it")
 
     def test_a_strategy_against_itself_is_told_apart(self, file: str) -> None:
         same = ["--set", "strategy=all_reduce", "--set", "strategy.payload=fp16"]
@@ -363,6 +380,12 @@ class TestProcesses:
         assert (ran.returncode, ran.stdout) == (2, "")
         assert ran.stderr.startswith("simnet: 'nonesuch': unknown experiment.")
         assert ran.stderr.count("\n") == 1
+
+    def test_the_module_runs_like_the_command(self) -> None:
+        ran = subprocess.run(
+            [sys.executable, "-m", "simnet", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert ran.stdout == run("--version").stdout
 
     def test_a_closed_pipe_ends_quietly(self, file: str, tmp_path: Path) -> None:
         ran = run_in_shell(f"simnet show gradients/bert_base | head -n 1; simnet simulate {file} 2>&- | true", tmp_path)

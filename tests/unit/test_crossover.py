@@ -1,5 +1,6 @@
 """Where two strategies take the same time."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,14 +82,15 @@ def test_more_than_one_crossing_is_found(find: Callable[..., Crossover]) -> None
 
 
 def test_no_crossing_leaves_the_values_that_were_tried(find: Callable[..., Crossover]) -> None:
-    found = find(BANDWIDTH, "1 Gbit/s", "100 Gbit/s", lambda _: 0.5)
+    found = find(BANDWIDTH, "1 Gbit/s", "100 Gbit/s", lambda s: 0.5 + s.cluster.inter_node.bytes_per_s / 1e13)
     assert not found.crossings
     assert [found.trials[0].text, found.trials[-1].text] == ["1 Gbit/s", "100 Gbit/s"]
-    assert [trial.speedup for trial in found.trials] == [2.0] * 9
+    assert [trial.speedup for trial in found.trials] == pytest.approx([2.0] * 9, rel=0.01)
 
 
 def test_a_tie_counts_as_not_faster(find: Callable[..., Crossover]) -> None:
-    assert not find(BANDWIDTH, "1 Gbit/s", "100 Gbit/s", lambda _: 1.0).trials[0].is_faster
+    found = find("cluster.num_nodes", 1, 2, lambda s: float(s.cluster.num_nodes))
+    assert (found.trials[0].speedup, found.trials[0].is_faster) == (1.0, False)
 
 
 def test_a_range_from_zero_ends(find: Callable[..., Crossover]) -> None:
@@ -99,7 +101,7 @@ def test_a_range_from_zero_ends(find: Callable[..., Crossover]) -> None:
 
 
 def test_ends_that_are_near_stay_the_ends(find: Callable[..., Crossover]) -> None:
-    found = find(BANDWIDTH, "10.001 Gbit/s", "10.004 Gbit/s", lambda _: 0.5)
+    found = find(BANDWIDTH, "10.001 Gbit/s", "10.004 Gbit/s", lambda s: s.cluster.inter_node.bytes_per_s / 1e10)
     assert found.trials[0].value == 10.001e9 / 8
     assert sorted(trial.value for trial in found.trials) == [trial.value for trial in found.trials]
 
@@ -140,8 +142,37 @@ def test_a_missing_baseline_is_asked_for(tmp_path: Path) -> None:
 def test_keys_inside_lists_and_tables_are_reached(tmp_path: Path) -> None:
     data = pod(cluster__slow_nodes=[{"node": 0}], calibration={"kernels": {"pack": {"time_per_element": "1 ns"}}})
     experiment = load_experiment(str(write(tmp_path / "pod.toml", data)))
+    times = itertools.count(1)
     for key, start, end in (
         ("cluster.slow_nodes.0.nic_slowdown", 1.0, 2.0),
         ("calibration.kernels.pack.time_per_element", "1 ns", "2 ns"),
     ):
-        assert search(experiment, key=key, start=start, end=end, simulate=_taking(lambda _: 1.0)).trials
+        assert search(experiment, key=key, start=start, end=end, simulate=_taking(lambda _: 1 + next(times))).trials
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "start", "end", "reason"),
+    [
+        ({}, "workload.batch_per_rank", 1, 64, "forward and backward are given as times of one micro-batch"),
+        (
+            {"calibration": {"inter_node": {"latency": "9 us"}}},
+            "cluster.inter_node.latency",
+            "1 us",
+            "1 ms",
+            "calibration.inter_node.latency of 'inline' replaces it",
+        ),
+        ({"cluster__num_nodes": 1}, BANDWIDTH, "1 Gbit/s", "2 Gbit/s", "one node sends nothing over its NIC"),
+        ({"cluster__ranks_per_node": 1}, "cluster.intra_node.bandwidth", "1 GB/s", "2 GB/s", "nodes of one rank send"),
+        ({}, "run.steps", 1, 9, "steps count in the end-to-end time alone"),
+        ({}, "calibration.all_to_all_efficiency", 0.1, 0.2, "something else decides"),
+    ],
+)
+def test_a_key_without_effect_is_refused_with_a_reason(
+    tmp_path: Path, changes: dict[str, object], key: str, start: object, end: object, reason: str
+) -> None:
+    experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(**changes))))
+    simulated = _taking(lambda _: 0.5) if key == "calibration.all_to_all_efficiency" else simulate
+    with pytest.raises(SimnetError) as caught:
+        search(experiment, key=key, start=start, end=end, simulate=simulated)
+    assert str(caught.value).startswith(f"--over: {key}: has no effect here: all ")
+    assert f"give the same two times; {reason}" in str(caught.value)

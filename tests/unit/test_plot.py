@@ -2,20 +2,44 @@
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 
+from simnet import library, sweep
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
+from simnet.report import figures
+from simnet.report.document import to_document
 from simnet.report.plot import plot
+from simnet.scenario import load_experiment
 from tests.unit.report_samples import sweep_document
 
 ALL = ["speedup_over_nodes", "speedup_over_bandwidth", "throughput", "breakdown", "heat_map"]
 Document = dict[str, Any]
+
+
+STRATEGIES = [
+    {"kind": "all_reduce", "algorithm": "hierarchical", "payload": "bf16"},
+    {"kind": "binsgdm", "topology": "flat"},
+    {"kind": "binsgdm"},
+]
+
+
+def over(document: Document, key: str, values: list[Any], more: dict[str, list[Any]] | None = None) -> Document:
+    """Return a sweep over other keys than nodes and bandwidth: copies of the first point, ever slower."""
+    keys = {key: values, **(more or {})}
+    first = document["points"][0]
+    grid = enumerate(product(*keys.values()), start=1)
+    points = [
+        {**first, "set": dict(zip(keys, place, strict=True)), "iteration_s": n, "speedup": 1 / n} for n, place in grid
+    ]
+    return {**document, "points": points}
 
 
 def write(folder: Path, document: Document) -> Path:
@@ -91,6 +115,85 @@ def test_every_figure_tells_the_question_and_the_kind_of_its_calibration(small: 
         assert "BERT-Base" in told
 
 
+SWEPT = [name for name in library.names("experiments") if load_experiment(name).axes]
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_every_shipped_experiment_that_sweeps_can_be_plotted(name: str, tmp_path: Path) -> None:
+    experiment = load_experiment(name)
+    points = sweep.expand(experiment)
+    document = sweep.document(experiment, points, sweep.run(points))
+    drawn = names(plot(write(tmp_path, document), tmp_path))
+    assert "breakdown" in drawn
+    assert {"speedup", "speedup_over_nodes", "speedup_over_bandwidth"} & set(drawn)
+
+
+def test_a_sweep_over_numbers_gives_a_line_for_each_other_value(small: Document, tmp_path: Path) -> None:
+    document = over(small, "workload.batch_per_rank", [16, 4], {"strategy.overlap": [True, False]})
+    assert names(plot(write(tmp_path, document), tmp_path, "svg")) == ["speedup", "breakdown"]
+    told = texts(tmp_path / "speedup.svg")
+    assert [
+        label for label in ("batch per rank", "overlap true", "overlap false", "1.0: same") if label not in told
+    ] == []
+    assert "BERT-Base, 1 node at 10 Gbit/s" in told
+    assert "overlap false" in texts(tmp_path / "breakdown.svg")
+
+
+def test_a_sweep_over_quantities_is_drawn_in_their_order(small: Document) -> None:
+    points = to_document(over(small, "strategy.bucket_cap", ["25 MiB", "900 KiB", "1 GB"])).points
+    figure = Figure()
+    figures.speedup_over(figure.subplots(), points, key="strategy.bucket_cap", others=[])
+    (axes,) = figure.axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["900 KiB", "25 MiB", "1 GB"]
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([1 / 2, 1, 1 / 3])
+
+
+def test_a_sweep_over_tables_gives_a_bar_for_each_with_its_settings(small: Document, tmp_path: Path) -> None:
+    assert names(plot(write(tmp_path, over(small, "strategy", STRATEGIES)), tmp_path, "svg")) == [
+        "speedup",
+        "breakdown",
+    ]
+    for name in ("speedup", "breakdown"):
+        told = texts(tmp_path / f"{name}.svg")
+        assert "binsgdm, topology flat" in told
+        assert "hierarchical" in told
+    assert "upper: binsgdm" in texts(tmp_path / "breakdown.svg")
+
+
+def test_the_axis_that_panels_share_holds_the_lines_of_all(tmp_path: Path) -> None:
+    document = sweep_document(bandwidths=(10,), nodes=(2, 8))
+    figure = Figure()
+    grid = figure.subplots(1, 2, sharey=True)
+    for axes, factor in zip(grid, (0.1, 30), strict=True):
+        points = to_document({**document, "points": [p | {"speedup": factor} for p in document["points"][:2]]}).points
+        figures.speedup_over_nodes(axes, points)
+    lowest, highest = grid[0].get_ylim()
+    assert lowest < 0.1
+    assert highest > 30
+
+
+def test_a_strategy_too_short_beside_its_baseline_is_drawn_alone_too(small: Document, tmp_path: Path) -> None:
+    plot(write(tmp_path, small), tmp_path, "svg")
+    assert "8 nodes, without the baseline" in texts(tmp_path / "breakdown.svg")
+    alike = [
+        {**point, "breakdown": point["baseline"]["breakdown"], "iteration_s": point["baseline"]["iteration_s"]}
+        for point in small["points"]
+    ]
+    plot(write(tmp_path, {**small, "points": alike}), tmp_path, "svg")
+    assert "without the baseline" not in texts(tmp_path / "breakdown.svg")
+
+
+def test_two_settings_of_one_strategy_are_told_apart(small: Document, tmp_path: Path) -> None:
+    for point in small["points"]:
+        point["strategy"] = "all_reduce"
+        point["scenario"]["strategy"] = {"kind": "all_reduce", "algorithm": "tree"}
+        point["scenario"]["baseline"] = {"kind": "all_reduce", "algorithm": "ring"}
+    plot(write(tmp_path, small), tmp_path, "svg")
+    told = texts(tmp_path / "throughput.svg")
+    assert "all_reduce, algorithm tree" in told
+    assert "all_reduce, algorithm ring" in told
+
+
 @pytest.mark.parametrize(
     ("name", "labels"),
     [
@@ -145,8 +248,13 @@ def many_panels(document: Document) -> str:
         (lambda document: json.dumps({**document, "points": []}), "no point was simulated"),
         (lambda document: json.dumps({**document, "points": "x"}), "is damaged"),
         (without_cluster, "no cluster with nodes and an inter-node bandwidth"),
-        (lambda document: json.dumps({**document, "points": document["points"][:1]}), "at least two values"),
+        (lambda document: json.dumps({**document, "points": document["points"][:1]}), "1 point: figures need at least"),
         (many_panels, "13 panels: at most 12"),
+        (lambda document: json.dumps(over(document, "run.note", [f"{n}th" for n in range(41)])), "41 rows of bars: at"),
+        (
+            lambda document: json.dumps(over(document, "b.c", list("abcdefghijklm"), {"d": [1, 2]})),
+            "13 panels: at most",
+        ),
     ],
 )
 def test_results_that_cannot_be_drawn_are_told_in_one_sentence(

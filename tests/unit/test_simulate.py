@@ -12,6 +12,7 @@ from simnet.spec import (
     BinSGDM,
     Calibration,
     KernelTime,
+    LinkCalibration,
     OneBitAdam,
     Run,
     Scenario,
@@ -135,11 +136,35 @@ def test_one_bit_adam_counts_its_dense_stage_end_to_end():
 def test_without_kernel_times_the_compressed_update_takes_the_optimizers_time_and_says_so():
     bare = simulate(scenario(BinSGDM()))
     assert bare.result.breakdown.optimizer_s == pytest.approx(0.005)
-    assert any("no kernel times" in note for note in bare.notes)
+    assert any("no time for kernels binsgdm_apply, binsgdm_update, merge, quantize" in note for note in bare.notes)
     timed = simulate(scenario(BinSGDM(), calibration=COSTLY))
     assert timed.result.breakdown.optimizer_s == 0.0
     assert timed.result.breakdown.encode_s > 0
-    assert not any("no kernel times" in note for note in timed.notes)
+    assert not any("no time for kernels" in note for note in timed.notes)
+
+
+def test_kernels_of_another_strategy_do_not_make_this_ones_free_of_charge():
+    adam_only = Calibration(kernels={"adam_update": KernelTime(s_per_element=Duration(1e-10))})
+    result = simulate(scenario(BinSGDM(), calibration=adam_only))
+    assert result.result.breakdown.optimizer_s == pytest.approx(0.005)
+    assert any("no time for kernels binsgdm_apply" in note for note in result.notes)
+
+
+def test_a_calibration_of_another_gpu_or_link_is_noted():
+    elsewhere = Calibration(
+        kind="published", gpu="V100", inter_node=LinkCalibration(efficiency=0.9, measured_on=Bandwidth(5e9))
+    )
+    notes = simulate(scenario(calibration=elsewhere, cluster=cluster(2, 2, gpu="A100"))).notes
+    assert any("are those of V100, the cluster has A100" in note for note in notes)
+    assert any("inter_node links was measured on 40 Gbit/s, not on the cluster's 10 Gbit/s" in note for note in notes)
+    matching = Calibration(gpu="A100", inter_node=LinkCalibration(measured_on=Bandwidth(1.25e9)))
+    assert not any("measured on 1" in n for n in simulate(scenario(calibration=matching)).notes)
+
+
+def test_casts_stream_memory_whatever_the_codec_does():
+    cast = AllReduce(payload="bf16", bucketing="fused", overlap=False)
+    slow = Calibration(memory_bytes_per_s=Bandwidth(1e12), codec_efficiency=0.1)
+    assert simulate(scenario(cast, calibration=slow)).result.breakdown.encode_s == pytest.approx(6 * D / 1e12)
 
 
 def test_a_measured_kernel_time_replaces_the_estimate():

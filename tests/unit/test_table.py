@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from simnet.errors import SimnetError
-from simnet.report.table import WIDTH, result_table, sweep_table
+from simnet.report.notes import notes_lines
+from simnet.report.table import result_table, sweep_table
+from simnet.report.text import WIDTH
 from simnet.spec import RunResult
 from tests.unit.report_samples import run_result, sweep_document
 
@@ -123,9 +125,111 @@ def test_points_without_a_matrix_are_listed_one_a_line() -> None:
 
 
 def test_the_columns_of_a_list_end_at_the_same_place() -> None:
-    lines = sweep_table(sweep_document(baseline=False)).splitlines()[2:]
-    assert len(lines) == 71
+    lines = sweep_table(sweep_document(baseline=False)).splitlines()[2:73]
     assert all(len(one) == len(other) for one, other in pairwise(lines))
+
+
+def test_the_notes_of_all_points_stand_below_once_each() -> None:
+    document = sweep_document(("bert_base",), (10, 100), (2, 8))
+    for index, point in enumerate(document["points"]):
+        point["notes"] = ["kernel times are estimates", f"compute time at batch {index} scaled"] if index else ["other"]
+    told = sweep_table(document).splitlines()[-4:]
+    assert told == [
+        "note: other (at 1 of 4 points)",
+        "note: kernel times are estimates (at 3 of 4 points)",
+        "note: compute time at batch 1 scaled (at 3 of 4 points, and 2 more like it)",
+        "notes in full: the column 'notes' of simnet sweep --format csv, or simnet simulate at one point",
+    ]
+
+
+def test_a_note_of_all_points_is_told_as_it_is() -> None:
+    table = sweep_table(sweep_document(("bert_base",), (10, 100), (2, 8)))
+    assert table.endswith("\n\nnote: kernel times are estimates")
+
+
+def test_a_long_note_is_cut_and_wrapped() -> None:
+    lines = notes_lines([["because " * 60]])
+    assert len(lines) == 4
+    assert all(len(line) <= WIDTH for line in lines)
+    assert lines[2].endswith("...")
+    assert lines[3].startswith("notes in full")
+
+
+def varied(key: str, values: list[Any], **changes: list[Any]) -> dict[str, Any]:
+    """Return a sweep of the same point, but for one key and the metrics given."""
+    document = sweep_document(("bert_base",), (10,), (8,))
+    points = [
+        {**document["points"][0], "set": {key: value}, **{name: given[i] for name, given in changes.items()}}
+        for i, value in enumerate(values)
+    ]
+    return {**document, "points": points}
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({}, "note: run.steps changes nothing: all its values give the same iteration times here"),
+        ({"samples_per_s": [1.0, 2.0]}, "note: run.steps changes nothing but samples/s: all its values give"),
+        (
+            {"samples_per_s": [1.0, 2.0], "total_s": [1.0, 3.0]},
+            "note: run.steps changes nothing but samples/s and the end-to-end time: all its values give",
+        ),
+        ({"iteration_s": [0.1, 0.1 * (1 + 1e-12)]}, "note: run.steps changes nothing: all"),
+    ],
+)
+def test_a_swept_key_without_effect_is_told(changes: dict[str, list[Any]], note: str) -> None:
+    assert note in sweep_table(varied("run.steps", [1, 2], **changes))
+
+
+@pytest.mark.parametrize("changed", ["iteration_s", "baseline"])
+def test_a_swept_key_with_an_effect_is_not_told(changed: str) -> None:
+    document = varied("run.steps", [1, 2])
+    point = document["points"][1]
+    point[changed] = 0.5 if changed == "iteration_s" else {**point["baseline"], "iteration_s": 0.5}
+    assert "changes nothing" not in sweep_table(document)
+
+
+def test_a_key_without_effect_is_told_beside_one_that_has() -> None:
+    document = sweep_document(("bert_base",), (10, 100), (2,))
+    twice = [
+        {**point, "set": {**point["set"], "workload.batch_per_rank": batch}}
+        for batch in (16, 32)
+        for point in document["points"]
+    ]
+    table = sweep_table({**document, "points": twice})
+    assert table.count("changes nothing") == 1
+    assert "note: workload.batch_per_rank changes nothing:" in table
+
+
+def test_one_rank_is_singular() -> None:
+    run = run_result()
+    cluster = msgspec.structs.replace(run.scenario.cluster, num_nodes=1, ranks_per_node=1, gpu="")
+    scenario = msgspec.structs.replace(run.scenario, cluster=cluster)
+    table = result_table(msgspec.structs.replace(run, scenario=scenario, world_size=1))
+    assert "made_up: 1 node x 1 GPU, NIC" in row(table, "cluster")
+    assert row(table, "simulated").startswith("simulated    1 rank, folded")
+
+
+def test_nodes_of_one_gpu_are_singular_in_a_sweep() -> None:
+    document = sweep_document(("bert_base",), (10, 100), (2, 8))
+    for point in document["points"]:
+        point["world_size"] = point["scenario"]["cluster"]["num_nodes"]
+    assert "nodes of 1 GPU\n" in sweep_table(document)
+
+
+def test_inline_parts_go_by_the_name_of_the_scenario() -> None:
+    run = run_result()
+    parts = {
+        name: msgspec.structs.replace(getattr(run.scenario, name), name="inline", title="")
+        for name in ("cluster", "workload", "calibration")
+    }
+    table = result_table(msgspec.structs.replace(run, scenario=msgspec.structs.replace(run.scenario, **parts)))
+    assert "inline" not in table
+    assert [row(table, part).split()[1].rstrip(":") for part in parts] == ["sample"] * 3
+    document = sweep_document(("bert_base",), (10, 100), (2, 8))
+    for point in document["points"]:
+        point["scenario"]["workload"] |= {"name": "inline", "title": ""}
+    assert "sample: speedup of" in sweep_table(document)
 
 
 def test_the_headlines_name_the_largest_speedup_and_where_there_is_none() -> None:

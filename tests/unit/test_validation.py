@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from simnet import library
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.validation import measurements, page, parts, sets, terminal, text
+from simnet.validation import coverage, measurements, page, parts, sets, terminal, text
 from simnet.validation.fit import least_squares, root
 from simnet.validation.measurements import Measurements, Row
 from simnet.validation.outcome import Limit, Outcome, Parameter, Prediction, Status
@@ -170,10 +170,37 @@ def test_values_are_shown_in_the_unit_of_the_set(value: float, unit: str, shown:
 
 
 def test_the_page_says_which_sets_miss_their_target() -> None:
-    made = page.page([outcome(-0.35, target=Limit(worst=0.1), bound=Limit(worst=0.37))])
+    made = page.page([outcome(-0.35, target=Limit(worst=0.1), bound=Limit(worst=0.37))], ())
     assert "**MISSED**" in made
     assert "by up to 35.0 % (held to worst ≤ 37 %)" in " ".join(made.split())
     assert "[A set](#a-set)" in made
+
+
+def test_the_summary_numbers_its_notes_and_tells_speedups() -> None:
+    plain = outcome(0.01, target=Limit(mean=0.02))
+    lucky = replace(plain, title="B", name="hkbu_overlap", caveat="luck", speedups="twice too small")
+    made = page.page([plain, lucky], ())
+    assert "| met |" in made
+    assert "| met, but see note 1 |" in made
+    assert "1. *B*: luck." in made
+    assert "seldom cancel: twice too small." in " ".join(made.split())
+    assert terminal.table([plain, lucky]).endswith("speedups:\n  twice too small")
+    assert "speedups" not in terminal.table([plain])
+
+
+def test_the_page_lists_the_rows_that_no_set_uses() -> None:
+    made = " ".join(page.page([outcome(0.01)], (row(2), row(3), row(7))).split())
+    assert (
+        "2 of the 3 rows of `measurements.csv` are used by some set: 1 are calibrated on and 1 predicted, 0 of" in made
+    )
+    assert "No set uses measurements.csv line 7" in made
+    assert "All 2 rows of `measurements.csv` are used by some set" in page.page([outcome(0.01)], (row(2), row(3)))
+
+
+def test_a_quotient_uses_both_of_its_rows() -> None:
+    made = replace(prediction(1.0), row=replace_row(row(3), key="measurements.csv:3, 5"))
+    found = coverage.of([replace(outcome(), predictions=(made,))], tuple(row(line) for line in (2, 3, 4, 5)))
+    assert [left.key for left in found.unused] == ["measurements.csv:4"]
 
 
 def test_the_links_of_the_summary_lead_to_its_sections() -> None:

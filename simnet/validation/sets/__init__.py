@@ -15,7 +15,11 @@ NAMES = (
     "one_bit_fig5a",
     "end_to_end",
     "binsgdm_band",
+    "one_bit_dense",
+    "one_bit_speedup",
     "one_bit_fig9",
+    "one_bit_compute",
+    "hkbu_one_node",
     "pytorch_ddp",
     "nccl_tests",
 )

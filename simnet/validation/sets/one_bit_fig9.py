@@ -4,7 +4,15 @@ from simnet.spec import Calibration, OneBitAdam
 from simnet.validation import parts
 from simnet.validation.fit import root
 from simnet.validation.measurements import Measurements, Row
-from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, Prediction, alternative
+from simnet.validation.outcome import (
+    Alternative,
+    Limit,
+    Outcome,
+    Parameter,
+    Prediction,
+    alternative,
+    mean_error,
+)
 from simnet.validation.sets import one_bit_adam, one_bit_fig5a
 from simnet.validation.sets.one_bit_adam import ETHERNET
 
@@ -29,6 +37,7 @@ def run(rows: Measurements, *, alternatives: bool) -> Outcome:
     fitted = one_bit_fig5a.fit(rows, ETHERNET)
     plain = one_bit_fig5a.with_poll(fitted, 0.0)
     efficiency = _fit(rows, plain)
+    predictions = _predictions(rows, plain, efficiency)
     return Outcome(
         name="one_bit_fig9",
         title="1-bit Adam, Fig 9: shaped network",
@@ -49,12 +58,13 @@ def run(rows: Measurements, *, alternatives: bool) -> Outcome:
                 rows=(_calibration_row(rows),),
             ),
         ),
-        predictions=_predictions(rows, plain, efficiency),
+        predictions=predictions,
         target=None,
         bound=BOUND,
         about=ABOUT,
         misses=MISSES.format(ratio=_byte_ratio(rows, plain), efficiency=efficiency),
         alternatives=_alternatives(rows, fitted, plain) if alternatives else (),
+        speedups=_speedups(predictions),
     )
 
 
@@ -108,6 +118,13 @@ def _predictions(rows: Measurements, calibration: Calibration, efficiency: float
         for row in _rows(rows)
         if row != _calibration_row(rows)
     )
+
+
+def _speedups(predictions: tuple[Prediction, ...]) -> str:
+    worst = max(predictions, key=lambda prediction: abs(prediction.error))
+    rate = worst.label.partition(",")[0]
+    mean = f"mean error {mean_error(predictions):.0%}"
+    return f"1-bit Adam over Adam in Fig 9, one row fitted: {mean}, worst {worst.error:+.0%} at {rate}"
 
 
 def _alternatives(rows: Measurements, fitted: Calibration, plain: Calibration) -> tuple[Alternative, ...]:
