@@ -15,7 +15,7 @@ from simnet.training import iteration
 from simnet.training import plan as plans
 from simnet.training.iteration import Timeline
 from simnet.training.plan import Plan
-from simnet.workload import model
+from simnet.workload import codec, model
 from simnet.workload.model import Step
 
 EXACT_MAX_SENDS = 20_000_000
@@ -109,6 +109,7 @@ def _run_strategies(scenario: Scenario) -> Iterator[AnyStrategy]:
 
 
 def _setting(scenario: Scenario, on_round: Callable[[], None] | None = None) -> _Setting:
+    codec.check(scenario.calibration)
     topology = topologies.build(scenario.cluster, scenario.calibration)
     step = model.resolve(scenario.workload, scenario.cluster, scenario.calibration)
     fidelity = _fidelity(scenario, topology)
@@ -207,6 +208,13 @@ def _notes(setting: _Setting) -> tuple[str, ...]:
     if free:
         notes.append(
             f"no time for kernels {', '.join(free)}: they cost nothing here; give calibration.memory_bandwidth"
+        )
+    if setting.fidelity == "folded" and any(
+        c.schedule.bounded for s in _run_strategies(setting.scenario) for c in setting.plan(s).collectives
+    ):
+        notes.append(
+            f"trees over {cluster.num_nodes} nodes are not level: their folded time is an upper bound, up to 12 % too "
+            "long; run.fidelity = 'exact' gives the time itself"
         )
     return tuple(notes)
 

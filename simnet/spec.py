@@ -12,7 +12,7 @@ from simnet.units import Bandwidth, Duration, Size
 
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Factor = Annotated[float, Meta(ge=1.0, le=1000.0)]
-Fraction = Annotated[float, Meta(gt=0.0, le=1.0)]
+Fraction = Annotated[float, Meta(ge=1e-6, le=1.0)]
 Dtype = Literal["fp32", "fp16", "bf16"]
 Kind = Literal["measured", "published", "derived", "estimate", "ideal"]
 
@@ -145,6 +145,10 @@ class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     all_to_all_efficiency: Fraction = 1.0
     flat_ring_latency: Literal["slowest", "mean"] = "slowest"
 
+    def __post_init__(self) -> None:
+        if self.memory_bytes_per_s is not None and self.memory_bytes_per_s < 1e6:
+            raise ValueError(f"memory_bandwidth: {self.memory_bytes_per_s.text()!r}: must be at least 1 MB/s")
+
 
 class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tensors whose gradients become ready one after the other, in backward order.
@@ -162,6 +166,8 @@ class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if (self.num_elements is None) == (self.num_bytes is None):
             raise ValueError("num_elements: give either num_elements or bytes")
+        if self.num_bytes is not None and self.num_bytes < 1:
+            raise ValueError(f"bytes: {self.num_bytes.text()!r}: must be at least 1 B")
 
 
 class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -207,6 +213,10 @@ class Workload(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     precision: str = ""
     batch_per_rank: Count = 1
 
+    def __post_init__(self) -> None:
+        if self.gradient_bytes is not None and self.gradient_bytes < 1:
+            raise ValueError(f"gradient: {self.gradient_bytes.text()!r}: must be at least 1 B")
+
 
 class Planner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a merging rule believes an all-reduce to take: `start_up` + bytes / `bandwidth`, right or wrong."""
@@ -214,6 +224,10 @@ class Planner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     start_up_s: Duration = field(name="start_up")
     bytes_per_s: Bandwidth = field(name="bandwidth")
     source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_s < 1:
+            raise ValueError(f"bandwidth: {self.bytes_per_s.text()!r}: must be at least 1 B/s")
 
 
 class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -286,7 +300,7 @@ class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to simulate: fidelity, gradient accumulation, and how many training steps an end-to-end time counts."""
 
     fidelity: Literal["auto", "exact", "folded"] = "auto"
-    grad_accumulation: Count = 1
+    grad_accumulation: Annotated[int, Meta(ge=1, le=10_000)] = 1
     steps: Count | None = None
 
 
@@ -304,6 +318,8 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         dense_steps = self.strategy.dense_steps if isinstance(self.strategy, OneBitAdam) else 0
+        if dense_steps and self.run.steps is None:
+            raise ValueError(f"strategy.dense_steps: {dense_steps}: has no effect without run.steps; give both")
         if dense_steps > (self.run.steps or dense_steps):
             raise ValueError(f"strategy.dense_steps: {dense_steps}: more than run.steps ({self.run.steps})")
 

@@ -86,7 +86,8 @@ class Schedule:
 
     `nodes_alike`: renaming nodes cyclically (or by exclusive or) maps the sends onto themselves, so the ranks of node 0
     stand for all; else `busiest_nodes` hold a busiest NIC of every round and all that send to it (empty: any node may).
-    `lanes_alike`: local rank 0 stands for every local rank of its node.
+    `lanes_alike`: local rank 0 stands for every local rank of its node. `bounded`: the folded executor gives an upper
+    bound of its time, not the time.
     """
 
     name: str
@@ -96,3 +97,4 @@ class Schedule:
     nodes_alike: bool = True
     busiest_nodes: tuple[int, ...] = ()
     lanes_alike: bool = False
+    bounded: bool = False

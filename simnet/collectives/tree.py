@@ -7,7 +7,6 @@ node and keeps several chunks in flight on a connection; here the node scatters 
 one latency a level.
 """
 
-import math
 from functools import lru_cache
 
 from simnet.collectives import ring
@@ -18,17 +17,8 @@ Parents = tuple[int, ...]
 """The parent of each node, -1 at the root."""
 
 
-def best_num_chunks(depth: int, half_message_s: float, alpha_s: float) -> int:
-    """Return how many chunks to cut each half into: the one that makes (depth + c - 1)(alpha + 2 half/c) least.
-
-    Args:
-        depth: levels below the root.
-        half_message_s: seconds that half of a slice takes on the wire, of all slices of a node together.
-        alpha_s: latency of one send.
-    """
-    if depth < 2 or alpha_s <= 0:
-        return 1 if depth < 2 else 64
-    return max(1, min(64, round(math.sqrt((depth - 1) * 2 * half_message_s / alpha_s))))
+CHUNKS = (1, 2, 4, 8, 16, 32, 64)
+"""Into how many chunks half a slice may be cut; more pipeline better but pay more latencies."""
 
 
 @lru_cache(maxsize=256)
@@ -53,6 +43,7 @@ def all_reduce(group: Group, num_chunks: int = 1) -> Schedule:
         nodes_alike=False,
         busiest_nodes=_one_of_each_kind(nodes),
         lanes_alike=True,
+        bounded=nodes & (nodes - 1) != 0,
     )
 
 

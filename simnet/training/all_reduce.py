@@ -42,7 +42,7 @@ def choose(algorithm: str, topology: Topology, message_bytes: float) -> Schedule
     if algorithm == "hierarchical":
         return hierarchical.all_reduce(world)
     if algorithm == "tree":
-        return tree.all_reduce(world, _tree_chunks(topology, message_bytes))
+        return _best_tree(topology, message_bytes)
     if algorithm == "halving_doubling":
         if not halving_doubling.fits(world):
             raise SimnetError(
@@ -64,8 +64,7 @@ def _duration_s(topology: Topology, algorithm: str, message_bytes: float) -> flo
     return loads.duration_s(topology, choose(algorithm, topology, message_bytes), message_bytes)
 
 
-def _tree_chunks(topology: Topology, message_bytes: float) -> int:
-    """Return the number of chunks that the tree pipelines best in."""
-    depth = topology.num_nodes.bit_length()
-    half_s = message_bytes / 2 / topology.inter.bytes_per_s
-    return tree.best_num_chunks(depth, half_s, topology.inter.alpha_s)
+def _best_tree(topology: Topology, message_bytes: float) -> Schedule:
+    """Return the tree with the number of chunks that is fastest on this topology."""
+    trees = [tree.all_reduce(topology.group("world"), num_chunks) for num_chunks in tree.CHUNKS]
+    return min(trees, key=lambda schedule: loads.duration_s(topology, schedule, message_bytes))

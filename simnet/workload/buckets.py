@@ -7,6 +7,7 @@ from simnet.spec import Strategy
 from simnet.workload.model import Step, Tensor
 
 MIB = 1024.0**2
+MAX_BUCKETS = 20_000
 DDP_FIRST_BUCKET_BYTES = 1 * MIB
 """torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, used when no bucket_cap_mb is given (PyTorch 2.13)."""
 DDP_BUCKET_BYTES = 25 * MIB
@@ -97,8 +98,8 @@ def _even(step: Step, first_cap: float, cap: float) -> tuple[Bucket, ...]:
     while left > 1e-9 * step.gradient_bytes:
         sizes.append(min(left, cap if sizes else first_cap))
         left -= sizes[-1]
-        if len(sizes) > 100_000:
-            raise SimnetError("strategy.bucket_cap: more than 100000 buckets: give a larger bucket_cap")
+        if len(sizes) > MAX_BUCKETS:
+            raise SimnetError(f"strategy.bucket_cap: more than {MAX_BUCKETS} buckets: give a larger bucket_cap")
     return tuple(
         Bucket(index=index, num_elements=size / step.bytes_per_element, backward_part=1 / len(sizes))
         for index, size in enumerate(sizes)

@@ -3,6 +3,7 @@
 The bytes are what a fused kernel must read and write at least, per element; the time is then an estimate from below.
 """
 
+from simnet.errors import SimnetError, nearest
 from simnet.spec import Calibration
 
 BYTES_MOVED: dict[str, float] = {
@@ -28,6 +29,19 @@ OPTIMIZER_BYTES: dict[str, float] = {
 
 STREAMING = frozenset({"cast"})
 """Kernels that only stream memory, to which `codec_efficiency` does not apply."""
+
+
+def check(calibration: Calibration) -> None:
+    """Refuse times of kernels that no strategy has.
+
+    Raises:
+        SimnetError: an unknown name.
+    """
+    for name in calibration.kernels:
+        if name not in BYTES_MOVED:
+            raise SimnetError(
+                f"calibration {calibration.name!r}: kernels: {name!r}: unknown kernel.{nearest(name, BYTES_MOVED)}"
+            )
 
 
 def knows(calibration: Calibration, name: str) -> bool:

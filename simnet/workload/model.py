@@ -1,14 +1,20 @@
 """One training step of a workload on one GPU: gradients in ready order, and the seconds of each part."""
 
-import json
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
 
 from simnet import library
 from simnet.errors import SimnetError
-from simnet.spec import BYTES_PER_ELEMENT, Calibration, Cluster, ComputeTime, Gradient, Workload
+from simnet.spec import BYTES_PER_ELEMENT, Calibration, Cluster, ComputeTime, Count, Gradient, Workload
 from simnet.workload.codec import optimizer_s
+
+MAX_TENSORS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +89,8 @@ def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, flo
 
 
 def _from_rows(rows: tuple[Gradient, ...], width: int) -> tuple[Tensor, ...]:
+    if sum(row.count for row in rows) > MAX_TENSORS:
+        raise SimnetError(f"workload.tensors: more than {MAX_TENSORS} tensors: give fewer, or workload.gradient")
     total = sum(row.count * row.backward_share for row in rows)
     if rows and total <= 0:
         raise SimnetError("workload.tensors: every backward_share is 0: give at least one a share above 0")
@@ -103,20 +111,29 @@ def _total_elements(workload: Workload, width: int) -> float:
     return float(workload.gradient_bytes or 0.0) / width
 
 
+class _File(Struct, frozen=True):
+    """What a gradients file must hold; other keys are for people."""
+
+    tensors: list[tuple[str, Count, Annotated[float, Meta(ge=0.0)]]]
+    forward_flops_per_sample: Annotated[float, Meta(gt=0.0)]
+    backward_flops_per_sample: Annotated[float, Meta(gt=0.0)]
+
+
 @lru_cache(maxsize=32)
 def _from_file(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
     """Read a gradients file, made by tools/export_models.py."""
     path = library.gradients_path(name)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        rows = [(float(elements), float(flops)) for _, elements, flops in data["tensors"]]
-        forward, backward = float(data["forward_flops_per_sample"]), float(data["backward_flops_per_sample"])
-        total = sum(flops for _, flops in rows)
-        return tuple(Tensor(num_elements=n, backward_part=f / total) for n, f in rows), (forward, backward)
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
-        raise SimnetError(
-            f"{path}: {type(error).__name__}: not a gradients file; make one with tools/export_models.py"
-        ) from error
+        data = msgspec.json.decode(path.read_bytes(), type=_File)
+    except OSError as error:
+        raise SimnetError(f"{path}: cannot be read ({error.strerror}): give a readable file") from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise SimnetError(f"{path}: {error}: not a gradients file; make one with tools/export_models.py") from error
+    total = sum(flops for _, _, flops in data.tensors)
+    if not 0 < total < math.inf:
+        raise SimnetError(f"{path}: tensors: FLOPs of {total!r} in all: must be above 0 and finite")
+    tensors = tuple(Tensor(num_elements=float(n), backward_part=flops / total) for _, n, flops in data.tensors)
+    return tensors, (data.forward_flops_per_sample, data.backward_flops_per_sample)
 
 
 def _compute(
@@ -142,6 +159,8 @@ def _compute(
     step_s, note = _step_time(rows, workload.batch_per_rank)
     update_s = optimizer_s(calibration, rows[0].optimizer, num_elements)
     compute_s = step_s - (update_s if rows[0].includes_optimizer else 0.0)
+    if not math.isfinite(step_s):
+        raise SimnetError(f"workload {workload.name!r}: a step of {step_s} s: check the compute row and the batch")
     if compute_s <= 0:
         raise SimnetError(
             f"workload {workload.name!r}: a step of {step_s:.3g} s is shorter than its optimizer ({update_s:.3g} s): "

@@ -81,7 +81,7 @@ def test_per_tensor_without_tensors_is_refused():
 
 
 def test_absurdly_many_buckets_are_refused():
-    with pytest.raises(SimnetError, match=r"more than 100000 buckets"):
+    with pytest.raises(SimnetError, match=r"more than 20000 buckets"):
         buckets.build(AllReduce(bucket_cap=Size(1.0)), step(total_bytes=1e9), FREE)
 
 

@@ -100,8 +100,46 @@ def test_a_step_shorter_than_its_optimizer_is_refused():
         resolve(Workload(num_elements=10_000_000, compute=(row(),)), slow_memory)
 
 
-def test_a_damaged_gradients_file_is_refused(tmp_path):
-    path = tmp_path / "broken.json"
-    path.write_text('{"tensors": [["a", 1')
-    with pytest.raises(SimnetError, match=r"broken.json.*not a gradients file"):
-        resolve(Workload(gradients=str(path), **TIMES))
+GOOD_FILE = '{"forward_flops_per_sample": 1, "backward_flops_per_sample": 2, "tensors": [["a", 5, 1.0]]}'
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("", ""),
+        ('[["a", 5, 1.0]]', '[["a", 1'),
+        ("5, 1.0", "-5, 1.0"),
+        ("5, 1.0", "0, 1.0"),
+        ("5, 1.0", "5.5, 1.0"),
+        ("5, 1.0", "true, 1.0"),
+        ("5, 1.0", "5, -1.0"),
+        ("5, 1.0", "5, NaN"),
+        ("5, 1.0", "5, 0.0"),
+        ("5, 1.0", "1" * 400 + ", 1.0"),
+        ('[["a", 5, 1.0]]', "[]"),
+        ('[["a", 5, 1.0]]', "[" * 100_000),
+        ('sample": 1', 'sample": 0'),
+        ('sample": 2', 'sample": -2'),
+    ],
+    ids=str,
+)
+def test_only_whole_gradients_files_are_read(change, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(GOOD_FILE.replace(*change))
+    workload = Workload(gradients=str(path), **TIMES)
+    if change == ("", ""):
+        assert resolve(workload).num_elements == 5
+        return
+    with pytest.raises(SimnetError, match=r"model.json"):
+        resolve(workload)
+
+
+def test_a_billion_tensors_are_refused_before_they_are_made():
+    rows = (Gradient(num_elements=1, count=1_000_000_000),)
+    with pytest.raises(SimnetError, match=r"more than 100000 tensors"):
+        resolve(Workload(tensors=rows, **TIMES))
+
+
+def test_a_step_without_end_is_refused():
+    with pytest.raises(SimnetError, match=r"a step of inf s"):
+        resolve(Workload(num_elements=10, compute=(row(samples_per_s=1e-308),)))

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 from topologies import cluster, leaves
 
 from simnet.errors import SimnetError
@@ -11,9 +12,11 @@ from simnet.spec import (
     AllReduce,
     BinSGDM,
     Calibration,
+    Gradient,
     KernelTime,
     LinkCalibration,
     OneBitAdam,
+    Planner,
     Run,
     Scenario,
     SlowNode,
@@ -241,6 +244,49 @@ def test_what_does_not_fit_together_is_refused_by_simulate_and_by_check(changes,
     for function in (simulate, check):
         with pytest.raises(SimnetError, match=said):
             function(scenario(**changes))
+
+
+def test_a_time_for_a_kernel_that_no_strategy_has_is_refused():
+    misspelt = Calibration(kernels={"quantise": KernelTime(s_per_element=Duration(1e-9))})
+    with pytest.raises(SimnetError, match=r"'quantise': unknown kernel. Did you mean 'quantize'"):
+        simulate(scenario(calibration=misspelt))
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: Calibration(memory_bytes_per_s=Bandwidth(0.0)), "memory_bandwidth: .* at least 1 MB/s"),
+        (lambda: Planner(start_up_s=Duration(1.0), bytes_per_s=Bandwidth(0.0)), "bandwidth: .* at least 1 B/s"),
+        (lambda: Workload(gradient_bytes=Size(0.0)), "gradient: '0 B': must be at least 1 B"),
+        (lambda: Gradient(num_bytes=Size(0.0)), "bytes: '0 B': must be at least 1 B"),
+        (lambda: scenario(OneBitAdam(dense_steps=5)), "dense_steps: 5: has no effect without run.steps"),
+        (lambda: scenario(OneBitAdam(dense_steps=5), run=Run(steps=4)), "dense_steps: 5: more than run.steps"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_where_they_are_built(build, said):
+    with pytest.raises(ValueError, match=said):
+        build()
+
+
+def test_a_ragged_tree_says_that_it_is_a_bound_and_a_level_one_does_not():
+    tree = AllReduce(algorithm="tree")
+    for num_nodes, bounded in ((7, True), (8, False)):
+        notes = simulate(scenario(tree, num_nodes)).notes
+        assert any("upper bound" in note for note in notes) is bounded
+    assert not any("upper bound" in note for note in simulate(scenario(tree, 7, 2, run=Run(fidelity="exact"))).notes)
+
+
+def test_more_bytes_never_make_a_tree_faster():
+    fused = AllReduce(algorithm="tree", bucketing="fused", overlap=False)
+    curve = Calibration(inter_node=LinkCalibration(efficiency=0.3))
+    sizes = [1e5 * 1.1**k for k in range(60)]
+    times = [
+        simulate(
+            scenario(fused, 7, 2, calibration=curve, workload=replace(WORKLOAD, gradient_bytes=Size(size)))
+        ).result.comm_s
+        for size in sizes
+    ]
+    assert times == sorted(times)
 
 
 def test_an_exact_run_of_too_many_sends_is_refused_before_it_starts():
