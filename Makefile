@@ -8,10 +8,11 @@ PYTHON ?=
 PYTEST_ARGS ?= -n auto
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+TORCH ?= torch==2.13.0
 DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandwidth=10 Gbit/s,100 Gbit/s'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short test check format-check format lint types bench clean
+.PHONY: help demo demo-short torch test check format-check format lint types bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,8 +38,11 @@ format: $(VENV)/.installed-dev ## format the sources
 lint: $(VENV)/.installed-dev ## ruff
 	$(BIN)/ruff check .
 
-types: $(VENV)/.installed-dev ## mypy --strict
-	$(BIN)/mypy
+types: $(VENV)/.installed-dev ## mypy --strict; of binsgdm too where torch is installed
+	$(BIN)/mypy $$($(BIN)/python -c "import torch, numba" 2>/dev/null || echo --package simnet)
+
+torch: $(VENV)/.installed-dev ## add torch and numba, for the tests of binsgdm (set TORCH for another build)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' 'numba>=0.60'
 
 bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

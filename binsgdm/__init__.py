@@ -1,5 +1,31 @@
-"""The BinSGDM optimizer for PyTorch: reserved, not there yet.
+"""BinSGDM, a 1-bit optimizer, with its hierarchical 1-bit all-reduce on torch.distributed.
 
-This version of the distribution holds only the simulator, `simnet`, which models what BinSGDM would take. Importing
-this package gives no optimizer and no kernels.
+optimizer = binsgdm.BinSGDM(model.parameters(), lr=1e-3, beta=0.95, weight_decay=0.01)
+binsgdm.attach(optimizer, model)
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from binsgdm.ddp import attach
+    from binsgdm.errors import BinsgdmError
+    from binsgdm.optimizer import BinSGDM
+    from binsgdm.replicas import check_replicas
+
+__all__ = ["BinSGDM", "BinsgdmError", "attach", "check_replicas"]
+
+_HOMES = {
+    "BinSGDM": "binsgdm.optimizer",
+    "BinsgdmError": "binsgdm.errors",
+    "attach": "binsgdm.ddp",
+    "check_replicas": "binsgdm.replicas",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import binsgdm` works without torch."""
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'binsgdm' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

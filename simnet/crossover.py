@@ -13,6 +13,7 @@ from simnet.spec import RunResult, Scenario
 from simnet.units import Quantity
 
 Number = int | float
+MIN_TOLERANCE, MAX_TOLERANCE = 1e-9, 0.5
 PROBES = 9
 """Values tried first, about evenly spaced, to notice more than one crossing."""
 
@@ -79,8 +80,10 @@ def search(  # noqa: PLR0913 - the arguments of one command
         simulate: the simulator.
 
     Raises:
-        SimnetError: no baseline, a key that is not a number or has no effect, or two equal ends.
+        SimnetError: a wrong tolerance, no baseline, a key that is not a number or has no effect, or two equal ends.
     """
+    if not MIN_TOLERANCE <= tolerance <= MAX_TOLERANCE:
+        raise SimnetError(f"--tolerance: {tolerance!r}: must be from {MIN_TOLERANCE:g} to {MAX_TOLERANCE:g}")
 
     def at(value: object, origin: str = "--over") -> Scenario:
         setting = Setting(key=key, value=value, origin=origin)
@@ -117,7 +120,7 @@ def _bisected(low: Trial, high: Trial, tolerance: float, trial: Callable[[Number
     least = tolerance**2 * high.value  # where the search runs into zero, which no relative distance reaches
     while high.value - low.value > max(tolerance * high.value, least) or isinstance(low.value, int):
         middle = _middle(low.value, high.value)
-        if middle in (low.value, high.value):
+        if not low.value < middle < high.value:
             break
         tried = trial(middle)
         low, high = (tried, high) if tried.is_faster == low.is_faster else (low, tried)
@@ -129,8 +132,8 @@ def _middle(low: Number, high: Number) -> Number:
     if isinstance(low, int) and isinstance(high, int):
         whole = math.isqrt(low * high) if low > 0 else low
         return whole if whole > low else (low + high) // 2
-    middle = math.sqrt(low * high) if low > 0 else (low + high) / 2
-    return type(low)(middle)
+    middle = math.sqrt(low) * math.sqrt(high) if low > 0 else low / 2 + high / 2  # low * high may overflow
+    return type(low)(min(max(middle, low), high))
 
 
 def _spaced(low: Number, high: Number) -> list[Number]:

@@ -2,14 +2,59 @@
 
 import fcntl
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+from msgspec import Struct
+
 from simnet.errors import SimnetError
+from simnet.spec import StrategyResult
+from simnet.units import Bandwidth
 
 NAME = "points.jsonl"
+_START = b'{"key": "'
+
+
+class _Entry(Struct, frozen=True):
+    """A line of the journal."""
+
+    key: str
+    result: dict[str, Any]
+
+
+class _InterNode(Struct, frozen=True):
+    bandwidth: str
+
+    def __post_init__(self) -> None:
+        Bandwidth.parse(self.bandwidth)
+
+
+class _Cluster(Struct, frozen=True):
+    num_nodes: int
+    ranks_per_node: int
+    inter_node: _InterNode
+
+
+class _Scenario(Struct, frozen=True):
+    cluster: _Cluster
+    workload: dict[str, Any]
+    strategy: dict[str, Any]
+
+
+class _Result(StrategyResult, frozen=True, kw_only=True):
+    """What a table, a CSV row and the figures ask of a result, as `report.metrics.to_object` writes it."""
+
+    scenario: _Scenario
+    world_size: int
+    baseline: StrategyResult | None
+    speedup: float | None
+    end_to_end_speedup: float | None
+    notes: list[str]
+    version: str
 
 
 class Journal:
@@ -25,16 +70,21 @@ class Journal:
         """Open or make the journal of a directory, and cut off a last line that a killed sweep left unfinished.
 
         Raises:
-            SimnetError: the directory is not writable, another sweep writes to it, or the journal is damaged.
+            SimnetError: the directory is not writable, another sweep writes to it, or the journal is damaged or none;
+                it is left as it was.
         """
         self.path = directory / NAME
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            if self.path.exists() and not self.path.is_file():
+                rule = "is not a regular file; remove it, or choose another place with -o"
+                raise SimnetError(f"{self.path}: {rule}")
             self._file = self.path.open("a+b")
         except OSError as error:
             raise _unwritable(directory, error) from error
         try:
             self._lock()
+            self._lines: dict[str, int] = {}
             self.results = self._read()
         except BaseException:
             self._file.close()
@@ -69,20 +119,47 @@ class Journal:
             rule = "another sweep is writing here; wait for it, or choose another place with -o"
             raise SimnetError(f"{self.path.parent}: {rule}") from error
 
+    def kept(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Return the results of those of the points that are in the file.
+
+        Raises:
+            SimnetError: one is not what the simulator writes; results of other versions of it are never asked for.
+        """
+        asked = set(keys)
+        wanted = [key for key in self.results if key in asked]
+        for key in wanted:
+            try:
+                msgspec.convert(self.results[key], _Result)
+            except (msgspec.ValidationError, ValueError) as error:
+                raise self._damaged(self._lines[key], str(error)) from error
+        return {key: self.results[key] for key in wanted}
+
     def _read(self) -> dict[str, Any]:
+        """Read the file, and only then cut off what a kill has left of a line."""
         self._file.seek(0)
-        text = self._file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._file.truncate(len(whole))
-        return dict(self._entry(number, line) for number, line in enumerate(whole.splitlines(), start=1))
+        *whole, rest = self._file.read().split(b"\n")
+        results = dict(self._entry(number, line) for number, line in enumerate(whole, start=1))
+        if not (rest.startswith(_START) or _START.startswith(rest)):
+            raise self._damaged(len(whole) + 1, _shown(rest))
+        if rest:
+            self._file.truncate(sum(len(line) + 1 for line in whole))
+        return results
 
     def _entry(self, number: int, line: bytes) -> tuple[str, Any]:
         try:
-            entry = json.loads(line)
-            return entry["key"], dict(entry["result"])
-        except (ValueError, KeyError, TypeError) as error:
-            rule = "is damaged; delete this line to simulate its point again"
-            raise SimnetError(f"{self.path}: line {number}: {line[:40].decode(errors='replace')!r}: {rule}") from error
+            entry = msgspec.json.decode(line, type=_Entry)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self._damaged(number, _shown(line)) from error
+        self._lines[entry.key] = number
+        return entry.key, entry.result
+
+    def _damaged(self, number: int, what: str) -> SimnetError:
+        rule = "is damaged; delete this line to simulate its point again, or choose another place with -o"
+        return SimnetError(f"{self.path}: line {number}: {what}: {rule}")
+
+
+def _shown(line: bytes) -> str:
+    return repr(line[:40].decode(errors="replace"))
 
 
 def _unwritable(path: Path, error: OSError) -> SimnetError:

@@ -1,6 +1,7 @@
 """The shipped parts: clusters, workloads, calibrations and experiments, found by name from any directory."""
 
 import json
+import stat
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -71,14 +72,25 @@ def locate(kind: str, name: str, directory: Path = Path()) -> Path:
         SimnetError: there is no such part or file.
     """
     if is_path(name):
-        path = directory / name
-        if not path.is_file():
-            raise SimnetError(f"{name!r}: no such file; give the path of a .toml file, or one name of: simnet list")
-        return path
+        _check_file(directory / name, name)
+        return directory / name
     known = names(kind)
     if name not in known:
         raise SimnetError(f"{name!r}: unknown {KINDS[kind]}.{nearest(name, known)}")
     return folder(kind) / f"{name}{_SUFFIX.get(kind, '.toml')}"
+
+
+def _check_file(path: Path, name: str) -> None:
+    """Check that there is a file at a path, named as the user wrote it."""
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null character
+        rule = "no such file; give the path of a .toml file, or one name of: simnet list"
+        raise SimnetError(f"{name!r}: {rule}") from error
+    except OSError as error:
+        raise SimnetError(f"{name!r}: cannot be read: {error.strerror}") from error
+    if not is_file:
+        raise SimnetError(f"{name!r}: not a regular file; give the path of a .toml file")
 
 
 def gradients_path(name: str) -> Path:
@@ -120,7 +132,7 @@ def read_file(path: Path) -> dict[str, object]:
     """
     language = "JSON" if path.suffix == ".json" else "TOML"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         data = json.loads(text) if language == "JSON" else tomllib.loads(text)
     except OSError as error:
         raise SimnetError(f"{label(path)}: cannot be read: {error.strerror}") from error

@@ -72,6 +72,8 @@ class Draft:
         where = f"{setting.origin}: {setting.key}"
         origins = {known: origin for known, origin in self.origins.items() if known[: len(path)] != path}
         value = setting.value
+        if path[0] in PARTS and path[1:] == ("use",):
+            raise SimnetError(f"{where}: {value!r}: a {path[0]} is chosen by the key {path[0]!r} itself; drop '.use'")
         if len(path) == 1:
             value, inner = _fill(setting.key, value, setting.origin, setting.directory)
             origins |= inner
@@ -174,6 +176,10 @@ def load_experiment(
     path = library.locate("experiments", name_or_path)
     where = library.label(path)
     data = _scenario_table(library.read_file(path), path)
+    if {"format", "axes", "points"} <= data.keys():
+        raise SimnetError(
+            f"{where}: holds the results of a sweep, no scenario; draw them with: simnet plot {where} -o DIR"
+        )
     known = [*Scenario.__struct_fields__, "sweep"]
     for key in data:
         if key not in known:
@@ -312,8 +318,14 @@ def _replaced(data: object, path: KeyPath, value: object, where: str) -> object:
     key, rest = path[0], path[1:]
     if isinstance(data, Mapping):
         return {**data, key: _replaced(data.get(key, {}), rest, value, where)}
-    if isinstance(data, Sequence) and not isinstance(data, str) and key.isdecimal() and int(key) < len(data):
-        return [_replaced(item, rest, value, where) if str(i) == key else item for i, item in enumerate(data)]
+    if isinstance(data, list | tuple):
+        indices = [str(index) for index in range(len(data))]
+        if key not in indices:
+            known = f"write an index from 0 to {len(data) - 1}" if indices else "there is no item"
+            raise SimnetError(f"{where}: unknown key {key!r}: a list of {len(data)}: {known}, or set the whole list")
+        return [
+            _replaced(item, rest, value, where) if i == key else item for i, item in zip(indices, data, strict=True)
+        ]
     raise SimnetError(f"{where}: unknown key {key!r}: {data!r} there has no such key; set the whole value")
 
 

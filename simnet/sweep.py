@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -27,7 +28,7 @@ from simnet.scenario import Experiment, to_dict
 from simnet.spec import Scenario
 
 FORMAT = 1
-MAX_POINTS = 1_000_000
+MAX_POINTS = 100_000
 TASK_S = 0.02
 """Least time of one task of a worker: below it, passing the task costs as much as the simulation."""
 PROBE_S = 0.3
@@ -68,7 +69,8 @@ def expand(experiment: Experiment) -> tuple[Point, ...]:
         raise SimnetError(f"{experiment.where}: {rule}")
     num_points = math.prod(len(axis.values) for axis in axes)
     if num_points > MAX_POINTS:
-        raise SimnetError(f"{experiment.where}: sweep: {num_points} points: at most {MAX_POINTS}; drop some values")
+        rule = f"at most {MAX_POINTS}; split it into several sweeps, or drop some values"
+        raise SimnetError(f"{experiment.where}: sweep: {num_points} points: {rule}")
     grid = itertools.product(*(axis.values for axis in axes))
     points = (dict(zip([axis.key for axis in axes], values, strict=True)) for values in grid)
     return tuple(Point(values=values, scenario=experiment.at(values)) for values in points)
@@ -86,20 +88,22 @@ def run(
         points: what to simulate; the same scenario is simulated once.
         out_dir: directory of the journal: points that it has are not simulated again. None keeps no journal.
         jobs: number of processes at most.
-        progress: called first with the number of points that need no simulation, then with 1 for each that is done.
+        progress: called first with the number of points that the journal has, then for each simulation with the number
+            of points that it serves.
 
     Raises:
         SimnetError: the directory cannot be used, or a point cannot be simulated; the journal keeps the others.
     """
     with Journal(out_dir) if out_dir else nullcontext() as journal:
-        results: dict[str, Result] = dict(journal.results) if journal else {}
+        results: dict[str, Result] = journal.kept(point.key for point in points) if journal else {}
         todo = {point.key: point for point in points if point.key not in results}
-        progress(len(points) - len(todo))
+        num_points = Counter(point.key for point in points)
+        progress(sum(num_points[key] for key in results))
         for key, result_json in _finish(list(todo.values()), jobs):
             results[key] = json.loads(result_json)
             if journal:
                 journal.append(key, result_json)
-            progress(1)
+            progress(num_points[key])
     return [results[point.key] for point in points]
 
 

@@ -158,15 +158,22 @@ class Duration(Quantity):
 
 def format_seconds(seconds: float) -> str:
     """Return a time for people, three significant digits: "693.6 ms"."""
+    shown = _four_digits(seconds)
     for unit, factor in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= factor:
-            return f"{seconds / factor:.4g} {unit}"
-    return f"{seconds / 1e-9:.4g} ns" if seconds else "0 s"
+        if shown >= factor:
+            return f"{shown / factor:.4g} {unit}"
+    return f"{shown / 1e-9:.4g} ns" if shown else "0 s"
 
 
 def format_bytes(num_bytes: float) -> str:
     """Return a size for people, in decimal units: "440.4 MB"."""
+    shown = _four_digits(num_bytes)
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= factor:
-            return f"{num_bytes / factor:.4g} {unit}"
-    return f"{num_bytes:.4g} B"
+        if shown >= factor:
+            return f"{shown / factor:.4g} {unit}"
+    return f"{shown:.4g} B"
+
+
+def _four_digits(value: float) -> float:
+    """Round first, so that the unit is chosen for what is shown: 0.99999 s is "1 s", not "1000 ms"."""
+    return float(f"{value:.4g}")

@@ -8,11 +8,15 @@ from simnet.errors import SimnetError
 from simnet.scenario import PART_TYPES, check_part, load_experiment
 
 
-@click.command("check", epilog="\b\nExample:\n  simnet check my_cluster.toml my_experiment.toml")
+@click.command(
+    "check",
+    help="Check FILES, or shipped names: experiments (every point of the sweep), clusters, workloads, calibrations.",
+    epilog="\b\nExample:\n  simnet check my_cluster.toml my_experiment.toml",
+)
 @click.argument("files", nargs=-1, required=True)
 @click.pass_context
 def command(ctx: click.Context, files: tuple[str, ...]) -> None:
-    """Check FILES, or shipped names: experiments (every point of the sweep), clusters, workloads, calibrations."""
+    """Run `simnet check`."""
     failed = False
     for name in files:
         try:

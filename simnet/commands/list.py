@@ -5,10 +5,14 @@ import click
 from simnet import library
 
 
-@click.command("list", epilog="\b\nExample:\n  simnet list workloads")
+@click.command(
+    "list",
+    help="List the shipped parts, or those of one KIND: clusters, workloads, calibrations, experiments, gradients.",
+    epilog="\b\nExample:\n  simnet list workloads",
+)
 @click.argument("kind", required=False)
 def command(kind: str | None) -> None:
-    """List the shipped parts, or those of one KIND: clusters, workloads, calibrations, experiments, gradients."""
+    """Run `simnet list`."""
     for shown in [kind] if kind else library.KINDS:
         names = library.names(shown)
         click.echo(f"{shown}:")

@@ -1,6 +1,8 @@
 """The command `simnet`: finds the module of a subcommand when it is called, so that each starts fast."""
 
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import IO, Any
@@ -20,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "check": "Check files without simulating.",
 }
 INTERRUPTED = 130
+INTERRUPTION = "simnet: interrupted; nothing was written"
 
 
 class Failure(click.ClickException):
@@ -27,9 +30,22 @@ class Failure(click.ClickException):
 
     exit_code = 2
 
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Print the line on stderr."""
-        click.echo(f"simnet: {self.message}", file=file or sys.stderr)
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - click's signature
+        """Print the line on stderr, if that can be written to."""
+        tell(f"simnet: {self.message}")
+
+
+def tell(line: str) -> None:
+    """Print a line on stderr; that nobody can read it (closed, or a full disk) is no reason to fail."""
+    try:
+        click.echo(line, err=True)
+    except OSError:
+        _silence(sys.stderr)
+
+
+def is_watched() -> bool:
+    """Tell whether a person sees stderr."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 class LazyGroup(click.Group):
@@ -38,6 +54,19 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the order of the help page."""
         return list(COMMANDS)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments.
+
+        Raises:
+            Failure: one is not text.
+        """
+        for arg in args:
+            if any("\ud800" <= letter <= "\udfff" for letter in arg):
+                raise Failure(
+                    f"{arg!r}: has bytes that are not {sys.getfilesystemencoding()}; write it anew, or rename"
+                )
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """Import a command by its name."""
@@ -80,7 +109,7 @@ class LazyGroup(click.Group):
             path = error.ctx.command_path if error.ctx else ctx.command_path
             raise Failure(f"{error.format_message()} See: {path} --help") from error
         except KeyboardInterrupt:
-            click.echo("simnet: interrupted; nothing was written", err=True)
+            tell(INTERRUPTION)
             ctx.exit(INTERRUPTED)
 
 
@@ -92,14 +121,44 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> No
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, epilog="\b\nExample:\n  simnet simulate bert_base_10gbit --set cluster.num_nodes=16")
+@click.group(
+    cls=LazyGroup,
+    help="Simulate distributed training: would 1-bit communication make it faster here, and by how much?",
+    epilog="\b\nExample:\n  simnet simulate bert_base_10gbit --set cluster.num_nodes=16",
+)
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
 )
 def cli() -> None:
-    """Simulate distributed training: would 1-bit communication make it faster here, and by how much?"""
+    """Run `simnet`."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    cli(args=args, prog_name="simnet")
+    try:
+        sys.exit(cli(args=args, prog_name="simnet", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        tell(INTERRUPTION)
+        sys.exit(INTERRUPTED)
+    except (OSError, UnicodeEncodeError) as error:
+        tell(f"simnet: {_reason(error)}")
+        _silence(sys.stdout)
+        sys.exit(Failure.exit_code)
+
+
+def _reason(error: OSError | UnicodeEncodeError) -> str:
+    """Say what the system has refused; only the terminal has no file name."""
+    if isinstance(error, UnicodeEncodeError):
+        return f"{error.object[error.start]!r}: cannot be written in {error.encoding}; drop it, or set PYTHONUTF8=1"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{error.strerror}: raise the limit with ulimit -n, or use fewer --jobs"
+    return f"{error.filename or 'standard output'}: cannot be used ({error.strerror})"
+
+
+def _silence(stream: IO[str] | None) -> None:
+    """Send what a stream still holds, and all that follows, nowhere: else Python fails on it once more at its end."""
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

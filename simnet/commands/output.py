@@ -1,12 +1,30 @@
 """Write what a command returns: to the terminal, or to a file that is whole or not there."""
 
+import errno
+import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from simnet.errors import SimnetError
 from simnet.report.files import is_special, write_file
+
+
+class _Output(click.Path):
+    """A place to write to; empty text, which `pathlib` takes for the working directory, is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if value == "":
+            self.fail("'': is empty; name a place.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+OUTPUT = _Output(path_type=Path)
 
 
 def check_file(path: Path | None, option: str = "-o") -> None:
@@ -15,50 +33,79 @@ def check_file(path: Path | None, option: str = "-o") -> None:
     Raises:
         SimnetError: it cannot.
     """
-    if path is not None and not path.absolute().parent.exists():
+    if path is None:
+        return
+    with _told_of(path, option):
+        is_there = path.absolute().parent.exists()
+    if not is_there:
         raise SimnetError(
             f"{path}: {str(path.parent)!r}: no such directory; make it, or name another file with {option}"
         )
     check_writable(path, option)
 
 
-def check_writable(path: Path | None, option: str = "-o") -> None:
+def check_writable(path: Path, option: str = "-o") -> None:
     """Check that a file can be written, before anything is computed; nothing is left behind, no directory is made.
 
     Raises:
         SimnetError: it cannot.
     """
-    if path is None:
-        return
-    if path.is_dir():
-        raise SimnetError(f"{path}: is a directory; name a file with {option}")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    try:
-        if path.exists():
-            path.open("ab").close()
-        if not is_special(path):
-            tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise _unwritable(path, error, option) from error
+    with _told_of(path, option):
+        whole = path.resolve()
+        if whole.is_dir():
+            raise SimnetError(f"{path}: is a directory; name a file with {option}")
+        if is_special(whole):
+            if not os.access(whole, os.W_OK):  # a pipe is not opened: its reader would see the end when it is closed
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        if whole.exists():
+            whole.open("ab").close()
+        folder = next(parent for parent in whole.parents if parent.exists())
+        tempfile.TemporaryFile(dir=folder).close()
+
+
+def check_replaceable(path: Path) -> None:
+    """Check that a file can be written or replaced, and is no pipe or device.
+
+    Raises:
+        SimnetError: it cannot, or is one.
+    """
+    check_writable(path)
+    if is_special(path):
+        raise SimnetError(f"{path}: is not a regular file; remove it, or choose another place with -o")
+
+
+def check_different(output: Path | None, trace: Path | None) -> None:
+    """Check that two outputs do not overwrite each other.
+
+    Raises:
+        SimnetError: they are the same file.
+    """
+    if output and trace and output.resolve() == trace.resolve():
+        raise SimnetError(f"{trace}: is named by -o and by --trace; name two files")
 
 
 def emit(text: str, path: Path | None) -> None:
     """Print text, or write it to a file; it ends with a newline.
 
     Raises:
-        SimnetError: it cannot be written, as on a full disk.
+        SimnetError: the file cannot be written, as on a full disk.
     """
     whole = text if text.endswith("\n") else text + "\n"
-    if path is not None:
-        write_file(path, whole.encode())
-        return
-    try:
+    if path is None:
         click.echo(whole, nl=False)
-    except BrokenPipeError:
-        raise
+    else:
+        write_file(path, whole.encode())
+
+
+@contextmanager
+def _told_of(path: Path, option: str) -> Iterator[None]:
+    """Turn what the system says of a path into one sentence."""
+    try:
+        yield
     except OSError as error:
-        raise _unwritable(Path("standard output"), error) from error
-
-
-def _unwritable(path: Path, error: OSError, option: str = "-o") -> SimnetError:
-    return SimnetError(f"{path}: cannot be written ({error.strerror}): choose another place with {option}")
+        raise SimnetError(
+            f"{path}: cannot be written ({error.strerror}): choose another place with {option}"
+        ) from error
+    except RuntimeError as error:  # how Python 3.11 and 3.12 tell of links that lead in a circle
+        raise SimnetError(f"{path}: links lead in a circle; choose another place with {option}") from error

@@ -27,7 +27,7 @@ def find(name: str) -> tuple[str, str]:
 
 def _kind_of(data: dict[str, object]) -> str:
     """Return the kind of part whose keys a file has most of, if it is no experiment."""
-    if data.keys() & {"cluster", "workload", "scenario", "strategy", "sweep"}:
+    if data.keys() & {"cluster", "workload", "scenario", "strategy", "sweep", "points"}:
         return "experiments"
     if "forward_flops_per_sample" in data:
         return "gradients"

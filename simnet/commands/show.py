@@ -8,10 +8,14 @@ from simnet.scenario import load_experiment
 from simnet.toml_text import to_toml
 
 
-@click.command("show", epilog="\b\nExample:\n  simnet show clusters/a100_8x8_10gbit")
+@click.command(
+    "show",
+    help="Print the part or experiment NAME (or KIND/NAME, or a path) with its sources, parts filled in, as TOML.",
+    epilog="\b\nExample:\n  simnet show clusters/a100_8x8_10gbit",
+)
 @click.argument("name")
 def command(name: str) -> None:
-    """Print the part or experiment NAME (or KIND/NAME, or a path) with its sources, parts filled in, as TOML."""
+    """Run `simnet show`."""
     kind, name = find(name)
     table = _experiment(name) if kind == "experiments" else library.read(kind, name)
     click.echo(f"# {library.label(library.locate(kind, name))}\n{to_toml(table)}", nl=False)

@@ -8,22 +8,24 @@ from pathlib import Path
 
 import click
 
-from simnet.commands.output import check_file, emit
+from simnet.commands.main import is_watched, tell
+from simnet.commands.output import OUTPUT, check_different, check_file, emit
 from simnet.commands.settings import read_settings
 from simnet.spec import RunResult
 
 
 @click.command(
     "simulate",
+    help="Simulate SCENARIO, the name of a shipped experiment or a .toml file.",
     epilog="\b\nExample:\n  simnet simulate bert_base_10gbit --set cluster.num_nodes=16 --format json",
 )
 @click.argument("scenario")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value; repeatable.")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file instead of the terminal.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Write a timeline for ui.perfetto.dev to this file.")
+@click.option("-o", "--output", type=OUTPUT, help="Write to this file instead of the terminal.")
+@click.option("--trace", type=OUTPUT, help="Write a timeline for ui.perfetto.dev to this file.")
 def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | None, trace: Path | None) -> None:
-    """Simulate SCENARIO, the name of a shipped experiment or a .toml file."""
+    """Run `simnet simulate`."""
     from simnet.scenario import load_experiment
     from simnet.simulate import num_exact_rounds, simulate
 
@@ -31,6 +33,7 @@ def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | 
     resolved = experiment.at({})
     check_file(output)
     check_file(trace, option="--trace")
+    check_different(output, trace)
     with _progress(num_exact_rounds(resolved)) as on_round:
         result = simulate(resolved, on_round)
     if trace:
@@ -39,13 +42,13 @@ def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | 
         write_trace(result, trace)
     emit(_text(result, form), output)
     if experiment.axes:
-        click.echo(f"note: this is one point; the whole sweep: simnet sweep {scenario}", err=True)
+        tell(f"note: this is one point; the whole sweep: simnet sweep {scenario}")
 
 
 @contextmanager
 def _progress(rounds: int) -> Iterator[Callable[[], None] | None]:
     """Show how far an exact run is, on a terminal."""
-    if not rounds or not sys.stderr.isatty():
+    if not rounds or not is_watched():
         yield None
         return
     with click.progressbar(length=rounds, label="simulating every send", file=sys.stderr) as bar:

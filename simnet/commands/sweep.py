@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from simnet.commands.main import INTERRUPTED
-from simnet.commands.output import check_writable, emit
+from simnet.commands.main import INTERRUPTED, is_watched, tell
+from simnet.commands.output import OUTPUT, check_replaceable, emit
 from simnet.commands.settings import read_axes
 
 RESULTS = ("results.csv", "results.json")
@@ -19,6 +19,9 @@ RESULTS = ("results.csv", "results.json")
 
 @click.command(
     "sweep",
+    help="Simulate every point of the [sweep] of SCENARIO, the name of a shipped experiment or a .toml file.\n\n"
+    "A key that --set gives several values is swept as well. A sweep that was killed goes on where it "
+    "stopped when it is started again with the same -o.",
     epilog="\b\nExample:\n  simnet sweep bert_base_10gbit --set cluster.num_nodes=1,2,4,8 -o out/bert --jobs 2",
 )
 @click.argument("scenario")
@@ -27,16 +30,12 @@ RESULTS = ("results.csv", "results.json")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=OUTPUT,
     help="Directory for results.csv, results.json and the journal that lets a killed sweep resume.",
 )
 @click.option("--jobs", type=click.IntRange(1, 1024), help="Processes at most.  [default: one a core]")
 def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | None, jobs: int | None) -> None:
-    """Simulate every point of the [sweep] of SCENARIO, the name of a shipped experiment or a .toml file.
-
-    A key that --set gives several values is swept as well. A sweep that was killed goes on where it stopped when
-    it is started again with the same -o.
-    """
+    """Run `simnet sweep`."""
     from simnet import sweep
     from simnet.report.metrics import to_row
     from simnet.scenario import load_experiment
@@ -47,7 +46,7 @@ def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | 
     points = sweep.expand(experiment)
     files = [output / name for name in RESULTS] if output else []
     for file in files:
-        check_writable(file)
+        check_replaceable(file)
     done: list[int] = []
     with _told_how_to_resume(output), _progress(len(points), done) as progress:
         results = sweep.run(points, output, jobs or sweep.num_cores(), progress)
@@ -57,7 +56,7 @@ def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | 
     for file, text in zip(files, (table, whole), strict=False):
         emit(text, file)
     emit({"csv": table, "json": whole}.get(form) or _table(document), None)
-    click.echo(_summary(len(points), done[0], time.perf_counter() - start, files), err=True)
+    tell(_summary(len(points), done[0], time.perf_counter() - start, files))
 
 
 def _summary(num_points: int, num_kept: int, elapsed_s: float, files: list[Path]) -> str:
@@ -76,7 +75,7 @@ def _table(document: dict[str, Any]) -> str:
 @contextmanager
 def _progress(num_points: int, done: list[int]) -> Iterator[Callable[[int], object]]:
     """Note what is done, and show it as a bar on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
+    if not is_watched():
         yield done.append
         return
     with click.progressbar(length=num_points, label="simulating", show_pos=True, file=sys.stderr) as bar:
@@ -95,5 +94,5 @@ def _told_how_to_resume(output: Path | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"\nsimnet: sweep: interrupted; {kept}", err=True)
+        tell(f"\nsimnet: sweep: interrupted; {kept}")
         raise SystemExit(INTERRUPTED) from None

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from simnet.commands.main import tell
+from simnet.commands.output import OUTPUT, check_writable
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
@@ -14,19 +16,20 @@ if TYPE_CHECKING:
 PAGE = "validation.md"
 
 
-@click.command("validate", epilog="\b\nExample:\n  simnet validate --published --set hkbu_bsp")
+@click.command(
+    "validate",
+    help="Calibrate on some rows of each publication, predict the others, and compare.\n\n"
+    "Exit code 1: a set is worse than its target, or where that is known to be missed, than the recorded "
+    "miss.",
+    epilog="\b\nExample:\n  simnet validate --published --set hkbu_bsp",
+)
 @click.option("--published", is_flag=True, help="Compare with the published measurements that are shipped.")
 @click.option("--set", "names", multiple=True, metavar="NAME", help="Only this set; repeatable.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Also write validation.md and figures to this directory."
-)
+@click.option("-o", "--output", type=OUTPUT, help="Also write validation.md and figures to this directory.")
 @click.pass_context
 def command(context: click.Context, published: bool, names: tuple[str, ...], form: str, output: Path | None) -> None:
-    """Calibrate on some rows of each publication, predict the others, and compare.
-
-    Exit code 1: a set is worse than its target, or where that is known to be missed, than the recorded miss.
-    """
+    """Run `simnet validate`."""
     from simnet.validation import measurements, sets, terminal
 
     if not published:
@@ -48,7 +51,6 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
     Raises:
         SimnetError: an unknown set, a page of a part of the sets, or a directory that cannot be written.
     """
-    from simnet.commands.output import check_writable
     from simnet.validation import sets
 
     for name in names:
@@ -70,4 +72,4 @@ def _write(outcomes: "list[Outcome]", output: Path) -> None:
     for outcome in outcomes:
         write_file(output / "figures" / page.figure_name(outcome), figures.png(outcome))
     write_file(output / PAGE, page.page(outcomes, measurements.load().rows).encode())
-    click.echo(f"wrote {output / PAGE} and {len(outcomes)} figures", err=True)
+    tell(f"wrote {output / PAGE} and {len(outcomes)} figures")

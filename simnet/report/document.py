@@ -3,14 +3,14 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from simnet.errors import SimnetError
 from simnet.report.metrics import nic_gbit_per_s, part_name
-from simnet.report.text import value_text
+from simnet.report.text import called_apart, printable, value_text
 from simnet.spec import Breakdown
 
 FORMAT = 1
@@ -19,16 +19,55 @@ RESULTS_NAME = "results.json"
 WORKLOAD_KEYS = ("workload", "workload.name")
 BANDWIDTH_KEYS = ("cluster.inter_node.bandwidth", "cluster.nics_per_node")
 NODES_KEYS = ("cluster.num_nodes",)
+# The widest range of numbers that axes can be drawn for.
+Positive = Annotated[float, Meta(ge=1e-30, le=1e30)]
+MAX_NODES = 10**9
+MAX_DEPTH = 50
+ROUNDING = 1e-9
 
 
 class Metrics(Struct, frozen=True, kw_only=True):
     """What one strategy takes, as `metrics.to_object` writes it."""
 
     strategy: str
-    iteration_s: float
-    samples_per_s: float
+    iteration_s: Positive
+    samples_per_s: Positive
     breakdown: Breakdown
-    total_s: float | None = None
+    total_s: Positive | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the parts of the iteration can be stacked."""
+        for key in self.breakdown.__struct_fields__:
+            part_s = getattr(self.breakdown, key)
+            if not -ROUNDING * self.iteration_s <= part_s <= 1e30:
+                raise ValueError(f"breakdown: {key} {part_s!r}: must be a time of zero or more")
+
+
+class _Link(Struct):
+    bandwidth: str
+
+
+class _Cluster(Struct):
+    num_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES)]
+    inter_node: _Link
+    nics_per_node: Annotated[int, Meta(ge=1, le=MAX_NODES)] = 1
+
+
+class _Part(Struct):
+    name: str = ""
+    title: str = ""
+    kind: str = ""
+
+
+class _Scenario(Struct):
+    """What the reports read of a resolved scenario."""
+
+    cluster: _Cluster
+    workload: _Part = msgspec.field(default_factory=_Part)
+    calibration: _Part = msgspec.field(default_factory=_Part)
+    strategy: dict[str, Any] = {}
+    baseline: dict[str, Any] | None = None
+    name: str = ""
 
 
 class Point(Metrics, frozen=True, kw_only=True):
@@ -36,19 +75,23 @@ class Point(Metrics, frozen=True, kw_only=True):
 
     set: dict[str, Any]
     scenario: dict[str, Any]
-    world_size: int
+    world_size: Annotated[int, Meta(ge=1, le=10**12)]
     fidelity: str = ""
     version: str = ""
     notes: list[str] = []
     baseline: Metrics | None = None
-    speedup: float | None = None
+    speedup: Positive | None = None
 
     def __post_init__(self) -> None:
         """Check that what the reports ask for is there."""
+        super().__post_init__()
         try:
-            _ = self.num_nodes, self.nic_gbit_per_s
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"scenario: no cluster with nodes and an inter-node bandwidth ({error})") from error
+            msgspec.convert(self.scenario, type=_Scenario)
+            msgspec.convert(self.nic_gbit_per_s, type=Positive)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise ValueError(f"scenario: {error}") from error
+        if self.world_size < self.num_nodes:
+            raise ValueError(f"world_size: {self.world_size}: must be at least the number of nodes, {self.num_nodes}")
 
     @property
     def num_nodes(self) -> int:
@@ -132,13 +175,8 @@ def names(points: Sequence[Point]) -> list[str]:
 
 
 def _told_apart(point: Point) -> tuple[str, str]:
-    """Return strategy and baseline of one kind with the settings in which they differ."""
-    strategy, baseline = point.scenario.get("strategy", {}), point.scenario.get("baseline", {})
-    keys = [key for key in {**strategy, **baseline} if strategy.get(key) != baseline.get(key)]
-    texts = [
-        ", ".join([point.strategy, *(f"{k} {value_text(s[k])}" for k in keys if k in s)]) for s in (strategy, baseline)
-    ]
-    return (texts[0], texts[1]) if texts[0] != texts[1] else ("strategy", "baseline")
+    scenario = point.scenario
+    return called_apart(point.strategy, scenario.get("strategy", {}), scenario.get("baseline") or {})
 
 
 def same_times(one: Metrics, other: Metrics) -> bool:
@@ -166,8 +204,11 @@ def read_raw(results: Path) -> Any:
     Raises:
         SimnetError: there is no such file, or it is damaged or empty.
     """
-    path = results / RESULTS_NAME if results.is_dir() else results
+    path = results
     try:
+        path = results / RESULTS_NAME if results.is_dir() else results
+        if path.exists() and not path.is_file():
+            raise SimnetError(f"{path}: is no regular file: name the results.json of a sweep, or its folder")
         text = path.read_bytes()
     except OSError as error:
         raise SimnetError(
@@ -177,7 +218,7 @@ def read_raw(results: Path) -> Any:
         raise SimnetError(f"{path}: is empty: run the sweep again")
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SimnetError(f"{path}: is damaged, no whole JSON document ({error}): run the sweep again") from error
 
 
@@ -196,6 +237,23 @@ def to_document(raw: object, *, where: str = "results") -> Document:
     if raw.get("points") == []:
         raise SimnetError(f"{where}: points: []: no point was simulated; run the sweep again")
     try:
-        return msgspec.convert(raw, type=Document)
-    except msgspec.ValidationError as error:
+        return msgspec.convert(_printable(raw), type=Document)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise SimnetError(f"{where}: is damaged ({error}): run the sweep again") from error
+
+
+def _printable(value: object, depth: int = 0) -> object:
+    """Return JSON with all its texts fit for a terminal and a figure.
+
+    Raises:
+        ValueError: it is nested deeper than any results are.
+    """
+    if isinstance(value, str):
+        return printable(value)
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        return {printable(key): _printable(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printable(item, depth + 1) for item in value]
+    return value

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simnet.report.document import WORKLOAD_KEYS, Metrics, Point
 from simnet.report.labels import PART_KEYS, grouped, numbers, value_label
-from simnet.report.text import bandwidth_text, gpus_text, key_text, nodes_text, speedup_text
+from simnet.report.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
 # Colours of Okabe and Ito, which colour-blind readers can tell apart.
 PARTS = {
@@ -93,7 +93,8 @@ def throughput(axes: Axes, points: Sequence[Point]) -> None:
             linestyle=dash,
             label=ROLES[index],
         )
-    axes.plot(nodes, _ideal_samples_per_s(line), color="black", linestyle=":", label="linear (compute alone)")
+    if ideal := _ideal_samples_per_s(line):
+        axes.plot(nodes, ideal, color="black", linestyle=":", label="linear (compute alone)")
     _nodes_axis(axes, line)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
@@ -186,9 +187,11 @@ def _strategies(points: Sequence[Point]) -> Iterable[tuple[Sequence[Metrics], st
 
 
 def _ideal_samples_per_s(points: Sequence[Point]) -> list[float]:
-    """Return the throughput of the points' samples in compute time alone, the least that any of them takes."""
+    """Return the throughput in compute time alone, the least that any point takes; nothing where none computes."""
     reference = [point.baseline or point for point in points]
     compute_s = min(m.breakdown.forward_s + m.breakdown.backward_s + m.breakdown.optimizer_s for m in reference)
+    if not compute_s:
+        return []
     return [point.samples_per_s * point.iteration_s / compute_s for point in points]
 
 
@@ -223,7 +226,9 @@ def _columns(axes: Axes, shown: Sequence[Point], labels: Sequence[str]) -> None:
 
 def _rows(axes: Axes, points: Sequence[Point], key: str) -> None:
     """Name the rows of bars, the first one on top."""
-    texts = [textwrap.fill(value_label(point, key), LABEL_CHARACTERS) for point in points]
+    texts = [
+        textwrap.fill(clipped(value_label(point, key), 3 * LABEL_CHARACTERS), LABEL_CHARACTERS) for point in points
+    ]
     axes.set_yticks(range(len(points)), texts)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(points) - 0.5, -0.5)

@@ -15,13 +15,13 @@ def write_file(path: Path, data: bytes) -> None:
     Raises:
         SimnetError: the folder or the file cannot be written.
     """
-    path = path.resolve()
     try:
+        path = path.resolve()
         if is_special(path):
             path.write_bytes(data)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, partial = tempfile.mkstemp(prefix=".simnet-", dir=path.parent)
     except OSError as error:
         raise _unwritable(path, error) from error
     try:

@@ -9,6 +9,8 @@ from simnet.units import Bandwidth, Duration, Quantity, Size
 
 # Whose values say by themselves what they are the value of.
 PART_KEYS = ("cluster", "calibration", "strategy", "baseline")
+# The largest number that an axis can be drawn for.
+MOST = 1e30
 QUANTITIES: tuple[type[Quantity], ...] = (Bandwidth, Size, Duration)
 
 
@@ -20,9 +22,9 @@ def main_key(document: Document) -> str:
 
 def numbers(points: Sequence[Point], key: str) -> list[float] | None:
     """Return what a key is set to at each point, as SI numbers; None where one of them is no number."""
-    values = [point.set.get(key) for point in points]
+    values: list[Any] = [point.set.get(key) for point in points]
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return [float(value) for value in values]  # type: ignore[arg-type]
+        return [float(value) for value in values] if all(abs(value) <= MOST for value in values) else None
     for quantity in QUANTITIES:
         try:
             return [quantity.parse(value) for value in values]

@@ -28,7 +28,8 @@ def to_object(run_result: RunResult) -> dict[str, Any]:
     """Return the object of `simulate --format json`: the scenario and the strategy's metrics, flat at the top.
 
     `baseline` holds the same metrics of the baseline strategy, or None. Units stand in the keys; `overlap`,
-    `compression_ratio` and `speedup` are plain ratios, and `nic_bytes_per_node` leave one node in one iteration.
+    `compression_ratio` and `speedup` are plain ratios, `nic_bytes_per_node` leave one node in one iteration, and
+    `gradient_bytes` are those of all gradients of one rank before compression.
     """
     from simnet.scenario import to_dict
 
@@ -37,6 +38,7 @@ def to_object(run_result: RunResult) -> dict[str, Any]:
         "scenario": to_dict(run_result.scenario),
         "question": run_result.scenario.question,
         "world_size": run_result.world_size,
+        "gradient_bytes": run_result.gradient_bytes,
         **_strategy_object(run_result.result),
         "baseline": None if baseline is None else _strategy_object(baseline),
         "speedup": run_result.speedup,
@@ -67,6 +69,7 @@ def to_row(point_set: dict[str, Any], obj: dict[str, Any]) -> dict[str, Any]:
         "strategy": obj["strategy"],
         "baseline": None if baseline is None else baseline["strategy"],
         "world_size": obj["world_size"],
+        "gradient_bytes": obj.get("gradient_bytes"),
         "speedup": obj["speedup"],
         "end_to_end_speedup": obj["end_to_end_speedup"],
         **_metric_columns("", obj),

@@ -2,16 +2,28 @@
 
 import textwrap
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from typing import Any
 
 from simnet.report.metrics import INLINE
 from simnet.report.sweep_table import sweep_table
-from simnet.report.text import WIDTH, count_text, hanging, nodes_text, speedup_text, throughput_text
-from simnet.spec import BYTES_PER_ELEMENT, Cluster, Part, RunResult, Scenario, StrategyResult, Workload
+from simnet.report.text import (
+    WIDTH,
+    called_apart,
+    count_text,
+    hanging,
+    nodes_text,
+    printable,
+    speedup_text,
+    throughput_text,
+)
+from simnet.spec import Cluster, Part, RunResult, Scenario, StrategyResult
 from simnet.units import format_bytes, format_seconds
 
 __all__ = ["result_table", "sweep_table"]
 
 LABEL_WIDTH = 28
+VALUE_WIDTH = 22
 PARTS = {
     "forward_s": "forward",
     "backward_s": "backward",
@@ -30,12 +42,12 @@ def result_table(run_result: RunResult) -> str:
         *_paragraph(run_result.scenario.question),
         *_parts(run_result),
         "",
-        *_comparison(results, run_result.scenario.run.steps),
+        *_comparison(results, _names(run_result), run_result.scenario.run.steps),
         "",
         *_verdict(run_result),
         *(line for note in run_result.notes for line in hanging("note: ", note)),
     ]
-    return "\n".join(line.rstrip() for line in lines).strip("\n")
+    return "\n".join(printable(line).rstrip() for line in lines).strip("\n")
 
 
 def _paragraph(text: str) -> list[str]:
@@ -50,7 +62,7 @@ def _parts(run_result: RunResult) -> Iterator[str]:
         simulated += f", simnet {run_result.version}"
     described = {
         "cluster": _cluster(scenario),
-        "workload": _workload(scenario),
+        "workload": _workload(run_result),
         "calibration": f"{_name(scenario.calibration, scenario)} ({scenario.calibration.kind})",
         "simulated": simulated,
     }
@@ -75,24 +87,12 @@ def _gpus(cluster: Cluster) -> str:
     return f"{cluster.ranks_per_node} {cluster.gpu}" if cluster.gpu else count_text(cluster.ranks_per_node, "GPU")
 
 
-def _workload(scenario: Scenario) -> str:
+def _workload(run_result: RunResult) -> str:
+    scenario = run_result.scenario
     workload = scenario.workload
-    num_bytes = _gradient_bytes(workload)
-    gradients = f"gradients {format_bytes(num_bytes)}, " if num_bytes else ""
-    samples = count_text(workload.batch_per_rank, "sample")
-    return f"{_name(workload, scenario)}: {gradients}{samples} per rank (compute times {_compute_kind(scenario)})"
-
-
-def _gradient_bytes(workload: Workload) -> float | None:
-    """Return the bytes of all gradients, or None where only their file knows."""
-    element_bytes = BYTES_PER_ELEMENT[workload.dtype]
-    if workload.gradient_bytes is not None:
-        return workload.gradient_bytes
-    if workload.num_elements is not None:
-        return workload.num_elements * element_bytes
-    if not workload.tensors:
-        return None
-    return sum(t.count * (t.num_bytes or (t.num_elements or 0) * element_bytes) for t in workload.tensors)
+    gradients = f"gradients {format_bytes(run_result.gradient_bytes)}"
+    samples = f"{count_text(workload.batch_per_rank, 'sample')} per rank"
+    return f"{_name(workload, scenario)}: {gradients}, {samples} (compute times {_compute_kind(scenario)})"
 
 
 def _compute_kind(scenario: Scenario) -> str:
@@ -106,9 +106,29 @@ def _compute_kind(scenario: Scenario) -> str:
     return " or ".join(sorted(fitting)) or "given"
 
 
-def _comparison(results: list[StrategyResult], steps: int | None) -> Iterator[str]:
+def _names(run_result: RunResult) -> list[str]:
+    """Return what to call the strategy, and the baseline if there is one, so that they differ."""
+    from simnet.scenario import to_dict
+
+    result, baseline = run_result.result, run_result.baseline
+    if baseline is None:
+        return [result.strategy]
+    if result.strategy != baseline.strategy:
+        return [result.strategy, baseline.strategy]
+    scenario: dict[str, Any] = to_dict(run_result.scenario)
+    return list(called_apart(result.strategy, scenario["strategy"], scenario["baseline"]))
+
+
+def _header(names: list[str]) -> Iterator[str]:
+    """Yield what the strategies are called, a line for each setting."""
+    cells = [[line for part in name.split(", ") for line in textwrap.wrap(part, VALUE_WIDTH)] for name in names]
+    for row in zip_longest(*cells, fillvalue=""):
+        yield _line("", [(text, "") for text in row])
+
+
+def _comparison(results: list[StrategyResult], names: list[str], steps: int | None) -> Iterator[str]:
     """Yield the header and one line for each metric, a pair of cells (value, share) for each strategy."""
-    yield _line("", [(result.strategy, "") for result in results])
+    yield from _header(names)
     yield _line("iteration time", [(format_seconds(result.iteration_s), "") for result in results])
     for key, label in PARTS.items():
         yield _line(f"  {label}", [_share(result, key) for result in results])
@@ -143,15 +163,15 @@ def _optional_seconds(seconds: float | None) -> str:
 
 
 def _line(label: str, cells: list[Cell]) -> str:
-    return f"{label:<{LABEL_WIDTH}}" + "".join(f"{value:>22}{share:>9}" for value, share in cells)
+    return f"{label:<{LABEL_WIDTH}}" + "".join(f"{value:>{VALUE_WIDTH}}{share:>9}" for value, share in cells)
 
 
 def _verdict(run_result: RunResult) -> Iterator[str]:
     """Yield the speedups, saying against what."""
     if run_result.baseline is None:
         return
-    pair = f"{run_result.result.strategy} against {run_result.baseline.strategy}"
+    pair = " against ".join(_names(run_result))
     if run_result.speedup is not None:
-        yield f"speedup {speedup_text(run_result.speedup)} per iteration, {pair}"
+        yield from hanging("", f"speedup {speedup_text(run_result.speedup)} per iteration, {pair}")
     if run_result.end_to_end_speedup is not None:
-        yield f"speedup {speedup_text(run_result.end_to_end_speedup)} end to end, {pair}"
+        yield from hanging("", f"speedup {speedup_text(run_result.end_to_end_speedup)} end to end, {pair}")

@@ -1,6 +1,8 @@
 """Write the numbers of a result for people."""
 
 import textwrap
+import unicodedata
+from typing import Any
 
 WIDTH = 100
 
@@ -14,6 +16,37 @@ def throughput_text(samples_per_s: float) -> str:
 def bandwidth_text(gbit_per_s: float) -> str:
     """Return a NIC's rate: "25 Gbit/s"."""
     return f"{gbit_per_s:g} Gbit/s"
+
+
+def printable(text: str) -> str:
+    """Return text on one line without characters that steer a terminal: spaces and question marks in their place."""
+    if text.isprintable():
+        return text
+    return "".join(
+        " " if character.isspace() else "?" if unicodedata.category(character).startswith("C") else character
+        for character in text
+    )
+
+
+def clipped(text: str, characters: int) -> str:
+    """Return text cut to a number of characters, which then ends in dots."""
+    return text if len(text) <= characters else f"{text[: characters - 3]}..."
+
+
+def called_apart(kind: str, strategy: dict[str, Any], baseline: dict[str, Any]) -> tuple[str, str]:
+    """Return what to call strategy and baseline of one kind: the kind with the settings in which they differ.
+
+    Args:
+        kind: Of both.
+        strategy: Its settings as in a scenario file.
+        baseline: Likewise.
+    """
+    keys = [key for key in {**strategy, **baseline} if strategy.get(key) != baseline.get(key)]
+    first, second = (
+        ", ".join([kind, *(f"{key} {value_text(settings[key])}" for key in keys if key in settings)])
+        for settings in (strategy, baseline)
+    )
+    return (first, second) if first != second else ("strategy", "baseline")
 
 
 def count_text(count: int, noun: str) -> str:

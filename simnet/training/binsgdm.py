@@ -53,7 +53,11 @@ def _hierarchical(intra: str, num_elements: float, topology: Topology) -> tuple[
 
 
 def _reduce_in_node(intra: str, num_elements: float, topology: Topology) -> tuple[Stage, ...]:
-    """Leave each local rank with the quantized mean of its slice of u."""
+    """Leave each local rank with the quantized mean of its slice of u.
+
+    The slices are swapped and added up in the order of ranks, not passed round a ring, so that the sum does not depend
+    on the transport; as many bytes leave each rank.
+    """
     in_node = topology.group("intra_node")
     if intra == "one_bit":
         return (
@@ -64,6 +68,7 @@ def _reduce_in_node(intra: str, num_elements: float, topology: Topology) -> tupl
     message_bytes = num_elements * BYTES_PER_ELEMENT[intra]
     return (
         Kernel(name="binsgdm_update", part="encode", num_elements=num_elements),
-        Collective(schedule=ring.reduce_scatter(in_node), message_bytes=message_bytes),
+        Collective(schedule=direct.all_to_all(in_node), message_bytes=message_bytes),
+        Kernel(name="mean", part="encode", num_elements=num_elements),
         Kernel(name="quantize", part="encode", num_elements=num_elements / topology.ranks_per_node),
     )

@@ -111,6 +111,7 @@ def run_result(
         result=result,
         baseline=dense if baseline else None,
         speedup=dense.iteration_s / result.iteration_s if baseline else None,
+        gradient_bytes=WORKLOADS[workload][1],
         version="0.1.0",
         notes=("kernel times are estimates",),
     )

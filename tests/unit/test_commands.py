@@ -1,8 +1,10 @@
 """The command line."""
 
 import csv
+import errno
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from simnet import library, simulate
+from simnet.commands import main as commands
 from simnet.commands.main import COMMANDS, cli
 from simnet.commands.settings import read_axes, read_settings, read_value, read_values
 from simnet.errors import SimnetError
@@ -20,6 +23,7 @@ from simnet.scenario import build, load_experiment
 from simnet.spec import RunResult, Scenario
 from tests.unit.scenario_samples import SWEEP, pod, write
 
+FULL = "simnet: standard output: cannot be used (No space left on device)\n"
 ROOT = Path(__file__).parents[2]
 BANDWIDTH = "cluster.inter_node.bandwidth"
 
@@ -144,6 +148,7 @@ class TestSimulate:
             ("", "is a directory; name a file"),
             ("pod.toml/result", "cannot be written (Not a directory): choose another place with {option}"),
             ("new/result", "no such directory; make it, or name another file with {option}"),
+            ("a" * 300, "cannot be written (File name too long): choose another place with {option}"),
         ],
     )
     @pytest.mark.usefixtures("never_simulated")
@@ -152,6 +157,29 @@ class TestSimulate:
     ) -> None:
         assert_refused(run("simulate", file, option, str(tmp_path / place)), message.format(option=option))
         assert [path.name for path in tmp_path.iterdir()] == ["pod.toml"]
+
+    @pytest.mark.parametrize("option", ["-o", "--trace"])
+    @pytest.mark.usefixtures("never_simulated")
+    def test_links_in_a_circle_and_empty_names_are_refused_before_simulating(
+        self, file: str, tmp_path: Path, option: str
+    ) -> None:
+        (tmp_path / "loop").symlink_to(tmp_path / "loop")
+        refused = run("simulate", file, option, str(tmp_path / "loop"))
+        assert refused.exit_code == 2
+        assert re.search("in a circle|Too many levels", refused.stderr)
+        assert_refused(run("simulate", file, option, ""), "'': is empty; name a place.")
+
+    @pytest.mark.usefixtures("never_simulated")
+    def test_one_file_for_result_and_timeline_is_refused(self, file: str, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(tmp_path / "same.json")
+        result = run("simulate", file, "-o", str(tmp_path / "same.json"), "--trace", str(tmp_path / "link"))
+        assert_refused(result, "link: is named by -o and by --trace; name two files")
+
+    @pytest.mark.usefixtures("never_simulated")
+    def test_bytes_that_are_no_text_are_refused(self, file: str) -> None:
+        assert_refused(
+            run("simulate", file, "--set", "cluster.name=\udcff"), "'cluster.name=\\udcff': has bytes that are"
+        )
 
     def test_an_unknown_scenario_is_refused(self) -> None:
         assert_refused(run("simulate", "nonesuch"), "'nonesuch': unknown experiment.")
@@ -179,6 +207,14 @@ class TestSweep:
     def test_the_summary_says_how_much_was_there_before(self, file: str, tmp_path: Path) -> None:
         run("sweep", file, "-o", str(tmp_path))
         assert ", 6 of them finished before; wrote" in run("sweep", file, "-o", str(tmp_path)).stderr
+
+    def test_the_same_point_twice_was_not_there_before(self, file: str) -> None:
+        assert re.fullmatch(r"4 points in \S+ s\n", run("sweep", file, "--set", "cluster.num_nodes=2,2").stderr)
+
+    @pytest.mark.usefixtures("never_simulated")
+    def test_a_pipe_in_the_place_of_results_is_refused_before_simulating(self, file: str, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "results.csv")
+        assert_refused(run("sweep", file, "-o", str(tmp_path)), "results.csv: is not a regular file; remove it")
 
     def test_several_values_make_an_axis_and_one_ends_it(self, file: str) -> None:
         several, one = "strategy=binsgdm,one_bit_adam", "cluster.num_nodes=4"
@@ -264,6 +300,12 @@ class TestCrossover:
         result = run("crossover", file, "--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "2 Gbit/s", *same)
         assert "strategy is faster than baseline" in result.stdout
 
+    def test_a_tolerance_that_is_no_number_is_refused(self, file: str) -> None:
+        ends = ["--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "2 Gbit/s"]
+        assert_refused(
+            run("crossover", file, *ends, "--tolerance", "nan"), "--tolerance: nan: must be from 1e-09 to 0.5"
+        )
+
     def test_a_wrong_end_is_refused(self, file: str) -> None:
         assert_refused(
             run("crossover", file, "--over", BANDWIDTH, "--from", "1", "--to", "2"), f"--from: {BANDWIDTH}: 1: "
@@ -325,6 +367,10 @@ class TestCheck:
         for changes in ({}, {"sweep": SWEEP}):
             path = write(tmp_path / "wrong.toml", contradiction | changes)
             assert_refused(run("check", str(path)), "give the gradients once")
+
+    def test_the_results_of_a_sweep_are_told(self, file: str, tmp_path: Path) -> None:
+        run("sweep", file, "-o", str(tmp_path))
+        assert_refused(run("check", str(tmp_path / "results.json")), "holds the results of a sweep, no scenario")
 
     def test_gradients_are_left_to_their_workload(self) -> None:
         assert_refused(run("check", "gradients/bert_base"), "are checked with a workload that uses them")
@@ -392,15 +438,71 @@ class TestProcesses:
         assert ran.stdout == "# workloads/gradients/bert_base.json\n"
         assert ran.stderr == ""
 
-    @pytest.mark.parametrize(("redirection", "place"), [("-o", "/dev/full"), (">", "standard output")])
-    def test_a_full_device_is_told_in_a_line(self, file: str, tmp_path: Path, redirection: str, place: str) -> None:
-        write(Path(file), pod())
-        ran = run_in_shell(f"simnet simulate {file} {redirection} /dev/full", tmp_path)
-        assert (
-            ran.stderr
-            == f"simnet: {place}: cannot be written (No space left on device): choose another place with -o\n"
+    def test_a_full_device_is_told_in_a_line(self, file: str, tmp_path: Path) -> None:
+        ran = run_in_shell(f"simnet simulate {file} -o /dev/full", tmp_path)
+        message = "simnet: /dev/full: cannot be written (No space left on device): choose another place with -o\n"
+        assert (ran.returncode, ran.stderr) == (2, message)
+
+    @pytest.mark.parametrize(
+        "command", ["list", "show overlap", "check bert_base_10gbit", "--version", "--help", "simulate {file}"]
+    )
+    def test_a_full_standard_output_is_told_in_a_line(self, file: str, tmp_path: Path, command: str) -> None:
+        ran = run_in_shell(f"simnet {command.format(file=file)} > /dev/full", tmp_path)
+        assert (ran.returncode, ran.stderr) == (2, FULL)
+
+    @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+    def test_messages_that_nobody_can_read_change_nothing(self, file: str, tmp_path: Path, redirection: str) -> None:
+        ran = run_in_shell(f"simnet sweep {file} --format csv {redirection}", tmp_path)
+        assert (ran.returncode, ran.stdout.count("\n")) == (0, 7)
+        assert run_in_shell(f"simnet simulate nonesuch {redirection}", tmp_path).returncode == 2
+
+    def test_a_working_directory_that_is_gone_is_told_in_a_line(self, file: str, tmp_path: Path) -> None:
+        ran = run_in_shell(f"mkdir gone; cd gone; rmdir ../gone; simnet simulate {file} -o x", tmp_path)
+        message = "simnet: x: cannot be written (No such file or directory): choose another place with -o\n"
+        assert (ran.returncode, ran.stderr) == (2, message)
+
+    def test_help_is_there_without_docstrings(self) -> None:
+        code = "from click.testing import CliRunner; from simnet.commands.main import COMMANDS, cli"
+        loop = "[print(CliRunner().invoke(cli, [*c, '--help'], prog_name='simnet').stdout) for c in C]"
+        ran = subprocess.run(
+            [sys.executable, "-OO", "-c", f"{code}; C = [[], *([name] for name in COMMANDS)]; {loop}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
         )
-        assert ran.returncode == 2
+        assert ran.stdout == "".join(run(*command, "--help").stdout + "\n" for command in ((), *zip(COMMANDS)))
+
+    def test_a_letter_that_cannot_be_written_is_told_in_a_line(self, tmp_path: Path) -> None:
+        (tmp_path / "pod.json").write_text(json.dumps(pod(workload__name="\udcff")))
+        ran = run_in_shell("simnet simulate pod.json --format csv -o result", tmp_path)
+        message = "simnet: '\\udcff': cannot be written in utf-8; drop it, or set PYTHONUTF8=1\n"
+        assert (ran.returncode, ran.stderr) == (2, message)
+
+    def test_too_many_open_files_are_told_in_a_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refused(*_: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        told: list[str] = []
+        monkeypatch.setattr(library, "names", refused)
+        monkeypatch.setattr(commands, "tell", told.append)
+        monkeypatch.setattr(commands, "_silence", lambda _: None)
+        with pytest.raises(SystemExit) as ended:
+            commands.main(["list"])
+        assert ended.value.code == 2
+        assert told == ["simnet: Too many open files: raise the limit with ulimit -n, or use fewer --jobs"]
+
+    def test_an_interrupt_before_a_command_starts_exits_130(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        told: list[str] = []
+        monkeypatch.setattr(cli, "make_context", interrupted)
+        monkeypatch.setattr(commands, "tell", told.append)
+        with pytest.raises(SystemExit) as ended:
+            commands.main(["list"])
+        assert ended.value.code == 130
+        assert told == ["simnet: interrupted; nothing was written"]
 
     def test_simulating_imports_nothing_heavy(self, file: str) -> None:
         heavy = "{'torch', 'pandas', 'matplotlib', 'numpy', 'rich'}"

@@ -1,6 +1,7 @@
 """Where two strategies take the same time."""
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,6 +99,37 @@ def test_a_range_from_zero_ends(find: Callable[..., Crossover]) -> None:
     (crossing,) = found.crossings
     assert crossing.low.value == 0
     assert crossing.high.value < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("key", "start", "end"),
+    [
+        (BANDWIDTH, "1 MB/s", "1e308 B/s"),
+        ("cluster.inter_node.latency", "1e-300 s", "1 s"),
+        ("cluster.inter_node.latency", "0 s", "1e300 s"),
+    ],
+)
+def test_ends_that_are_far_apart_are_searched(find: Callable[..., Crossover], key: str, start: str, end: str) -> None:
+    limit = 1e100 if key == BANDWIDTH else 1e-100
+
+    def seconds(scenario: Scenario) -> float:
+        link = scenario.cluster.inter_node
+        return 2.0 if (link.bytes_per_s if key == BANDWIDTH else link.alpha_s) > limit else 0.5
+
+    found = find(key, start, end, seconds)
+    values = [trial.value for trial in found.trials]
+    assert len(set(values)) == 9
+    assert values == sorted(values)
+    (crossing,) = found.crossings
+    assert crossing.low.value <= limit
+    assert limit < crossing.high.value <= max(limit * 1.001, 1e-8 * values[-1])
+
+
+@pytest.mark.parametrize("tolerance", [math.nan, math.inf, 0.0, -1.0, 0.6])
+def test_a_wrong_tolerance_is_refused(tmp_path: Path, tolerance: float) -> None:
+    experiment = load_experiment(str(write(tmp_path / "pod.toml", pod())))
+    with pytest.raises(SimnetError, match=rf"--tolerance: {tolerance}: must be from 1e-09 to 0.5"):
+        search(experiment, key="cluster.num_nodes", start=1, end=2, tolerance=tolerance, simulate=simulate)
 
 
 def test_ends_that_are_near_stay_the_ends(find: Callable[..., Crossover]) -> None:

@@ -1,6 +1,8 @@
 """Shipped parts and files."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +70,40 @@ def test_gradients_that_are_not_there_name_the_key() -> None:
 def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SimnetError, match=r"no.toml': no such file; give the path of a .toml file"):
         library.read("clusters", str(tmp_path / "no.toml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("./folder", "'./folder': not a regular file"),
+        ("./pipe", "'./pipe': not a regular file"),
+        ("./loop.toml", "'./loop.toml': cannot be read: Too many levels of symbolic links"),
+        (f"{'a' * 300}.toml", "cannot be read: File name too long"),
+        ("./\0.toml", "no such file"),
+    ],
+)
+def test_a_path_that_is_no_file_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop.toml").symlink_to(tmp_path / "loop.toml")
+    with pytest.raises(SimnetError) as caught:
+        library.locate("clusters", name, tmp_path)
+    assert message in str(caught.value)
+
+
+def test_a_folder_that_must_not_be_searched_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Path) -> None:  # root, who runs some test machines, may search any folder
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "stat", refused)
+    with pytest.raises(SimnetError, match=r"'./a.toml': cannot be read: Permission denied"):
+        library.locate("clusters", "./a.toml", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.toml", "num_nodes = 1"), ("a.json", '{"num_nodes": 1}')])
+def test_a_byte_order_mark_is_skipped(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert library.read_file(tmp_path / name) == {"num_nodes": 1}
 
 
 def test_a_path_starts_at_the_given_directory(tmp_path: Path) -> None:

@@ -11,9 +11,12 @@ from tests.unit.report_samples import run_result
 KEYS = {
     "scenario", "question", "strategy", "fidelity", "algorithm", "world_size", "iteration_s", "samples_per_s",
     "breakdown", "comm_s", "overlap", "nic_bytes_per_node", "compression_ratio", "num_buckets", "dense_iteration_s",
-    "total_s", "baseline", "speedup", "end_to_end_speedup", "notes", "version",
+    "total_s", "baseline", "speedup", "end_to_end_speedup", "notes", "version", "gradient_bytes",
 }  # fmt: skip
-OF_THE_RUN = {"scenario", "question", "world_size", "baseline", "speedup", "end_to_end_speedup", "notes", "version"}
+OF_THE_RUN = {
+    "scenario", "question", "world_size", "gradient_bytes", "baseline", "speedup", "end_to_end_speedup", "notes",
+    "version",
+}  # fmt: skip
 PARTS = ["forward_s", "backward_s", "encode_s", "decode_s", "exposed_comm_s", "optimizer_s"]
 
 
@@ -33,6 +36,7 @@ def test_the_object_holds_the_numbers_of_the_result() -> None:
     assert sum(obj["breakdown"].values()) == pytest.approx(obj["iteration_s"], rel=1e-12)
     assert obj["speedup"] == run.baseline.iteration_s / run.result.iteration_s
     assert obj["world_size"] == 32
+    assert obj["gradient_bytes"] == to_row({}, obj)["gradient_bytes"] == 440e6
 
 
 def test_the_object_is_json_as_it_stands() -> None:

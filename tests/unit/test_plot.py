@@ -1,6 +1,9 @@
 """The figures of a sweep: which are drawn from what, and what is said where none can be."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -228,6 +231,146 @@ def without_cluster(document: Document) -> str:
     return json.dumps(document)
 
 
+NESTED = "[" * 200 + "]" * 200
+DAMAGE = [
+    ("scenario.cluster.num_nodes", 0, "num_nodes"),
+    ("scenario.cluster.num_nodes", -8, "num_nodes"),
+    ("scenario.cluster.num_nodes", 1e300, "num_nodes"),
+    ("scenario.cluster.num_nodes", 10**6, "world_size: .* at least the number of nodes"),
+    ("scenario.cluster.inter_node.bandwidth", "0 Gbit/s", "scenario"),
+    ("scenario.cluster.inter_node.bandwidth", 25, "scenario"),
+    ("scenario.workload", [1], "workload"),
+    ("scenario.workload.title", 5, "title"),
+    ("scenario.calibration", [1], "calibration"),
+    ("scenario.calibration", None, "calibration"),
+    ("scenario.strategy", 5, "strategy"),
+    ("world_size", 0, "world_size"),
+    ("speedup", 0, "speedup"),
+    ("speedup", -1, "speedup"),
+    ("iteration_s", 0, "iteration_s"),
+    ("iteration_s", float("inf"), "no whole JSON"),
+    ("iteration_s", float("nan"), "no whole JSON"),
+    ("samples_per_s", 0, "samples_per_s"),
+    ("baseline.iteration_s", 0, "iteration_s"),
+    ("breakdown.forward_s", -0.1, "breakdown: forward_s -0.1"),
+    ("set.key", json.loads(NESTED), "nested deeper than 50 levels"),
+]
+
+
+def with_value(document: Document, path: str, value: object) -> Document:
+    """Put a value into every point of a document."""
+    *parents, key = path.split(".")
+    for point in document["points"]:
+        holder = point
+        for parent in parents:
+            holder = holder[parent]
+        holder[key] = value
+    return document
+
+
+@pytest.mark.parametrize(("path", "value", "message"), DAMAGE)
+def test_damaged_numbers_and_parts_are_told_in_one_sentence(
+    path: str, value: object, message: str, small: Document, tmp_path: Path
+) -> None:
+    results = write(tmp_path, with_value(small, path, value))
+    with pytest.raises(SimnetError, match=message) as caught:
+        plot(results, tmp_path / "figures")
+    assert "\n" not in str(caught.value)
+    assert "is damaged" in str(caught.value)
+
+
+def test_json_nested_without_end_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(SimnetError, match="is damaged"):
+        plot(tmp_path, tmp_path)
+
+
+def test_times_far_apart_can_be_drawn(small: Document, tmp_path: Path) -> None:
+    small["points"][0] |= {"iteration_s": 1e-30, "samples_per_s": 1e30, "speedup": 1e30}
+    small["points"][-1] |= {"iteration_s": 1e30, "samples_per_s": 1e-30, "speedup": 1e-30}
+    assert names(plot(write(tmp_path, small), tmp_path)) == ALL
+
+
+def test_a_sweep_without_compute_has_no_linear_ideal(small: Document, tmp_path: Path) -> None:
+    for key in ("forward_s", "backward_s", "optimizer_s"):
+        small = with_value(with_value(small, f"breakdown.{key}", 0), f"baseline.breakdown.{key}", 0)
+    plot(write(tmp_path, small), tmp_path, "svg")
+    assert "linear (compute alone)" not in texts(tmp_path / "throughput.svg")
+
+
+def test_only_a_regular_file_is_read_as_results(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "results.json")
+    for results in (tmp_path, tmp_path / "results.json", Path("/dev/null")):
+        with pytest.raises(SimnetError, match="is no regular file"):
+            plot(results, tmp_path)
+
+
+def test_a_name_that_no_file_can_have_is_told() -> None:
+    with pytest.raises(SimnetError, match=r"cannot be read \(File name too long\)"):
+        plot(Path("x" * 5000), Path())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_results_behind_a_closed_folder_are_told(small: Document, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    write(closed, small)
+    closed.chmod(0)
+    try:
+        with pytest.raises(SimnetError, match=r"cannot be read \(Permission denied\)"):
+            plot(closed / "results.json", tmp_path)
+    finally:
+        closed.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    "title", ["a $x_{$ $$", "a\x00b\x1b]0;pwn\x07", "\u4e2d\ufffe", "w" * 100_000, " ", "a_b^c\\d"]
+)
+def test_any_title_can_be_drawn_without_a_warning(
+    title: str, small: Document, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    small = with_value(with_value(small, "scenario.workload.title", title), "scenario.calibration.name", title)
+    network = {**small, "question": title}
+    bars = over(network, "strategy", [{"kind": "binsgdm", "intra": f"{title}{n}"} for n in range(2)])
+    lines = over(network, "workload.batch_per_rank", [1, 2], {"note": [title, title + "1"]})
+    for index, document in enumerate((network, bars, lines)):
+        plot(write(tmp_path, document), tmp_path / str(index))
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_a_dollar_sign_is_drawn_as_it_is(small: Document, tmp_path: Path) -> None:
+    plot(write(tmp_path, {**small, "question": "What do $5 or $6 buy?"}), tmp_path, "svg")
+    assert "What do $5 or $6 buy?" in texts(tmp_path / "breakdown.svg")
+
+
+def test_a_home_that_cannot_be_written_is_no_concern_of_the_user(small: Document, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("no folder", encoding="utf-8")
+    hidden = ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    environment = {key: value for key, value in os.environ.items() if key not in hidden} | {"HOME": str(home)}
+    command = [sys.executable, "-m", "simnet", "plot", str(write(tmp_path, small)), "-o", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_strategies_that_differ_are_called_strategy(small: Document, tmp_path: Path) -> None:
+    renamed = [
+        {**point, "strategy": kind, "set": {**point["set"], "strategy": kind}}
+        for kind in ("binsgdm", "one_bit_adam")
+        for point in small["points"]
+    ]
+    plot(write(tmp_path, {**small, "points": renamed}), tmp_path, "svg")
+    assert "Speedup of strategy over all_reduce" in texts(tmp_path / "speedup_over_nodes.svg")
+    assert "left: strategy" in texts(tmp_path / "breakdown.svg")
+
+
+def test_baselines_that_differ_are_called_baseline(small: Document, tmp_path: Path) -> None:
+    for index, point in enumerate(small["points"]):
+        point["baseline"]["strategy"] = ("all_reduce", "one_bit_adam")[index % 2]
+    plot(write(tmp_path, small), tmp_path, "svg")
+    assert "Speedup of binsgdm over baseline" in texts(tmp_path / "speedup_over_nodes.svg")
+
+
 def many_panels(document: Document) -> str:
     points = [
         {**point, "set": {**point["set"], "workload.batch_per_rank": batch}}
@@ -247,7 +390,7 @@ def many_panels(document: Document) -> str:
         (lambda document: json.dumps({**document, "format": 7}), "format 7: this version reads format 1"),
         (lambda document: json.dumps({**document, "points": []}), "no point was simulated"),
         (lambda document: json.dumps({**document, "points": "x"}), "is damaged"),
-        (without_cluster, "no cluster with nodes and an inter-node bandwidth"),
+        (without_cluster, "scenario: Object missing required field `cluster`"),
         (lambda document: json.dumps({**document, "points": document["points"][:1]}), "1 point: figures need at least"),
         (many_panels, "13 panels: at most 12"),
         (lambda document: json.dumps(over(document, "run.note", [f"{n}th" for n in range(41)])), "41 rows of bars: at"),

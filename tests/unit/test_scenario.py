@@ -58,7 +58,7 @@ CALIBRATION = st.builds(
     kind=st.sampled_from(["measured", "ideal"]),
     intra_node=LINK_CALIBRATION,
     inter_node=LINK_CALIBRATION,
-    memory_bytes_per_s=st.none() | RATE,
+    memory_bytes_per_s=st.none() | st.floats(1e6, 1e15).map(Bandwidth),
     kernels=st.dictionaries(TEXT, st.builds(KernelTime, launch_s=DURATION, s_per_element=DURATION), max_size=2),
 )
 GRADIENT = st.builds(Gradient, num_elements=COUNT, count=COUNT, backward_share=st.floats(0, 10)) | st.builds(
@@ -84,7 +84,7 @@ SCENARIO = st.builds(
     strategy=STRATEGY,
     baseline=st.none() | STRATEGY,
     calibration=CALIBRATION,
-    run=st.builds(Run, steps=st.none() | st.integers(10, 1000)),
+    run=st.builds(Run, steps=st.integers(10, 1000)),
     name=TEXT,
     question=TEXT,
 )
@@ -148,7 +148,7 @@ def test_building_leaves_its_input_alone() -> None:
         ),
         (
             {"calibration__inter_node": {"efficiency": [["1 B", 2]]}},
-            "efficiency.0.1: 2: must be a number above 0, at most 1",
+            "efficiency.0.1: 2: must be a number of at least 1e-06, at most 1",
         ),
         ({"calibration__inter_node": {"efficiency": [["1 B"]]}}, "efficiency.0: ['1 B']: write a list of 2 values"),
         (
@@ -212,6 +212,14 @@ def test_a_result_of_simulate_is_a_scenario_again(tmp_path: Path) -> None:
     assert load(str(path)) == scenario
 
 
+def test_the_results_of_a_sweep_are_no_scenario(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"format": 1, "axes": [], "points": []}))
+    with pytest.raises(
+        SimnetError, match=r"results.json: holds the results of a sweep, no .*: simnet plot .*results.json"
+    ):
+        load(str(tmp_path / "results.json"))
+
+
 class TestPartsByName:
     @pytest.fixture
     def file(self, tmp_path: Path) -> str:
@@ -247,7 +255,20 @@ class TestPartsByName:
             ({"cluster.num_node": 4}, "--set: cluster: unknown key 'num_node'. Did you mean 'num_nodes'?"),
             ({"cluster.num_nodes": 0}, "--set: cluster.num_nodes: 0: must be"),
             ({"cluster.num_nodes.x": 4}, "--set: cluster.num_nodes.x: unknown key 'x': 2 there has no such key"),
-            ({"cluster.slow_nodes": [], "cluster.slow_nodes.0.node": 4}, "unknown key '0': [] there has no such key"),
+            (
+                {"cluster.slow_nodes": [], "cluster.slow_nodes.0.node": 4},
+                "unknown key '0': a list of 0: there is no item",
+            ),
+            ({"cluster.slow_nodes": [{"node": 1}], "cluster.slow_nodes.00.node": 0}, "unknown key '00': a list of 1"),
+            ({"cluster.slow_nodes": [{"node": 1}], "cluster.slow_nodes.٠.node": 0}, "unknown key '٠': a list of 1"),
+            (
+                {"cluster.slow_nodes": [{"node": 1}], "cluster.slow_nodes.1.node": 0},
+                "unknown key '1': a list of 1: write an index from 0 to 0, or set the whole list",
+            ),
+            (
+                {"cluster.use": "./wide.toml"},
+                "--set: cluster.use: './wide.toml': a cluster is chosen by the key 'cluster'",
+            ),
             ({"cluster": "./wide.tom"}, "--set: cluster: './wide.tom': no such file"),
             ({"nonesuch": 4}, "--set: unknown key 'nonesuch'."),
             ({"sweep": 4}, "--set: unknown key 'sweep'."),

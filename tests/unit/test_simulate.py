@@ -139,7 +139,9 @@ def test_one_bit_adam_counts_its_dense_stage_end_to_end():
 def test_without_kernel_times_the_compressed_update_takes_the_optimizers_time_and_says_so():
     bare = simulate(scenario(BinSGDM()))
     assert bare.result.breakdown.optimizer_s == pytest.approx(0.005)
-    assert any("no time for kernels binsgdm_apply, binsgdm_update, merge, quantize" in note for note in bare.notes)
+    assert any(
+        "no time for kernels binsgdm_apply, binsgdm_update, mean, merge, quantize" in note for note in bare.notes
+    )
     timed = simulate(scenario(BinSGDM(), calibration=COSTLY))
     assert timed.result.breakdown.optimizer_s == 0.0
     assert timed.result.breakdown.encode_s > 0

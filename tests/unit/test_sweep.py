@@ -35,6 +35,12 @@ sweep.PROBE_S = sweep.WORKERS_PAY_S = 0
 from simnet.commands.main import main
 main()
 """
+STRANGE = [
+    b'{"key": ["a"], "result": {}}',
+    b'{"key": "a", "result": {"speedup": NaN}}',
+    b'{"key": "a", "result": {"speedup": 1e999}}',
+    b'{"key": "a", "result": {"x": ' + b"[" * 100_000,
+]
 MANY = {"cluster.num_nodes": list(range(1, 41)), "workload.batch_per_rank": [1, 2, 3, 4]}
 
 
@@ -71,7 +77,7 @@ class TestExpand:
     def test_too_many_points_are_refused_before_any_is_made(self, tmp_path: Path) -> None:
         axes = {key: list(range(1, 1002)) for key in ("cluster.num_nodes", "workload.batch_per_rank")}
         path = str(write(tmp_path / "pod.toml", pod(sweep=axes)))
-        with pytest.raises(SimnetError, match=r"sweep: 1002001 points: at most 1000000; drop some values"):
+        with pytest.raises(SimnetError, match=r"sweep: 1002001 points: at most 100000; split it into several sweeps"):
             expand(load_experiment(path))
 
     def test_a_point_that_does_not_hold_together_is_refused(self, tmp_path: Path) -> None:
@@ -109,6 +115,37 @@ class TestRun:
         told: list[int] = []
         sweep.run(points, tmp_path / "out", progress=told.append)
         assert told == [2, 1, 1, 1, 1]
+
+    def test_progress_counts_the_same_scenario_as_often_as_it_is_asked_for(self, tmp_path: Path) -> None:
+        axes = {"cluster.num_nodes": [2, 2, 4]}
+        points = expand(load_experiment(str(write(tmp_path / "pod.toml", pod())), axes=axes))
+        told: list[int] = []
+        sweep.run(points, tmp_path / "out", progress=told.append)
+        assert told == [0, 2, 1]
+        told.clear()
+        sweep.run(points, tmp_path / "out", progress=told.append)
+        assert told == [3]
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ('"breakdown": {', '"breakdown": null, "more": {'),
+            ('"scenario": {', '"scenaro": {'),
+            ('"baseline": {"strategy"', '"baseline": 3, "more": {"strategy"'),
+            ('"iteration_s": ', '"iteration_s": "", "more": '),
+            ('"10 Gbit/s"', '"10"'),
+        ],
+    )
+    def test_a_result_that_the_simulator_did_not_write_is_refused(
+        self, experiment: Experiment, tmp_path: Path, old: str, new: str
+    ) -> None:
+        points = expand(experiment)[:1]
+        sweep.run(points, tmp_path)
+        damaged = (tmp_path / NAME).read_text().replace(old, new, 1)
+        (tmp_path / NAME).write_text(damaged)
+        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line 1: .*: is damaged; delete this line to"):
+            sweep.run(points, tmp_path)
+        assert (tmp_path / NAME).read_text() == damaged
 
     def test_finished_points_are_not_simulated_again(
         self, experiment: Experiment, tmp_path: Path, simulated: list[Scenario]
@@ -184,11 +221,40 @@ class TestJournal:
         with Journal(tmp_path) as journal:
             assert journal.results == {}
 
-    @pytest.mark.parametrize("line", [b"{", b"[]", b'{"key": "a"}', b'{"key": "a", "result": 3}', b"\xff", b""])
+    @pytest.mark.parametrize(
+        "line", [b"{", b"[]", b'{"key": "a"}', b'{"key": "a", "result": 3}', b"\xff", b"", *STRANGE]
+    )
     def test_a_damaged_line_is_refused_with_its_number(self, tmp_path: Path, line: bytes) -> None:
-        (tmp_path / NAME).write_bytes(b'{"key": "a", "result": {}}\n' + line + b"\n")
+        content = b'{"key": "a", "result": {}}\n' + line + b'\n{"key": "b'
+        (tmp_path / NAME).write_bytes(content)
         with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line 2: .* is damaged; delete this line to"):
             Journal(tmp_path)
+        assert (tmp_path / NAME).read_bytes() == content
+
+    @pytest.mark.parametrize(
+        "content", [b"notes", b"x,y\n1,2", b'{"key": "a", "result": {}}\nnotes', b'{"points": []}']
+    )
+    def test_a_file_of_something_else_is_left_as_it_is(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / NAME).write_bytes(content)
+        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line .: .* or choose another place with -o"):
+            Journal(tmp_path)
+        assert (tmp_path / NAME).read_bytes() == content
+
+    @pytest.mark.parametrize("torn", [b"{", b'{"key": ', b'{"key": "a', b'{"key": "b", "result": {"a": 1'])
+    def test_what_a_kill_has_left_of_a_line_is_cut_off(self, tmp_path: Path, torn: bytes) -> None:
+        (tmp_path / NAME).write_bytes(b'{"key": "a", "result": {}}\n' + torn)
+        with Journal(tmp_path) as journal:
+            assert list(journal.results) == ["a"]
+        assert (tmp_path / NAME).read_bytes() == b'{"key": "a", "result": {}}\n'
+
+    def test_a_pipe_or_a_device_is_no_journal(self, tmp_path: Path) -> None:
+        for name in ("pipe", "device"):
+            (tmp_path / name).mkdir()
+        os.mkfifo(tmp_path / "pipe" / NAME)
+        (tmp_path / "device" / NAME).symlink_to("/dev/full")
+        for name in ("pipe", "device"):
+            with pytest.raises(SimnetError, match="is not a regular file; remove it, or choose another place with -o"):
+                Journal(tmp_path / name)
 
     def test_a_place_that_is_no_directory_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

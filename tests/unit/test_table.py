@@ -11,7 +11,7 @@ from simnet.errors import SimnetError
 from simnet.report.notes import notes_lines
 from simnet.report.table import result_table, sweep_table
 from simnet.report.text import WIDTH
-from simnet.spec import RunResult
+from simnet.spec import AllReduce, RunResult
 from tests.unit.report_samples import run_result, sweep_document
 
 
@@ -53,6 +53,40 @@ def test_the_shares_of_the_breakdown_add_up_to_the_whole(column: int) -> None:
     parts = [re.findall(r"([\d.]+) %", line) for line in lines if re.match("  [a-z]", line)]
     shares = [float(found[column]) for found in parts[:6]]
     assert sum(shares) == pytest.approx(100.0, abs=0.3)  # six roundings of 0.05
+
+
+def test_two_settings_of_one_strategy_have_heads_of_their_own() -> None:
+    run = run_result()
+    table = result_table(
+        msgspec.structs.replace(
+            run,
+            scenario=msgspec.structs.replace(run.scenario, strategy=AllReduce(algorithm="hierarchical")),
+            result=msgspec.structs.replace(run.result, strategy="all_reduce"),
+        )
+    )
+    assert re.search(r"all_reduce +all_reduce\n +algorithm hierarchical +algorithm ring$", table, re.MULTILINE)
+    assert "all_reduce, algorithm hierarchical against all_reduce, algorithm ring" in table
+
+
+def test_the_gradients_are_those_of_the_result() -> None:
+    run = msgspec.structs.replace(run_result(), gradient_bytes=1.5e9)
+    assert "gradients 1.5 GB, 32 samples per rank" in row(result_table(run), "workload")
+
+
+def test_no_text_can_steer_the_terminal() -> None:
+    bad = "\x1b]0;pwn\x07x\x00\u202e"
+    run = run_result()
+    scenario = msgspec.structs.replace(
+        run.scenario, question=bad, workload=msgspec.structs.replace(run.scenario.workload, name=bad)
+    )
+    table = result_table(msgspec.structs.replace(run, scenario=scenario, notes=(bad,)))
+    document = sweep_document(bandwidths=(10, 100), nodes=(2, 8)) | {"question": bad}
+    for point in document["points"]:
+        point["scenario"]["workload"]["title"] = bad
+        point["notes"] = [bad]
+    for text in (table, sweep_table(document)):
+        assert "?]0;pwn?x" in text
+        assert all(line.isprintable() for line in text.splitlines())
 
 
 def test_a_run_without_a_baseline_shows_one_column_and_no_speedup() -> None:

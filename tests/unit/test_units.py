@@ -84,3 +84,10 @@ def test_times_for_people_have_four_digits(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("num_bytes", "text"), [(440.4e6, "440.4 MB"), (12, "12 B"), (5e12, "5 TB"), (1500, "1.5 kB")])
 def test_sizes_for_people_are_decimal(num_bytes: float, text: str) -> None:
     assert format_bytes(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.99999, "1 s"), (0.9994, "999.4 ms"), (9.99996e-7, "1 us"), (0.0, "0 s")]
+)
+def test_the_unit_of_a_time_fits_what_is_shown(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text

@@ -1,0 +1,143 @@
+"""A session whose exchanges run beside backward, in one communication thread, bucket by bucket in one fixed order."""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Place
+from binsgdm.groups import Groups
+from binsgdm.kernels import Kernels
+from binsgdm.layout import Bucket
+from binsgdm.session import check_gradients
+from binsgdm.transport import Sent, Transport
+from binsgdm.worker import Scheme, Slot, Worker
+
+
+class BesideBackward:
+    """All ranks; a bucket's exchange starts when its last gradient is ready and its predecessor's is done.
+
+    Collectives are called from one thread per process, on process groups of its own, in the order of the buckets, which
+    is the same on all ranks whatever order gradients come in. Two-phase exchanges whose second phase is called from a
+    completion callback deadlock on gloo; this does not.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        slots: Sequence[Slot],
+        place: Callable[[], Place],
+        kernels: Kernels,
+        groups: Groups,
+        *,
+        scheme: Scheme,
+        bucket_elements: int,
+        is_last_backward: Callable[[], bool],
+        on_sent: Callable[[Sent], None] | None = None,
+    ) -> None:
+        self.rank, self.world_size, self.ranks_per_node = groups.rank, groups.world_size, groups.ranks_per_node
+        self._place = place
+        self._kernels = kernels
+        self._scheme: Scheme = scheme
+        self._bucket_elements = bucket_elements
+        self._is_last_backward = is_last_backward
+        self._transport = Transport(groups, on_sent)
+        self._handles: list[Any] = []
+        self.renew(slots, place())
+
+    def renew(self, slots: Sequence[Slot], place: Place) -> None:
+        """Start over with other state."""
+        for handle in self._handles:
+            handle.remove()
+        self._slots = slots
+        self._worker = Worker(
+            slots, place=place, scheme=self._scheme, bucket_elements=self._bucket_elements, kernels=self._kernels
+        )
+        self._bucket_of = {s.index: bucket for bucket in self._worker.buckets for s in bucket.segments}
+        self._handles = [
+            slot.parameter.register_post_accumulate_grad_hook(self._on_gradient(index))  # type: ignore[no-untyped-call]
+            for index, slot in enumerate(slots)
+            if slot.parameter.requires_grad and index in self._bucket_of
+        ]
+        self._exchange: _Exchange | None = None
+
+    def step(self, step: int, *, skip: bool) -> bool:
+        """Wait for the exchanges that backward started, start those that it did not, agree, and apply."""
+        check_gradients(self._slots)
+        exchange, self._exchange = self._started(step), None
+        signs = exchange.finish()
+        worker = self._worker
+        if skip:
+            worker.flags[0] = 1
+        stop, *has_gradient = self._transport.largest(worker.flags).tolist()
+        if stop:
+            return False
+        for bucket, packed in zip(worker.buckets, signs, strict=True):
+            worker.apply(bucket, packed, has_gradient)
+        return True
+
+    def _on_gradient(self, index: int) -> Callable[[torch.Tensor], None]:
+        """Return the hook that counts a ready gradient."""
+
+        def hook(_parameter: torch.Tensor) -> None:
+            if self._is_last_backward():
+                self._started(self._place().step + 1).ready(self._bucket_of[index])
+
+        return hook
+
+    def _started(self, step: int) -> "_Exchange":
+        """Return this step's exchange, which begins with its first gradient."""
+        if self._exchange is None:
+            self._worker.begin(step)
+            self._exchange = _Exchange(self._worker, self._transport)
+        return self._exchange
+
+
+class _Exchange:
+    """All buckets of one step on their way."""
+
+    def __init__(self, worker: Worker, transport: Transport) -> None:
+        self._worker = worker
+        self._transport = transport
+        self._missing = [len(bucket.segments) for bucket in worker.buckets]
+        self._next = 0
+        self._ready: queue.SimpleQueue[Bucket | None] = queue.SimpleQueue()
+        self._signs: list[torch.Tensor] = []
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._communicate, name="binsgdm-exchange", daemon=True)
+        self._thread.start()
+
+    def ready(self, bucket: Bucket) -> None:
+        """Count one gradient of a bucket; hand over every bucket whose turn has come."""
+        self._missing[bucket.index] -= 1
+        if self._missing[bucket.index] < 0:
+            raise BinsgdmError(
+                "BinSGDM: a second backward before optimizer.step(): wrap all but the last in model.no_sync(), or "
+                "attach with overlap=False"
+            )
+        self._hand_over(lambda: self._missing[self._next] == 0)
+
+    def finish(self) -> list[torch.Tensor]:
+        """Hand over what is left, wait for the thread, and return the signs of every bucket."""
+        self._hand_over(lambda: True)
+        self._ready.put(None)
+        self._thread.join()
+        if self._failure is not None:
+            raise BinsgdmError(f"BinSGDM: the exchange failed on this rank: {self._failure}") from self._failure
+        return self._signs
+
+    def _hand_over(self, may_go: Callable[[], bool]) -> None:
+        while self._next < len(self._missing) and may_go():
+            self._ready.put(self._worker.buckets[self._next])
+            self._next += 1
+
+    def _communicate(self) -> None:
+        try:
+            with torch.no_grad():
+                while (bucket := self._ready.get()) is not None:
+                    self._worker.look(bucket)
+                    self._signs.append(self._worker.signs(bucket, self._transport.run))
+        except BaseException as error:  # handed to the thread that waits in finish()
+            self._failure = error

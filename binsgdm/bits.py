@@ -1,0 +1,42 @@
+"""Signs as bits: the reference, in plain torch.
+
+The first sign is the most significant bit of the first byte, as in numpy.packbits; a set bit is +1; the bits after the
+last sign are 0.
+
+Shape letters: N elements, P = ceil(N / 8) bytes.
+"""
+
+import torch
+from torch import Tensor
+
+_SHIFTS = (7, 6, 5, 4, 3, 2, 1, 0)
+
+
+def packed_numel(numel: int) -> int:
+    """Return how many bytes the signs of `numel` elements take."""
+    return -(-numel // 8)
+
+
+def pack_signs(positive: Tensor) -> Tensor:
+    """Pack booleans (N), True for +1, into uint8 (P).
+
+    Example:
+        >>> pack_signs(torch.tensor([True, False, False, False, False, False, False, True, True]))
+        tensor([129, 128], dtype=torch.uint8)
+    """
+    padding = -positive.numel() % 8
+    bits = torch.nn.functional.pad(positive.to(torch.uint8), (0, padding)).view(-1, 8)
+    shifts = torch.tensor(_SHIFTS, dtype=torch.uint8, device=positive.device)
+    return (bits << shifts).sum(dim=1, dtype=torch.uint8)
+
+
+def unpack_signs(packed: Tensor, numel: int) -> Tensor:
+    """Unpack uint8 (P) into fp32 signs (N), each +1 or -1.
+
+    Example:
+        >>> unpack_signs(torch.tensor([128], dtype=torch.uint8), 3)
+        tensor([ 1., -1., -1.])
+    """
+    shifts = torch.tensor(_SHIFTS, dtype=torch.uint8, device=packed.device)
+    bits = (packed[:, None] >> shifts & 1).view(-1)[:numel]
+    return bits.to(torch.float32) * 2.0 - 1.0

@@ -1,0 +1,125 @@
+"""Join an optimizer to the other ranks: three lines in a training script."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from binsgdm import groups as grouping
+from binsgdm.beside_backward import BesideBackward
+from binsgdm.errors import BinsgdmError
+from binsgdm.groups import Groups
+from binsgdm.optimizer import BinSGDM
+from binsgdm.session import AfterBackward
+from binsgdm.transport import Sent
+from binsgdm.worker import Scheme
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+MIB = 2**20
+BYTES_PER_ELEMENT = 4
+
+
+def attach(  # noqa: PLR0913
+    optimizer: BinSGDM,
+    model: torch.nn.Module | None = None,
+    *,
+    topology: Literal["hierarchical", "flat"] = "hierarchical",
+    intra: Literal["fp32", "bf16", "one_bit"] = "fp32",
+    overlap: bool = False,
+    bucket_cap_mb: float = 25.0,
+    ranks_per_node: int | None = None,
+    mesh: "DeviceMesh | None" = None,
+    timeout: timedelta | None = None,
+    on_sent: Callable[[Sent], None] | None = None,
+) -> None:
+    """Let the optimizer agree with all ranks on the signs that it applies; every rank must call it.
+
+    A DistributedDataParallel model keeps its broadcast at the start and its buffers, but no longer averages gradients.
+    Without a process group nothing happens: the optimizer goes on alone.
+
+    Args:
+        optimizer: has all its parameters already.
+        model: the DDP model; may be left out if gradients are local anyway.
+        topology: average inside nodes first, or treat all ranks alike.
+        intra: what travels inside a node (hierarchical only).
+        overlap: exchange beside backward instead of inside `step()`. Needs gradients that are final after backward, so
+            no clipping and no GradScaler. With gradient accumulation use `model.no_sync()`.
+        bucket_cap_mb: parameters of one message, in MiB of fp32, as DDP's.
+        ranks_per_node: default LOCAL_WORLD_SIZE from torchrun.
+        mesh: two-dimensional device mesh (nodes, ranks of a node) instead.
+        timeout: of the collectives; a rank that is gone is noticed after it at the latest.
+        on_sent: called with every collective that this rank takes part in.
+
+    Raises:
+        BinsgdmError: see the message; on all ranks alike where ranks differ in seed, step or parameters.
+    """
+    if topology == "flat" and intra != "fp32":
+        raise BinsgdmError(f"attach: intra={intra!r}: has no effect with topology='flat'; drop one of them")
+    if bucket_cap_mb <= 0:
+        raise BinsgdmError(f"attach: bucket_cap_mb={bucket_cap_mb!r}: must be above 0; PyTorch's default is 25")
+    if not dist.is_available() or not dist.is_initialized():
+        return
+    groups = grouping.from_mesh(mesh) if mesh is not None else grouping.make(ranks_per_node, timeout)
+    _same_everywhere(optimizer, groups)
+    _keep_gradients_local(model)
+    options: dict[str, Any] = {
+        "scheme": _scheme(topology, intra),
+        "bucket_elements": max(1, int(bucket_cap_mb * MIB / BYTES_PER_ELEMENT)),
+        "on_sent": on_sent,
+    }
+
+    def place() -> Any:
+        return optimizer.place(groups.rank, groups.world_size, groups.ranks_per_node)
+
+    if overlap:
+        options["is_last_backward"] = lambda: getattr(model, "require_backward_grad_sync", True)
+        session: Any = BesideBackward(optimizer.slots(), place, optimizer.kernels(), groups, **options)
+    else:
+        session = AfterBackward(optimizer.slots(), place(), optimizer.kernels(), groups, **options)
+    optimizer.join(session)
+
+
+def _scheme(topology: str, intra: str) -> Scheme:
+    if topology == "flat":
+        return "flat"
+    schemes: dict[str, Scheme] = {
+        "fp32": "hierarchical",
+        "bf16": "hierarchical_bf16",
+        "one_bit": "hierarchical_one_bit",
+    }
+    if topology != "hierarchical" or intra not in schemes:
+        raise BinsgdmError(f"attach: topology={topology!r}, intra={intra!r}: unknown; see help(binsgdm.attach)")
+    return schemes[intra]
+
+
+def _keep_gradients_local(model: torch.nn.Module | None) -> None:
+    """Register a communication hook that does nothing, so that DDP keeps the rest of its duties."""
+    if isinstance(model, DistributedDataParallel):
+        model.register_comm_hook(None, _leave_alone)
+
+
+def _leave_alone(_state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def _same_everywhere(optimizer: BinSGDM, groups: Groups) -> None:
+    """Check that all ranks have the same parameters, seed and step.
+
+    Raises:
+        BinsgdmError: on every rank, if any differs from rank 0.
+    """
+    group = optimizer.param_groups[0]
+    mine = (group["seed"], group["step"], [tuple(slot.parameter.shape) for slot in optimizer.slots()])
+    all_of_them: list[Any] = [None] * groups.world_size
+    dist.all_gather_object(all_of_them, mine, group=groups.world)
+    for rank, theirs in enumerate(all_of_them):
+        for name, first, other in zip(("seed", "step", "parameter shapes"), all_of_them[0], theirs, strict=True):
+            if first != other:
+                raise BinsgdmError(f"attach: {name} of rank {rank}: {other!r}: must be that of rank 0, {first!r}")

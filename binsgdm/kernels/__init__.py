@@ -1,0 +1,121 @@
+"""The hot loops of BinSGDM: one interface and three implementations that give the same bits.
+
+All of them work on contiguous segments. `start` is the global index of a segment's first element, a multiple of 8,
+so that packed bytes of neighbouring segments never overlap.
+
+Shape letters: N elements, P = ceil(N / 8) bytes, K vectors.
+"""
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.random import Key
+
+NAMES = ("reference", "cpu", "triton")
+ENVIRONMENT_VARIABLE = "BINSGDM_KERNELS"
+
+
+class Kernels(Protocol):
+    """What `binsgdm.kernels.reference`, `.cpu` and `.gpu` offer.
+
+    Gradients and parameters are fp32, bf16 or fp16; everything else that is not packed is fp32. A trailing underscore
+    says that arguments change in place; `out` and `out_u` are always written.
+    """
+
+    @property
+    def name(self) -> str:
+        """Return the name that `select` knows."""
+
+    @property
+    def is_finite(self) -> Callable[[Tensor], Tensor]:
+        """Call with a gradient (N); it gives a boolean scalar on the device, True if every element is finite."""
+
+    def update_(self, grad: Tensor, m: Tensor, b: Tensor, *, beta: float, out_u: Tensor) -> Tensor:
+        """Update both momenta and write u = m / b.
+
+        Returns:
+            A boolean scalar on the device: False if some element kept its m and b, since its new b would not be finite.
+        """
+
+    def update_quantize_pack_(  # noqa: PLR0913
+        self, grad: Tensor, m: Tensor, b: Tensor, *, beta: float, key: Key, start: int, out: Tensor
+    ) -> Tensor:
+        """Do `update_` and `quantize_pack` in one pass that never stores u. Returns what `update_` returns."""
+
+    def quantize_pack(self, u: Tensor, *, key: Key, start: int, out: Tensor) -> None:
+        """Write Q(u) to `out` (P), packed."""
+
+    def merge(self, packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
+        """Write Q of the mean of K sign vectors (K x P, packed) to `out` (P), packed."""
+
+    def mean_(self, parts: Tensor, out: Tensor) -> None:
+        """Write the mean of K vectors (K x N) to `out` (N): summed in order, divided once."""
+
+    def unpack_apply_(
+        self, x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, maximize: bool = False
+    ) -> None:
+        """Do x = x (1 - lr weight_decay) - lr sign; + lr sign to maximize."""
+
+
+def select(name: str | None = None, device: torch.device | str = "cpu") -> Kernels:
+    """Return the kernels for a device.
+
+    Args:
+        name: One of `NAMES`; None takes the environment variable BINSGDM_KERNELS, and without it the fastest there is:
+            "cpu" if numba can be imported, "triton" for CUDA if Triton can be imported, else "reference".
+        device: Where the tensors are.
+
+    Raises:
+        BinsgdmError: If the name is unknown, or what it needs is missing, or it does not work on the device.
+    """
+    device_type = torch.device(device).type
+    where = "kernels" if name else ENVIRONMENT_VARIABLE
+    name = name or os.environ.get(ENVIRONMENT_VARIABLE)
+    if not name:
+        return _fastest(device_type)
+    if name not in NAMES:
+        raise BinsgdmError(f"{where}: {name!r}: must be one of {', '.join(map(repr, NAMES))}")
+    if reason := _obstacle(name, device_type):
+        raise BinsgdmError(f"{where}: {name!r}: {reason}; leave it out to let binsgdm choose")
+    return _load(name)
+
+
+def zeros(numel: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return fp32 zeros (N) for a momentum, on a CPU from memory with huge pages where the system offers them.
+
+    numpy asks for them and torch does not; the update takes up to a tenth less (docs/adr/0005-cpu-kernels.md).
+    """
+    if torch.device(device).type != "cpu":
+        return torch.zeros(numel, device=device)
+    return torch.from_numpy(np.empty(numel, np.float32)).zero_()
+
+
+def _fastest(device_type: str) -> Kernels:
+    name = {"cpu": "cpu", "cuda": "triton"}.get(device_type, "reference")
+    return _load("reference" if _obstacle(name, device_type) else name)
+
+
+def _obstacle(name: str, device_type: str) -> str:
+    """Say why a kind of kernels cannot be used, or return an empty string."""
+    library, device = {"reference": ("torch", device_type), "cpu": ("numba", "cpu"), "triton": ("triton", "cuda")}[name]
+    interpreted = name == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    if device_type != device and not interpreted:
+        return f"works on {device} tensors, but the parameters are on {device_type}"
+    try:
+        import_module(library)
+    except ImportError as error:
+        return f"needs {library}, which cannot be imported ({error}): pip install {library}"
+    return ""
+
+
+def _load(name: str) -> Kernels:
+    module: ModuleType = import_module(f"binsgdm.kernels.{'gpu' if name == 'triton' else name}")
+    return cast(Kernels, module)

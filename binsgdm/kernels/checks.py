@@ -1,0 +1,66 @@
+"""What every kernel asks of its arguments; the compiled ones would write out of bounds without."""
+
+import torch
+from torch import Tensor
+
+from binsgdm.bits import packed_numel
+from binsgdm.errors import BinsgdmError
+from binsgdm.random import MAX_NUMEL
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+FP32 = (torch.float32,)
+BYTES = (torch.uint8,)
+
+
+def tensor(name: str, given: Tensor, *, numel: int, dtypes: tuple[torch.dtype, ...], device: torch.device) -> None:
+    """Raise unless a tensor is contiguous and has this size, one of these dtypes, and this device."""
+    if given.numel() != numel:
+        raise BinsgdmError(f"{name}: {given.numel()} elements: must have {numel}")
+    if given.dtype not in dtypes:
+        raise BinsgdmError(f"{name}: {given.dtype}: must be {' or '.join(map(str, dtypes))}")
+    if given.device != device:
+        raise BinsgdmError(f"{name}: on {given.device}: must be on {device}, as the first argument")
+    if not given.is_contiguous():
+        raise BinsgdmError(f"{name}: strides {given.stride()}: must be contiguous; pass a flat copy")
+
+
+def update(grad: Tensor, m: Tensor, b: Tensor, out_u: Tensor | None = None) -> None:
+    """Check the arguments of both updates."""
+    tensor("grad", grad, numel=grad.numel(), dtypes=FLOATS, device=grad.device)
+    for name, given in (("m", m), ("b", b), ("out_u", out_u)):
+        if given is not None:
+            tensor(name, given, numel=grad.numel(), dtypes=FP32, device=grad.device)
+
+
+def packed(name: str, given: Tensor, *, numel: int, device: torch.device, rows: int = 1) -> None:
+    """Check a tensor of packed signs."""
+    tensor(name, given, numel=rows * packed_numel(numel), dtypes=BYTES, device=device)
+
+
+def quantized(out: Tensor, *, numel: int, start: int, device: torch.device) -> None:
+    """Check where packed signs go and which draws they take."""
+    if start % 8 or start < 0 or start + numel > MAX_NUMEL:
+        raise BinsgdmError(f"start: {start!r}: must be a multiple of 8 in [0, 2**34 - {numel}]")
+    packed("out", out, numel=numel, device=device)
+
+
+def merge(packed_rows: Tensor, *, numel: int, start: int, out: Tensor) -> None:
+    """Check the arguments of `merge`."""
+    if packed_rows.dim() != 2 or packed_rows.shape[0] == 0:
+        raise BinsgdmError(f"packed_rows: shape {tuple(packed_rows.shape)}: must be K x P with K at least 1")
+    packed("packed_rows", packed_rows, numel=numel, device=packed_rows.device, rows=packed_rows.shape[0])
+    quantized(out, numel=numel, start=start, device=packed_rows.device)
+
+
+def mean(parts: Tensor, out: Tensor) -> None:
+    """Check the arguments of `mean_`."""
+    if parts.dim() != 2 or parts.shape[0] == 0:
+        raise BinsgdmError(f"parts: shape {tuple(parts.shape)}: must be K x N with K at least 1")
+    tensor("parts", parts, numel=parts.numel(), dtypes=FP32, device=parts.device)
+    tensor("out", out, numel=parts.shape[1], dtypes=FP32, device=parts.device)
+
+
+def apply(x: Tensor, signs: Tensor) -> None:
+    """Check the arguments of `unpack_apply_`."""
+    tensor("x", x, numel=x.numel(), dtypes=FLOATS, device=x.device)
+    packed("packed", signs, numel=x.numel(), device=x.device)

@@ -1,0 +1,76 @@
+"""The kernels in plain torch, for any device: what the fast ones must equal bit for bit."""
+
+import torch
+from torch import Tensor
+
+from binsgdm import functional
+from binsgdm.bits import pack_signs, unpack_signs
+from binsgdm.kernels import checks
+from binsgdm.random import Key, thresholds
+
+name = "reference"
+
+
+@torch.no_grad()
+def is_finite(grad: Tensor) -> Tensor:
+    """Tell whether every element is finite, as a boolean scalar on the device."""
+    checks.tensor("grad", grad, numel=grad.numel(), dtypes=checks.FLOATS, device=grad.device)
+    return grad.isfinite().all()
+
+
+@torch.no_grad()
+def update_(grad: Tensor, m: Tensor, b: Tensor, *, beta: float, out_u: Tensor) -> Tensor:
+    """Update both momenta and write u = m / b; see `binsgdm.kernels.Kernels`."""
+    checks.update(grad, m, b, out_u)
+    new_m, new_b, finite = functional.momenta(grad, m, b, beta=beta)
+    m.copy_(new_m)
+    b.copy_(new_b)
+    out_u.copy_(functional.ratio(new_m, new_b))
+    return finite.all()
+
+
+@torch.no_grad()
+def update_quantize_pack_(  # noqa: PLR0913
+    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, key: Key, start: int, out: Tensor
+) -> Tensor:
+    """Update both momenta and write the packed signs of Q(m / b); see `binsgdm.kernels.Kernels`."""
+    checks.quantized(out, numel=grad.numel(), start=start, device=grad.device)
+    u = torch.empty_like(m)
+    finite = update_(grad, m, b, beta=beta, out_u=u)
+    quantize_pack(u, key=key, start=start, out=out)
+    return finite
+
+
+@torch.no_grad()
+def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor) -> None:
+    """Write Q(u), packed; see `binsgdm.kernels.Kernels`."""
+    checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
+    checks.quantized(out, numel=u.numel(), start=start, device=u.device)
+    t = thresholds(key, start=start, numel=u.numel(), device=u.device)
+    out.copy_(pack_signs(functional.quantize(u.view(-1), t)))
+
+
+@torch.no_grad()
+def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
+    """Write Q of the mean of K sign vectors, packed; see `binsgdm.kernels.Kernels`."""
+    checks.merge(packed_rows, numel=numel, start=start, out=out)
+    sign_rows = torch.stack([unpack_signs(row, numel) for row in packed_rows])
+    quantize_pack(functional.mean_of_signs(sign_rows), key=key, start=start, out=out)
+
+
+@torch.no_grad()
+def mean_(parts: Tensor, out: Tensor) -> None:
+    """Write the mean of K vectors, summed in order and divided once; see `binsgdm.kernels.Kernels`."""
+    checks.mean(parts, out)
+    out.copy_(parts[0])
+    for part in parts[1:]:
+        out.add_(part)
+    out.div_(parts.shape[0])
+
+
+@torch.no_grad()
+def unpack_apply_(x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, maximize: bool = False) -> None:
+    """Do x = x (1 - lr weight_decay) - lr sign; see `binsgdm.kernels.Kernels`."""
+    checks.apply(x, packed)
+    signs = unpack_signs(packed, x.numel()).view_as(x)
+    x.copy_(functional.apply_signs(x, signs, lr=lr, weight_decay=weight_decay, maximize=maximize))

@@ -1,0 +1,528 @@
+"""The CPU kernels: loops compiled by numba around steps of 32 elements written as LLVM vector instructions.
+
+A step is written in LLVM's own terms, since numba cannot vectorize a loop that prefetches, and without prefetching the
+loops wait for memory (docs/adr/0005-cpu-kernels.md). LLVM turns vectors of eight into what the CPU has: AVX-512, AVX2,
+SSE, NEON. No fast-math flag is set anywhere, so LLVM never fuses a multiplication with an addition.
+
+numba's cache looks only at the file of a compiled function: steps and loops stay in this one file.
+
+bf16 travels as uint16 and fp16 as int16, since numpy has no bf16.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, import-untyped, no-any-return"
+# ruff: noqa: PLR0913, PLR0917 - a loop takes its arrays and numbers one by one
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from binsgdm.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
+
+_LANES = 8
+_PREFETCH_NUMEL = 1024  # 4 KiB ahead; 256 to 2048 measured, docs/adr/0005
+_BLOCK_NUMEL = 1024  # values of a block that stay in the L1 cache between two loops
+_LINE_BYTES = 64
+
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_F32 = ir.FloatType()
+_LOW32 = 0xFFFFFFFF
+
+
+def _vector(element: ir.Type) -> ir.VectorType:
+    return ir.VectorType(element, _LANES)
+
+
+def _constant(element: ir.Type, value: float) -> ir.Constant:
+    return ir.Constant(_vector(element), [value] * _LANES)
+
+
+def _splat(build: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
+    undefined = ir.Constant(_vector(scalar.type), ir.Undefined)
+    first = build.insert_element(undefined, scalar, ir.Constant(_I32, 0))
+    return build.shuffle_vector(first, undefined, _constant(_I32, 0))
+
+
+class _Step:
+    """Arguments of one step: arrays that advance by 32 elements a step, and scalars."""
+
+    def __init__(self, context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> None:
+        self.build = build
+        self._context = context
+        self._types = signature.args
+        self._values = values
+
+    def scalar(self, position: int) -> ir.Value:
+        return self._values[position]
+
+    def tuple(self, position: int) -> list[ir.Value]:
+        return list(cgutils.unpack_tuple(self.build, self._values[position]))
+
+    def pointer(self, position: int, index: ir.Value) -> ir.Value:
+        array = self._context.make_array(self._types[position])(self._context, self.build, self._values[position])
+        return self.build.gep(array.data, [index])
+
+    def element(self, position: int) -> ir.Value:
+        return self._types[position].dtype
+
+    def group(self, position: int, group: ir.Value, *, lane: int = 0) -> ir.Value:
+        """Return the address of an element of a 32-element group."""
+        index = self.build.add(self.build.mul(group, ir.Constant(_I64, GROUP_NUMEL)), ir.Constant(_I64, lane))
+        return self.pointer(position, index)
+
+    def prefetch(self, position: int, group: ir.Value) -> None:
+        """Ask for the cache lines of a group some way ahead; past the end it is ignored."""
+        build, per_line = self.build, _LINE_BYTES * 8 // self.element(position).bitwidth
+        byte = _I8.as_pointer()
+        function = build.module.declare_intrinsic(
+            "llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+        )
+        read, keep, data = (ir.Constant(_I32, number) for number in (0, 3, 1))
+        for lane in range(0, GROUP_NUMEL, per_line):
+            address = self.group(position, group, lane=_PREFETCH_NUMEL + lane)
+            build.call(function, [build.bitcast(address, byte), read, keep, data])
+
+
+def _load(build: ir.IRBuilder, pointer: ir.Value, element: Any) -> ir.Value:
+    """Load eight elements as fp32."""
+    if element == types.float32:
+        return build.load(build.bitcast(pointer, _vector(_F32).as_pointer()), align=4)
+    raw = build.load(build.bitcast(pointer, _vector(ir.IntType(16)).as_pointer()), align=2)
+    bits = build.zext(raw, _vector(_I32))
+    if element == types.uint16:
+        return build.bitcast(build.shl(bits, _constant(_I32, 16)), _vector(_F32))
+    return _from_half(build, bits)
+
+
+def _from_half(build: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    """Widen fp16 by its bits: LLVM's own conversion needs a function that numba lacks where the CPU cannot do it."""
+    magnitude = build.and_(bits, _constant(_I32, 0x7FFF))
+    shifted = build.shl(magnitude, _constant(_I32, 13))
+    normal = build.add(shifted, _constant(_I32, 112 << 23))
+    subnormal = build.fmul(build.sitofp(magnitude, _vector(_F32)), _constant(_F32, 2.0**-24))
+    is_subnormal = build.icmp_signed("<", magnitude, _constant(_I32, 0x0400))
+    is_finite = build.icmp_signed("<", magnitude, _constant(_I32, 0x7C00))
+    widened = build.select(is_subnormal, build.bitcast(subnormal, _vector(_I32)), normal)
+    widened = build.select(is_finite, widened, build.or_(shifted, _constant(_I32, 0x7F800000)))
+    sign = build.shl(build.and_(bits, _constant(_I32, 0x8000)), _constant(_I32, 16))
+    return build.bitcast(build.or_(widened, sign), _vector(_F32))
+
+
+def _round_off(build: ir.IRBuilder, bits: ir.Value, num_bits: int) -> ir.Value:
+    """Drop the lowest bits of a number, rounding to nearest even."""
+    odd = build.and_(build.lshr(bits, _constant(_I32, num_bits)), _constant(_I32, 1))
+    almost_half = _constant(_I32, (1 << num_bits - 1) - 1)
+    return build.lshr(build.add(build.add(bits, almost_half), odd), _constant(_I32, num_bits))
+
+
+def _to_bfloat(build: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    is_nan = build.fcmp_unordered("uno", value, value)
+    rounded = _round_off(build, build.bitcast(value, _vector(_I32)), 16)
+    return build.select(is_nan, _constant(_I32, 0x7FC0), rounded)
+
+
+def _to_half(build: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    bits = build.bitcast(value, _vector(_I32))
+    magnitude = build.and_(bits, _constant(_I32, 0x7FFFFFFF))
+    normal = _round_off(build, build.sub(magnitude, _constant(_I32, 112 << 23)), 13)
+    # Adding 0.5 leaves a multiple of 2**-24, the step of fp16's subnormals, in the lowest bits.
+    shifted = build.fadd(build.bitcast(magnitude, _vector(_F32)), _constant(_F32, 0.5))
+    subnormal = build.sub(build.bitcast(shifted, _vector(_I32)), _constant(_I32, 0x3F000000))
+    is_subnormal = build.icmp_signed("<", magnitude, _constant(_I32, 113 << 23))
+    is_small = build.icmp_signed("<", magnitude, _constant(_I32, 143 << 23))
+    is_nan = build.icmp_signed(">", magnitude, _constant(_I32, 0x7F800000))
+    large = build.select(is_nan, _constant(_I32, 0x7E00), _constant(_I32, 0x7C00))
+    narrowed = build.select(is_small, build.select(is_subnormal, subnormal, normal), large)
+    return build.or_(narrowed, build.and_(build.lshr(bits, _constant(_I32, 16)), _constant(_I32, 0x8000)))
+
+
+def _store(build: ir.IRBuilder, value: ir.Value, pointer: ir.Value, element: Any) -> None:
+    """Store eight fp32 values, rounded to nearest even for 16-bit elements."""
+    if element == types.float32:
+        build.store(value, build.bitcast(pointer, value.type.as_pointer()), align=4)
+        return
+    bits = _to_bfloat(build, value) if element == types.uint16 else _to_half(build, value)
+    half = _vector(ir.IntType(16))
+    build.store(build.trunc(bits, half), build.bitcast(pointer, half.as_pointer()), align=2)
+
+
+def _thresholds(build: ir.IRBuilder, counter: ir.Value, key: list[ir.Value]) -> list[ir.Value]:
+    """Return four vectors of thresholds: one word each of Philox4x32-10 for eight consecutive counters.
+
+    The words live in 64-bit lanes whose upper halves are ignored: a 32 x 32 -> 64 bit multiplication takes them so.
+    """
+    k0, k1, *rest = key
+    low, upper = _constant(_I64, _LOW32), _constant(_I64, 32)
+    lanes = build.add(_splat(build, counter), ir.Constant(_vector(_I64), list(range(_LANES))))
+    c0, c1, c2, c3 = lanes, *(_splat(build, word) for word in rest)
+    for number in range(ROUNDS):
+        # Only the lower 32 bits of a key count, too.
+        key0, key1 = (
+            _splat(build, build.add(word, ir.Constant(_I64, weyl * number & _LOW32)))
+            for word, weyl in zip((k0, k1), WEYL, strict=True)
+        )
+        p0 = build.mul(build.and_(c0, low), _constant(_I64, MULTIPLIERS[0]))
+        p1 = build.mul(build.and_(c2, low), _constant(_I64, MULTIPLIERS[1]))
+        c0, c1 = build.xor(build.lshr(p1, upper), build.xor(c1, key0)), p1
+        c2, c3 = build.xor(build.lshr(p0, upper), build.xor(c3, key1)), p0
+    return [_threshold(build, build.trunc(word, _vector(_I32))) for word in (c0, c1, c2, c3)]
+
+
+def _threshold(build: ir.IRBuilder, draw: ir.Value) -> ir.Value:
+    """Put 23 bits behind the exponent of 2 and subtract 3: exact, and uniform in [-1, 1)."""
+    bits = build.or_(build.lshr(draw, _constant(_I32, 9)), _constant(_I32, 0x40000000))
+    return build.fsub(build.bitcast(bits, _vector(_F32)), _constant(_F32, 3.0))
+
+
+def _reverse_in_bytes(build: ir.IRBuilder, word: ir.Value) -> ir.Value:
+    """Turn lane 0 = least significant bit of each byte into most significant, or back."""
+    reverse = build.module.declare_intrinsic("llvm.bitreverse", [_I32])
+    return build.bswap(build.call(reverse, [word]))
+
+
+def _store_signs(build: ir.IRBuilder, positive: list[ir.Value], pointer: ir.Value) -> None:
+    """Store four vectors of eight booleans as four bytes."""
+    word = ir.Constant(_I32, 0)
+    for number, mask in enumerate(positive):
+        byte = build.zext(build.bitcast(mask, _I8), _I32)
+        word = build.or_(word, build.shl(byte, ir.Constant(_I32, 8 * number)))
+    build.store(_reverse_in_bytes(build, word), build.bitcast(pointer, _I32.as_pointer()), align=1)
+
+
+def _load_signs(build: ir.IRBuilder, pointer: ir.Value) -> list[ir.Value]:
+    """Load four bytes as four vectors of eight booleans."""
+    word = _reverse_in_bytes(build, build.load(build.bitcast(pointer, _I32.as_pointer()), align=1))
+    masks = _vector(ir.IntType(1))
+    return [
+        build.bitcast(build.trunc(build.lshr(word, ir.Constant(_I32, 8 * number)), _I8), masks) for number in range(4)
+    ]
+
+
+def _update(step: _Step, group: ir.Value, lane: int, decay: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
+    """Update eight m and b (arguments 1, 2) with eight gradients (argument 0); return u and where b is not finite."""
+    build, (beta, rest) = step.build, decay
+    g = _load(build, step.group(0, group, lane=lane), step.element(0))
+    m_pointer, b_pointer = step.group(1, group, lane=lane), step.group(2, group, lane=lane)
+    m, b = _load(build, m_pointer, types.float32), _load(build, b_pointer, types.float32)
+    magnitude = build.bitcast(build.and_(build.bitcast(g, _vector(_I32)), _constant(_I32, 0x7FFFFFFF)), g.type)
+    new_m = build.fadd(build.fmul(m, beta), build.fmul(g, rest))
+    new_b = build.fadd(build.fmul(b, beta), build.fmul(magnitude, rest))
+    finite = build.fcmp_ordered("<", new_b, _constant(_F32, float("inf")))
+    new_m, new_b = build.select(finite, new_m, m), build.select(finite, new_b, b)
+    _store(build, new_m, m_pointer, types.float32)
+    _store(build, new_b, b_pointer, types.float32)
+    zero = _constant(_F32, 0.0)
+    u = build.select(build.fcmp_ordered(">", new_b, zero), build.fdiv(new_m, new_b), zero)
+    return u, build.not_(finite)
+
+
+def _update_group(step: _Step, group: ir.Value, beta: int) -> tuple[list[ir.Value], ir.Value]:
+    """Update the 32 elements of a group; return four vectors of u, and not 0 if one b was not finite."""
+    build = step.build
+    for position in range(3):
+        step.prefetch(position, group)
+    decay = [_splat(build, step.scalar(beta)), _splat(build, step.scalar(beta + 1))]
+    results = [_update(step, group, lane, decay) for lane in range(0, GROUP_NUMEL, _LANES)]
+    failed = results[0][1]
+    for _, more in results[1:]:
+        failed = build.or_(failed, more)
+    return [u for u, _ in results], build.zext(build.bitcast(failed, _I8), _I64)
+
+
+def _generator(write: Callable[[_Step], ir.Value | None]) -> Callable[..., ir.Value]:
+    """Make numba's code generator of a function that writes the instructions of a step."""
+
+    def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        done = write(_Step(context, build, signature, values))
+        return context.get_dummy_value() if done is None else done
+
+    return generate
+
+
+def _write_exponent_32(step: _Step) -> ir.Value:
+    """bits, group, exponent: a number that is not 0 if an element has all bits of the exponent set."""
+    build, group, exponent = step.build, step.scalar(1), _splat(step.build, step.scalar(2))
+    step.prefetch(0, group)
+    found = ir.Constant(_vector(ir.IntType(1)), [0] * _LANES)
+    for lane in range(0, GROUP_NUMEL, _LANES):
+        pointer = build.bitcast(step.group(0, group, lane=lane), exponent.type.as_pointer())
+        bits = build.load(pointer, align=step.element(0).bitwidth // 8)
+        found = build.or_(found, build.icmp_signed("==", build.and_(bits, exponent), exponent))
+    return build.zext(build.bitcast(found, _I8), _I64)
+
+
+def _write_update_32(step: _Step) -> ir.Value:
+    """grad, m, b, out_u, group, beta, 1 - beta."""
+    group = step.scalar(4)
+    us, failed = _update_group(step, group, 5)
+    for number, u in enumerate(us):
+        _store(step.build, u, step.group(3, group, lane=_LANES * number), types.float32)
+    return failed
+
+
+def _write_update_quantize_pack_32(step: _Step) -> ir.Value:
+    """grad, m, b, out, group, beta, 1 - beta, counter, key."""
+    build, group = step.build, step.scalar(4)
+    thresholds = _thresholds(build, step.scalar(7), step.tuple(8))
+    us, failed = _update_group(step, group, 5)
+    positive = [build.fcmp_ordered("<", t, u) for t, u in zip(thresholds, us, strict=True)]
+    _store_signs(build, positive, step.pointer(3, build.mul(group, ir.Constant(_I64, 4))))
+    return failed
+
+
+def _write_quantize_pack_32(step: _Step) -> None:
+    """u, out, group, counter, key."""
+    build, group = step.build, step.scalar(2)
+    step.prefetch(0, group)
+    positive = [
+        build.fcmp_ordered("<", t, _load(build, step.group(0, group, lane=_LANES * number), types.float32))
+        for number, t in enumerate(_thresholds(build, step.scalar(3), step.tuple(4)))
+    ]
+    _store_signs(build, positive, step.pointer(1, build.mul(group, ir.Constant(_I64, 4))))
+
+
+def _write_add_signs_32(step: _Step) -> None:
+    """packed, total, group."""
+    build, group = step.build, step.scalar(2)
+    for number, positive in enumerate(_load_signs(build, step.pointer(0, build.mul(group, ir.Constant(_I64, 4))))):
+        pointer = step.group(1, group, lane=_LANES * number)
+        sign = build.select(positive, _constant(_F32, 1.0), _constant(_F32, -1.0))
+        _store(build, build.fadd(_load(build, pointer, types.float32), sign), pointer, types.float32)
+
+
+def _write_apply_32(step: _Step) -> None:
+    """x, packed, group, lr, decay."""
+    build, group, element = step.build, step.scalar(2), step.element(0)
+    step.prefetch(0, group)
+    lr, decay = _splat(build, step.scalar(3)), _splat(build, step.scalar(4))
+    for number, positive in enumerate(_load_signs(build, step.pointer(1, build.mul(group, ir.Constant(_I64, 4))))):
+        pointer = step.group(0, group, lane=_LANES * number)
+        change = build.select(positive, lr, build.fneg(lr))
+        _store(build, build.fsub(build.fmul(_load(build, pointer, element), decay), change), pointer, element)
+
+
+def _instructions(function: Callable[..., Any]) -> Any:
+    return intrinsic(function)
+
+
+@_instructions
+def _exponent_32(_: Any, bits: Any, group: Any, exponent: Any) -> Any:
+    return types.int64(bits, group, exponent), _generator(_write_exponent_32)
+
+
+@_instructions
+def _update_32(_: Any, grad: Any, m: Any, b: Any, out_u: Any, group: Any, beta: Any, rest: Any) -> Any:
+    return types.int64(grad, m, b, out_u, group, beta, rest), _generator(_write_update_32)
+
+
+@_instructions
+def _update_quantize_pack_32(
+    _: Any, grad: Any, m: Any, b: Any, out: Any, group: Any, beta: Any, rest: Any, counter: Any, key: Any
+) -> Any:
+    signature = types.int64(grad, m, b, out, group, beta, rest, counter, key)
+    return signature, _generator(_write_update_quantize_pack_32)
+
+
+@_instructions
+def _quantize_pack_32(_: Any, u: Any, out: Any, group: Any, counter: Any, key: Any) -> Any:
+    return types.void(u, out, group, counter, key), _generator(_write_quantize_pack_32)
+
+
+@_instructions
+def _add_signs_32(_: Any, packed: Any, total: Any, group: Any) -> Any:
+    return types.void(packed, total, group), _generator(_write_add_signs_32)
+
+
+@_instructions
+def _apply_32(_: Any, x: Any, packed: Any, group: Any, lr: Any, decay: Any) -> Any:
+    return types.void(x, packed, group, lr, decay), _generator(_write_apply_32)
+
+
+# Loops. Arrays are 1-D and contiguous; the whole groups of 32 run in place, the ragged ends through scratch arrays.
+# The key is (low and high word of the seed, step, rank, stream).
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    return njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")(function)
+
+
+@_compiled
+def is_finite(bits, exponent):
+    """Tell whether no element of an integer view has all bits of the exponent set."""
+    found = 0
+    groups = bits.size // GROUP_NUMEL
+    for group in range(groups):
+        found |= _exponent_32(bits, group, exponent)
+    for index in range(groups * GROUP_NUMEL, bits.size):
+        found |= bits[index] & exponent == exponent
+    return found == 0
+
+
+@_compiled
+def _update_groups(grad, m, b, out_u, beta, rest):
+    failed = 0
+    for group in range(grad.size // GROUP_NUMEL):
+        failed |= _update_32(grad, m, b, out_u, group, beta, rest)
+    return failed
+
+
+@_compiled
+def update(grad, m, b, out_u, beta, rest):
+    """Update m and b, write u; return 0, or another number if some b was not finite."""
+    beta, rest = np.float32(beta), np.float32(rest)
+    whole = grad.size // GROUP_NUMEL * GROUP_NUMEL
+    failed = _update_groups(grad[:whole], m[:whole], b[:whole], out_u[:whole], beta, rest)
+    left = grad.size - whole
+    if left:
+        scratch = np.zeros((3, GROUP_NUMEL), np.float32)
+        few_g, few_m, few_b, few_u = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], scratch[2]
+        few_g[:left], few_m[:left], few_b[:left] = grad[whole:], m[whole:], b[whole:]
+        failed |= _update_groups(few_g, few_m, few_b, few_u, beta, rest)
+        m[whole:], b[whole:], out_u[whole:] = few_m[:left], few_b[:left], few_u[:left]
+    return failed
+
+
+@_compiled
+def _whole_groups(start, numel):
+    """Return where the whole groups of a segment begin and end; both `numel` if there are none."""
+    first = min(numel, -start % GROUP_NUMEL)
+    return first, first + (numel - first) // GROUP_NUMEL * GROUP_NUMEL
+
+
+@_compiled
+def _copy_signs(few_out, skip, numel, out):
+    """Copy the bytes of `numel` signs, and clear the bits after the last."""
+    for index in range(out.size):
+        out[index] = few_out[skip // 8 + index]
+    if numel % 8:
+        out[out.size - 1] &= np.uint8(0xFF00 >> numel % 8 & 0xFF)
+
+
+@_compiled
+def _update_quantize_pack_groups(grad, m, b, out, beta, rest, counter, key):
+    failed = 0
+    for group in range(grad.size // GROUP_NUMEL):
+        failed |= _update_quantize_pack_32(grad, m, b, out, group, beta, rest, counter + group * _LANES, key)
+    return failed
+
+
+@_compiled
+def _update_quantize_pack_few(grad, m, b, out, beta, rest, start, key):
+    """Do a part of one group."""
+    skip, end = start % GROUP_NUMEL, start % GROUP_NUMEL + grad.size
+    scratch = np.zeros((2, GROUP_NUMEL), np.float32)
+    few_g, few_m, few_b, few_out = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], np.zeros(4, np.uint8)
+    few_g[skip:end], few_m[skip:end], few_b[skip:end] = grad, m, b
+    counter = start // GROUP_NUMEL * _LANES
+    failed = _update_quantize_pack_groups(few_g, few_m, few_b, few_out, beta, rest, counter, key)
+    m[:], b[:] = few_m[skip:end], few_b[skip:end]
+    _copy_signs(few_out, skip, grad.size, out)
+    return failed
+
+
+@_compiled
+def update_quantize_pack(grad, m, b, out, beta, rest, start, key):
+    """Update m and b, write the packed signs; return 0, or another number if some b was not finite."""
+    beta, rest = np.float32(beta), np.float32(rest)
+    first, last = _whole_groups(start, grad.size)
+    failed = _update_quantize_pack_groups(
+        grad[first:last],
+        m[first:last],
+        b[first:last],
+        out[first // 8 : last // 8],
+        beta,
+        rest,
+        (start + first) // GROUP_NUMEL * _LANES,
+        key,
+    )
+    for lo, hi in ((0, first), (last, grad.size)):
+        if lo < hi:
+            few = out[lo // 8 : (hi + 7) // 8]
+            failed |= _update_quantize_pack_few(grad[lo:hi], m[lo:hi], b[lo:hi], few, beta, rest, start + lo, key)
+    return failed
+
+
+@_compiled
+def _quantize_pack_groups(u, out, counter, key):
+    for group in range(u.size // GROUP_NUMEL):
+        _quantize_pack_32(u, out, group, counter + group * _LANES, key)
+
+
+@_compiled
+def quantize_pack(u, out, start, key):
+    """Write the packed signs of Q(u)."""
+    first, last = _whole_groups(start, u.size)
+    _quantize_pack_groups(u[first:last], out[first // 8 : last // 8], (start + first) // GROUP_NUMEL * _LANES, key)
+    for lo, hi in ((0, first), (last, u.size)):
+        if lo < hi:
+            skip = (start + lo) % GROUP_NUMEL
+            few_u, few_out = np.zeros(GROUP_NUMEL, np.float32), np.zeros(4, np.uint8)
+            few_u[skip : skip + hi - lo] = u[lo:hi]
+            _quantize_pack_groups(few_u, few_out, (start + lo) // GROUP_NUMEL * _LANES, key)
+            _copy_signs(few_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
+
+
+@_compiled
+def _add_signs(packed, total):
+    groups = total.size // GROUP_NUMEL
+    for group in range(groups):
+        _add_signs_32(packed, total, group)
+    for index in range(groups * GROUP_NUMEL, total.size):
+        total[index] += np.float32(1) if packed[index // 8] >> (7 - index % 8) & 1 else np.float32(-1)
+
+
+@_compiled
+def merge(packed_rows, lo, hi, out, start, key):
+    """Write to `out` the packed signs of Q of the mean of the signs [lo, hi) of K rows; `start` belongs to lo."""
+    mean = np.empty(_BLOCK_NUMEL, np.float32)
+    num_rows = np.float32(packed_rows.shape[0])
+    for base in range(lo, hi, _BLOCK_NUMEL):
+        end = min(hi, base + _BLOCK_NUMEL)
+        block = mean[: end - base]
+        block[:] = 0
+        for row in range(packed_rows.shape[0]):
+            _add_signs(packed_rows[row, base // 8 : (end + 7) // 8], block)
+        for index in range(block.size):
+            block[index] /= num_rows
+        quantize_pack(block, out[(base - lo) // 8 : (end - lo + 7) // 8], start + base - lo, key)
+
+
+@_compiled
+def mean(parts, out, lo, hi):
+    """Write the mean of the elements [lo, hi) of K rows."""
+    num_rows = np.float32(parts.shape[0])
+    for base in range(lo, hi, _BLOCK_NUMEL):
+        end = min(hi, base + _BLOCK_NUMEL)
+        block = out[base:end]
+        block[:] = parts[0, base:end]
+        for row in range(1, parts.shape[0]):
+            part = parts[row, base:end]
+            for index in range(block.size):
+                block[index] += part[index]
+        for index in range(block.size):
+            block[index] /= num_rows
+
+
+@_compiled
+def _apply_groups(x, packed, lr, decay):
+    for group in range(x.size // GROUP_NUMEL):
+        _apply_32(x, packed, group, lr, decay)
+
+
+@_compiled
+def unpack_apply(x, packed, lr, decay):
+    """Do x = x decay - lr sign."""
+    lr, decay = np.float32(lr), np.float32(decay)
+    whole = x.size // GROUP_NUMEL * GROUP_NUMEL
+    _apply_groups(x[:whole], packed, lr, decay)
+    left = x.size - whole
+    if left:
+        few_x, few_packed = np.zeros(GROUP_NUMEL, x.dtype), np.zeros(4, np.uint8)
+        few_x[:left] = x[whole:]
+        few_packed[: packed.size - whole // 8] = packed[whole // 8 :]
+        _apply_groups(few_x, few_packed, lr, decay)
+        x[whole:] = few_x[:left]

@@ -1,0 +1,75 @@
+"""Where every parameter lies in the flat order of elements, and which of them travel together.
+
+The flat order is that of the parameters from last to first, as their gradients become ready in backward. Each parameter
+starts at a multiple of 8, so that its signs fill whole bytes. A bucket is a run of whole parameters, padded so that
+every rank gets an equal number of whole bytes. Nothing here depends on what any rank measures, so all ranks agree.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BITS_PER_BYTE = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """One parameter in its bucket.
+
+    Attributes:
+        index: place of the parameter in the order in which the optimizer was given them.
+        start: its first element in the flat order, a multiple of 8; draws are counted by it.
+        offset: the same, from the start of its bucket.
+        numel: its elements, without padding.
+    """
+
+    index: int
+    start: int
+    offset: int
+    numel: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """Parameters whose signs travel as one message of `numel` elements, padding included."""
+
+    index: int
+    start: int
+    numel: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the packed signs."""
+        return self.numel // BITS_PER_BYTE
+
+
+def build(numels: Sequence[int], *, bucket_elements: int, ranks: int) -> tuple[Bucket, ...]:
+    """Return the buckets of parameters of these sizes.
+
+    Args:
+        numels: elements of each parameter; those of size 0 are left out.
+        bucket_elements: a bucket closes when it holds as many, so it may hold more.
+        ranks: ranks among which a bucket is cut; its size becomes a multiple of 8 x `ranks`.
+    """
+    buckets: list[Bucket] = []
+    segments: list[Segment] = []
+    start = offset = 0
+    for index in reversed(range(len(numels))):
+        if not numels[index]:
+            continue
+        segments.append(Segment(index=index, start=start + offset, offset=offset, numel=numels[index]))
+        offset += _padded(numels[index], BITS_PER_BYTE)
+        if offset >= bucket_elements:
+            buckets.append(_close(len(buckets), start, offset, segments, ranks))
+            start, offset, segments = start + buckets[-1].numel, 0, []
+    if segments:
+        buckets.append(_close(len(buckets), start, offset, segments, ranks))
+    return tuple(buckets)
+
+
+def _close(index: int, start: int, numel: int, segments: list[Segment], ranks: int) -> Bucket:
+    return Bucket(index=index, start=start, numel=_padded(numel, BITS_PER_BYTE * ranks), segments=tuple(segments))
+
+
+def _padded(numel: int, unit: int) -> int:
+    return -(-numel // unit) * unit

@@ -1,0 +1,116 @@
+"""Random thresholds that depend on nothing but (seed, step, rank, stream, element).
+
+The generator is Philox4x32-10, the one of cuRAND, PyTorch on CUDA and Triton: a keyed bijection of 128-bit counters,
+so that distinct arguments are distinct counters and no state is kept. docs/randomness.md has the layout, the limits and
+the tests.
+
+Shape letters: N elements, C counters of four words each.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from binsgdm.errors import BinsgdmError
+
+GROUP_NUMEL = 32
+"""Elements that share eight consecutive counters: word w of counter lane l belongs to element 8 w + l."""
+MAX_NUMEL = 2**34
+"""Elements that a 32-bit counter of four words can tell apart."""
+
+_LANES = GROUP_NUMEL // 4
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
+_LOW = 0xFFFFFFFF
+
+
+class Stream(IntEnum):
+    """What a draw is for; two streams never share a counter."""
+
+    LOCAL = 0
+    """The first quantization: a rank's (or a node's) m/b."""
+    MERGE = 1
+    """The second quantization: the mean of the nodes' signs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """What tells the draws of one quantization apart from all others.
+
+    Args:
+        seed: 64 bits, the same on all ranks.
+        step: Optimizer steps, below 2**32.
+        rank: The rank that draws, below 2**32.
+        stream: One of `Stream`, or any number below 2**32.
+
+    Raises:
+        BinsgdmError: If a value is negative or too large.
+    """
+
+    seed: int
+    step: int = 0
+    rank: int = 0
+    stream: int = Stream.LOCAL
+
+    def __post_init__(self) -> None:
+        for name, bits in (("seed", 64), ("step", 32), ("rank", 32), ("stream", 32)):
+            value = getattr(self, name)
+            if not 0 <= value < 2**bits:
+                raise BinsgdmError(f"Key: {name}: {value!r}: must be at least 0 and below 2**{bits}")
+
+
+def philox(counter: tuple[Tensor | int, ...], seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Encrypt 128-bit counters with Philox4x32-10.
+
+    Args:
+        counter: Four 32-bit words, least significant first, as int64 tensors (C) or numbers; at least one a tensor.
+        seed: The 64-bit key.
+
+    Returns:
+        Four int64 tensors (C) with values in [0, 2**32).
+
+    Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.4.
+    """
+    like = next(word for word in counter if isinstance(word, Tensor))
+    c0, c1, c2, c3 = (torch.zeros_like(like) + word for word in counter)
+    k0, k1 = seed & _LOW, seed >> 32
+    for _ in range(ROUNDS):
+        # An int64 product wraps, but its 64 bits are those of the unsigned one.
+        p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
+        c0, c1, c2, c3 = (p1 >> 32 & _LOW) ^ c1 ^ k0, p1 & _LOW, (p0 >> 32 & _LOW) ^ c3 ^ k1, p0 & _LOW
+        k0, k1 = k0 + WEYL[0] & _LOW, k1 + WEYL[1] & _LOW
+    return c0, c1, c2, c3
+
+
+def draws(key: Key, *, start: int, numel: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return the 32-bit draws of the elements [start, start + numel).
+
+    Returns:
+        int64 (N), values in [0, 2**32).
+
+    Raises:
+        BinsgdmError: If an element is outside [0, 2**34).
+    """
+    if start < 0 or start + numel > MAX_NUMEL:
+        raise BinsgdmError(f"draws: elements {start} to {start + numel}: must be in [0, 2**34]")
+    first, last = start // GROUP_NUMEL, -(-(start + numel) // GROUP_NUMEL)
+    counters = torch.arange(first * _LANES, last * _LANES, dtype=torch.int64, device=device)
+    words = torch.stack(philox((counters, key.step, key.rank, key.stream), key.seed))
+    skip = start - first * GROUP_NUMEL
+    return words.view(4, -1, _LANES).transpose(0, 1).reshape(-1)[skip : skip + numel]
+
+
+def thresholds(key: Key, *, start: int, numel: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return the uniform thresholds t of the elements [start, start + numel).
+
+    A sign is +1 where t < u. With t = k * 2**-22 - 1, k uniform in [0, 2**23): u = 1 is always +1, u = -1 never,
+    u = 0 half the time, and any other u has an expected sign in [u, u + 2**-22).
+
+    Returns:
+        fp32 (N), multiples of 2**-22 in [-1, 1).
+    """
+    mantissas = draws(key, start=start, numel=numel, device=device) >> 9
+    return mantissas.to(torch.float32) * 2.0**-22 - 1.0

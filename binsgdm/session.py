@@ -1,0 +1,132 @@
+"""Who takes part in a step: one rank alone, or all ranks of a process group, after backward or beside it."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Place
+from binsgdm.groups import Groups
+from binsgdm.kernels import Kernels
+from binsgdm.transport import Sent, Transport
+from binsgdm.worker import Scheme, Slot, Worker
+
+DEFAULT_BUCKET_ELEMENTS = 25 * 2**20 // 4
+"""25 MiB of fp32, DDP's default bucket."""
+
+
+class Session(Protocol):
+    """Takes steps for an optimizer."""
+
+    rank: int
+    world_size: int
+    ranks_per_node: int
+
+    def step(self, step: int, *, skip: bool) -> bool:
+        """Take step number `step`; return whether parameters moved. All ranks decide alike.
+
+        Args:
+            step: from 1.
+            skip: this rank has been told that its gradients are not finite.
+        """
+        ...
+
+    def renew(self, slots: Sequence[Slot], place: Place) -> None:
+        """Start over with other state."""
+        ...
+
+
+def check_gradients(slots: Sequence[Slot]) -> None:
+    """Refuse gradients that cannot be packed.
+
+    Raises:
+        BinsgdmError: a sparse or complex gradient, or parameters on different devices.
+    """
+    for slot in slots:
+        gradient = slot.parameter.grad
+        if gradient is not None and (gradient.is_sparse or gradient.is_complex()):
+            kind = "sparse" if gradient.is_sparse else "complex"
+            raise BinsgdmError(
+                f"BinSGDM: a {kind} gradient of shape {tuple(gradient.shape)}: must be dense and real; set "
+                "sparse=False or give this parameter to another optimizer"
+            )
+    devices = {str(slot.parameter.device) for slot in slots}
+    if len(devices) > 1:
+        raise BinsgdmError(f"BinSGDM: parameters on {', '.join(sorted(devices))}: must be on one device")
+
+
+class Alone:
+    """One rank without messages."""
+
+    rank, world_size, ranks_per_node = 0, 1, 1
+
+    def __init__(self, slots: Sequence[Slot], place: Place, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self.renew(slots, place)
+
+    def renew(self, slots: Sequence[Slot], place: Place) -> None:
+        """Start over with other state."""
+        self._slots = slots
+        self._worker = Worker(
+            slots, place=place, scheme="flat", bucket_elements=DEFAULT_BUCKET_ELEMENTS, kernels=self._kernels
+        )
+
+    def step(self, step: int, *, skip: bool) -> bool:
+        """Update and apply, bucket by bucket, if all gradients are finite."""
+        check_gradients(self._slots)
+        worker = self._worker
+        worker.begin(step)
+        for bucket in worker.buckets:
+            worker.look(bucket)
+        if skip or worker.flags[0]:
+            return False
+        has_gradient = worker.flags[1:].tolist()
+        for bucket in worker.buckets:
+            if any(has_gradient[segment.index] for segment in bucket.segments):
+                worker.apply(bucket, worker.alone(bucket), has_gradient)
+        return True
+
+
+class AfterBackward:
+    """All ranks, one bucket after the other inside `optimizer.step()`."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        slots: Sequence[Slot],
+        place: Place,
+        kernels: Kernels,
+        groups: Groups,
+        *,
+        scheme: Scheme,
+        bucket_elements: int,
+        on_sent: Callable[[Sent], None] | None = None,
+    ) -> None:
+        self.rank, self.world_size, self.ranks_per_node = groups.rank, groups.world_size, groups.ranks_per_node
+        self._kernels = kernels
+        self._scheme: Scheme = scheme
+        self._bucket_elements = bucket_elements
+        self._transport = Transport(groups, on_sent)
+        self.renew(slots, place)
+
+    def renew(self, slots: Sequence[Slot], place: Place) -> None:
+        """Start over with other state."""
+        self._slots = slots
+        self._worker = Worker(
+            slots, place=place, scheme=self._scheme, bucket_elements=self._bucket_elements, kernels=self._kernels
+        )
+
+    def step(self, step: int, *, skip: bool) -> bool:
+        """Agree with all ranks whether to step, then exchange and apply every bucket."""
+        check_gradients(self._slots)
+        worker = self._worker
+        worker.begin(step)
+        for bucket in worker.buckets:
+            worker.look(bucket)
+        if skip:
+            worker.flags[0] = 1
+        stop, *has_gradient = self._transport.largest(worker.flags).tolist()
+        if stop:
+            return False
+        for bucket in worker.buckets:
+            if any(has_gradient[segment.index] for segment in bucket.segments):
+                worker.apply(bucket, worker.signs(bucket, self._transport.run), has_gradient)
+        return True

@@ -1,0 +1,90 @@
+"""The messages of binsgdm's real exchange are those that simnet simulates: collective, group, bytes, order."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm import exchange  # noqa: E402
+from binsgdm.exchange import AllGather, Place  # noqa: E402
+from binsgdm.kernels import select  # noqa: E402
+from binsgdm.layout import Bucket  # noqa: E402
+from simnet.cluster.topology import Topology  # noqa: E402
+from simnet.cluster.topology import build as build_topology  # noqa: E402
+from simnet.spec import BinSGDM, Calibration, Cluster, Link  # noqa: E402
+from simnet.training import binsgdm as simulated  # noqa: E402
+from simnet.training.stages import Collective  # noqa: E402
+from simnet.units import Bandwidth, Duration  # noqa: E402
+
+SHAPES = [(2, 1), (2, 2), (3, 2), (4, 8), (8, 1)]
+SCHEMES = {
+    "hierarchical": BinSGDM(),
+    "hierarchical_bf16": BinSGDM(intra="bf16"),
+    "hierarchical_one_bit": BinSGDM(intra="one_bit"),
+    "flat": BinSGDM(topology="flat"),
+}
+
+
+def topology(num_nodes: int, ranks_per_node: int) -> Topology:
+    link = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(1e-6))
+    cluster = Cluster(num_nodes=num_nodes, ranks_per_node=ranks_per_node, intra_node=link, inter_node=link)
+    return build_topology(cluster, Calibration())
+
+
+def real_messages(scheme: str, num_nodes: int, ranks_per_node: int, numel: int) -> list[tuple[str, str, float]]:
+    """Return (collective, group, bytes that a rank gives) of one rank's conversation; groups of one rank left out."""
+    place = Place(rank=0, world_size=num_nodes * ranks_per_node, ranks_per_node=ranks_per_node, seed=0, step=1)
+    bucket = Bucket(index=0, start=0, numel=numel, segments=())
+    kernels = select("reference")
+    u, signs = torch.zeros(numel), torch.zeros(numel // 8, dtype=torch.uint8)
+    conversation = {
+        "hierarchical": lambda: exchange.hierarchical(u, bucket, place, kernels),
+        "hierarchical_bf16": lambda: exchange.hierarchical(u, bucket, place, kernels, bf16=True),
+        "hierarchical_one_bit": lambda: exchange.hierarchical_one_bit(signs, bucket, place, kernels),
+        "flat": lambda: exchange.flat(signs, bucket, place, kernels),
+    }[scheme]()
+    sizes = {"world": place.world_size, "intra_node": ranks_per_node, "inter_node": num_nodes}
+    found, answer = [], None
+    while True:
+        try:
+            message = conversation.send(answer)
+        except StopIteration:
+            return found
+        gathers = isinstance(message, AllGather)
+        if sizes[message.group] > 1:
+            name = "all_gather" if gathers else "all_to_all"
+            found.append((name, message.group, message.sent.numel() * message.sent.element_size()))
+        answer = message.sent.expand(sizes[message.group], -1).clone() if gathers else message.sent
+
+
+def simulated_messages(
+    strategy: BinSGDM, num_nodes: int, ranks_per_node: int, numel: int
+) -> list[tuple[str, str, float]]:
+    found = []
+    for stage in simulated.exchange(strategy, numel, topology(num_nodes, ranks_per_node)).stages:
+        if isinstance(stage, Collective) and stage.schedule.rounds:
+            name = stage.schedule.name.split()[1]
+            size = stage.schedule.group.size
+            given = stage.message_bytes / size if name == "all_gather" else stage.message_bytes
+            found.append((name, stage.schedule.group.kind, given))
+    return found
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("num_nodes", "ranks_per_node"), SHAPES)
+def test_the_real_exchange_sends_what_is_simulated(scheme, num_nodes, ranks_per_node):
+    numel = 8 * num_nodes * ranks_per_node * 10
+    real = real_messages(scheme, num_nodes, ranks_per_node, numel)
+    assert real == simulated_messages(SCHEMES[scheme], num_nodes, ranks_per_node, numel)
+    assert len(real) >= 2
+
+
+@pytest.mark.parametrize(("num_nodes", "ranks_per_node"), [(2, 2), (4, 8)])
+def test_nic_bytes_out_of_a_node_are_those_of_the_paper(num_nodes, ranks_per_node):
+    """2(N-1)/N d/8: of what each rank gives between nodes, all but its own part leaves the node."""
+    numel = 8 * num_nodes * ranks_per_node * 10
+    out = 0.0
+    for name, group, given in real_messages("hierarchical", num_nodes, ranks_per_node, numel):
+        if group == "inter_node":
+            sent = given * (num_nodes - 1) / num_nodes if name == "all_to_all" else given * (num_nodes - 1)
+            out += sent * ranks_per_node
+    assert out == pytest.approx(2 * (num_nodes - 1) / num_nodes * numel / 8)

@@ -1,0 +1,134 @@
+"""What a gloo rank of the tests does, and the one-process control that it is compared with."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import binsgdm
+from binsgdm.exchange import Place, run_together
+from binsgdm.kernels import select
+from binsgdm.worker import Slot, Worker
+
+SHAPES = [(5, 3), (7,), (0,), (33, 9), (1,), (64,)]
+STEPS = 3
+BUCKET_ELEMENTS = 100
+LR, WEIGHT_DECAY, SEED = 0.01, 0.1, 7
+CASES = [  # topology, intra, overlap, the scheme's name in a Worker
+    ("hierarchical", "fp32", False, "hierarchical"),
+    ("hierarchical", "fp32", True, "hierarchical"),
+    ("hierarchical", "bf16", False, "hierarchical_bf16"),
+    ("hierarchical", "one_bit", True, "hierarchical_one_bit"),
+    ("flat", "fp32", False, "flat"),
+    ("flat", "fp32", True, "flat"),
+]
+
+
+def parameters() -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+
+
+def gradients(rank: int, step: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * rank + step + 1)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+def train(rank: int, case: tuple[str, str, bool, str]) -> list[torch.Tensor]:
+    """Return the parameters after a few steps of one rank."""
+    topology, intra, overlap, _ = case
+    values = parameters()
+    optimizer = binsgdm.BinSGDM(values, lr=LR, weight_decay=WEIGHT_DECAY, seed=SEED)
+    cap_mb = BUCKET_ELEMENTS * 4 / 2**20
+    binsgdm.attach(optimizer, topology=topology, intra=intra, overlap=overlap, bucket_cap_mb=cap_mb)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        sum((v * g).sum() for v, g in zip(values, gradients(rank, step), strict=True)).backward()
+        optimizer.step()
+    binsgdm.check_replicas(torch.nn.ParameterList(values))
+    return [value.detach() for value in values]
+
+
+def work(rank: int, world_size: int, ranks_per_node: int, folder: str) -> None:
+    """Train every case as one rank; rank 0 leaves the results in a file."""
+    torch.set_num_threads(1)
+    os.environ["LOCAL_WORLD_SIZE"] = str(ranks_per_node)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+    results: dict[str, Any] = {str(case): train(rank, case) for case in CASES}
+    results["replicas"] = _spoilt_replica(rank)
+    results["non_finite"] = _one_rank_overflows(rank)
+    if rank == 0:
+        torch.save(results, Path(folder) / "results.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _spoilt_replica(rank: int) -> str:
+    """Return what check_replicas says when one element of rank 1 is off by one bit."""
+    model = torch.nn.Linear(3, 2)
+    torch.nn.init.ones_(model.weight)
+    torch.nn.init.ones_(model.bias)
+    if rank == 1:
+        with torch.no_grad():
+            model.weight.view(-1)[4] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
+    try:
+        binsgdm.check_replicas(model)
+    except binsgdm.BinsgdmError as error:
+        return str(error)
+    return ""
+
+
+def _one_rank_overflows(rank: int) -> dict[str, Any]:
+    """Return what a step does in which only rank 1 has an infinite gradient, and one in which all are finite."""
+    value = torch.nn.Parameter(torch.zeros(9))
+    optimizer = binsgdm.BinSGDM([value], lr=1.0)
+    binsgdm.attach(optimizer)
+    value.grad = torch.full((9,), torch.inf if rank == 1 else 1.0)
+    optimizer.step()
+    after_overflow = value.detach().clone(), optimizer.param_groups[0]["step"], optimizer.state[value]["b"].clone()
+    value.grad = torch.ones(9)
+    optimizer.step()
+    return {"overflow": after_overflow, "next": (value.detach().clone(), optimizer.param_groups[0]["step"])}
+
+
+def control(world_size: int, ranks_per_node: int, scheme: Any) -> list[torch.Tensor]:
+    """Return the parameters after the same steps, of all ranks in this process."""
+    settings = {"lr": LR, "weight_decay": WEIGHT_DECAY, "beta": 0.95, "maximize": False}
+    values = [parameters() for _ in range(world_size)]
+    workers = [
+        Worker(
+            [Slot(parameter=v, group=settings, state={n: torch.zeros(v.shape) for n in "mb"}) for v in values[rank]],
+            place=Place(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=SEED, step=0),
+            scheme=scheme,
+            bucket_elements=BUCKET_ELEMENTS,
+            kernels=select("reference"),
+        )
+        for rank in range(world_size)
+    ]
+    with torch.no_grad():
+        for step in range(STEPS):
+            _control_step(workers, values, step, ranks_per_node)
+    return [value.detach() for value in values[0]]
+
+
+def _overhear(talks: list[Any], talk: Any) -> torch.Tensor:
+    talks.append(talk)
+    return torch.empty(0)
+
+
+def _control_step(workers: list[Worker], values: list[list[torch.nn.Parameter]], step: int, local: int) -> None:
+    for rank, worker in enumerate(workers):
+        worker.begin(step + 1)
+        for value, gradient in zip(values[rank], gradients(rank, step), strict=True):
+            value.grad = gradient
+    for number, bucket in enumerate(workers[0].buckets):
+        talks: list[Any] = []
+        for worker in workers:
+            worker.look(bucket)
+            worker.signs(bucket, partial(_overhear, talks))
+        signs = run_together(talks, local)
+        for rank, worker in enumerate(workers):
+            worker.apply(worker.buckets[number], signs[rank], [1] * len(SHAPES))

@@ -1,0 +1,45 @@
+"""Four gloo processes against one process that computes the same on stacked gradients, bit for bit."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import ranks  # noqa: E402
+
+WORLD_SIZE, RANKS_PER_NODE = 4, 2
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Run four ranks once for all tests of this file."""
+    folder = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(ranks.work, (WORLD_SIZE, RANKS_PER_NODE, str(folder)), nprocs=WORLD_SIZE)
+    return torch.load(folder / "results.pt", weights_only=False)
+
+
+@pytest.mark.parametrize("case", ranks.CASES, ids=str)
+def test_ranks_end_with_the_parameters_of_the_control_to_the_bit(case, results):
+    expected = ranks.control(WORLD_SIZE, RANKS_PER_NODE, case[3])
+    for name, got, wanted in zip(ranks.SHAPES, results[str(case)], expected, strict=True):
+        assert torch.equal(got, wanted), name
+    moved = [not torch.equal(a, b.detach()) for a, b in zip(expected, ranks.parameters(), strict=True)]
+    assert moved == [bool(value.numel()) for value in expected], "a step must move what has elements"
+
+
+def test_check_replicas_sees_one_bit_and_says_where(results):
+    assert "weight: ranks [1] differ from rank 0" in results["replicas"]
+
+
+def test_an_infinite_gradient_on_one_rank_stops_all_ranks_and_leaves_the_averages_alone(results):
+    values, step, averages = results["non_finite"]["overflow"]
+    assert step == 0
+    assert not values.any()
+    assert not averages.any()
+    values, step = results["non_finite"]["next"]
+    assert step == 1
+    assert torch.equal(values, torch.full((9,), -1.0)), "u = 1 everywhere: every sign is +1"

@@ -1,0 +1,29 @@
+"""Packing round trips, and agrees with numpy."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.bits import pack_signs, packed_numel, unpack_signs  # noqa: E402
+
+
+@given(st.lists(st.booleans(), max_size=3000))
+def test_unpacking_gives_back_what_was_packed(positive: list[bool]) -> None:
+    packed = pack_signs(torch.tensor(positive, dtype=torch.bool))
+    assert packed.numel() == packed_numel(len(positive))
+    assert (unpack_signs(packed, len(positive)) > 0).tolist() == positive
+
+
+@given(st.lists(st.booleans(), max_size=3000))
+def test_packing_is_that_of_numpy(positive: list[bool]) -> None:
+    packed = pack_signs(torch.tensor(positive, dtype=torch.bool))
+    assert packed.tolist() == np.packbits(np.array(positive, dtype=bool)).tolist()
+
+
+@given(st.binary(max_size=400))
+def test_packing_gives_back_whole_bytes_that_were_unpacked(data: bytes) -> None:
+    packed = torch.tensor(list(data), dtype=torch.uint8)
+    assert torch.equal(pack_signs(unpack_signs(packed, 8 * len(data)) > 0), packed)

@@ -1,0 +1,258 @@
+"""BinSGDM as torch users use an optimizer: groups, schedulers, closures, state, dtypes, scaler, refusals."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import binsgdm  # noqa: E402
+from binsgdm import functional  # noqa: E402, F401
+from binsgdm.errors import BinsgdmError  # noqa: E402
+
+
+def model(seed: int = 0) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+
+
+def train(net, optimizer, steps: int, start: int = 0) -> None:
+    for step in range(start, start + steps):
+        generator = torch.Generator().manual_seed(step)
+        x, y = torch.randn(16, 10, generator=generator), torch.randint(3, (16,), generator=generator)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+
+
+def test_the_update_is_that_of_the_paper():
+    """Against the equations written out in plain torch, with the draws of the reference."""
+    from binsgdm.random import Key, thresholds
+
+    value = torch.nn.Parameter(torch.linspace(-1, 1, 11))
+    x, m, b = value.detach().clone(), torch.zeros(11), torch.zeros(11)
+    optimizer = binsgdm.BinSGDM([value], lr=0.1, beta=0.9, weight_decay=0.5, seed=3)
+    for step in range(1, 4):
+        g = torch.randn(11, generator=torch.Generator().manual_seed(step))
+        value.grad = g.clone()
+        optimizer.step()
+        beta, rest = torch.tensor(0.9), torch.tensor(1 - 0.9)
+        m = m * beta + g * rest
+        b = b * beta + g.abs() * rest
+        sign = torch.where(thresholds(Key(seed=3, step=step), start=0, numel=11) < m / b, 1.0, -1.0)
+        x = x * (1 - 0.1 * 0.5) - 0.1 * sign
+        assert torch.allclose(value, x, rtol=0, atol=1e-6)
+
+
+def test_every_element_moves_by_lr_and_on_average_against_its_gradient():
+    value = torch.nn.Parameter(torch.zeros(4000))
+    optimizer = binsgdm.BinSGDM([value], lr=0.25, beta=0.0)
+    value.grad = torch.cat([torch.full((2000,), 1e-3), torch.full((2000,), -7.0)])
+    optimizer.step()
+    assert torch.equal(value[:2000], torch.full((2000,), -0.25)), "u = 1 is always +1"
+    assert torch.equal(value[2000:], torch.full((2000,), 0.25))
+
+
+def test_groups_have_their_own_settings_and_schedulers_reach_them():
+    slow, fast = torch.nn.Parameter(torch.zeros(9)), torch.nn.Parameter(torch.zeros(9))
+    optimizer = binsgdm.BinSGDM([{"params": [slow], "lr": 0.1}, {"params": [fast], "maximize": True}], lr=1.0, beta=0.0)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    for _ in range(2):
+        slow.grad, fast.grad = torch.ones(9), torch.ones(9)
+        optimizer.step()
+        schedule.step()
+    assert torch.allclose(slow, torch.full((9,), -0.15))
+    assert torch.allclose(fast, torch.full((9,), 1.5))
+
+
+def test_a_closure_is_called_with_gradients_and_its_loss_returned():
+    value = torch.nn.Parameter(torch.ones(3))
+    optimizer = binsgdm.BinSGDM([value], lr=0.5)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = value.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 3.0
+    assert torch.equal(value, torch.full((3,), 0.5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_resumed_run_goes_on_bit_for_bit(dtype, tmp_path):
+    straight = model().to(dtype)
+    resumed = copy.deepcopy(straight)
+
+    def step_all(net, optimizer, steps):
+        for step in steps:
+            for number, p in enumerate(net.parameters()):
+                p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(100 * step + number)).to(dtype)
+            optimizer.step()
+
+    optimizer = binsgdm.BinSGDM(straight.parameters(), lr=0.01, seed=5)
+    step_all(straight, optimizer, range(6))
+    first = binsgdm.BinSGDM(resumed.parameters(), lr=0.01, seed=5)
+    step_all(resumed, first, range(3))
+    torch.save((resumed.state_dict(), first.state_dict()), tmp_path / "checkpoint.pt")
+    weights, state = torch.load(tmp_path / "checkpoint.pt")
+    other = model(1).to(dtype)
+    other.load_state_dict(weights)
+    second = binsgdm.BinSGDM(other.parameters(), lr=0.5, seed=99)
+    second.load_state_dict(state)
+    step_all(other, second, range(3, 6))
+    for a, b in zip(straight.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert second.state[b]["m"].dtype == torch.float32
+
+
+def test_a_parameter_without_gradient_is_left_alone_and_does_not_shift_the_draws_of_others():
+    values = [torch.nn.Parameter(torch.zeros(40)) for _ in range(3)]
+    optimizer = binsgdm.BinSGDM(values, lr=1.0)
+    values[0].grad = torch.randn(40, generator=torch.Generator().manual_seed(0))
+    values[2].grad = torch.zeros(40)
+    optimizer.step()
+    assert values[0].any()
+    assert not values[1].any()
+    assert 8 < (values[2] > 0).sum() < 32, "0/0 counts as 0: up or down with equal chance"
+
+
+def test_odd_shapes_work():
+    whole = torch.zeros(6, 5)
+    values = [
+        torch.nn.Parameter(whole.t()),
+        torch.nn.Parameter(torch.zeros(0, 4)),
+        torch.nn.Parameter(torch.tensor(1.0)),
+    ]
+    optimizer = binsgdm.BinSGDM(values, lr=1.0)
+    for value in values:
+        value.grad = torch.ones_like(value)
+    optimizer.step()
+    assert torch.equal(values[0], torch.full((5, 6), -1.0))
+    assert values[2].item() == 0.0
+
+
+def test_bucket_boundaries_do_not_change_the_result():
+    """Draws are counted by place in the flat order, which starts anew with every bucket only by padding."""
+    from binsgdm.worker import Worker
+
+    results = []
+    for bucket_elements in (8, 64, 10**6):
+        values = [torch.nn.Parameter(torch.zeros(size)) for size in (16, 24, 8)]
+        for number, value in enumerate(values):
+            value.grad = torch.randn(value.shape, generator=torch.Generator().manual_seed(number))
+        optimizer = binsgdm.BinSGDM(values, lr=1.0)
+        worker = Worker(
+            optimizer.slots(),
+            place=optimizer.place(),
+            scheme="flat",
+            bucket_elements=bucket_elements,
+            kernels=optimizer.kernels(),
+        )
+        worker.begin(1)
+        with torch.no_grad():
+            for bucket in worker.buckets:
+                worker.apply(bucket, worker.alone(bucket), [1, 1, 1])
+        results.append(torch.cat([value.detach() for value in values]))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing():
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        value = torch.nn.Parameter(torch.zeros(20))
+        optimizer = binsgdm.BinSGDM([value])
+        value.grad = torch.ones(20)
+        value.grad[7] = bad
+        optimizer.step()
+        assert not value.any()
+        assert optimizer.param_groups[0]["step"] == 0
+        assert not optimizer.state[value]["b"].any()
+
+
+def test_a_grad_scaler_skips_what_overflowed_and_unscales_the_rest():
+    value = torch.nn.Parameter(torch.zeros(8))
+    optimizer = binsgdm.BinSGDM([value], lr=1.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(value.sum() * torch.inf).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert not value.any()
+    assert scaler.get_scale() == 512.0
+    optimizer.zero_grad()
+    scaler.scale(value.sum()).backward()
+    scaler.step(optimizer)
+    assert torch.equal(value, torch.full((8,), -1.0))
+    assert torch.allclose(optimizer.state[value]["b"], torch.full((8,), 0.05)), "the averages hold unscaled gradients"
+
+
+def test_it_learns_a_separable_problem():
+    torch.manual_seed(0)
+    x = torch.randn(256, 10)
+    y = (x @ torch.randn(10, 3)).argmax(1)
+    net = model()
+    optimizer = binsgdm.BinSGDM(net.parameters(), lr=3e-3, beta=0.95)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.35
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"lr": -1.0}, "lr: -1.0"),
+        ({"beta": 1.0}, r"beta: 1.0: must be in \[0, 1\)"),
+        ({"beta": -0.1}, "beta: -0.1"),
+        ({"weight_decay": -1.0}, "weight_decay: -1.0"),
+        ({"seed": -1}, "seed: -1"),
+        ({"seed": 1.5}, "seed: 1.5"),
+        ({"lr": float("nan")}, "lr: nan"),
+    ],
+)
+def test_values_out_of_range_are_refused(settings, said):
+    with pytest.raises(BinsgdmError, match=said):
+        binsgdm.BinSGDM([torch.nn.Parameter(torch.zeros(1))], **settings)
+
+
+def test_complex_and_sparse_are_refused():
+    with pytest.raises(BinsgdmError, match=r"complex64: must be float32"):
+        binsgdm.BinSGDM([torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))])
+    embedding = torch.nn.Embedding(5, 2, sparse=True)
+    optimizer = binsgdm.BinSGDM(embedding.parameters())
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(BinsgdmError, match=r"a sparse gradient"):
+        optimizer.step()
+
+
+def test_state_of_other_shapes_or_versions_is_refused():
+    optimizer = binsgdm.BinSGDM(model().parameters())
+    state = optimizer.state_dict()
+    wider = binsgdm.BinSGDM(torch.nn.Linear(4, 4).parameters())
+    with pytest.raises(BinsgdmError, match=r"4 parameters: the optimizer has 2"):
+        wider.load_state_dict(state)
+    newer = copy.deepcopy(state)
+    newer["param_groups"][0]["format"] = 2
+    with pytest.raises(BinsgdmError, match=r"this version reads format 1"):
+        optimizer.load_state_dict(newer)
+    foreign = torch.optim.Adam(model().parameters()).state_dict()
+    with pytest.raises(BinsgdmError, match=r"this version reads format 1"):
+        optimizer.load_state_dict(foreign)
+    other = copy.deepcopy(state)
+    other["state"][0]["m"] = torch.zeros(2)
+    with pytest.raises(BinsgdmError, match=r"parameter 0: .* must be m and b of shape"):
+        optimizer.load_state_dict(other)
+
+
+def test_attach_without_a_process_group_leaves_the_optimizer_alone():
+    net = model()
+    optimizer = binsgdm.BinSGDM(net.parameters())
+    binsgdm.attach(optimizer, net)
+    train(net, optimizer, 2)
+    assert optimizer.param_groups[0]["step"] == 2
+    with pytest.raises(BinsgdmError, match=r"no effect with topology='flat'"):
+        binsgdm.attach(optimizer, net, topology="flat", intra="bf16")
+    with pytest.raises(BinsgdmError, match=r"bucket_cap_mb=0"):
+        binsgdm.attach(optimizer, net, bucket_cap_mb=0)
