@@ -125,7 +125,7 @@ class _Exchange:
         self._ready.put(None)
         self._thread.join()
         if self._failure is not None:
-            raise BinsgdmError(f"BinSGDM: the exchange failed on this rank: {self._failure}") from self._failure
+            raise self._failure
         return self._signs
 
     def _hand_over(self, may_go: Callable[[], bool]) -> None:

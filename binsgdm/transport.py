@@ -1,13 +1,17 @@
 """Carry the messages of an exchange over torch.distributed."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllToAll, Conversation, GroupName, Message
 from binsgdm.groups import Groups
+
+T = TypeVar("T")
 
 
 class Sent(NamedTuple):
@@ -38,13 +42,25 @@ class Transport:
             except StopIteration as stop:
                 signs: torch.Tensor = stop.value
                 return signs
-            answer = self._carry(message)
+            answer = self._guarded(partial(self._carry, message), f"{type(message).__name__} in {message.group}")
 
     def largest(self, flags: torch.Tensor) -> torch.Tensor:
         """Return the element-wise maximum of uint8 flags over all ranks, in place."""
         if self._groups.world_size > 1:
-            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._groups.world)
+            reduce = partial(dist.all_reduce, flags, op=dist.ReduceOp.MAX, group=self._groups.world)
+            self._guarded(reduce, "all_reduce of flags in world")
         return flags
+
+    def _guarded(self, collective: Callable[[], T], what: str) -> T:
+        """Call a collective; say in a sentence that it failed."""
+        try:
+            return collective()
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise BinsgdmError(
+                f"BinSGDM: {what} failed on rank {self._groups.rank} ({reason}): a rank is gone or did not take this "
+                "step; start all ranks again from their checkpoints"
+            ) from error
 
     def _carry(self, message: Message) -> torch.Tensor:
         group: dist.ProcessGroup = getattr(self._groups, message.group)

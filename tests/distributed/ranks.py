@@ -1,6 +1,8 @@
 """What a gloo rank of the tests does, and the one-process control that it is compared with."""
 
 import os
+import time
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -132,3 +134,22 @@ def _control_step(workers: list[Worker], values: list[list[torch.nn.Parameter]],
         signs = run_together(talks, local)
         for rank, worker in enumerate(workers):
             worker.apply(worker.buckets[number], signs[rank], [1] * len(SHAPES))
+
+
+def lose_a_rank(rank: int, folder: str, how: str) -> None:
+    """Take a step that rank 1 does not take, since it has gone or hangs; rank 0 leaves what it was told in a file."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    value = torch.nn.Parameter(torch.zeros(9))
+    optimizer = binsgdm.BinSGDM([value])
+    binsgdm.attach(optimizer, ranks_per_node=1, overlap=how == "overlap", timeout=timedelta(seconds=2))
+    if rank == 1:
+        if how == "hang":
+            time.sleep(6)
+        os._exit(0)
+    try:
+        value.sum().backward()
+        optimizer.step()
+    except binsgdm.BinsgdmError as error:
+        (Path(folder) / "told.txt").write_text(str(error))
+    os._exit(0)

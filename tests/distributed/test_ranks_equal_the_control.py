@@ -43,3 +43,11 @@ def test_an_infinite_gradient_on_one_rank_stops_all_ranks_and_leaves_the_average
     values, step = results["non_finite"]["next"]
     assert step == 1
     assert torch.equal(values, torch.full((9,), -1.0)), "u = 1 everywhere: every sign is +1"
+
+
+@pytest.mark.parametrize("how", ["gone", "hang", "overlap"])
+def test_a_rank_that_is_gone_or_hangs_is_told_in_a_sentence_and_never_waited_for_for_ever(how, tmp_path):
+    torch.multiprocessing.spawn(ranks.lose_a_rank, (str(tmp_path), how), nprocs=2)
+    told = (tmp_path / "told.txt").read_text()
+    assert "failed on rank 0" in told
+    assert "a rank is gone or did not take this step" in told
