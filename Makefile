@@ -41,8 +41,8 @@ lint: $(VENV)/.installed-dev ## ruff
 types: $(VENV)/.installed-dev ## mypy --strict; of binsgdm too where torch is installed
 	$(BIN)/mypy $$($(BIN)/python -c "import torch, numba" 2>/dev/null || echo --package simnet)
 
-torch: $(VENV)/.installed-dev ## add torch and numba, for the tests of binsgdm (set TORCH for another build)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' 'numba>=0.60'
+torch: $(VENV)/.installed-dev ## add torch, numba and scikit-learn, for the tests of binsgdm (TORCH=... for another build)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' 'numba>=0.60' scikit-learn
 
 bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -103,7 +103,11 @@ def _keep_gradients_local(model: torch.nn.Module | None) -> None:
         model.register_comm_hook(None, _leave_alone)
 
 
-def _leave_alone(_state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def _leave_alone(
+    _state: object,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at name and annotation
+) -> torch.futures.Future[torch.Tensor]:
+    """Hand the bucket back as it is."""
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future

@@ -1,0 +1,106 @@
+"""What both training scripts share: their flags, the start of the ranks, and the loop."""
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def flags(description: str | None, *, steps: int, batch: int, lr: dict[str, float], beta: float) -> Callable[..., Any]:
+    """Return a parser of the command line; lr holds the default of each optimizer, found by the search."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    parser.add_argument("--optimizer", choices=["binsgdm", "adam"], default="binsgdm")
+    parser.add_argument("--lr", type=float, help=f"at the start; falls to 0 along a cosine (default {lr})")
+    parser.add_argument("--beta", type=float, default=beta, help="decay of BinSGDM's averages (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=steps, help="(default %(default)s)")
+    parser.add_argument("--batch", type=int, default=batch, help="samples of all ranks together (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights, the batches and BinSGDM's draws")
+    parser.add_argument("--topology", choices=["hierarchical", "flat"], default="hierarchical")
+    parser.add_argument("--ranks-per-node", type=int, help="(default: LOCAL_WORLD_SIZE of torchrun)")
+    parser.add_argument("--overlap", action="store_true", help="exchange signs beside backward")
+    parser.add_argument("--split", choices=["test", "validation"], default="test", help="what to evaluate on")
+    parser.add_argument("--json", type=Path, help="write the result here")
+
+    def parse(argv: list[str] | None = None) -> argparse.Namespace:
+        options = parser.parse_args(argv)
+        options.lr = lr[options.optimizer] if options.lr is None else options.lr
+        return options
+
+    return parse
+
+
+@contextmanager
+def ranks() -> Iterator[torch.device]:
+    """Join the process group if torchrun started us; yield this rank's device."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    on_gpu = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    if "RANK" not in os.environ:
+        yield device
+        return
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """Return this rank and how many there are."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def fit(  # noqa: PLR0913
+    options: argparse.Namespace,
+    *,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss_of: Callable[[torch.Tensor], torch.Tensor],
+    num_samples: int,
+    evaluate: Callable[[], dict[str, float]],
+) -> list[dict[str, float]]:
+    """Train for `options.steps`; return about 10 evaluations by rank 0 along the way, the last one at the end.
+
+    All ranks draw the same batch and take their share, so a run sees the same data with any number of ranks.
+    """
+    rank, world_size = rank_and_world_size()
+    if options.batch % world_size:
+        raise SystemExit(f"--batch {options.batch}: must be a multiple of the {world_size} ranks")
+    draws = torch.Generator().manual_seed(options.seed)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: (1 + math.cos(math.pi * s / options.steps)) / 2)
+    every = max(1, options.steps // 10)
+    curve = []
+    for step in range(1, options.steps + 1):
+        model.train()
+        batch = torch.randint(num_samples, (options.batch,), generator=draws)
+        optimizer.zero_grad()
+        loss_of(batch[rank::world_size]).backward()
+        optimizer.step()
+        schedule.step()
+        if rank == 0 and (step % every == 0 or step == options.steps):
+            model.eval()
+            with torch.no_grad():
+                curve.append({"step": step, **evaluate()})
+    return curve
+
+
+def report(options: argparse.Namespace, curve: list[dict[str, float]]) -> dict[str, Any]:
+    """Print the last evaluation and write the result, on rank 0; return the result."""
+    rank, world_size = rank_and_world_size()
+    result = {**vars(options), "json": None, "ranks": world_size, "curve": curve}
+    del result["json"]
+    if rank == 0:
+        last = ", ".join(f"{name} {value:.4g}" for name, value in curve[-1].items())
+        print(f"{options.optimizer} on {world_size} ranks, lr {options.lr:g}, {options.split}: {last}")  # noqa: T201
+        if options.json:
+            options.json.write_text(json.dumps(result) + "\n")
+    return result
