@@ -18,12 +18,9 @@ import torch
 
 from binsgdm.kernels import Kernels
 from binsgdm.layout import BITS_PER_BYTE, Bucket
-from binsgdm.random import Key
+from binsgdm.random import Key, Stream
 
 GroupName = Literal["world", "intra_node", "inter_node"]
-
-FIRST, SECOND, INSIDE = 0, 1, 2
-"""Streams of draws: of a rank's own update or slice, of the mean between ranks, and of a rank's update in its node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,7 @@ class Place:
         """Number of nodes."""
         return self.world_size // self.ranks_per_node
 
-    def key(self, stream: int) -> Key:
+    def key(self, stream: Stream) -> Key:
         """Return the key of this rank's draws in one stream of this step."""
         return Key(seed=self.seed, step=self.step, rank=self.rank, stream=stream)
 
@@ -104,7 +101,7 @@ def hierarchical(
     mean = torch.empty(rows.shape[1], dtype=torch.float32, device=u.device)
     kernels.mean_(received.to(torch.float32), mean)
     signs = torch.empty(mean.numel() // BITS_PER_BYTE, dtype=torch.uint8, device=u.device)
-    kernels.quantize_pack(mean, key=place.key(FIRST), start=_slice_start(bucket, place), out=signs)
+    kernels.quantize_pack(mean, key=place.key(Stream.LOCAL), start=_slice_start(bucket, place), out=signs)
     return (yield from _between_nodes(signs, bucket, place, kernels))
 
 
@@ -112,13 +109,13 @@ def hierarchical_one_bit(signs: torch.Tensor, bucket: Bucket, place: Place, kern
     """Do the same with one bit an element inside the node too.
 
     Args:
-        signs: this rank's packed signs of u, drawn in the stream `INSIDE`.
+        signs: this rank's packed signs of u, drawn in the stream `Stream.INSIDE`.
         bucket: as in `hierarchical`.
         place: as in `hierarchical`.
         kernels: as in `hierarchical`.
     """
     received = yield AllToAll(group="intra_node", sent=signs.view(place.ranks_per_node, -1))
-    merged = _merge(received, _slice_start(bucket, place), place.key(FIRST), kernels)
+    merged = _merge(received, _slice_start(bucket, place), place.key(Stream.LOCAL), kernels)
     return (yield from _between_nodes(merged, bucket, place, kernels))
 
 
@@ -126,14 +123,14 @@ def flat(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels) ->
     """Exchange one bit an element among all ranks.
 
     Args:
-        signs: this rank's packed signs of u, drawn in the stream `FIRST`.
+        signs: this rank's packed signs of u, drawn in the stream `Stream.LOCAL`.
         bucket: as in `hierarchical`.
         place: as in `hierarchical`.
         kernels: as in `hierarchical`.
     """
     received = yield AllToAll(group="world", sent=signs.view(place.world_size, -1))
     piece_start = bucket.start + place.rank * (bucket.numel // place.world_size)
-    piece = _merge(received, piece_start, place.key(SECOND), kernels)
+    piece = _merge(received, piece_start, place.key(Stream.MERGE), kernels)
     return (yield AllGather(group="world", sent=piece)).reshape(-1)
 
 
@@ -147,7 +144,7 @@ def _between_nodes(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: K
     received = yield AllToAll(group="inter_node", sent=signs.view(place.num_nodes, -1))
     piece_numel = bucket.numel // place.world_size
     piece_start = _slice_start(bucket, place) + place.node * piece_numel
-    piece = _merge(received, piece_start, place.key(SECOND), kernels)
+    piece = _merge(received, piece_start, place.key(Stream.MERGE), kernels)
     whole_slice = yield AllGather(group="inter_node", sent=piece)
     whole_bucket = yield AllGather(group="intra_node", sent=whole_slice.reshape(-1))
     return whole_bucket.reshape(-1)

@@ -34,6 +34,8 @@ class Stream(IntEnum):
     """The first quantization: a rank's (or a node's) m/b."""
     MERGE = 1
     """The second quantization: the mean of the nodes' signs."""
+    INSIDE = 2
+    """A rank's own m/b before it is averaged inside its node, where one bit travels there too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

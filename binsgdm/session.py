@@ -74,9 +74,7 @@ class Alone:
         """Update and apply, bucket by bucket, if all gradients are finite."""
         check_gradients(self._slots)
         worker = self._worker
-        worker.begin(step)
-        for bucket in worker.buckets:
-            worker.look(bucket)
+        worker.survey(step)
         if skip or worker.flags[0]:
             return False
         has_gradient = worker.flags[1:].tolist()
@@ -118,9 +116,7 @@ class AfterBackward:
         """Agree with all ranks whether to step, then exchange and apply every bucket."""
         check_gradients(self._slots)
         worker = self._worker
-        worker.begin(step)
-        for bucket in worker.buckets:
-            worker.look(bucket)
+        worker.survey(step)
         if skip:
             worker.flags[0] = 1
         stop, *has_gradient = self._transport.largest(worker.flags).tolist()

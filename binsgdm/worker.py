@@ -1,15 +1,18 @@
 """One rank's part of a step, bucket by bucket: update the momenta, exchange signs, apply them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 
 from binsgdm import exchange, layout
-from binsgdm.exchange import FIRST, INSIDE, Conversation, Place
+from binsgdm.bits import packed_numel
+from binsgdm.exchange import Conversation, Place
+from binsgdm.functional import ratio
 from binsgdm.kernels import Kernels
 from binsgdm.layout import BITS_PER_BYTE, Bucket, Segment
+from binsgdm.random import Stream
 
 Scheme = Literal["hierarchical", "hierarchical_bf16", "hierarchical_one_bit", "flat"]
 Carry = Callable[[Conversation], torch.Tensor]
@@ -41,14 +44,14 @@ class Worker:
 
     def begin(self, step: int) -> None:
         """Start a step: forget the flags of the last one, draw from a new place."""
-        self._place = Place(
-            rank=self._place.rank,
-            world_size=self._place.world_size,
-            ranks_per_node=self._place.ranks_per_node,
-            seed=self._place.seed,
-            step=step,
-        )
+        self._place = replace(self._place, step=step)
         self.flags.zero_()
+
+    def survey(self, step: int) -> None:
+        """Start a step and look at every bucket."""
+        self.begin(step)
+        for bucket in self.buckets:
+            self.look(bucket)
 
     def look(self, bucket: Bucket) -> None:
         """Note which gradients of a bucket are there and whether all are finite, before anything is changed."""
@@ -70,13 +73,13 @@ class Worker:
             bf16 = self._scheme == "hierarchical_bf16"
             return carry(exchange.hierarchical(u, bucket, self._place, self._kernels, bf16=bf16))
         inside = self._scheme == "hierarchical_one_bit"
-        packed = self._packed_updates(bucket, INSIDE if inside else FIRST)
+        packed = self._packed_updates(bucket, Stream.INSIDE if inside else Stream.LOCAL)
         talk = exchange.hierarchical_one_bit if inside else exchange.flat
         return carry(talk(packed, bucket, self._place, self._kernels))
 
     def alone(self, bucket: Bucket) -> torch.Tensor:
         """Update the momenta of a bucket and return its packed signs, of this rank alone."""
-        return self._packed_updates(bucket, FIRST)
+        return self._packed_updates(bucket, Stream.LOCAL)
 
     def apply(self, bucket: Bucket, signs: torch.Tensor, has_gradient: Sequence[int]) -> None:
         """Move the parameters of a bucket that had a gradient on some rank."""
@@ -103,12 +106,12 @@ class Worker:
             out = u[segment.offset : segment.offset + segment.numel]
             gradient = self._usable_gradient(segment)
             if gradient is None:
-                out.copy_(last_update(m, b))
+                out.copy_(ratio(m, b))
             else:
                 self._kernels.update_(gradient, m, b, beta=float(slot.group["beta"]), out_u=out)
         return u
 
-    def _packed_updates(self, bucket: Bucket, stream: int) -> torch.Tensor:
+    def _packed_updates(self, bucket: Bucket, stream: Stream) -> torch.Tensor:
         """Return the packed signs of u of a whole bucket, 0 in the padding."""
         packed = torch.zeros(bucket.num_bytes, dtype=torch.uint8, device=self.flags.device)
         for segment in bucket.segments:
@@ -117,7 +120,7 @@ class Worker:
             key, start, out = self._place.key(stream), segment.start, _bytes_of(packed, segment)
             gradient = self._usable_gradient(segment)
             if gradient is None:
-                self._kernels.quantize_pack(last_update(m, b), key=key, start=start, out=out)
+                self._kernels.quantize_pack(ratio(m, b), key=key, start=start, out=out)
             else:
                 beta = float(slot.group["beta"])
                 self._kernels.update_quantize_pack_(gradient, m, b, beta=beta, key=key, start=start, out=out)
@@ -129,11 +132,6 @@ class Worker:
         return None if gradient is None or self.flags[0] else flattened(gradient)
 
 
-def last_update(m: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return m / b, 0 where b is."""
-    return torch.where(b > 0, m / b, torch.zeros_like(m))
-
-
 def flattened(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements in logical order: a view where memory allows, else a copy."""
     return tensor.detach().reshape(-1)
@@ -142,4 +140,4 @@ def flattened(tensor: torch.Tensor) -> torch.Tensor:
 def _bytes_of(packed: torch.Tensor, segment: Segment) -> torch.Tensor:
     """Return the bytes of a bucket's packed signs that hold one parameter."""
     first = segment.offset // BITS_PER_BYTE
-    return packed[first : first + -(-segment.numel // BITS_PER_BYTE)]
+    return packed[first : first + packed_numel(segment.numel)]

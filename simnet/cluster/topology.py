@@ -86,14 +86,7 @@ class Topology:
 
     def path(self, src: int, dst: int) -> tuple[LinkId, ...]:
         """Return the links that a send from `src` to `dst` loads."""
-        source, target = src // self.ranks_per_node, dst // self.ranks_per_node
-        if source == target:
-            return LinkId("port_tx", src), LinkId("port_rx", dst)
-        nics = LinkId("nic_tx", source), LinkId("nic_rx", target)
-        leaves = source // self.nodes_per_leaf, target // self.nodes_per_leaf
-        if leaves[0] == leaves[1]:
-            return nics
-        return *nics, LinkId("leaf_up", leaves[0]), LinkId("leaf_down", leaves[1])
+        return path(src, dst, self.ranks_per_node, self.nodes_per_leaf)
 
     def capacity(self, link: LinkId) -> float:
         """Return the bytes per second of a link, its node's slowness counted."""
@@ -114,6 +107,18 @@ class Topology:
     @cached_property
     def _compute_slowdown(self) -> dict[int, float]:
         return {slow.node: slow.compute_slowdown for slow in self.slow_nodes}
+
+
+def path(src: int, dst: int, ranks_per_node: int, nodes_per_leaf: int) -> tuple[LinkId, ...]:
+    """Return the links that a send from rank `src` to rank `dst` loads."""
+    source, target = src // ranks_per_node, dst // ranks_per_node
+    if source == target:
+        return LinkId("port_tx", src), LinkId("port_rx", dst)
+    nics = LinkId("nic_tx", source), LinkId("nic_rx", target)
+    leaves = source // nodes_per_leaf, target // nodes_per_leaf
+    if leaves[0] == leaves[1]:
+        return nics
+    return *nics, LinkId("leaf_up", leaves[0]), LinkId("leaf_down", leaves[1])
 
 
 def build(cluster: Cluster, calibration: Calibration) -> Topology:

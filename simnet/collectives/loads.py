@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from simnet.cluster.topology import Level, LinkKind, Topology
-from simnet.collectives.schedule import Group, Round, Schedule
+from simnet.cluster.topology import Level, LinkId, LinkKind, Topology, path
+from simnet.collectives.schedule import Round, Schedule
 
 TX = ("port_tx", "nic_tx", "leaf_up")
 
@@ -28,7 +28,9 @@ class LevelLoad:
 
     def duration_s(self, topology: Topology) -> float:
         """Return the time on an idle symmetric cluster."""
-        return self.latency_s + max(size / _capacity(topology, kind) for kind, size in self.inflated_bytes.items())
+        return self.latency_s + max(
+            size / topology.capacity(LinkId(kind, 0)) for kind, size in self.inflated_bytes.items()
+        )
 
 
 Phase = tuple[LevelLoad, ...]
@@ -126,7 +128,7 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
     """Count one repetition over the ranks that stand for all."""
     group = schedule.group
     per_node = group.ranks_per_node
-    loads: dict[bool, Counter[tuple[LinkKind, int]]] = {False: Counter(), True: Counter()}
+    loads: dict[bool, Counter[LinkId]] = {False: Counter(), True: Counter()}
     widths = {False: 0, True: 0}
     posts = 0
     for rank in _representatives(schedule, nodes_per_leaf):
@@ -135,7 +137,7 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
         for send in sends:
             inter_node = rank // per_node != send.dst // per_node
             widths[inter_node] = max(widths[inter_node], send.width)
-            for link in _links(group, rank, send.dst, nodes_per_leaf):
+            for link in path(rank, send.dst, per_node, nodes_per_leaf):
                 lanes = per_node if schedule.lanes_alike and inter_node else 1
                 loads[inter_node][link] += send.width * lanes
     return tuple(
@@ -152,7 +154,7 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
     )
 
 
-def _busiest(counted: Counter[tuple[LinkKind, int]], *, every_link: bool) -> tuple[tuple[LinkKind, float], ...]:
+def _busiest(counted: Counter[LinkId], *, every_link: bool) -> tuple[tuple[LinkKind, float], ...]:
     """Return the most chunks on a link of each kind.
 
     Where a few ranks stand for all, only what they send counts: what they receive comes from ranks that are not
@@ -176,19 +178,6 @@ def _representatives(schedule: Schedule, nodes_per_leaf: int) -> Iterator[int]:
         nodes = schedule.busiest_nodes
     lanes = 1 if schedule.lanes_alike else group.ranks_per_node
     return (node * group.ranks_per_node + lane for node in nodes for lane in range(lanes))
-
-
-def _links(group: Group, src: int, dst: int, nodes_per_leaf: int) -> Iterator[tuple[LinkKind, int]]:
-    source, target = src // group.ranks_per_node, dst // group.ranks_per_node
-    if source == target:
-        yield "port_tx", src
-        yield "port_rx", dst
-        return
-    yield "nic_tx", source
-    yield "nic_rx", target
-    if source // nodes_per_leaf != target // nodes_per_leaf:
-        yield "leaf_up", source // nodes_per_leaf
-        yield "leaf_down", target // nodes_per_leaf
 
 
 def _phase(topology: Topology, round_: Round, tallies: tuple[_Tally, ...], chunk_bytes: float) -> Phase:
@@ -216,9 +205,3 @@ def send_efficiency(topology: Topology, level: Level, send_bytes: float, *, at_o
     """Return the fraction of the bandwidth that a send reaches; sends to many peers at once reach less of a NIC."""
     many = topology.all_to_all_efficiency if at_once and level is topology.inter else 1.0
     return level.efficiency(send_bytes) * many
-
-
-def _capacity(topology: Topology, kind: LinkKind) -> float:
-    if kind in ("port_tx", "port_rx"):
-        return topology.intra.bytes_per_s
-    return topology.leaf_bytes_per_s if kind in ("leaf_up", "leaf_down") else topology.inter.bytes_per_s

@@ -50,8 +50,8 @@ def choose(algorithm: str, topology: Topology, message_bytes: float) -> Schedule
                 f"{topology.ranks_per_node} ranks; choose 'ring', 'tree', 'hierarchical' or 'auto'"
             )
         return halving_doubling.all_reduce(world)
-    fastest = min(_candidates(topology), key=lambda name: _duration_s(topology, name, message_bytes))
-    return choose(fastest, topology, message_bytes)
+    candidates = [choose(name, topology, message_bytes) for name in _candidates(topology)]
+    return _fastest(candidates, topology, message_bytes)
 
 
 @lru_cache(maxsize=256)
@@ -60,11 +60,11 @@ def _candidates(topology: Topology) -> tuple[str, ...]:
     return ("ring", "hierarchical", "tree", *(("halving_doubling",) if fits else ()))
 
 
-def _duration_s(topology: Topology, algorithm: str, message_bytes: float) -> float:
-    return loads.duration_s(topology, choose(algorithm, topology, message_bytes), message_bytes)
-
-
 def _best_tree(topology: Topology, message_bytes: float) -> Schedule:
     """Return the tree with the number of chunks that is fastest on this topology."""
     trees = [tree.all_reduce(topology.group("world"), num_chunks) for num_chunks in tree.CHUNKS]
-    return min(trees, key=lambda schedule: loads.duration_s(topology, schedule, message_bytes))
+    return _fastest(trees, topology, message_bytes)
+
+
+def _fastest(schedules: list[Schedule], topology: Topology, message_bytes: float) -> Schedule:
+    return min(schedules, key=lambda schedule: loads.duration_s(topology, schedule, message_bytes))

@@ -7,9 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm import exchange  # noqa: E402
-from binsgdm.exchange import FIRST, INSIDE, Place, run_together  # noqa: E402
+from binsgdm.exchange import Place, run_together  # noqa: E402
 from binsgdm.kernels import select  # noqa: E402
 from binsgdm.layout import Bucket  # noqa: E402
+from binsgdm.random import Stream  # noqa: E402
 
 NUMEL = 8 * 6 * 2000
 SIGMAS = 5
@@ -31,7 +32,7 @@ def signs_of_all(scheme: str, updates: list[float], ranks_per_node: int, step: i
         place = Place(rank=rank, world_size=len(updates), ranks_per_node=ranks_per_node, seed=11, step=step)
         u = torch.full((NUMEL,), value)
         packed = torch.empty(NUMEL // 8, dtype=torch.uint8)
-        stream = INSIDE if scheme == "one_bit" else FIRST
+        stream = Stream.INSIDE if scheme == "one_bit" else Stream.LOCAL
         kernels.quantize_pack(u, key=place.key(stream), start=0, out=packed)
         talks.append(
             {
