@@ -1,22 +1,27 @@
 """`python -m benchmarks.kernels`: BinSGDM's local work of a step against a fused AdamW on the same parameters.
 
+First whole `optimizer.step()` calls, on one tensor and on the tensors of real models; then kernel by kernel.
+
 All contestants take turns in one run, in an order that is shuffled for every turn and with a pause before each: torch's
 threads spin for a while after their work, which costs whoever comes next up to 2 ms. A ratio compares best with best
 and median with median.
 """
 
 import argparse
+import json
 import os
 import platform
 import random
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from binsgdm.kernels import NAMES, Kernels, select, zeros
+from binsgdm.optimizer import BinSGDM
 from binsgdm.random import Key
 
 NUM_PARTS = 4
@@ -30,7 +35,6 @@ BYTES = {
     "unpack_apply_": 8 + 1 / 8,
     "update_": 4 + 8 + 8 + 4,
     "quantize_pack": 4 + 1 / 8,
-    "is_finite": 4.0,
     f"merge, {NUM_PARTS} vectors": (NUM_PARTS + 1) / 8,
     f"mean_, {NUM_PARTS} vectors": 4 * (NUM_PARTS + 1) / NUM_PARTS,  # of vectors that are a quarter as long
 }
@@ -63,7 +67,6 @@ def contestants(kernels: Kernels, numel: int, device: str, dtype: torch.dtype) -
         "unpack_apply_": lambda: kernels.unpack_apply_(x, out, lr=1e-3, weight_decay=0.01),
         "update_": lambda: kernels.update_(grad, m, b, beta=0.95, out_u=u),
         "quantize_pack": lambda: kernels.quantize_pack(u, key=KEY, start=0, out=out),
-        "is_finite": lambda: kernels.is_finite(grad),
         f"merge, {NUM_PARTS} vectors": lambda: kernels.merge(packed, numel=numel, key=KEY, start=0, out=out),
         f"mean_, {NUM_PARTS} vectors": lambda: kernels.mean_(parts, mean),
     }
@@ -118,13 +121,45 @@ def rows(times: dict[str, list[float]], numel: int) -> list[tuple[str, ...]]:
         "one-pass step": ("update_quantize_pack_", "unpack_apply_"),
         "one-pass step, momenta of torch.zeros": ("the same, momenta of torch.zeros", "unpack_apply_"),
         "split step": ("update_", "quantize_pack", "unpack_apply_"),
-        "one-pass step and is_finite": ("is_finite", "update_quantize_pack_", "unpack_apply_"),
     }.items():
         best, median = (sum(f(times[name]) for name in names) for f in (min, statistics.median))
         traffic = sum(BYTES[name] for name in names)
         cells = (f"{best * 1e3:.2f}", f"{median * 1e3:.2f}", ratios(times, names), f"{traffic:.2f}", "")
         table.append((f"**{label}**", *cells))
     return table
+
+
+def pair(numels: list[int], device: str) -> dict[str, Callable[[], object]]:
+    """Return a step of both optimizers, each on parameters of its own, with weight decay."""
+
+    def parameters() -> list[torch.nn.Parameter]:
+        made = [torch.nn.Parameter(torch.randn(numel, device=device)) for numel in numels]
+        for parameter in made:
+            parameter.grad = torch.randn_like(parameter)
+        return made
+
+    return {
+        "AdamW": torch.optim.AdamW(parameters(), fused=True).step,
+        "BinSGDM": BinSGDM(parameters(), weight_decay=0.01).step,
+    }
+
+
+def steps(repeat: int, device: str) -> str:
+    """Return a table of whole steps on one rank: update, quantize, pack, unpack, apply, and all Python around."""
+    models = {"one tensor": [25_000_000]}
+    for name in ("resnet50", "bert_base"):
+        path = Path(__file__).parents[1] / "scenarios" / "workloads" / "gradients" / f"{name}.json"
+        models[name] = [numel for _, numel, _ in json.loads(path.read_text())["tensors"]]
+    lines = [
+        "| optimizer.step() | tensors | parameters | AdamW [ms], best / median | BinSGDM [ms] | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, numels in models.items():
+        times = measure(pair(numels, device), repeat, device)
+        shown = [f"{min(s) * 1e3:.1f} / {statistics.median(s) * 1e3:.1f}" for s in times.values()]
+        ratio = ratios(times, ("BinSGDM",))
+        lines.append(f"| {name} | {len(numels)} | {sum(numels):,} | {shown[0]} | {shown[1]} | **{ratio}** |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -147,6 +182,7 @@ def main() -> None:
         f"torch {torch.__version__}, {torch.get_num_threads()} threads; load {started:.1f} -> {os.getloadavg()[0]:.1f}."
     )
     print(f"State: {STATE_BYTES} bytes a parameter, as Adam.\n")
+    print(steps(options.repeat, options.device))
     print(
         "| | best [ms] | median [ms] | of AdamW, best / median | bytes a parameter (float32) | GB/s |\n"
         "|---|---|---|---|---|---|"

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from binsgdm.ddp import attach
     from binsgdm.errors import BinsgdmError
+    from binsgdm.fsdp import attach_fsdp
     from binsgdm.optimizer import BinSGDM
     from binsgdm.replicas import check_replicas
 
-__all__ = ["BinSGDM", "BinsgdmError", "attach", "check_replicas"]
+__all__ = ["BinSGDM", "BinsgdmError", "attach", "attach_fsdp", "check_replicas"]
 
 _HOMES = {
     "BinSGDM": "binsgdm.optimizer",
     "BinsgdmError": "binsgdm.errors",
     "attach": "binsgdm.ddp",
+    "attach_fsdp": "binsgdm.fsdp",
     "check_replicas": "binsgdm.replicas",
 }
 

@@ -12,7 +12,7 @@ from binsgdm.exchange import Place
 from binsgdm.groups import Groups
 from binsgdm.kernels import Kernels
 from binsgdm.layout import Bucket
-from binsgdm.session import check_gradients
+from binsgdm.session import check_gradients, settle
 from binsgdm.transport import Sent, Transport
 from binsgdm.worker import Scheme, Slot, Worker
 
@@ -68,15 +68,9 @@ class BesideBackward:
         check_gradients(self._slots)
         exchange, self._exchange = self._started(step), None
         signs = exchange.finish()
-        worker = self._worker
         if skip:
-            worker.flags[0] = 1
-        stop, *has_gradient = self._transport.largest(worker.flags).tolist()
-        if stop:
-            return False
-        for bucket, packed in zip(worker.buckets, signs, strict=True):
-            worker.apply(bucket, packed, has_gradient)
-        return True
+            self._worker.refuse()
+        return settle(self._worker, exchange.buckets, signs, self._transport.largest(self._worker.flags()))
 
     def _on_gradient(self, index: int) -> Callable[[torch.Tensor], None]:
         """Return the hook that counts a ready gradient."""
@@ -90,18 +84,18 @@ class BesideBackward:
     def _started(self, step: int) -> "_Exchange":
         """Return this step's exchange, which begins with its first gradient."""
         if self._exchange is None:
-            self._worker.begin(step)
-            self._exchange = _Exchange(self._worker, self._transport)
+            self._exchange = _Exchange(self._worker, self._worker.begin(step), self._transport)
         return self._exchange
 
 
 class _Exchange:
     """All buckets of one step on their way."""
 
-    def __init__(self, worker: Worker, transport: Transport) -> None:
+    def __init__(self, worker: Worker, buckets: Sequence[Bucket], transport: Transport) -> None:
+        self.buckets = buckets
         self._worker = worker
         self._transport = transport
-        self._missing = [len(bucket.segments) for bucket in worker.buckets]
+        self._missing = {bucket.index: worker.gradients_to_come(bucket) for bucket in buckets}
         self._next = 0
         self._ready: queue.SimpleQueue[Bucket | None] = queue.SimpleQueue()
         self._signs: list[torch.Tensor] = []
@@ -117,7 +111,7 @@ class _Exchange:
                 "BinSGDM: a second backward before optimizer.step(): wrap all but the last in model.no_sync(), or "
                 "attach with overlap=False"
             )
-        self._hand_over(lambda: self._missing[self._next] == 0)
+        self._hand_over(lambda: self._missing[self.buckets[self._next].index] == 0)
 
     def finish(self) -> list[torch.Tensor]:
         """Hand over what is left, wait for the thread, and return the signs of every bucket."""
@@ -129,15 +123,14 @@ class _Exchange:
         return self._signs
 
     def _hand_over(self, may_go: Callable[[], bool]) -> None:
-        while self._next < len(self._missing) and may_go():
-            self._ready.put(self._worker.buckets[self._next])
+        while self._next < len(self.buckets) and may_go():
+            self._ready.put(self.buckets[self._next])
             self._next += 1
 
     def _communicate(self) -> None:
         try:
             with torch.no_grad():
                 while (bucket := self._ready.get()) is not None:
-                    self._worker.look(bucket)
                     self._signs.append(self._worker.signs(bucket, self._transport.run))
         except BaseException as error:  # handed to the thread that waits in finish()
             self._failure = error

@@ -56,7 +56,7 @@ def attach(  # noqa: PLR0913
         on_sent: called with every collective that this rank takes part in.
 
     Raises:
-        BinsgdmError: see the message; on all ranks alike where ranks differ in seed, step or parameters.
+        BinsgdmError: see the message; on all ranks alike where ranks differ in seed, step, parameters or settings.
     """
     if topology == "flat" and intra != "fp32":
         raise BinsgdmError(f"attach: intra={intra!r}: has no effect with topology='flat'; drop one of them")
@@ -65,7 +65,7 @@ def attach(  # noqa: PLR0913
     if not dist.is_available() or not dist.is_initialized():
         return
     groups = grouping.from_mesh(mesh) if mesh is not None else grouping.make(ranks_per_node, timeout)
-    _same_everywhere(optimizer, groups)
+    same_everywhere(optimizer, groups)
     _keep_gradients_local(model)
     options: dict[str, Any] = {
         "scheme": _scheme(topology, intra),
@@ -113,17 +113,29 @@ def _leave_alone(
     return future
 
 
-def _same_everywhere(optimizer: BinSGDM, groups: Groups) -> None:
-    """Check that all ranks have the same parameters, seed and step.
+def same_everywhere(optimizer: BinSGDM, groups: Groups) -> None:
+    """Check that all ranks have the same parameters, settings, seed and step.
 
     Raises:
         BinsgdmError: on every rank, if any differs from rank 0.
     """
-    group = optimizer.param_groups[0]
-    mine = (group["seed"], group["step"], [tuple(slot.parameter.shape) for slot in optimizer.slots()])
     all_of_them: list[Any] = [None] * groups.world_size
-    dist.all_gather_object(all_of_them, mine, group=groups.world)
+    dist.all_gather_object(all_of_them, _what_must_agree(optimizer), group=groups.world)
+    first = all_of_them[0]
     for rank, theirs in enumerate(all_of_them):
-        for name, first, other in zip(("seed", "step", "parameter shapes"), all_of_them[0], theirs, strict=True):
-            if first != other:
-                raise BinsgdmError(f"attach: {name} of rank {rank}: {other!r}: must be that of rank 0, {first!r}")
+        for name in sorted(first.keys() | theirs.keys()):
+            if first.get(name) != theirs.get(name):
+                raise BinsgdmError(
+                    f"attach: {name} of rank {rank}: {theirs.get(name)!r}: must be that of rank 0, {first.get(name)!r}"
+                )
+
+
+def _what_must_agree(optimizer: BinSGDM) -> dict[str, Any]:
+    """Return by name what must be the same on all ranks."""
+    found: dict[str, Any] = {name: optimizer.param_groups[0][name] for name in ("seed", "step")}
+    for number, group in enumerate(optimizer.param_groups):
+        for name in ("lr", "beta", "weight_decay", "maximize"):
+            found[f"{name} of group {number}"] = float(group[name])
+    for number, slot in enumerate(optimizer.slots()):
+        found[f"shape of parameter {number}"] = tuple(slot.parameter.shape)
+    return found

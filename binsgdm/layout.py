@@ -1,12 +1,15 @@
 """Where every parameter lies in the flat order of elements, and which of them travel together.
 
 The flat order is that of the parameters from last to first, as their gradients become ready in backward. Each parameter
-starts at a multiple of 8, so that its signs fill whole bytes. A bucket is a run of whole parameters, padded so that
-every rank gets an equal number of whole bytes. Nothing here depends on what any rank measures, so all ranks agree.
+starts at a multiple of 32, so that its signs fill whole bytes and its draws whole groups (the kernels go 32 by 32). A
+bucket is a run of whole parameters, padded so that every rank gets as many whole groups. Nothing here depends on what
+any rank measures, so all ranks agree.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from binsgdm.random import GROUP_NUMEL
 
 BITS_PER_BYTE = 8
 
@@ -17,7 +20,7 @@ class Segment:
 
     Attributes:
         index: place of the parameter in the order in which the optimizer was given them.
-        start: its first element in the flat order, a multiple of 8; draws are counted by it.
+        start: its first element in the flat order, a multiple of 32; draws are counted by it.
         offset: the same, from the start of its bucket.
         numel: its elements, without padding.
     """
@@ -42,6 +45,13 @@ class Bucket:
         """Bytes of the packed signs."""
         return self.numel // BITS_PER_BYTE
 
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """First element and end of every stretch that holds no parameter, from the start of the bucket."""
+        ends = [segment.offset + segment.numel for segment in self.segments]
+        firsts = [segment.offset for segment in self.segments[1:]] + [self.numel]
+        return [(end, first) for end, first in zip(ends, firsts, strict=True) if end < first]
+
 
 def build(numels: Sequence[int], *, bucket_elements: int, ranks: int) -> tuple[Bucket, ...]:
     """Return the buckets of parameters of these sizes.
@@ -49,7 +59,7 @@ def build(numels: Sequence[int], *, bucket_elements: int, ranks: int) -> tuple[B
     Args:
         numels: elements of each parameter; those of size 0 are left out.
         bucket_elements: a bucket closes when it holds as many, so it may hold more.
-        ranks: ranks among which a bucket is cut; its size becomes a multiple of 8 x `ranks`.
+        ranks: ranks among which a bucket is cut; its size becomes a multiple of 32 x `ranks`.
     """
     buckets: list[Bucket] = []
     segments: list[Segment] = []
@@ -58,7 +68,7 @@ def build(numels: Sequence[int], *, bucket_elements: int, ranks: int) -> tuple[B
         if not numels[index]:
             continue
         segments.append(Segment(index=index, start=start + offset, offset=offset, numel=numels[index]))
-        offset += _padded(numels[index], BITS_PER_BYTE)
+        offset += _padded(numels[index], GROUP_NUMEL)
         if offset >= bucket_elements:
             buckets.append(_close(len(buckets), start, offset, segments, ranks))
             start, offset, segments = start + buckets[-1].numel, 0, []
@@ -68,7 +78,7 @@ def build(numels: Sequence[int], *, bucket_elements: int, ranks: int) -> tuple[B
 
 
 def _close(index: int, start: int, numel: int, segments: list[Segment], ranks: int) -> Bucket:
-    return Bucket(index=index, start=start, numel=_padded(numel, BITS_PER_BYTE * ranks), segments=tuple(segments))
+    return Bucket(index=index, start=start, numel=_padded(numel, GROUP_NUMEL * ranks), segments=tuple(segments))
 
 
 def _padded(numel: int, unit: int) -> int:

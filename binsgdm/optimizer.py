@@ -1,5 +1,6 @@
 """BinSGDM as a torch.optim.Optimizer."""
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place
-from binsgdm.kernels import select
+from binsgdm.kernels import select, zeros
 from binsgdm.session import Alone, Session
 from binsgdm.worker import Slot
 
@@ -26,8 +27,9 @@ class BinSGDM(torch.optim.Optimizer):
     and no error feedback; 0 / 0 counts as 0. With `binsgdm.attach` all ranks agree on the signs with one bit an element
     between nodes. Without it, the optimizer works alone.
 
-    A step in which any gradient of any rank is not finite changes nothing and is not counted, on all ranks alike (with
-    overlap the momenta of finite buckets have moved). A parameter that has no gradient on any rank is left alone.
+    A step in which any gradient of any rank is not finite moves no parameter and is not counted, on all ranks alike;
+    `num_skipped` counts such steps. The averages of an element whose gradient is not finite stay as they were, those of
+    the others have taken in their gradients. A parameter that has no gradient on any rank is left alone.
     Gradients stay local, so `clip_grad_norm_` clips each rank's own; since u is a ratio, clipping only changes how
     steps weigh against each other. Works with gradient accumulation, lr schedulers and `torch.amp.GradScaler`.
 
@@ -60,6 +62,7 @@ class BinSGDM(torch.optim.Optimizer):
         defaults = {"lr": lr, "beta": beta, "weight_decay": weight_decay, "maximize": maximize}
         self._kernels_name = kernels
         self._session: Session | None = None
+        self.num_skipped = 0
         super().__init__(params, defaults | {"seed": seed, "step": 0, "format": FORMAT})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -71,9 +74,7 @@ class BinSGDM(torch.optim.Optimizer):
         _check_group(group)
         self._session = None
         for parameter in group["params"]:
-            self.state[parameter] = {
-                name: torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device) for name in ("m", "b")
-            }
+            self.state[parameter] = {name: _empty_average(parameter) for name in ("m", "b")}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -94,9 +95,12 @@ class BinSGDM(torch.optim.Optimizer):
                 loss = closure()
         self._unscale()
         step = self.param_groups[0]["step"] + 1
-        if self.session.step(step, skip=self._scaler_found_inf()):
+        found_inf = self._scaler_found_inf()
+        if self.session.step(step, skip=found_inf):
             for group in self.param_groups:
                 group["step"] = step
+        else:
+            self._note_skipped(step, expected=found_inf)
         return loss
 
     @property
@@ -141,7 +145,7 @@ class BinSGDM(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         for slot, averages in zip(self.slots(), saved, strict=True):
             for name, values in averages.items():  # torch casts them to the parameter's dtype; they are fp32 always
-                self.state[slot.parameter][name] = values.to(slot.parameter.device, torch.float32, copy=True)
+                self.state[slot.parameter][name] = _empty_average(slot.parameter).copy_(values)
         session = self._session
         self._session = None
         if session is not None and not isinstance(session, Alone):
@@ -150,6 +154,16 @@ class BinSGDM(torch.optim.Optimizer):
 
     # What torch.amp.GradScaler looks for: the optimizer unscales and decides by itself.
     _step_supports_amp_scaling = True
+
+    def _note_skipped(self, step: int, *, expected: bool) -> None:
+        """Count a step that moved nothing; warn of the first that no GradScaler on this rank knows of."""
+        if not expected and not self.num_skipped:
+            warnings.warn(
+                f"BinSGDM: step {step} was skipped on all ranks: a gradient is not finite on one of them; more are "
+                "counted in optimizer.num_skipped",
+                stacklevel=5,
+            )
+        self.num_skipped += 1
 
     def _unscale(self) -> None:
         """Divide the gradients by the scale of a GradScaler that has not done so."""
@@ -162,6 +176,13 @@ class BinSGDM(torch.optim.Optimizer):
         """Tell whether a GradScaler saw gradients that are not finite."""
         found = getattr(self, "found_inf", None)
         return found is not None and bool(found)
+
+
+def _empty_average(parameter: torch.Tensor) -> torch.Tensor:
+    """Return zeros for an average, sharded if the parameter is."""
+    if hasattr(parameter, "to_local"):
+        return torch.zeros_like(parameter, dtype=torch.float32)
+    return zeros(parameter.numel(), parameter.device).view(parameter.shape)
 
 
 def _check_group(group: dict[str, Any]) -> None:

@@ -3,15 +3,19 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import torch
+
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place
 from binsgdm.groups import Groups
 from binsgdm.kernels import Kernels
+from binsgdm.layout import Bucket
+from binsgdm.random import MAX_NUMEL
 from binsgdm.transport import Sent, Transport
 from binsgdm.worker import Scheme, Slot, Worker
 
-DEFAULT_BUCKET_ELEMENTS = 25 * 2**20 // 4
-"""25 MiB of fp32, DDP's default bucket."""
+ONE_BUCKET = MAX_NUMEL
+"""Where nothing is sent, nothing is gained by cutting."""
 
 
 class Session(Protocol):
@@ -54,6 +58,16 @@ def check_gradients(slots: Sequence[Slot]) -> None:
         raise BinsgdmError(f"BinSGDM: parameters on {', '.join(sorted(devices))}: must be on one device")
 
 
+def settle(worker: Worker, buckets: Sequence[Bucket], signs: Sequence[torch.Tensor], flags: torch.Tensor) -> bool:
+    """Move the parameters, unless flags of all ranks say that a gradient was not finite; return whether they moved."""
+    stop, *has_gradient = flags.tolist()
+    if stop:
+        return False
+    for bucket, packed in zip(buckets, signs, strict=True):
+        worker.apply(bucket, packed, has_gradient)
+    return True
+
+
 class Alone:
     """One rank without messages."""
 
@@ -66,22 +80,16 @@ class Alone:
     def renew(self, slots: Sequence[Slot], place: Place) -> None:
         """Start over with other state."""
         self._slots = slots
-        self._worker = Worker(
-            slots, place=place, scheme="flat", bucket_elements=DEFAULT_BUCKET_ELEMENTS, kernels=self._kernels
-        )
+        self._worker = Worker(slots, place=place, scheme="flat", bucket_elements=ONE_BUCKET, kernels=self._kernels)
 
     def step(self, step: int, *, skip: bool) -> bool:
-        """Update and apply, bucket by bucket, if all gradients are finite."""
+        """Update, and apply if all gradients are finite."""
         check_gradients(self._slots)
         worker = self._worker
-        worker.survey(step)
-        if skip or worker.flags[0]:
+        buckets = worker.begin(step)
+        if skip:
             return False
-        has_gradient = worker.flags[1:].tolist()
-        for bucket in worker.buckets:
-            if any(has_gradient[segment.index] for segment in bucket.segments):
-                worker.apply(bucket, worker.alone(bucket), has_gradient)
-        return True
+        return settle(worker, buckets, [worker.alone(bucket) for bucket in buckets], worker.flags())
 
 
 class AfterBackward:
@@ -113,16 +121,11 @@ class AfterBackward:
         )
 
     def step(self, step: int, *, skip: bool) -> bool:
-        """Agree with all ranks whether to step, then exchange and apply every bucket."""
+        """Exchange every bucket, agree with all ranks whether the step counts, and apply."""
         check_gradients(self._slots)
         worker = self._worker
-        worker.survey(step)
+        buckets = worker.begin(step)
         if skip:
-            worker.flags[0] = 1
-        stop, *has_gradient = self._transport.largest(worker.flags).tolist()
-        if stop:
-            return False
-        for bucket in worker.buckets:
-            if any(has_gradient[segment.index] for segment in bucket.segments):
-                worker.apply(bucket, worker.signs(bucket, self._transport.run), has_gradient)
-        return True
+            worker.refuse()
+        signs = [worker.signs(bucket, self._transport.run) for bucket in buckets]
+        return settle(worker, buckets, signs, self._transport.largest(worker.flags()))

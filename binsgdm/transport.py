@@ -13,6 +13,10 @@ from binsgdm.groups import Groups
 
 T = TypeVar("T")
 
+# Over gloo, rows of at least so many bytes travel one at a time, which keeps a wire busier than the collectives do;
+# these wait less often, which pays for short rows (docs/adr/0006-gloo-messages.md).
+MIN_ROUND_BYTES = 128 * 1024
+
 
 class Sent(NamedTuple):
     """One collective as this rank took part in it: what, in which group, and the bytes of the tensor that it gave."""
@@ -73,14 +77,81 @@ class Transport:
             self._on_sent(Sent(name, message.group, sent.numel() * sent.element_size()))
         if isinstance(message, AllToAll):
             received = torch.empty_like(sent)
-            dist.all_to_all_single(received, sent, group=group)
+            in_rounds = message.group != "intra_node" and _travels_alone(sent[0], group)  # in a node is no wire
+            (all_to_all_in_rounds if in_rounds else all_to_all_by_collective)(received, sent, group)
             return received
         gathered = torch.empty((size, *sent.shape), dtype=sent.dtype, device=sent.device)
-        _all_gather(gathered, sent, group)
+        in_ring = _travels_alone(sent, group)
+        (all_gather_in_ring if in_ring else all_gather_by_collective)(gathered, sent, group)
         return gathered
 
 
-def _all_gather(gathered: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
-    """Gather under either name: all_gather_into_tensor became all_gather_single in PyTorch 2.13."""
+def all_to_all_by_collective(received: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """Do the same as `all_to_all_in_rounds`, in torch's way, on any backend."""
+    dist.all_to_all_single(received, sent, group=group)
+
+
+def all_gather_by_collective(gathered: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """Do the same as `all_gather_in_ring`, on any backend.
+
+    Under either name: all_gather_into_tensor became all_gather_single in PyTorch 2.13.
+    """
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     gather(gathered.view(-1), sent.reshape(-1), group=group)
+
+
+def all_to_all_in_rounds(received: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """Send row k of `sent` to position k and receive its row into row k of `received`, one row at a time.
+
+    In round r every rank sends to the r-th rank after it and receives from the r-th before it, so that as long as ranks
+    keep in step every NIC sends and takes in one row at a time. Nothing but the rows themselves keeps them in step.
+
+    Args:
+        received: as `sent`, contiguous; written.
+        sent: one row a rank, contiguous, any dtype.
+        group: gloo; every rank of it calls.
+
+    Raises:
+        RuntimeError: from torch: a rank is gone, or did not take part in time.
+    """
+    position, size = dist.get_rank(group), dist.get_world_size(group)
+    received[position].copy_(sent[position])
+    for distance in range(1, size):
+        to, source = (position + distance) % size, (position - distance) % size
+        _swap(sent[to], to, received[source], source, group)
+
+
+def all_gather_in_ring(gathered: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """Receive `sent` of position k into row k of `gathered`; in every round each rank passes on what it got last.
+
+    Args:
+        gathered: one row a rank, each as `sent`, contiguous; written.
+        sent: contiguous, any dtype.
+        group: gloo; every rank of it calls.
+
+    Raises:
+        RuntimeError: from torch: a rank is gone, or did not take part in time.
+    """
+    position, size = dist.get_rank(group), dist.get_world_size(group)
+    gathered[position].copy_(sent)
+    for age in range(size - 1):
+        had, comes = (position - age) % size, (position - age - 1) % size
+        _swap(gathered[had], (position + 1) % size, gathered[comes], (position - 1) % size, group)
+
+
+def _swap(sent: torch.Tensor, to: int, received: torch.Tensor, source: int, group: dist.ProcessGroup) -> None:
+    """Send to one position while receiving from another, and wait for both."""
+    works = (
+        dist.irecv(received, src=dist.get_global_rank(group, source), group=group),
+        dist.isend(sent, dst=dist.get_global_rank(group, to), group=group),
+    )
+    for work in works:
+        if work is None:
+            raise AssertionError("this rank is not in the group")
+        work.wait()
+
+
+def _travels_alone(row: torch.Tensor, group: dist.ProcessGroup) -> bool:
+    """Return whether a row is long enough for rounds of its own, and gloo carries it."""
+    long_enough = row.numel() * row.element_size() >= MIN_ROUND_BYTES
+    return long_enough and row.device.type == "cpu" and "cpu:gloo" in dist.get_backend_config(group)

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from binsgdm import exchange, layout
 from binsgdm.bits import packed_numel
+from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Conversation, Place
 from binsgdm.functional import ratio
-from binsgdm.kernels import Kernels
+from binsgdm.kernels import Kernels, zeros
 from binsgdm.layout import BITS_PER_BYTE, Bucket, Segment
 from binsgdm.random import Stream
 
@@ -27,46 +28,72 @@ class Slot:
     state: dict[str, torch.Tensor]
 
 
+class _Part(NamedTuple):
+    """A parameter as a segment of a bucket; m and b are flat views of its state."""
+
+    segment: Segment
+    slot: Slot
+    m: torch.Tensor
+    b: torch.Tensor
+
+
 class Worker:
     """What one rank does with its parameters; who carries the messages is given as `carry`."""
 
     def __init__(
         self, slots: Sequence[Slot], *, place: Place, scheme: Scheme, bucket_elements: int, kernels: Kernels
     ) -> None:
+        if any(hasattr(slot.parameter, "to_local") for slot in slots):
+            raise BinsgdmError("BinSGDM: sharded parameters (DTensor): join them with binsgdm.attach_fsdp")
         self._slots = slots
         self._place = place
         self._scheme = scheme
         self._kernels = kernels
         numels = [slot.parameter.numel() for slot in slots]
         self.buckets = layout.build(numels, bucket_elements=bucket_elements, ranks=place.world_size)
-        self.flags = torch.zeros(1 + len(slots), dtype=torch.uint8, device=slots[0].parameter.device)
-        """What this rank saw in this step: a gradient that is not finite, then which parameters had one."""
+        self._parts = {bucket.index: [_part(s, slots[s.index]) for s in bucket.segments] for bucket in self.buckets}
+        self._device = slots[0].parameter.device
+        self._refused = False
+        self._has_gradient = [0] * len(slots)
+        self._finite: list[torch.Tensor] = []
+        self._u = self._packed = torch.empty(0)
 
-    def begin(self, step: int) -> None:
-        """Start a step: forget the flags of the last one, draw from a new place."""
+    def begin(self, step: int) -> tuple[Bucket, ...]:
+        """Start a step: forget what the last one saw, draw from a new place.
+
+        Returns:
+            The buckets that travel: those with a parameter that is trained. All ranks must train the same ones.
+        """
         self._place = replace(self._place, step=step)
-        self.flags.zero_()
+        self._refused = False
+        self._has_gradient = [0] * len(self._slots)
+        self._finite = []
+        return tuple(bucket for bucket in self.buckets if any(map(self._is_trained, bucket.segments)))
 
-    def survey(self, step: int) -> None:
-        """Start a step and look at every bucket."""
-        self.begin(step)
-        for bucket in self.buckets:
-            self.look(bucket)
+    def gradients_to_come(self, bucket: Bucket) -> int:
+        """Return how many gradients of a bucket backward will bring, if it reaches all that it could."""
+        return sum(self._slots[segment.index].parameter.requires_grad for segment in bucket.segments)
 
-    def look(self, bucket: Bucket) -> None:
-        """Note which gradients of a bucket are there and whether all are finite, before anything is changed."""
-        for segment in bucket.segments:
-            gradient = self._slots[segment.index].parameter.grad
-            if gradient is not None:
-                self.flags[1 + segment.index] = 1
-                if not self._kernels.is_finite(flattened(gradient)):
-                    self.flags[0] = 1
+    def refuse(self) -> None:
+        """Let this step not count, since gradients are known not to be finite; from here on the averages stay."""
+        self._refused = True
+
+    def flags(self) -> torch.Tensor:
+        """Return what this rank saw in this step, for all ranks to take the largest of.
+
+        Returns:
+            uint8 (1 + parameters): a gradient that is not finite, then which parameters had a gradient.
+        """
+        flags = torch.tensor([int(self._refused), *self._has_gradient], dtype=torch.uint8, device=self._device)
+        if self._finite:
+            flags[0] |= torch.stack(self._finite).all().logical_not()
+        return flags
 
     def signs(self, bucket: Bucket, carry: Carry) -> torch.Tensor:
         """Update the momenta of a bucket and return the packed signs that all ranks agreed on.
 
-        A parameter without a gradient on this rank, or in a bucket with one that is not finite, keeps its momenta and
-        sends its last update again.
+        A parameter without a gradient on this rank keeps its momenta and sends its last update again, and so does an
+        element whose gradient is not finite.
         """
         if self._scheme in ("hierarchical", "hierarchical_bf16"):
             u = self._updates(bucket)
@@ -83,58 +110,100 @@ class Worker:
 
     def apply(self, bucket: Bucket, signs: torch.Tensor, has_gradient: Sequence[int]) -> None:
         """Move the parameters of a bucket that had a gradient on some rank."""
-        for segment in bucket.segments:
-            if has_gradient[segment.index]:
-                slot = self._slots[segment.index]
-                values = flattened(slot.parameter)
-                self._kernels.unpack_apply_(
-                    values,
-                    _bytes_of(signs, segment),
-                    lr=float(slot.group["lr"]),
-                    weight_decay=float(slot.group["weight_decay"]),
-                    maximize=bool(slot.group["maximize"]),
-                )
-                if values.data_ptr() != slot.parameter.data_ptr():
-                    slot.parameter.copy_(values.view_as(slot.parameter))
+        moving = [part for part in self._parts[bucket.index] if has_gradient[part.segment.index]]
+        for group, parts in _by_group(moving):
+            flat = [flattened(part.slot.parameter) for part in parts]
+            self._kernels.foreach_unpack_apply_(
+                flat,
+                [_bytes_of(signs, part.segment) for part in parts],
+                lr=float(group["lr"]),
+                weight_decay=float(group["weight_decay"]),
+                maximize=bool(group["maximize"]),
+            )
+            for part, values in zip(parts, flat, strict=True):
+                if not part.slot.parameter.is_contiguous():
+                    part.slot.parameter.copy_(values.view_as(part.slot.parameter))
 
     def _updates(self, bucket: Bucket) -> torch.Tensor:
         """Return u of a whole bucket, 0 in the padding."""
-        u = torch.zeros(bucket.numel, dtype=torch.float32, device=self.flags.device)
-        for segment in bucket.segments:
-            slot = self._slots[segment.index]
-            m, b = slot.state["m"].view(-1), slot.state["b"].view(-1)
-            out = u[segment.offset : segment.offset + segment.numel]
-            gradient = self._usable_gradient(segment)
-            if gradient is None:
-                out.copy_(ratio(m, b))
-            else:
-                self._kernels.update_(gradient, m, b, beta=float(slot.group["beta"]), out_u=out)
+        if not self._u.numel():  # kept from step to step, as fresh memory is slow (docs/adr/0005-cpu-kernels.md)
+            self._u = zeros(max(bucket.numel for bucket in self.buckets), self._device)
+        u = self._u[: bucket.numel]
+        for first, end in bucket.gaps:
+            u[first:end] = 0
+        with_gradient, without = self._split(bucket)
+        for part in without:
+            _elements_of(u, part.segment).copy_(ratio(part.m, part.b))
+        for group, parts in _by_group(with_gradient):
+            lists = _gradients(parts), [part.m for part in parts], [part.b for part in parts]
+            outs = [_elements_of(u, part.segment) for part in parts]
+            self._finite.append(self._kernels.foreach_update_(*lists, beta=float(group["beta"]), outs_u=outs))
         return u
 
     def _packed_updates(self, bucket: Bucket, stream: Stream) -> torch.Tensor:
         """Return the packed signs of u of a whole bucket, 0 in the padding."""
-        packed = torch.zeros(bucket.num_bytes, dtype=torch.uint8, device=self.flags.device)
-        for segment in bucket.segments:
-            slot = self._slots[segment.index]
-            m, b = slot.state["m"].view(-1), slot.state["b"].view(-1)
-            key, start, out = self._place.key(stream), segment.start, _bytes_of(packed, segment)
-            gradient = self._usable_gradient(segment)
-            if gradient is None:
-                self._kernels.quantize_pack(ratio(m, b), key=key, start=start, out=out)
-            else:
-                beta = float(slot.group["beta"])
-                self._kernels.update_quantize_pack_(gradient, m, b, beta=beta, key=key, start=start, out=out)
+        if not self._packed.numel():  # kept, too
+            num_bytes = sum(bucket.num_bytes for bucket in self.buckets)
+            self._packed = torch.zeros(num_bytes, dtype=torch.uint8, device=self._device)
+        packed = self._packed[bucket.start // BITS_PER_BYTE :][: bucket.num_bytes]
+        key = self._place.key(stream)
+        with_gradient, without = self._split(bucket)
+        for part in without:
+            out = _bytes_of(packed, part.segment)
+            self._kernels.quantize_pack(ratio(part.m, part.b), key=key, start=part.segment.start, out=out)
+        for group, parts in _by_group(with_gradient):
+            finite = self._kernels.foreach_update_quantize_pack_(
+                _gradients(parts),
+                [part.m for part in parts],
+                [part.b for part in parts],
+                beta=float(group["beta"]),
+                key=key,
+                starts=[part.segment.start for part in parts],
+                outs=[_bytes_of(packed, part.segment) for part in parts],
+            )
+            self._finite.append(finite)
         return packed
 
-    def _usable_gradient(self, segment: Segment) -> torch.Tensor | None:
-        """Return the flat gradient, or None if there is none or this step's gradients are not finite."""
-        gradient = self._slots[segment.index].parameter.grad
-        return None if gradient is None or self.flags[0] else flattened(gradient)
+    def _split(self, bucket: Bucket) -> tuple[list[_Part], list[_Part]]:
+        """Note which parameters have a gradient; return those whose averages change and those whose averages stay."""
+        changing: list[_Part] = []
+        staying: list[_Part] = []
+        for part in self._parts[bucket.index]:
+            has_gradient = part.slot.parameter.grad is not None
+            self._has_gradient[part.segment.index] = int(has_gradient)
+            (changing if has_gradient and not self._refused else staying).append(part)
+        return changing, staying
+
+    def _is_trained(self, segment: Segment) -> bool:
+        """Tell whether a parameter may have a gradient in this step."""
+        parameter = self._slots[segment.index].parameter
+        return parameter.requires_grad or parameter.grad is not None
 
 
 def flattened(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements in logical order: a view where memory allows, else a copy."""
-    return tensor.detach().reshape(-1)
+    """Return the elements in logical order: a view where they lie so in memory, else a copy."""
+    return tensor.view(-1) if tensor.is_contiguous() else tensor.reshape(-1)
+
+
+def _part(segment: Segment, slot: Slot) -> _Part:
+    return _Part(segment, slot, slot.state["m"].view(-1), slot.state["b"].view(-1))
+
+
+def _gradients(parts: Sequence[_Part]) -> list[torch.Tensor]:
+    return [flattened(part.slot.parameter.grad) for part in parts if part.slot.parameter.grad is not None]
+
+
+def _by_group(parts: Sequence[_Part]) -> list[tuple[dict[str, Any], list[_Part]]]:
+    """Return the parts of each group of parameters, with its settings."""
+    found: dict[int, tuple[dict[str, Any], list[_Part]]] = {}
+    for part in parts:
+        found.setdefault(id(part.slot.group), (part.slot.group, []))[1].append(part)
+    return list(found.values())
+
+
+def _elements_of(u: torch.Tensor, segment: Segment) -> torch.Tensor:
+    """Return the elements of a bucket's updates that belong to one parameter."""
+    return u[segment.offset : segment.offset + segment.numel]
 
 
 def _bytes_of(packed: torch.Tensor, segment: Segment) -> torch.Tensor:

@@ -34,10 +34,6 @@ class Kernels(Protocol):
     def name(self) -> str:
         """Return the name that `select` knows."""
 
-    @property
-    def is_finite(self) -> Callable[[Tensor], Tensor]:
-        """Call with a gradient (N); it gives a boolean scalar on the device, True if every element is finite."""
-
     def update_(self, grad: Tensor, m: Tensor, b: Tensor, *, beta: float, out_u: Tensor) -> Tensor:
         """Update both momenta and write u = m / b.
 
@@ -49,6 +45,18 @@ class Kernels(Protocol):
         self, grad: Tensor, m: Tensor, b: Tensor, *, beta: float, key: Key, start: int, out: Tensor
     ) -> Tensor:
         """Do `update_` and `quantize_pack` in one pass that never stores u. Returns what `update_` returns."""
+
+    @property
+    def foreach_update_(self) -> Callable[..., Tensor]:
+        """Call with lists (grads, ms, bs, beta=, outs_u=) to do `update_` for many tensors; True if all say so."""
+
+    @property
+    def foreach_update_quantize_pack_(self) -> Callable[..., Tensor]:
+        """Call with lists (grads, ms, bs, beta=, key=, starts=, outs=) to do `update_quantize_pack_` for many."""
+
+    @property
+    def foreach_unpack_apply_(self) -> Callable[..., None]:
+        """Call with lists (xs, packed, lr=, weight_decay=, maximize=) to do `unpack_apply_` for many tensors."""
 
     def quantize_pack(self, u: Tensor, *, key: Key, start: int, out: Tensor) -> None:
         """Write Q(u) to `out` (P), packed."""

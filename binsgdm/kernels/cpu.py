@@ -5,9 +5,10 @@ at once, and a backward hook and the main thread may both be here.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,37 +17,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from binsgdm.kernels import checks, vector
-from binsgdm.random import Key
+from binsgdm.random import GROUP_NUMEL, Key
 
 name = "cpu"
 
 _CARRIERS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
-_EXPONENTS: dict[torch.dtype, Any] = {
-    torch.float32: np.int32(0x7F800000),
-    torch.bfloat16: np.int16(0x7F80),
-    torch.float16: np.int16(0x7C00),
-}
 _LEAST_PIECE_NUMEL = 1 << 16  # below, waking another thread takes longer than the work
 _PIECES_PER_THREAD = 8  # so that a thread that is held up leaves its share to the others
 
 Array = NDArray[Any]
-
-
-def is_finite(grad: Tensor) -> Tensor:
-    """Tell whether every element is finite, as a boolean scalar."""
-    checks.tensor("grad", grad, numel=grad.numel(), dtypes=checks.FLOATS, device=torch.device("cpu"))
-    exponent = _EXPONENTS[grad.dtype]
-    bits = _array(grad).view(exponent.dtype)
-    return _true_unless(_on_threads(grad.numel(), lambda lo, hi: not vector.is_finite(bits[lo:hi], exponent)))
+Jobs = list[tuple[int, int]]
 
 
 def update_(grad: Tensor, m: Tensor, b: Tensor, *, beta: float, out_u: Tensor) -> Tensor:
     """Update both momenta and write u = m / b; see `binsgdm.kernels.Kernels`."""
-    checks.update(grad, m, b, out_u)
-    arrays = [_array(given) for given in (grad, m, b, out_u)]
-    failed = _on_threads(
-        grad.numel(), lambda lo, hi: vector.update(*(array[lo:hi] for array in arrays), beta, 1.0 - beta)
-    )
+    return foreach_update_([grad], [m], [b], beta=beta, outs_u=[out_u])
+
+
+def foreach_update_(
+    grads: Sequence[Tensor], ms: Sequence[Tensor], bs: Sequence[Tensor], *, beta: float, outs_u: Sequence[Tensor]
+) -> Tensor:
+    """Do `update_` for many tensors; see `binsgdm.kernels.Kernels`."""
+    for given in zip(grads, ms, bs, outs_u, strict=True):
+        checks.update(*given)
+    failed = False
+    for like, (some_g, some_m, some_b, some_u) in _by_dtype(grads, ms, bs, outs_u):
+        table, jobs = _table([(some_g, 8 * like.itemsize), (some_m, 32), (some_b, 32), (some_u, 32)])
+        failed |= _on_threads(jobs, partial(_update_rows, table, like, beta))
     return _true_unless(failed)
 
 
@@ -54,16 +51,28 @@ def update_quantize_pack_(  # noqa: PLR0913
     grad: Tensor, m: Tensor, b: Tensor, *, beta: float, key: Key, start: int, out: Tensor
 ) -> Tensor:
     """Update both momenta and write the packed signs of Q(m / b); see `binsgdm.kernels.Kernels`."""
-    checks.update(grad, m, b)
-    checks.quantized(out, numel=grad.numel(), start=start, device=grad.device)
-    arrays, signs, words = [_array(given) for given in (grad, m, b)], _array(out), _words(key)
+    return foreach_update_quantize_pack_([grad], [m], [b], beta=beta, key=key, starts=[start], outs=[out])
 
-    def run(lo: int, hi: int) -> int:
-        pieces = [array[lo:hi] for array in arrays]
-        done: int = vector.update_quantize_pack(*pieces, _bytes(signs, lo, hi), beta, 1.0 - beta, start + lo, words)
-        return done
 
-    return _true_unless(_on_threads(grad.numel(), run))
+def foreach_update_quantize_pack_(  # noqa: PLR0913
+    grads: Sequence[Tensor],
+    ms: Sequence[Tensor],
+    bs: Sequence[Tensor],
+    *,
+    beta: float,
+    key: Key,
+    starts: Sequence[int],
+    outs: Sequence[Tensor],
+) -> Tensor:
+    """Do `update_quantize_pack_` for many tensors; see `binsgdm.kernels.Kernels`."""
+    for grad, m, b, start, out in zip(grads, ms, bs, starts, outs, strict=True):
+        checks.update(grad, m, b)
+        checks.quantized(out, numel=grad.numel(), start=start, device=grad.device)
+    words, failed = _words(key), False
+    for like, (some_g, some_m, some_b, some_out, begins) in _by_dtype(grads, ms, bs, outs, starts):
+        table, jobs = _table([(some_g, 8 * like.itemsize), (some_m, 32), (some_b, 32), (some_out, 1)], begins)
+        failed |= _on_threads(jobs, partial(_update_quantize_pack_rows, table, like, beta, words))
+    return _true_unless(failed)
 
 
 def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor) -> None:
@@ -71,29 +80,86 @@ def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor) -> None:
     checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
     checks.quantized(out, numel=u.numel(), start=start, device=u.device)
     values, signs, words = _array(u), _array(out), _words(key)
-    _on_threads(u.numel(), lambda lo, hi: vector.quantize_pack(values[lo:hi], _bytes(signs, lo, hi), start + lo, words))
+    _on_threads(
+        _pieces(u.numel()), lambda lo, hi: vector.quantize_pack(values[lo:hi], _bytes(signs, lo, hi), start + lo, words)
+    )
 
 
 def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
     """Write Q of the mean of K sign vectors, packed; see `binsgdm.kernels.Kernels`."""
     checks.merge(packed_rows, numel=numel, start=start, out=out)
     rows, signs, words = packed_rows.numpy(), _array(out), _words(key)
-    _on_threads(numel, lambda lo, hi: vector.merge(rows, lo, hi, _bytes(signs, lo, hi), start + lo, words))
+    _on_threads(_pieces(numel), lambda lo, hi: vector.merge(rows, lo, hi, _bytes(signs, lo, hi), start + lo, words))
 
 
 def mean_(parts: Tensor, out: Tensor) -> None:
     """Write the mean of K vectors, summed in order and divided once; see `binsgdm.kernels.Kernels`."""
     checks.mean(parts, out)
     rows, target = parts.detach().numpy(), _array(out)
-    _on_threads(out.numel(), lambda lo, hi: vector.mean(rows, target, lo, hi))
+    _on_threads(_pieces(out.numel()), lambda lo, hi: vector.mean(rows, target, lo, hi))
 
 
 def unpack_apply_(x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, maximize: bool = False) -> None:
     """Do x = x (1 - lr weight_decay) - lr sign; see `binsgdm.kernels.Kernels`."""
-    checks.apply(x, packed)
-    values, signs = _array(x), _array(packed)
+    foreach_unpack_apply_([x], [packed], lr=lr, weight_decay=weight_decay, maximize=maximize)
+
+
+def foreach_unpack_apply_(
+    xs: Sequence[Tensor], packed: Sequence[Tensor], *, lr: float, weight_decay: float, maximize: bool = False
+) -> None:
+    """Do `unpack_apply_` for many tensors; see `binsgdm.kernels.Kernels`."""
+    for x, signs in zip(xs, packed, strict=True):
+        checks.apply(x, signs)
     decay, step = 1.0 - lr * weight_decay, -lr if maximize else lr
-    _on_threads(x.numel(), lambda lo, hi: vector.unpack_apply(values[lo:hi], _bytes(signs, lo, hi), step, decay))
+    for like, (some_x, some_signs) in _by_dtype(xs, packed):
+        table, jobs = _table([(some_x, 8 * like.itemsize), (some_signs, 1)])
+        _on_threads(jobs, partial(_unpack_apply_rows, table, like, step, decay))
+
+
+def _update_rows(table: Array, like: Array, beta: float, first: int, last: int) -> object:
+    return vector.update_rows(table, first, last, like, beta, 1.0 - beta)
+
+
+def _update_quantize_pack_rows(  # noqa: PLR0913, PLR0917
+    table: Array, like: Array, beta: float, words: tuple[int, ...], first: int, last: int
+) -> object:
+    return vector.update_quantize_pack_rows(table, first, last, like, beta, 1.0 - beta, words)
+
+
+def _unpack_apply_rows(  # noqa: PLR0913, PLR0917
+    table: Array, like: Array, step: float, decay: float, first: int, last: int
+) -> object:
+    return vector.unpack_apply_rows(table, first, last, like, step, decay)
+
+
+def _by_dtype(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[tuple[Array, list[list[Any]]]]:
+    """Give, for each dtype of the tensors, an empty array of it and what belongs to the tensors that have it."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        chosen = [number for number, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        yield _array(torch.empty(0, dtype=dtype)), [[given[n] for n in chosen] for given in (tensors, *others)]
+
+
+def _table(columns: Sequence[tuple[list[Tensor], int]], starts: Sequence[int] | None = None) -> tuple[Array, Jobs]:
+    """Cut tensors into pieces and return a row for each, and which rows make a job.
+
+    Args:
+        columns: tensors of the same numbers of elements, and how many bits an element has in them.
+        starts: where each tensor starts in the order of draws, if that matters.
+
+    Returns:
+        int64 rows of addresses, elements and, if asked for, start; first row and end of every job.
+    """
+    numels = np.array([tensor.numel() for tensor in columns[0][0]], np.int64)
+    piece = _piece_numel(int(numels.sum()))
+    counts = -(-numels // piece)
+    tensor = np.repeat(np.arange(numels.size), counts)
+    lo = (np.arange(tensor.size) - np.repeat(counts.cumsum() - counts, counts)) * piece
+    addresses = [np.array([t.data_ptr() for t in some], np.int64)[tensor] + lo * bits // 8 for some, bits in columns]
+    sizes = np.minimum(numels[tensor] - lo, piece)
+    first_draw = [] if starts is None else [np.array(starts, np.int64)[tensor] + lo]
+    bounds = np.searchsorted(sizes.cumsum(), np.arange(piece, int(numels.sum()) + piece, piece))
+    ends = [0, *np.unique(np.minimum(bounds + 1, tensor.size)).tolist()]
+    return np.stack([*addresses, sizes, *first_draw], axis=1), list(pairwise(ends))
 
 
 def _array(tensor: Tensor) -> Array:
@@ -115,22 +181,32 @@ def _true_unless(failed: bool) -> Tensor:
     return torch.tensor(not failed)
 
 
-def _on_threads(numel: int, run: Callable[[int, int], object]) -> bool:
-    """Run over pieces of [0, numel) on torch's number of threads, this one among them.
+def _piece_numel(numel: int) -> int:
+    """Return into how large pieces so many elements are cut."""
+    piece = max(_LEAST_PIECE_NUMEL, -(-numel // (torch.get_num_threads() * _PIECES_PER_THREAD)))
+    return piece + -piece % GROUP_NUMEL
+
+
+def _pieces(numel: int) -> Jobs:
+    """Return first element and end of every piece of a vector."""
+    piece = _piece_numel(numel)
+    return [(lo, min(lo + piece, numel)) for lo in range(0, numel, piece)]
+
+
+def _on_threads(jobs: Jobs, run: Callable[[int, int], object]) -> bool:
+    """Run all jobs on torch's number of threads, this one among them.
 
     Returns:
         Whether any run returned something true.
     """
-    threads = torch.get_num_threads()
-    piece = max(_LEAST_PIECE_NUMEL, -(-numel // (threads * _PIECES_PER_THREAD)))
-    piece += -piece % 32
-    starts = iter(range(0, numel, piece))
+    queue = iter(jobs)
 
     def drain() -> bool:
-        # `next` on a range is atomic: each piece is taken once.
-        return sum(bool(run(lo, min(lo + piece, numel))) for lo in starts) > 0
+        # `next` on a list is atomic: each job is taken once.
+        return sum(bool(run(lo, hi)) for lo, hi in queue) > 0
 
-    helpers = min(threads, -(-numel // piece)) - 1
+    threads = torch.get_num_threads()
+    helpers = min(threads, len(jobs)) - 1
     if helpers <= 0:
         return drain()
     futures = [_pool(threads, os.getpid()).submit(drain) for _ in range(helpers)]

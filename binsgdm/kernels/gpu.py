@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from binsgdm.kernels import checks
+from binsgdm.kernels import checks, loops
 from binsgdm.random import GROUP_NUMEL, Key
 
 name = "triton"
@@ -28,14 +28,6 @@ name = "triton"
 _KEY = ("seed", "step", "rank", "stream", "first_group")
 _GROUPS = 32  # groups of 32 elements that one program does: 1024 elements on 128 threads
 _BLOCK_NUMEL = _GROUPS * GROUP_NUMEL
-
-
-def is_finite(grad: Tensor) -> Tensor:
-    """Tell whether every element is finite, as a boolean scalar on the device."""
-    checks.tensor("grad", grad, numel=grad.numel(), dtypes=checks.FLOATS, device=grad.device)
-    failed = _flag(grad)
-    _launch(_is_finite_kernel, grad.numel(), 0, grad, failed)
-    return failed[0] == 0
 
 
 def update_(grad: Tensor, m: Tensor, b: Tensor, *, beta: float, out_u: Tensor) -> Tensor:
@@ -82,6 +74,11 @@ def unpack_apply_(x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, 
     """Do x = x (1 - lr weight_decay) - lr sign; see `binsgdm.kernels.Kernels`."""
     checks.apply(x, packed)
     _launch(_unpack_apply_kernel, x.numel(), 0, x, packed, -lr if maximize else lr, 1.0 - lr * weight_decay)
+
+
+foreach_update_ = loops.foreach_update(update_)
+foreach_update_quantize_pack_ = loops.foreach_update_quantize_pack(update_quantize_pack_)
+foreach_unpack_apply_ = loops.foreach_unpack_apply(unpack_apply_)
 
 
 def _kernel(function: Callable[..., Any]) -> Any:
@@ -178,14 +175,6 @@ def _narrow(value, dtype: tl.constexpr):
         rounded = tl.where(value == value, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, 0x7FC0)  # noqa: PLR0124
         return rounded.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     return value.to(dtype)
-
-
-@_kernel
-def _is_finite_kernel(grad, failed, numel, first_group, skip, groups: tl.constexpr):
-    for word in tl.static_range(4):
-        index, inside = _places(word, numel, skip, groups)
-        g = _widen(tl.load(grad + index, mask=inside, other=0.0))
-        tl.store(failed + index * 0, 1, mask=inside & ((tl.abs(g) < float("inf")) == 0))
 
 
 @_kernel

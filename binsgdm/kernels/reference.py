@@ -5,17 +5,10 @@ from torch import Tensor
 
 from binsgdm import functional
 from binsgdm.bits import pack_signs, unpack_signs
-from binsgdm.kernels import checks
+from binsgdm.kernels import checks, loops
 from binsgdm.random import Key, thresholds
 
 name = "reference"
-
-
-@torch.no_grad()
-def is_finite(grad: Tensor) -> Tensor:
-    """Tell whether every element is finite, as a boolean scalar on the device."""
-    checks.tensor("grad", grad, numel=grad.numel(), dtypes=checks.FLOATS, device=grad.device)
-    return grad.isfinite().all()
 
 
 @torch.no_grad()
@@ -74,3 +67,8 @@ def unpack_apply_(x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, 
     checks.apply(x, packed)
     signs = unpack_signs(packed, x.numel()).view_as(x)
     x.copy_(functional.apply_signs(x, signs, lr=lr, weight_decay=weight_decay, maximize=maximize))
+
+
+foreach_update_ = loops.foreach_update(update_)
+foreach_update_quantize_pack_ = loops.foreach_update_quantize_pack(update_quantize_pack_)
+foreach_unpack_apply_ = loops.foreach_unpack_apply(unpack_apply_)

@@ -9,7 +9,7 @@ numba's cache looks only at the file of a compiled function: steps and loops sta
 bf16 travels as uint16 and fp16 as int16, since numpy has no bf16.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, import-untyped, no-any-return"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, import-untyped, no-any-return, attr-defined"
 # ruff: noqa: PLR0913, PLR0917 - a loop takes its arrays and numbers one by one
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -243,18 +243,6 @@ def _generator(write: Callable[[_Step], ir.Value | None]) -> Callable[..., ir.Va
     return generate
 
 
-def _write_exponent_32(step: _Step) -> ir.Value:
-    """bits, group, exponent: a number that is not 0 if an element has all bits of the exponent set."""
-    build, group, exponent = step.build, step.scalar(1), _splat(step.build, step.scalar(2))
-    step.prefetch(0, group)
-    found = ir.Constant(_vector(ir.IntType(1)), [0] * _LANES)
-    for lane in range(0, GROUP_NUMEL, _LANES):
-        pointer = build.bitcast(step.group(0, group, lane=lane), exponent.type.as_pointer())
-        bits = build.load(pointer, align=step.element(0).bitwidth // 8)
-        found = build.or_(found, build.icmp_signed("==", build.and_(bits, exponent), exponent))
-    return build.zext(build.bitcast(found, _I8), _I64)
-
-
 def _write_update_32(step: _Step) -> ir.Value:
     """grad, m, b, out_u, group, beta, 1 - beta."""
     group = step.scalar(4)
@@ -310,11 +298,6 @@ def _instructions(function: Callable[..., Any]) -> Any:
 
 
 @_instructions
-def _exponent_32(_: Any, bits: Any, group: Any, exponent: Any) -> Any:
-    return types.int64(bits, group, exponent), _generator(_write_exponent_32)
-
-
-@_instructions
 def _update_32(_: Any, grad: Any, m: Any, b: Any, out_u: Any, group: Any, beta: Any, rest: Any) -> Any:
     return types.int64(grad, m, b, out_u, group, beta, rest), _generator(_write_update_32)
 
@@ -348,18 +331,6 @@ def _apply_32(_: Any, x: Any, packed: Any, group: Any, lr: Any, decay: Any) -> A
 
 def _compiled(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")(function)
-
-
-@_compiled
-def is_finite(bits, exponent):
-    """Tell whether no element of an integer view has all bits of the exponent set."""
-    found = 0
-    groups = bits.size // GROUP_NUMEL
-    for group in range(groups):
-        found |= _exponent_32(bits, group, exponent)
-    for index in range(groups * GROUP_NUMEL, bits.size):
-        found |= bits[index] & exponent == exponent
-    return found == 0
 
 
 @_compiled
@@ -526,3 +497,60 @@ def unpack_apply(x, packed, lr, decay):
         few_packed[: packed.size - whole // 8] = packed[whole // 8 :]
         _apply_groups(few_x, few_packed, lr, decay)
         x[whole:] = few_x[:left]
+
+
+# Tables. A row is a piece of a tensor: addresses, then elements, then where it starts in the order of draws.
+
+
+@_instructions
+def _pointer(_: Any, address: Any) -> Any:
+    def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:  # noqa: ARG001
+        return build.inttoptr(values[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), generate
+
+
+@_compiled
+def update_rows(table, first, last, like, beta, rest):
+    """Do `update` for rows of (grad, m, b, u, elements); gradients have the dtype of `like`."""
+    failed = 0
+    for grad, m, b, u, numel in table[first:last]:
+        failed |= update(
+            carray(_pointer(grad), (numel,), like.dtype),
+            carray(_pointer(m), (numel,), np.float32),
+            carray(_pointer(b), (numel,), np.float32),
+            carray(_pointer(u), (numel,), np.float32),
+            beta,
+            rest,
+        )
+    return failed
+
+
+@_compiled
+def update_quantize_pack_rows(table, first, last, like, beta, rest, key):
+    """Do `update_quantize_pack` for rows of (grad, m, b, out, elements, start)."""
+    failed = 0
+    for grad, m, b, out, numel, start in table[first:last]:
+        failed |= update_quantize_pack(
+            carray(_pointer(grad), (numel,), like.dtype),
+            carray(_pointer(m), (numel,), np.float32),
+            carray(_pointer(b), (numel,), np.float32),
+            carray(_pointer(out), ((numel + 7) // 8,), np.uint8),
+            beta,
+            rest,
+            start,
+            key,
+        )
+    return failed
+
+
+@_compiled
+def unpack_apply_rows(table, first, last, like, lr, decay):
+    """Do `unpack_apply` for rows of (x, packed, elements)."""
+    for x, packed, numel in table[first:last]:
+        unpack_apply(
+            carray(_pointer(x), (numel,), like.dtype),
+            carray(_pointer(packed), ((numel + 7) // 8,), np.uint8),
+            lr,
+            decay,
+        )

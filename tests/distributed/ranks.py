@@ -39,13 +39,13 @@ def gradients(rank: int, step: int) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in SHAPES]
 
 
-def train(rank: int, case: tuple[str, str, bool, str]) -> list[torch.Tensor]:
-    """Return the parameters after a few steps of one rank."""
+def train(rank: int, case: tuple[str, str, bool, str], **options: Any) -> list[torch.Tensor]:
+    """Return the parameters after a few steps of one rank; the options are those of `attach`."""
     topology, intra, overlap, _ = case
     values = parameters()
     optimizer = binsgdm.BinSGDM(values, lr=LR, weight_decay=WEIGHT_DECAY, seed=SEED)
     cap_mb = BUCKET_ELEMENTS * 4 / 2**20
-    binsgdm.attach(optimizer, topology=topology, intra=intra, overlap=overlap, bucket_cap_mb=cap_mb)
+    binsgdm.attach(optimizer, topology=topology, intra=intra, overlap=overlap, bucket_cap_mb=cap_mb, **options)
     for step in range(STEPS):
         optimizer.zero_grad()
         sum((v * g).sum() for v, g in zip(values, gradients(rank, step), strict=True)).backward()
@@ -90,7 +90,9 @@ def _one_rank_overflows(rank: int) -> dict[str, Any]:
     binsgdm.attach(optimizer)
     value.grad = torch.full((9,), torch.inf if rank == 1 else 1.0)
     optimizer.step()
-    after_overflow = value.detach().clone(), optimizer.param_groups[0]["step"], optimizer.state[value]["b"].clone()
+    averages = [torch.empty(9) for _ in range(dist.get_world_size())]
+    dist.all_gather(averages, optimizer.state[value]["b"])
+    after_overflow = value.detach().clone(), optimizer.param_groups[0]["step"], averages
     value.grad = torch.ones(9)
     optimizer.step()
     return {"overflow": after_overflow, "next": (value.detach().clone(), optimizer.param_groups[0]["step"])}
@@ -129,7 +131,6 @@ def _control_step(workers: list[Worker], values: list[list[torch.nn.Parameter]],
     for number, bucket in enumerate(workers[0].buckets):
         talks: list[Any] = []
         for worker in workers:
-            worker.look(bucket)
             worker.signs(bucket, partial(_overhear, talks))
         signs = run_together(talks, local)
         for rank, worker in enumerate(workers):

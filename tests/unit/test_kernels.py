@@ -35,14 +35,12 @@ NOT_FINITE = (float("nan"), float("inf"), -float("inf"))
 
 
 @pytest.fixture(params=["cpu", "triton"])
-def fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kernels:
+def fast(request: pytest.FixtureRequest) -> Kernels:
     """Return one of the fast implementations."""
     if request.param == "cpu":
         pytest.importorskip("numba", reason="numba is not installed: the compiled CPU kernels are not tested")
         return select("cpu")
     pytest.importorskip("triton", reason="Triton is not installed: pip install --no-deps triton runs its interpreter")
-    if not torch.cuda.is_available():
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
     return select("triton", device())
 
 
@@ -93,8 +91,7 @@ def outcomes(kernels: Kernels, grad: Tensor, m: Tensor, b: Tensor, start: int) -
     x, climbed = grad.clone(), grad.clone()
     kernels.unpack_apply_(x, one, lr=1e-3, weight_decay=0.01)
     kernels.unpack_apply_(climbed, one, lr=1e-3, weight_decay=0.01, maximize=True)
-    is_finite = kernels.is_finite(grad)
-    names = "m1 b1 m2 b2 u mean one two merged x climbed all_one all_two is_finite"
+    names = "m1 b1 m2 b2 u mean one two merged x climbed all_one all_two"
     scope = locals()
     return {name: scope[name] for name in names.split()}
 
@@ -199,11 +196,50 @@ def test_a_skipped_update_says_so_and_keeps_the_momenta(fast: Kernels) -> None:
         u, before = torch.zeros_like(m), (m.clone(), b.clone())
         assert kernels.update_(grad.clone(), m.clone(), b.clone(), beta=0.5, out_u=u)
         grad[69] = torch.nan
-        assert not kernels.is_finite(grad)
         assert not kernels.update_(grad, m, b, beta=0.5, out_u=u)
         assert (m[69], b[69]) == (before[0][69], before[1][69])
         assert m.isfinite().all()
         assert not torch.equal(m[:69], before[0][:69])
+
+
+@pytest.mark.parametrize("dtypes", [DTYPES[:1], DTYPES], ids=["float32", "mixed"])
+def test_many_tensors_at_once_give_the_bits_of_one_after_the_other(fast: Kernels, dtypes: Any) -> None:
+    numels = (5, 0, 64, 33, 1) if fast.name == "triton" else (5, 0, 70_000, 33, 200_001, 1)
+    place = home(fast)
+    grads = [state(n, seed=n)[0].to(place, dtypes[i % len(dtypes)]) for i, n in enumerate(numels)]
+    starts = [96 * number + sum(numels[:number]) // 8 * 8 for number in range(len(numels))]
+    one, many, split = ([[given.to(place) for given in state(n, seed=n)[1:3]] for n in numels] for _ in range(3))
+    signs, all_signs = ([torch.zeros(packed_numel(n), dtype=torch.uint8, device=place) for n in numels] for _ in "ab")
+    us = [torch.zeros(n, device=place) for n in numels]
+    x, all_x = [grad.clone() for grad in grads], [grad.clone() for grad in grads]
+    where: dict[str, Any] = {"beta": 0.95, "key": KEY}
+    finite = [
+        fast.update_quantize_pack_(grad, *pair, start=start, out=out, **where)
+        for grad, pair, start, out in zip(grads, one, starts, signs, strict=True)
+    ]
+    m, b = ([pair[which] for pair in many] for which in (0, 1))
+    assert fast.foreach_update_quantize_pack_(grads, m, b, starts=starts, outs=all_signs, **where) == all(finite)
+    fast.foreach_update_(grads, *([pair[which] for pair in split] for which in (0, 1)), beta=0.95, outs_u=us)
+    for values, packed in zip(x, signs, strict=True):
+        fast.unpack_apply_(values, packed, lr=1e-3, weight_decay=0.1, maximize=True)
+    fast.foreach_unpack_apply_(all_x, all_signs, lr=1e-3, weight_decay=0.1, maximize=True)
+    for number in range(len(numels)):
+        assert torch.equal(signs[number], all_signs[number])
+        assert same_bits(x[number], all_x[number])
+        assert all(
+            same_bits(a, c) and same_bits(a, d)
+            for a, c, d in zip(one[number], many[number], split[number], strict=True)
+        )
+        assert same_bits(us[number], functional.ratio(*split[number]))
+
+
+def test_one_gradient_of_many_that_is_not_finite_is_told(fast: Kernels) -> None:
+    place = home(fast)
+    grads = [torch.ones(9, device=place), torch.ones(70, device=place)]
+    m, b, us = ([torch.zeros_like(grad) for grad in grads] for _ in range(3))
+    assert fast.foreach_update_(grads, m, b, beta=0.5, outs_u=us)
+    grads[1][69] = torch.inf
+    assert not fast.foreach_update_(grads, m, b, beta=0.5, outs_u=us)
 
 
 # Planted errors: what the comparison above would see.
@@ -358,9 +394,17 @@ QUANTIZE: dict[str, Any] = {"key": KEY, "start": 0, "out": SIGNS}
 WRONG: list[tuple[str, Callable[[Kernels], Any], str]] = [
     ("numel", lambda k: k.update_(FLAT, FLAT[:8], FLAT, beta=0.9, out_u=FLAT), "m: 8 elements: must have 16"),
     ("dtype", lambda k: k.update_(FLAT, FLAT, FLAT.half(), beta=0.9, out_u=FLAT), "b: torch.float16: must be torch.f"),
-    ("double", lambda k: k.is_finite(FLAT.double()), "grad: torch.float64: must be torch.float32 or torch.bfloat16"),
+    (
+        "double",
+        lambda k: k.update_(FLAT.double(), FLAT, FLAT, beta=0.9, out_u=FLAT),
+        "grad: torch.float64: must be torch.float32 or torch.bfloat16",
+    ),
     ("device", lambda k: k.update_(FLAT, FLAT.to("meta"), FLAT, beta=0.9, out_u=FLAT), "m: on meta: must be on cpu"),
-    ("strides", lambda k: k.is_finite(torch.zeros(4, 4).T), r"grad: strides \(1, 4\): must be contiguous"),
+    (
+        "strides",
+        lambda k: k.update_(torch.zeros(4, 4).T, FLAT, FLAT, beta=0.9, out_u=FLAT),
+        r"grad: strides \(1, 4\): must be contiguous",
+    ),
     ("start", lambda k: k.quantize_pack(FLAT, key=KEY, start=4, out=SIGNS), "start: 4: must be a multiple of 8"),
     ("below", lambda k: k.quantize_pack(FLAT, key=KEY, start=-8, out=SIGNS), "start: -8: must be a multiple of 8"),
     ("above", lambda k: k.quantize_pack(FLAT, key=KEY, start=2**34 - 8, out=SIGNS), "start: .*: must be a multiple"),

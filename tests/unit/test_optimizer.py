@@ -158,16 +158,26 @@ def test_bucket_boundaries_do_not_change_the_result():
     assert torch.equal(results[0], results[2])
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing():
-    for bad in (torch.nan, torch.inf, -torch.inf):
-        value = torch.nn.Parameter(torch.zeros(20))
-        optimizer = binsgdm.BinSGDM([value])
-        value.grad = torch.ones(20)
-        value.grad[7] = bad
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf], ids=str)
+def test_a_gradient_that_is_not_finite_moves_nothing_and_its_averages_stay(bad):
+    value, other = torch.nn.Parameter(torch.zeros(20)), torch.nn.Parameter(torch.zeros(3))
+    optimizer = binsgdm.BinSGDM([value, other])
+    value.grad, other.grad = torch.ones(20), torch.ones(3)
+    optimizer.step()
+    before, b = value.detach().clone(), optimizer.state[value]["b"].clone()
+    value.grad[7] = bad
+    with pytest.warns(UserWarning, match="BinSGDM: step 2 was skipped on all ranks") as warned:
         optimizer.step()
-        assert not value.any()
-        assert optimizer.param_groups[0]["step"] == 0
-        assert not optimizer.state[value]["b"].any()
+    assert warned[0].filename == __file__
+    assert torch.equal(value, before)
+    assert optimizer.param_groups[0]["step"] == 1
+    assert optimizer.num_skipped == 1
+    kept = optimizer.state[value]["b"] == b
+    assert kept.tolist() == [index == 7 for index in range(20)]
+    value.grad[7] = 1.0
+    optimizer.step()
+    assert optimizer.param_groups[0]["step"] == 2
+    assert (value < before).all(), "every u is 1, so every element moves down"
 
 
 def test_a_grad_scaler_skips_what_overflowed_and_unscales_the_rest():
@@ -178,6 +188,8 @@ def test_a_grad_scaler_skips_what_overflowed_and_unscales_the_rest():
     scaler.step(optimizer)
     scaler.update()
     assert not value.any()
+    assert not optimizer.state[value]["b"].any(), "the scaler says so before anything is changed"
+    assert optimizer.num_skipped == 1
     assert scaler.get_scale() == 512.0
     optimizer.zero_grad()
     scaler.scale(value.sum()).backward()

@@ -1,0 +1,210 @@
+"""Join an optimizer of sharded parameters (FSDP2) to the other nodes.
+
+FSDP2 shards over the ranks of a node and averages gradients there (its reduce-scatter); between nodes, each
+rank exchanges the signs of its own shard with the ranks that hold the same shard. So parameters, gradients and
+averages are all sharded, and what leaves a node is the one bit an element of the hierarchical 1-bit all-reduce.
+
+mesh = init_device_mesh("cuda", (nodes, ranks_per_node), mesh_dim_names=("node", "local"))
+for layer in model.layers:
+    fully_shard(layer, mesh=mesh["local"])
+fully_shard(model, mesh=mesh["local"])
+optimizer = binsgdm.BinSGDM(model.parameters(), lr=1e-3)
+attach_fsdp(optimizer, mesh)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Shard
+
+from binsgdm import groups as grouping
+from binsgdm.ddp import BYTES_PER_ELEMENT, MIB, same_everywhere
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Place
+from binsgdm.groups import Groups
+from binsgdm.kernels import Kernels
+from binsgdm.optimizer import BinSGDM
+from binsgdm.random import Key, Stream
+from binsgdm.session import check_gradients, settle
+from binsgdm.transport import Sent, Transport
+from binsgdm.worker import Slot, Worker
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def attach_fsdp(
+    optimizer: BinSGDM,
+    mesh: "DeviceMesh",
+    *,
+    bucket_cap_mb: float = 25.0,
+    on_sent: Callable[[Sent], None] | None = None,
+) -> None:
+    """Let the optimizer agree with the other nodes on the signs of its shards; every rank must call it.
+
+    The parameters of the first node are broadcast to the others, which FSDP2 does not do. The averages m and b are
+    sharded as their parameters are. Works with MixedPrecisionPolicy, set_requires_gradient_sync and clip_grad_norm_,
+    which clips by the norm of the node.
+
+    Args:
+        optimizer: made after fully_shard, with all its parameters.
+        mesh: two dimensions, (nodes, ranks of a node); fully_shard was given its second dimension.
+        bucket_cap_mb: elements of a shard that travel as one message, in MiB of fp32.
+        on_sent: called with every collective between nodes that this rank takes part in.
+
+    Raises:
+        BinsgdmError: a mesh of another form, a parameter that is not sharded over its second dimension and nothing
+            else, or, on all ranks alike, ranks that differ in seed, step or parameters.
+    """
+    if bucket_cap_mb <= 0:
+        raise BinsgdmError(f"attach_fsdp: bucket_cap_mb={bucket_cap_mb!r}: must be above 0; PyTorch's default is 25")
+    groups = grouping.from_mesh(mesh)
+    _check_placements(optimizer, groups)
+    same_everywhere(optimizer, groups)
+    _copy_first_node(optimizer, groups)
+    elements = max(1, int(bucket_cap_mb * MIB / BYTES_PER_ELEMENT))
+    session = Sharded(
+        optimizer.slots(), optimizer.place(), optimizer.kernels(), groups, bucket_elements=elements, on_sent=on_sent
+    )
+    optimizer.join(session)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPlace(Place):
+    """A node among the nodes, as the ranks that hold one shard see each other; draws are those of the global rank."""
+
+    global_rank: int
+
+    def key(self, stream: Stream) -> Key:
+        """Return the key of this rank's draws, which no other shard shares."""
+        return replace(super().key(stream), rank=self.global_rank)
+
+
+class Sharded:
+    """All nodes, each rank with its shard, one bucket after the other inside `optimizer.step()`."""
+
+    ranks_per_node = 1
+
+    def __init__(  # noqa: PLR0913
+        self,
+        slots: Sequence[Slot],
+        place: Place,
+        kernels: Kernels,
+        groups: Groups,
+        *,
+        bucket_elements: int,
+        on_sent: Callable[[Sent], None] | None = None,
+    ) -> None:
+        self.world_size = groups.world_size // groups.ranks_per_node
+        self.rank = groups.rank // groups.ranks_per_node
+        self._global_rank = groups.rank
+        self._kernels = kernels
+        self._bucket_elements = bucket_elements
+        self._everyone = Transport(groups)
+        self._same_shard = Transport(_of_same_shard(groups, self.rank, self.world_size), _as_inter_node(on_sent))
+        self.renew(slots, place)
+
+    def renew(self, slots: Sequence[Slot], place: Place) -> None:
+        """Start over with other state."""
+        self._parameters = [slot.parameter for slot in slots]
+        self._slots = [_local_slot(slot) for slot in slots]
+        self._worker = Worker(
+            self._slots,
+            place=ShardPlace(
+                rank=self.rank,
+                world_size=self.world_size,
+                ranks_per_node=1,
+                seed=place.seed,
+                step=place.step,
+                global_rank=self._global_rank,
+            ),
+            scheme="flat",
+            bucket_elements=self._bucket_elements,
+            kernels=self._kernels,
+        )
+
+    def step(self, step: int, *, skip: bool) -> bool:
+        """Exchange every bucket of the shard, agree with all ranks whether the step counts, and apply."""
+        for parameter, slot in zip(self._parameters, self._slots, strict=True):
+            _point_to_shard(slot.parameter, parameter)
+        check_gradients(self._slots)
+        worker = self._worker
+        buckets = worker.begin(step)
+        if skip:
+            worker.refuse()
+        signs = [worker.signs(bucket, self._same_shard.run) for bucket in buckets]
+        moved = settle(worker, buckets, signs, self._everyone.largest(worker.flags()))
+        for slot in self._slots:
+            slot.parameter.grad = None  # or zero_grad could not free it
+        return moved
+
+
+def _of_same_shard(groups: Groups, node: int, num_nodes: int) -> Groups:
+    """Return the groups of a flat exchange among the ranks that hold the same shard."""
+    between = groups.inter_node
+    return Groups(
+        world=between, intra_node=between, inter_node=between, rank=node, world_size=num_nodes, ranks_per_node=1
+    )
+
+
+def _as_inter_node(on_sent: Callable[[Sent], None] | None) -> Callable[[Sent], None] | None:
+    """Name the group by what it is for the cluster."""
+    return on_sent and (lambda sent: on_sent(sent._replace(group="inter_node")))
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's shard of a DTensor, which shares its memory."""
+    assert isinstance(tensor, DTensor)  # attach_fsdp has refused anything else
+    with torch.no_grad():
+        local: torch.Tensor = tensor.to_local()
+    return local
+
+
+def _local_slot(slot: Slot) -> Slot:
+    averages = {name: _local(values) for name, values in slot.state.items()}
+    return Slot(parameter=_local(slot.parameter).detach(), group=slot.group, state=averages)
+
+
+def _point_to_shard(local: torch.Tensor, parameter: torch.Tensor) -> None:
+    """Give a plain tensor the values and the gradient of a parameter's shard; FSDP may have moved either."""
+    local.data = _local(parameter)
+    local.requires_grad_(parameter.requires_grad)
+    local.grad = None if parameter.grad is None else _local(parameter.grad)
+
+
+def _check_placements(optimizer: BinSGDM, groups: Groups) -> None:
+    """Refuse parameters that are not sharded over the ranks of this node and nothing else."""
+    first = groups.rank - groups.rank % groups.ranks_per_node
+    node = list(range(first, first + groups.ranks_per_node))
+    for number, slot in enumerate(optimizer.slots()):
+        if _ranks_of_shards(slot.parameter) != node:
+            raise BinsgdmError(
+                f"attach_fsdp: parameter {number} has {_placed(slot.parameter)}: must be sharded over ranks {node}, "
+                "those of the node, and nothing else; give fully_shard the second dimension of the mesh, and make the "
+                "optimizer after it"
+            )
+
+
+def _ranks_of_shards(parameter: torch.Tensor) -> list[int]:
+    """Return the ranks that hold the shards of a parameter; none if it is not sharded, or replicated as well."""
+    if not isinstance(parameter, DTensor) or not all(isinstance(placed, Shard) for placed in parameter.placements):
+        return []
+    ranks: list[int] = parameter.device_mesh.mesh.tolist()
+    return ranks
+
+
+def _placed(parameter: torch.Tensor) -> str:
+    if not isinstance(parameter, DTensor):
+        return "no placements"
+    return f"placements {parameter.placements} on ranks {parameter.device_mesh.mesh.tolist()}"
+
+
+def _copy_first_node(optimizer: BinSGDM, groups: Groups) -> None:
+    """Give every node the shards of the first."""
+    for slot in optimizer.slots():
+        local = _local(slot.parameter)
+        if local.numel():
+            dist.broadcast(local, group=groups.inter_node, group_src=0)

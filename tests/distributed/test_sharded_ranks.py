@@ -1,0 +1,91 @@
+"""Two nodes of two ranks that shard a model with FSDP2, against one process, bit for bit."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import sharded  # noqa: E402
+from launch import launch, once  # noqa: E402
+
+from binsgdm import layout  # noqa: E402
+from binsgdm.random import Stream  # noqa: E402
+
+RANKS = range(sharded.NODES * sharded.LOCAL)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Return what every rank left, from one run."""
+    folder = once(tmp_path_factory, "sharded", lambda path: launch(sharded.work, str(path), nprocs=len(RANKS)))
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in RANKS]
+
+
+@pytest.mark.parametrize("name", sharded.CASES)
+def test_all_ranks_end_with_the_parameters_of_the_control_to_the_bit(name, results):
+    records = [result[name] for result in results]
+    expected = sharded.control(sharded.CASES[name], records)
+    for rank, record in enumerate(records):
+        for number, (got, wanted) in enumerate(zip(record.parameters, expected, strict=True)):
+            assert torch.equal(got, wanted), (rank, number)
+
+
+def test_what_is_trained_moves_and_the_rest_does_not(results):
+    names = [name for name, _ in sharded.Model().named_parameters()]
+    for case, still in (("plain", set()), ("unused on one node", set()), ("unused", {"extra.weight", "extra.bias"})):
+        values = zip(results[0][case].parameters, sharded.Model().parameters(), strict=True)
+        kept = {name for name, (got, start) in zip(names, values, strict=True) if torch.equal(got, start)}
+        assert kept == {"first.bias"} | still, case
+
+
+def test_clipping_scales_the_gradients_of_a_node_to_its_norm(results):
+    for node in range(sharded.NODES):
+        shards = [results[node * sharded.LOCAL + local]["clip"].gradients[0] for local in range(sharded.LOCAL)]
+        squares = sum(gradient.square().sum() for shard in shards for gradient in shard if gradient is not None)
+        torch.testing.assert_close(squares.sqrt(), torch.tensor(sharded.CLIP_NORM), rtol=1e-4, atol=0)
+
+
+def test_what_leaves_a_rank_is_two_bits_an_element_of_its_shard_times_n_minus_one_over_n(results):
+    nodes, cap = sharded.NODES, sharded.BUCKET_ELEMENTS
+    for rank, result in enumerate(results):
+        sent = result["plain"].sent
+        assert {record.group for record in sent} == {"inter_node"}
+        exchanged = sum(record.num_bytes for record in sent if record.collective == "all_to_all")
+        gathered = sum(record.num_bytes for record in sent if record.collective == "all_gather")
+        numels = [piece.numel() for piece in sharded.pieces(sharded.Model(), rank % sharded.LOCAL)]
+        d = sum(bucket.numel for bucket in layout.build(numels, bucket_elements=cap, ranks=nodes))
+        left = exchanged * (nodes - 1) / nodes + gathered * (nodes - 1)
+        assert left == sharded.STEPS * 2 * (nodes - 1) / nodes * d / 8 > 0
+
+
+def test_no_two_ranks_share_draws():
+    places = [
+        sharded.ShardPlace(rank=rank // 2, world_size=2, ranks_per_node=1, seed=1, step=2, global_rank=rank)
+        for rank in RANKS
+    ]
+    assert len({place.key(stream) for place in places for stream in Stream}) == len(RANKS) * len(Stream)
+
+
+def test_an_infinite_gradient_in_one_shard_stops_all_ranks(results):
+    assert [result["overflow"] for result in results] == [(False, 0)] * len(RANKS)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("not sharded", "parameter 0 has no placements: must be sharded over ranks [0, 1], those of the node"),
+        ("replicated", "parameter 0 has placements (Replicate(), Shard(dim=0)) on ranks [[0, 1], [2, 3]]: must be"),
+        (
+            "spanning",
+            "parameter 0 has placements (Shard(dim=0),) on ranks [0, 1, 2, 3]: must be sharded over ranks [0, 1]",
+        ),
+        ("one dimension", "mesh: 1 dimensions: must have two"),
+        ("bucket", "bucket_cap_mb=0: must be above 0"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(mistake, said, results):
+    assert said in results[0]["told"][mistake]

@@ -1,0 +1,134 @@
+"""Worlds of one to eight gloo ranks: nodes of every size, DDP, meshes, mistakes, and bytes on the wire."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import ranks  # noqa: E402
+import wire  # noqa: E402
+import worlds  # noqa: E402
+from launch import launch, once  # noqa: E402
+
+from binsgdm import BinSGDM, layout  # noqa: E402
+from binsgdm.random import GROUP_NUMEL  # noqa: E402
+
+WORLD_SIZES = (1, 2, 4, 8)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Return what the worlds of every size left, from one run each."""
+
+    def make(folder):
+        for size in WORLD_SIZES:
+            launch(worlds.work, size, str(folder), nprocs=size)
+
+    folder = once(tmp_path_factory, "worlds", make)
+    return {size: torch.load(folder / f"results{size}.pt", weights_only=False) for size in WORLD_SIZES}
+
+
+@pytest.mark.parametrize(("world_size", "local", "case"), worlds.CASES, ids=str)
+def test_nodes_of_every_size_end_with_the_parameters_of_the_control_to_the_bit(world_size, local, case, results):
+    expected = ranks.control(world_size, local, case[3])
+    for shape, got, wanted in zip(ranks.SHAPES, results[world_size][local, case], expected, strict=True):
+        assert torch.equal(got, wanted), shape
+
+
+def test_a_world_of_one_rank_does_what_the_optimizer_does_alone(results):
+    values = ranks.parameters()
+    optimizer = BinSGDM(values, lr=ranks.LR, weight_decay=ranks.WEIGHT_DECAY, seed=ranks.SEED)
+    for step in range(ranks.STEPS):
+        for value, gradient in zip(values, ranks.gradients(0, step), strict=True):
+            value.grad = gradient
+        optimizer.step()
+    for got, wanted in zip(results[1]["alone"], values, strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_a_mesh_gives_the_bits_that_ranks_per_node_gives(results):
+    for got, wanted in zip(results[4]["mesh"], ranks.control(4, 2, "hierarchical"), strict=True):
+        assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("case", worlds.DDP, ids=lambda case: f"overlap={case[0]}, bucket view={case[1]}")
+def test_ddp_with_accumulation_leaves_the_bits_and_the_local_gradients_of_a_model_without_ddp(case, results):
+    start = list(worlds._model().parameters())
+    for rank in results[4]["ddp"][case]:
+        assert len(rank["ddp"]) == 2 * len(start)
+        assert all(torch.equal(one, two) for one, two in zip(rank["ddp"], rank["plain"], strict=True))
+        assert not any(torch.equal(one, two) for one, two in zip(rank["ddp"][::2], start, strict=True))
+
+
+def padded_elements(world_size):
+    """Return d: every parameter padded to whole groups of draws, every bucket to as many whole groups a rank."""
+    d = held = 0
+    for numel in reversed(wire.NUMELS):
+        held += -(-numel // GROUP_NUMEL) * GROUP_NUMEL
+        if held >= wire.BUCKET_ELEMENTS or numel == wire.NUMELS[0]:
+            d, held = d - (-held // (GROUP_NUMEL * world_size)) * GROUP_NUMEL * world_size, 0
+    assert d == sum(b.numel for b in layout.build(wire.NUMELS, bucket_elements=wire.BUCKET_ELEMENTS, ranks=world_size))
+    return d
+
+
+def leaves_the_rank(record, members):
+    """Return the bytes of a collective that a rank sends to others: a tensor in parts, or the whole to each."""
+    parts = record.num_bytes / members if record.collective == "all_to_all" else record.num_bytes
+    return parts * (members - 1)
+
+
+@pytest.mark.parametrize(("world_size", "local"), worlds.WIRE)
+def test_two_bits_an_element_times_n_minus_one_over_n_leave_every_node_as_reported(world_size, local, results):
+    nodes = world_size // local
+    of_node = Counter()
+    for rank, seen in enumerate(results[world_size]["wire", local]):
+        for record in seen["reported"]:
+            if record.group == "inter_node":
+                of_node[rank // local] += leaves_the_rank(record, nodes)
+    expected = 2 * (nodes - 1) / nodes * padded_elements(world_size) / 8
+    assert [of_node[node] for node in range(nodes)] == [expected] * nodes
+
+
+@pytest.mark.parametrize(("world_size", "local"), worlds.WIRE)
+def test_the_kernel_counts_those_bytes_on_the_connections_between_nodes(world_size, local, results):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("reads Linux's struct tcp_info")
+    nodes = world_size // local
+    of_node = Counter()
+    for receiver, seen in enumerate(results[world_size]["wire", local]):
+        for sender, count in seen["counted"].items():
+            if sender // local != receiver // local:
+                of_node[sender // local] += count
+    expected = 2 * (nodes - 1) / nodes * padded_elements(world_size) / 8
+    collectives = 1 + sum(record.group == "inter_node" for record in results[world_size]["wire", local][0]["reported"])
+    for node in range(nodes):
+        extra = of_node[node] - expected
+        assert 0 <= extra <= wire.EXTRA_BYTES * collectives * local * (nodes - 1), (node, of_node[node], expected)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("node size", "ranks_per_node: 3: must divide the world size 4; give the ranks of one node"),
+        ("node size of 0", "ranks_per_node: 0: must divide the world size 4; give the ranks of one node"),
+        ("LOCAL_WORLD_SIZE", "LOCAL_WORLD_SIZE: '3': must divide the world size 4; give the ranks of one node"),
+        ("LOCAL_WORLD_SIZE is no number", "LOCAL_WORLD_SIZE: 'two': must divide the world size 4"),
+        ("no node size", "ranks_per_node: not given and LOCAL_WORLD_SIZE is not set: give it, or launch with torchrun"),
+        ("mesh of one dimension", "mesh: 1 dimensions: must have two, nodes and ranks of a node"),
+        ("mesh of three dimensions", "mesh: 3 dimensions: must have two, nodes and ranks of a node"),
+        ("mesh in another order", "mesh: ranks [0, 2, 1, 3]: must be all ranks, numbered node by node"),
+        ("two devices", "BinSGDM: parameters on cpu, meta: must be on one device"),
+        ("seed", "attach: seed of rank 2: 5: must be that of rank 0, 4"),
+        ("shapes", "attach: shape of parameter 1 of rank 3: (4,): must be that of rank 0, (5,)"),
+        ("number of parameters", "attach: shape of parameter 1 of rank 1: (3,): must be that of rank 0, None"),
+    ],
+)
+def test_all_ranks_are_told_of_a_mistake_in_one_sentence(mistake, said, results):
+    for told in results[4]["told"][mistake]:
+        assert told.startswith(said)
+        assert "\n" not in told

@@ -1,0 +1,135 @@
+"""Rounds and ring against the collectives, among gloo ranks on loopback."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from binsgdm import transport  # noqa: E402
+from binsgdm.errors import BinsgdmError  # noqa: E402
+from binsgdm.exchange import AllGather, AllToAll  # noqa: E402
+from binsgdm.groups import make  # noqa: E402
+
+DTYPES = [torch.uint8, torch.float32, torch.bfloat16]
+LONG = transport.MIN_ROUND_BYTES
+ROW_BYTES = [8, LONG - 4, LONG, 3 * LONG + 4]
+
+
+def start(rank, world_size, folder):
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
+
+
+def rows(rank, count, row_bytes, dtype):
+    """Return rows that tell sender, receiver and place apart, all bit patterns allowed."""
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randint(0, 256, (count, row_bytes), dtype=torch.uint8, generator=generator).view(dtype)
+
+
+def differences(rank, group, carry, name):
+    """Return the cases in which what `carry` brings is not, bit for bit, what the collective brings."""
+    count, wrong = dist.get_world_size(group), []
+    for dtype in DTYPES:
+        for row_bytes in ROW_BYTES:
+            sent = rows(rank, count, row_bytes, dtype)
+            other = torch.empty_like(sent)
+            dist.all_to_all_single(other, sent, group=group)
+            brought = carry(AllToAll(group=name, sent=sent))
+            piece, pieces = sent[0], [torch.empty_like(sent[0]) for _ in range(count)]
+            dist.all_gather(pieces, piece, group=group)
+            gathered = carry(AllGather(group=name, sent=piece))
+            expected = {"all_to_all": (other, brought), "all_gather": (torch.stack(pieces), gathered)}
+            for what, (wanted, got) in expected.items():
+                if not torch.equal(wanted.view(torch.uint8), got.view(torch.uint8)):
+                    wrong.append((what, name, dtype, row_bytes))
+    return wrong
+
+
+def carrier(groups, sent_log):
+    """Return a function that carries one message through a transport."""
+    through = transport.Transport(groups, sent_log.append)
+
+    def one(message):
+        answer = yield message
+        return answer
+
+    return lambda message: through.run(one(message))
+
+
+def compare(rank, world_size, ranks_per_node, folder):
+    """Carry every message in every group; rank 0 leaves what differs, what was recorded and how rows went."""
+    start(rank, world_size, folder)
+    log, rounds = [], []
+    in_rounds, in_ring = transport.all_to_all_in_rounds, transport.all_gather_in_ring
+    transport.all_to_all_in_rounds = lambda *given: rounds.append(given[1][0].nbytes) or in_rounds(*given)
+    transport.all_gather_in_ring = lambda *given: rounds.append(given[1].nbytes) or in_ring(*given)
+    groups = make(ranks_per_node)
+    carry = carrier(groups, log)
+    with ThreadPoolExecutor(1) as thread:  # beside other collectives of this process, as beside backward
+        names = ("world", "intra_node", "inter_node")
+        found = [thread.submit(differences, rank, getattr(groups, name), carry, name) for name in names]
+        for _ in range(20):
+            dist.all_reduce(torch.ones(1000))
+        wrong = [case for future in found for case in future.result()]
+    everyone = [None] * world_size
+    dist.all_gather_object(everyone, wrong)
+    if rank == 0:
+        torch.save({"wrong": everyone, "log": [tuple(s) for s in log], "rounds": rounds}, Path(folder) / "results.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("world_size", "ranks_per_node"), [(3, 1), (4, 2)])
+def test_messages_of_any_length_and_dtype_arrive_as_by_the_collectives(world_size, ranks_per_node, tmp_path):
+    torch.multiprocessing.spawn(compare, (world_size, ranks_per_node, str(tmp_path)), nprocs=world_size)
+    results = torch.load(tmp_path / "results.pt", weights_only=False)
+    assert results["wrong"] == [[]] * world_size
+    sizes = {"world": world_size, "intra_node": ranks_per_node, "inter_node": world_size // ranks_per_node}
+    expected = [
+        record
+        for name, size in sizes.items()
+        if size > 1
+        for _ in DTYPES
+        for row in ROW_BYTES
+        for record in (("all_to_all", name, size * row), ("all_gather", name, row))
+    ]
+    assert results["log"] == expected, "once a collective, with the bytes that the rank gave, none in a group of one"
+    in_rounds = [name for name, size in sizes.items() if size > 1 and name != "intra_node"]
+    in_rings = [name for name, size in sizes.items() if size > 1]
+    long_ones = [LONG, 3 * LONG + 4] * len(DTYPES)
+    assert sorted(results["rounds"]) == sorted(long_ones * len(in_rounds + in_rings))
+
+
+def lose_a_rank(rank, world_size, folder, how, gathers):
+    """Send a long message in which the last rank, gone or hanging, does not take part."""
+    start(rank, world_size, folder)
+    carry = carrier(make(1, timedelta(seconds=1)), [])
+    if rank == world_size - 1:
+        if how == "hangs":
+            time.sleep(4)
+        os._exit(0)
+    piece = torch.zeros(world_size, 4 * LONG, dtype=torch.uint8)
+    try:
+        carry(AllGather(group="world", sent=piece[0]) if gathers else AllToAll(group="world", sent=piece))
+    except BinsgdmError as error:
+        (Path(folder) / f"told{rank}.txt").write_text(str(error))
+    time.sleep(3)  # so that each is told of the lost rank, and not of one that left because it was told
+    os._exit(0)
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+@pytest.mark.parametrize("how", ["is gone", "hangs"])
+def test_a_long_message_to_a_rank_that_is_lost_ends_in_a_sentence_on_every_other_rank(how, gathers, tmp_path):
+    torch.multiprocessing.spawn(lose_a_rank, (3, str(tmp_path), how, gathers), nprocs=3)
+    for rank in (0, 1):
+        told = (tmp_path / f"told{rank}.txt").read_text()
+        assert f"failed on rank {rank}" in told
+        assert "a rank is gone or did not take this step" in told
