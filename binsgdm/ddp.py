@@ -30,6 +30,7 @@ def attach(  # noqa: PLR0913
     *,
     topology: Literal["hierarchical", "flat"] = "hierarchical",
     intra: Literal["fp32", "bf16", "one_bit"] = "fp32",
+    average: Literal["updates", "gradients"] = "updates",
     overlap: bool = False,
     bucket_cap_mb: float = 25.0,
     ranks_per_node: int | None = None,
@@ -47,6 +48,10 @@ def attach(  # noqa: PLR0913
         model: the DDP model; may be left out if gradients are local anyway.
         topology: average inside nodes first, or treat all ranks alike.
         intra: what travels inside a node (hierarchical only).
+        average: what is averaged inside a node (hierarchical only). "updates": each rank's m / b, as in the paper's
+            reading here. "gradients": the ranks' gradients, of which the node then has one pair of averages, each rank
+            its slice: m / b of a larger batch is steadier (docs/training.md), and each rank updates only its slice.
+            Such averages can be loaded only with as many ranks and the same bucket_cap_mb.
         overlap: exchange beside backward instead of inside `step()`. Needs gradients that are final after backward, so
             no clipping and no GradScaler. With gradient accumulation use `model.no_sync()`.
         bucket_cap_mb: parameters of one message, in MiB of fp32, as DDP's.
@@ -58,8 +63,7 @@ def attach(  # noqa: PLR0913
     Raises:
         BinsgdmError: see the message; on all ranks alike where ranks differ in seed, step, parameters or settings.
     """
-    if topology == "flat" and intra != "fp32":
-        raise BinsgdmError(f"attach: intra={intra!r}: has no effect with topology='flat'; drop one of them")
+    scheme = _scheme(topology, intra, average)
     if bucket_cap_mb <= 0:
         raise BinsgdmError(f"attach: bucket_cap_mb={bucket_cap_mb!r}: must be above 0; PyTorch's default is 25")
     if not dist.is_available() or not dist.is_initialized():
@@ -68,7 +72,7 @@ def attach(  # noqa: PLR0913
     same_everywhere(optimizer, groups)
     _keep_gradients_local(model)
     options: dict[str, Any] = {
-        "scheme": _scheme(topology, intra),
+        "scheme": scheme,
         "bucket_elements": max(1, int(bucket_cap_mb * MIB / BYTES_PER_ELEMENT)),
         "on_sent": on_sent,
     }
@@ -81,20 +85,29 @@ def attach(  # noqa: PLR0913
         session: Any = BesideBackward(optimizer.slots(), place, optimizer.kernels(), groups, **options)
     else:
         session = AfterBackward(optimizer.slots(), place(), optimizer.kernels(), groups, **options)
-    optimizer.join(session)
+    slices = f"slices for {groups.ranks_per_node} ranks a node of {groups.world_size}, bucket_cap_mb={bucket_cap_mb:g}"
+    optimizer.join(session, slices if average == "gradients" else "")
 
 
-def _scheme(topology: str, intra: str) -> Scheme:
-    if topology == "flat":
-        return "flat"
-    schemes: dict[str, Scheme] = {
-        "fp32": "hierarchical",
-        "bf16": "hierarchical_bf16",
-        "one_bit": "hierarchical_one_bit",
+def _scheme(topology: str, intra: str, average: str) -> Scheme:
+    schemes: dict[tuple[str, str, str], Scheme] = {
+        ("flat", "fp32", "updates"): "flat",
+        ("hierarchical", "fp32", "updates"): "hierarchical",
+        ("hierarchical", "bf16", "updates"): "hierarchical_bf16",
+        ("hierarchical", "one_bit", "updates"): "hierarchical_one_bit",
+        ("hierarchical", "fp32", "gradients"): "hierarchical_gradients",
+        ("hierarchical", "bf16", "gradients"): "hierarchical_gradients_bf16",
     }
-    if topology != "hierarchical" or intra not in schemes:
-        raise BinsgdmError(f"attach: topology={topology!r}, intra={intra!r}: unknown; see help(binsgdm.attach)")
-    return schemes[intra]
+    for name, given in {"intra": intra, "average": average}.items():
+        if topology == "flat" and given not in ("fp32", "updates"):
+            raise BinsgdmError(f"attach: {name}={given!r}: has no effect with topology='flat'; drop one of them")
+    if (topology, intra, average) == ("hierarchical", "one_bit", "gradients"):
+        raise BinsgdmError("attach: average='gradients': needs intra='fp32' or 'bf16'; one bit is drawn from an update")
+    if (topology, intra, average) not in schemes:
+        raise BinsgdmError(
+            f"attach: topology={topology!r}, intra={intra!r}, average={average!r}: unknown; see help(binsgdm.attach)"
+        )
+    return schemes[topology, intra, average]
 
 
 def _keep_gradients_local(model: torch.nn.Module | None) -> None:

@@ -10,7 +10,7 @@ distributed DNN training", NeurIPS 2023. Differs: the paper states the intent (l
 primitives between nodes); the steps here are this project's reading (docs/algorithm.md).
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -96,13 +96,36 @@ def hierarchical(
     Shape:
         u: (numel,); returned: (numel / 8,) uint8.
     """
-    rows = u.view(place.ranks_per_node, -1)
-    received = yield AllToAll(group="intra_node", sent=rows.to(torch.bfloat16) if bf16 else rows)
-    mean = torch.empty(rows.shape[1], dtype=torch.float32, device=u.device)
-    kernels.mean_(received.to(torch.float32), mean)
+    mean = yield from _mean_in_node(u, place, kernels, bf16=bf16)
     signs = torch.empty(mean.numel() // BITS_PER_BYTE, dtype=torch.uint8, device=u.device)
-    kernels.quantize_pack(mean, key=place.key(Stream.LOCAL), start=_slice_start(bucket, place), out=signs)
+    kernels.quantize_pack(mean, key=place.key(Stream.LOCAL), start=slice_start(bucket, place), out=signs)
     return (yield from _between_nodes(signs, bucket, place, kernels))
+
+
+def hierarchical_gradients(  # noqa: PLR0913
+    gradients: torch.Tensor,
+    bucket: Bucket,
+    place: Place,
+    kernels: Kernels,
+    *,
+    quantize: Callable[[torch.Tensor], torch.Tensor],
+    bf16: bool = False,
+) -> Conversation:
+    """Do the same with gradients instead of updates: the node has one pair of averages, of its mean gradient.
+
+    Args:
+        gradients: this rank's, fp32, one bucket with padding.
+        bucket: as in `hierarchical`.
+        place: as in `hierarchical`.
+        kernels: as in `hierarchical`.
+        quantize: updates the averages of this rank's slice with its mean gradient, and returns the packed signs.
+        bf16: as in `hierarchical`.
+
+    Shape:
+        gradients: (numel,); quantize: (numel / ranks per node,) to as many / 8 uint8; returned: (numel / 8,) uint8.
+    """
+    mean = yield from _mean_in_node(gradients, place, kernels, bf16=bf16)
+    return (yield from _between_nodes(quantize(mean), bucket, place, kernels))
 
 
 def hierarchical_one_bit(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels) -> Conversation:
@@ -115,7 +138,7 @@ def hierarchical_one_bit(signs: torch.Tensor, bucket: Bucket, place: Place, kern
         kernels: as in `hierarchical`.
     """
     received = yield AllToAll(group="intra_node", sent=signs.view(place.ranks_per_node, -1))
-    merged = _merge(received, _slice_start(bucket, place), place.key(Stream.LOCAL), kernels)
+    merged = _merge(received, slice_start(bucket, place), place.key(Stream.LOCAL), kernels)
     return (yield from _between_nodes(merged, bucket, place, kernels))
 
 
@@ -134,7 +157,18 @@ def flat(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels) ->
     return (yield AllGather(group="world", sent=piece)).reshape(-1)
 
 
-def _slice_start(bucket: Bucket, place: Place) -> int:
+def _mean_in_node(
+    values: torch.Tensor, place: Place, kernels: Kernels, *, bf16: bool
+) -> Generator[Message, torch.Tensor, torch.Tensor]:
+    """Return the mean over the node of this local rank's slice, summed in the order of ranks."""
+    rows = values.view(place.ranks_per_node, -1)
+    received = yield AllToAll(group="intra_node", sent=rows.to(torch.bfloat16) if bf16 else rows)
+    mean = torch.empty(rows.shape[1], dtype=torch.float32, device=values.device)
+    kernels.mean_(received.to(torch.float32), mean)
+    return mean
+
+
+def slice_start(bucket: Bucket, place: Place) -> int:
     """Return the first element of this local rank's slice in the flat order."""
     return bucket.start + place.local_rank * (bucket.numel // place.ranks_per_node)
 
@@ -143,7 +177,7 @@ def _between_nodes(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: K
     """Average the signs of this slice between nodes, one bit an element; then gather all slices in the node."""
     received = yield AllToAll(group="inter_node", sent=signs.view(place.num_nodes, -1))
     piece_numel = bucket.numel // place.world_size
-    piece_start = _slice_start(bucket, place) + place.node * piece_numel
+    piece_start = slice_start(bucket, place) + place.node * piece_numel
     piece = _merge(received, piece_start, place.key(Stream.MERGE), kernels)
     whole_slice = yield AllGather(group="inter_node", sent=piece)
     whole_bucket = yield AllGather(group="intra_node", sent=whole_slice.reshape(-1))

@@ -63,7 +63,7 @@ class BinSGDM(torch.optim.Optimizer):
         self._kernels_name = kernels
         self._session: Session | None = None
         self.num_skipped = 0
-        super().__init__(params, defaults | {"seed": seed, "step": 0, "format": FORMAT})
+        super().__init__(params, defaults | {"seed": seed, "step": 0, "format": FORMAT, "slices": ""})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, checked; they start with empty averages."""
@@ -110,8 +110,20 @@ class BinSGDM(torch.optim.Optimizer):
             self._session = Alone(self.slots(), self.place(), self.kernels())
         return self._session
 
-    def join(self, session: Session) -> None:
-        """Hand the exchange over to a session (`binsgdm.attach` does)."""
+    def join(self, session: Session, slices: str = "") -> None:
+        """Hand the exchange over to a session (`binsgdm.attach` does).
+
+        Args:
+            session: takes the steps from here on.
+            slices: in words, which part of the averages each rank keeps, if not all.
+
+        Raises:
+            BinsgdmError: the averages were made with other slices.
+        """
+        if self.param_groups[0]["step"]:
+            _check_slices(self.param_groups[0]["slices"], slices, "attach")
+        for group in self.param_groups:
+            group["slices"] = slices
         self._session = session
 
     def slots(self) -> list[Slot]:
@@ -142,6 +154,10 @@ class BinSGDM(torch.optim.Optimizer):
             BinsgdmError: a state of another format, or of parameters of other shapes.
         """
         saved = _check_state(state_dict, self)
+        if self._session is not None and not isinstance(self._session, Alone) and state_dict["param_groups"][0]["step"]:
+            _check_slices(
+                state_dict["param_groups"][0].get("slices", ""), self.param_groups[0]["slices"], "load_state_dict"
+            )
         super().load_state_dict(state_dict)
         for slot, averages in zip(self.slots(), saved, strict=True):
             for name, values in averages.items():  # torch casts them to the parameter's dtype; they are fp32 always
@@ -201,6 +217,14 @@ def _check_group(group: dict[str, Any]) -> None:
                 f"BinSGDM: a parameter of {parameter.dtype}: must be float32, bfloat16 or float16; give others to "
                 "another optimizer"
             )
+
+
+def _check_slices(given: str, wanted: str, where: str) -> None:
+    if given != wanted:
+        raise BinsgdmError(
+            f"{where}: averages of {given or 'whole parameters'}: here each rank keeps {wanted or 'whole parameters'}; "
+            "attach as the run that saved them did, or start with new averages"
+        )
 
 
 def _check_state(state_dict: dict[str, Any], optimizer: BinSGDM) -> list[dict[str, torch.Tensor]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,7 +16,14 @@ from binsgdm.kernels import Kernels, zeros
 from binsgdm.layout import BITS_PER_BYTE, Bucket, Segment
 from binsgdm.random import Stream
 
-Scheme = Literal["hierarchical", "hierarchical_bf16", "hierarchical_one_bit", "flat"]
+Scheme = Literal[
+    "hierarchical",
+    "hierarchical_bf16",
+    "hierarchical_one_bit",
+    "hierarchical_gradients",
+    "hierarchical_gradients_bf16",
+    "flat",
+]
 Carry = Callable[[Conversation], torch.Tensor]
 
 
@@ -35,6 +43,24 @@ class _Part(NamedTuple):
     slot: Slot
     m: torch.Tensor
     b: torch.Tensor
+
+
+class _Cut(NamedTuple):
+    """What a slice of a bucket has of a parameter: its first element and its end in the flat order."""
+
+    part: _Part
+    lo: int
+    hi: int
+
+    @classmethod
+    def of(cls, part: _Part, first: int, end: int) -> "_Cut":
+        """Cut out what lies in [first, end)."""
+        start = part.segment.start
+        return cls(part, max(start, first), min(start + part.segment.numel, end))
+
+    def of_segment(self, values: torch.Tensor) -> torch.Tensor:
+        """Return these elements of a flat tensor of the parameter."""
+        return values[self.lo - self.part.segment.start : self.hi - self.part.segment.start]
 
 
 class Worker:
@@ -93,16 +119,20 @@ class Worker:
         """Update the momenta of a bucket and return the packed signs that all ranks agreed on.
 
         A parameter without a gradient on this rank keeps its momenta and sends its last update again, and so does an
-        element whose gradient is not finite.
+        element whose gradient is not finite. Where gradients are averaged in the node, it counts as a gradient of 0.
         """
+        bf16 = self._scheme.endswith("bf16")
+        where = bucket, self._place, self._kernels
+        if self._scheme.startswith("hierarchical_gradients"):
+            quantize = partial(self._packed_updates_of_slice, bucket)
+            gradients = self._all_gradients(bucket)
+            return carry(exchange.hierarchical_gradients(gradients, *where, quantize=quantize, bf16=bf16))
         if self._scheme in ("hierarchical", "hierarchical_bf16"):
-            u = self._updates(bucket)
-            bf16 = self._scheme == "hierarchical_bf16"
-            return carry(exchange.hierarchical(u, bucket, self._place, self._kernels, bf16=bf16))
+            return carry(exchange.hierarchical(self._updates(bucket), *where, bf16=bf16))
         inside = self._scheme == "hierarchical_one_bit"
         packed = self._packed_updates(bucket, Stream.INSIDE if inside else Stream.LOCAL)
         talk = exchange.hierarchical_one_bit if inside else exchange.flat
-        return carry(talk(packed, bucket, self._place, self._kernels))
+        return carry(talk(packed, *where))
 
     def alone(self, bucket: Bucket) -> torch.Tensor:
         """Update the momenta of a bucket and return its packed signs, of this rank alone."""
@@ -124,13 +154,57 @@ class Worker:
                 if not part.slot.parameter.is_contiguous():
                     part.slot.parameter.copy_(values.view_as(part.slot.parameter))
 
-    def _updates(self, bucket: Bucket) -> torch.Tensor:
-        """Return u of a whole bucket, 0 in the padding."""
+    def _whole(self, bucket: Bucket) -> torch.Tensor:
+        """Return fp32 memory for a bucket, 0 in the padding."""
         if not self._u.numel():  # kept from step to step, as fresh memory is slow (docs/adr/0005-cpu-kernels.md)
             self._u = zeros(max(bucket.numel for bucket in self.buckets), self._device)
         u = self._u[: bucket.numel]
         for first, end in bucket.gaps:
             u[first:end] = 0
+        return u
+
+    def _bytes(self, start: int, num_bytes: int) -> torch.Tensor:
+        """Return memory for packed signs from an element of the flat order on, 0 in the padding."""
+        if not self._packed.numel():  # kept, too
+            size = sum(bucket.num_bytes for bucket in self.buckets)
+            self._packed = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        return self._packed[start // BITS_PER_BYTE :][:num_bytes]
+
+    def _all_gradients(self, bucket: Bucket) -> torch.Tensor:
+        """Return the gradients of a whole bucket, 0 in the padding and where there is none."""
+        gradients = self._whole(bucket)
+        for part in self._parts[bucket.index]:
+            gradient = part.slot.parameter.grad
+            self._has_gradient[part.segment.index] = int(gradient is not None)
+            values = _elements_of(gradients, part.segment)
+            if gradient is None:
+                values.zero_()
+            else:
+                values.copy_(flattened(gradient))
+        return gradients
+
+    def _packed_updates_of_slice(self, bucket: Bucket, mean: torch.Tensor) -> torch.Tensor:
+        """Update the momenta of this rank's slice of a bucket; return its packed signs, 0 in the padding."""
+        first = exchange.slice_start(bucket, self._place)
+        end = first + mean.numel()
+        packed = self._bytes(first, mean.numel() // BITS_PER_BYTE)
+        for group, parts in _by_group(self._parts[bucket.index]):
+            cuts = [cut for part in parts if (cut := _Cut.of(part, first, end)).lo < cut.hi]
+            finite = self._kernels.foreach_update_quantize_pack_(
+                [mean[cut.lo - first : cut.hi - first] for cut in cuts],
+                [cut.of_segment(cut.part.m) for cut in cuts],
+                [cut.of_segment(cut.part.b) for cut in cuts],
+                beta=float(group["beta"]),
+                key=self._place.key(Stream.LOCAL),
+                starts=[cut.lo for cut in cuts],
+                outs=[packed[(cut.lo - first) // BITS_PER_BYTE :][: packed_numel(cut.hi - cut.lo)] for cut in cuts],
+            )
+            self._finite.append(finite)
+        return packed
+
+    def _updates(self, bucket: Bucket) -> torch.Tensor:
+        """Return u of a whole bucket, 0 in the padding."""
+        u = self._whole(bucket)
         with_gradient, without = self._split(bucket)
         for part in without:
             _elements_of(u, part.segment).copy_(ratio(part.m, part.b))
@@ -142,10 +216,7 @@ class Worker:
 
     def _packed_updates(self, bucket: Bucket, stream: Stream) -> torch.Tensor:
         """Return the packed signs of u of a whole bucket, 0 in the padding."""
-        if not self._packed.numel():  # kept, too
-            num_bytes = sum(bucket.num_bytes for bucket in self.buckets)
-            self._packed = torch.zeros(num_bytes, dtype=torch.uint8, device=self._device)
-        packed = self._packed[bucket.start // BITS_PER_BYTE :][: bucket.num_bytes]
+        packed = self._bytes(bucket.start, bucket.num_bytes)
         key = self._place.key(stream)
         with_gradient, without = self._split(bucket)
         for part in without:

@@ -264,15 +264,24 @@ class AllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="binsgdm"):
-    """Average 1-bit updates; hierarchical: reduce-scatter in the node, 1 bit between nodes, all-gather in the node."""
+    """Average 1-bit updates; hierarchical: reduce-scatter in the node, 1 bit between nodes, all-gather in the node.
+
+    `average` says what is averaged in the node: the ranks' updates m / b, or their gradients, of which the node then
+    has one pair of momenta, each rank its slice.
+    """
 
     topology: Literal["hierarchical", "flat"] = "hierarchical"
     intra: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
+    average: Literal["updates", "gradients"] = "updates"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.topology == "flat" and self.intra is not None:
             raise ValueError("intra: has no effect with topology 'flat'; drop one of them")
+        if self.average == "gradients" and (self.topology == "flat" or self.intra == "one_bit"):
+            raise ValueError(
+                "average: gradients are averaged with topology 'hierarchical' and intra of 16 or 32 bits only"
+            )
 
 
 class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_adam"):

@@ -20,7 +20,9 @@ def exchange(strategy: BinSGDM, num_elements: float, topology: Topology) -> Exch
     if strategy.topology == "flat":
         stages = _flat(num_elements, topology)
     else:
-        stages = _hierarchical(strategy.intra or "fp32", num_elements, topology)
+        reduce = _average_gradients if strategy.average == "gradients" else _reduce_in_node
+        in_node = reduce(strategy.intra or "fp32", num_elements, topology)
+        stages = (*in_node, *_between_nodes(num_elements, topology))
     return Exchange(stages=stages, payload_bytes=num_elements / BITS_PER_BYTE, algorithm=strategy.topology)
 
 
@@ -37,13 +39,12 @@ def _flat(num_elements: float, topology: Topology) -> tuple[Stage, ...]:
     )
 
 
-def _hierarchical(intra: str, num_elements: float, topology: Topology) -> tuple[Stage, ...]:
-    """Average u in the node, then exchange one bit a slice between nodes, then gather the slices in the node."""
+def _between_nodes(num_elements: float, topology: Topology) -> tuple[Stage, ...]:
+    """Exchange one bit an element of a slice between nodes, then gather the slices in the node."""
     in_node, between = topology.group("intra_node"), topology.group("inter_node")
     slice_elements = num_elements / topology.ranks_per_node
     slice_bytes = slice_elements / BITS_PER_BYTE
     return (
-        *_reduce_in_node(intra, num_elements, topology),
         Collective(schedule=direct.all_to_all(between), message_bytes=slice_bytes),
         Kernel(name="merge", part="encode", num_elements=slice_elements),
         Collective(schedule=ring.all_gather(between), message_bytes=slice_bytes),
@@ -71,4 +72,16 @@ def _reduce_in_node(intra: str, num_elements: float, topology: Topology) -> tupl
         Collective(schedule=direct.all_to_all(in_node), message_bytes=message_bytes),
         Kernel(name="mean", part="encode", num_elements=num_elements),
         Kernel(name="quantize", part="encode", num_elements=num_elements / topology.ranks_per_node),
+    )
+
+
+def _average_gradients(intra: str, num_elements: float, topology: Topology) -> tuple[Stage, ...]:
+    """Leave each local rank with the quantized update of its slice, from the mean gradient of the node."""
+    slice_elements = num_elements / topology.ranks_per_node
+    message_bytes = num_elements * BYTES_PER_ELEMENT[intra]
+    return (
+        Kernel(name="gather_gradients", part="encode", num_elements=num_elements),
+        Collective(schedule=direct.all_to_all(topology.group("intra_node")), message_bytes=message_bytes),
+        Kernel(name="mean", part="encode", num_elements=num_elements),
+        Kernel(name="binsgdm_update_quantize", part="encode", num_elements=slice_elements),
     )

@@ -10,6 +10,7 @@ BYTES_MOVED: dict[str, float] = {
     "cast": 6.0,  # fp32 <-> fp16 or bf16: read 4, write 2 (or the reverse)
     "binsgdm_update": 24.0,  # read g, m, b; write m, b and u = m / b
     "binsgdm_update_quantize": 20.125,  # read g, m, b; write m, b and one bit
+    "gather_gradients": 8.0,  # read g, write it into the bucket
     "mean": 4.5,  # per element received: read 4, write 4 for each node's worth (here 8 ranks)
     "quantize": 4.125,  # read u, write one bit
     "merge": 0.25,  # per sign received: read one bit, write at most one bit

@@ -20,6 +20,8 @@ SCHEMES = {
     "hierarchical": BinSGDM(),
     "hierarchical_bf16": BinSGDM(intra="bf16"),
     "hierarchical_one_bit": BinSGDM(intra="one_bit"),
+    "hierarchical_gradients": BinSGDM(average="gradients"),
+    "hierarchical_gradients_bf16": BinSGDM(average="gradients", intra="bf16"),
     "flat": BinSGDM(topology="flat"),
 }
 
@@ -36,10 +38,18 @@ def real_messages(scheme: str, num_nodes: int, ranks_per_node: int, numel: int) 
     bucket = Bucket(index=0, start=0, numel=numel, segments=())
     kernels = select("reference")
     u, signs = torch.zeros(numel), torch.zeros(numel // 8, dtype=torch.uint8)
+
+    def sign(mean: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(mean.numel() // 8, dtype=torch.uint8)
+
     conversation = {
         "hierarchical": lambda: exchange.hierarchical(u, bucket, place, kernels),
         "hierarchical_bf16": lambda: exchange.hierarchical(u, bucket, place, kernels, bf16=True),
         "hierarchical_one_bit": lambda: exchange.hierarchical_one_bit(signs, bucket, place, kernels),
+        "hierarchical_gradients": lambda: exchange.hierarchical_gradients(u, bucket, place, kernels, quantize=sign),
+        "hierarchical_gradients_bf16": lambda: exchange.hierarchical_gradients(
+            u, bucket, place, kernels, quantize=sign, bf16=True
+        ),
         "flat": lambda: exchange.flat(signs, bucket, place, kernels),
     }[scheme]()
     sizes = {"world": place.world_size, "intra_node": ranks_per_node, "inter_node": num_nodes}

@@ -24,6 +24,8 @@ CASES = [  # topology, intra, overlap, the scheme's name in a Worker
     ("hierarchical", "fp32", True, "hierarchical"),
     ("hierarchical", "bf16", False, "hierarchical_bf16"),
     ("hierarchical", "one_bit", True, "hierarchical_one_bit"),
+    ("hierarchical", "fp32", False, "hierarchical_gradients"),
+    ("hierarchical", "bf16", True, "hierarchical_gradients_bf16"),
     ("flat", "fp32", False, "flat"),
     ("flat", "fp32", True, "flat"),
 ]
@@ -41,7 +43,9 @@ def gradients(rank: int, step: int) -> list[torch.Tensor]:
 
 def train(rank: int, case: tuple[str, str, bool, str], **options: Any) -> list[torch.Tensor]:
     """Return the parameters after a few steps of one rank; the options are those of `attach`."""
-    topology, intra, overlap, _ = case
+    topology, intra, overlap, scheme = case
+    if "gradients" in scheme:
+        options["average"] = "gradients"
     values = parameters()
     optimizer = binsgdm.BinSGDM(values, lr=LR, weight_decay=WEIGHT_DECAY, seed=SEED)
     cap_mb = BUCKET_ELEMENTS * 4 / 2**20

@@ -35,6 +35,7 @@ def one_step(world_size: int, local: int) -> dict[str, Any]:
     reported.clear()
     dist.barrier()
     before = received()
+    dist.barrier()  # no rank sends before all have counted
     _step(values, optimizer)
     after = received()
     dist.barrier()

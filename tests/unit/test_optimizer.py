@@ -268,3 +268,22 @@ def test_attach_without_a_process_group_leaves_the_optimizer_alone():
         binsgdm.attach(optimizer, net, topology="flat", intra="bf16")
     with pytest.raises(BinsgdmError, match=r"bucket_cap_mb=0"):
         binsgdm.attach(optimizer, net, bucket_cap_mb=0)
+
+
+def test_averages_of_slices_are_not_taken_for_whole_ones():
+    value = torch.nn.Parameter(torch.zeros(9))
+    sliced, whole = binsgdm.BinSGDM([value]), binsgdm.BinSGDM([value])
+    value.grad = torch.ones(9)
+    for optimizer, slices in ((sliced, "slices for 2 ranks a node of 4"), (whole, "")):
+        optimizer.join(optimizer.session, slices)
+        optimizer.step()
+    saved = sliced.state_dict()
+    later = binsgdm.BinSGDM([value])
+    later.load_state_dict(saved)
+    later.join(later.session, "slices for 2 ranks a node of 4")
+    with pytest.raises(
+        binsgdm.BinsgdmError, match="averages of slices for 2 ranks a node of 4: here each rank keeps whole"
+    ):
+        later.join(later.session, "")
+    with pytest.raises(binsgdm.BinsgdmError, match="averages of whole parameters: here each rank keeps slices"):
+        whole.join(whole.session, "slices for 2 ranks a node of 4")

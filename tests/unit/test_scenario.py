@@ -353,3 +353,9 @@ class TestExperiment:
 @pytest.mark.parametrize("name", library.names("experiments"))
 def test_every_shipped_experiment_loads(name: str) -> None:
     assert load_experiment(name).question
+
+
+@pytest.mark.parametrize("more", [{"topology": "flat"}, {"intra": "one_bit"}], ids=str)
+def test_gradients_are_averaged_only_where_they_travel_whole(more):
+    with pytest.raises(ValueError, match="average: gradients are averaged with topology 'hierarchical'"):
+        BinSGDM(average="gradients", **more)

@@ -47,6 +47,7 @@ STRATEGIES = [
     BinSGDM(topology="flat", overlap=False),
     BinSGDM(intra="one_bit"),
     BinSGDM(intra="fp16"),
+    BinSGDM(average="gradients"),
     OneBitAdam(),
 ]
 
@@ -116,6 +117,7 @@ D = 110e6
         (BinSGDM(topology="flat"), 0.998 * D, 32.0),
         (BinSGDM(), 0.21875 * D, 32.0),
         (BinSGDM(intra="one_bit"), 0.21875 * D, 32.0),
+        (BinSGDM(average="gradients"), 0.21875 * D, 32.0),
         (OneBitAdam(), 0.998 * D, 32.0),
     ],
     ids=str,
