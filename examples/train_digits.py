@@ -44,18 +44,7 @@ def train(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     model = network = convolutions().to(device)
     if torch.distributed.is_initialized():
         model = DistributedDataParallel(network)
-    optimizer: torch.optim.Optimizer
-    if options.optimizer == "binsgdm":
-        optimizer = binsgdm.BinSGDM(model.parameters(), lr=options.lr, beta=options.beta, seed=options.seed)
-        binsgdm.attach(
-            optimizer,
-            model,
-            topology=options.topology,
-            overlap=options.overlap,
-            ranks_per_node=options.ranks_per_node,
-        )
-    else:
-        optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
+    optimizer = training.optimizer_of(options, model)
     images, labels = data("train", device)
     held_images, held_labels = data(options.split, device)
 

@@ -61,21 +61,11 @@ def loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
 def train(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Train once; return the options and the evaluations."""
     torch.manual_seed(options.seed)
-    model = network = Transformer().to(device)
+    network = Transformer().to(device)
+    model: nn.Module = network
     if torch.distributed.is_initialized():
         model = DistributedDataParallel(network)
-    optimizer: torch.optim.Optimizer
-    if options.optimizer == "binsgdm":
-        optimizer = binsgdm.BinSGDM(model.parameters(), lr=options.lr, beta=options.beta, seed=options.seed)
-        binsgdm.attach(
-            optimizer,
-            model,
-            topology=options.topology,
-            overlap=options.overlap,
-            ranks_per_node=options.ranks_per_node,
-        )
-    else:
-        optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
+    optimizer = training.optimizer_of(options, model)
     windows = text("train").to(device).unfold(0, CONTEXT + 1, 1)
     held = text(options.split).to(device).unfold(0, CONTEXT + 1, CONTEXT + 1)[:EVALUATED_WINDOWS]
 

@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from together import BinSGDMTogether
+
+import binsgdm
 
 
 def flags(description: str | None, *, steps: int, batch: int, lr: dict[str, float], beta: float) -> Callable[..., Any]:
@@ -19,12 +22,19 @@ def flags(description: str | None, *, steps: int, batch: int, lr: dict[str, floa
     parser.add_argument("--optimizer", choices=["binsgdm", "adam"], default="binsgdm")
     parser.add_argument("--lr", type=float, help=f"at the start; falls to 0 along a cosine (default {lr})")
     parser.add_argument("--beta", type=float, default=beta, help="decay of BinSGDM's averages (default %(default)s)")
+    parser.add_argument("--beta2", type=float, default=0.999, help="decay of Adam's squares (default %(default)s)")
+    parser.add_argument("--weight-decay", type=float, default=0.0, help="decoupled (default %(default)s)")
+    parser.add_argument("--warmup", type=int, default=0, help="steps of linear warm-up (default %(default)s)")
     parser.add_argument("--steps", type=int, default=steps, help="(default %(default)s)")
     parser.add_argument("--batch", type=int, default=batch, help="samples of all ranks together (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights, the batches and BinSGDM's draws")
     parser.add_argument("--topology", choices=["hierarchical", "flat"], default="hierarchical")
     parser.add_argument("--ranks-per-node", type=int, help="(default: LOCAL_WORLD_SIZE of torchrun)")
+    parser.add_argument("--intra", choices=["fp32", "bf16", "one_bit"], default="fp32", help="inside a node")
+    parser.add_argument("--average", choices=["updates", "gradients"], default="updates", help="inside a node")
     parser.add_argument("--overlap", action="store_true", help="exchange signs beside backward")
+    parser.add_argument("--play-ranks", type=int, default=0, help="play this many ranks of BinSGDM in one process")
+    parser.add_argument("--no-draw", action="store_true", help="of played ranks: move by lr u, not by lr Q(u)")
     parser.add_argument("--split", choices=["test", "validation"], default="test", help="what to evaluate on")
     parser.add_argument("--json", type=Path, help="write the result here")
 
@@ -59,6 +69,51 @@ def rank_and_world_size() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
+def optimizer_of(options: argparse.Namespace, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer that the options name, attached to the process group if there is one."""
+    if options.optimizer == "adam":
+        return torch.optim.AdamW(
+            model.parameters(), lr=options.lr, betas=(0.9, options.beta2), weight_decay=options.weight_decay
+        )
+    if options.play_ranks:
+        return BinSGDMTogether(
+            model.parameters(),
+            lr=options.lr,
+            beta=options.beta,
+            weight_decay=options.weight_decay,
+            draw=not options.no_draw,
+            num_ranks=options.play_ranks,
+            ranks_per_node=options.ranks_per_node,
+            seed=options.seed,
+        )
+    optimizer = binsgdm.BinSGDM(
+        model.parameters(), lr=options.lr, beta=options.beta, weight_decay=options.weight_decay, seed=options.seed
+    )
+    binsgdm.attach(
+        optimizer,
+        model,
+        topology=options.topology,
+        intra=options.intra,
+        average=options.average,
+        overlap=options.overlap,
+        ranks_per_node=options.ranks_per_node,
+    )
+    return optimizer
+
+
+def share_of_lr(options: argparse.Namespace, step: int) -> float:
+    """Return lr as a part of its peak after `step` steps: linear warm-up, then a cosine to 0.
+
+    Example:
+        >>> plan = argparse.Namespace(warmup=2, steps=12)
+        >>> [round(share_of_lr(plan, step), 2) for step in (0, 1, 2, 7, 12)]
+        [0.33, 0.67, 1.0, 0.5, 0.0]
+    """
+    if step < options.warmup:
+        return float((step + 1) / (options.warmup + 1))
+    return 0.5 + 0.5 * math.cos(math.pi * (step - options.warmup) / (options.steps - options.warmup))
+
+
 def fit(  # noqa: PLR0913
     options: argparse.Namespace,
     *,
@@ -76,14 +131,19 @@ def fit(  # noqa: PLR0913
     if options.batch % world_size:
         raise SystemExit(f"--batch {options.batch}: must be a multiple of the {world_size} ranks")
     draws = torch.Generator().manual_seed(options.seed)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: (1 + math.cos(math.pi * s / options.steps)) / 2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: share_of_lr(options, step))
     every = max(1, options.steps // 10)
     curve = []
     for step in range(1, options.steps + 1):
         model.train()
         batch = torch.randint(num_samples, (options.batch,), generator=draws)
         optimizer.zero_grad()
-        loss_of(batch[rank::world_size]).backward()
+        if isinstance(optimizer, BinSGDMTogether):
+            for played in range(options.play_ranks):
+                loss_of(batch[played :: options.play_ranks]).backward()
+                optimizer.take(played)
+        else:
+            loss_of(batch[rank::world_size]).backward()
         optimizer.step()
         schedule.step()
         if rank == 0 and (step % every == 0 or step == options.steps):

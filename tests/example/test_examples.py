@@ -13,6 +13,8 @@ pytest.importorskip("sklearn")
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW_STEPS = ("--steps", "60", "--batch", "32")
+LAUNCH_TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+NATS_OF_A_GUESS = 4.85  # ln 128
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -20,22 +22,37 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
-def accuracy(path: Path) -> float:
-    return json.loads(path.read_text())["curve"][-1]["accuracy"]
+def last(path: Path, metric: str) -> float:
+    return json.loads(path.read_text())["curve"][-1][metric]
 
 
 def test_the_digits_are_learned_far_above_chance_by_one_process(tmp_path):
     result = tmp_path / "result.json"
     done = run(sys.executable, "examples/train_digits.py", *FEW_STEPS, "--json", str(result))
     assert done.returncode == 0, done.stderr
-    assert accuracy(result) > 0.5  # chance is 0.1
+    assert last(result, "accuracy") > 0.5  # chance is 0.1
 
 
 def test_the_digits_are_learned_far_above_chance_by_two_ranks(tmp_path):
     result = tmp_path / "result.json"
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     flags = (*FEW_STEPS, "--ranks-per-node", "1", "--json", str(result))
-    done = run(sys.executable, *launch, "examples/train_digits.py", *flags)
+    done = run(sys.executable, *LAUNCH_TWO, "examples/train_digits.py", *flags)
     assert done.returncode == 0, done.stderr
-    assert accuracy(result) > 0.5
+    assert last(result, "accuracy") > 0.5
     assert json.loads(result.read_text())["ranks"] == 2
+
+
+def test_two_ranks_learn_to_predict_characters_far_better_than_a_guess(tmp_path):
+    result = tmp_path / "result.json"
+    flags = ("--steps", "30", "--batch", "8", "--ranks-per-node", "1", "--json", str(result))
+    done = run(sys.executable, *LAUNCH_TWO, "examples/train_lm.py", *flags)
+    assert done.returncode == 0, done.stderr
+    assert last(result, "loss") < 0.75 * NATS_OF_A_GUESS
+
+
+def test_ranks_played_in_one_process_learn_to_predict_characters(tmp_path):
+    result = tmp_path / "result.json"
+    flags = ("--steps", "30", "--batch", "8", "--play-ranks", "4", "--ranks-per-node", "2", "--json", str(result))
+    done = run(sys.executable, "examples/train_lm.py", *flags)
+    assert done.returncode == 0, done.stderr
+    assert last(result, "loss") < 0.75 * NATS_OF_A_GUESS
