@@ -2,6 +2,9 @@
 
 optimizer = binsgdm.BinSGDM(model.parameters(), lr=1e-3, beta=0.95, weight_decay=0.01)
 binsgdm.attach(optimizer, model)
+
+BinSGDM: the optimizer. attach: lets it exchange signs with all ranks. attach_fsdp: the same for parameters that FSDP2
+shards. check_replicas: compares all ranks. BinsgdmError: what they raise. help(binsgdm.attach) and so on says more.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -45,12 +45,18 @@ class BesideBackward:
         self._is_last_backward = is_last_backward
         self._transport = Transport(groups, on_sent)
         self._handles: list[Any] = []
+        self._broken = False
         self.renew(slots, place())
+
+    def close(self) -> None:
+        """Take no part in later backwards."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     def renew(self, slots: Sequence[Slot], place: Place) -> None:
         """Start over with other state."""
-        for handle in self._handles:
-            handle.remove()
+        self.close()
         self._slots = slots
         self._worker = Worker(
             slots, place=place, scheme=self._scheme, bucket_elements=self._bucket_elements, kernels=self._kernels
@@ -65,9 +71,18 @@ class BesideBackward:
 
     def step(self, step: int, *, skip: bool) -> bool:
         """Wait for the exchanges that backward started, start those that it did not, agree, and apply."""
+        if self._broken:
+            raise BinsgdmError(
+                "BinSGDM: an exchange was interrupted, and ranks may be out of step: start all ranks again from their "
+                "checkpoints"
+            )
         check_gradients(self._slots)
         exchange, self._exchange = self._started(step), None
-        signs = exchange.finish()
+        try:
+            signs = exchange.finish()
+        except BaseException:
+            self._broken = True
+            raise
         if skip:
             self._worker.refuse()
         return settle(self._worker, exchange.buckets, signs, self._transport.largest(self._worker.flags()))

@@ -1,6 +1,8 @@
 """Join an optimizer to the other ranks: three lines in a training script."""
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from binsgdm import groups as grouping
 from binsgdm.beside_backward import BesideBackward
 from binsgdm.errors import BinsgdmError
-from binsgdm.groups import Groups
 from binsgdm.optimizer import BinSGDM
-from binsgdm.session import AfterBackward
+from binsgdm.replicas import compare
+from binsgdm.session import AfterBackward, check_gradients
 from binsgdm.transport import Sent
 from binsgdm.worker import Scheme
 
@@ -40,12 +42,13 @@ def attach(  # noqa: PLR0913
 ) -> None:
     """Let the optimizer agree with all ranks on the signs that it applies; every rank must call it.
 
-    A DistributedDataParallel model keeps its broadcast at the start and its buffers, but no longer averages gradients.
-    Without a process group nothing happens: the optimizer goes on alone.
+    A DistributedDataParallel model keeps its broadcast at the start and its buffers, but from now on averages only the
+    gradients of parameters that are no BinSGDM's. Without a process group the optimizer goes on alone.
 
     Args:
         optimizer: has all its parameters already.
-        model: the DDP model; may be left out if gradients are local anyway.
+        model: the DDP model, compiled or not (not its `.module`, whose gradients DDP would go on averaging); may be
+            left out if gradients are local anyway and parameters equal on all ranks.
         topology: average inside nodes first, or treat all ranks alike.
         intra: what travels inside a node (hierarchical only).
         average: what is averaged inside a node (hierarchical only). "updates": each rank's m / b, as in the paper's
@@ -57,7 +60,7 @@ def attach(  # noqa: PLR0913
         bucket_cap_mb: parameters of one message, in MiB of fp32, as DDP's.
         ranks_per_node: default LOCAL_WORLD_SIZE from torchrun.
         mesh: two-dimensional device mesh (nodes, ranks of a node) instead.
-        timeout: of the collectives; a rank that is gone is noticed after it at the latest.
+        timeout: of the collectives (not with mesh, whose groups exist); a rank that is gone is noticed after it.
         on_sent: called with every collective that this rank takes part in.
 
     Raises:
@@ -67,10 +70,16 @@ def attach(  # noqa: PLR0913
     if bucket_cap_mb <= 0:
         raise BinsgdmError(f"attach: bucket_cap_mb={bucket_cap_mb!r}: must be above 0; PyTorch's default is 25")
     if not dist.is_available() or not dist.is_initialized():
+        _check_alone()
         return
+    model = _unwrapped(model)
+    nodes = ranks_per_node or os.environ.get("LOCAL_WORLD_SIZE")
+    same_everywhere(optimizer, scheme=scheme, overlap=overlap, bucket_cap_mb=bucket_cap_mb, ranks_per_node=nodes)
+    check_gradients(optimizer.slots())
+    parameters = [(f"parameter {number}", slot.parameter) for number, slot in enumerate(optimizer.slots())]
+    compare("attach", parameters, "wrap the model in DistributedDataParallel, or broadcast them first")
     groups = grouping.from_mesh(mesh) if mesh is not None else grouping.make(ranks_per_node, timeout)
-    same_everywhere(optimizer, groups)
-    _keep_gradients_local(model)
+    _keep_gradients_local(model, optimizer)
     options: dict[str, Any] = {
         "scheme": scheme,
         "bucket_elements": max(1, int(bucket_cap_mb * MIB / BYTES_PER_ELEMENT)),
@@ -110,33 +119,82 @@ def _scheme(topology: str, intra: str, average: str) -> Scheme:
     return schemes[topology, intra, average]
 
 
-def _keep_gradients_local(model: torch.nn.Module | None) -> None:
-    """Register a communication hook that does nothing, so that DDP keeps the rest of its duties."""
-    if isinstance(model, DistributedDataParallel):
-        model.register_comm_hook(None, _leave_alone)
+def _check_alone() -> None:
+    """Refuse to go on alone where there are other ranks."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise BinsgdmError(
+            "attach: WORLD_SIZE is above 1, but there is no process group: call init_process_group first"
+        )
 
 
-def _leave_alone(
-    _state: object,
+def _unwrapped(model: torch.nn.Module | None) -> torch.nn.Module | None:
+    """Return what torch.compile has wrapped; refuse FSDP1, whose ranks hold different parameters."""
+    model = getattr(model, "_orig_mod", model)
+    if model is not None and any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise BinsgdmError("attach: FullyShardedDataParallel (FSDP1) is not supported: use fully_shard and attach_fsdp")
+    return model
+
+
+def _keep_gradients_local(model: torch.nn.Module | None, optimizer: BinSGDM) -> None:
+    """Register a communication hook that leaves the optimizer's gradients alone; DDP keeps the rest of its duties.
+
+    The hook stays as long as the model. Gradients that are no BinSGDM's are averaged, as without it.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        return
+    state = getattr(model, _HOOK_STATE, None)
+    if state is None:
+        state = _HookState(own=set(), group=model.process_group)
+        setattr(model, _HOOK_STATE, state)
+        model.register_comm_hook(state, _average_foreign)
+    state.own.update(slot.parameter for slot in optimizer.slots())
+
+
+_HOOK_STATE = "_binsgdm_hook_state"
+
+
+@dataclass(frozen=True)
+class _HookState:
+    own: set[torch.Tensor]
+    group: dist.ProcessGroup
+
+
+def _average_foreign(
+    state: _HookState,
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at name and annotation
 ) -> torch.futures.Future[torch.Tensor]:
-    """Hand the bucket back as it is."""
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    future.set_result(bucket.buffer())
-    return future
+    """Hand the bucket back, with the gradients of other optimizers' parameters averaged over all ranks."""
+    pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
+    foreign = [gradient for parameter, gradient in pairs if parameter not in state.own]
+    if not foreign:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+    flat = torch.cat([gradient.reshape(-1) for gradient in foreign]) / state.group.size()
+    done = dist.all_reduce(flat, group=state.group, async_op=True).get_future()
+
+    def copy_back(averaged: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        values = averaged.value()[0]
+        for gradient, part in zip(foreign, torch.split(values, [g.numel() for g in foreign]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+        buffer: torch.Tensor = bucket.buffer()
+        return buffer
+
+    averaged: torch.futures.Future[torch.Tensor] = done.then(copy_back)
+    return averaged
 
 
-def same_everywhere(optimizer: BinSGDM, groups: Groups) -> None:
+def same_everywhere(optimizer: BinSGDM, **settings: Any) -> None:
     """Check that all ranks have the same parameters, settings, seed and step.
 
     Raises:
         BinsgdmError: on every rank, if any differs from rank 0.
     """
-    all_of_them: list[Any] = [None] * groups.world_size
-    dist.all_gather_object(all_of_them, _what_must_agree(optimizer), group=groups.world)
+    all_of_them: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_of_them, {**settings, **_what_must_agree(optimizer)})
     first = all_of_them[0]
     for rank, theirs in enumerate(all_of_them):
-        for name in sorted(first.keys() | theirs.keys()):
+        for name in dict.fromkeys([*first, *theirs]):
             if first.get(name) != theirs.get(name):
                 raise BinsgdmError(
                     f"attach: {name} of rank {rank}: {theirs.get(name)!r}: must be that of rank 0, {first.get(name)!r}"
@@ -151,4 +209,6 @@ def _what_must_agree(optimizer: BinSGDM) -> dict[str, Any]:
             found[f"{name} of group {number}"] = float(group[name])
     for number, slot in enumerate(optimizer.slots()):
         found[f"shape of parameter {number}"] = tuple(slot.parameter.shape)
+    for number, slot in enumerate(optimizer.slots()):
+        found[f"requires_grad of parameter {number}"] = slot.parameter.requires_grad
     return found

@@ -63,7 +63,7 @@ def attach_fsdp(
         raise BinsgdmError(f"attach_fsdp: bucket_cap_mb={bucket_cap_mb!r}: must be above 0; PyTorch's default is 25")
     groups = grouping.from_mesh(mesh)
     _check_placements(optimizer, groups)
-    same_everywhere(optimizer, groups)
+    same_everywhere(optimizer, bucket_cap_mb=bucket_cap_mb)
     _copy_first_node(optimizer, groups)
     elements = max(1, int(bucket_cap_mb * MIB / BYTES_PER_ELEMENT))
     session = Sharded(

@@ -1,5 +1,6 @@
 """BinSGDM as a torch.optim.Optimizer."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,13 +30,16 @@ class BinSGDM(torch.optim.Optimizer):
 
     A step in which any gradient of any rank is not finite moves no parameter and is not counted, on all ranks alike;
     `num_skipped` counts such steps. The averages of an element whose gradient is not finite stay as they were, those of
-    the others have taken in their gradients. A parameter that has no gradient on any rank is left alone.
+    the others have taken in their gradients. A parameter that has no gradient on any rank, or does not require one, is
+    left alone. But in a parameter that has one, every element moves by lr in every step: one whose gradient is 0 (a row
+    of an embedding that no sample used, a masked weight) goes on with its last m / b, or at random if it never had any.
+    A bf16 or fp16 parameter is rounded to nearest, so a move below half its last digit is lost: keep them in fp32.
     Gradients stay local, so `clip_grad_norm_` clips each rank's own; since u is a ratio, clipping only changes how
     steps weigh against each other. Works with gradient accumulation, lr schedulers and `torch.amp.GradScaler`.
 
     Args:
         params: parameters, or groups with their own lr, beta, weight_decay or maximize.
-        lr: by how much an element moves in a step, > 0; it is the size of the move, unlike that of Adam.
+        lr: by how much an element moves in a step, >= 0; it is the size of the move, unlike that of Adam.
         beta: decay of both averages, in [0, 1).
         weight_decay: decoupled, as in AdamW, >= 0.
         maximize: go up instead of down.
@@ -62,6 +66,7 @@ class BinSGDM(torch.optim.Optimizer):
         defaults = {"lr": lr, "beta": beta, "weight_decay": weight_decay, "maximize": maximize}
         self._kernels_name = kernels
         self._session: Session | None = None
+        self._must_attach = False
         self.num_skipped = 0
         super().__init__(params, defaults | {"seed": seed, "step": 0, "format": FORMAT, "slices": ""})
 
@@ -71,7 +76,11 @@ class BinSGDM(torch.optim.Optimizer):
             raise BinsgdmError("add_param_group: after attach: add all parameters before binsgdm.attach")
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        _check_group(group)
+        try:
+            _check_group(group)
+        except BinsgdmError:
+            self.param_groups.pop()
+            raise
         self._session = None
         for parameter in group["params"]:
             self.state[parameter] = {name: _empty_average(parameter) for name in ("m", "b")}
@@ -103,9 +112,16 @@ class BinSGDM(torch.optim.Optimizer):
             self._note_skipped(step, expected=found_inf)
         return loss
 
+    def __getstate__(self) -> dict[str, Any]:
+        attached = self._session is not None and not isinstance(self._session, Alone)
+        ours = {"_kernels_name": self._kernels_name, "num_skipped": self.num_skipped, "_must_attach": attached}
+        return {**super().__getstate__(), **ours, "_session": None}
+
     @property
     def session(self) -> Session:
         """Who carries this optimizer's exchange; alone until `binsgdm.attach`."""
+        if self._must_attach:
+            raise BinsgdmError("BinSGDM: a copy of an attached optimizer: attach it, too, on all ranks")
         if self._session is None:
             self._session = Alone(self.slots(), self.place(), self.kernels())
         return self._session
@@ -124,7 +140,10 @@ class BinSGDM(torch.optim.Optimizer):
             _check_slices(self.param_groups[0]["slices"], slices, "attach")
         for group in self.param_groups:
             group["slices"] = slices
+        if self._session is not None and hasattr(self._session, "close"):
+            self._session.close()
         self._session = session
+        self._must_attach = False
 
     def slots(self) -> list[Slot]:
         """Return every parameter with its group and state, in the order in which they were given."""
@@ -159,6 +178,8 @@ class BinSGDM(torch.optim.Optimizer):
                 state_dict["param_groups"][0].get("slices", ""), self.param_groups[0]["slices"], "load_state_dict"
             )
         super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            _check_group(group)
         for slot, averages in zip(self.slots(), saved, strict=True):
             for name, values in averages.items():  # torch casts them to the parameter's dtype; they are fp32 always
                 self.state[slot.parameter][name] = _empty_average(slot.parameter).copy_(values)
@@ -184,8 +205,17 @@ class BinSGDM(torch.optim.Optimizer):
     def _unscale(self) -> None:
         """Divide the gradients by the scale of a GradScaler that has not done so."""
         scale = getattr(self, "grad_scale", None)
-        if scale is not None:
-            gradients = [slot.parameter.grad for slot in self.slots() if slot.parameter.grad is not None]
+        if scale is None:
+            return
+        if self._session is not None and hasattr(self._session, "close"):
+            raise BinsgdmError("BinSGDM: a GradScaler with overlap=True: scaled gradients have gone; attach without it")
+        gradients = [slot.parameter.grad for slot in self.slots() if slot.parameter.grad is not None]
+        if any(gradient.dtype == torch.float16 for gradient in gradients):
+            raise BinsgdmError(
+                "BinSGDM: fp16 gradients with a GradScaler: they would underflow when unscaled; keep the parameters in "
+                "fp32 and use autocast, as torch asks of every optimizer"
+            )
+        if gradients:
             torch._foreach_mul_(gradients, 1.0 / float(scale))
 
     def _scaler_found_inf(self) -> bool:
@@ -201,11 +231,18 @@ def _empty_average(parameter: torch.Tensor) -> torch.Tensor:
     return zeros(parameter.numel(), parameter.device).view(parameter.shape)
 
 
+def _is_finite_from_0(value: Any) -> bool:
+    try:
+        return math.isfinite(value) and value >= 0
+    except TypeError:
+        return False
+
+
 def _check_group(group: dict[str, Any]) -> None:
     rules = {
-        "lr": (group["lr"] >= 0, "must be 0 or more"),
-        "beta": (0 <= group["beta"] < 1, "must be in [0, 1)"),
-        "weight_decay": (group["weight_decay"] >= 0, "must be 0 or more"),
+        "lr": (_is_finite_from_0(group["lr"]), "must be 0 or more, and finite"),
+        "beta": (_is_finite_from_0(group["beta"]) and group["beta"] < 1, "must be in [0, 1)"),
+        "weight_decay": (_is_finite_from_0(group["weight_decay"]), "must be 0 or more, and finite"),
         "seed": (isinstance(group["seed"], int) and 0 <= group["seed"] < 2**63, "must be a whole number from 0 on"),
     }
     for name, (holds, rule) in rules.items():

@@ -1,5 +1,7 @@
 """Check that all ranks hold the same parameters, bit for bit."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 
@@ -7,6 +9,8 @@ from binsgdm.errors import BinsgdmError
 
 _MODULUS = 65521
 """The largest prime below 2^16, as in Adler-32."""
+_CHUNK = 1 << 22
+"""Elements that are widened to 64 bits at one time."""
 
 
 def check_replicas(model: torch.nn.Module) -> None:
@@ -17,10 +21,18 @@ def check_replicas(model: torch.nn.Module) -> None:
     Raises:
         BinsgdmError: on every rank, with the first parameter that differs and the ranks that differ from rank 0.
     """
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-        return
-    named = list(model.named_parameters())
-    if not named:
+    if dist.is_available() and dist.is_initialized():
+        repair = "look for a rank-dependent change outside the optimizer"
+        compare("check_replicas", list(model.named_parameters()), repair)
+
+
+def compare(where: str, named: Sequence[tuple[str, torch.Tensor]], repair: str) -> None:
+    """Compare checksums of some tensors between all ranks; every rank must call it.
+
+    Raises:
+        BinsgdmError: on every rank, beginning with `where`, if any differs.
+    """
+    if dist.get_world_size() == 1 or not named:
         return
     mine = torch.stack([_checksum(parameter.detach()) for _, parameter in named])
     theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -29,14 +41,17 @@ def check_replicas(model: torch.nn.Module) -> None:
         other = [rank for rank, sums in enumerate(theirs) if not torch.equal(sums[place], theirs[0][place])]
         if other:
             raise BinsgdmError(
-                f"check_replicas: {name}: ranks {other} differ from rank 0: parameters must be equal to the bit; look "
-                "for a rank-dependent change outside the optimizer"
+                f"{where}: {name}: ranks {other} differ from rank 0: parameters must be equal to the bit; {repair}"
             )
 
 
 def _checksum(values: torch.Tensor) -> torch.Tensor:
     """Return two sums over the bits of all elements, the second weighted by position."""
     widths = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = values.reshape(-1).contiguous().view(widths[values.element_size()]).to(torch.int64)
-    weights = torch.arange(1, bits.numel() + 1, device=bits.device) % _MODULUS
-    return torch.stack([bits.sum(), (bits * weights).sum()])
+    bits = values.reshape(-1).contiguous().view(widths[values.element_size()])
+    sums = torch.zeros(2, dtype=torch.int64, device=bits.device)
+    for first in range(0, bits.numel(), _CHUNK):
+        some = bits[first : first + _CHUNK].to(torch.int64)
+        weights = torch.arange(first + 1, first + 1 + some.numel(), device=bits.device) % _MODULUS
+        sums += torch.stack([some.sum(), (some * weights).sum()])
+    return sums

@@ -9,6 +9,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place
 from binsgdm.groups import Groups
 from binsgdm.kernels import Kernels
+from binsgdm.kernels.checks import FLOATS
 from binsgdm.layout import Bucket
 from binsgdm.random import MAX_NUMEL
 from binsgdm.transport import Sent, Transport
@@ -52,6 +53,11 @@ def check_gradients(slots: Sequence[Slot]) -> None:
             raise BinsgdmError(
                 f"BinSGDM: a {kind} gradient of shape {tuple(gradient.shape)}: must be dense and real; set "
                 "sparse=False or give this parameter to another optimizer"
+            )
+        if gradient is not None and (gradient.shape != slot.parameter.shape or gradient.dtype not in FLOATS):
+            raise BinsgdmError(
+                f"BinSGDM: a gradient of {gradient.dtype} and shape {tuple(gradient.shape)} for a parameter of shape "
+                f"{tuple(slot.parameter.shape)}: must be of that shape, in float32, bfloat16 or float16"
             )
     devices = {str(slot.parameter.device) for slot in slots}
     if len(devices) > 1:

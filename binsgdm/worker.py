@@ -44,6 +44,11 @@ class _Part(NamedTuple):
     m: torch.Tensor
     b: torch.Tensor
 
+    def is_outdated(self) -> bool:
+        """Tell whether somebody has put another tensor into the state."""
+        state = self.slot.state
+        return self.m.data_ptr() != state["m"].data_ptr() or self.b.data_ptr() != state["b"].data_ptr()
+
 
 class _Cut(NamedTuple):
     """What a slice of a bucket has of a parameter: its first element and its end in the flat order."""
@@ -77,12 +82,16 @@ class Worker:
         self._kernels = kernels
         numels = [slot.parameter.numel() for slot in slots]
         self.buckets = layout.build(numels, bucket_elements=bucket_elements, ranks=place.world_size)
-        self._parts = {bucket.index: [_part(s, slots[s.index]) for s in bucket.segments] for bucket in self.buckets}
+        self._parts = self._cut()
         self._device = slots[0].parameter.device
         self._refused = False
         self._has_gradient = [0] * len(slots)
         self._finite: list[torch.Tensor] = []
         self._u = self._packed = torch.empty(0)
+
+    def _cut(self) -> dict[int, list[_Part]]:
+        """Return the parameters of each bucket, with views of the state that they have now."""
+        return {bucket.index: [_part(s, self._slots[s.index]) for s in bucket.segments] for bucket in self.buckets}
 
     def begin(self, step: int) -> tuple[Bucket, ...]:
         """Start a step: forget what the last one saw, draw from a new place.
@@ -94,6 +103,8 @@ class Worker:
         self._refused = False
         self._has_gradient = [0] * len(self._slots)
         self._finite = []
+        if any(part.is_outdated() for parts in self._parts.values() for part in parts):
+            self._parts = self._cut()
         return tuple(bucket for bucket in self.buckets if any(map(self._is_trained, bucket.segments)))
 
     def gradients_to_come(self, bucket: Bucket) -> int:
@@ -150,6 +161,9 @@ class Worker:
                 weight_decay=float(group["weight_decay"]),
                 maximize=bool(group["maximize"]),
             )
+            torch.autograd.graph.increment_version(
+                [part.slot.parameter for part in parts]
+            )  # kernels write past autograd
             for part, values in zip(parts, flat, strict=True):
                 if not part.slot.parameter.is_contiguous():
                     part.slot.parameter.copy_(values.view_as(part.slot.parameter))
@@ -174,7 +188,7 @@ class Worker:
         """Return the gradients of a whole bucket, 0 in the padding and where there is none."""
         gradients = self._whole(bucket)
         for part in self._parts[bucket.index]:
-            gradient = part.slot.parameter.grad
+            gradient = _gradient(part)
             self._has_gradient[part.segment.index] = int(gradient is not None)
             values = _elements_of(gradients, part.segment)
             if gradient is None:
@@ -240,24 +254,27 @@ class Worker:
         changing: list[_Part] = []
         staying: list[_Part] = []
         for part in self._parts[bucket.index]:
-            has_gradient = part.slot.parameter.grad is not None
+            has_gradient = _gradient(part) is not None
             self._has_gradient[part.segment.index] = int(has_gradient)
             (changing if has_gradient and not self._refused else staying).append(part)
         return changing, staying
 
     def _is_trained(self, segment: Segment) -> bool:
-        """Tell whether a parameter may have a gradient in this step."""
-        parameter = self._slots[segment.index].parameter
-        return parameter.requires_grad or parameter.grad is not None
+        """Tell whether a parameter may have a gradient in this step; what a frozen one still holds does not count."""
+        return self._slots[segment.index].parameter.requires_grad
 
 
 def flattened(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements in logical order: a view where they lie so in memory, else a copy."""
-    return tensor.view(-1) if tensor.is_contiguous() else tensor.reshape(-1)
+    return tensor.resolve_neg().contiguous().view(-1)
 
 
 def _part(segment: Segment, slot: Slot) -> _Part:
     return _Part(segment, slot, slot.state["m"].view(-1), slot.state["b"].view(-1))
+
+
+def _gradient(part: _Part) -> torch.Tensor | None:
+    return part.slot.parameter.grad if part.slot.parameter.requires_grad else None
 
 
 def _gradients(parts: Sequence[_Part]) -> list[torch.Tensor]:

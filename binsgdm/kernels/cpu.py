@@ -5,8 +5,9 @@ at once, and a backward hook and the main thread may both be here.
 """
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
@@ -136,7 +137,10 @@ def _by_dtype(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[tup
     """Give, for each dtype of the tensors, an empty array of it and what belongs to the tensors that have it."""
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         chosen = [number for number, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        yield _array(torch.empty(0, dtype=dtype)), [[given[n] for n in chosen] for given in (tensors, *others)]
+        yield (
+            _array(torch.empty(0, dtype=dtype, device="cpu")),
+            [[given[n] for n in chosen] for given in (tensors, *others)],
+        )
 
 
 def _table(columns: Sequence[tuple[list[Tensor], int]], starts: Sequence[int] | None = None) -> tuple[Array, Jobs]:
@@ -178,7 +182,7 @@ def _words(key: Key) -> tuple[int, int, int, int, int]:
 
 
 def _true_unless(failed: bool) -> Tensor:
-    return torch.tensor(not failed)
+    return torch.tensor(not failed, device="cpu")
 
 
 def _piece_numel(numel: int) -> int:
@@ -209,9 +213,27 @@ def _on_threads(jobs: Jobs, run: Callable[[int, int], object]) -> bool:
     helpers = min(threads, len(jobs)) - 1
     if helpers <= 0:
         return drain()
-    futures = [_pool(threads, os.getpid()).submit(drain) for _ in range(helpers)]
-    here = drain()
+    futures: list[Future[bool]] = []
+    try:
+        futures += (_pool(threads, os.getpid()).submit(drain) for _ in range(helpers))
+        here = drain()
+    finally:
+        _finish(queue, futures)
     return sum(future.result() for future in futures) > 0 or here
+
+
+def _finish(queue: Iterator[tuple[int, int]], futures: Sequence[Future[bool]]) -> None:
+    """Leave no job to take and wait for those taken, whatever interrupts: what they write to must outlive them."""
+    interrupted: BaseException | None = None
+    while True:
+        try:
+            deque(queue, maxlen=0)
+            wait(futures)
+            break
+        except BaseException as error:  # kept until all is quiet
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
 
 
 @lru_cache(maxsize=1)

@@ -330,7 +330,11 @@ def _apply_32(_: Any, x: Any, packed: Any, group: Any, lr: Any, decay: Any) -> A
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
-    return njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")(function)
+    options: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder to cache in: compile anew in each process
+        return njit(**options)(function)
 
 
 @_compiled

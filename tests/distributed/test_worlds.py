@@ -56,6 +56,18 @@ def test_a_mesh_gives_the_bits_that_ranks_per_node_gives(results):
         assert torch.equal(got, wanted)
 
 
+def test_ddp_averages_the_gradients_of_other_optimizers_and_leaves_those_of_binsgdm_local(results):
+    ranks_of = results[4]["two optimizers"]
+    for number in range(len(ranks_of[0]["plain"])):
+        alone = [rank["plain"][number] for rank in ranks_of]
+        for rank, own in zip(ranks_of, alone, strict=True):
+            if number in (0, 2, 3):
+                assert torch.equal(rank["ddp"][number], own)
+            else:
+                assert torch.allclose(rank["ddp"][number], sum(alone) / 4, atol=1e-6)
+                assert not torch.allclose(own, sum(alone) / 4, atol=1e-3)
+
+
 @pytest.mark.parametrize("case", worlds.DDP, ids=lambda case: f"overlap={case[0]}, bucket view={case[1]}")
 def test_ddp_with_accumulation_leaves_the_bits_and_the_local_gradients_of_a_model_without_ddp(case, results):
     start = list(worlds._model().parameters())
@@ -126,6 +138,10 @@ def test_the_kernel_counts_those_bytes_on_the_connections_between_nodes(world_si
         ("seed", "attach: seed of rank 2: 5: must be that of rank 0, 4"),
         ("shapes", "attach: shape of parameter 1 of rank 3: (4,): must be that of rank 0, (5,)"),
         ("number of parameters", "attach: shape of parameter 1 of rank 1: (3,): must be that of rank 0, None"),
+        ("topology", "attach: scheme of rank 1: 'flat': must be that of rank 0, 'hierarchical'"),
+        ("bucket_cap_mb", "attach: bucket_cap_mb of rank 1: 2.0: must be that of rank 0, 1.0"),
+        ("ranks_per_node", "attach: ranks_per_node of rank 3: 4: must be that of rank 0, 2"),
+        ("values", "attach: parameter 0: ranks [2] differ from rank 0: parameters must be equal to the bit; wrap"),
     ],
 )
 def test_all_ranks_are_told_of_a_mistake_in_one_sentence(mistake, said, results):

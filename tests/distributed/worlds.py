@@ -48,6 +48,7 @@ def work(rank: int, world_size: int, folder: str) -> None:
     if world_size == 4:
         results["mesh"] = ranks.train(rank, HIERARCHICAL, mesh=init_device_mesh("cpu", (2, 2)))
         results["ddp"] = {case: _of_all(ddp_and_plain(rank, *case)) for case in DDP}
+        results["two optimizers"] = _of_all(two_optimizers(rank))
         results["told"] = {name: _of_all(_told(mistake)) for name, mistake in _mistakes(rank).items()}
     if world_size == 1:
         results["alone"] = ranks.train(rank, HIERARCHICAL, ranks_per_node=1)
@@ -80,6 +81,18 @@ def ddp_and_plain(rank: int, overlap: bool, gradient_as_bucket_view: bool) -> di
     }
 
 
+def two_optimizers(rank: int) -> dict[str, list[torch.Tensor]]:
+    """Return gradients after a backward where some are not BinSGDM's, and those that ranks have alone."""
+    ddp, plain = DistributedDataParallel(_model(), bucket_cap_mb=0.001), _model()
+    first, *others = list(ddp.parameters())
+    binsgdm.attach(binsgdm.BinSGDM([first]), ddp, ranks_per_node=2)
+    binsgdm.attach(binsgdm.BinSGDM(others[1:3]), ddp, ranks_per_node=2)
+    samples = torch.randn(4, 6, generator=torch.Generator().manual_seed(rank))
+    for trained in (ddp, plain):
+        trained(samples).square().mean().backward()
+    return {name: [p.grad for p in net.parameters()] for name, net in {"ddp": ddp, "plain": plain}.items()}
+
+
 def _train_accumulating(trained: nn.Module, rank: int, **options: Any) -> list[torch.Tensor]:
     optimizer = binsgdm.BinSGDM(trained.parameters(), lr=ranks.LR, weight_decay=ranks.WEIGHT_DECAY, seed=ranks.SEED)
     cap_mb = ranks.BUCKET_ELEMENTS * 4 / 2**20
@@ -108,8 +121,8 @@ def _told(mistake: Callable[[], None]) -> str:
 def _mistakes(rank: int) -> dict[str, Callable[[], None]]:
     """Return mistakes that a user can make, all ranks alike or one rank alone."""
 
-    def attach(*shapes: int, seed: int = 0, **options: Any) -> None:
-        parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes or (3,)]
+    def attach(*shapes: int, seed: int = 0, value: float = 0.0, **options: Any) -> None:
+        parameters = [torch.nn.Parameter(torch.full((shape,), value)) for shape in shapes or (3,)]
         binsgdm.attach(binsgdm.BinSGDM(parameters, seed=seed), **{"ranks_per_node": 2} | options)
 
     def attach_with_environment(size: str) -> None:
@@ -138,4 +151,8 @@ def _mistakes(rank: int) -> dict[str, Callable[[], None]]:
         "seed": lambda: attach(seed=5 if rank == 2 else 4),
         "shapes": lambda: attach(3, 4 if rank == 3 else 5),
         "number of parameters": lambda: attach(*[3] * (2 if rank == 1 else 1)),
+        "topology": lambda: attach(topology="flat" if rank == 1 else "hierarchical"),
+        "bucket_cap_mb": lambda: attach(bucket_cap_mb=1.0 + rank),
+        "ranks_per_node": lambda: attach(ranks_per_node=4 if rank == 3 else 2),
+        "values": lambda: attach(value=float(rank == 2)),
     }
