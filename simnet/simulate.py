@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 
+import msgspec
+
+from simnet import draws
 from simnet.cluster import topology as topologies
 from simnet.cluster.topology import Topology
 from simnet.collectives.execute import Exact, Folded
@@ -64,6 +67,39 @@ def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> 
     Raises:
         SimnetError: the parts do not fit together (see the message).
     """
+    whole = _simulated(scenario, on_round)
+    if not scenario.run.draws or not scenario.calibration.intervals:
+        return whole
+    return msgspec.structs.replace(whole, intervals=_intervals(scenario))
+
+
+def _intervals(scenario: Scenario) -> dict[str, tuple[float, float]]:
+    """Return the 90 % intervals of what a result says, over drawn calibrations; strategy and baseline share each."""
+    found: dict[str, list[float]] = {}
+    for number in range(scenario.run.draws):
+        drawn = _simulated(
+            msgspec.structs.replace(scenario, calibration=draws.calibration(scenario.calibration, number))
+        )
+        for name, value in _uncertain(drawn).items():
+            found.setdefault(name, []).append(value)
+    return {name: draws.interval(values) for name, values in found.items()}
+
+
+def _uncertain(result: RunResult) -> dict[str, float]:
+    """Return what has an interval, by name."""
+    values = {
+        "iteration_s": result.result.iteration_s,
+        "total_s": result.result.total_s,
+        "baseline_iteration_s": result.baseline.iteration_s if result.baseline else None,
+        "baseline_total_s": result.baseline.total_s if result.baseline else None,
+        "speedup": result.speedup,
+        "end_to_end_speedup": result.end_to_end_speedup,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _simulated(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
+    """Simulate without intervals."""
     setting = _setting(scenario, on_round)
     result = _strategy_result(setting, scenario.strategy)
     baseline = _strategy_result(setting, scenario.baseline) if scenario.baseline else None
@@ -191,6 +227,8 @@ def _notes(setting: _Setting) -> tuple[str, ...]:
     notes = list(setting.step.notes)
     if calibration.kind != "measured":
         notes.append(f"calibration {calibration.name!r} is {_of_kind(calibration.kind)}, not measured on this cluster")
+    if setting.scenario.run.draws and not calibration.intervals:
+        notes.append(f"no intervals: calibration {calibration.name!r} says none of its values' own")
     if calibration.gpu and cluster.gpu and calibration.gpu != cluster.gpu:
         notes.append(
             f"kernel times of calibration {calibration.name!r} are those of {calibration.gpu}, the cluster has "

@@ -13,6 +13,7 @@ from simnet.units import Bandwidth, Duration, Size
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Factor = Annotated[float, Meta(ge=1.0, le=1000.0)]
 Fraction = Annotated[float, Meta(ge=1e-6, le=1.0)]
+Spread = Annotated[float, Meta(gt=0.0, le=1000.0)]
 Dtype = Literal["fp32", "fp16", "bf16"]
 Kind = Literal["measured", "published", "derived", "estimate", "ideal"]
 
@@ -128,6 +129,9 @@ class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `backward_slowdown` multiplies the time of compute that runs while communication does. Kernels without a time in
     `kernels` take `kernel_launch` + bytes moved / (`memory_bandwidth` x `codec_efficiency`); plain casts run at the
     whole `memory_bandwidth`. `gpu` names the GPU that kernels and memory bandwidth belong to.
+
+    `intervals` gives the 90 % interval of fitted values, by dotted key, as factors on the value: `"inter_node.latency"
+    = [0.9, 1.2]`; that of an efficiency curve holds for all its points.
     """
 
     kind: Kind = "ideal"
@@ -144,8 +148,12 @@ class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kernels: dict[str, KernelTime] = {}
     all_to_all_efficiency: Fraction = 1.0
     flat_ring_latency: Literal["slowest", "mean"] = "slowest"
+    intervals: dict[str, tuple[Spread, Spread]] = {}
 
     def __post_init__(self) -> None:
+        for key, (low, high) in self.intervals.items():
+            if not low <= 1 <= high:
+                raise ValueError(f"intervals: {key!r}: [{low:g}, {high:g}]: are factors and must hold 1 between them")
         if self.memory_bytes_per_s is not None and self.memory_bytes_per_s < 1e6:
             raise ValueError(f"memory_bandwidth: {self.memory_bytes_per_s.text()!r}: must be at least 1 MB/s")
 
@@ -306,11 +314,15 @@ AnyStrategy = AllReduce | BinSGDM | OneBitAdam
 
 
 class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to simulate: fidelity, gradient accumulation, and how many training steps an end-to-end time counts."""
+    """How to simulate: fidelity, gradient accumulation, and how many training steps an end-to-end time counts.
+
+    `draws` is how many calibrations are drawn from the intervals of the given one, for intervals of the results.
+    """
 
     fidelity: Literal["auto", "exact", "folded"] = "auto"
     grad_accumulation: Annotated[int, Meta(ge=1, le=10_000)] = 1
     steps: Count | None = None
+    draws: Annotated[int, Meta(ge=0, le=10_000)] = 0
 
 
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -390,7 +402,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     """A resolved scenario with what its strategy takes and, if it names a baseline, how that compares.
 
     `speedup` is baseline time / time of one iteration; `end_to_end_speedup` that of `run.steps`, dense stage
-    counted.
+    counted. `intervals` holds 90 % intervals by name, such as "speedup", if `run.draws` asks for them.
     """
 
     scenario: Scenario
@@ -402,3 +414,4 @@ class RunResult(Struct, frozen=True, kw_only=True):
     gradient_bytes: float = 0.0
     version: str = ""
     notes: tuple[str, ...] = ()
+    intervals: dict[str, tuple[float, float]] = {}

@@ -4,6 +4,8 @@ import re
 import tomllib
 from collections.abc import Iterable
 
+import click
+
 from simnet.errors import SimnetError
 
 # A quoted text, a bracketed list or table (nested once), or any other character but a comma.
@@ -28,6 +30,26 @@ def read_axes(texts: Iterable[str]) -> tuple[dict[str, object], dict[str, tuple[
     values = {key: read_values(text) for key, text in _split(texts).items()}
     settings = {key: several[0] for key, several in values.items() if len(several) == 1}
     return settings, {key: several for key, several in values.items() if len(several) > 1}
+
+
+def add_draws(settings: dict[str, object], draws: int | None) -> None:
+    """Add what `--draws` says to what `--set` says.
+
+    Raises:
+        SimnetError: both say it.
+    """
+    if draws is None:
+        return
+    if "run.draws" in settings:
+        raise SimnetError("--draws: run.draws is set, too; drop one of them")
+    settings["run.draws"] = draws
+
+
+DRAWS = click.option(
+    "--draws",
+    type=click.IntRange(0, 10_000),
+    help="Draw so many calibrations from the intervals of the given one, and show 90 % intervals; 200 are plenty.",
+)
 
 
 def read_value(text: str) -> object:

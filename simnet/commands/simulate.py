@@ -10,7 +10,7 @@ import click
 
 from simnet.commands.main import is_watched, tell
 from simnet.commands.output import OUTPUT, check_different, check_file, emit
-from simnet.commands.settings import read_settings
+from simnet.commands.settings import DRAWS, add_draws, read_settings
 from simnet.spec import RunResult
 
 
@@ -23,13 +23,18 @@ from simnet.spec import RunResult
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value; repeatable.")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.option("-o", "--output", type=OUTPUT, help="Write to this file instead of the terminal.")
+@DRAWS
 @click.option("--trace", type=OUTPUT, help="Write a timeline for ui.perfetto.dev to this file.")
-def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | None, trace: Path | None) -> None:
+def command(  # noqa: PLR0913, PLR0917 - click gives every option
+    scenario: str, settings: tuple[str, ...], form: str, output: Path | None, draws: int | None, trace: Path | None
+) -> None:
     """Run `simnet simulate`."""
     from simnet.scenario import load_experiment
     from simnet.simulate import num_exact_rounds, simulate
 
-    experiment = load_experiment(scenario, read_settings(settings))
+    fixed = read_settings(settings)
+    add_draws(fixed, draws)
+    experiment = load_experiment(scenario, fixed)
     resolved = experiment.at({})
     check_file(output)
     check_file(trace, option="--trace")

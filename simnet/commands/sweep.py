@@ -12,7 +12,7 @@ import click
 
 from simnet.commands.main import INTERRUPTED, is_watched, tell
 from simnet.commands.output import OUTPUT, check_replaceable, emit
-from simnet.commands.settings import read_axes
+from simnet.commands.settings import DRAWS, add_draws, read_axes
 
 RESULTS = ("results.csv", "results.json")
 
@@ -33,14 +33,18 @@ RESULTS = ("results.csv", "results.json")
     type=OUTPUT,
     help="Directory for results.csv, results.json and the journal that lets a killed sweep resume.",
 )
+@DRAWS
 @click.option("--jobs", type=click.IntRange(1, 1024), help="Processes at most.  [default: one a core]")
-def command(scenario: str, settings: tuple[str, ...], form: str, output: Path | None, jobs: int | None) -> None:
+def command(  # noqa: PLR0913, PLR0917 - click gives every option
+    scenario: str, settings: tuple[str, ...], form: str, output: Path | None, draws: int | None, jobs: int | None
+) -> None:
     """Run `simnet sweep`."""
     from simnet import sweep
     from simnet.report.metrics import to_row
     from simnet.scenario import load_experiment
 
     fixed, axes = read_axes(settings)
+    add_draws(fixed, draws)
     experiment = load_experiment(scenario, fixed, axes)
     start = time.perf_counter()
     points = sweep.expand(experiment)

@@ -81,6 +81,7 @@ class Point(Metrics, frozen=True, kw_only=True):
     notes: list[str] = []
     baseline: Metrics | None = None
     speedup: Positive | None = None
+    intervals: dict[str, tuple[Positive, Positive]] = {}
 
     def __post_init__(self) -> None:
         """Check that what the reports ask for is there."""

@@ -55,12 +55,8 @@ def speedup_over_nodes(axes: Axes, points: Sequence[Point]) -> None:
     """Draw speedup over nodes, a line for each bandwidth."""
     for index, rate in enumerate(rates(points)):
         line = sorted((p for p in points if p.nic_gbit_per_s == rate), key=lambda p: p.num_nodes)
-        axes.plot(
-            [point.num_nodes for point in line],
-            [point.speedup or 0.0 for point in line],
-            label=bandwidth_text(rate),
-            **_line_style(index, len(rates(points))),
-        )
+        style = _line_style(index, len(rates(points)))
+        _speedups(axes, [point.num_nodes for point in line], line, label=bandwidth_text(rate), style=style)
     _nodes_axis(axes, points)
     _speedup_axis(axes)
 
@@ -69,12 +65,8 @@ def speedup_over_bandwidth(axes: Axes, points: Sequence[Point]) -> None:
     """Draw speedup over bandwidth, a line for each number of nodes; where it meets 1.0 is the crossover."""
     for index, num_nodes in enumerate(node_counts(points)):
         line = sorted((p for p in points if p.num_nodes == num_nodes), key=lambda p: p.nic_gbit_per_s)
-        axes.plot(
-            [point.nic_gbit_per_s for point in line],
-            [point.speedup or 0.0 for point in line],
-            label=nodes_text(num_nodes),
-            **_line_style(index, len(node_counts(points))),
-        )
+        style = _line_style(index, len(node_counts(points)))
+        _speedups(axes, [point.nic_gbit_per_s for point in line], line, label=nodes_text(num_nodes), style=style)
     _log_axis(axes, rates(points), base=10)
     axes.set_xlabel("NIC bandwidth of a node [Gbit/s]")
     _speedup_axis(axes)
@@ -135,12 +127,8 @@ def speedup_over(axes: Axes, points: Sequence[Point], *, key: str, others: Seque
     lines = grouped(points, others)
     for index, (name, line) in enumerate(lines.items()):
         shown = _ascending(line, key)
-        axes.plot(
-            numbers(shown, key) or [],
-            [point.speedup or 0.0 for point in shown],
-            label=name or "_nolegend_",
-            **_line_style(index, len(lines)),
-        )
+        style = _line_style(index, len(lines))
+        _speedups(axes, numbers(shown, key) or [], shown, label=name or "_nolegend_", style=style)
     values = dict(zip(numbers(points, key) or [], (value_label(point, key) for point in points), strict=True))
     _numbers_axis(axes, dict(sorted(values.items())))
     axes.set_xlabel(key_text(key))
@@ -268,6 +256,17 @@ def _pieces(
         lengths = np.array([getattr(metrics.breakdown, key) * scale for metrics in result])
         yield lengths, start, {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
         start = start + lengths
+
+
+def _speedups(axes: Axes, at: Sequence[float], line: Sequence[Point], *, label: str, style: dict[str, Any]) -> None:
+    """Draw a line of speedups, and their 90 % intervals as a band if they have some."""
+    axes.plot(at, [point.speedup or 0.0 for point in line], label=label, **style)
+    bands = [point.intervals.get("speedup") for point in line]
+    known = [(x, band) for x, band in zip(at, bands, strict=True) if band is not None]
+    if known:
+        places, ends = zip(*known, strict=True)
+        low, high = zip(*ends, strict=True)
+        axes.fill_between(places, low, high, color=style["color"], alpha=0.2, linewidth=0)
 
 
 def _line_style(index: int, count: int) -> dict[str, Any]:

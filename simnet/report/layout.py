@@ -222,7 +222,11 @@ def _title(document: Document, drawing: Drawing) -> str:
 def _footer(document: Document) -> str:
     calibrations = ", ".join(dict.fromkeys(point.calibration for point in document.points))
     versions = ", ".join(dict.fromkeys(point.version for point in document.points))
-    return f"Simulated by simnet {versions}. Calibration: {calibrations}."
+    draws = max(
+        (point.scenario.get("run", {}).get("draws", 0) for point in document.points if point.intervals), default=0
+    )
+    bands = f" Bands of speedup curves: 90 % intervals over {draws} calibrations drawn from it." if draws else ""
+    return f"Simulated by simnet {versions}. Calibration: {calibrations}.{bands}"
 
 
 def _legend_rows(handles: Sequence[Artist], width: float) -> int:

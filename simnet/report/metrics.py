@@ -29,7 +29,8 @@ def to_object(run_result: RunResult) -> dict[str, Any]:
 
     `baseline` holds the same metrics of the baseline strategy, or None. Units stand in the keys; `overlap`,
     `compression_ratio` and `speedup` are plain ratios, `nic_bytes_per_node` leave one node in one iteration, and
-    `gradient_bytes` are those of all gradients of one rank before compression.
+    `gradient_bytes` are those of all gradients of one rank before compression. `intervals`, if draws were asked for,
+    holds low and high end of 90 % intervals by key.
     """
     from simnet.scenario import to_dict
 
@@ -44,7 +45,17 @@ def to_object(run_result: RunResult) -> dict[str, Any]:
         "speedup": run_result.speedup,
         "end_to_end_speedup": run_result.end_to_end_speedup,
         "notes": list(run_result.notes),
+        **({"intervals": msgspec.to_builtins(run_result.intervals)} if run_result.intervals else {}),
         "version": run_result.version,
+    }
+
+
+def _interval_columns(intervals: dict[str, Any]) -> dict[str, Any]:
+    """Return both ends of every interval as columns, such as `speedup_low` and `speedup_high`."""
+    return {
+        f"{key}_{end}": value
+        for key, ends in intervals.items()
+        for end, value in zip(("low", "high"), ends, strict=True)
     }
 
 
@@ -74,6 +85,7 @@ def to_row(point_set: dict[str, Any], obj: dict[str, Any]) -> dict[str, Any]:
         "end_to_end_speedup": obj["end_to_end_speedup"],
         **_metric_columns("", obj),
         **_metric_columns("baseline_", baseline),
+        **_interval_columns(obj.get("intervals", {})),
         "notes": "; ".join(obj["notes"]),
         "version": obj["version"],
     }

@@ -44,6 +44,7 @@ def result_table(run_result: RunResult) -> str:
         "",
         *_comparison(results, _names(run_result), run_result.scenario.run.steps),
         "",
+        *_uncertainty(run_result),
         *_verdict(run_result),
         *(line for note in run_result.notes for line in hanging("note: ", note)),
     ]
@@ -166,12 +167,31 @@ def _line(label: str, cells: list[Cell]) -> str:
     return f"{label:<{LABEL_WIDTH}}" + "".join(f"{value:>{VALUE_WIDTH}}{share:>9}" for value, share in cells)
 
 
+def _uncertainty(run_result: RunResult) -> Iterator[str]:
+    """Yield the intervals of the iteration times."""
+    for key, name in zip(("iteration_s", "baseline_iteration_s"), _names(run_result), strict=False):
+        if between := _between(run_result, key, format_seconds):
+            yield from hanging("", f"iteration time of {name}{between}")
+
+
+def _between(run_result: RunResult, name: str, written: Callable[[float], str]) -> str:
+    """Return an interval in brackets, if there is one."""
+    if name not in run_result.intervals:
+        return ""
+    low, high = run_result.intervals[name]
+    return f" (90 % interval {written(low)} to {written(high)})"
+
+
 def _verdict(run_result: RunResult) -> Iterator[str]:
     """Yield the speedups, saying against what."""
     if run_result.baseline is None:
         return
     pair = " against ".join(_names(run_result))
     if run_result.speedup is not None:
-        yield from hanging("", f"speedup {speedup_text(run_result.speedup)} per iteration, {pair}")
+        text = f"{speedup_text(run_result.speedup)}{_between(run_result, 'speedup', speedup_text)}"
+        yield from hanging("", f"speedup {text} per iteration, {pair}")
     if run_result.end_to_end_speedup is not None:
-        yield from hanging("", f"speedup {speedup_text(run_result.end_to_end_speedup)} end to end, {pair}")
+        text = (
+            f"{speedup_text(run_result.end_to_end_speedup)}{_between(run_result, 'end_to_end_speedup', speedup_text)}"
+        )
+        yield from hanging("", f"speedup {text} end to end, {pair}")

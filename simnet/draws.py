@@ -1,0 +1,87 @@
+"""Calibrations drawn from the intervals of a calibration, and the interval of what follows from them.
+
+Every fitted value is drawn on its own: log-normal around the value, with its own width below and above it, so that 5 %
+of the draws lie below the given interval and 5 % above. What the values have in common is not known to the file, so
+errors that a fit made together (a latency too low and a bandwidth too low) are drawn as if they were independent, which
+makes intervals wider than they need be. Intervals know nothing of what the model leaves out.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from simnet.errors import SimnetError, nearest
+from simnet.spec import Calibration
+from simnet.units import Bandwidth, Duration
+
+CONFIDENCE = 0.9
+SIGMAS = 1.6448536269514722
+"""The 95 % point of the standard normal distribution: a 90 % interval reaches so far on either side."""
+SEED = 0
+
+
+def calibration(given: Calibration, number: int) -> Calibration:
+    """Return one drawn calibration; the same number gives the same one.
+
+    Args:
+        given: has `intervals`.
+        number: of the draw, from 0.
+
+    Raises:
+        SimnetError: an interval of a key that the calibration does not have, or that has no number.
+    """
+    drawn: Any = given
+    for key, (low, high) in given.intervals.items():
+        normal = random.Random(f"{SEED}/{key}/{number}").gauss(0.0, 1.0)
+        width = math.log(high) if normal > 0 else -math.log(low)
+        factor = math.exp(normal * width / SIGMAS)
+        drawn = _changed(drawn, key.split("."), factor, f"calibration {given.name!r}: intervals: {key!r}")
+    result: Calibration = drawn
+    return result
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the middle 90 % of at least one value, interpolated between neighbours."""
+    ordered = sorted(values)
+    return _quantile(ordered, (1 - CONFIDENCE) / 2), _quantile(ordered, (1 + CONFIDENCE) / 2)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def _changed(whole: Any, keys: Sequence[str], factor: float, where: str) -> Any:
+    """Return a struct or mapping with the value at a path multiplied."""
+    name, *rest = keys
+
+    def change(value: Any) -> Any:
+        return _changed(value, rest, factor, where) if rest else _scaled(name, value, factor, where)
+
+    if isinstance(whole, dict):
+        _check_known(name, list(whole), where)
+        return {**whole, name: change(whole[name])}
+    fields = {field.encode_name: field.name for field in msgspec.structs.fields(whole)}
+    _check_known(name, list(fields), where)
+    return msgspec.structs.replace(whole, **{fields[name]: change(getattr(whole, fields[name]))})
+
+
+def _check_known(name: str, known: list[str], where: str) -> None:
+    if name not in known:
+        raise SimnetError(f"{where}: {name!r} is no key of it.{nearest(name, known)}")
+
+
+def _scaled(name: str, value: Any, factor: float, where: str) -> Any:
+    """Multiply a quantity, a factor of at least 1, a fraction, or every fraction of a curve."""
+    if isinstance(value, tuple):
+        return tuple((size, min(1.0, share * factor)) for size, share in value)
+    if isinstance(value, Bandwidth | Duration):
+        return type(value)(value * factor)
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        return min(1.0, value * factor) if name.endswith("efficiency") else max(1.0, value * factor)
+    raise SimnetError(f"{where}: has no number to draw; drop it")
