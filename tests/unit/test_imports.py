@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ SIMPY_ROOMS = (
     "simnet/training/iteration.py",
 )
 SIMULATOR = ("simpy", "simnet.simulate", "simnet.cluster", "simnet.training")
+MACHINE = ("os", "pathlib", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "simnet.lab.machine")
 HEAVY = {"torch", "pandas", "matplotlib", "numpy"}
 SIMULATE_INLINE = """
 import json, sys
@@ -71,6 +73,22 @@ def test_simnet_imports_neither_torch_nor_binsgdm() -> None:
     assert offences(sources("simnet"), ("torch", "binsgdm")) == []
 
 
+def test_only_the_command_that_measures_reaches_binsgdm_by_name() -> None:
+    reached = {
+        path.relative_to(ROOT).as_posix()
+        for path in sources("simnet")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and re.fullmatch(r"(binsgdm|torch)(\.\w+)+", str(node.value))
+    }
+    assert reached == {"simnet/commands/measure.py"}
+
+
+def test_the_command_that_measures_starts_without_a_heavy_library() -> None:
+    code = "import json, sys, simnet.commands.measure; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert HEAVY & {name.partition(".")[0] for name in json.loads(done.stdout)} == set()
+
+
 def test_binsgdm_imports_neither_simnet_nor_simpy() -> None:
     assert sources("binsgdm")
     assert offences(sources("binsgdm"), ("simnet", "simpy")) == []
@@ -88,6 +106,20 @@ def test_only_the_rooms_where_time_passes_import_simpy() -> None:
 def test_reports_never_import_the_simulator() -> None:
     assert sources("simnet/report")
     assert offences(sources("simnet/report"), SIMULATOR) == []
+
+
+def test_the_lab_never_imports_the_simulator() -> None:
+    assert sources("simnet/lab")
+    assert offences(sources("simnet/lab"), SIMULATOR) == []
+
+
+def test_the_plan_of_a_lab_touches_no_machine() -> None:
+    assert offences([ROOT / "simnet/lab/plan.py"], MACHINE) == []
+
+
+def test_fits_never_import_the_simulator_they_are_made_for() -> None:
+    assert sources("simnet/calibration")
+    assert offences(sources("simnet/calibration"), (*SIMULATOR, "simnet.collectives", "simnet.commands")) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,33 @@
+"""`python -m binsgdm.measure ...` is `simnet measure ...`, so that ranks can be launched where only binsgdm is."""
+
+import sys
+
+import click
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.measure.command import INTERRUPTED, MISTAKE, measure
+
+NAME = "python -m binsgdm.measure"
+
+
+def main() -> None:
+    """Run the command line and exit: 0, 2 for a mistake told in one line, 130 after Ctrl-C."""
+    try:
+        sys.exit(measure(prog_name=NAME, standalone_mode=False))
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else NAME
+        _fail(f"{error.format_message()} See: {path} --help")
+    except (click.ClickException, BinsgdmError) as error:
+        _fail(str(error))
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("measure: interrupted; nothing was written", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def _fail(line: str) -> None:
+    click.echo(f"measure: {line}", err=True)
+    sys.exit(MISTAKE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Time the messages that strategies send: those of binsgdm.transport in every group, and all_reduce of all ranks."""
+
+from collections.abc import Callable
+from statistics import median
+from typing import get_args
+
+import torch
+import torch.distributed as dist
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllGather, AllToAll, Conversation, GroupName
+from binsgdm.measure.ranks import Ranks, guarded
+from binsgdm.measure.record import Record
+from binsgdm.measure.timing import Effort, Progress, take_turns, trial_of
+from binsgdm.transport import Transport
+
+MIN_BYTES, MAX_BYTES = 2**10, 2**26
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
+
+Kind = tuple[str, GroupName, str]
+"""Collective, group, dtype."""
+
+
+def measure(  # noqa: PLR0913
+    record: Record,
+    ranks: Ranks,
+    effort: Effort,
+    *,
+    min_bytes: int = MIN_BYTES,
+    max_bytes: int = MAX_BYTES,
+    only: tuple[str, ...] = (),
+    progress: Progress = lambda _: None,
+) -> None:
+    """Add every collective, group, dtype and every second power of two of bytes.
+
+    Groups of one kind are at work at one time: those of all nodes, and all lanes between nodes. A message that would
+    take longer than `effort.max_seconds` for `effort.min_repetitions` is followed by no longer one.
+
+    Args:
+        record: where to.
+        ranks: who takes part, at least two.
+        effort: when to stop, for each.
+        min_bytes: smallest message.
+        max_bytes: largest message; of the whole array, as nccl-tests counts it.
+        only: collectives; default all.
+        progress: told which part is done.
+
+    Raises:
+        BinsgdmError: one rank, or no sizes, or a rank is gone.
+    """
+    going = kinds(ranks, only)
+    messages = [2**power for power in range(0, 41, 2) if min_bytes <= 2**power <= max_bytes]
+    if not messages:
+        raise BinsgdmError(f"--min-size {min_bytes}: there is no power of four from it to {max_bytes}; lower it")
+    for count, message_bytes in enumerate(messages, 1):
+        calls = {kind: call(ranks, *kind, message_bytes) for kind in going}
+        trials = {kind: trial_of(function, ranks.device) for kind, (function, _) in calls.items()}
+        found = {kind: [row[0] for row in rows] for kind, rows in take_turns(trials, effort, ranks).items()}
+        for kind, values in found.items():
+            collective, group, dtype = kind
+            record.add(
+                "collective", collective, values, group=group, group_size=group_size(ranks, group), dtype=dtype,
+                message_bytes=calls[kind][1], lanes=ranks.world_size // group_size(ranks, group),
+            )  # fmt: skip
+        going = [kind for kind in going if median(found[kind]) * effort.min_repetitions < effort.max_seconds]
+        progress(count / len(messages))
+        if not going:
+            break
+
+
+def kinds(ranks: Ranks, only: tuple[str, ...] = ()) -> list[Kind]:
+    """Return what there is to measure: groups of one rank send nothing.
+
+    Raises:
+        BinsgdmError: one rank.
+    """
+    if ranks.world_size < 2:
+        raise BinsgdmError("collectives: there is one rank: launch two or more with torchrun --nproc-per-node")
+    groups = [group for group in get_args(GroupName) if group_size(ranks, group) > 1]
+    found: list[Kind] = [("all_reduce", "world", "float32")]
+    found += [(name, group, dtype) for name in ("all_to_all", "all_gather") for group in groups for dtype in DTYPES]
+    return [kind for kind in found if not only or kind[0] in only]
+
+
+def group_size(ranks: Ranks, group: GroupName) -> int:
+    """Return the ranks of each group of a kind."""
+    return {"world": ranks.world_size, "intra_node": ranks.ranks_per_node, "inter_node": ranks.num_nodes}[group]
+
+
+def call(
+    ranks: Ranks, collective: str, group: GroupName, dtype: str, message_bytes: int
+) -> tuple[Callable[[], object], int]:
+    """Return a collective as a call, and the bytes of the whole array: at most `message_bytes`, divisible by ranks."""
+    groups = ranks.groups
+    assert groups is not None
+    size, item_bytes = group_size(ranks, group), DTYPES[dtype].itemsize
+    each = max(1, message_bytes // item_bytes // size)
+    if collective == "all_reduce":
+        values = torch.zeros(each * size, dtype=DTYPES[dtype], device=ranks.device)
+        return lambda: guarded(lambda: dist.all_reduce(values, group=groups.world)), each * size * item_bytes
+    transport = Transport(groups)
+    sent = torch.zeros((size, each) if collective == "all_to_all" else each, dtype=DTYPES[dtype], device=ranks.device)
+    message = (AllToAll if collective == "all_to_all" else AllGather)(group=group, sent=sent)
+
+    def talk() -> Conversation:
+        return (yield message)
+
+    return lambda: transport.run(talk()), each * size * item_bytes

@@ -1,0 +1,288 @@
+"""The command line of `simnet measure` and `python -m binsgdm.measure`; torch is imported when a command runs."""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from binsgdm.errors import BinsgdmError
+
+if TYPE_CHECKING:
+    from binsgdm.measure.ranks import Ranks
+    from binsgdm.measure.record import Record
+    from binsgdm.measure.timing import Effort, Progress
+
+INTERRUPTED, MISTAKE = 130, 2
+BAR_STEPS = 1000
+BYTES_PER_S = 1e9 / 8
+Work = Callable[["Record", "Ranks", "Effort", "Progress"], None]
+
+
+class _Count(click.ParamType[int]):
+    """A whole number above 0, written plainly or as a power of two."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        match = re.fullmatch(r"([1-9][0-9]{0,14})|2\^([0-9]|[1-3][0-9])", str(value))
+        if match is None:
+            self.fail(f"{value!r}: write a whole number above 0, such as 65536 or 2^16", param, ctx)
+        return int(match[1]) if match[1] else int(2 ** int(match[2]))
+
+
+COUNT = _Count()
+_COMMON = (
+    click.option(
+        "-o", "--output", type=click.Path(path_type=Path), default="measurements.json", show_default=True,
+        help="The measurement file.",
+    ),
+    click.option("--force", is_flag=True, help="Replace the file if it is there."),
+    click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: a GPU a rank if there are as many]"),
+    click.option("--threads", type=click.IntRange(1, 4096), help="Threads of a rank.  [default: torch's]"),
+    click.option("--ranks-per-node", type=click.IntRange(1, 4096), help="[default: LOCAL_WORLD_SIZE]"),
+    click.option("--nic-gbit-per-s", type=click.FloatRange(0, min_open=True), help="Of a node's NIC, if known."),
+    click.option("--network", default="", help="What else is known of the network, for people."),
+    click.option(
+        "--relative-error", type=click.FloatRange(0, 1, min_open=True), default=0.03, show_default=True,
+        help="Repeat until the 95 % interval of the median is so narrow,",
+    ),
+    click.option(
+        "--max-repetitions", type=click.IntRange(8, 100_000), default=100, show_default=True, help="or so often,"
+    ),
+    click.option(
+        "--max-seconds", type=click.FloatRange(0, min_open=True), show_default=True,
+        help="or for so long, each thing that is measured.",
+    ),
+)  # fmt: skip
+
+
+@click.group(
+    "measure",
+    help="Time what training is made of and keep every sample in a measurement file.\n\n"
+    "Alone, or on all ranks that torchrun has started; rank 0 writes, and the slowest rank counts. Needs torch.",
+    epilog="\b\nExample:\n  simnet measure kernels -o kernels.json\n"
+    "  torchrun --nproc-per-node 2 -m binsgdm.measure collectives -o collectives.json",
+)
+def measure() -> None:
+    """Run `simnet measure`."""
+
+
+def _command(
+    name: str, *, about: str, example: str, max_seconds: float
+) -> Callable[[Callable[..., Work]], click.Command]:
+    """Return what makes a command of a function that takes the command's own options and returns its work."""
+
+    def decorate(function: Callable[..., Work]) -> click.Command:
+        def callback(**options: Any) -> None:
+            run(function, options)
+
+        for option in reversed(_COMMON):
+            option(callback)
+        callback.__click_params__ += getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        made = measure.command(
+            name, help=about, short_help=about.partition("\n")[0], epilog=f"\b\nExample:\n  {example}"
+        )(callback)
+        for param in made.params:
+            if param.name == "max_seconds":
+                param.default = max_seconds
+        return made
+
+    return decorate
+
+
+def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
+    """Measure, write the file, and say what was found.
+
+    Raises:
+        BinsgdmError: torch is missing, the file cannot be written, or what `function` does.
+    """
+    try:
+        from binsgdm.measure import ranks as joining
+        from binsgdm.measure.record import Record, check_place
+        from binsgdm.measure.timing import Effort
+    except ImportError as error:
+        raise BinsgdmError(f"measure: needs torch and numba ({error}): pip install 'binsgdm[torch]'") from error
+    start = time.perf_counter()
+    output, force = options.pop("output"), options.pop("force")
+    effort = Effort(**{name: options.pop(name) for name in ("relative_error", "max_repetitions", "max_seconds")})
+    rate, network = options.pop("nic_gbit_per_s"), options.pop("network")
+    place = {name: options.pop(name) for name in ("device", "ranks_per_node", "threads")}
+    work = function(**options)
+    with joining.joined(**place) as ranks:
+        if refusal := ranks.told_by_first(lambda: check_place(output, force=force)):
+            _refuse(refusal, ranks)
+        record = Record(ranks, nic_bytes_per_s=rate and rate * BYTES_PER_S, network=network)
+        with _progress(is_shown=ranks.rank == 0) as progress:
+            work(record, ranks, effort, progress)
+        if refusal := ranks.told_by_first(lambda: _written(record, output)):
+            _refuse(refusal, ranks)
+        if ranks.rank == 0:
+            _report(record, effort.relative_error, output, time.perf_counter() - start)
+
+
+def _refuse(refusal: str, ranks: "Ranks") -> NoReturn:
+    """Stop all ranks; one of them says why."""
+    if ranks.rank:
+        raise SystemExit(MISTAKE)
+    raise BinsgdmError(refusal)
+
+
+def _written(record: "Record", output: Path) -> str:
+    """Write the file; return why it cannot be written, or an empty string."""
+    try:
+        record.write(output)
+    except BinsgdmError as error:
+        return str(error)
+    return ""
+
+
+def _report(record: "Record", wanted: float, output: Path, elapsed_s: float) -> None:
+    """Print medians, and a line about the file."""
+    click.echo(record.table())
+    samples = sum(len(series["values"]) for series in record.series)
+    missed = record.imprecise(wanted)
+    more = (
+        f"; {missed} did not reach {wanted:.0%}: allow more with --max-seconds, or quieten the machine"
+        if missed
+        else ""
+    )
+    click.echo(f"wrote {output}: {len(record.series)} series, {samples} samples in {elapsed_s:.1f} s{more}", err=True)
+
+
+@contextmanager
+def _progress(*, is_shown: bool) -> Iterator["Progress"]:
+    """Show a bar on stderr, if a person sees it."""
+    if not is_shown or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with click.progressbar(length=BAR_STEPS, label="measuring", file=sys.stderr) as bar:
+        yield lambda part: bar.update(max(0, round(part * BAR_STEPS) - bar.pos))
+
+
+_MODEL = click.option(
+    "--model", default="mlp_4m", show_default=True,
+    help="mlp_200k, mlp_4m, mlp_25m, cnn_400k, cnn_6m, transformer_1m, transformer_10m, transformer_25m, or "
+    "module:function, which takes the batch size and returns (module, inputs, loss of the output).",
+)  # fmt: skip
+_BATCH = click.option("--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples a rank.")
+_FLOATS = click.Choice(["float32", "bfloat16", "float16"])
+
+
+@_command(
+    "kernels",
+    about="Time each step of BinSGDM, and the baselines' AdamW, copy and casts, over sizes.",
+    example="simnet measure kernels --max-size 2^24 -o kernels.json",
+    max_seconds=0.4,
+)
+@click.option(
+    "--kernels", multiple=True, type=click.Choice(["reference", "cpu", "triton"]),
+    help="Implementation; repeatable.  [default: all that work here, reference up to 2^16 elements]",
+)  # fmt: skip
+@click.option("--dtype", type=_FLOATS, default="float32", show_default=True, help="Of gradients and parameters.")
+@click.option("--min-size", type=COUNT, default="2^10", show_default=True, help="Elements of the smallest tensor.")
+@click.option("--max-size", type=COUNT, help="Of the largest.  [default: 2^27, or what a quarter of free memory holds]")
+def _kernels(kernels: tuple[str, ...], dtype: str, min_size: int, max_size: int | None) -> Work:
+    from binsgdm.measure.kernels import measure as work
+
+    options: dict[str, Any] = {"kernels": kernels, "dtype": dtype, "min_numel": min_size, "max_numel": max_size}
+    return lambda record, ranks, effort, progress: work(record, ranks, effort, progress=progress, **options)
+
+
+@_command(
+    "model",
+    about="Time forward, backward with each gradient, and optimizers of a real model, without messages.",
+    example="simnet measure model --model transformer_10m --batch 8 -o model.json",
+    max_seconds=30.0,
+)
+@_MODEL
+@_BATCH
+@click.option("--dtype", type=_FLOATS, default="float32", show_default=True, help="Of the parameters.")
+def _model(**options: Any) -> Work:
+    from binsgdm.measure.model import measure as work
+
+    return lambda record, ranks, effort, progress: work(record, ranks, effort, progress=progress, **options)
+
+
+@_command(
+    "collectives",
+    about="Time the messages of the strategies in every process group, over sizes.\n\n"
+    "Those of BinSGDM as it sends them, and all_reduce. Groups of a kind are at work at one time. After a size at "
+    "which 8 repetitions take longer than --max-seconds, no larger one follows.",
+    example="torchrun --nproc-per-node 4 -m binsgdm.measure collectives --ranks-per-node 2 -o collectives.json",
+    max_seconds=3.0,
+)
+@click.option(
+    "--only", multiple=True, type=click.Choice(["all_reduce", "all_to_all", "all_gather"]),
+    help="Collective; repeatable.  [default: all]",
+)  # fmt: skip
+@click.option("--min-size", type=COUNT, default="2^10", show_default=True, help="Bytes of the smallest message.")
+@click.option("--max-size", type=COUNT, default="2^26", show_default=True, help="Bytes of the largest.")
+def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
+    from binsgdm.measure.collectives import measure as work
+
+    options: dict[str, Any] = {"only": only, "min_bytes": min_size, "max_bytes": max_size}
+    return lambda record, ranks, effort, progress: work(record, ranks, effort, progress=progress, **options)
+
+
+@_command(
+    "training",
+    about="Time whole steps of real training under a strategy, with their phases.",
+    example="torchrun --nproc-per-node 2 -m binsgdm.measure training --strategy binsgdm --overlap -o training.json",
+    max_seconds=30.0,
+)
+@_MODEL
+@_BATCH
+@click.option(
+    "--strategy", type=click.Choice(["all_reduce", "binsgdm"]), default="binsgdm", show_default=True,
+    help="all_reduce is DistributedDataParallel in fp32 with AdamW.",
+)  # fmt: skip
+@click.option(
+    "--topology",
+    type=click.Choice(["hierarchical", "flat"]),
+    default="hierarchical",
+    show_default=True,
+    help="Of BinSGDM.",
+)
+@click.option(
+    "--intra",
+    type=click.Choice(["fp32", "bf16", "one_bit"]),
+    default="fp32",
+    show_default=True,
+    help="Inside a node, of BinSGDM.",
+)
+@click.option(
+    "--average", type=click.Choice(["updates", "gradients"]), default="updates", show_default=True,
+    help="What is averaged inside a node, of BinSGDM.",
+)  # fmt: skip
+@click.option("--overlap", is_flag=True, help="Exchange beside backward, of BinSGDM; DDP always does.")
+@click.option(
+    "--bucket-cap-mb",
+    type=click.FloatRange(0, min_open=True),
+    default=25.0,
+    show_default=True,
+    help="MiB of fp32 in a bucket.",
+)
+def _training(**options: Any) -> Work:
+    from binsgdm.measure.training import measure as work
+
+    return lambda record, ranks, effort, progress: work(record, ranks, effort, progress=progress, **options)
+
+
+@_command(
+    "interference",
+    about="Time backward alone and beside collectives that do not stop.",
+    example="torchrun --nproc-per-node 2 -m binsgdm.measure interference --model mlp_4m -o interference.json",
+    max_seconds=15.0,
+)
+@_MODEL
+@_BATCH
+def _interference(**options: Any) -> Work:
+    from binsgdm.measure.interference import measure as work
+
+    return lambda record, ranks, effort, progress: work(record, ranks, effort, progress=progress, **options)

@@ -1,0 +1,126 @@
+"""Time backward alone and beside a collective that does not stop, which says how much the one slows the other."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.measure import collectives
+from binsgdm.measure.models import Task, build
+from binsgdm.measure.ranks import Ranks, guarded
+from binsgdm.measure.record import Record
+from binsgdm.measure.timing import Effort, Progress, Stopwatch, take_turns
+
+MAX_BUCKET_BYTES = 25 * 2**20
+SIGNS_PER_BYTE = 8
+COLLECTIVES = ("all_reduce", "all_to_all")
+
+
+def measure(  # noqa: PLR0913
+    record: Record,
+    ranks: Ranks,
+    effort: Effort,
+    *,
+    model: str,
+    batch: int,
+    progress: Progress = lambda _: None,
+) -> None:
+    """Add backward alone and backward beside each of two collectives of all ranks, in turns.
+
+    `all_reduce` carries fp32 gradients, at most 25 MiB; `all_to_all` one bit for each of them, by binsgdm.transport.
+
+    Args:
+        record: where to.
+        ranks: who takes part, at least two.
+        effort: when to stop, for each.
+        model: as `models.build` takes it.
+        batch: samples a rank.
+        progress: told which part is done.
+
+    Raises:
+        BinsgdmError: one rank, an unknown model, or a rank is gone.
+    """
+    if ranks.world_size < 2:
+        raise BinsgdmError("interference: there is one rank: launch two or more with torchrun --nproc-per-node")
+    task = build(model, batch, ranks.device)
+    gradient_bytes = min(4 * task.num_parameters, MAX_BUCKET_BYTES)
+    calls = {
+        "all_reduce": collectives.call(ranks, "all_reduce", "world", "float32", gradient_bytes),
+        "all_to_all": collectives.call(ranks, "all_to_all", "world", "uint8", gradient_bytes // 4 // SIGNS_PER_BYTE),
+    }
+    trials = {"": _backward(task, ranks)}
+    trials |= {name: _backward(task, ranks, function) for name, (function, _) in calls.items()}
+    found = {
+        name: [row[0] for row in rows] for name, rows in take_turns(trials, effort, ranks, progress=progress).items()
+    }
+    for name, (_, message_bytes) in calls.items():
+        labels: dict[str, str | int] = {
+            "model": model,
+            "batch": batch,
+            "collective": name,
+            "message_bytes": message_bytes,
+        }
+        record.add("interference", "backward_alone", found[""], **labels)
+        record.add("interference", "backward_beside", found[name], **labels)
+
+
+def _backward(
+    task: Task, ranks: Ranks, collective: Callable[[], object] | None = None
+) -> Callable[[], Sequence[float]]:
+    """Return a trial: backward, alone or beside a collective."""
+    watch = Stopwatch(ranks.device)
+
+    def trial() -> list[float]:
+        task.module.zero_grad(set_to_none=True)
+        loss = task.loss(task.module(*task.inputs))
+        with _beside(collective, ranks) if collective else nullcontext():
+            start = watch.stamp()
+            loss.backward()  # type: ignore[no-untyped-call]
+            end = watch.stamp()
+            return watch.since(start, [end])
+
+    return trial
+
+
+@contextmanager
+def _beside(collective: Callable[[], object], ranks: Ranks) -> Iterator[None]:
+    """Repeat a collective in a thread; it stops on all ranks at one time, when the last of them has left."""
+    busy, running, failures = threading.Event(), threading.Event(), list[BaseException]()
+    busy.set()
+
+    def communicate() -> None:
+        try:
+            _repeat(collective, ranks, busy, running)
+        except BaseException as error:  # handed to the thread that waits below
+            failures.append(error)
+            running.set()
+
+    thread = threading.Thread(target=communicate, name="binsgdm-beside", daemon=True)
+    thread.start()
+    running.wait()
+    try:
+        yield
+    finally:
+        busy.clear()
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _repeat(collective: Callable[[], object], ranks: Ranks, busy: threading.Event, running: threading.Event) -> None:
+    """Repeat until no rank is busy; all ranks ask before each, so that they agree on how many there are."""
+    is_cuda = ranks.device.type == "cuda"
+    with torch.cuda.stream(torch.cuda.Stream()) if is_cuda else nullcontext():  # type: ignore[no-untyped-call]
+        while True:
+            asked = torch.tensor([int(busy.is_set())], device=ranks.device)
+            guarded(partial(dist.all_reduce, asked, op=dist.ReduceOp.MAX))
+            if not int(asked):
+                return
+            running.set()
+            collective()
+            if is_cuda:
+                torch.cuda.current_stream().synchronize()

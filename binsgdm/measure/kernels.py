@@ -1,0 +1,188 @@
+"""Time each step of BinSGDM on one tensor, and the kernels of its baselines, over sizes."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import NAMES, Kernels, select, zeros
+from binsgdm.measure.ranks import Ranks
+from binsgdm.measure.record import Record
+from binsgdm.measure.timing import Effort, Progress, pause_s, take_turns, trial_of
+from binsgdm.random import Key
+
+MIN_NUMEL, MAX_NUMEL = 2**10, 2**27
+MAX_REFERENCE_NUMEL = 2**16
+"""The reference kernels are for reading; larger sizes of them would take most of the time."""
+NUM_PIECES = 16
+"""Tensors that are gathered into a bucket."""
+MIN_THREADED_NUMEL = 2**15
+"""From here on torch works on several threads."""
+NUM_VECTORS = (2, 8)
+BASELINE_BYTES, KERNELS_BYTES, REFERENCE_BYTES = 32, 32, 128
+"""What contestants of one size hold, bytes an element, and what the reference kernels make on the way; a bound."""
+DTYPES = {"merge": "uint8"} | dict.fromkeys(
+    ("adamw", "copy", "gather", "cast_fp32_bf16", "cast_bf16_fp32", "quantize_pack", "mean_"), "float32"
+)
+"""Of kernels that do not take gradients or parameters of any type."""
+DRAWS = Key(seed=1, step=1)
+
+Call = Callable[[], object]
+Name = tuple[str, str, int]
+"""Kernel, implementation, and vectors (0 where there is one)."""
+
+
+def measure(  # noqa: PLR0913
+    record: Record,
+    ranks: Ranks,
+    effort: Effort,
+    *,
+    kernels: tuple[str, ...] = (),
+    dtype: str = "float32",
+    min_numel: int = MIN_NUMEL,
+    max_numel: int | None = None,
+    progress: Progress = lambda _: None,
+) -> None:
+    """Add the series of every kernel and every power of two of elements.
+
+    All ranks are at it at one time. A tensor that fits into a cache may still lie in it, as far as the other
+    contestants of its size have left it there.
+
+    Args:
+        record: where to.
+        ranks: who takes part.
+        effort: when to stop, for each.
+        kernels: implementations; default all that work on the device.
+        dtype: of gradients and parameters.
+        min_numel: the smallest size.
+        max_numel: the largest; default what a quarter of the free memory holds, at most 2**27.
+        progress: told which part is done.
+
+    Raises:
+        BinsgdmError: an implementation that does not work here, or sizes that do not fit.
+    """
+    implementations = {name: select(name, ranks.device) for name in kernels or available(ranks.device)}
+    numels = sizes(ranks, min_numel, max_numel, bytes_per_element=_bytes_per_element(implementations, bool(kernels)))
+    for count, numel in enumerate(numels, 1):
+        calls = dict(_contestants(implementations, numel, ranks.device, getattr(torch, dtype), bool(kernels)))
+        wait_s = pause_s(ranks.device) if numel >= MIN_THREADED_NUMEL else 0.0
+        trials = {name: trial_of(call, ranks.device) for name, call in calls.items()}
+        for (name, implementation, vectors), rows in take_turns(trials, effort, ranks, pause_s=wait_s).items():
+            labels: dict[str, str | int] = {"num_elements": numel // max(1, vectors), "dtype": DTYPES.get(name, dtype)}
+            labels |= {"kernels": implementation} | ({"num_vectors": vectors} if vectors else {})
+            record.add("kernel", name, [row[0] for row in rows], **labels)
+        progress(count / len(numels))
+
+
+def available(device: torch.device) -> tuple[str, ...]:
+    """Return the implementations that work on a device, Triton's interpreter left out."""
+
+    def works(name: str) -> bool:
+        try:
+            select(name, device)
+        except BinsgdmError:
+            return False
+        return name != "triton" or device.type == "cuda"
+
+    return tuple(filter(works, NAMES))
+
+
+def sizes(ranks: Ranks, min_numel: int, max_numel: int | None, *, bytes_per_element: int) -> list[int]:
+    """Return the powers of two from `min_numel` to `max_numel`.
+
+    Raises:
+        BinsgdmError: there is none, or the largest would not fit into the free memory.
+    """
+    fits = free_bytes(ranks) // bytes_per_element
+    largest = min(MAX_NUMEL, fits // 4) if max_numel is None else max_numel
+    largest = int(min(ranks.slowest([-float(largest)])) * -1)
+    if largest > fits:
+        raise BinsgdmError(
+            f"--max-size {largest}: needs {largest * bytes_per_element:,} bytes of free memory; lower it"
+        )
+    found = [2**power for power in range(1, 40) if max(min_numel, *NUM_VECTORS) <= 2**power <= largest]
+    if not found:
+        raise BinsgdmError(f"--min-size {min_numel}: there is no power of two from it to {largest}; lower it")
+    return found
+
+
+def _bytes_per_element(implementations: dict[str, Kernels], chosen: bool) -> int:
+    """Return what the largest size needs; the reference is not there unless it was chosen."""
+    there = [name for name in implementations if chosen or name != "reference"]
+    return BASELINE_BYTES + KERNELS_BYTES * len(there) + REFERENCE_BYTES * ("reference" in there)
+
+
+def free_bytes(ranks: Ranks) -> int:
+    """Return this rank's share of the free memory of its device."""
+    if ranks.device.type == "cuda":
+        return int(torch.cuda.mem_get_info(ranks.device)[0])
+    path = Path("/proc/meminfo")
+    lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return (free[0] if free else whole) // ranks.ranks_on_machine
+
+
+def _contestants(
+    implementations: dict[str, Kernels], numel: int, device: torch.device, dtype: torch.dtype, chosen: bool
+) -> Iterator[tuple[Name, Call]]:
+    """Yield every kernel as a call."""
+    for name, call in _baselines(numel, device).items():
+        yield (name, "torch", 0), call
+    for implementation, kernels in implementations.items():
+        if implementation != "reference" or chosen or numel <= MAX_REFERENCE_NUMEL:
+            for (name, vectors), call in _binsgdm(kernels, numel, device, dtype).items():
+                yield (name, implementation, vectors), call
+
+
+def _baselines(numel: int, device: torch.device) -> dict[str, Call]:
+    """Return what the baselines do around communication, on fp32 (casts: fp32 and bf16)."""
+    parameter = torch.nn.Parameter(torch.randn(numel, device=device))
+    parameter.grad = torch.randn(numel, device=device)
+    source, target = torch.randn(numel, device=device), torch.empty(numel, device=device)
+    half = source.to(torch.bfloat16)
+    pieces = list(zip(target.chunk(NUM_PIECES), source.chunk(NUM_PIECES), strict=True))
+    return {
+        "adamw": torch.optim.AdamW([parameter], fused=True).step,
+        "copy": lambda: target.copy_(source),
+        "gather": lambda: [bucket.copy_(gradient) for bucket, gradient in pieces],
+        "cast_fp32_bf16": lambda: half.copy_(source),
+        "cast_bf16_fp32": lambda: target.copy_(half),
+    }
+
+
+def _binsgdm(kernels: Kernels, numel: int, device: torch.device, dtype: torch.dtype) -> dict[tuple[str, int], Call]:
+    """Return the steps of BinSGDM."""
+    x, grad = (torch.randn(numel, device=device).to(dtype) for _ in range(2))
+    m, b, u = (zeros(numel, device) for _ in range(3))
+    num_bytes = -(-numel // 8)
+    out = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+    calls: dict[tuple[str, int], Call] = {
+        ("update_", 0): lambda: kernels.update_(grad, m, b, beta=0.95, out_u=u),
+        ("update_quantize_pack_", 0): lambda: kernels.update_quantize_pack_(
+            grad, m, b, beta=0.95, key=DRAWS, start=0, out=out
+        ),
+        ("quantize_pack", 0): lambda: kernels.quantize_pack(u, key=DRAWS, start=0, out=out),
+        ("unpack_apply_", 0): lambda: kernels.unpack_apply_(x, out, lr=1e-6, weight_decay=0.0),
+    }
+    for vectors in NUM_VECTORS:
+        calls["merge", vectors] = _merge(kernels, numel, vectors, device)
+        calls["mean_", vectors] = _mean(kernels, numel, vectors, device)
+    return calls
+
+
+def _merge(kernels: Kernels, numel: int, vectors: int, device: torch.device) -> Call:
+    """Return the merge of sign vectors that have `numel` elements together."""
+    each = numel // vectors
+    rows = torch.randint(256, (vectors, -(-each // 8)), dtype=torch.uint8, device=device)
+    out = torch.empty_like(rows[0])
+    return lambda: kernels.merge(rows, numel=each, key=DRAWS, start=0, out=out)
+
+
+def _mean(kernels: Kernels, numel: int, vectors: int, device: torch.device) -> Call:
+    """Return the mean of vectors that have `numel` elements together."""
+    parts = torch.randn(vectors, numel // vectors, device=device)
+    out = torch.empty_like(parts[0])
+    return lambda: kernels.mean_(parts, out)

@@ -1,0 +1,146 @@
+"""The ranks that measure together: one process alone, or all that torchrun (or a lab) has started."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from binsgdm import groups as grouping
+from binsgdm.errors import BinsgdmError
+from binsgdm.groups import Groups
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This rank among all.
+
+    Attributes:
+        backend: "gloo" or "nccl"; empty for a process alone.
+        groups: None for a process alone.
+        ranks_on_machine: ranks that share this machine's cores, whatever node they are said to be of.
+    """
+
+    rank: int
+    world_size: int
+    ranks_per_node: int
+    ranks_on_machine: int
+    device: torch.device
+    backend: str
+    groups: Groups | None
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.world_size // self.ranks_per_node
+
+    def line_up(self) -> None:
+        """Wait until all ranks are here, and a GPU has no more to do."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        if self.groups is not None:
+            guarded(dist.barrier)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+
+    def slowest(self, seconds: Sequence[float]) -> list[float]:
+        """Return the element-wise maximum over all ranks."""
+        if self.groups is None or not seconds:
+            return list(seconds)
+        values = torch.tensor(seconds, dtype=torch.float64, device=self.device)
+        guarded(lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX))
+        return [float(value) for value in values.tolist()]
+
+    def told_by_first(self, answer: Callable[[], str]) -> str:
+        """Let rank 0 find an answer and tell it to all."""
+        found = [answer() if self.rank == 0 else ""]
+        if self.groups is not None:
+            guarded(lambda: dist.broadcast_object_list(found, src=0, device=self.device))
+        return found[0]
+
+
+def guarded(collective: Callable[[], T]) -> T:
+    """Call a collective; say in a sentence that it failed.
+
+    Raises:
+        BinsgdmError: a rank is gone.
+    """
+    try:
+        return collective()
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise BinsgdmError(f"ranks: a collective failed ({reason}): a rank is gone; start all of them again") from error
+
+
+@contextmanager
+def joined(
+    *, device: str | None = None, ranks_per_node: int | None = None, threads: int | None = None
+) -> Iterator[Ranks]:
+    """Join the process group if RANK says that this is one of several; leave it at the end.
+
+    Args:
+        device: "cpu" or "cuda"; default a GPU for each rank of the node if there are as many, else the CPU.
+        ranks_per_node: default LOCAL_WORLD_SIZE.
+        threads: of torch and the kernels; default torch's, which torchrun sets to 1.
+
+    Raises:
+        BinsgdmError: no such device, or a node size that does not divide the number of ranks.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    chosen = _device(device)
+    if "RANK" not in os.environ:
+        if ranks_per_node not in (None, 1):
+            raise BinsgdmError(
+                f"--ranks-per-node {ranks_per_node}: there is one process; launch the ranks with torchrun"
+            )
+        yield Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=chosen, backend="", groups=None)
+        return
+    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    guarded(lambda: dist.init_process_group(backend))
+    try:
+        yield _of_group(chosen, backend, grouping.make(ranks_per_node))
+    finally:
+        dist.destroy_process_group()
+
+
+def _of_group(device: torch.device, backend: str, groups: Groups) -> Ranks:
+    homes: list[str] = [""] * groups.world_size
+    guarded(lambda: dist.all_gather_object(homes, _machine_id()))
+    return Ranks(
+        rank=groups.rank,
+        world_size=groups.world_size,
+        ranks_per_node=groups.ranks_per_node,
+        ranks_on_machine=homes.count(_machine_id()),
+        device=device,
+        backend=backend,
+        groups=groups,
+    )
+
+
+def _device(name: str | None) -> torch.device:
+    """Return this rank's device, a GPU of its own or the CPU."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    has_gpu = torch.cuda.device_count() > local_rank
+    if name == "cuda" and not has_gpu:
+        raise BinsgdmError(
+            f"--device cuda: no GPU for local rank {local_rank}; use --device cpu, or fewer ranks a node"
+        )
+    enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if name == "cpu" or (name is None and not (has_gpu and enough)):
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _machine_id() -> str:
+    """Return what tells this machine from others, and is the same in all its namespaces."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text(encoding="ascii").strip() if path.exists() else os.uname().nodename

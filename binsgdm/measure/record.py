@@ -1,0 +1,181 @@
+"""Keep the samples of a run, and write them as a measurement file (docs/measurement-file.md), whole or not at all."""
+
+import json
+import os
+import platform
+import shlex
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.measure.ranks import Ranks
+from binsgdm.measure.timing import relative_error
+
+WHAT = "simnet measurements"
+FORMAT = 1
+
+Label = str | int | float
+
+
+class Record:
+    """The series of one run, all of one setup."""
+
+    def __init__(self, ranks: Ranks, *, nic_bytes_per_s: float | None = None, network: str = "") -> None:
+        self._setup = setup(ranks) | {"nic_bytes_per_s": nic_bytes_per_s, "network": network}
+        self.series: list[dict[str, Any]] = []
+
+    def add(self, kind: str, name: str, values: Sequence[float], **labels: Label) -> None:
+        """Add the repetitions of one thing [s]."""
+        self.series.append(
+            {"kind": kind, "name": name, "setup": 0, "unit": "s", "labels": labels, "values": list(values)}
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the file's content."""
+        return {
+            "what": WHAT,
+            "format": FORMAT,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": f"{_program()} {shlex.join(sys.argv[1:])}",
+            "hardware": hardware(),
+            "software": software(),
+            "setups": [self._setup],
+            "series": self.series,
+        }
+
+    def write(self, path: Path) -> None:
+        """Write the file; a reader sees what was there before, or all of it.
+
+        Raises:
+            BinsgdmError: nothing was measured, or it cannot be written.
+        """
+        if not self.series:
+            raise BinsgdmError("measure: nothing was measured: allow larger sizes, or longer --max-seconds")
+        write_whole(path, json.dumps(self.document(), allow_nan=False, indent=1) + "\n")
+
+    def imprecise(self, wanted: float) -> int:
+        """Return how many series did not reach a relative error, those of single gradients left out."""
+        return sum(relative_error(s["values"]) > wanted for s in self.series if s["name"] != "gradient_ready")
+
+    def table(self) -> str:
+        """Return a line for each series, those of single gradients left out: labels, median, interval, samples."""
+        lines = [f"{'median':>12}  {'+-':>6}  {'n':>4}  what"]
+        for series in self.series:
+            if series["name"] == "gradient_ready":
+                continue
+            values = series["values"]
+            what = " ".join(f"{name}={value}" for name, value in series["labels"].items())
+            lines.append(
+                f"{statistics.median(values) * 1e3:>9.4f} ms  {relative_error(values):>6.1%}  {len(values):>4}  "
+                f"{series['name']} {what}"
+            )
+        return "\n".join(lines)
+
+
+def check_place(path: Path, *, force: bool) -> str:
+    """Say why a file cannot be written, before anything is measured, or return an empty string."""
+    if path.is_dir():
+        return f"{path}: is a directory; name a file with -o"
+    if path.exists() and not force:
+        return f"{path}: is there already; add --force to replace it, or name another file with -o"
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        return f"{path}: {str(path.parent)!r}: no such directory; make it, or name another file with -o"
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return f"{path}: cannot be written ({error.strerror}): choose another place with -o"
+    return ""
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write text beside `path`, and give it that name when it is on the disk.
+
+    Raises:
+        BinsgdmError: it cannot be written.
+    """
+    path = path.resolve()
+    partial = ""
+    try:
+        handle, partial = tempfile.mkstemp(prefix=".measure-", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(handle)
+        os.chmod(partial, 0o644)  # noqa: PTH101 - mkstemp gives 0o600 and a str
+        os.replace(partial, path)  # noqa: PTH105
+    except OSError as error:
+        if partial:
+            Path(partial).unlink(missing_ok=True)
+        raise BinsgdmError(f"{path}: cannot be written ({error.strerror}): choose another place with -o") from error
+
+
+def hardware() -> dict[str, Any]:
+    """Describe this machine."""
+    num_gpus = torch.cuda.device_count()
+    return {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": num_cores(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpu": torch.cuda.get_device_name(0) if num_gpus else "",
+        "num_gpus": num_gpus,
+    }
+
+
+def software() -> dict[str, str]:
+    """Return versions; empty where there is none."""
+    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else ""  # type: ignore[no-untyped-call]
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numba": _version("numba"),
+        "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else str(nccl),
+        "binsgdm": _version("binsgdm"),
+    }
+
+
+def setup(ranks: Ranks) -> dict[str, Any]:
+    """Describe how the ranks are laid out."""
+    return {
+        "backend": ranks.backend,
+        "device": ranks.device.type,
+        "num_nodes": ranks.num_nodes,
+        "ranks_per_node": ranks.ranks_per_node,
+        "threads_per_rank": torch.get_num_threads(),
+        "ranks_on_machine": ranks.ranks_on_machine,
+    }
+
+
+def num_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _program() -> str:
+    """Return how this program was started."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return f"python -m {spec.name.removesuffix('.__main__')}" if spec else Path(sys.argv[0]).name
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

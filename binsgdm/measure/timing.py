@@ -1,0 +1,213 @@
+"""Repeat until the median is known well enough; contestants take turns, and the slowest rank counts."""
+
+import math
+import random
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import median
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+Key = TypeVar("Key", bound=Hashable)
+Progress = Callable[[float], object]
+"""Is told which part is done, from 0 to 1."""
+Trial = Callable[[], Sequence[float]]
+"""Does a thing once and returns what it took on this rank [s]: first the time that decides, then any others."""
+
+WARM_UP = 3
+BLOCK = 5
+BLOCK_S = 1.0
+PAUSE_S = 0.02
+"""torch's threads spin for a while after their work, which costs whoever comes next up to 2 ms."""
+OUTSIDE = 0.05
+
+
+class Together(Protocol):
+    """What timing asks of the ranks."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the work is."""
+
+    def line_up(self) -> None:
+        """Wait until all ranks are here."""
+
+    def slowest(self, seconds: Sequence[float]) -> list[float]:
+        """Return the element-wise maximum over all ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """When to stop.
+
+    Attributes:
+        relative_error: the 95 % interval of the median reaches no further from it, as a part of it.
+        min_repetitions: at least; fewer than 6 have no such interval.
+        max_repetitions: at most.
+        max_seconds: of one contestant, its pauses included, once it has `min_repetitions`.
+    """
+
+    relative_error: float = 0.03
+    min_repetitions: int = 8
+    max_repetitions: int = 100
+    max_seconds: float = 5.0
+
+    def is_enough(self, values: Sequence[float], spent_s: float) -> bool:
+        """Tell whether to stop after these samples."""
+        if len(values) < self.min_repetitions:
+            return False
+        return self.part_done(values, spent_s) >= 1 or relative_error(values) <= self.relative_error
+
+    def part_done(self, values: Sequence[float], spent_s: float) -> float:
+        """Return how near the limits are, from 0 to 1."""
+        used = max(len(values) / self.max_repetitions, spent_s / self.max_seconds)
+        return min(1.0, used, len(values) / self.min_repetitions)
+
+
+def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the median, free of any distribution: two of the samples, chosen by their rank.
+
+    Fewer than 6 samples have none: (0, inf).
+
+    Example:
+        >>> interval_of_median([5.0, 1.0, 2.0, 4.0, 3.0, 6.0])
+        (1.0, 6.0)
+        >>> interval_of_median([float(n) for n in range(1, 101)])
+        (40.0, 61.0)
+    """
+    count = len(values)
+    if count < 6:
+        return 0.0, math.inf
+    ordered = sorted(values)
+    outside = _outside(count)
+    return ordered[outside], ordered[count - 1 - outside]
+
+
+@lru_cache
+def _outside(count: int) -> int:
+    """Return how many of so many samples the interval may leave out at each end."""
+    left_out, tail = 0, 0.0
+    while (tail := tail + math.comb(count, left_out) / 2.0**count) <= OUTSIDE / 2:
+        left_out += 1
+    return left_out - 1
+
+
+def relative_error(values: Sequence[float]) -> float:
+    """Return how far the 95 % interval of the median reaches from it, as a part of it; inf below 6 samples."""
+    low, high = interval_of_median(values)
+    middle = median(values)
+    return max(high - middle, middle - low) / middle
+
+
+class Stopwatch:
+    """Takes times of what was given to a device: CUDA events on a GPU, the clock on a CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+
+    def stamp(self) -> Any:
+        """Mark this moment; on a GPU, the moment when it comes here."""
+        if not self._is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def since(self, first: Any, stamps: Sequence[Any]) -> list[float]:
+        """Return the seconds from `first` to each of `stamps`; waits for a GPU."""
+        if not self._is_cuda:
+            return [stamp - first for stamp in stamps]
+        torch.cuda.synchronize()
+        return [first.elapsed_time(stamp) / 1e3 for stamp in stamps]
+
+
+def trial_of(call: Callable[[], object], device: torch.device) -> Trial:
+    """Return a trial of a call alone."""
+    watch = Stopwatch(device)
+
+    def trial() -> Sequence[float]:
+        start = watch.stamp()
+        call()
+        return watch.since(start, [watch.stamp()])
+
+    return trial
+
+
+def pause_s(device: torch.device) -> float:
+    """Return for how long to let torch's threads come to rest before a trial: 0 where there are none."""
+    return PAUSE_S if device.type == "cpu" and torch.get_num_threads() > 1 else 0.0
+
+
+class _Turns:
+    """The samples of every contestant so far, and who is still at it."""
+
+    def __init__(self, trials: Mapping[Any, Trial], ranks: Together, pause_s: float) -> None:
+        self.samples: dict[Any, list[list[float]]] = {key: [] for key in trials}
+        self.spent_s = dict.fromkeys(trials, 0.0)
+        self._trials, self._ranks = trials, ranks
+        self._pause_s = pause_s
+        self._order = random.Random(0)  # the same on all ranks
+
+    def take(self, keys: Sequence[Any], turns: int) -> dict[Any, list[list[float]]]:
+        """Let contestants take turns; return what the slowest rank took."""
+        taken: list[tuple[Any, Sequence[float]]] = []
+        for _ in range(turns):
+            taken += [(key, self._one(key)) for key in self._order.sample(keys, len(keys))]
+        flat = iter(self._ranks.slowest([value for _, values in taken for value in values]))
+        found: dict[Any, list[list[float]]] = {key: [] for key in keys}
+        for key, values in taken:
+            found[key].append([next(flat) for _ in values])
+        return found
+
+    def keep(self, found: Mapping[Any, list[list[float]]]) -> None:
+        """Count samples in."""
+        for key, rows in found.items():
+            self.samples[key] += rows
+            self.spent_s[key] += sum(row[0] + self._pause_s for row in rows)
+
+    def decisive(self, key: Any) -> tuple[list[float], float]:
+        """Return a contestant's first times, and what it has spent [s]."""
+        return [row[0] for row in self.samples[key]], self.spent_s[key]
+
+    def _one(self, key: Any) -> Sequence[float]:
+        if self._pause_s:
+            time.sleep(self._pause_s)
+        self._ranks.line_up()
+        return self._trials[key]()
+
+
+def take_turns(
+    trials: Mapping[Key, Trial],
+    effort: Effort,
+    ranks: Together,
+    *,
+    pause_s: float = 0.0,
+    progress: Progress = lambda _: None,
+) -> dict[Key, list[list[float]]]:
+    """Repeat trials in turns, in an order that is shuffled for every turn.
+
+    Every rank must call it with the same trials. All ranks stop together, since they see the same times.
+
+    Args:
+        trials: by key; each with tensors of its own.
+        effort: when a contestant has had enough; its first time decides.
+        ranks: who takes part.
+        pause_s: before each trial.
+        progress: told how near the end is.
+
+    Returns:
+        For every key its repetitions, in the order of time, each with the times that its trial returns, those of the
+        slowest rank [s].
+    """
+    turns = _Turns(trials, ranks, pause_s)
+    active = list(trials)
+    warm = [turns.take(active, 1) for _ in range(WARM_UP)][-1]
+    while active:
+        round_s = sum(warm[key][0][0] for key in active)
+        turns.keep(turns.take(active, min(BLOCK, max(1, int(BLOCK_S / round_s)))))
+        active = [key for key in active if not effort.is_enough(*turns.decisive(key))]
+        progress(min((effort.part_done(*turns.decisive(key)) for key in active), default=1.0))
+    return turns.samples

@@ -1,0 +1,143 @@
+"""`simnet calibrate`: measurements to a calibration, with intervals and residuals."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from simnet.commands.main import tell
+from simnet.commands.output import OUTPUT, check_different, check_file, emit
+from simnet.errors import SimnetError
+
+if TYPE_CHECKING:
+    from simnet.calibration.fit import Fitted, Residual
+    from simnet.calibration.sources import Sources
+    from simnet.spec import Cluster
+
+BOUND_PERCENT = 10.0
+FILES = click.Path(path_type=Path)
+
+
+@click.command(
+    "calibrate",
+    help="Fit a calibration to measured FILES: those of simnet measure and simnet lab, the text of nccl-tests, and "
+    "iperf3 -J; with --workload, a workload to a trace of torch.profiler. Residuals are printed; a fit that explains "
+    "its own rows badly is refused.",
+    epilog="\b\nExample:\n  simnet calibrate 8gpus.log 16gpus.log --hold-out 32gpus.log --cluster azure_nd_a100_v4 "
+    "-o mine.toml",
+)
+@click.argument("files", nargs=-1, required=True, type=FILES)
+@click.option("-o", "--output", type=OUTPUT, help="Write the calibration to this file.")
+@click.option("--workload", type=OUTPUT, help="Write the compute times of a torch.profiler trace to this file.")
+@click.option(
+    "--hold-out", "held_out", multiple=True, type=FILES, help="Predict this file and do not fit it; repeatable."
+)
+@click.option("--cluster", metavar="NAME", help="Cluster of nominal bandwidths that efficiencies are fractions of.")
+@click.option(
+    "--bound",
+    type=click.FloatRange(0, 1000),
+    default=BOUND_PERCENT,
+    show_default=True,
+    help="Mean relative residual from which on a fit is refused [%].",
+)
+@click.option("--accept-poor-fit", is_flag=True, help="Write a fit that is above the bound.")
+@click.option(
+    "--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="Bootstrap fits for the intervals."
+)
+@click.option("--figure", type=OUTPUT, help="Draw the residuals to this PNG file.")
+@click.option("--all-rows", is_flag=True, help="Print every residual.")
+def command(  # noqa: PLR0913, PLR0917 - one argument an option
+    files: tuple[Path, ...],
+    output: Path | None,
+    workload: Path | None,
+    held_out: tuple[Path, ...],
+    cluster: str | None,
+    bound: float,
+    accept_poor_fit: bool,
+    draws: int,
+    figure: Path | None,
+    all_rows: bool,
+) -> None:
+    """Run `simnet calibrate`."""
+    from simnet.calibration import show, sources, workload_file, write
+    from simnet.calibration.fit import check_errors
+
+    for path, option in ((output, "-o"), (workload, "--workload"), (figure, "--figure")):
+        check_file(path, option)
+    check_different(output, workload)
+    check_different(output, figure)
+    known, unseen = sources.read(files), sources.read(held_out)
+    _check_disjoint(files, held_out)
+    parts = _parts(known, unseen, _cluster(cluster), bound / 100, draws)
+    _check_asked(known, parts, output, workload)
+    texts = [show.step_times(trace, str(path)) for trace, path in known.traces]
+    texts += [show.report(parts)] if parts else []
+    residuals = [residual for part in parts for residual in part.residuals]
+    if held_out and not any(residual.is_held_out for residual in residuals):
+        raise SimnetError("--hold-out: nothing in these files can be predicted from those fitted; drop it")
+    texts += [show.rows(residuals)] if all_rows and residuals else []
+    click.echo("\n\n".join(texts))
+    if figure is not None:
+        _draw(residuals, figure)
+    if not accept_poor_fit:
+        check_errors(residuals, bound / 100)
+    if output is not None:
+        comment = f"Fitted by simnet calibrate to {', '.join(path.name for path in files)}"
+        emit(write.text(write.document(parts, write.head(known, files)), [comment]), output)
+        tell(f"wrote {output}")
+    if workload is not None:
+        emit(workload_file.text(*known.traces[0]), workload)
+        tell(f"wrote {workload}")
+
+
+def _draw(residuals: "list[Residual]", path: Path) -> None:
+    """Write the figure, also of a fit that is then refused."""
+    from simnet.calibration.figure import png
+    from simnet.report.files import write_file
+
+    if not residuals:
+        raise SimnetError("--figure: there are no residuals to draw; drop it")
+    write_file(path, png(residuals))
+    tell(f"wrote {path}")
+
+
+def _parts(known: "Sources", unseen: "Sources", cluster: "Cluster | None", bound: float, draws: int) -> "list[Fitted]":
+    """Return the fit of every kind of file that is there."""
+    from simnet.calibration import collectives, iperf3, kernels, nccl_table
+
+    parts = [iperf3.fitted(data, path, cluster) for data, path in known.iperf3]
+    if known.logs:
+        parts.append(nccl_table.fitted(known.logs, unseen.logs, cluster, draws))
+    if rows := collectives.timed(known.measurements, cluster):
+        parts.append(collectives.fitted(rows, collectives.timed(unseen.measurements, cluster), draws))
+    if timed := kernels.timed(known.measurements):
+        parts.append(kernels.fitted(timed, bound, draws))
+    return parts
+
+
+def _cluster(name: str | None) -> "Cluster | None":
+    from simnet import library
+    from simnet.scenario import Draft
+    from simnet.spec import Cluster
+
+    if name is None:
+        return None
+    label = library.label(library.locate("clusters", name))
+    return Draft(data={"name": name, **library.read("clusters", name)}, origins={(): label}).converted(Cluster)
+
+
+def _check_disjoint(files: tuple[Path, ...], held_out: tuple[Path, ...]) -> None:
+    both = {path.resolve() for path in files} & {path.resolve() for path in held_out}
+    for path in held_out:
+        if path.resolve() in both:
+            raise SimnetError(f"--hold-out {path}: is among the files to fit; name it once")
+
+
+def _check_asked(known: "Sources", parts: "list[Fitted]", output: Path | None, workload: Path | None) -> None:
+    """Refuse outputs that the files cannot fill, and files that fill no output."""
+    if output is not None and not parts:
+        raise SimnetError("-o: the files tell nothing about links or kernels; give --workload FILE for a trace")
+    if workload is not None and len(known.traces) != 1:
+        raise SimnetError(f"--workload: {len(known.traces)} traces: give one trace of torch.profiler")
+    if not parts and not known.traces:
+        raise SimnetError("calibrate: the files have no collectives and no kernels that the simulator knows")

@@ -1,0 +1,139 @@
+"""What a lab asks of the machine: whether it can be here, its commands run, what is there listed and removed."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from simnet.errors import SimnetError
+from simnet.lab.owner import Owner
+
+_TOOLS = {"ip": "iproute2", "tc": "iproute2", "setpriv": "util-linux"}
+_NAMESPACES = Path("/var/run/netns")
+_KILL_S = 10.0
+
+
+def check() -> None:
+    """Check that this machine can hold a lab.
+
+    Raises:
+        SimnetError: it is not Linux, this is not root, or a tool is missing.
+    """
+    if sys.platform != "linux":
+        raise SimnetError(f"lab: needs Linux, this is {sys.platform}: run it in a virtual machine with Linux")
+    if os.geteuid() != 0:
+        raise SimnetError("lab: needs root, to make network namespaces: run it with sudo")
+    for tool, package in _TOOLS.items():
+        if shutil.which(tool) is None:
+            raise SimnetError(f"lab: needs {tool!r}, which is not on the PATH: install {package}")
+
+
+def run(command: Sequence[str]) -> None:
+    """Run one command of a plan; Ctrl-C does not reach it.
+
+    Raises:
+        SimnetError: it failed, as where namespaces are forbidden.
+    """
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True
+    )
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise SimnetError(f"lab: {' '.join(command)!r} failed ({said}): {_advice(said)}")
+
+
+def _advice(said: str) -> str:
+    """Say what to do about what `ip` or `tc` said."""
+    if any(part in said for part in ("qdisc", "device type", "No such file")):
+        return "the kernel lacks a part; load or build in veth, bridge and sch_tbf"
+    if "not permitted" in said or "denied" in said or "Read-only" in said:
+        return "namespaces are forbidden here; run it on the host, or in a container started with --privileged"
+    return "a lab needs a kernel with network namespaces, veth, bridge and sch_tbf"
+
+
+def namespaces() -> dict[Owner, list[str]]:
+    """Return the names of the namespaces of every lab of this machine, by owner."""
+    found: dict[Owner, list[str]] = {}
+    for path in sorted(_NAMESPACES.glob("simnet-*")):
+        owner = Owner.of_namespace(path.name)
+        if owner is not None:
+            found.setdefault(owner, []).append(path.name)
+    return found
+
+
+def remove_abandoned() -> list[Owner]:
+    """Remove every lab whose owner has ended, with the processes in it; return those owners.
+
+    Raises:
+        SimnetError: something could not be removed.
+    """
+    gone = [(owner, names) for owner, names in namespaces().items() if owner.is_gone()]
+    for _, names in gone:
+        remove(names)
+    return [owner for owner, _ in gone]
+
+
+def remove(names: Sequence[str]) -> None:
+    """Kill every process inside these namespaces, then remove them; links and bridge go with them.
+
+    Raises:
+        SimnetError: something could not be removed; the others were.
+    """
+    failed = [] if _kill_inside(names) else ["a process in it did not end"]
+    for name in names:
+        try:
+            run(("ip", "netns", "delete", name))
+        except SimnetError as error:  # another start may have removed it at the same time
+            failed += [str(error)] if (_NAMESPACES / name).exists() else []
+    if failed:
+        raise SimnetError(
+            f"lab: not all of it could be removed ({failed[0]}): when this has ended, try simnet lab clean"
+        )
+
+
+def _kill_inside(names: Iterable[str]) -> bool:
+    """Kill every process inside some namespaces, also those born meanwhile; tell whether none is left."""
+    inside = set(filter(None, (_identity(_NAMESPACES / name) for name in names)))
+    deadline = time.monotonic() + _KILL_S
+    while found := _processes(inside):
+        if time.monotonic() > deadline:
+            return False
+        for pid in found:
+            _kill(pid, inside)
+        time.sleep(0.005)
+    return True
+
+
+def _processes(inside: set[tuple[int, int]]) -> list[int]:
+    """Return the ids of the processes inside some namespaces, never that of this one."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()] if inside else []  # noqa: PTH208 - names
+    return [pid for pid in pids if pid != os.getpid() and _network_of(pid) in inside]
+
+
+def _kill(pid: int, inside: set[tuple[int, int]]) -> None:
+    """Kill a process that is still inside; the descriptor holds on to it, so that no later one of its id is hit."""
+    with suppress(OSError):
+        process = os.pidfd_open(pid)
+        try:
+            if _network_of(pid) in inside:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
+
+
+def _network_of(pid: int) -> tuple[int, int] | None:
+    return _identity(Path(f"/proc/{pid}/ns/net"))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells one namespace from another, or None if it is gone."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino

@@ -1,0 +1,159 @@
+"""The plan of a lab as data: names, addresses, the commands that make and shape it, and what each rank is told."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from simnet.errors import SimnetError
+from simnet.units import Bandwidth
+
+Command = tuple[str, ...]
+
+MAX_NODES = 254
+MIN_BANDWIDTH = Bandwidth(125e3)
+BURST_BYTES, LATENCY_MS = 131072, 20
+NIC = "eth0"
+NETWORK = f"network namespaces, tbf burst {BURST_BYTES} B, latency {LATENCY_MS} ms, TCP reno"
+_FIRST_PORT, _NUM_PORTS = 29500, 1000
+
+
+class LabSpec(Struct, frozen=True, kw_only=True):
+    """What a lab is: nodes, the ranks on each, and the bandwidth of each node's NIC in each direction.
+
+    `bandwidth` None leaves the NICs unshaped. `threads_per_rank` becomes OMP_NUM_THREADS.
+    """
+
+    num_nodes: int
+    ranks_per_node: int = 1
+    bandwidth: Bandwidth | None = None
+    threads_per_rank: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_nodes <= MAX_NODES:
+            raise SimnetError(f"lab: nodes: {self.num_nodes}: must be from 1 to {MAX_NODES}")
+        for what in ("ranks_per_node", "threads_per_rank"):
+            if getattr(self, what) < 1:
+                raise SimnetError(f"lab: {what}: {getattr(self, what)}: must be at least 1")
+        check_bandwidth(self.bandwidth)
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks of all nodes."""
+        return self.num_nodes * self.ranks_per_node
+
+
+class RankPlan(Struct, frozen=True, kw_only=True):
+    """One rank: the command that starts it inside its node, and the environment variables it gets on top."""
+
+    rank: int
+    node: int
+    command: Command
+    environment: dict[str, str]
+
+
+def check_bandwidth(bandwidth: Bandwidth | None) -> None:
+    """Check that a NIC can be given this bandwidth.
+
+    Raises:
+        SimnetError: it is so low that the burst of the shaper lasts longer than a second.
+    """
+    if bandwidth is not None and bandwidth < MIN_BANDWIDTH:
+        raise SimnetError(f"lab: bandwidth: {bandwidth.text()!r}: must be at least {MIN_BANDWIDTH.text()!r}")
+
+
+def switch_name(prefix: str) -> str:
+    """Return the name of the namespace in which the switch is."""
+    return f"{prefix}-switch"
+
+
+def node_name(prefix: str, node: int) -> str:
+    """Return the name of a node's namespace."""
+    return f"{prefix}-node{node}"
+
+
+def address(node: int) -> str:
+    """Return the IPv4 address of a node, private to its lab.
+
+    Example:
+        >>> address(0)
+        '10.77.0.1'
+    """
+    return f"10.77.0.{node + 1}"
+
+
+def set_up(spec: LabSpec, prefix: str) -> list[Command]:
+    """Return the commands that make a lab, in their order; every interface is born inside a namespace of the lab."""
+    switch = switch_name(prefix)
+    commands: list[Command] = [
+        ("ip", "netns", "add", switch),
+        ("ip", "-n", switch, "link", "add", "bridge", "type", "bridge"),
+        ("ip", "-n", switch, "link", "set", "bridge", "up"),
+    ]
+    for node in range(spec.num_nodes):
+        commands += _add_node(prefix, node)
+    return commands + shape(spec.num_nodes, prefix, spec.bandwidth)
+
+
+def _add_node(prefix: str, node: int) -> list[Command]:
+    """Return the commands that make one node and plug it into the switch."""
+    switch, name, port = switch_name(prefix), node_name(prefix, node), f"port{node}"
+    here = ("ip", "-n", name)
+    return [
+        ("ip", "netns", "add", name),
+        ("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", NIC, "netns", name),
+        ("ip", "-n", switch, "link", "set", port, "master", "bridge", "up"),
+        (*here, "link", "set", "lo", "up"),
+        (*here, "address", "add", f"{address(node)}/24", "dev", NIC),
+        (*here, "link", "set", NIC, "up"),
+        # The congestion control that every kernel allows, so that machines can be compared.
+        (*here, "route", "replace", "10.77.0.0/24", "dev", NIC, "src", address(node), "congctl", "reno"),
+    ]
+
+
+def shape(num_nodes: int, prefix: str, bandwidth: Bandwidth | None) -> list[Command]:
+    """Return the commands that give every NIC a bandwidth: what it sends, and what the switch sends to it.
+
+    The burst is what the 64 KB packets of segmentation offload need, which stays on: without it the CPU is the limit.
+    """
+    check_bandwidth(bandwidth)
+    if bandwidth is None:
+        discipline: Command = ("noqueue",)
+    else:
+        rate = ("rate", f"{round(bandwidth * 8)}bit")
+        discipline = ("tbf", *rate, "burst", str(BURST_BYTES), "latency", f"{LATENCY_MS}ms")
+    ends = [(node_name(prefix, node), NIC) for node in range(num_nodes)]
+    ends += [(switch_name(prefix), f"port{node}") for node in range(num_nodes)]
+    return [("tc", "-n", name, "qdisc", "replace", "dev", nic, "root", *discipline) for name, nic in ends]
+
+
+def rank_plans(spec: LabSpec, prefix: str, command: Sequence[str], launch: int = 0) -> list[RankPlan]:
+    """Return what to start: `ranks_per_node` processes on each node, told what torchrun tells its own.
+
+    Each rank dies when the process that started it dies, however that happens.
+
+    Args:
+        spec: the lab.
+        prefix: of the names of its namespaces.
+        command: program and arguments, the same for every rank.
+        launch: how many launches this lab has seen; each gets a port of its own, since the last may still be closing.
+    """
+    return [_rank_plan(spec, prefix, tuple(command), rank, launch) for rank in range(spec.world_size)]
+
+
+def _rank_plan(spec: LabSpec, prefix: str, command: Command, rank: int, launch: int) -> RankPlan:
+    node, local_rank = divmod(rank, spec.ranks_per_node)
+    enter = ("setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", node_name(prefix, node))
+    environment = {
+        "RANK": rank,
+        "WORLD_SIZE": spec.world_size,
+        "LOCAL_RANK": local_rank,
+        "LOCAL_WORLD_SIZE": spec.ranks_per_node,
+        "GROUP_RANK": node,
+        "GROUP_WORLD_SIZE": spec.num_nodes,
+        "MASTER_ADDR": address(0),
+        "MASTER_PORT": _FIRST_PORT + launch % _NUM_PORTS,
+        "GLOO_SOCKET_IFNAME": NIC,
+        "OMP_NUM_THREADS": spec.threads_per_rank,
+    }
+    told = {name: str(value) for name, value in environment.items()}
+    return RankPlan(rank=rank, node=node, command=enter + command, environment=told)

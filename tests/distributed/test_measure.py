@@ -1,0 +1,140 @@
+"""Four gloo ranks on two nodes measure together: what they write is read by simnet, and has every group."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from simnet.calibration.measurement import read
+
+ROOT = Path(__file__).parents[2]
+WORLD_SIZE, RANKS_PER_NODE = 4, 2
+QUICK = ["--max-repetitions", "8", "--threads", "1", "--ranks-per-node", str(RANKS_PER_NODE)]
+MODEL = ["--model", "mlp_200k", "--batch", "2", *QUICK]
+COMMANDS = {
+    "kernels": ["kernels", "--kernels", "cpu", "--max-size", "1024", *QUICK],
+    "collectives": ["collectives", "--max-size", "2^20", "--min-size", "2^18", "--nic-gbit-per-s", "1", *QUICK],
+    "model": ["model", *MODEL],
+    "all_reduce": ["training", "--strategy", "all_reduce", "--bucket-cap-mb", "0.3", *MODEL],
+    "binsgdm": ["training", "--overlap", "--bucket-cap-mb", "0.3", *MODEL],
+    "flat": ["training", "--topology", "flat", *MODEL],
+    "interference": ["interference", *MODEL],
+    "no force": ["model", *MODEL, "-o", "model.json"],
+    "mistake": ["training", "--strategy", "all_reduce", "--overlap", *MODEL],
+}
+RANK = """
+import json, os, sys
+from binsgdm.measure import __main__ as alone
+for name, (port, args) in json.loads(sys.argv[1]).items():
+    os.environ["MASTER_PORT"] = str(port)
+    sys.argv = ["measure", args[0], *(["-o", name + ".json"] if "-o" not in args else []), *args[1:]]
+    try:
+        alone.main()
+    except SystemExit as stop:
+        print(name, stop.code or 0, flush=True)
+"""
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def start(rank: int, folder: Path, work: str) -> "subprocess.Popen[str]":
+    environment = os.environ | {
+        "RANK": str(rank), "LOCAL_RANK": str(rank % RANKS_PER_NODE), "WORLD_SIZE": str(WORLD_SIZE),
+        "LOCAL_WORLD_SIZE": str(RANKS_PER_NODE), "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+    command = [sys.executable, "-c", RANK, work]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Return the folder of the files, and what each rank printed, from one run for all tests of this file."""
+    folder = tmp_path_factory.mktemp("measured")
+    work = json.dumps(dict(zip(COMMANDS, zip(free_ports(len(COMMANDS)), COMMANDS.values(), strict=True), strict=True)))
+    ranks = [start(rank, folder, work) for rank in range(WORLD_SIZE)]
+    try:
+        said = [rank.communicate(timeout=110) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return folder, said
+
+
+def codes(printed: str) -> dict[str, int]:
+    """Return the exit code of each command."""
+    lines = [line.rpartition(" ") for line in printed.splitlines()]
+    return {name: int(code) for name, _, code in lines if name in COMMANDS}
+
+
+class TestTogether:
+    def test_every_rank_ends_alike_and_only_the_first_writes_and_tells(self, measured):
+        folder, said = measured
+        expected = dict.fromkeys(COMMANDS, 0) | {"no force": 2, "mistake": 2}
+        assert [codes(stdout) for stdout, _ in said] == [expected] * WORLD_SIZE, said[0][1][-2000:]
+        wrote = [stderr.count("wrote ") for _, stderr in said]
+        assert wrote == [len(COMMANDS) - 2, 0, 0, 0]
+        assert [stderr.count("model.json: is there already") for _, stderr in said] == [1, 0, 0, 0]
+        assert sorted(path.name for path in folder.iterdir()) == sorted(
+            f"{name}.json" for name in COMMANDS if expected[name] == 0
+        )
+
+    def test_the_layout_is_told(self, measured):
+        setup = read(measured[0] / "collectives.json").setups[0]
+        assert (setup.backend, setup.device, setup.num_nodes, setup.ranks_per_node) == ("gloo", "cpu", 2, 2)
+        assert (setup.ranks_on_machine, setup.threads_per_rank, setup.nic_bytes_per_s) == (4, 1, 125e6)
+
+    def test_every_collective_is_measured_in_every_group(self, measured):
+        found = {
+            (one.name, *(one.labels[label] for label in ("group", "dtype", "group_size", "lanes", "message_bytes")))
+            for one in read(measured[0] / "collectives.json").series
+        }
+        groups = {"world": (4, 1), "intra_node": (2, 2), "inter_node": (2, 2)}
+        expected = {
+            (name, group, dtype, *groups[group], size)
+            for name in ("all_to_all", "all_gather")
+            for group in groups
+            for dtype in ("uint8", "float32")
+            for size in (2**18, 2**20)
+        }
+        assert found == expected | {("all_reduce", "world", "float32", 4, 1, size) for size in (2**18, 2**20)}
+
+    @pytest.mark.parametrize(
+        ("name", "labels"),
+        [
+            ("all_reduce", {"strategy": "all_reduce", "topology": "", "intra": "", "overlap": 1}),
+            ("binsgdm", {"strategy": "binsgdm", "topology": "hierarchical", "intra": "fp32", "overlap": 1}),
+            ("flat", {"strategy": "binsgdm", "topology": "flat", "intra": "fp32", "overlap": 0}),
+        ],
+    )
+    def test_steps_of_training_have_their_phases(self, name, labels, measured):
+        series = read(measured[0] / f"{name}.json").series
+        assert [one.name for one in series] == ["step", "forward", "backward", "optimizer"]
+        assert len({len(one.values) for one in series}) == 1
+        assert all(labels.items() <= one.labels.items() for one in series)
+
+    def test_backward_is_measured_alone_and_beside_each_collective(self, measured):
+        series = read(measured[0] / "interference.json").series
+        assert [(one.name, one.labels["collective"]) for one in series] == [
+            (name, collective)
+            for collective in ("all_reduce", "all_to_all")
+            for name in ("backward_alone", "backward_beside")
+        ]
+
+    def test_kernels_and_models_are_measured_by_all_ranks_at_once(self, measured):
+        assert {one.labels["kernels"] for one in read(measured[0] / "kernels.json").series} == {"torch", "cpu"}
+        assert len(read(measured[0] / "model.json").series) == 4 + 8

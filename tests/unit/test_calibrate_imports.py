@@ -1,0 +1,213 @@
+"""Files of others: kernels as measured, iperf3 and torch.profiler."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simnet.calibration import iperf3, kernels, kineto, sources, workload_file
+from simnet.calibration.kernels import Timed
+from simnet.calibration.measurement import Series
+from simnet.errors import SimnetError
+from simnet.units import Bandwidth
+from simnet.validation import parts
+from simnet.workload.codec import BYTES_MOVED
+from tests.unit.test_calibrate_collectives import measurements, setup
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "calibrate"
+IPERF3 = GOLDEN / "iperf3_loopback.json"
+GLOO = GOLDEN / "kineto_gloo_2_ranks.json.gz"
+HERE = Path("x.json")
+
+
+def event(name: str, cat: str, start_us: float, us: float, **args: object) -> dict[str, object]:
+    return {"ph": "X", "name": name, "cat": cat, "ts": start_us, "dur": us, "pid": 0, "tid": 0, "args": args}
+
+
+# Made by the format that PyTorch documents for NCCL, not recorded: no GPU was at hand.
+NCCL: dict[str, Any] = {
+    "deviceProperties": [{"name": "NVIDIA H200"}],
+    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 8},
+    "traceEvents": [
+        event("ProfilerStep#3", "user_annotation", 0, 1000),
+        event("DistributedDataParallel.forward", "gpu_user_annotation", 100, 200),
+        event("Optimizer.step#AdamW.step", "gpu_user_annotation", 850, 100),
+        event("gemm_forward", "kernel", 100, 200),
+        event("gemm_backward", "kernel", 300, 400),
+        event("multi_tensor_adam", "kernel", 850, 100),
+        event(
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "kernel", 600, 200,
+            **{"Collective name": "allreduce", "In msg nelems": 1000, "dtype": "BFloat16", "Group size": 8},
+        ),
+        {"ph": "M", "name": "process_name"},
+    ],
+}  # fmt: skip
+
+
+def times(kernel: str, time_s: Callable[[float], float], vectors: int = 1) -> list[Timed]:
+    rng = np.random.default_rng(2)
+    return [
+        Timed(
+            kernel=kernel,
+            num_elements=float(size),
+            num_vectors=vectors,
+            samples_s=time_s(float(size)) * np.exp(rng.normal(0, 0.02, 9)),
+        )
+        for size in 2 ** np.arange(10, 24)
+    ]
+
+
+def test_launch_and_time_per_element_of_a_kernel_are_found() -> None:
+    fitted = kernels.fitted(times("quantize", lambda size: 2e-5 + 1e-9 * size), 0.1, draws=40)
+    found = fitted.table["kernels"]
+    assert isinstance(found, dict)
+    assert float(found["quantize"]["launch"].split()[0]) == pytest.approx(20, rel=0.05)  # us
+    low, high = fitted.intervals["kernels.quantize.time_per_element"]
+    assert 0.95 < low < 1 < high < 1.05
+
+
+def test_copies_tell_the_memory_bandwidth() -> None:
+    fitted = kernels.fitted(times("copy", lambda size: 1e-6 + 8 * size / 2e10), 0.1, draws=20)
+    assert Bandwidth.parse(fitted.table["memory_bandwidth"]) == pytest.approx(2e10, rel=0.03)
+    assert "kernels" not in fitted.table
+
+
+def test_a_knee_is_told_where_a_straight_line_explains_badly() -> None:
+    knee = 2.0**18
+    rows = times("quantize", lambda size: 1e-6 + 2e-10 * min(size, knee) + 2e-9 * max(size - knee, 0.0))
+    fitted = kernels.fitted(rows, 0.1, draws=20)
+    assert any("another time per element from 262,144 elements on" in note for note in fitted.notes)
+
+
+def test_the_most_vectors_are_fitted_and_said() -> None:
+    rows = times("merge", lambda size: 5e-10 * size, 2) + times("merge", lambda size: 2e-10 * size, 8)
+    fitted = kernels.fitted(rows, 0.1, draws=20)
+    assert fitted.notes == ("kernel merge: fitted to 8 vectors at once; fewer cost more an element",)
+    assert "0.2" in fitted.shown["merge"]
+
+
+def test_kernels_that_cannot_be_fitted_are_refused() -> None:
+    with pytest.raises(SimnetError, match="kernel quantize: at least 3 sizes"):
+        kernels.fitted(times("quantize", lambda size: size)[:2], 0.1, draws=20)
+    with pytest.raises(SimnetError, match="does not take longer for more elements"):
+        kernels.fitted(times("quantize", lambda size: 1 / size), 0.1, draws=20)
+
+
+def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_implementation() -> None:
+    def series(name: str, implementation: str, **labels: int) -> Series:
+        given: dict[str, str | int | float] = {
+            "num_elements": 1024,
+            "dtype": "float32",
+            "kernels": implementation,
+            **labels,
+        }
+        return Series(kind="kernel", name=name, setup=0, unit="s", labels=given, values=(1e-3,))
+
+    whole = measurements(
+        (
+            series("update_", "reference"),
+            series("update_", "cpu"),
+            series("merge", "cpu", num_vectors=8),
+            series("odd", "x"),
+        ),
+        (setup(1, 1, None),),
+    )
+    found = kernels.timed([whole])
+    assert [(one.kernel, one.num_elements) for one in found] == [("binsgdm_update", 1024.0), ("merge", 8192.0)]
+    assert set(kernels.NAMES.values()) <= set(BYTES_MOVED)
+
+
+def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
+    slow = parts.cluster("generic_25gbit")
+    fitted = iperf3.fitted(kineto.load(IPERF3), IPERF3, slow)
+    link = fitted.table["inter_node"]
+    assert isinstance(link, dict)
+    assert link["efficiency"] == pytest.approx(20.776 / 25, abs=1e-4)
+    low, high = fitted.intervals["inter_node.efficiency"]
+    assert 0.9 < low <= 1 <= high < 1.1
+    assert fitted.shown["round trip under load"] == "62 us"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"error": "unable to connect"}, "iperf3 says 'unable to connect'"),
+        ({"end": {}}, "no end.sum_received.bits_per_second"),
+        ({"end": {"sum_received": {"bits_per_second": 0}}}, "must be above 0"),
+        ({"intervals": [{}]}, "intervals: damaged"),
+        ({"end": {"sum_received": {"bits_per_second": 9e10}}}, "more than the NICs of the cluster give"),
+    ],
+)
+def test_what_iperf3_has_not_measured_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(SimnetError, match=message):
+        iperf3.fitted({**kineto.load(IPERF3), **change}, HERE, parts.cluster("generic_25gbit"))
+
+
+def test_a_trace_of_gloo_tells_steps_phases_and_messages() -> None:
+    trace = kineto.parse(kineto.load(GLOO), GLOO)
+    assert (trace.backend, trace.world_size, trace.gpu, len(trace.steps)) == ("gloo", 2, "", 3)
+    assert trace.reduced_bytes == 4 * (256 * 512 + 512 + 512 * 64 + 64)
+    assert trace.median_s("step_s") == pytest.approx(16.148e-3, rel=1e-3)
+    for step in trace.steps:
+        assert step.forward_s + step.backward_s + step.optimizer_s < step.step_s
+        assert 0 <= step.overlapped_s <= min(step.communication_s, step.compute_s)
+
+
+def test_a_trace_of_nccl_is_read_on_the_clock_of_the_gpu() -> None:
+    trace = kineto.parse(NCCL, HERE)
+    (step,) = trace.steps
+    assert (trace.gpu, trace.backend, trace.world_size) == ("NVIDIA H200", "nccl", 8)
+    found = (step.step_s, step.forward_s, step.backward_s, step.optimizer_s, step.compute_s, step.communication_s)
+    assert found == pytest.approx((1e-3, 2e-4, 4e-4, 1e-4, 7e-4, 2e-4))
+    assert step.overlapped_s == pytest.approx(1e-4)
+    assert [(one.name, one.num_bytes) for one in step.messages] == [("allreduce", 2000)]
+
+
+def test_a_trace_becomes_a_workload() -> None:
+    text = workload_file.text(kineto.parse(NCCL, HERE), HERE)
+    assert 'gradient = "2000 B"' in text
+    assert 'backward = "0.4 ms"' in text
+
+
+@pytest.mark.parametrize(
+    ("drop", "message"), [("Optimizer", "no optimizer in the trace"), ("nccl", "no all-reduce whose size is told")]
+)
+def test_a_trace_without_a_phase_or_messages_is_no_workload(drop: str, message: str) -> None:
+    kept = [one for one in NCCL["traceEvents"] if not one["name"].startswith(drop)]
+    with pytest.raises(SimnetError, match=message):
+        workload_file.text(kineto.parse({**NCCL, "traceEvents": kept}, HERE), HERE)
+
+
+@pytest.mark.parametrize(
+    ("events", "message"), [([], "no ProfilerStep"), ([{"ph": "X", "name": "a"}], "without name, ts or dur")]
+)
+def test_a_trace_without_steps_is_refused(events: list[object], message: str) -> None:
+    with pytest.raises(SimnetError, match=message):
+        kineto.parse({"traceEvents": events}, HERE)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.json", b"{", "is damaged or cut off"),
+        ("a.json.gz", gzip.compress(b"{}")[:-4], "is damaged or cut off"),
+        ("a.json.gz", gzip.compress(b"{}")[:10] + b"\xff\xff\xff\xff", "is damaged or cut off"),
+        ("a.json", b"[1]", "must hold one JSON object"),
+        ("a.json", json.dumps({"a": 1}).encode(), "what: None"),
+        ("a.log", b"hello", "is of no known kind"),
+    ],
+)
+def test_files_of_no_known_kind_are_refused(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SimnetError, match=message):
+        sources.read([tmp_path / name])
+
+
+@pytest.mark.parametrize("name", ["none.json", "none.log"])
+def test_files_that_are_not_there_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SimnetError, match="cannot be read"):
+        sources.read([tmp_path / name])

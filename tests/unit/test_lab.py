@@ -1,0 +1,269 @@
+"""The plan of a lab, its owner, and what the command refuses; nothing here needs root."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from simnet.commands.main import main
+from simnet.errors import SimnetError
+from simnet.lab import machine, plan
+from simnet.lab.lab import check_command
+from simnet.lab.owner import Owner
+from simnet.lab.plan import LabSpec
+from simnet.lab.ranks import Outcome
+from simnet.lab.signals import ending_by_exception, put_off
+from simnet.units import Bandwidth
+
+GBIT = Bandwidth.parse("1 Gbit/s")
+
+
+def spec(num_nodes: int = 2, **more: object) -> LabSpec:
+    return LabSpec(num_nodes=num_nodes, **more)  # type: ignore[arg-type]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run `simnet lab` and return the one line it refuses with."""
+    with pytest.raises(SystemExit) as left:
+        main(["lab", *arguments])
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert said.count("\n") == 1
+    return said
+
+
+class TestPlan:
+    def test_every_command_acts_inside_the_namespaces_of_the_lab(self) -> None:
+        commands = plan.set_up(spec(3, bandwidth=GBIT), "simnet-1-2-3")
+        names = {"simnet-1-2-3-switch", *(f"simnet-1-2-3-node{node}" for node in range(3))}
+        assert {command[3] for command in commands if command[:3] == ("ip", "netns", "add")} == names
+        others = [command for command in commands if command[:3] != ("ip", "netns", "add")]
+        assert all(command[0] in {"ip", "tc"} and command[1] == "-n" and command[2] in names for command in others)
+
+    def test_every_interface_is_made_in_its_namespace_and_plugged_in(self) -> None:
+        lines = [" ".join(command) for command in plan.set_up(spec(2), "lab")]
+        for node in range(2):
+            assert f"ip -n lab-switch link add port{node} type veth peer name eth0 netns lab-node{node}" in lines
+            assert f"ip -n lab-switch link set port{node} master bridge up" in lines
+            assert f"ip -n lab-node{node} address add 10.77.0.{node + 1}/24 dev eth0" in lines
+            assert f"ip -n lab-node{node} link set eth0 up" in lines
+            assert f"ip -n lab-node{node} link set lo up" in lines
+
+    def test_both_ends_of_every_nic_are_shaped(self) -> None:
+        lines = [" ".join(command) for command in plan.shape(2, "lab", GBIT)]
+        how = "root tbf rate 1000000000bit burst 131072 latency 20ms"
+        ends = [("lab-node0", "eth0"), ("lab-node1", "eth0"), ("lab-switch", "port0"), ("lab-switch", "port1")]
+        assert lines == [f"tc -n {name} qdisc replace dev {nic} {how}" for name, nic in ends]
+
+    def test_no_bandwidth_means_no_shaper(self) -> None:
+        assert {command[-1] for command in plan.shape(2, "lab", None)} == {"noqueue"}
+
+    def test_addresses_are_different_and_of_one_network(self) -> None:
+        addresses = [plan.address(node) for node in range(plan.MAX_NODES)]
+        assert len(set(addresses)) == plan.MAX_NODES
+        assert addresses[-1] == "10.77.0.254"
+
+    def test_ranks_are_told_what_torchrun_tells(self) -> None:
+        plans = plan.rank_plans(spec(2, ranks_per_node=3, threads_per_rank=2), "lab", ["python", "train.py"])
+        assert [(one.rank, one.node) for one in plans] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
+        assert plans[4].environment == {
+            "RANK": "4",
+            "WORLD_SIZE": "6",
+            "LOCAL_RANK": "1",
+            "LOCAL_WORLD_SIZE": "3",
+            "GROUP_RANK": "1",
+            "GROUP_WORLD_SIZE": "2",
+            "MASTER_ADDR": "10.77.0.1",
+            "MASTER_PORT": "29500",
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "OMP_NUM_THREADS": "2",
+        }
+        assert plans[4].command[-5:] == ("netns", "exec", "lab-node1", "python", "train.py")
+        assert plans[4].command[:3] == ("setpriv", "--pdeathsig", "KILL")
+
+    def test_launches_of_one_lab_meet_at_different_ports(self) -> None:
+        ports = {plan.rank_plans(spec(), "lab", ["true"], launch)[0].environment["MASTER_PORT"] for launch in range(9)}
+        assert len(ports) == 9
+
+    @pytest.mark.parametrize(
+        ("wrong", "rule"),
+        [
+            ({"num_nodes": 0}, "nodes: 0: must be from 1 to 254"),
+            ({"num_nodes": 255}, "nodes: 255: must be from 1 to 254"),
+            ({"ranks_per_node": 0}, "ranks_per_node: 0: must be at least 1"),
+            ({"threads_per_rank": 0}, "threads_per_rank: 0: must be at least 1"),
+            ({"bandwidth": Bandwidth.parse("0.9 Mbit/s")}, "bandwidth: '0.9 Mbit/s': must be at least '1 Mbit/s'"),
+        ],
+    )
+    def test_a_wrong_spec_is_refused(self, wrong: dict[str, object], rule: str) -> None:
+        with pytest.raises(SimnetError, match=f"lab: {rule}"):
+            spec(**{"num_nodes": 2, **wrong})  # type: ignore[arg-type]
+
+
+class TestOwner:
+    def test_it_is_read_back_from_the_names_of_its_namespaces(self) -> None:
+        owner = Owner(pid_namespace=4026531836, pid=12, started_ticks=345)
+        assert Owner.of_namespace(plan.switch_name(owner.prefix)) == owner
+        assert Owner.of_namespace(plan.node_name(owner.prefix, 17)) == owner
+
+    @pytest.mark.parametrize(
+        "name", ["simnet", "simnet-1-2-3", "simnet-1-2-3-node", "simnet-1-2-node0", "a-simnet-1-2-3-node0", "red"]
+    )
+    def test_names_of_others_have_none(self, name: str) -> None:
+        assert Owner.of_namespace(name) is None
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+    def test_only_a_process_that_has_ended_is_gone(self) -> None:
+        mine = Owner.this_process()
+        assert not mine.is_gone()
+        ended = subprocess.Popen(["true"])
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        others = {"pid_namespace": mine.pid_namespace, "started_ticks": mine.started_ticks}
+        assert Owner(pid=ended.pid, **others).is_gone()  # a zombie
+        ended.wait()
+        assert Owner(pid=ended.pid, **others).is_gone()
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+    def test_a_later_process_of_the_same_id_is_another_one(self) -> None:
+        mine = Owner.this_process()
+        then = Owner(pid_namespace=mine.pid_namespace, pid=mine.pid, started_ticks=mine.started_ticks - 1)
+        assert then.is_gone()
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+    def test_of_a_process_in_another_container_nothing_is_known(self) -> None:
+        mine = Owner.this_process()
+        far = Owner(pid_namespace=mine.pid_namespace + 1, pid=mine.pid, started_ticks=0)
+        assert not far.is_gone()
+
+
+class TestOutcome:
+    def test_a_good_one_passes(self) -> None:
+        Outcome(exit_code=0, elapsed_s=1.0, outputs=("", "")).check()
+
+    def test_a_failed_rank_is_named_with_its_last_lines(self) -> None:
+        lines = "\n".join(map(str, range(100)))
+        outcome = Outcome(exit_code=9, elapsed_s=1.5, outputs=("zero", lines), failed_rank=1)
+        assert outcome.sentence() == "lab: rank 1 failed first, with exit code 9 after 1.5 s"
+        assert outcome.tail() == [f"[rank 1] {number}" for number in range(80, 100)]
+        with pytest.raises(SimnetError, match=r"(?s)exit code 9.*\[rank 1\] 99"):
+            outcome.check()
+
+    def test_a_timeout_names_the_ranks_that_were_stopped(self) -> None:
+        outcome = Outcome(exit_code=124, elapsed_s=60.0, outputs=("a", "b", "c"), unfinished_ranks=(0, 2))
+        assert "not finished after 60 s, ranks 0, 2 were stopped" in outcome.sentence()
+        assert outcome.tail() == ["[rank 0] a", "[rank 2] c"]
+
+
+class TestSignals:
+    def test_sigterm_becomes_an_exception_inside_and_nothing_after(self) -> None:
+        with pytest.raises(SystemExit) as left, ending_by_exception():
+            signal.raise_signal(signal.SIGTERM)
+        assert left.value.code == 143
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def test_what_follows_the_first_does_not_disturb_the_clean_up(self) -> None:
+        done: list[str] = []
+
+        def work() -> None:
+            with ending_by_exception():
+                try:
+                    signal.raise_signal(signal.SIGINT)
+                finally:
+                    signal.raise_signal(signal.SIGINT)
+                    signal.raise_signal(signal.SIGTERM)
+                    done.append("whole")
+
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert done == ["whole"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def test_the_handler_of_another_stays(self) -> None:
+        came: list[int] = []
+        before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+        try:
+            with ending_by_exception():
+                signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert came == [signal.SIGTERM]
+
+    def test_ctrl_c_waits_until_the_block_has_ended(self) -> None:
+        done: list[str] = []
+
+        def clean_up() -> None:
+            with put_off():
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+                done.append("whole")
+
+        with pytest.raises(KeyboardInterrupt):
+            clean_up()
+        assert done == ["whole"]
+
+
+class TestRefusals:
+    @pytest.fixture(autouse=True)
+    def as_root_with_every_tool(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "platform", "linux")
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        monkeypatch.setattr(machine.shutil, "which", lambda name: f"/bin/{name}")
+
+    def test_another_system(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        monkeypatch.setattr(sys, "platform", "darwin")
+        assert "needs Linux, this is darwin" in refusal(capsys, "run", "--nodes", "2", "--", "true")
+
+    def test_no_root(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        for arguments in (["run", "--nodes", "2", "--", "true"], ["clean"]):
+            assert "needs root, to make network namespaces: run it with sudo" in refusal(capsys, *arguments)
+
+    @pytest.mark.parametrize(("tool", "package"), [("ip", "iproute2"), ("tc", "iproute2"), ("setpriv", "util-linux")])
+    def test_a_missing_tool(
+        self, tool: str, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(machine.shutil, "which", lambda name: None if name == tool else f"/bin/{name}")
+        said = refusal(capsys, "run", "--nodes", "2", "--", "true")
+        assert f"needs '{tool}', which is not on the PATH: install {package}" in said
+
+    @pytest.mark.parametrize(
+        ("kernel_says", "advice"),
+        [
+            ("mount --make-shared /run/netns failed: Operation not permitted", "--privileged"),
+            ("mkdir /run/netns failed: Permission denied", "--privileged"),
+            ("Error: Specified qdisc kind is unknown.", "sch_tbf"),
+            ("Error: Unknown device type.", "veth"),
+        ],
+    )
+    def test_what_the_kernel_refuses_is_told_with_advice(self, kernel_says: str, advice: str) -> None:
+        script = f"echo '{kernel_says}' >&2; exit 1"
+        with pytest.raises(SimnetError, match=f"{kernel_says}.*{advice}"):
+            machine.run(("sh", "-c", script))
+
+    def test_a_program_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+        with pytest.raises(SimnetError, match="'nosuch': no such program on the PATH"):
+            check_command(["nosuch"])
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--nodes", "2"], "no command: write it after --"),
+            (["--nodes", "0", "--", "true"], "nodes: 0: must be from 1 to 254"),
+            (["--nodes", "2", "--bandwidth", "5", "--", "true"], "--bandwidth: '5': write a number and a unit"),
+            (["--nodes", "2", "--timeout", "5", "--", "true"], "--timeout: '5': write a number and a unit"),
+            (["--nodes", "2", "--timeout", "0 s", "--", "true"], "--timeout: '0 s': must be above zero"),
+            (["--", "true"], "Missing option '--nodes'"),
+        ],
+    )
+    def test_wrong_options(self, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert said in refusal(capsys, "run", *arguments)
+
+
+def test_the_help_pages_show_examples() -> None:
+    from simnet.commands.lab import command
+
+    assert "-- python train.py" in CliRunner().invoke(command, ["run", "--help"]).output
