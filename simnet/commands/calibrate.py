@@ -21,14 +21,19 @@ FILES = click.Path(path_type=Path)
 @click.command(
     "calibrate",
     help="Fit a calibration to measured FILES: those of simnet measure and simnet lab, the text of nccl-tests, and "
-    "iperf3 -J; with --workload, a workload to a trace of torch.profiler. Residuals are printed; a fit that explains "
+    "iperf3 -J; with --workload, a workload to a model of "
+    "simnet measure or a trace of torch.profiler. Residuals are printed; a fit that explains "
     "its own rows badly is refused.",
     epilog="\b\nExample:\n  simnet calibrate 8gpus.log 16gpus.log --hold-out 32gpus.log --cluster azure_nd_a100_v4 "
     "-o mine.toml",
 )
 @click.argument("files", nargs=-1, required=True, type=FILES)
 @click.option("-o", "--output", type=OUTPUT, help="Write the calibration to this file.")
-@click.option("--workload", type=OUTPUT, help="Write the compute times of a torch.profiler trace to this file.")
+@click.option(
+    "--workload",
+    type=OUTPUT,
+    help="Write the compute times of a measured model or a torch.profiler trace to this file.",
+)
 @click.option(
     "--hold-out", "held_out", multiple=True, type=FILES, help="Predict this file and do not fit it; repeatable."
 )
@@ -86,7 +91,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         emit(write.text(write.document(parts, write.head(known, files)), [comment]), output)
         tell(f"wrote {output}")
     if workload is not None:
-        emit(workload_file.text(*known.traces[0]), workload)
+        models = [whole for whole in known.measurements if workload_file.has_model(whole)]
+        emit(workload_file.text_of_model(models[0]) if models else workload_file.text(*known.traces[0]), workload)
         tell(f"wrote {workload}")
 
 
@@ -135,9 +141,14 @@ def _check_disjoint(files: tuple[Path, ...], held_out: tuple[Path, ...]) -> None
 
 def _check_asked(known: "Sources", parts: "list[Fitted]", output: Path | None, workload: Path | None) -> None:
     """Refuse outputs that the files cannot fill, and files that fill no output."""
+    from simnet.calibration.workload_file import has_model
+
     if output is not None and not parts:
         raise SimnetError("-o: the files tell nothing about links or kernels; give --workload FILE for a trace")
-    if workload is not None and len(known.traces) != 1:
-        raise SimnetError(f"--workload: {len(known.traces)} traces: give one trace of torch.profiler")
-    if not parts and not known.traces:
+    num_models = sum(map(has_model, known.measurements))
+    if workload is not None and len(known.traces) + num_models != 1:
+        raise SimnetError(
+            f"--workload: {len(known.traces)} traces and {num_models} files of simnet measure model: give one of them"
+        )
+    if not parts and not known.traces and not num_models:
         raise SimnetError("calibrate: the files have no collectives and no kernels that the simulator knows")

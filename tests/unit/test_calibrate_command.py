@@ -75,7 +75,7 @@ def test_a_trace_is_shown_and_written_as_a_workload(tmp_path: Path) -> None:
         ((*LOGS, "--hold-out", LOGS[0]), "is among the files to fit"),
         ((*LOGS, "--hold-out", str(IPERF3)), "nothing in these files can be predicted"),
         ((str(GLOO), "-o", "x.toml"), "the files tell nothing about links or kernels"),
-        ((*LOGS, "--workload", "x.toml"), "0 traces: give one trace"),
+        ((*LOGS, "--workload", "x.toml"), "0 traces and 0 files of simnet measure model: give one"),
         ((*LOGS, "--cluster", "azure"), "'azure': unknown cluster"),
         ((*LOGS, "-o", "none/x.toml"), "no such directory"),
         ((str(GOLDEN / "a100_azure_nd_v4_1gpus.log"),), "one GPU, which sends nothing"),

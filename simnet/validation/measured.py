@@ -1,0 +1,165 @@
+"""Steps of real training against those that an experiment predicts for the same nodes, network and strategy."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from simnet.calibration.measurement import Measurements, Series, Setup
+from simnet.errors import SimnetError
+from simnet.report.text import bandwidth_text
+from simnet.simulate import simulate
+from simnet.spec import AllReduce, AnyStrategy, BinSGDM, Scenario
+from simnet.units import Bandwidth, Size, format_seconds
+
+MIB = 2**20
+HEADER = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One measured setting with what is predicted for it.
+
+    Attributes:
+        measured_s: median of the measured steps.
+        interval_s: of the prediction, if the calibration has intervals and draws were asked for.
+    """
+
+    setup: Setup
+    strategy: str
+    measured_s: float
+    predicted_s: float
+    interval_s: tuple[float, float] | None
+
+    @property
+    def error(self) -> float:
+        """Relative error with its sign: predicted / measured - 1."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Tell whether the measured time lies in the predicted interval; None without one."""
+        if self.interval_s is None:
+            return None
+        return self.interval_s[0] <= self.measured_s <= self.interval_s[1]
+
+
+def points(
+    scenario: Scenario, files: Sequence[Measurements], model: str | None, progress: Callable[[], object] = lambda: None
+) -> list[Point]:
+    """Predict every measured step of a model.
+
+    Args:
+        scenario: gives workload, calibration and what else the measurement does not tell.
+        files: measurement files with training series.
+        model: which model's steps, if there are several.
+        progress: called after each point.
+
+    Raises:
+        SimnetError: there is no such step, several models without a choice, or a NIC of unknown bandwidth.
+    """
+    steps = [(one, file.setups[one.setup]) for file in files for one in file.series if _is_step(one)]
+    models = sorted({str(one.labels.get("model")) for one, _ in steps})
+    chosen = model or (models[0] if len(models) == 1 else None)
+    if chosen not in models:
+        raise SimnetError(f"validate: --model {model}: the measured models are {', '.join(models) or 'none'}; name one")
+    found = []
+    for series, setup in steps:
+        if series.labels.get("model") == chosen:
+            found.append(_point(scenario, series, setup))
+            progress()
+    return found
+
+
+def _is_step(series: Series) -> bool:
+    return series.kind == "training" and series.name == "step"
+
+
+def _point(scenario: Scenario, series: Series, setup: Setup) -> Point:
+    result = simulate(at(scenario, series, setup))
+    return Point(
+        setup=setup,
+        strategy=_strategy_text(series),
+        measured_s=statistics.median(series.values),
+        predicted_s=result.result.iteration_s,
+        interval_s=result.intervals.get("iteration_s"),
+    )
+
+
+def at(scenario: Scenario, series: Series, setup: Setup) -> Scenario:
+    """Return the scenario with the nodes, network and strategy of a measured series."""
+    if setup.nic_bytes_per_s is None:
+        raise SimnetError("validate: a NIC of unknown bandwidth: measure with --nic-gbit-per-s")
+    cluster = replace(
+        scenario.cluster,
+        num_nodes=setup.num_nodes,
+        ranks_per_node=setup.ranks_per_node,
+        inter_node=replace(scenario.cluster.inter_node, bytes_per_s=Bandwidth(setup.nic_bytes_per_s)),
+    )
+    return replace(scenario, cluster=cluster, strategy=_strategy(series), baseline=None)
+
+
+def _strategy(series: Series) -> AnyStrategy:
+    labels = series.labels
+    cap = Size(round(float(labels["bucket_cap_mb"]) * MIB))
+    if labels["strategy"] == "all_reduce":
+        return AllReduce(bucket_cap=cap)
+    options: dict[str, Any] = {"overlap": bool(labels["overlap"]), "bucket_cap": cap}
+    if labels["topology"] == "flat":
+        return BinSGDM(topology="flat", **options)
+    options |= {"intra": labels["intra"], "average": labels.get("average") or "updates"}
+    return BinSGDM(**options)
+
+
+def _strategy_text(series: Series) -> str:
+    labels = series.labels
+    if labels["strategy"] == "all_reduce":
+        return "all_reduce"
+    options = [str(labels["topology"])]
+    options += [str(labels["intra"])] if labels["topology"] != "flat" and labels["intra"] != "fp32" else []
+    options += ["average gradients"] if labels.get("average") == "gradients" else []
+    options += ["overlap"] if labels["overlap"] else []
+    return f"binsgdm {', '.join(options)}"
+
+
+def table(found: Sequence[Point]) -> str:
+    """Return points and a summary as text."""
+    rows = [HEADER, *(_row(point) for point in sorted(found, key=_order))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    inside = [point.is_inside for point in found if point.is_inside is not None]
+    known = f"; {sum(inside)} of {len(inside)} measured values inside the interval" if inside else "; no intervals"
+    summary = f"{len(found)} points: mean error {mean_error(found):.1%}, worst {worst_error(found):.1%}{known}"
+    return "\n".join([*lines, "", summary.replace("%", " %")])
+
+
+def mean_error(found: Sequence[Point]) -> float:
+    """Return the mean absolute relative error."""
+    return statistics.fmean(abs(point.error) for point in found)
+
+
+def worst_error(found: Sequence[Point]) -> float:
+    """Return the largest absolute relative error."""
+    return max(abs(point.error) for point in found)
+
+
+def _order(point: Point) -> tuple[int, int, float, str]:
+    setup = point.setup
+    return setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s or 0.0, point.strategy
+
+
+def _row(point: Point) -> tuple[str, ...]:
+    interval = " to ".join(map(format_seconds, point.interval_s)) if point.interval_s else ""
+    inside = {None: "", True: "inside", False: "outside"}[point.is_inside]
+    return (
+        f"{point.setup.num_nodes} x {point.setup.ranks_per_node}",
+        bandwidth_text((point.setup.nic_bytes_per_s or 0.0) * 8 / 1e9),
+        point.strategy,
+        format_seconds(point.measured_s),
+        format_seconds(point.predicted_s),
+        f"{point.error:+.1%}".replace("%", " %"),
+        interval,
+        inside,
+    )

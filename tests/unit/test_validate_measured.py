@@ -1,0 +1,183 @@
+"""The loop: a measured model becomes a workload, an experiment predicts, and measured steps judge it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from simnet.calibration.measurement import read
+from simnet.calibration.workload_file import text_of_model
+from simnet.commands.main import cli
+from simnet.errors import SimnetError
+from simnet.scenario import load_experiment
+from simnet.simulate import simulate
+from simnet.spec import AllReduce, BinSGDM
+from simnet.units import Size
+from simnet.validation import measured
+
+SETUP: dict[str, Any] = {
+    "backend": "gloo",
+    "device": "cpu",
+    "num_nodes": 4,
+    "ranks_per_node": 1,
+    "threads_per_rank": 1,
+    "ranks_on_machine": 4,
+    "nic_bytes_per_s": 25e6,
+    "network": "",
+}
+HEAD: dict[str, Any] = {
+    "what": "simnet measurements",
+    "format": 1,
+    "created": "2026-11-21T13:20:00+00:00",
+    "command": "simnet measure",
+    "hardware": {"machine": "x", "processor": "p", "cores": 2, "memory_bytes": 1, "gpu": "", "num_gpus": 0},
+    "software": {"system": "s", "python": "3", "torch": "2", "numba": "", "nccl": "", "binsgdm": "0"},
+}
+DENSE: dict[str, Any] = {"strategy": "all_reduce", "topology": "", "intra": "", "overlap": 1}
+FLAT: dict[str, Any] = {"strategy": "binsgdm", "topology": "flat", "intra": "fp32", "overlap": 0}
+NODES: dict[str, Any] = {
+    "strategy": "binsgdm",
+    "topology": "hierarchical",
+    "intra": "bf16",
+    "average": "gradients",
+    "overlap": 1,
+}
+EXPERIMENT = """question = "?"
+workload = "model.toml"
+strategy = "binsgdm"
+[calibration.inter_node]
+efficiency = 0.9
+[calibration.intervals]
+"inter_node.efficiency" = [0.9, 1.1]
+[cluster]
+num_nodes = 2
+ranks_per_node = 1
+[cluster.intra_node]
+bandwidth = "20 Gbit/s"
+latency = "50 us"
+[cluster.inter_node]
+bandwidth = "1 Gbit/s"
+latency = "50 us"
+"""
+
+
+def series(kind: str, name: str, seconds: float, **labels: Any) -> dict[str, Any]:
+    spread = [0.9 * seconds, seconds, 2 * seconds]
+    return {"kind": kind, "name": name, "setup": 0, "unit": "s", "labels": labels, "values": spread}
+
+
+def write(path: Path, rows: list[dict[str, Any]], **setup: Any) -> Path:
+    path.write_text(json.dumps({**HEAD, "setups": [SETUP | setup], "series": rows}))
+    return path
+
+
+def model_rows(name: str = "m") -> list[dict[str, Any]]:
+    ready = [("c", 1000, 0.010), ("b", 2_000_000, 0.030), ("a", 500, 0.029)]
+    common = {"model": name, "batch": 8, "dtype": "float32"}
+    return [
+        series("model", "forward", 0.02, **common),
+        series("model", "backward", 0.04, **common),
+        series("model", "optimizer", 0.003, **common, optimizer="binsgdm"),
+        series("model", "optimizer", 0.005, **common, optimizer="adamw"),
+        *(
+            series("model", "gradient_ready", at, **common, tensor=tensor, num_elements=number, order=order)
+            for order, (tensor, number, at) in enumerate(ready)
+        ),
+    ]
+
+
+def step(seconds: float, strategy: dict[str, Any], model: str = "m") -> dict[str, Any]:
+    return series("training", "step", seconds, model=model, batch=8, bucket_cap_mb=25.0, **strategy)
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    model = write(tmp_path / "model.json", model_rows())
+    (tmp_path / "model.toml").write_text(text_of_model(read(model)))
+    path = tmp_path / "experiment.toml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+def test_a_model_becomes_a_workload_with_its_gradients_in_time(experiment: Path) -> None:
+    workload = load_experiment(str(experiment)).at({}).workload
+    assert (workload.forward_s, workload.backward_s, workload.optimizer_s) == (0.02, 0.04, 0.005)
+    assert [tensor.name for tensor in workload.tensors] == ["c", "b", "a"]
+    assert [tensor.backward_share for tensor in workload.tensors] == [10_000, 20_000, 0], "a comes with b, not before"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "0 models: give a file of simnet measure model with one"),
+        (model_rows() + model_rows("other"), "2 models"),
+        (model_rows()[1:], "no forward in the file"),
+        (model_rows()[:3] + model_rows()[4:], "no optimizer of adamw in the file"),
+        (model_rows()[:4], "no gradient_ready in the file"),
+    ],
+)
+def test_a_part_of_a_model_is_no_workload(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.json", rows or [step(1.0, DENSE)])
+    with pytest.raises(SimnetError, match=message):
+        text_of_model(read(path))
+
+
+@pytest.mark.parametrize(
+    ("labels", "strategy"),
+    [
+        (DENSE, AllReduce(bucket_cap=Size(25 * 2**20))),
+        (FLAT, BinSGDM(topology="flat", overlap=False, bucket_cap=Size(25 * 2**20))),
+        (NODES, BinSGDM(intra="bf16", average="gradients", bucket_cap=Size(25 * 2**20))),
+    ],
+)
+def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(
+    labels: dict[str, Any], strategy: Any, experiment: Path, tmp_path: Path
+) -> None:
+    scenario = load_experiment(str(experiment)).at({})
+    file = read(write(tmp_path / "t.json", [step(1.0, labels)], num_nodes=3, ranks_per_node=2))
+    asked = measured.at(scenario, file.series[0], file.setups[0])
+    assert asked.strategy == strategy
+    assert (asked.cluster.num_nodes, asked.cluster.ranks_per_node) == (3, 2)
+    assert asked.cluster.inter_node.bytes_per_s == 25e6
+    (point,) = measured.points(scenario, [file], None)
+    assert point.predicted_s == simulate(asked).result.iteration_s
+    assert point.error == pytest.approx(point.predicted_s - 1)
+    assert point.is_inside is None
+
+
+def test_the_command_judges_by_median_interval_and_limits(experiment: Path, tmp_path: Path) -> None:
+    scenario = load_experiment(str(experiment)).at({})
+    blank = read(write(tmp_path / "blank.json", [step(1.0, DENSE), step(1.0, FLAT)]))
+    truth = [measured.points(scenario, [blank], None)[number].predicted_s for number in (0, 1)]
+    rows = [step(truth[0], DENSE), step(truth[1] / 1.5, FLAT), step(9.0, DENSE, model="other")]
+    asked = ["validate", str(experiment), str(write(tmp_path / "t.json", rows)), "--model", "m", "--draws", "50"]
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 0
+    assert "2 points: mean error 25.0 %, worst 50.0 %; 1 of 2 measured values inside the interval" in done.stdout
+    assert CliRunner().invoke(cli, [*asked, "--mean", "26", "--worst", "51"]).exit_code == 0
+    assert CliRunner().invoke(cli, [*asked, "--mean", "24"]).exit_code == 1
+    assert CliRunner().invoke(cli, [*asked, "--worst", "49"]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "setup", "options", "message"),
+    [
+        ([step(1.0, DENSE)], {}, {"model": "x"}, "--model x: the measured models are m; name one"),
+        ([step(1.0, DENSE), step(1.0, DENSE, model="n")], {}, {}, "the measured models are m, n; name one"),
+        (model_rows(), {}, {}, "the measured models are none"),
+        ([step(1.0, DENSE)], {"nic_bytes_per_s": None}, {}, "a NIC of unknown bandwidth"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    rows: list[dict[str, Any]],
+    setup: dict[str, Any],
+    options: dict[str, Any],
+    message: str,
+    experiment: Path,
+    tmp_path: Path,
+) -> None:
+    scenario = load_experiment(str(experiment)).at({})
+    with pytest.raises(SimnetError, match=message):
+        measured.points(scenario, [read(write(tmp_path / "t.json", rows, **setup))], options.get("model"))
