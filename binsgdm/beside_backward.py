@@ -25,6 +25,8 @@ class BesideBackward:
     completion callback deadlock on gloo; this does not.
     """
 
+    starts_in_backward = True
+
     def __init__(  # noqa: PLR0913
         self,
         slots: Sequence[Slot],

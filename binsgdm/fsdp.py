@@ -28,7 +28,7 @@ from binsgdm.groups import Groups
 from binsgdm.kernels import Kernels
 from binsgdm.optimizer import BinSGDM
 from binsgdm.random import Key, Stream
-from binsgdm.session import check_gradients, settle
+from binsgdm.session import check_gradients, exchange_and_settle
 from binsgdm.transport import Sent, Transport
 from binsgdm.worker import Slot, Worker
 
@@ -86,6 +86,7 @@ class ShardPlace(Place):
 class Sharded:
     """All nodes, each rank with its shard, one bucket after the other inside `optimizer.step()`."""
 
+    starts_in_backward = False
     ranks_per_node = 1
 
     def __init__(  # noqa: PLR0913
@@ -131,15 +132,13 @@ class Sharded:
         for parameter, slot in zip(self._parameters, self._slots, strict=True):
             _point_to_shard(slot.parameter, parameter)
         check_gradients(self._slots)
-        worker = self._worker
-        buckets = worker.begin(step)
-        if skip:
-            worker.refuse()
-        signs = [worker.signs(bucket, self._same_shard.run) for bucket in buckets]
-        moved = settle(worker, buckets, signs, self._everyone.largest(worker.flags()))
+        moved = exchange_and_settle(self._worker, step, skip=skip, carrier=self._same_shard, everyone=self._everyone)
         for slot in self._slots:
             slot.parameter.grad = None  # or zero_grad could not free it
         return moved
+
+    def close(self) -> None:
+        """Hold nothing."""
 
 
 def _of_same_shard(groups: Groups, node: int, num_nodes: int) -> Groups:

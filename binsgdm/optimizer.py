@@ -140,7 +140,7 @@ class BinSGDM(torch.optim.Optimizer):
             _check_slices(self.param_groups[0]["slices"], slices, "attach")
         for group in self.param_groups:
             group["slices"] = slices
-        if self._session is not None and hasattr(self._session, "close"):
+        if self._session is not None:
             self._session.close()
         self._session = session
         self._must_attach = False
@@ -207,7 +207,7 @@ class BinSGDM(torch.optim.Optimizer):
         scale = getattr(self, "grad_scale", None)
         if scale is None:
             return
-        if self._session is not None and hasattr(self._session, "close"):
+        if self._session is not None and self._session.starts_in_backward:
             raise BinsgdmError("BinSGDM: a GradScaler with overlap=True: scaled gradients have gone; attach without it")
         gradients = [slot.parameter.grad for slot in self.slots() if slot.parameter.grad is not None]
         if any(gradient.dtype == torch.float16 for gradient in gradients):

@@ -20,8 +20,13 @@ ONE_BUCKET = MAX_NUMEL
 
 
 class Session(Protocol):
-    """Takes steps for an optimizer."""
+    """Takes steps for an optimizer.
 
+    Attributes:
+        starts_in_backward: gradients leave before `optimizer.step()`, which is then too late to change them.
+    """
+
+    starts_in_backward: bool
     rank: int
     world_size: int
     ranks_per_node: int
@@ -37,6 +42,10 @@ class Session(Protocol):
 
     def renew(self, slots: Sequence[Slot], place: Place) -> None:
         """Start over with other state."""
+        ...
+
+    def close(self) -> None:
+        """Take no part any more."""
         ...
 
 
@@ -74,9 +83,27 @@ def settle(worker: Worker, buckets: Sequence[Bucket], signs: Sequence[torch.Tens
     return True
 
 
+def exchange_and_settle(worker: Worker, step: int, *, skip: bool, carrier: Transport, everyone: Transport) -> bool:
+    """Exchange every bucket, agree whether the step counts, and move the parameters; return whether they moved.
+
+    Args:
+        worker: of this rank.
+        step: from 1.
+        skip: this rank knows of gradients that are not finite.
+        carrier: of the buckets.
+        everyone: who agrees.
+    """
+    buckets = worker.begin(step)
+    if skip:
+        worker.refuse()
+    signs = [worker.signs(bucket, carrier.run) for bucket in buckets]
+    return settle(worker, buckets, signs, everyone.largest(worker.flags()))
+
+
 class Alone:
     """One rank without messages."""
 
+    starts_in_backward = False
     rank, world_size, ranks_per_node = 0, 1, 1
 
     def __init__(self, slots: Sequence[Slot], place: Place, kernels: Kernels) -> None:
@@ -97,9 +124,14 @@ class Alone:
             return False
         return settle(worker, buckets, [worker.alone(bucket) for bucket in buckets], worker.flags())
 
+    def close(self) -> None:
+        """Hold nothing."""
+
 
 class AfterBackward:
     """All ranks, one bucket after the other inside `optimizer.step()`."""
+
+    starts_in_backward = False
 
     def __init__(  # noqa: PLR0913
         self,
@@ -129,9 +161,7 @@ class AfterBackward:
     def step(self, step: int, *, skip: bool) -> bool:
         """Exchange every bucket, agree with all ranks whether the step counts, and apply."""
         check_gradients(self._slots)
-        worker = self._worker
-        buckets = worker.begin(step)
-        if skip:
-            worker.refuse()
-        signs = [worker.signs(bucket, self._transport.run) for bucket in buckets]
-        return settle(worker, buckets, signs, self._transport.largest(worker.flags()))
+        return exchange_and_settle(self._worker, step, skip=skip, carrier=self._transport, everyone=self._transport)
+
+    def close(self) -> None:
+        """Hold nothing."""

@@ -161,9 +161,8 @@ class Worker:
                 weight_decay=float(group["weight_decay"]),
                 maximize=bool(group["maximize"]),
             )
-            torch.autograd.graph.increment_version(
-                [part.slot.parameter for part in parts]
-            )  # kernels write past autograd
+            # Kernels write past autograd, which has to know.
+            torch.autograd.graph.increment_version([part.slot.parameter for part in parts])
             for part, values in zip(parts, flat, strict=True):
                 if not part.slot.parameter.is_contiguous():
                     part.slot.parameter.copy_(values.view_as(part.slot.parameter))

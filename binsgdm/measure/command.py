@@ -165,6 +165,11 @@ def _progress(*, is_shown: bool) -> Iterator["Progress"]:
         yield lambda part: bar.update(max(0, round(part * BAR_STEPS) - bar.pos))
 
 
+def _work(measure_: Callable[..., None], options: dict[str, Any]) -> Work:
+    """Return a measurement with its own options filled in."""
+    return lambda record, ranks, effort, progress: measure_(record, ranks, effort, progress=progress, **options)
+
+
 _MODEL = click.option(
     "--model", default="mlp_4m", show_default=True,
     help="mlp_200k, mlp_4m, mlp_25m, cnn_400k, cnn_6m, transformer_1m, transformer_10m, transformer_25m, or "
@@ -191,7 +196,7 @@ def _kernels(kernels: tuple[str, ...], dtype: str, min_size: int, max_size: int 
     from binsgdm.measure.kernels import measure as work
 
     options: dict[str, Any] = {"kernels": kernels, "dtype": dtype, "min_numel": min_size, "max_numel": max_size}
-    return lambda record, ranks, effort, progress: work(record, ranks, effort, progress=progress, **options)
+    return _work(work, options)
 
 
 @_command(
@@ -206,7 +211,7 @@ def _kernels(kernels: tuple[str, ...], dtype: str, min_size: int, max_size: int 
 def _model(**options: Any) -> Work:
     from binsgdm.measure.model import measure as work
 
-    return lambda record, ranks, effort, progress: work(record, ranks, effort, progress=progress, **options)
+    return _work(work, options)
 
 
 @_command(
@@ -227,7 +232,7 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
     from binsgdm.measure.collectives import measure as work
 
     options: dict[str, Any] = {"only": only, "min_bytes": min_size, "max_bytes": max_size}
-    return lambda record, ranks, effort, progress: work(record, ranks, effort, progress=progress, **options)
+    return _work(work, options)
 
 
 @_command(
@@ -271,7 +276,7 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
 def _training(**options: Any) -> Work:
     from binsgdm.measure.training import measure as work
 
-    return lambda record, ranks, effort, progress: work(record, ranks, effort, progress=progress, **options)
+    return _work(work, options)
 
 
 @_command(
@@ -285,4 +290,4 @@ def _training(**options: Any) -> Work:
 def _interference(**options: Any) -> Work:
     from binsgdm.measure.interference import measure as work
 
-    return lambda record, ranks, effort, progress: work(record, ranks, effort, progress=progress, **options)
+    return _work(work, options)

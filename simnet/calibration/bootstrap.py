@@ -51,9 +51,9 @@ def factors(
         raise SimnetError(
             "bootstrap: most draws cannot be fitted: too few rows; measure more sizes, or give more files"
         )
-    return {name: _interval([one[name] / value for one in found], 1.0) for name, value in point.items() if value > 0}
+    return {name: _interval([one[name] / value for one in found]) for name, value in point.items() if value > 0}
 
 
-def _interval(ratios: list[float], middle: float) -> tuple[float, float]:
+def _interval(ratios: list[float]) -> tuple[float, float]:
     low, high = np.percentile(ratios, [LOW, HIGH])
-    return min(max(float(low), LEAST_FACTOR), middle), max(float(high), middle)
+    return min(max(float(low), LEAST_FACTOR), 1.0), max(float(high), 1.0)

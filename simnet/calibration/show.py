@@ -1,10 +1,10 @@
 """Show people what was fitted, how well, and where a traced step went."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from simnet.calibration.fit import Fitted, Residual, mean_error
 from simnet.calibration.kineto import Trace
-from simnet.report.text import hanging
+from simnet.report.text import aligned, hanging
 from simnet.units import format_bytes, format_seconds
 
 PHASES = {
@@ -37,7 +37,7 @@ def rows(residuals: Iterable[Residual]) -> str:
         )
         for one in residuals
     ]
-    return "\n".join(_aligned([head, *cells]))
+    return "\n".join(aligned([head, *cells]))
 
 
 def step_times(trace: Trace, name: str) -> str:
@@ -56,7 +56,7 @@ def _table(residuals: Sequence[Residual]) -> list[str]:
         return []
     keys = dict.fromkeys((one.is_held_out, one.group) for one in residuals)
     head = ("residuals", "rows", "mean", "worst", "worst row")
-    return list(_aligned([head, *(_line(residuals, *key) for key in sorted(keys, key=lambda key: key[0]))]))
+    return list(aligned([head, *(_line(residuals, *key) for key in sorted(keys, key=lambda key: key[0]))]))
 
 
 def _line(residuals: Sequence[Residual], is_held_out: bool, group: str) -> tuple[str, ...]:
@@ -64,9 +64,3 @@ def _line(residuals: Sequence[Residual], is_held_out: bool, group: str) -> tuple
     worst = max(mine, key=lambda one: abs(one.error))
     name = group + (" (held out)" if is_held_out else "")
     return name, str(len(mine)), f"{mean_error(mine):.1%}", f"{worst.error:+.1%}", worst.label
-
-
-def _aligned(cells: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -13,6 +13,9 @@ from simnet.commands.settings import DRAWS, add_draws
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from simnet.validation.measured import Step
     from simnet.validation.outcome import Outcome
 
 PAGE = "validation.md"
@@ -82,6 +85,7 @@ def _holds(
     from simnet.calibration.measurement import read
     from simnet.scenario import load_experiment
     from simnet.validation import measured
+    from simnet.validation.outcome import mean_error, worst_error
 
     if not files:
         raise SimnetError("validate: no MEASUREMENTS: give files of simnet measure training")
@@ -89,13 +93,19 @@ def _holds(
     add_draws(settings, draws)
     scenario = load_experiment(experiment, settings).at({})
     known = [read(path) for path in files]
-    with click.progressbar(
-        length=0, label="predicting", file=sys.stderr, show_pos=True, hidden=not is_watched()
-    ) as bar:
-        found = measured.points(scenario, known, model, lambda: bar.update(1))
+    found = measured.points(scenario, known, model, _watched)
     click.echo(measured.table(found))
-    reached = measured.mean_error(found), measured.worst_error(found)
+    reached = mean_error(found), worst_error(found)
     return all(limit is None or 100 * error <= limit for error, limit in zip(reached, limits, strict=True))
+
+
+def _watched(steps: "list[Step]") -> "Iterator[Step]":
+    """Go through steps, with a bar on stderr if that is a terminal."""
+    if not is_watched():
+        yield from steps
+        return
+    with click.progressbar(steps, label="predicting", show_pos=True, file=sys.stderr) as bar:
+        yield from bar
 
 
 def _check(output: Path | None, names: tuple[str, ...]) -> None:

@@ -1,7 +1,7 @@
 """Steps of real training against those that an experiment predicts for the same nodes, network and strategy."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +9,15 @@ from msgspec.structs import replace
 
 from simnet.calibration.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError
-from simnet.report.text import bandwidth_text
+from simnet.report.text import aligned, bandwidth_text
 from simnet.simulate import simulate
 from simnet.spec import AllReduce, AnyStrategy, BinSGDM, Scenario
 from simnet.units import Bandwidth, Size, format_seconds
+from simnet.validation.outcome import mean_error, worst_error
+from simnet.validation.text import percent
 
 MIB = 2**20
+Step = tuple[Series, Setup]
 HEADER = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
 
 
@@ -47,7 +50,10 @@ class Point:
 
 
 def points(
-    scenario: Scenario, files: Sequence[Measurements], model: str | None, progress: Callable[[], object] = lambda: None
+    scenario: Scenario,
+    files: Sequence[Measurements],
+    model: str | None,
+    watched: Callable[[list[Step]], Iterable[Step]] = iter,
 ) -> list[Point]:
     """Predict every measured step of a model.
 
@@ -55,7 +61,7 @@ def points(
         scenario: gives workload, calibration and what else the measurement does not tell.
         files: measurement files with training series.
         model: which model's steps, if there are several.
-        progress: called after each point.
+        watched: goes through the steps, and may show how far it is.
 
     Raises:
         SimnetError: there is no such step, several models without a choice, or a NIC of unknown bandwidth.
@@ -65,12 +71,8 @@ def points(
     chosen = model or (models[0] if len(models) == 1 else None)
     if chosen not in models:
         raise SimnetError(f"validate: --model {model}: the measured models are {', '.join(models) or 'none'}; name one")
-    found = []
-    for series, setup in steps:
-        if series.labels.get("model") == chosen:
-            found.append(_point(scenario, series, setup))
-            progress()
-    return found
+    mine = [(series, setup) for series, setup in steps if series.labels.get("model") == chosen]
+    return [_point(scenario, series, setup) for series, setup in watched(mine)]
 
 
 def _is_step(series: Series) -> bool:
@@ -127,22 +129,10 @@ def _strategy_text(series: Series) -> str:
 def table(found: Sequence[Point]) -> str:
     """Return points and a summary as text."""
     rows = [HEADER, *(_row(point) for point in sorted(found, key=_order))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     inside = [point.is_inside for point in found if point.is_inside is not None]
     known = f"; {sum(inside)} of {len(inside)} measured values inside the interval" if inside else "; no intervals"
-    summary = f"{len(found)} points: mean error {mean_error(found):.1%}, worst {worst_error(found):.1%}{known}"
-    return "\n".join([*lines, "", summary.replace("%", " %")])
-
-
-def mean_error(found: Sequence[Point]) -> float:
-    """Return the mean absolute relative error."""
-    return statistics.fmean(abs(point.error) for point in found)
-
-
-def worst_error(found: Sequence[Point]) -> float:
-    """Return the largest absolute relative error."""
-    return max(abs(point.error) for point in found)
+    errors = f"mean error {percent(mean_error(found))}, worst {percent(worst_error(found))}"
+    return "\n".join([*aligned(rows), "", f"{len(found)} points: {errors}{known}"])
 
 
 def _order(point: Point) -> tuple[int, int, float, str]:

@@ -1,7 +1,8 @@
 """What a validation set comes to: fitted parameters, predicted against measured, and whether that is good enough."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from simnet.validation.measurements import Row
 
@@ -129,12 +130,20 @@ class Outcome:
         return self.bound.allows(self.mean, self.worst)
 
 
-def mean_error(predictions: tuple[Prediction, ...]) -> float:
+class HasError(Protocol):
+    """Something predicted, with its relative error."""
+
+    @property
+    def error(self) -> float:
+        """Predicted / measured - 1."""
+
+
+def mean_error(predictions: Sequence[HasError]) -> float:
     """Return the mean of the absolute relative errors."""
     return sum(abs(prediction.error) for prediction in predictions) / len(predictions)
 
 
-def worst_error(predictions: tuple[Prediction, ...]) -> float:
+def worst_error(predictions: Sequence[HasError]) -> float:
     """Return the largest absolute relative error."""
     return max(abs(prediction.error) for prediction in predictions)
 

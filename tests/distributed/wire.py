@@ -81,12 +81,15 @@ def _is_connected(connection: socket.socket) -> bool:
 
 
 def by_sender(counts: dict[tuple[Any, Any], int], world_size: int) -> dict[int, int]:
-    """Return the bytes that each other rank sent to this one."""
-    own_ends: list[Any] = [None] * world_size
-    dist.all_gather_object(own_ends, {own for own, _ in counts})
+    """Return the bytes that each other rank sent to this one.
+
+    A connection is known by both its ends: ranks may share a port where they connect to different places.
+    """
+    connections: list[Any] = [None] * world_size
+    dist.all_gather_object(connections, set(counts))
     senders: Counter[int] = Counter()
-    for (_, other), count in counts.items():
-        for rank, ends in enumerate(own_ends):
-            if other in ends:
+    for (own, other), count in counts.items():
+        for rank, ends in enumerate(connections):
+            if (other, own) in ends:
                 senders[rank] += count
     return dict(senders)
