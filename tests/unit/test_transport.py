@@ -111,10 +111,13 @@ def test_messages_of_any_length_and_dtype_arrive_as_by_the_collectives(world_siz
 def lose_a_rank(rank, world_size, folder, how, gathers):
     """Send a long message in which the last rank, gone or hanging, does not take part."""
     start(rank, world_size, folder)
-    carry = carrier(make(1, timedelta(seconds=1)), [])
+    carry = carrier(make(1, timedelta(seconds=2)), [])
+    (Path(folder) / f"connected{rank}").touch()
     if rank == world_size - 1:
+        while len(list(Path(folder).glob("connected*"))) < world_size:  # so that it is lost in the message
+            time.sleep(0.01)
         if how == "hangs":
-            time.sleep(4)
+            time.sleep(6)
         os._exit(0)
     piece = torch.zeros(world_size, 4 * LONG, dtype=torch.uint8)
     try:
