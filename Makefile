@@ -13,7 +13,7 @@ TRITON ?= triton==3.9.0
 DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandwidth=10 Gbit/s,100 Gbit/s'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch test check format-check format lint types bench clean
+.PHONY: help demo demo-short torch lab lab-short test check format-check format lint types bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,14 @@ torch: $(VENV)/.installed-dev ## add torch, numba, scikit-learn and, if it can b
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' 'numba>=0.60' scikit-learn
 	@$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-deps '$(TRITON)' || echo 'Triton cannot be installed here: its kernels will not be tested'
+
+lab: torch ## a campaign on real nodes of this machine, predicted and measured: an hour and more, root, a quiet machine
+	$(BIN)/simnet lab run scenarios/lab/campaign.toml -o out/lab
+	$(BIN)/simnet lab report out/lab -o out/lab-report
+
+lab-short: torch ## two minutes of it
+	$(BIN)/simnet lab run scenarios/lab/short.toml -o out/lab-short
+	$(BIN)/simnet lab report out/lab-short -o out/lab-short-report
 
 bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

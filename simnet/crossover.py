@@ -8,8 +8,9 @@ from typing import Any
 from msgspec import Struct
 
 from simnet.errors import SimnetError
+from simnet.result import RunResult
 from simnet.scenario import Experiment, Setting
-from simnet.spec import RunResult, Scenario
+from simnet.spec import Scenario
 from simnet.units import Quantity
 
 Number = int | float

@@ -8,13 +8,13 @@ makes intervals wider than they need be. Intervals know nothing of what the mode
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from simnet.errors import SimnetError, nearest
-from simnet.spec import Calibration
+from simnet.spec import Calibration, Workload
 from simnet.units import Bandwidth, Duration
 
 CONFIDENCE = 0.9
@@ -33,14 +33,29 @@ def calibration(given: Calibration, number: int) -> Calibration:
     Raises:
         SimnetError: an interval of a key that the calibration does not have, or that has no number.
     """
-    drawn: Any = given
+    result: Calibration = _drawn(given, number, f"calibration {given.name!r}", {})
+    return result
+
+
+def workload(given: Workload, number: int) -> Workload:
+    """Return one drawn workload, as `calibration`; "compute" stands for forward and backward.
+
+    Raises:
+        SimnetError: an interval of a key that the workload does not have, or that has no number.
+    """
+    result: Workload = _drawn(given, number, f"workload {given.name!r}", {"compute": ("forward", "backward")})
+    return result
+
+
+def _drawn(given: Any, number: int, where: str, meant: Mapping[str, tuple[str, ...]]) -> Any:
+    drawn = given
     for key, (low, high) in given.intervals.items():
         normal = random.Random(f"{SEED}/{key}/{number}").gauss(0.0, 1.0)
         width = math.log(high) if normal > 0 else -math.log(low)
         factor = math.exp(normal * width / SIGMAS)
-        drawn = _changed(drawn, key.split("."), factor, f"calibration {given.name!r}: intervals: {key!r}")
-    result: Calibration = drawn
-    return result
+        for path in meant.get(key, (key,)):
+            drawn = _changed(drawn, path.split("."), factor, f"{where}: intervals: {key!r}")
+    return drawn
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from simnet.errors import SimnetError
-from simnet.spec import StrategyResult
+from simnet.result import StrategyResult
 from simnet.units import Bandwidth
 
 NAME = "points.jsonl"

@@ -13,7 +13,8 @@ from simnet.cluster import topology as topologies
 from simnet.cluster.topology import Topology
 from simnet.collectives.execute import Exact, Folded
 from simnet.errors import SimnetError
-from simnet.spec import AnyStrategy, OneBitAdam, RunResult, Scenario, StrategyResult
+from simnet.result import RunResult, StrategyResult
+from simnet.spec import AnyStrategy, OneBitAdam, Scenario
 from simnet.training import iteration
 from simnet.training import plan as plans
 from simnet.training.iteration import Timeline
@@ -68,7 +69,7 @@ def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> 
         SimnetError: the parts do not fit together (see the message).
     """
     whole = _simulated(scenario, on_round)
-    if not scenario.run.draws or not scenario.calibration.intervals:
+    if not scenario.run.draws or not _has_intervals(scenario):
         return whole
     return msgspec.structs.replace(whole, intervals=_intervals(scenario))
 
@@ -77,12 +78,22 @@ def _intervals(scenario: Scenario) -> dict[str, tuple[float, float]]:
     """Return the 90 % intervals of what a result says, over drawn calibrations; strategy and baseline share each."""
     found: dict[str, list[float]] = {}
     for number in range(scenario.run.draws):
-        drawn = _simulated(
-            msgspec.structs.replace(scenario, calibration=draws.calibration(scenario.calibration, number))
-        )
+        drawn = _simulated(_drawn(scenario, number))
         for name, value in _uncertain(drawn).items():
             found.setdefault(name, []).append(value)
     return {name: draws.interval(values) for name, values in found.items()}
+
+
+def _has_intervals(scenario: Scenario) -> bool:
+    return bool(scenario.calibration.intervals or scenario.workload.intervals)
+
+
+def _drawn(scenario: Scenario, number: int) -> Scenario:
+    return msgspec.structs.replace(
+        scenario,
+        calibration=draws.calibration(scenario.calibration, number),
+        workload=draws.workload(scenario.workload, number),
+    )
 
 
 def _uncertain(result: RunResult) -> dict[str, float]:
@@ -227,8 +238,8 @@ def _notes(setting: _Setting) -> tuple[str, ...]:
     notes = list(setting.step.notes)
     if calibration.kind != "measured":
         notes.append(f"calibration {calibration.name!r} is {_of_kind(calibration.kind)}, not measured on this cluster")
-    if setting.scenario.run.draws and not calibration.intervals:
-        notes.append(f"no intervals: calibration {calibration.name!r} says none of its values' own")
+    if setting.scenario.run.draws and not _has_intervals(setting.scenario):
+        notes.append(f"no intervals: calibration {calibration.name!r} and the workload say none of their values' own")
     if calibration.gpu and cluster.gpu and calibration.gpu != cluster.gpu:
         notes.append(
             f"kernel times of calibration {calibration.name!r} are those of {calibration.gpu}, the cluster has "

@@ -4,6 +4,7 @@ A field of a quantity type (`Bandwidth`, `Size`, `Duration`) is text with a unit
 program; its name in the file has no unit, its name in the program has one.
 """
 
+import math
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -15,10 +16,18 @@ Factor = Annotated[float, Meta(ge=1.0, le=1000.0)]
 Fraction = Annotated[float, Meta(ge=1e-6, le=1.0)]
 Spread = Annotated[float, Meta(gt=0.0, le=1000.0)]
 Dtype = Literal["fp32", "fp16", "bf16"]
+Intervals = dict[str, tuple[Spread, Spread]]
+"""90 % intervals as factors on a value, by its dotted key."""
 Kind = Literal["measured", "published", "derived", "estimate", "ideal"]
 
 BYTES_PER_ELEMENT: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 MAX_RANKS = 1_000_000
+
+
+def _check_intervals(intervals: Intervals) -> None:
+    for key, (low, high) in intervals.items():
+        if not low <= 1 <= high:
+            raise ValueError(f"intervals: {key!r}: [{low:g}, {high:g}]: are factors and must hold 1 between them")
 
 
 class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,21 +119,74 @@ class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A timed kernel: `launch + time_per_element * elements`, which replaces the estimate by bytes moved."""
+    """A timed kernel: `launch + time_per_element * elements`, which replaces the estimate by bytes moved.
+
+    Where a cache ends: up to `cached_elements` so, from twice as many on with `time_per_element_beyond` for all of
+    them, log-linear in between.
+    """
 
     launch_s: Duration = field(name="launch", default=Duration(0))
     s_per_element: Duration = field(name="time_per_element")
+    cached_elements: Count | None = None
+    beyond_s_per_element: Duration | None = field(name="time_per_element_beyond", default=None)
     source: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.cached_elements is None) != (self.beyond_s_per_element is None):
+            raise ValueError("cached_elements: goes with time_per_element_beyond; give both, or none")
+
+    def seconds(self, num_elements: float) -> float:
+        """Return the time over so many elements [s]."""
+        per_element = float(self.s_per_element)
+        if self.cached_elements is not None and self.beyond_s_per_element is not None:
+            part = part_beyond(num_elements, self.cached_elements)
+            per_element += part * (self.beyond_s_per_element - per_element)
+        return float(self.launch_s) + per_element * num_elements
+
+
+def part_beyond(num_elements: float, cached_elements: float) -> float:
+    """Return from 0 to 1 how far a size is beyond a cache: 1 at twice the elements that it holds."""
+    return min(math.log2(num_elements / cached_elements), 1.0) if num_elements > cached_elements else 0.0
+
+
+class HostCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a rank's own cores need for its sends of one round while the wire works, as where ranks share cores.
+
+    The round takes at least `round + message x sends + time_per_byte x bytes sent`: the gaps g and G of LogGP
+    (Alexandrov et al., SPAA 1995), with what a rank takes to wake up.
+    """
+
+    round_s: Duration = field(name="round", default=Duration(0))
+    message_s: Duration = field(name="message", default=Duration(0))
+    s_per_byte: Duration = field(name="time_per_byte", default=Duration(0))
+    source: str = ""
+
+
+class FittedTo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A measurement file that a calibration or a workload was fitted to: what it says in a hash, and what it measured.
+
+    Attributes:
+        measured: kinds of series.
+        nic_bytes_per_s: of a node; None where the NICs were not shaped, or it is not known.
+    """
+
+    file: str
+    digest: str
+    measured: tuple[str, ...]
+    num_nodes: Count
+    ranks_per_node: Count
+    nic_bytes_per_s: Bandwidth | None = field(name="nic", default=None)
 
 
 class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What hardware and software were measured (or are estimated) to take, apart from nominal link rates.
 
-    `collective_launch` is paid once by each collective, `message_cost` for each send that a rank posts, `poll_cost` for
-    each send that it posts at once with others, times how many these are (a progress engine that polls every open
-    connection for each of them). `all_to_all_efficiency` is the further fraction of the NICs that sends to many peers
-    at once reach. `flat_ring_latency`: one hop in G of a flat ring leaves the node; rounds in lock-step pay the
-    "slowest" latency each, NCCL's own cost model charges each hop once along the ring, which is the "mean" a round.
+    `collective_launch` is paid once by each collective, `message_cost` for each send that a rank posts, `poll_cost`
+    for each send that it posts at once with others, times how many these are (a progress engine that polls every
+    open connection for each of them). These come before the wire; `host` is beside it. `all_to_all_efficiency` is
+    the further fraction of the NICs that sends to many peers at once reach. `flat_ring_latency`: one hop in G of a
+    flat ring leaves the node; rounds in lock-step pay the "slowest" latency each, NCCL's own cost model charges
+    each hop once along the ring, which is the "mean" a round.
 
     `backward_slowdown` multiplies the time of compute that runs while communication does. Kernels without a time in
     `kernels` take `kernel_launch` + bytes moved / (`memory_bandwidth` x `codec_efficiency`); plain casts run at the
@@ -141,6 +203,7 @@ class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     collective_launch_s: Duration = field(name="collective_launch", default=Duration(0))
     message_s: Duration = field(name="message_cost", default=Duration(0))
     poll_s: Duration = field(name="poll_cost", default=Duration(0))
+    host: HostCost = HostCost()
     backward_slowdown: Factor = 1.0
     memory_bytes_per_s: Bandwidth | None = field(name="memory_bandwidth", default=None)
     codec_efficiency: Fraction = 1.0
@@ -148,12 +211,11 @@ class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kernels: dict[str, KernelTime] = {}
     all_to_all_efficiency: Fraction = 1.0
     flat_ring_latency: Literal["slowest", "mean"] = "slowest"
-    intervals: dict[str, tuple[Spread, Spread]] = {}
+    intervals: Intervals = {}
+    fitted_to: tuple[FittedTo, ...] = ()
 
     def __post_init__(self) -> None:
-        for key, (low, high) in self.intervals.items():
-            if not low <= 1 <= high:
-                raise ValueError(f"intervals: {key!r}: [{low:g}, {high:g}]: are factors and must hold 1 between them")
+        _check_intervals(self.intervals)
         if self.memory_bytes_per_s is not None and self.memory_bytes_per_s < 1e6:
             raise ValueError(f"memory_bandwidth: {self.memory_bytes_per_s.text()!r}: must be at least 1 MB/s")
 
@@ -207,6 +269,8 @@ class Workload(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `gradient` (bytes) or `num_elements`. With only a total, backward is cut into equal pieces, one a bucket.
     Compute is given once, as `forward`, `backward` and `optimizer`, or as `compute` rows of which `precision` and the
     cluster's `gpu` choose one, scaled to `batch_per_rank`.
+
+    `intervals` as a calibration's; the key "compute" stands for forward and backward together.
     """
 
     gradients: str | None = None
@@ -220,8 +284,11 @@ class Workload(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     compute: tuple[ComputeTime, ...] = ()
     precision: str = ""
     batch_per_rank: Count = 1
+    intervals: Intervals = {}
+    fitted_to: tuple[FittedTo, ...] = ()
 
     def __post_init__(self) -> None:
+        _check_intervals(self.intervals)
         if self.gradient_bytes is not None and self.gradient_bytes < 1:
             raise ValueError(f"gradient: {self.gradient_bytes.text()!r}: must be at least 1 B")
 
@@ -275,12 +342,14 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """Average 1-bit updates; hierarchical: reduce-scatter in the node, 1 bit between nodes, all-gather in the node.
 
     `average` says what is averaged in the node: the ranks' updates m / b, or their gradients, of which the node then
-    has one pair of momenta, each rank its slice.
+    has one pair of momenta, each rank its slice. `agreement` is the all-reduce of a few bytes after the last bucket, in
+    which all ranks agree that the step counts before parameters move.
     """
 
     topology: Literal["hierarchical", "flat"] = "hierarchical"
     intra: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
     average: Literal["updates", "gradients"] = "updates"
+    agreement: Algorithm = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -343,75 +412,3 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"strategy.dense_steps: {dense_steps}: has no effect without run.steps; give both")
         if dense_steps > (self.run.steps or dense_steps):
             raise ValueError(f"strategy.dense_steps: {dense_steps}: more than run.steps ({self.run.steps})")
-
-
-class Breakdown(Struct, frozen=True, kw_only=True):
-    """Where the seconds of one iteration went, on the slowest rank; the six add up to the iteration."""
-
-    forward_s: float
-    backward_s: float
-    encode_s: float
-    decode_s: float
-    exposed_comm_s: float
-    optimizer_s: float
-
-    @property
-    def total_s(self) -> float:
-        """Sum of the parts [s]."""
-        return float(sum(getattr(self, name) for name in self.__struct_fields__))
-
-
-class Span(Struct, frozen=True, kw_only=True):
-    """One thing that ran: on which stream, from when to when [s from the start of the iteration]."""
-
-    stream: Literal["compute", "communication"]
-    name: str
-    start_s: float
-    end_s: float
-    rank: int = 0
-    bucket: int | None = None
-    wire_bytes: float = 0.0
-
-
-class StrategyResult(Struct, frozen=True, kw_only=True):
-    """What one strategy takes on one scenario.
-
-    `comm_s` is the time that the communication stream was busy; `overlap` the fraction of it hidden behind compute
-    (0 if there was none). `nic_bytes_per_node` leave one node in one iteration. `compression_ratio` is the gradients'
-    bytes over the bytes that this strategy puts on the wire where it is compressed, >= 1 if it compresses.
-    `algorithm` tells what "auto" chose. `total_s` is the end-to-end time of `run.steps`.
-    """
-
-    strategy: str
-    fidelity: str
-    algorithm: str
-    iteration_s: float
-    samples_per_s: float
-    breakdown: Breakdown
-    comm_s: float
-    overlap: float
-    nic_bytes_per_node: float
-    compression_ratio: float
-    num_buckets: int
-    dense_iteration_s: float | None = None
-    total_s: float | None = None
-    spans: tuple[Span, ...] = ()
-
-
-class RunResult(Struct, frozen=True, kw_only=True):
-    """A resolved scenario with what its strategy takes and, if it names a baseline, how that compares.
-
-    `speedup` is baseline time / time of one iteration; `end_to_end_speedup` that of `run.steps`, dense stage
-    counted. `intervals` holds 90 % intervals by name, such as "speedup", if `run.draws` asks for them.
-    """
-
-    scenario: Scenario
-    world_size: int
-    result: StrategyResult
-    baseline: StrategyResult | None = None
-    speedup: float | None = None
-    end_to_end_speedup: float | None = None
-    gradient_bytes: float = 0.0
-    version: str = ""
-    notes: tuple[str, ...] = ()
-    intervals: dict[str, tuple[float, float]] = {}

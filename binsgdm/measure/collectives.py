@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from statistics import median
-from typing import get_args
 
 import torch
 import torch.distributed as dist
@@ -76,10 +75,21 @@ def kinds(ranks: Ranks, only: tuple[str, ...] = ()) -> list[Kind]:
     """
     if ranks.world_size < 2:
         raise BinsgdmError("collectives: there is one rank: launch two or more with torchrun --nproc-per-node")
-    groups = [group for group in get_args(GroupName) if group_size(ranks, group) > 1]
+    groups: list[tuple[GroupName, str]] = [("world", "uint8"), ("inter_node", "uint8")]
+    groups += [("intra_node", dtype) for dtype in DTYPES]
     found: list[Kind] = [("all_reduce", "world", "float32")]
-    found += [(name, group, dtype) for name in ("all_to_all", "all_gather") for group in groups for dtype in DTYPES]
+    found += [
+        (name, group, dtype)
+        for name in ("all_to_all", "all_gather")
+        for group, dtype in groups
+        if group_size(ranks, group) > 1 and not _is_world(ranks, group)
+    ]
     return [kind for kind in found if not only or kind[0] in only]
+
+
+def _is_world(ranks: Ranks, group: GroupName) -> bool:
+    """Tell whether a group is all ranks under another name."""
+    return group != "world" and group_size(ranks, group) == ranks.world_size
 
 
 def group_size(ranks: Ranks, group: GroupName) -> int:

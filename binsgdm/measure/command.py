@@ -170,11 +170,14 @@ def _work(measure_: Callable[..., None], options: dict[str, Any]) -> Work:
     return lambda record, ranks, effort, progress: measure_(record, ranks, effort, progress=progress, **options)
 
 
-_MODEL = click.option(
-    "--model", default="mlp_4m", show_default=True,
-    help="mlp_200k, mlp_4m, mlp_25m, cnn_400k, cnn_6m, transformer_1m, transformer_10m, transformer_25m, or "
-    "module:function, which takes the batch size and returns (module, inputs, loss of the output).",
-)  # fmt: skip
+_MODELS = (
+    "mlp_200k, mlp_4m, mlp_25m, cnn_400k, cnn_6m, transformer_1m, transformer_10m, transformer_25m, or "
+    "module:function, which takes the batch size and returns (module, inputs, loss of the output)."
+)
+_MODEL = click.option("--model", default="mlp_4m", show_default=True, help=_MODELS)
+_SEVERAL = click.option(
+    "--model", "models", multiple=True, default=("mlp_4m",), show_default=True, help=f"{_MODELS} Repeatable."
+)
 _BATCH = click.option("--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples a rank.")
 _FLOATS = click.Choice(["float32", "bfloat16", "float16"])
 
@@ -205,13 +208,13 @@ def _kernels(kernels: tuple[str, ...], dtype: str, min_size: int, max_size: int 
     example="simnet measure model --model transformer_10m --batch 8 -o model.json",
     max_seconds=30.0,
 )
-@_MODEL
+@_SEVERAL
 @_BATCH
 @click.option("--dtype", type=_FLOATS, default="float32", show_default=True, help="Of the parameters.")
-def _model(**options: Any) -> Work:
+def _model(models: tuple[str, ...], **options: Any) -> Work:
     from binsgdm.measure.model import measure as work
 
-    return _work(work, options)
+    return _work(work, options | {"models": models})
 
 
 @_command(
@@ -238,34 +241,17 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
 @_command(
     "training",
     about="Time whole steps of real training under a strategy, with their phases.",
-    example="torchrun --nproc-per-node 2 -m binsgdm.measure training --strategy binsgdm --overlap -o training.json",
+    example="torchrun --nproc-per-node 2 -m binsgdm.measure training --strategy binsgdm:overlap -o training.json",
     max_seconds=30.0,
 )
-@_MODEL
+@_SEVERAL
 @_BATCH
 @click.option(
-    "--strategy", type=click.Choice(["all_reduce", "binsgdm"]), default="binsgdm", show_default=True,
-    help="all_reduce is DistributedDataParallel in fp32 with AdamW.",
+    "--strategy", "strategies", multiple=True, default=("binsgdm",), show_default=True,
+    help="all_reduce (DistributedDataParallel in fp32 with AdamW), binsgdm, or binsgdm: with words after it, separated "
+    "by commas: flat (all ranks alike, no nodes), bf16 or one_bit (what travels inside a node), gradients (what is "
+    "averaged there), overlap (exchange beside backward; DDP always does). Repeatable.",
 )  # fmt: skip
-@click.option(
-    "--topology",
-    type=click.Choice(["hierarchical", "flat"]),
-    default="hierarchical",
-    show_default=True,
-    help="Of BinSGDM.",
-)
-@click.option(
-    "--intra",
-    type=click.Choice(["fp32", "bf16", "one_bit"]),
-    default="fp32",
-    show_default=True,
-    help="Inside a node, of BinSGDM.",
-)
-@click.option(
-    "--average", type=click.Choice(["updates", "gradients"]), default="updates", show_default=True,
-    help="What is averaged inside a node, of BinSGDM.",
-)  # fmt: skip
-@click.option("--overlap", is_flag=True, help="Exchange beside backward, of BinSGDM; DDP always does.")
 @click.option(
     "--bucket-cap-mb",
     type=click.FloatRange(0, min_open=True),
@@ -273,10 +259,11 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
     show_default=True,
     help="MiB of fp32 in a bucket.",
 )
-def _training(**options: Any) -> Work:
+def _training(models: tuple[str, ...], strategies: tuple[str, ...], **options: Any) -> Work:
     from binsgdm.measure.training import measure as work
+    from binsgdm.measure.training import strategy
 
-    return _work(work, options)
+    return _work(work, options | {"models": models, "strategies": [strategy(text) for text in strategies]})
 
 
 @_command(

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import NAMES, Kernels, select, zeros
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
-from binsgdm.measure.timing import Effort, Progress, pause_s, take_turns, trial_of
+from binsgdm.measure.timing import SHARED_S, Effort, Progress, pause_s, take_turns, trial_of
 from binsgdm.random import Key
 
 MIN_NUMEL, MAX_NUMEL = 2**10, 2**27
@@ -65,10 +66,13 @@ def measure(  # noqa: PLR0913
     """
     implementations = {name: select(name, ranks.device) for name in kernels or available(ranks.device)}
     numels = sizes(ranks, min_numel, max_numel, bytes_per_element=_bytes_per_element(implementations, bool(kernels)))
+    least_s = SHARED_S if ranks.ranks_on_machine > 1 and ranks.device.type == "cpu" else 0.0
+    if least_s:
+        effort = replace(effort, max_repetitions=max(effort.min_repetitions, int(effort.max_seconds / least_s)))
     for count, numel in enumerate(numels, 1):
         calls = dict(_contestants(implementations, numel, ranks.device, getattr(torch, dtype), bool(kernels)))
         wait_s = pause_s(ranks.device) if numel >= MIN_THREADED_NUMEL else 0.0
-        trials = {name: trial_of(call, ranks.device) for name, call in calls.items()}
+        trials = {name: trial_of(call, ranks.device, least_s) for name, call in calls.items()}
         for (name, implementation, vectors), rows in take_turns(trials, effort, ranks, pause_s=wait_s).items():
             labels: dict[str, str | int] = {"num_elements": numel // max(1, vectors), "dtype": DTYPES.get(name, dtype)}
             labels |= {"kernels": implementation} | ({"num_vectors": vectors} if vectors else {})

@@ -1,6 +1,7 @@
 """Time forward, backward with the moment at which each gradient is ready, and optimizers, without any message."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from binsgdm.measure.models import Task, build
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
-from binsgdm.measure.timing import Effort, Progress, Stopwatch, take_turns
+from binsgdm.measure.timing import Effort, Progress, Stopwatch, Trial, part_of, take_turns, trial_of
 from binsgdm.optimizer import BinSGDM
 
 LR = 1e-6
@@ -22,20 +23,20 @@ def measure(  # noqa: PLR0913
     ranks: Ranks,
     effort: Effort,
     *,
-    model: str,
+    models: Sequence[str],
     batch: int,
     dtype: str = "float32",
     progress: Progress = lambda _: None,
 ) -> None:
-    """Add forward, backward, every gradient and both optimizers of one model.
+    """Add forward, backward, every gradient and both optimizers of each model.
 
     All ranks are at it at one time, each with a model of its own.
 
     Args:
         record: where to.
         ranks: who takes part.
-        effort: when to stop; the time of the whole step decides.
-        model: as `models.build` takes it.
+        effort: when to stop, for forward and backward together and for each optimizer.
+        models: as `models.build` takes them.
         batch: samples a rank.
         dtype: of the parameters.
         progress: told which part is done.
@@ -43,21 +44,39 @@ def measure(  # noqa: PLR0913
     Raises:
         BinsgdmError: an unknown model.
     """
-    task = build(model, batch, ranks.device, getattr(torch, dtype))
+    for count, model in enumerate(models):
+        task = build(model, batch, ranks.device, getattr(torch, dtype))
+        labels: dict[str, Any] = {"model": model, "batch": batch, "dtype": dtype}
+        _one(record, ranks, effort, task, labels, partial(part_of, progress, count, len(models)))
+
+
+def _one(  # noqa: PLR0913, PLR0917
+    record: Record, ranks: Ranks, effort: Effort, task: Task, labels: dict[str, Any], progress: Progress
+) -> None:
+    """Add one model."""
     gradients = Gradients(task.module, ranks.device)
     optimizers = optimizers_of(task.module)
-    rows = take_turns({"step": _step(task, optimizers, gradients, ranks.device)}, effort, ranks, progress=progress)[
-        "step"
-    ]
-    labels: dict[str, Any] = {"model": model, "batch": batch, "dtype": dtype}
-    _whole, forward, backward, *others = zip(*rows, strict=True)
+    trials: dict[str, Trial] = {"": _pass(task, gradients, ranks.device)}
+    trials |= {name: trial_of(step, ranks.device) for name, step in optimizers.items()}
+    found = take_turns(trials, effort, ranks, progress=progress)
+    forward, backward, *ready_s = zip(*map(_to_scale, found[""]), strict=True)
     record.add("model", "forward", forward, **labels)
     record.add("model", "backward", backward, **labels)
-    for name, values in zip(optimizers, others, strict=False):
-        record.add("model", "optimizer", values, optimizer=name, **labels)
-    ready = list(zip(gradients.names, gradients.numels, others[len(optimizers) :], strict=True))
+    for name in optimizers:
+        record.add("model", "optimizer", [row[0] for row in found[name]], optimizer=name, **labels)
+    ready = list(zip(gradients.names, gradients.numels, ready_s, strict=True))
     for order, (name, numel, values) in enumerate(sorted(ready, key=lambda one: median(one[2]))):
         record.add("model", "gradient_ready", values, tensor=name, num_elements=numel, order=order, **labels)
+
+
+def _to_scale(row: Sequence[float]) -> list[float]:
+    """Return the phases of one repetition, scaled so that forward and backward are as long as the slowest rank's both.
+
+    Of each phase the slowest rank counts, and that may be another one each time.
+    """
+    whole, forward, backward, *ready = row
+    scale = whole / (forward + backward)
+    return [scale * value for value in (forward, backward, *ready)]
 
 
 def optimizers_of(module: torch.nn.Module) -> dict[str, Callable[[], object]]:
@@ -93,10 +112,8 @@ class Gradients:
         return hook
 
 
-def _step(
-    task: Task, optimizers: dict[str, Callable[[], object]], gradients: Gradients, device: torch.device
-) -> Callable[[], Sequence[float]]:
-    """Return a trial: whole, forward, backward, each optimizer, each gradient since backward began."""
+def _pass(task: Task, gradients: Gradients, device: torch.device) -> Trial:
+    """Return a trial: forward and backward together, each of them, and each gradient since backward began."""
     watch = Stopwatch(device)
 
     def trial() -> list[float]:
@@ -107,9 +124,6 @@ def _step(
         marks.append(watch.stamp())
         loss.backward()  # type: ignore[no-untyped-call]
         marks.append(watch.stamp())
-        for step in optimizers.values():
-            step()
-            marks.append(watch.stamp())
         phases = [watch.since(start, [end])[0] for start, end in pairwise(marks)]
         return [sum(phases), *phases, *watch.since(marks[1], gradients.in_order())]
 

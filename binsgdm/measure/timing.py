@@ -22,6 +22,8 @@ BLOCK = 5
 BLOCK_S = 1.0
 PAUSE_S = 0.02
 """torch's threads spin for a while after their work, which costs whoever comes next up to 2 ms."""
+SHARED_S = 0.02
+"""Several turns of the scheduler."""
 OUTSIDE = 0.05
 
 
@@ -124,8 +126,15 @@ class Stopwatch:
         return [first.elapsed_time(stamp) / 1e3 for stamp in stamps]
 
 
-def trial_of(call: Callable[[], object], device: torch.device) -> Trial:
-    """Return a trial of a call alone."""
+def trial_of(call: Callable[[], object], device: torch.device, least_s: float = 0.0) -> Trial:
+    """Return a trial of a call alone.
+
+    Args:
+        call: what to time.
+        device: where it works.
+        least_s: on a CPU, call again and again for so long and take the mean. Ranks that share cores run in turns of
+            a few ms: a call that is shorter than that is alone on its core, as it is not in training.
+    """
     watch = Stopwatch(device)
 
     def trial() -> Sequence[float]:
@@ -133,12 +142,24 @@ def trial_of(call: Callable[[], object], device: torch.device) -> Trial:
         call()
         return watch.since(start, [watch.stamp()])
 
-    return trial
+    def trials() -> Sequence[float]:
+        start, count, spent_s = time.perf_counter(), 0, 0.0
+        while spent_s < least_s:
+            call()
+            count, spent_s = count + 1, time.perf_counter() - start
+        return [spent_s / count]
+
+    return trials if least_s and device.type == "cpu" else trial
 
 
 def pause_s(device: torch.device) -> float:
     """Return for how long to let torch's threads come to rest before a trial: 0 where there are none."""
     return PAUSE_S if device.type == "cpu" and torch.get_num_threads() > 1 else 0.0
+
+
+def part_of(progress: Progress, done: int, total: int, part: float) -> None:
+    """Tell the progress of one of several things to that of all."""
+    progress((done + part) / total)
 
 
 class _Turns:

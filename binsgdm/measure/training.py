@@ -1,8 +1,10 @@
 """Time whole steps of real training under a strategy, with their phases."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -13,7 +15,7 @@ from binsgdm.measure.model import LR
 from binsgdm.measure.models import Task, build
 from binsgdm.measure.ranks import Ranks, guarded
 from binsgdm.measure.record import Record
-from binsgdm.measure.timing import WARM_UP, Effort, Progress, Stopwatch
+from binsgdm.measure.timing import WARM_UP, Effort, Progress, Stopwatch, part_of
 from binsgdm.optimizer import BinSGDM
 
 BLOCK_S = 2.0
@@ -21,22 +23,78 @@ MAX_BLOCK = 10
 PHASES = ("forward", "backward", "optimizer")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """A strategy as it is measured; the rest are arguments of `binsgdm.attach`, empty for "all_reduce".
+
+    Attributes:
+        kind: "all_reduce" is DistributedDataParallel in fp32 with a fused AdamW, overlapped as it always is, whose
+            gradients are views of its buckets; "binsgdm" the bare model with BinSGDM attached.
+    """
+
+    kind: str
+    topology: str = ""
+    intra: str = ""
+    average: str = ""
+    overlap: bool = True
+
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """What a series of it is labelled with."""
+        options = {"topology": self.topology, "intra": self.intra, "average": self.average}
+        return {"strategy": self.kind, **options, "overlap": int(self.overlap)}
+
+
+WORDS: dict[str, dict[str, Any]] = {
+    "flat": {"topology": "flat"},
+    "bf16": {"intra": "bf16"},
+    "one_bit": {"intra": "one_bit"},
+    "gradients": {"average": "gradients"},
+    "overlap": {"overlap": True},
+}
+"""What may follow "binsgdm:", separated by commas."""
+
+
+def strategy(text: str) -> Strategy:
+    """Read a strategy: "all_reduce", "binsgdm", or "binsgdm:flat,overlap" with words of `WORDS`.
+
+    Raises:
+        BinsgdmError: another one, or words that do not go together.
+
+    Example:
+        >>> strategy("binsgdm:bf16,overlap").intra
+        'bf16'
+    """
+    kind, _, options = text.partition(":")
+    words = [word.strip() for word in options.split(",")] if options else []
+    if kind not in {"all_reduce", "binsgdm"} or (kind == "all_reduce" and words):
+        raise BinsgdmError(f"--strategy {text!r}: unknown: give all_reduce, binsgdm or binsgdm:WORD,WORD")
+    if kind == "all_reduce":
+        return Strategy(kind=kind)
+    if unknown := [word for word in words if word not in WORDS]:
+        raise BinsgdmError(f"--strategy {text!r}: {unknown[0]!r} is unknown: after binsgdm: give {', '.join(WORDS)}")
+    if ("flat" in words and {"bf16", "one_bit", "gradients"} & set(words)) or {"bf16", "one_bit"} <= set(words):
+        raise BinsgdmError(
+            f"--strategy {text!r}: flat has no messages inside nodes, and those have one form; drop one word"
+        )
+    chosen: dict[str, Any] = {"topology": "hierarchical", "intra": "fp32", "average": "updates", "overlap": False}
+    for word in words:
+        chosen |= WORDS[word]
+    return Strategy(kind=kind, **chosen)
+
+
 def measure(  # noqa: PLR0913
     record: Record,
     ranks: Ranks,
     effort: Effort,
     *,
-    model: str,
+    models: Sequence[str],
     batch: int,
-    strategy: Literal["all_reduce", "binsgdm"],
-    topology: Literal["hierarchical", "flat"] = "hierarchical",
-    intra: Literal["fp32", "bf16", "one_bit"] = "fp32",
-    average: Literal["updates", "gradients"] = "updates",
-    overlap: bool = False,
+    strategies: Sequence[Strategy],
     bucket_cap_mb: float = 25.0,
     progress: Progress = lambda _: None,
 ) -> None:
-    """Add steps, forwards, backwards and optimizers of one model under one strategy.
+    """Add steps, forwards, backwards and optimizers of every model under every strategy.
 
     Ranks line up before a block of steps and then run as in training, with nothing in between. A step's time is that
     from the end of the step before it to its own end, each on the rank that ends last, so that the times of a block
@@ -46,56 +104,45 @@ def measure(  # noqa: PLR0913
         record: where to.
         ranks: who takes part.
         effort: when to stop; the time of the step decides.
-        model: as `models.build` takes it.
+        models: as `models.build` takes them.
         batch: samples a rank.
-        strategy: "all_reduce" is DistributedDataParallel in fp32 with a fused AdamW; "binsgdm" the bare model with
-            BinSGDM attached.
-        topology: of BinSGDM.
-        intra: what travels inside a node, of BinSGDM.
-        average: what is averaged inside a node, of BinSGDM.
-        overlap: exchange beside backward; DDP always does.
+        strategies: what to train with, each from the same parameters on.
         bucket_cap_mb: parameters of one message, MiB of fp32.
         progress: told which part is done.
 
     Raises:
         BinsgdmError: an unknown model, settings that do not go together, or a rank is gone.
     """
-    options: dict[str, Any] = {"topology": topology, "intra": intra, "average": average, "overlap": overlap}
-    if strategy == "all_reduce":
-        _check_bare(options)
-        options = dict.fromkeys(options, "") | {"overlap": True}
-    task = build(model, batch, ranks.device)
-    step = (_ddp if strategy == "all_reduce" else _binsgdm)(task, ranks, bucket_cap_mb, options)
-    labels = options | {"overlap": int(options["overlap"])}
-    labels |= {"model": model, "batch": batch, "strategy": strategy, "bucket_cap_mb": bucket_cap_mb}
-    steps = _blocks(step, effort, ranks, progress)
-    for place, name in enumerate(("step", *PHASES)):
-        record.add("training", name, [row[place] for row in steps], **labels)
+    pairs = [(model, strategy) for model in models for strategy in strategies]
+    for count, (model, how) in enumerate(pairs):
+        task = build(model, batch, ranks.device)
+        step = (_ddp if how.kind == "all_reduce" else _binsgdm)(task, ranks, bucket_cap_mb, how)
+        steps = _blocks(step, effort, ranks, partial(part_of, progress, count, len(pairs)))
+        labels: dict[str, Any] = {"model": model, "batch": batch, **how.labels, "bucket_cap_mb": bucket_cap_mb}
+        for place, name in enumerate(("step", *PHASES)):
+            record.add("training", name, [row[place] for row in steps], **labels)
 
 
 Step = Callable[[], Sequence[Any]]
 """Trains once and returns the moments at which it began and its phases ended."""
 
 
-def _check_bare(options: dict[str, Any]) -> None:
-    """Refuse BinSGDM's options for another strategy."""
-    usual = {"topology": "hierarchical", "intra": "fp32", "average": "updates", "overlap": False}
-    if given := [f"--{name}" for name, value in options.items() if value != usual[name]]:
-        raise BinsgdmError(f"{', '.join(given)}: no effect with --strategy all_reduce; drop what belongs to binsgdm")
-
-
-def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _options: dict[str, Any]) -> Step:
+def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: Strategy) -> Step:
     """Return steps of DDP in fp32; one process alone needs none of it."""
     module: torch.nn.Module = task.module
     if ranks.groups is not None:
-        module = DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb)
+        module = DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
     return _step_of(task, module, torch.optim.AdamW(module.parameters(), lr=LR, fused=True), ranks.device)
 
 
-def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, options: dict[str, Any]) -> Step:
+def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, how: Strategy) -> Step:
     """Return steps of BinSGDM; the ranks' models are the same, since their seed is."""
     optimizer = BinSGDM(task.module.parameters(), lr=LR)
-    attach(optimizer, task.module, bucket_cap_mb=bucket_cap_mb, ranks_per_node=ranks.ranks_per_node, **options)
+    options: dict[str, Any] = {"topology": how.topology, "intra": how.intra, "average": how.average}
+    attach(
+        optimizer, task.module, bucket_cap_mb=bucket_cap_mb, ranks_per_node=ranks.ranks_per_node, overlap=how.overlap,
+        **options,
+    )  # fmt: skip
     return _step_of(task, task.module, optimizer, ranks.device)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.calibration import bootstrap
-from simnet.calibration.fit import Fitted, Floats, Residual, needed_columns, non_negative
+from simnet.calibration.fit import Fitted, Floats, Residual, needed_columns, non_negative, widened
 from simnet.calibration.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError
 from simnet.spec import Cluster
@@ -96,11 +96,16 @@ def fitted(known: Sequence[Timed], held_out: Sequence[Timed], draws: int) -> Fit
         return dict.fromkeys(point, 0.0) | again.values()
 
     spread = bootstrap.factors(point, draw, draws)
+    residuals = _residuals(model, known, is_held_out=False)
+    for level in ("intra_node", "inter_node"):
+        name, rows = f"{level}.efficiency", [one for one in residuals if one.group.endswith(level)]
+        if name in spread:
+            spread[name] = widened(spread[name], rows)
     return Fitted(
         table=_table(model, known),
         shown={name: _shown(name, value, spread.get(name)) for name, value in point.items()},
         intervals={key: spread[key] for key in point if key in spread and point[key] > 0},
-        residuals=(*_residuals(model, known, is_held_out=False), *_residuals(model, held_out, is_held_out=True)),
+        residuals=(*residuals, *_residuals(model, held_out, is_held_out=True)),
         notes=_notes(model, known),
     )
 

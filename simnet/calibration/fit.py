@@ -16,13 +16,17 @@ HUBER = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Residual:
-    """A measured time [s] and what the fit makes of it [s]; `is_held_out` if the fit has not seen it."""
+    """A measured time [s] and what the fit makes of it [s].
+
+    `is_held_out` if the fit has not seen it; `is_judged` if a fit that explains it badly is to be refused.
+    """
 
     group: str
     label: str
     measured_s: float
     fitted_s: float
     is_held_out: bool = False
+    is_judged: bool = True
 
     @property
     def error(self) -> float:
@@ -58,13 +62,13 @@ def check_errors(residuals: Sequence[Residual], bound: float) -> None:
     """Refuse fits that explain what they were fitted to badly.
 
     Args:
-        residuals: held-out rows are not looked at.
+        residuals: held-out rows, and those that are not to be judged, are not looked at.
         bound: the largest mean relative error of a group.
 
     Raises:
         SimnetError: a group is above the bound.
     """
-    fitted = [residual for residual in residuals if not residual.is_held_out]
+    fitted = [residual for residual in residuals if residual.is_judged and not residual.is_held_out]
     for group in dict.fromkeys(residual.group for residual in fitted):
         mean = mean_error([residual for residual in fitted if residual.group == group])
         if mean > bound:
@@ -72,6 +76,23 @@ def check_errors(residuals: Sequence[Residual], bound: float) -> None:
                 f"{group}: the fit is off by {mean:.1%} on average: at most {bound:.0%} is taken for an explanation; "
                 "measure again, leave out what differs, or write it all the same with --accept-poor-fit"
             )
+
+
+def widened(factors: tuple[float, float], residuals: Sequence[Residual]) -> tuple[float, float]:
+    """Return the interval of a fitted number, widened by how far single rows lie off the fit.
+
+    A bootstrap tells how well a number is known; what a further row would take scatters about it like these.
+
+    Args:
+        factors: the interval as factors on the number.
+        residuals: at least one.
+    """
+    ratios = np.log([residual.measured_s / residual.fitted_s for residual in residuals])
+    low, high = np.percentile(ratios, [5.0, 95.0])
+    return (
+        float(np.exp(-np.hypot(np.log(factors[0]), min(low, 0.0)))),
+        float(np.exp(np.hypot(np.log(factors[1]), max(high, 0.0)))),
+    )
 
 
 def non_negative(columns: Floats, times: Floats) -> Floats:

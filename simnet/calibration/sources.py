@@ -15,10 +15,17 @@ KNOWN = "a measurement file, nccl-tests text, iperf3 -J, or a torch.profiler tra
 class Sources:
     """What was read, by kind."""
 
-    measurements: list[measurement.Measurements] = field(default_factory=list)
+    files: list[tuple[Path, measurement.Measurements]] = field(default_factory=list)
     logs: list[nccl_tests.NcclLog] = field(default_factory=list)
     iperf3: list[tuple[dict[str, Any], Path]] = field(default_factory=list)
     traces: list[tuple[kineto.Trace, Path]] = field(default_factory=list)
+
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def measurements(self) -> list[measurement.Measurements]:
+        """The measurement files without their paths."""
+        return [whole for _, whole in self.files]
 
     @property
     def gpu(self) -> str:
@@ -39,6 +46,7 @@ def read(paths: Sequence[Path]) -> Sources:
         if whole.count(path.resolve()) > 1:
             raise SimnetError(f"{path}: is named twice; name each file once")
         _add(found, path)
+        found.names.append(path.name)
     return found
 
 
@@ -56,7 +64,7 @@ def _add(found: Sources, path: Path) -> None:
     elif iperf3.looks_like(data):
         found.iperf3.append((data, path))
     else:
-        found.measurements.append(measurement.read(path))
+        found.files.append((path, measurement.read(path)))
 
 
 def _text(path: Path) -> str:

@@ -1,16 +1,23 @@
 """Write the compute times of a traced step, or of a measured model, as a workload."""
 
-import statistics
+from collections.abc import Sequence
+from copy import copy
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+
+from simnet.calibration import bootstrap, provenance
+from simnet.calibration.fit import Floats
 from simnet.calibration.kineto import Trace
-from simnet.calibration.measurement import Measurements
+from simnet.calibration.measurement import Measurements, Setup
 from simnet.errors import SimnetError
 from simnet.scenario import Draft
 from simnet.spec import Workload
 from simnet.toml_text import to_toml
 from simnet.units import Duration, Size
 
+READY = "gradient_ready"
 FIELDS = {"forward": "forward_s", "backward": "backward_s", "optimizer": "optimizer_s"}
 
 
@@ -32,7 +39,7 @@ def text(trace: Trace, path: Path) -> str:
         "title": f"A step of {path.name}: its compute times, and what it all-reduced",
         "source": f"torch.profiler, {len(trace.steps)} steps of one of {trace.world_size} ranks, medians",
         "gradient": Size(trace.reduced_bytes).text(),
-        **{key: Duration(float(f"{seconds:.4g}")).text() for key, seconds in times.items()},
+        **{key: _text(seconds) for key, seconds in times.items()},
     }
     return _checked(whole)
 
@@ -42,62 +49,118 @@ def has_model(measurements: Measurements) -> bool:
     return any(series.kind == "model" for series in measurements.series)
 
 
-def text_of_model(measurements: Measurements) -> str:
+def text_of_model(files: Sequence[tuple[Path, Measurements]], draws: int = bootstrap.DRAWS) -> str:
     """Return a workload as TOML: the medians of a measured model, its gradients at the times when they became ready.
 
     The optimizer is AdamW, which a dense baseline would run. A gradient that became ready together with the one before
-    has a share of 0.
+    has a share of 0. Intervals are those of drawn files and drawn repetitions in each: several files of one model tell
+    how much it differs from one start to the next.
+
+    Args:
+        files: of one model on one machine.
+        draws: bootstrap draws.
 
     Raises:
-        SimnetError: the file holds no model or several, or lacks a part of one.
+        SimnetError: the files hold no model or several, or lack a part of one.
     """
-    models = {(s.labels.get("model"), s.labels.get("batch")) for s in measurements.series if s.kind == "model"}
-    if len(models) != 1:
-        raise SimnetError(f"--workload: {len(models)} models: give a file of simnet measure model with one")
-    ((model, batch),) = models
-    setup = measurements.setups[next(s.setup for s in measurements.series if s.kind == "model")]
-    times = {
-        "forward": _median(measurements, "forward"),
-        "backward": _median(measurements, "backward"),
-        "optimizer": _median(measurements, "optimizer", optimizer="adamw"),
-    }
+    model, batch, setup = _only_model(files)
+    runs = [_Run(whole) for _, whole in files]
+    point = _times(runs)
+    spread = bootstrap.factors(point, partial(_drawn, runs), draws)
+    machine = f"{setup.ranks_on_machine} ranks on a machine ({_machine(files[0][1])})"
+    forward_s = point["compute"] * point["forward share"]
     whole: dict[str, object] = {
         "title": f"{model}, {batch} samples a rank",
-        "source": f"simnet measure model, {setup.ranks_on_machine} ranks on a machine ({_machine(measurements)}), "
-        f"{setup.threads_per_rank} threads each, {measurements.created[:10]}, medians",
+        "source": f"simnet measure model, {machine}, {setup.threads_per_rank} threads each, "
+        f"{files[0][1].created[:10]}, medians of {len(files)} starts",
         "batch_per_rank": batch,
-        **{key: Duration(float(f"{seconds:.4g}")).text() for key, seconds in times.items()},
-        "tensors": _tensors(measurements),
+        "forward": _text(forward_s),
+        "backward": _text(point["compute"] - forward_s),
+        "optimizer": _text(point["optimizer"]),
+        "tensors": _tensors(runs),
+        "intervals": {name: [round(value, 4) for value in spread[name]] for name in ("compute", "optimizer")},
+        "fitted_to": provenance.rows(files),
     }
     return _checked(whole)
 
 
-def _tensors(measurements: Measurements) -> list[dict[str, object]]:
+class _Run:
+    """The repetitions of one file."""
+
+    def __init__(self, whole: Measurements) -> None:
+        self.forward = _values(whole, "forward")
+        self.backward = _values(whole, "backward")
+        self.optimizer = _values(whole, "optimizer", optimizer="adamw")
+        self.ready = {
+            str(one.labels["tensor"]): one for one in whole.series if one.kind == "model" and one.name == READY
+        }
+        if not self.ready:
+            raise SimnetError("--workload: no gradient_ready in the file: give one of simnet measure model")
+
+
+def _only_model(files: Sequence[tuple[Path, Measurements]]) -> tuple[str, int, Setup]:
+    found = [(s.labels.get("model"), s.labels.get("batch"), whole.setups[s.setup]) for _, whole in files
+             for s in whole.series if s.kind == "model"]  # fmt: skip
+    models = {(model, batch) for model, batch, _ in found}
+    if len(models) != 1:
+        raise SimnetError(f"--workload: {len(models)} models: give files of simnet measure model with one")
+    ranks = {(setup.ranks_on_machine, setup.threads_per_rank) for *_, setup in found}
+    if len(ranks) != 1:
+        raise SimnetError("--workload: measured with different numbers of ranks on the machine: give files of one")
+    ((model, batch),) = models
+    return str(model), int(batch or 1), found[0][2]
+
+
+def _times(runs: Sequence[_Run]) -> dict[str, float]:
+    """Return seconds of compute and optimizer, over all repetitions of all runs, and the part that forward is."""
+    forward, backward = (np.concatenate([getattr(run, name) for run in runs]) for name in ("forward", "backward"))
+    return {
+        "compute": float(np.median(forward + backward)),
+        "forward share": float(np.median(forward / (forward + backward))),
+        "optimizer": float(np.median(np.concatenate([run.optimizer for run in runs]))),
+    }
+
+
+def _drawn(runs: Sequence[_Run], rng: np.random.Generator) -> dict[str, float]:
+    drawn: list[_Run] = []
+    for pick in rng.integers(len(runs), size=len(runs)):
+        run = copy(runs[pick])
+        again = rng.integers(len(run.forward), size=len(run.forward))
+        run.forward, run.backward = run.forward[again], run.backward[again]
+        run.optimizer = rng.choice(run.optimizer, size=len(run.optimizer))
+        drawn.append(run)
+    return _times(drawn)
+
+
+def _tensors(runs: Sequence[_Run]) -> list[dict[str, object]]:
     """Return the gradients in the order in which they become ready, with the microseconds of backward before each."""
-    ready = [s for s in measurements.series if s.kind == "model" and s.name == "gradient_ready"]
-    if not ready:
-        raise SimnetError("--workload: no gradient_ready in the file: give one of simnet measure model")
+    in_order = sorted(runs[0].ready, key=lambda name: float(runs[0].ready[name].labels["order"]))
+    ready_s = {name: float(np.median([value for run in runs for value in run.ready[name].values])) for name in in_order}
     tensors: list[dict[str, object]] = []
     done_s = 0.0
-    for series in sorted(ready, key=lambda s: float(s.labels["order"])):
-        at_s = max(done_s, statistics.median(series.values))
+    for name, at_s in ready_s.items():
+        share_s = max(0.0, at_s - done_s)
         tensors.append(
             {
-                "name": str(series.labels["tensor"]),
-                "num_elements": int(series.labels["num_elements"]),
-                "backward_share": round((at_s - done_s) * 1e6, 1),
+                "name": name,
+                "num_elements": int(runs[0].ready[name].labels["num_elements"]),
+                "backward_share": round(share_s * 1e6, 1),
             }
         )
-        done_s = at_s
+        done_s = max(done_s, at_s)
     return tensors
 
 
-def _median(measurements: Measurements, name: str, **labels: object) -> float:
-    for series in measurements.series:
+def _values(whole: Measurements, name: str, **labels: object) -> Floats:
+    for series in whole.series:
         if series.kind == "model" and series.name == name and labels.items() <= series.labels.items():
-            return statistics.median(series.values)
+            return np.array(series.values, dtype=np.float64)
     wanted = " of ".join([name, *map(str, labels.values())])
     raise SimnetError(f"--workload: no {wanted} in the file: give one of simnet measure model")
+
+
+def _text(seconds: float) -> str:
+    return Duration(float(f"{seconds:.4g}")).text()
 
 
 def _machine(measurements: Measurements) -> str:

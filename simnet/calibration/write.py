@@ -1,8 +1,8 @@
 """Put fitted parts together to a calibration file, checked before it is written."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from simnet.calibration import provenance
 from simnet.calibration.fit import Fitted
 from simnet.calibration.sources import Sources
 from simnet.errors import SimnetError
@@ -56,10 +56,17 @@ def _joined(key: str, old: object, new: object) -> object:
     raise SimnetError(f"{key}: two of the files tell it: calibrate each alone, or leave one out")
 
 
-def head(known: Sources, files: Sequence[Path]) -> dict[str, object]:
-    """Return title, kind, GPU and source of a calibration of files."""
-    names = ", ".join(path.name for path in files)
-    dates = sorted({whole.created[:10] for whole in known.measurements})
+def head(known: Sources, placed: Sources) -> dict[str, object]:
+    """Return title, kind, GPU, source and measurements of a calibration of files."""
+    names = ", ".join([*known.names, *(f"{name} (in place)" for name in placed.names)])
+    files = [*known.files, *placed.files]
+    dates = sorted({whole.created[:10] for _, whole in files})
     source = f"simnet calibrate {names}" + (f"; measured {' and '.join(dates)}" if dates else "")
     gpu = {"gpu": known.gpu} if known.gpu else {}
-    return {"title": f"Fitted to {names}", "kind": "measured", **gpu, "source": source}
+    fitted_to = {"fitted_to": provenance.rows(files)} if files else {}
+    return {"title": f"Fitted to {names}", "kind": "measured", **gpu, "source": source, **fitted_to}
+
+
+def comment(known: Sources, placed: Sources) -> str:
+    """Return what stands above a calibration."""
+    return f"Fitted by simnet calibrate to {', '.join([*known.names, *placed.names])}"

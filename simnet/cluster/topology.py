@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 from simnet.collectives.schedule import Group, GroupKind, Round
-from simnet.spec import Calibration, Cluster, LinkCalibration, SlowNode
+from simnet.spec import Calibration, Cluster, HostCost, LinkCalibration, SlowNode
 
 LinkKind = Literal["port_tx", "port_rx", "nic_tx", "nic_rx", "leaf_up", "leaf_down"]
 
@@ -46,6 +46,7 @@ class Topology:
     message_s: float
     poll_s: float
     launch_s: float
+    host: HostCost
     all_to_all_efficiency: float
     mean_ring_latency: bool
     slow_nodes: tuple[SlowNode, ...] = ()
@@ -68,6 +69,11 @@ class Topology:
     def posting_s(self, sends: int, *, at_once: bool) -> float:
         """Return the time that a rank takes to post so many sends, one after the other or all at once [s]."""
         return sends * self.message_s + (sends * sends * self.poll_s if at_once else 0.0)
+
+    def host_s(self, rounds: int, sends: int, sent_bytes: float) -> float:
+        """Return the time that a rank's cores take for so many sends in so many rounds, beside the wire [s]."""
+        host = self.host
+        return float(rounds * host.round_s + sends * host.message_s + sent_bytes * host.s_per_byte)
 
     def alpha_s(self, level: Level, round_: Round) -> float:
         """Return the latency of a send of this level in this round [s]."""
@@ -136,6 +142,7 @@ def build(cluster: Cluster, calibration: Calibration) -> Topology:
         message_s=float(calibration.message_s),
         poll_s=float(calibration.poll_s),
         launch_s=float(calibration.collective_launch_s),
+        host=calibration.host,
         all_to_all_efficiency=calibration.all_to_all_efficiency,
         mean_ring_latency=calibration.flat_ring_latency == "mean",
         slow_nodes=cluster.slow_nodes,

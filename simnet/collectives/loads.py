@@ -17,20 +17,20 @@ TX = ("port_tx", "nic_tx", "leaf_up")
 
 @dataclass(frozen=True, kw_only=True)
 class LevelLoad:
-    """Sends of one phase on one level: seconds of latency, bytes on the busiest link of each kind.
+    """Sends of one phase on one level: seconds of latency, bytes on the busiest link of each kind, and least seconds.
 
     `inflated_bytes` are the bytes divided by the efficiency of sends of this size; `wire_bytes` are what is sent.
     """
 
     latency_s: float
+    least_s: float
     inflated_bytes: dict[LinkKind, float]
     wire_bytes: dict[LinkKind, float]
 
     def duration_s(self, topology: Topology) -> float:
         """Return the time on an idle symmetric cluster."""
-        return self.latency_s + max(
-            size / topology.capacity(LinkId(kind, 0)) for kind, size in self.inflated_bytes.items()
-        )
+        wire_s = max(size / topology.capacity(LinkId(kind, 0)) for kind, size in self.inflated_bytes.items())
+        return max(self.latency_s + wire_s, self.least_s)
 
 
 Phase = tuple[LevelLoad, ...]
@@ -187,15 +187,19 @@ def _phase(topology: Topology, round_: Round, tallies: tuple[_Tally, ...], chunk
     for tally in tallies:
         level = topology.inter if tally.inter_node else topology.intra
         latency_s = posting_s + tally.rounds * topology.alpha_s(level, round_)
-        loads.append(_level_load(topology, level, tally, chunk_bytes, latency_s))
+        least_s = topology.host_s(tally.rounds, posts, posts * tally.chunks_per_send * chunk_bytes)
+        loads.append(_level_load(topology, level, tally, chunk_bytes, latency_s, least_s))
     return tuple(loads)
 
 
-def _level_load(topology: Topology, level: Level, tally: _Tally, chunk_bytes: float, latency_s: float) -> LevelLoad:
+def _level_load(  # noqa: PLR0913, PLR0917
+    topology: Topology, level: Level, tally: _Tally, chunk_bytes: float, latency_s: float, least_s: float
+) -> LevelLoad:
     efficiency = send_efficiency(topology, level, tally.chunks_per_send * chunk_bytes, at_once=tally.at_once)
     wire = {kind: number * chunk_bytes for kind, number in tally.chunks}
     return LevelLoad(
         latency_s=latency_s,
+        least_s=least_s,
         inflated_bytes={kind: size / efficiency for kind, size in wire.items()},
         wire_bytes=wire,
     )

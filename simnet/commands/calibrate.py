@@ -37,6 +37,11 @@ FILES = click.Path(path_type=Path)
 @click.option(
     "--hold-out", "held_out", multiple=True, type=FILES, help="Predict this file and do not fit it; repeatable."
 )
+@click.option(
+    "--in-place", "in_place", multiple=True, type=FILES,
+    help="Collectives on NICs without a limit, by as many ranks on the machine as will train: what their cores take, "
+    "and the links inside a node; repeatable.",
+)  # fmt: skip
 @click.option("--cluster", metavar="NAME", help="Cluster of nominal bandwidths that efficiencies are fractions of.")
 @click.option(
     "--bound",
@@ -56,6 +61,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     output: Path | None,
     workload: Path | None,
     held_out: tuple[Path, ...],
+    in_place: tuple[Path, ...],
     cluster: str | None,
     bound: float,
     accept_poor_fit: bool,
@@ -64,16 +70,18 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     all_rows: bool,
 ) -> None:
     """Run `simnet calibrate`."""
-    from simnet.calibration import show, sources, workload_file, write
+    from simnet.calibration import fitting, show, sources, workload_file, write
     from simnet.calibration.fit import check_errors
 
     for path, option in ((output, "-o"), (workload, "--workload"), (figure, "--figure")):
         check_file(path, option)
     check_different(output, workload)
     check_different(output, figure)
-    known, unseen = sources.read(files), sources.read(held_out)
-    _check_disjoint(files, held_out)
-    parts = _parts(known, unseen, _cluster(cluster), bound / 100, draws)
+    known, unseen, placed = sources.read(files), sources.read(held_out), sources.read(in_place)
+    _check_disjoint(files, held_out, "--hold-out")
+    _check_disjoint(files, in_place, "--in-place")
+    options = fitting.Options(cluster=_cluster(cluster), bound=bound / 100, draws=draws)
+    parts = fitting.parts(known, unseen, placed, options)
     _check_asked(known, parts, output, workload)
     texts = [show.step_times(trace, str(path)) for trace, path in known.traces]
     texts += [show.report(parts)] if parts else []
@@ -87,12 +95,12 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     if not accept_poor_fit:
         check_errors(residuals, bound / 100)
     if output is not None:
-        comment = f"Fitted by simnet calibrate to {', '.join(path.name for path in files)}"
-        emit(write.text(write.document(parts, write.head(known, files)), [comment]), output)
+        emit(write.text(write.document(parts, write.head(known, placed)), [write.comment(known, placed)]), output)
         tell(f"wrote {output}")
     if workload is not None:
-        models = [whole for whole in known.measurements if workload_file.has_model(whole)]
-        emit(workload_file.text_of_model(models[0]) if models else workload_file.text(*known.traces[0]), workload)
+        models = [pair for pair in known.files if workload_file.has_model(pair[1])]
+        text = workload_file.text_of_model(models, draws=draws) if models else workload_file.text(*known.traces[0])
+        emit(text, workload)
         tell(f"wrote {workload}")
 
 
@@ -107,20 +115,6 @@ def _draw(residuals: "list[Residual]", path: Path) -> None:
     tell(f"wrote {path}")
 
 
-def _parts(known: "Sources", unseen: "Sources", cluster: "Cluster | None", bound: float, draws: int) -> "list[Fitted]":
-    """Return the fit of every kind of file that is there."""
-    from simnet.calibration import collectives, iperf3, kernels, nccl_table
-
-    parts = [iperf3.fitted(data, path, cluster) for data, path in known.iperf3]
-    if known.logs:
-        parts.append(nccl_table.fitted(known.logs, unseen.logs, cluster, draws))
-    if rows := collectives.timed(known.measurements, cluster):
-        parts.append(collectives.fitted(rows, collectives.timed(unseen.measurements, cluster), draws))
-    if timed := kernels.timed(known.measurements):
-        parts.append(kernels.fitted(timed, bound, draws))
-    return parts
-
-
 def _cluster(name: str | None) -> "Cluster | None":
     from simnet import library
     from simnet.scenario import Draft
@@ -132,11 +126,11 @@ def _cluster(name: str | None) -> "Cluster | None":
     return Draft(data={"name": name, **library.read("clusters", name)}, origins={(): label}).converted(Cluster)
 
 
-def _check_disjoint(files: tuple[Path, ...], held_out: tuple[Path, ...]) -> None:
-    both = {path.resolve() for path in files} & {path.resolve() for path in held_out}
-    for path in held_out:
+def _check_disjoint(files: tuple[Path, ...], others: tuple[Path, ...], option: str) -> None:
+    both = {path.resolve() for path in files} & {path.resolve() for path in others}
+    for path in others:
         if path.resolve() in both:
-            raise SimnetError(f"--hold-out {path}: is among the files to fit; name it once")
+            raise SimnetError(f"{option} {path}: is among the files to fit; name it once")
 
 
 def _check_asked(known: "Sources", parts: "list[Fitted]", output: Path | None, workload: Path | None) -> None:
@@ -146,9 +140,10 @@ def _check_asked(known: "Sources", parts: "list[Fitted]", output: Path | None, w
     if output is not None and not parts:
         raise SimnetError("-o: the files tell nothing about links or kernels; give --workload FILE for a trace")
     num_models = sum(map(has_model, known.measurements))
-    if workload is not None and len(known.traces) + num_models != 1:
+    if workload is not None and len(known.traces) + min(num_models, 1) != 1:
         raise SimnetError(
-            f"--workload: {len(known.traces)} traces and {num_models} files of simnet measure model: give one of them"
+            f"--workload: {len(known.traces)} traces and {num_models} files of simnet measure model: give one trace, "
+            "or files of one model"
         )
     if not parts and not known.traces and not num_models:
         raise SimnetError("calibrate: the files have no collectives and no kernels that the simulator knows")

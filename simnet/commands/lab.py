@@ -1,16 +1,19 @@
 """`simnet lab`: real nodes on this machine."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
 from simnet.commands.main import INTERRUPTED, tell
+from simnet.commands.output import OUTPUT, watched
 from simnet.errors import SimnetError
 from simnet.units import Bandwidth, Duration, Quantity
 
 if TYPE_CHECKING:
     from simnet.lab.ranks import Outcome
 
+CAMPAIGN = "campaign.toml"
 AnyQuantity = TypeVar("AnyQuantity", bound=Quantity)
 
 
@@ -26,31 +29,43 @@ def command() -> None:
 
 @command.command(
     "run",
-    help="Make the nodes, run COMMAND as every rank with the environment that torchrun gives, and remove the nodes.\n\n"
+    help="Run a program, or a whole campaign, on nodes that are made for it and then removed.\n\n"
+    "-- COMMAND... with --nodes: runs as every rank with the environment that torchrun gives. "
     "Shows what rank 0 writes, and of another only its last lines, if it fails. The first rank that fails ends the "
-    "others and gives the exit code; a timeout gives 124.",
-    epilog="\b\nExample:\n  simnet lab run --nodes 4 --ranks-per-node 2 --bandwidth '200 Mbit/s' -- python train.py",
+    "others and gives the exit code; a timeout gives 124.\n\n"
+    "CAMPAIGN.toml with -o: measures what the file asks for (links, kernels, models, then real training over a grid "
+    "of nodes, ranks, bandwidths and strategies), a file for each launch; a campaign that was stopped goes on where it "
+    "was. `simnet lab report` then calibrates, predicts and compares.",
+    epilog="\b\nExamples:\n  simnet lab run --nodes 4 --ranks-per-node 2 --bandwidth '200 Mbit/s' -- python train.py\n"
+    "  simnet lab run scenarios/lab/campaign.toml -o out/lab",
 )
-@click.option("--nodes", type=int, required=True, metavar="N", help="Number of nodes.")
+@click.option("--nodes", type=int, metavar="N", help="Number of nodes.")
 @click.option("--ranks-per-node", type=int, default=1, show_default=True, metavar="N", help="Processes on each node.")
 @click.option("--bandwidth", metavar="B", help="Of each node's NIC in each direction.  [default: unshaped]")
 @click.option("--threads", type=int, default=1, show_default=True, metavar="N", help="OMP_NUM_THREADS of a rank.")
 @click.option("--timeout", metavar="TIME", help="Stop all ranks after this time, such as '10 min'.")
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option("-o", "--output", type=OUTPUT, help="Directory of a campaign.")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[CAMPAIGN.toml | -- COMMAND...]")
 @click.pass_context
 def run(  # noqa: PLR0913, PLR0917 - one argument an option
     context: click.Context,
-    nodes: int,
+    nodes: int | None,
     ranks_per_node: int,
     bandwidth: str | None,
     threads: int,
     timeout: str | None,
+    output: Path | None,
     program: tuple[str, ...],
 ) -> None:
     """Run `simnet lab run`."""
     from simnet.lab.lab import Lab, check_command
     from simnet.lab.plan import LabSpec
 
+    if nodes is None:
+        _campaign(context, program, output)
+        return
+    if output is not None:
+        raise SimnetError("-o: is the directory of a campaign; drop it, or name a campaign file instead of --nodes")
     spec = LabSpec(
         num_nodes=nodes,
         ranks_per_node=ranks_per_node,
@@ -71,6 +86,58 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
         context.exit(INTERRUPTED)
     if outcome.exit_code:
         _fail(context, outcome)
+
+
+def _campaign(context: click.Context, program: tuple[str, ...], output: Path | None) -> None:
+    """Measure a campaign."""
+    from simnet.lab import campaign as campaigns
+    from simnet.lab import grid, machine
+
+    if len(program) != 1 or not program[0].endswith(".toml"):
+        raise SimnetError("lab: give --nodes N and -- COMMAND..., or a campaign file that ends in .toml, and -o")
+    if output is None:
+        raise SimnetError(f"lab: {program[0]}: name the directory of its measurements with -o")
+    path = Path(program[0])
+    campaign = campaigns.load(path)
+    machine.check()
+    grid.check_folder(output, path.read_text(encoding="utf-8"), CAMPAIGN)
+    try:
+        grid.run(campaign, campaigns.jobs(campaign), output, tell)
+    except KeyboardInterrupt:
+        tell(f"simnet: lab: interrupted; go on with the same command, {output} keeps what is measured")
+        context.exit(INTERRUPTED)
+    tell(f"measured in {output}; compare with: simnet lab report {output}")
+
+
+@command.command(
+    "report",
+    help="Calibrate on what a campaign in DIRECTORY measured for that, predict what it trained, and compare.\n\n"
+    "Needs no root. Exit code 1: the errors are above --mean or --worst.",
+    epilog="\b\nExample:\n  simnet lab report out/lab --mean 6 --worst 15 -o out/lab-report",
+)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIRECTORY")
+@click.option("--mean", type=click.FloatRange(0), help="Largest mean error [%].")
+@click.option("--worst", type=click.FloatRange(0), help="Largest error of one point [%].")
+@click.option("--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="For the intervals.")
+@click.option("-o", "--output", type=OUTPUT, help="Write the page, its figures and the calibrations to this directory.")
+@click.pass_context
+def report(  # noqa: PLR0913, PLR0917 - one argument an option
+    context: click.Context, folder: Path, mean: float | None, worst: float | None, draws: int, output: Path | None
+) -> None:
+    """Run `simnet lab report`."""
+    from simnet.lab import campaign as campaigns
+    from simnet.validation import campaign as evaluation
+    from simnet.validation import campaign_page
+    from simnet.validation.outcome import mean_error, worst_error
+
+    found = evaluation.evaluated(campaigns.load(folder / CAMPAIGN), folder, draws, watched)
+    click.echo(campaign_page.summary(found))
+    if output is not None:
+        for path in campaign_page.write(found, output):
+            tell(f"wrote {path}")
+    reached = mean_error(found.points), worst_error(found.points)
+    if not all(limit is None or 100 * one <= limit for one, limit in zip(reached, (mean, worst), strict=True)):
+        context.exit(1)
 
 
 @command.command("clean", help="Remove what killed labs have left; one that still runs is left alone.")

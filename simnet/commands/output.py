@@ -2,14 +2,16 @@
 
 import errno
 import os
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from simnet.commands.main import is_watched
 from simnet.errors import SimnetError
 from simnet.report.files import is_special, write_file
 
@@ -25,6 +27,18 @@ class _Output(click.Path):
 
 
 OUTPUT = _Output(path_type=Path)
+
+
+Item = TypeVar("Item")
+
+
+def watched(items: Sequence[Item]) -> Iterator[Item]:
+    """Go through what is to be predicted, with a bar on stderr if that is a terminal."""
+    if not is_watched():
+        yield from items
+        return
+    with click.progressbar(items, label="predicting", show_pos=True, file=sys.stderr) as bar:
+        yield from bar
 
 
 def check_file(path: Path | None, option: str = "-o") -> None:

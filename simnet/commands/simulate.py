@@ -11,7 +11,7 @@ import click
 from simnet.commands.main import is_watched, tell
 from simnet.commands.output import OUTPUT, check_different, check_file, emit
 from simnet.commands.settings import DRAWS, add_draws, read_settings
-from simnet.spec import RunResult
+from simnet.result import RunResult
 
 
 @click.command(

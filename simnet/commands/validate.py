@@ -1,21 +1,18 @@
 """`simnet validate`: predictions against published measurements, with a verdict."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands.main import is_watched, tell
-from simnet.commands.output import OUTPUT, check_writable
+from simnet.commands.main import tell
+from simnet.commands.output import OUTPUT, check_file, check_writable, watched
 from simnet.commands.settings import DRAWS, add_draws
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from simnet.validation.measured import Step
+    from simnet.validation.measured import Point
     from simnet.validation.outcome import Outcome
 
 PAGE = "validation.md"
@@ -25,7 +22,7 @@ PAGE = "validation.md"
     "validate",
     help="Compare predicted times with measured ones.\n\n"
     "With EXPERIMENT and MEASUREMENTS: the steps of simnet measure training, with the workload and the calibration of "
-    "the experiment. Measure those on other settings than the calibration was fitted to; that is not checked. Exit "
+    "the experiment. Files and settings that the calibration was fitted to are refused. Exit "
     "code 1: the errors are above --mean or --worst.\n\n"
     "With --published: calibrate on some rows of each publication, predict the others, and compare. Exit code 1: a "
     "set is worse than its target, or where that is known to be missed, than the recorded miss.",
@@ -35,6 +32,7 @@ PAGE = "validation.md"
 @click.argument("experiment", required=False)
 @click.argument("files", nargs=-1, metavar="[MEASUREMENTS]...", type=click.Path(path_type=Path))
 @click.option("--model", help="Only the steps of this model.")
+@click.option("--figure", type=OUTPUT, help="Draw predicted against measured to this PNG file.")
 @click.option("--mean", type=click.FloatRange(0), help="Largest mean error [%].")
 @click.option("--worst", type=click.FloatRange(0), help="Largest error of one point [%].")
 @DRAWS
@@ -48,6 +46,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     experiment: str | None,
     files: tuple[Path, ...],
     model: str | None,
+    figure: Path | None,
     mean: float | None,
     worst: float | None,
     draws: int | None,
@@ -58,13 +57,21 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet validate`."""
     from simnet.validation import measurements, sets, terminal
+    from simnet.validation.outcome import mean_error, worst_error
 
     if experiment is not None:
         if published or names or output or form != "table":
             raise SimnetError("validate: --published, --set, --format and -o: are not for measurements; drop them")
-        if not _holds(experiment, files, model, draws, (mean, worst)):
+        check_file(figure, "--figure")
+        points = _points(experiment, files, model, draws)
+        if figure is not None:
+            _draw(points, figure)
+        reached = mean_error(points), worst_error(points)
+        if not all(limit is None or 100 * one <= limit for one, limit in zip(reached, (mean, worst), strict=True)):
             context.exit(1)
         return
+    if figure is not None:
+        raise SimnetError("validate: --figure: goes with EXPERIMENT and MEASUREMENTS; figures of --published: -o")
     if not published:
         raise SimnetError("validate: nothing to compare with: add --published, or EXPERIMENT and MEASUREMENTS")
     wanted = tuple(dict.fromkeys(names)) or sets.NAMES
@@ -78,34 +85,30 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         context.exit(1)
 
 
-def _holds(
-    experiment: str, files: tuple[Path, ...], model: str | None, draws: int | None, limits: tuple[float | None, ...]
-) -> bool:
-    """Compare measured steps with an experiment, and tell whether the errors are within the limits."""
+def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: int | None) -> "list[Point]":
+    """Predict measured steps with an experiment, and print both."""
     from simnet.calibration.measurement import read
     from simnet.scenario import load_experiment
-    from simnet.validation import measured
-    from simnet.validation.outcome import mean_error, worst_error
+    from simnet.validation import measured, unseen
 
     if not files:
         raise SimnetError("validate: no MEASUREMENTS: give files of simnet measure training")
     settings: dict[str, object] = {}
     add_draws(settings, draws)
     scenario = load_experiment(experiment, settings).at({})
-    known = [read(path) for path in files]
-    found = measured.points(scenario, known, model, _watched)
-    click.echo(measured.table(found))
-    reached = mean_error(found), worst_error(found)
-    return all(limit is None or 100 * error <= limit for error, limit in zip(reached, limits, strict=True))
+    known = [(path, read(path)) for path in files]
+    proof = unseen.check(scenario, known)
+    found = measured.points(scenario, [whole for _, whole in known], model, watched)
+    click.echo(f"{measured.table(found)}\n{proof}")
+    return found
 
 
-def _watched(steps: "list[Step]") -> "Iterator[Step]":
-    """Go through steps, with a bar on stderr if that is a terminal."""
-    if not is_watched():
-        yield from steps
-        return
-    with click.progressbar(steps, label="predicting", show_pos=True, file=sys.stderr) as bar:
-        yield from bar
+def _draw(points: "list[Point]", path: Path) -> None:
+    from simnet.report.files import write_file
+    from simnet.validation import campaign_figures
+
+    write_file(path, campaign_figures.scatter(points))
+    tell(f"wrote {path}")
 
 
 def _check(output: Path | None, names: tuple[str, ...]) -> None:

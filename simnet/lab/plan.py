@@ -11,9 +11,12 @@ Command = tuple[str, ...]
 
 MAX_NODES = 254
 MIN_BANDWIDTH = Bandwidth(125e3)
-BURST_BYTES, LATENCY_MS = 131072, 20
+LATENCY_MS = 20
+BURST_S, MIN_BURST_BYTES = 2e-3, 32768
+"""What a shaper lets through at once, at its rate: as long as nodes that share cores may be late for their turn."""
+MAX_PACKET_BYTES = 65536
 NIC = "eth0"
-NETWORK = f"network namespaces, tbf burst {BURST_BYTES} B, latency {LATENCY_MS} ms, TCP reno"
+NETWORK = f"network namespaces, tbf burst {BURST_S * 1e3:g} ms, latency {LATENCY_MS} ms, TCP reno"
 _FIRST_PORT, _NUM_PORTS = 29500, 1000
 
 
@@ -113,17 +116,27 @@ def _add_node(prefix: str, node: int) -> list[Command]:
 def shape(num_nodes: int, prefix: str, bandwidth: Bandwidth | None) -> list[Command]:
     """Return the commands that give every NIC a bandwidth: what it sends, and what the switch sends to it.
 
-    The burst is what the 64 KB packets of segmentation offload need, which stays on: without it the CPU is the limit.
+    Segmentation offload stays on, since without it the CPU is the limit, but a packet is at most half a burst, and a
+    burst short: what goes through at once is not held to the bandwidth.
     """
     check_bandwidth(bandwidth)
+    burst = 0 if bandwidth is None else max(MIN_BURST_BYTES, round(bandwidth * BURST_S))
     if bandwidth is None:
         discipline: Command = ("noqueue",)
     else:
         rate = ("rate", f"{round(bandwidth * 8)}bit")
-        discipline = ("tbf", *rate, "burst", str(BURST_BYTES), "latency", f"{LATENCY_MS}ms")
+        discipline = ("tbf", *rate, "burst", str(burst), "latency", f"{LATENCY_MS}ms")
+    packet = min(MAX_PACKET_BYTES, burst // 2) if burst else MAX_PACKET_BYTES
     ends = [(node_name(prefix, node), NIC) for node in range(num_nodes)]
     ends += [(switch_name(prefix), f"port{node}") for node in range(num_nodes)]
-    return [("tc", "-n", name, "qdisc", "replace", "dev", nic, "root", *discipline) for name, nic in ends]
+    return [
+        command
+        for name, nic in ends
+        for command in (
+            ("ip", "-n", name, "link", "set", nic, "gso_max_size", str(packet)),
+            ("tc", "-n", name, "qdisc", "replace", "dev", nic, "root", *discipline),
+        )
+    ]
 
 
 def rank_plans(spec: LabSpec, prefix: str, command: Sequence[str], launch: int = 0) -> list[RankPlan]:

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from simnet.errors import SimnetError
 from simnet.report.metrics import nic_gbit_per_s, part_name
 from simnet.report.text import called_apart, printable, value_text
-from simnet.spec import Breakdown
+from simnet.result import Breakdown
 
 FORMAT = 1
 RESULTS_NAME = "results.json"

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from simnet.spec import Breakdown, RunResult, StrategyResult
+from simnet.result import Breakdown, RunResult, StrategyResult
 from simnet.units import Bandwidth
 
 INLINE = "inline"  # what `spec.Part` is called without a name

@@ -17,7 +17,8 @@ from simnet.report.text import (
     speedup_text,
     throughput_text,
 )
-from simnet.spec import Cluster, Part, RunResult, Scenario, StrategyResult
+from simnet.result import RunResult, StrategyResult
+from simnet.spec import Cluster, Part, Scenario
 from simnet.units import format_bytes, format_seconds
 
 __all__ = ["result_table", "sweep_table"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simnet.report.files import write_file
-from simnet.spec import RunResult, Span, StrategyResult
+from simnet.result import RunResult, Span, StrategyResult
 
 Event = dict[str, Any]
 STREAMS = ("compute", "communication")

@@ -7,16 +7,19 @@ Differs: the paper states the intent of the hierarchical all-reduce; the four st
 (docs/model.md). Padding of a slice to whole bytes is not counted.
 """
 
+from collections.abc import Sequence
+
 from simnet.cluster.topology import Topology
 from simnet.collectives import direct, ring
 from simnet.spec import BYTES_PER_ELEMENT, BinSGDM
+from simnet.training import all_reduce
 from simnet.training.stages import Collective, Exchange, Kernel, Stage
 
 BITS_PER_BYTE = 8
 
 
 def exchange(strategy: BinSGDM, num_elements: float, topology: Topology) -> Exchange:
-    """Return the stages of one bucket of `num_elements` on every rank."""
+    """Return the stages of one bucket of `num_elements` on every rank, up to the signs that all agree on."""
     if strategy.topology == "flat":
         stages = _flat(num_elements, topology)
     else:
@@ -24,6 +27,18 @@ def exchange(strategy: BinSGDM, num_elements: float, topology: Topology) -> Exch
         in_node = reduce(strategy.intra or "fp32", num_elements, topology)
         stages = (*in_node, *_between_nodes(num_elements, topology))
     return Exchange(stages=stages, payload_bytes=num_elements / BITS_PER_BYTE, algorithm=strategy.topology)
+
+
+def settlement(strategy: BinSGDM, bucket_elements: Sequence[float], topology: Topology) -> tuple[Stage, ...]:
+    """Return what follows the last bucket: all ranks agree whether the step counts, then parameters move.
+
+    The message is a byte for the step and one for each bucket (binsgdm sends one for each tensor): its time is that of
+    its rounds.
+    """
+    flags_bytes = 1.0 + len(bucket_elements)
+    schedule = all_reduce.choose(strategy.agreement, topology, flags_bytes)
+    apply = (Kernel(name="binsgdm_apply", part="decode", num_elements=number) for number in bucket_elements)
+    return (Collective(schedule=schedule, message_bytes=flags_bytes), *apply)
 
 
 def _flat(num_elements: float, topology: Topology) -> tuple[Stage, ...]:
@@ -35,7 +50,6 @@ def _flat(num_elements: float, topology: Topology) -> tuple[Stage, ...]:
         Collective(schedule=direct.all_to_all(world), message_bytes=signs_bytes),
         Kernel(name="merge", part="encode", num_elements=num_elements),
         Collective(schedule=ring.all_gather(world), message_bytes=signs_bytes),
-        Kernel(name="binsgdm_apply", part="decode", num_elements=num_elements),
     )
 
 
@@ -49,7 +63,6 @@ def _between_nodes(num_elements: float, topology: Topology) -> tuple[Stage, ...]
         Kernel(name="merge", part="encode", num_elements=slice_elements),
         Collective(schedule=ring.all_gather(between), message_bytes=slice_bytes),
         Collective(schedule=ring.all_gather(in_node), message_bytes=num_elements / BITS_PER_BYTE),
-        Kernel(name="binsgdm_apply", part="decode", num_elements=num_elements),
     )
 
 

@@ -12,7 +12,8 @@ import simpy
 from simnet.cluster.gpu import Gpu
 from simnet.cluster.topology import Topology
 from simnet.collectives.execute import Executor
-from simnet.spec import Breakdown, Calibration, Span
+from simnet.result import Breakdown, Span
+from simnet.spec import Calibration
 from simnet.training.plan import Plan
 from simnet.training.stages import Collective, Stage
 from simnet.workload.codec import kernel_s
@@ -99,8 +100,10 @@ class _Iteration:
             yield self._ready[bucket.index] if self._plan.overlap else self._backward_done
             for stage in exchange.stages:
                 yield from self._stage(stage, bucket.index)
+        for stage in self._plan.settlement:
+            yield from self._stage(stage, None)
 
-    def _stage(self, stage: Stage, bucket: int) -> Generator[simpy.Event]:
+    def _stage(self, stage: Stage, bucket: int | None) -> Generator[simpy.Event]:
         if isinstance(stage, Collective):
             yield from self._collective(stage, bucket)
         else:
@@ -112,7 +115,7 @@ class _Iteration:
         yield self._rank.gpu.run(part, seconds)
         self._keep("compute", name or part, start_s, bucket)
 
-    def _collective(self, stage: Collective, bucket: int) -> Generator[simpy.Event]:
+    def _collective(self, stage: Collective, bucket: int | None) -> Generator[simpy.Event]:
         sequence, self._sequence = self._sequence, self._sequence + 1
         if not stage.schedule.rounds:
             return

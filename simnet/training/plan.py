@@ -6,7 +6,7 @@ from simnet.cluster.topology import Topology
 from simnet.collectives import loads
 from simnet.spec import AllReduce, AnyStrategy, BinSGDM, Scenario
 from simnet.training import all_reduce, binsgdm, one_bit_adam
-from simnet.training.stages import Collective, Exchange, Kernel
+from simnet.training.stages import Collective, Exchange, Kernel, Stage
 from simnet.workload import buckets as bucketing
 from simnet.workload import codec
 from simnet.workload.buckets import Bucket, StartUp
@@ -20,13 +20,14 @@ UPDATES = frozenset({"binsgdm_apply", "adam_update"})
 class Plan:
     """All that an iteration needs to run.
 
-    `optimizer_s` is 0 where the exchange updates the parameters itself, in a kernel that has a time. `free_kernels` are
-    those of the exchange that have none.
+    `settlement` follows the last exchange. `optimizer_s` is 0 where the exchange updates the parameters itself, in a
+    kernel that has a time. `free_kernels` are those of the exchange that have none.
     """
 
     step: Step
     buckets: tuple[Bucket, ...]
     exchanges: tuple[Exchange, ...]
+    settlement: tuple[Stage, ...]
     overlap: bool
     grad_accumulation: int
     optimizer_s: float
@@ -35,7 +36,8 @@ class Plan:
     @property
     def collectives(self) -> tuple[Collective, ...]:
         """Every collective of the iteration, in order."""
-        return tuple(s for found in self.exchanges for s in found.stages if isinstance(s, Collective))
+        stages = (*(stage for found in self.exchanges for stage in found.stages), *self.settlement)
+        return tuple(stage for stage in stages if isinstance(stage, Collective))
 
     @property
     def num_rounds(self) -> int:
@@ -56,13 +58,17 @@ def make(strategy: AnyStrategy, scenario: Scenario, step: Step, topology: Topolo
     """Return what an iteration of `strategy` (the scenario's own, its baseline, or another) does."""
     buckets = bucketing.build(strategy, step, _start_up(strategy, step, topology))
     exchanges = tuple(exchange(strategy, b.num_elements, step.bytes_per_element, topology) for b in buckets)
-    kernels = {stage.name for found in exchanges for stage in found.stages if isinstance(stage, Kernel)}
+    elements = [bucket.num_elements for bucket in buckets]
+    settlement = binsgdm.settlement(strategy, elements, topology) if isinstance(strategy, BinSGDM) else ()
+    stages = (*(stage for found in exchanges for stage in found.stages), *settlement)
+    kernels = {stage.name for stage in stages if isinstance(stage, Kernel)}
     free = tuple(sorted(name for name in kernels if not codec.knows(scenario.calibration, name)))
     updates_itself = bool(kernels & UPDATES) and not UPDATES.intersection(free)
     return Plan(
         step=step,
         buckets=buckets,
         exchanges=exchanges,
+        settlement=settlement,
         overlap=strategy.overlap,
         grad_accumulation=scenario.run.grad_accumulation,
         optimizer_s=0.0 if updates_itself else step.optimizer_s,

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from simnet.validation.outcome import mean_error, worst_error
 from simnet.validation.text import percent
 
 MIB = 2**20
+ENDLESS = Bandwidth(1e15)
 Step = tuple[Series, Setup]
 HEADER = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
 
@@ -28,13 +29,21 @@ class Point:
     Attributes:
         measured_s: median of the measured steps.
         interval_s: of the prediction, if the calibration has intervals and draws were asked for.
+        without_network_s: what is predicted for NICs of infinite bandwidth.
     """
 
     setup: Setup
+    model: str
     strategy: str
     measured_s: float
     predicted_s: float
     interval_s: tuple[float, float] | None
+    without_network_s: float
+
+    @property
+    def network_share(self) -> float:
+        """Part of the predicted time that a network of infinite bandwidth would save."""
+        return 1 - self.without_network_s / self.predicted_s
 
     @property
     def error(self) -> float:
@@ -66,27 +75,42 @@ def points(
     Raises:
         SimnetError: there is no such step, several models without a choice, or a NIC of unknown bandwidth.
     """
-    steps = [(one, file.setups[one.setup]) for file in files for one in file.series if _is_step(one)]
+    steps = steps_of(files)
     models = sorted({str(one.labels.get("model")) for one, _ in steps})
     chosen = model or (models[0] if len(models) == 1 else None)
     if chosen not in models:
         raise SimnetError(f"validate: --model {model}: the measured models are {', '.join(models) or 'none'}; name one")
     mine = [(series, setup) for series, setup in steps if series.labels.get("model") == chosen]
-    return [_point(scenario, series, setup) for series, setup in watched(mine)]
+    return [point(scenario, series, setup) for series, setup in watched(mine)]
+
+
+def steps_of(files: Sequence[Measurements]) -> list[Step]:
+    """Return the measured steps of training, each with its setup."""
+    return [(one, file.setups[one.setup]) for file in files for one in file.series if _is_step(one)]
 
 
 def _is_step(series: Series) -> bool:
     return series.kind == "training" and series.name == "step"
 
 
-def _point(scenario: Scenario, series: Series, setup: Setup) -> Point:
-    result = simulate(at(scenario, series, setup))
+def point(scenario: Scenario, series: Series, setup: Setup) -> Point:
+    """Predict one measured step.
+
+    Raises:
+        SimnetError: a NIC of unknown bandwidth, or parts that do not fit together.
+    """
+    there = at(scenario, series, setup)
+    result = simulate(there)
+    endless = replace(there.cluster, inter_node=replace(there.cluster.inter_node, bytes_per_s=ENDLESS))
+    without = simulate(replace(there, cluster=endless, run=replace(there.run, draws=0)))
     return Point(
         setup=setup,
+        model=str(series.labels["model"]),
         strategy=_strategy_text(series),
         measured_s=statistics.median(series.values),
         predicted_s=result.result.iteration_s,
         interval_s=result.intervals.get("iteration_s"),
+        without_network_s=without.result.iteration_s,
     )
 
 
@@ -100,15 +124,17 @@ def at(scenario: Scenario, series: Series, setup: Setup) -> Scenario:
         ranks_per_node=setup.ranks_per_node,
         inter_node=replace(scenario.cluster.inter_node, bytes_per_s=Bandwidth(setup.nic_bytes_per_s)),
     )
-    return replace(scenario, cluster=cluster, strategy=_strategy(series), baseline=None)
+    return replace(scenario, cluster=cluster, strategy=_strategy(series, setup.backend), baseline=None)
 
 
-def _strategy(series: Series) -> AnyStrategy:
+def _strategy(series: Series, backend: str) -> AnyStrategy:
+    """Return what was trained with; gloo's all-reduce is a ring whatever the size."""
     labels = series.labels
+    agreement: Literal["ring", "auto"] = "ring" if backend == "gloo" else "auto"
     cap = Size(round(float(labels["bucket_cap_mb"]) * MIB))
     if labels["strategy"] == "all_reduce":
         return AllReduce(bucket_cap=cap)
-    options: dict[str, Any] = {"overlap": bool(labels["overlap"]), "bucket_cap": cap}
+    options: dict[str, Any] = {"overlap": bool(labels["overlap"]), "bucket_cap": cap, "agreement": agreement}
     if labels["topology"] == "flat":
         return BinSGDM(topology="flat", **options)
     options |= {"intra": labels["intra"], "average": labels.get("average") or "updates"}

@@ -55,7 +55,7 @@ def kernel_s(calibration: Calibration, name: str, num_elements: float) -> float:
     """Return the time of one kernel over `num_elements` [s]."""
     timed = calibration.kernels.get(name)
     if timed is not None:
-        return float(timed.launch_s) + float(timed.s_per_element) * num_elements
+        return timed.seconds(num_elements)
     if calibration.memory_bytes_per_s is None or num_elements <= 0:
         return 0.0
     efficiency = 1.0 if name in STREAMING else calibration.codec_efficiency

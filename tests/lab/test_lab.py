@@ -1,12 +1,9 @@
 """Labs that really run: the rates of their NICs, and that nothing of them is left however they end."""
 
-import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,33 +21,6 @@ NAMESPACES = Path("/var/run/netns")
 TRANSFER = str(Path(__file__).with_name("transfer.py"))
 GOODPUT = 1448 / 1514  # payload of an Ethernet frame of TCP with time stamps, of all its bytes
 SLEEPER = "echo $$ > {folder}/$RANK.new; mv {folder}/$RANK.new {folder}/$RANK; sleep 1000; true"
-
-
-def why_not() -> str:
-    """Return why this machine cannot hold a lab, found without the code under test."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "needs root on Linux"
-    if not all(map(shutil.which, ("ip", "tc", "setpriv"))):
-        return "needs iproute2 and util-linux"
-    name = f"simnet-probe-{os.getpid()}"
-    made = f"ip netns add {name} && ip -n {name} link add bridge type bridge"
-    wired = f"ip -n {name} link add left type veth peer name right"
-    shaper = f"tc -n {name} qdisc add dev left root tbf rate 1mbit burst 131072 latency 20ms"
-    done = subprocess.run(["sh", "-c", f"{made} && {wired} && {shaper}"], capture_output=True, text=True, check=False)
-    subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-    return f"namespaces or shaping are not allowed here: {done.stderr.strip()}" if done.returncode else ""
-
-
-WHY_NOT = why_not()
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-
-
-@pytest.fixture(autouse=True)
-def one_at_a_time() -> Iterator[None]:
-    """Keep these tests apart from each other: a lab that starts removes what the test of another has killed."""
-    with (Path(tempfile.gettempdir()) / "simnet-lab-tests.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @pytest.fixture

@@ -3,20 +3,8 @@
 from itertools import product
 from typing import Any
 
-from simnet.spec import (
-    AllReduce,
-    BinSGDM,
-    Breakdown,
-    Calibration,
-    Cluster,
-    ComputeTime,
-    Link,
-    RunResult,
-    Scenario,
-    Span,
-    StrategyResult,
-    Workload,
-)
+from simnet.result import Breakdown, RunResult, Span, StrategyResult
+from simnet.spec import AllReduce, BinSGDM, Calibration, Cluster, ComputeTime, Link, Scenario, Workload
 from simnet.units import Bandwidth, Duration, Size
 
 # name: (title, gradient bytes, forward + backward [s], optimizer [s], samples per rank)

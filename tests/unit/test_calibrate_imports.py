@@ -3,17 +3,18 @@
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from simnet.calibration import iperf3, kernels, kineto, sources, workload_file
+from simnet.calibration import iperf3, kernels, kineto, sources, workload_file, write
 from simnet.calibration.kernels import Timed
 from simnet.calibration.measurement import Series
 from simnet.errors import SimnetError
-from simnet.units import Bandwidth
+from simnet.units import Bandwidth, Duration
 from simnet.validation import parts
 from simnet.workload.codec import BYTES_MOVED
 from tests.unit.test_calibrate_collectives import measurements, setup
@@ -76,11 +77,37 @@ def test_copies_tell_the_memory_bandwidth() -> None:
     assert "kernels" not in fitted.table
 
 
-def test_a_knee_is_told_where_a_straight_line_explains_badly() -> None:
-    knee = 2.0**18
-    rows = times("quantize", lambda size: 1e-6 + 2e-10 * min(size, knee) + 2e-9 * max(size - knee, 0.0))
+def test_the_end_of_a_cache_is_found_where_a_straight_line_explains_badly() -> None:
+    rows = times("quantize", lambda size: 1e-6 + (2e-10 if size <= 2**18 else 2e-9) * size)
     fitted = kernels.fitted(rows, 0.1, draws=20)
-    assert any("another time per element from 262,144 elements on" in note for note in fitted.notes)
+    table = fitted.table["kernels"]
+    assert isinstance(table, dict)
+    found = write.calibration({"kernels": table}).kernels["quantize"]
+    assert found.cached_elements == 2**18
+    assert float(found.s_per_element) == pytest.approx(2e-10, rel=0.05)
+    assert float(found.beyond_s_per_element or 0) == pytest.approx(2e-9, rel=0.05)
+    assert found.seconds(2**22) == pytest.approx(1e-6 + 2e-9 * 2**22, rel=0.05)
+    assert "kernels.quantize.time_per_element_beyond" in fitted.intervals
+
+
+@pytest.mark.parametrize(("wanted", "nanoseconds"), [(None, 0.2), (2, 0.5), (3, 0.5), (7, 0.2)])
+def test_vectors_are_those_that_the_layout_gives(wanted: int | None, nanoseconds: float) -> None:
+    rows = times("merge", lambda size: 5e-10 * size, 2) + times("merge", lambda size: 2e-10 * size, 8)
+    fitted = kernels.fitted([replace(row, wanted_vectors=wanted) for row in rows], 0.1, draws=20)
+    table = fitted.table["kernels"]
+    assert isinstance(table, dict)
+    assert Duration.parse(table["merge"]["time_per_element"]) == pytest.approx(nanoseconds * 1e-9, rel=0.05)
+
+
+def test_intervals_hold_what_a_further_row_would_take() -> None:
+    rng = np.random.default_rng(4)
+    rows = [
+        replace(row, samples_s=row.samples_s * np.exp(rng.normal(0, 0.2)))
+        for row in times("quantize", lambda size: 1e-9 * size)
+    ]
+    low, high = kernels.fitted(rows, 0.1, draws=40).intervals["kernels.quantize.time_per_element"]
+    assert low < 0.85
+    assert high > 1.15
 
 
 def test_the_most_vectors_are_fitted_and_said() -> None:

@@ -19,8 +19,9 @@ from simnet.commands import main as commands
 from simnet.commands.main import COMMANDS, cli
 from simnet.commands.settings import read_axes, read_settings, read_value, read_values
 from simnet.errors import SimnetError
+from simnet.result import RunResult
 from simnet.scenario import build, load_experiment
-from simnet.spec import RunResult, Scenario
+from simnet.spec import Scenario
 from tests.unit.scenario_samples import SWEEP, pod, write
 
 FULL = "simnet: standard output: cannot be used (No space left on device)\n"

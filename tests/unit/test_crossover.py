@@ -9,9 +9,10 @@ import pytest
 
 from simnet.crossover import Crossover, search
 from simnet.errors import SimnetError
+from simnet.result import Breakdown, RunResult, StrategyResult
 from simnet.scenario import load_experiment
 from simnet.simulate import simulate
-from simnet.spec import Breakdown, RunResult, Scenario, StrategyResult
+from simnet.spec import Scenario
 from tests.unit.scenario_samples import pod, write
 
 BANDWIDTH = "cluster.inter_node.bandwidth"

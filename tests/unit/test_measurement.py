@@ -391,7 +391,7 @@ class TestCommand:
             (["model", "--model", "no.such:thing"], "--model 'no.such:thing': cannot be imported"),
             (["collectives"], "collectives: there is one rank: launch two or more with torchrun"),
             (["interference"], "interference: there is one rank: launch two or more with torchrun"),
-            (["training", "--strategy", "all_reduce", "--intra", "bf16"], "--intra: no effect with --strategy"),
+            (["training", "--strategy", "all_reduce:bf16"], "'all_reduce:bf16': unknown: give"),
             (["training", "--ranks-per-node", "2"], "--ranks-per-node 2: there is one process; launch the ranks"),
             (["model", "-o", "none/m.json"], "none/m.json: 'none': no such directory"),
             (["model", "-o", "."], ".: is a directory"),

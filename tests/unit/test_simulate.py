@@ -342,4 +342,17 @@ def test_spans_lie_inside_the_iteration_and_buckets_keep_their_order_on_the_wire
     wire = [span for span in result.spans if span.stream == "communication"]
     assert sum(span.end_s - span.start_s for span in wire) == pytest.approx(result.comm_s)
     assert all(a.end_s <= b.start_s for a, b in pairwise(wire))
-    assert [span.bucket for span in wire] == sorted(span.bucket for span in wire)
+    *exchanges, agreement = wire
+    assert [span.bucket for span in exchanges] == sorted(span.bucket for span in exchanges)
+    assert agreement.bucket is None
+
+
+def test_parameters_move_after_all_ranks_have_agreed_that_the_step_counts():
+    result = simulate(scenario(BinSGDM(bucket_cap=Size(4e6)), calibration=COSTLY)).result
+    assert result.num_buckets > 1
+    last = max(span.end_s for span in result.spans if span.stream == "communication")
+    moved = [span for span in result.spans if span.name == "binsgdm_apply"]
+    assert len(moved) == result.num_buckets
+    assert all(span.start_s >= last for span in moved)
+    ring = simulate(scenario(BinSGDM(bucket_cap=Size(4e6), agreement="ring"), calibration=COSTLY)).result
+    assert ring.comm_s > result.comm_s, "auto takes what is fastest for a few bytes"

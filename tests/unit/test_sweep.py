@@ -20,8 +20,9 @@ from simnet import sweep
 from simnet.errors import SimnetError
 from simnet.journal import NAME, Journal
 from simnet.report.document import to_document
+from simnet.result import RunResult
 from simnet.scenario import Experiment, load_experiment
-from simnet.spec import RunResult, Scenario
+from simnet.spec import Scenario
 from simnet.sweep import Point, expand
 from tests.unit.scenario_samples import SWEEP, pod, write
 

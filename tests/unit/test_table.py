@@ -11,7 +11,8 @@ from simnet.errors import SimnetError
 from simnet.report.notes import notes_lines
 from simnet.report.table import result_table, sweep_table
 from simnet.report.text import WIDTH
-from simnet.spec import AllReduce, RunResult
+from simnet.result import RunResult
+from simnet.spec import AllReduce
 from tests.unit.report_samples import run_result, sweep_document
 
 

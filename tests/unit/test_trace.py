@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simnet.errors import SimnetError
 from simnet.report.trace import write_trace
-from simnet.spec import RunResult, Span
+from simnet.result import RunResult, Span
 from tests.unit.report_samples import run_result
 
 Event = dict[str, Any]

@@ -95,7 +95,7 @@ def step(seconds: float, strategy: dict[str, Any], model: str = "m") -> dict[str
 @pytest.fixture
 def experiment(tmp_path: Path) -> Path:
     model = write(tmp_path / "model.json", model_rows())
-    (tmp_path / "model.toml").write_text(text_of_model(read(model)))
+    (tmp_path / "model.toml").write_text(text_of_model([(model, read(model))]))
     path = tmp_path / "experiment.toml"
     path.write_text(EXPERIMENT)
     return path
@@ -111,7 +111,7 @@ def test_a_model_becomes_a_workload_with_its_gradients_in_time(experiment: Path)
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "0 models: give a file of simnet measure model with one"),
+        ([], "0 models: give files of simnet measure model with one"),
         (model_rows() + model_rows("other"), "2 models"),
         (model_rows()[1:], "no forward in the file"),
         (model_rows()[:3] + model_rows()[4:], "no optimizer of adamw in the file"),
@@ -121,15 +121,15 @@ def test_a_model_becomes_a_workload_with_its_gradients_in_time(experiment: Path)
 def test_a_part_of_a_model_is_no_workload(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "m.json", rows or [step(1.0, DENSE)])
     with pytest.raises(SimnetError, match=message):
-        text_of_model(read(path))
+        text_of_model([(path, read(path))])
 
 
 @pytest.mark.parametrize(
     ("labels", "strategy"),
     [
         (DENSE, AllReduce(bucket_cap=Size(25 * 2**20))),
-        (FLAT, BinSGDM(topology="flat", overlap=False, bucket_cap=Size(25 * 2**20))),
-        (NODES, BinSGDM(intra="bf16", average="gradients", bucket_cap=Size(25 * 2**20))),
+        (FLAT, BinSGDM(topology="flat", overlap=False, bucket_cap=Size(25 * 2**20), agreement="ring")),
+        (NODES, BinSGDM(intra="bf16", average="gradients", bucket_cap=Size(25 * 2**20), agreement="ring")),
     ],
 )
 def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(

@@ -16,12 +16,13 @@ from topologies import (
 
 from simnet.collectives import closed_form, direct, halving_doubling, hierarchical, loads, ring, tree
 from simnet.collectives.closed_form import AlphaBeta, Shape
-from simnet.spec import Calibration, LinkCalibration
+from simnet.spec import Calibration, HostCost, LinkCalibration
 from simnet.units import Duration, Size
 
 REL = 1e-9
 INTRA = AlphaBeta(alpha_s=INTRA_ALPHA_S, bytes_per_s=INTRA_BYTES_PER_S)
 INTER = AlphaBeta(alpha_s=INTER_ALPHA_S, bytes_per_s=INTER_BYTES_PER_S)
+IDEAL = Calibration()
 COSTLY = Calibration(
     inter_node=LinkCalibration(efficiency=((Size(1e3), 0.2), (Size(1e6), 0.9))),
     intra_node=LinkCalibration(efficiency=0.7, alpha_s=Duration(3e-6)),
@@ -31,6 +32,11 @@ COSTLY = Calibration(
     all_to_all_efficiency=0.6,
     flat_ring_latency="mean",
 )
+SHARED = Calibration(
+    inter_node=LinkCalibration(efficiency=0.9),
+    host=HostCost(round_s=Duration(4e-3), message_s=Duration(1e-3), s_per_byte=Duration(0.5e-9)),
+)
+"""Cores that are slower than some rounds and faster than others."""
 
 
 def schedules(topology):
@@ -50,15 +56,28 @@ SHAPES = [(1, 1), (1, 4), (2, 1), (2, 2), (3, 1), (3, 4), (4, 2), (5, 3), (6, 2)
 
 
 @pytest.mark.parametrize(("num_nodes", "ranks_per_node"), SHAPES)
-@pytest.mark.parametrize("calibration", [Calibration(), COSTLY], ids=["ideal", "costly"])
+@pytest.mark.parametrize("calibration", [IDEAL, COSTLY, SHARED], ids=["ideal", "costly", "shared"])
 def test_exact_equals_folded_equals_sum_of_phases(num_nodes, ranks_per_node, calibration):
     network = topology(num_nodes, ranks_per_node, calibration)
     for schedule in schedules(network):
-        if calibration is COSTLY and schedule.name.startswith("tree"):
+        if calibration is not IDEAL and schedule.name.startswith("tree"):
             continue  # ranks post different numbers of sends in a round, so posting costs do not fall together
         exact_s, _ = run_exact(network, schedule, 44e6)
         assert run_folded(network, schedule, 44e6) == pytest.approx(exact_s, rel=REL), schedule.name
         assert loads.duration_s(network, schedule, 44e6) == pytest.approx(exact_s, rel=REL), schedule.name
+
+
+@pytest.mark.parametrize("message_bytes", [8e3, 1e6, 8e9])
+@pytest.mark.parametrize("num_nodes", [2, 4, 7])
+def test_a_round_takes_its_cores_or_its_wire_whichever_is_longer(num_nodes, message_bytes):
+    network = topology(num_nodes, 1, SHARED)
+    world, sent = network.group("world"), message_bytes / num_nodes
+    wire_s = sent / 0.9 / INTER_BYTES_PER_S
+    ring_s = 2 * (num_nodes - 1) * max(4e-3 + 1e-3 + 0.5e-9 * sent, INTER_ALPHA_S + wire_s)
+    peers = num_nodes - 1
+    direct_s = max(4e-3 + peers * (1e-3 + 0.5e-9 * sent), INTER_ALPHA_S + peers * wire_s)
+    assert run_folded(network, ring.all_reduce(world), message_bytes) == pytest.approx(ring_s, rel=REL)
+    assert run_folded(network, direct.all_to_all(world), message_bytes) == pytest.approx(direct_s, rel=REL)
 
 
 @pytest.mark.parametrize(("num_nodes", "nodes_per_leaf"), [(4, 2), (6, 2), (8, 4), (8, 2)])

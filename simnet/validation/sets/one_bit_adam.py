@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from simnet.result import StrategyResult
 from simnet.simulate import simulate
-from simnet.spec import AllReduce, AnyStrategy, Calibration, Run, Scenario, StrategyResult, Workload
+from simnet.spec import AllReduce, AnyStrategy, Calibration, Run, Scenario, Workload
 from simnet.units import Duration
 from simnet.validation import parts
 from simnet.validation.measurements import Measurements, Row

@@ -1,0 +1,281 @@
+"""A campaign as data: what a lab measures to calibrate, what it trains to be predicted, and the launches of both."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta, Struct
+
+from simnet.errors import SimnetError
+from simnet.scenario import Draft
+from simnet.spec import AllReduce, BinSGDM, Count
+from simnet.units import Bandwidth, Size
+
+MIB = 2**20
+DEFAULT_CAP = Size(25 * MIB)
+MODULE = "binsgdm.measure"
+PARTS = ("links", "model", "kernels", "messages", "beside", "training")
+Seconds = Annotated[float, Meta(gt=0.0, le=3600.0)]
+
+
+class Layout(NamedTuple):
+    """Nodes and the ranks on each."""
+
+    num_nodes: int
+    ranks_per_node: int
+
+    def text(self) -> str:
+        """Return it as in a campaign file: "4x2"."""
+        return f"{self.num_nodes}x{self.ranks_per_node}"
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> "Layout":
+        """Read "4x2".
+
+        Raises:
+            SimnetError: it is not written so.
+        """
+        match = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d?)", text)
+        if match is None:
+            raise SimnetError(f"{where}: {text!r}: write nodes x ranks on each, such as '4x2'")
+        return cls(int(match[1]), int(match[2]))
+
+
+class Links(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the network is calibrated on: every layout at every bandwidth, with messages of these sizes."""
+
+    layouts: tuple[str, ...]
+    bandwidths: tuple[Bandwidth, ...]
+    min_message: Size = Size(4 * MIB)
+    max_message: Size = Size(16 * MIB)
+    max_seconds: Seconds = 4.0
+
+
+class Points(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is predicted and trained: every layout at every bandwidth."""
+
+    layouts: tuple[str, ...]
+    bandwidths: tuple[Bandwidth, ...]
+
+
+class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A campaign file.
+
+    Attributes:
+        models: as simnet measure takes them.
+        batch: samples a rank.
+        threads: of a rank.
+        strategies: hierarchical ones are left out on nodes of one rank, where they are the flat ones.
+        points: what is trained.
+        links: what the network is calibrated on.
+        starts: how often each model is measured, from a new start each time, over the whole campaign.
+        model_seconds: for each model and start.
+        kernel_seconds: for each kernel and size.
+        min_elements: of the kernels.
+        max_elements: of the kernels.
+        message_seconds: for each collective in place and size.
+        training_seconds: for each strategy and point, after 8 steps.
+    """
+
+    title: str = ""
+    models: tuple[str, ...]
+    batch: Count = 8
+    threads: Count = 1
+    strategies: tuple[AllReduce | BinSGDM, ...]
+    points: tuple[Points, ...]
+    links: Links
+    starts: Count = 2
+    model_seconds: Seconds = 10.0
+    kernel_seconds: Seconds = 0.16
+    min_elements: Count = 2**16
+    max_elements: Count = 2**23
+    message_seconds: Seconds = 1.0
+    training_seconds: Seconds = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("models", "strategies", "points"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}: is empty; give at least one")
+        for strategy in self.strategies:
+            words(strategy)
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Every layout that is trained on, once each."""
+        every = [Layout.parse(text, "points.layouts") for points in self.points for text in points.layouts]
+        return tuple(dict.fromkeys(every))
+
+    @property
+    def link_layouts(self) -> tuple[Layout, ...]:
+        """The layouts that the network is calibrated on."""
+        return tuple(Layout.parse(text, "links.layouts") for text in self.links.layouts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One launch of a lab, which writes one measurement file.
+
+    Attributes:
+        name: of the file, without its ending.
+        part: one of `PARTS`.
+        bandwidth: of each NIC; None leaves them unshaped.
+        arguments: of `python -m binsgdm.measure`.
+    """
+
+    name: str
+    part: str
+    layout: Layout
+    bandwidth: Bandwidth | None
+    arguments: tuple[str, ...]
+
+    @property
+    def about(self) -> str:
+        """Say what it is for people."""
+        rate = f" at {_rate(self.bandwidth)}" if self.bandwidth is not None else ""
+        return f"{self.part} on {self.layout.num_nodes} x {self.layout.ranks_per_node} ranks{rate}"
+
+
+def load(path: Path) -> Campaign:
+    """Read a campaign file.
+
+    Raises:
+        SimnetError: it cannot be read, or something in it does not fit.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SimnetError(f"{path}: cannot be read ({error}): name a campaign file") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SimnetError(f"{path}: is no TOML ({error}): mend it") from error
+    campaign = Draft(data=data, origins={(): str(path)}).converted(Campaign)
+    check_disjoint(campaign, str(path))
+    return campaign
+
+
+def check_disjoint(campaign: Campaign, where: str) -> None:
+    """Refuse a campaign that calibrates the network on what it is to predict.
+
+    Raises:
+        SimnetError: a layout and bandwidth are in both.
+    """
+    fitted = {(layout, float(rate)) for layout in campaign.link_layouts for rate in campaign.links.bandwidths}
+    for layout, rate in places(campaign):
+        if (layout, float(rate)) in fitted:
+            raise SimnetError(
+                f"{where}: points: {layout.text()} at {_rate(rate)} is among the links that are calibrated on; drop "
+                "one of them"
+            )
+
+
+def places(campaign: Campaign) -> Iterator[tuple[Layout, Bandwidth]]:
+    """Yield where is trained, in the order of the file."""
+    for points in campaign.points:
+        for text in points.layouts:
+            for rate in points.bandwidths:
+                yield Layout.parse(text, "points.layouts"), rate
+
+
+def jobs(campaign: Campaign) -> list[Job]:
+    """Return the launches, in their order: the starts of the models lie between everything else."""
+    found = [_links(campaign, layout, rate) for layout in campaign.link_layouts for rate in campaign.links.bandwidths]
+    for layout in campaign.layouts:
+        found += [_kernels(campaign, layout), _messages(campaign, layout), _beside(campaign, layout)]
+    training = [_training(campaign, layout, rate) for layout, rate in places(campaign)]
+    step = -(-len(training) // campaign.starts)
+    for start in range(campaign.starts):
+        found += [_model(campaign, layout, model, start) for layout in campaign.layouts for model in campaign.models]
+        found += training[start * step : (start + 1) * step]
+    return found
+
+
+def words(strategy: AllReduce | BinSGDM) -> str:
+    """Return a strategy as simnet measure training takes it: "binsgdm:flat,overlap".
+
+    Raises:
+        ValueError: it is one that cannot be run.
+    """
+    if strategy.bucketing != "ddp" or strategy.planner is not None:
+        raise ValueError(f"strategies: bucketing {strategy.bucketing!r} cannot be run; use 'ddp'")
+    if isinstance(strategy, AllReduce):
+        if strategy != AllReduce(bucket_cap=strategy.bucket_cap):
+            raise ValueError("strategies: all_reduce runs as DDP does: fp32, overlapped; drop the other keys")
+        return "all_reduce"
+    if strategy.intra == "fp16":
+        raise ValueError("strategies: intra 'fp16' cannot be run; use 'fp32', 'bf16' or 'one_bit'")
+    options = [
+        *(["flat"] if strategy.topology == "flat" else []),
+        *([strategy.intra] if strategy.intra in {"bf16", "one_bit"} else []),
+        *(["gradients"] if strategy.average == "gradients" else []),
+        *(["overlap"] if strategy.overlap else []),
+    ]
+    return ":".join(["binsgdm", ",".join(options)] if options else ["binsgdm"])
+
+
+def strategies(campaign: Campaign, layout: Layout) -> list[AllReduce | BinSGDM]:
+    """Return what is trained with on a layout."""
+    return [
+        strategy
+        for strategy in campaign.strategies
+        if layout.ranks_per_node > 1 or isinstance(strategy, AllReduce) or strategy.topology == "flat"
+    ]
+
+
+def _job(
+    campaign: Campaign, part: str, layout: Layout, *arguments: object, rate: Bandwidth | None = None, more: str = ""
+) -> Job:
+    name = "_".join(filter(None, [part, more, layout.text(), _rate(rate, "") if rate is not None else ""]))
+    nic = ("--nic-gbit-per-s", f"{rate * 8 / 1e9:g}") if rate is not None else ()
+    every = (*arguments, "--threads", campaign.threads, *nic)
+    return Job(name=name, part=part, layout=layout, bandwidth=rate, arguments=tuple(map(str, every)))
+
+
+def _links(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Job:
+    links = campaign.links
+    sizes = ("--min-size", round(links.min_message), "--max-size", round(links.max_message))
+    seconds = ("--max-seconds", links.max_seconds)
+    return _job(campaign, "links", layout, "collectives", *sizes, *seconds, rate=rate)
+
+
+def _kernels(campaign: Campaign, layout: Layout) -> Job:
+    sizes = ("--kernels", "cpu", "--min-size", campaign.min_elements, "--max-size", campaign.max_elements)
+    return _job(campaign, "kernels", layout, "kernels", *sizes, "--max-seconds", campaign.kernel_seconds)
+
+
+def _messages(campaign: Campaign, layout: Layout) -> Job:
+    sizes = ("--min-size", "2^10", "--max-size", "2^22")
+    return _job(campaign, "messages", layout, "collectives", *sizes, "--max-seconds", campaign.message_seconds)
+
+
+def _beside(campaign: Campaign, layout: Layout) -> Job:
+    what = ("--model", campaign.models[0], "--batch", campaign.batch, "--max-seconds", campaign.model_seconds)
+    return _job(campaign, "beside", layout, "interference", *what, rate=max(campaign.links.bandwidths))
+
+
+def _model(campaign: Campaign, layout: Layout, model: str, start: int) -> Job:
+    what = ("--model", model, "--batch", campaign.batch, "--max-seconds", campaign.model_seconds)
+    return _job(campaign, "model", layout, "model", *what, more=f"{_file(model)}_{start + 1}")
+
+
+def _training(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Job:
+    chosen = strategies(campaign, layout)
+    caps = {strategy.bucket_cap or DEFAULT_CAP for strategy in chosen}
+    if len(caps) != 1:
+        raise SimnetError("strategies: bucket_cap: give all the same")
+    what: list[object] = [word for model in campaign.models for word in ("--model", model)]
+    what += [word for strategy in chosen for word in ("--strategy", words(strategy))]
+    what += ["--batch", campaign.batch, "--max-seconds", campaign.training_seconds]
+    return _job(campaign, "training", layout, "training", *what, "--bucket-cap-mb", caps.pop() / MIB, rate=rate)
+
+
+def _rate(rate: Bandwidth, space: str = " ") -> str:
+    """Return a rate for people, or for a file name: "200 Mbit/s", "200mbit"."""
+    mbit = rate * 8 / 1e6
+    return f"{mbit:g} Mbit/s" if space else f"{mbit:g}mbit"
+
+
+def _file(model: str) -> str:
+    """Return a model's name as a part of a file name."""
+    return re.sub(r"\W+", "-", model)

@@ -1,0 +1,89 @@
+"""Run a campaign: one launch after the other, each into a file, so that a campaign that was stopped goes on."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from simnet.errors import SimnetError
+from simnet.lab.campaign import MODULE, Campaign, Job
+from simnet.lab.lab import Lab
+from simnet.lab.plan import LabSpec
+from simnet.lab.ranks import Outcome
+from simnet.units import Duration
+
+TIMEOUT_S = 3600.0
+RETRIES = 1
+Tell = Callable[[str], object]
+
+
+def run(campaign: Campaign, jobs: Sequence[Job], folder: Path, tell: Tell) -> list[Path]:
+    """Launch what has no file yet; a launch that fails is tried once more.
+
+    Args:
+        campaign: what `jobs` are of.
+        jobs: in their order.
+        folder: of the files; it exists.
+        tell: told a line for each launch.
+
+    Returns:
+        The files of all jobs.
+
+    Raises:
+        SimnetError: this machine cannot hold a lab, or a launch failed twice.
+    """
+    missing = [job for job in jobs if not path(folder, job).exists()]
+    if len(missing) < len(jobs):
+        tell(f"{len(jobs) - len(missing)} of {len(jobs)} launches are there already")
+    for number, job in enumerate(missing, 1):
+        start = time.monotonic()
+        _tried(campaign, job, folder, tell)
+        tell(f"[{number}/{len(missing)}] {job.about}: {Duration(round(time.monotonic() - start, 1)).text()}")
+    return [path(folder, job) for job in jobs]
+
+
+def path(folder: Path, job: Job) -> Path:
+    """Return the file of a job."""
+    return folder / f"{job.name}.json"
+
+
+def _tried(campaign: Campaign, job: Job, folder: Path, tell: Tell) -> None:
+    for attempt in range(RETRIES + 1):
+        outcome = _launched(campaign, job, folder)
+        if not outcome.exit_code:
+            return
+        if attempt < RETRIES:
+            tell(f"{job.about}: {outcome.sentence()}; once more")
+    outcome.check()
+
+
+def _launched(campaign: Campaign, job: Job, folder: Path) -> Outcome:
+    spec = LabSpec(
+        num_nodes=job.layout.num_nodes,
+        ranks_per_node=job.layout.ranks_per_node,
+        bandwidth=job.bandwidth,
+        threads_per_rank=campaign.threads,
+    )
+    command = [sys.executable, "-m", MODULE, *job.arguments, "-o", str(path(folder, job))]
+    with Lab(spec) as lab:
+        return lab.launch(command, timeout_s=TIMEOUT_S)
+
+
+def check_folder(folder: Path, text: str, name: str) -> None:
+    """Make the folder of a campaign, with the campaign's file in it; one that is there must be of the same campaign.
+
+    Raises:
+        SimnetError: it is a file, cannot be made, or is of another campaign.
+    """
+    copy = folder / name
+    try:
+        if copy.exists():
+            if copy.read_text(encoding="utf-8") != text:
+                raise SimnetError(f"{folder}: holds another campaign ({name} differs); name a new directory with -o")
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise SimnetError(f"{folder}: is not empty and holds no {name}; name a new directory with -o")
+        copy.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SimnetError(f"{folder}: cannot be used ({error.strerror}): name a directory with -o") from error

@@ -1,0 +1,207 @@
+"""Campaigns: what a file asks for, in which launches, and what is made of them; no lab is needed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from simnet.calibration.measurement import Setup
+from simnet.commands.main import cli
+from simnet.errors import SimnetError
+from simnet.lab import campaign, grid
+from simnet.lab.campaign import Job
+from simnet.lab.ranks import Outcome
+from simnet.units import Bandwidth
+from simnet.validation import verdict
+from simnet.validation.measured import Point
+from tests.unit.test_validate_measured import SETUP
+
+ROOT = Path(__file__).parents[2]
+TEXT = """
+models = ["mlp_4m", "my.pkg:build"]
+strategies = [{kind = "all_reduce"}, {kind = "binsgdm", topology = "flat"}, {kind = "binsgdm", intra = "bf16"}]
+[[points]]
+layouts = ["3x1", "2x2"]
+bandwidths = ["50 Mbit/s", "200 Mbit/s"]
+[links]
+layouts = ["2x1"]
+bandwidths = ["100 Mbit/s"]
+"""
+
+
+def write(folder: Path, text: str = TEXT) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+class TestFile:
+    def test_the_shipped_ones_are_read_and_their_points_are_not_calibrated_on(self) -> None:
+        for name in ("campaign", "short"):
+            jobs = campaign.jobs(campaign.load(ROOT / f"scenarios/lab/{name}.toml"))
+            assert len({job.name for job in jobs}) == len(jobs)
+            links = {(job.layout, job.bandwidth) for job in jobs if job.part == "links"}
+            points = {(job.layout, job.bandwidth) for job in jobs if job.part == "training"}
+            assert links
+            assert points
+            assert not links & points
+
+    def test_launches_are_made_for_every_layout_and_models_are_started_in_between(self, tmp_path: Path) -> None:
+        jobs = campaign.jobs(campaign.load(write(tmp_path)))
+        assert [job.part for job in jobs] == [
+            "links",
+            *["kernels", "messages", "beside"] * 2,
+            *["model"] * 4, *["training"] * 2,
+            *["model"] * 4, *["training"] * 2,
+        ]  # fmt: skip
+        names = {job.name: job for job in jobs}
+        assert names["model_my-pkg-build_2_2x2"].arguments[:3] == ("model", "--model", "my.pkg:build")
+        dense = names["training_3x1_50mbit"]
+        assert dense.bandwidth == Bandwidth(6.25e6)
+        assert [word for word in dense.arguments if word.startswith(("all", "bin"))] == [
+            "all_reduce", "binsgdm:flat,overlap"
+        ], "hierarchical is flat where there is one rank on a node"  # fmt: skip
+        assert "binsgdm:bf16,overlap" in names["training_2x2_200mbit"].arguments
+        assert names["messages_2x2"].bandwidth is None
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ('["3x1", "2x2"]', '["3by1"]', "points.layouts: '3by1': write nodes x ranks on each"),
+            ('["3x1", "2x2"]', '["0x1"]', "'0x1': write nodes x ranks"),
+            ('models = ["mlp_4m", "my.pkg:build"]', "models = []", "models: is empty; give at least one"),
+            ('"100 Mbit/s"', '"100 Mbit"', "links.bandwidths"),
+            ('"2x1"', '"3x1"', None),
+            ('["100 Mbit/s"]', '["50 Mbit/s"]', None),
+            ('kind = "all_reduce"', 'kind = "all_reduce", payload = "bf16"', "all_reduce runs as DDP does"),
+            ('intra = "bf16"', 'intra = "fp16"', "intra 'fp16' cannot be run"),
+            ('intra = "bf16"', 'bucketing = "fused"', "bucketing 'fused' cannot be run"),
+            ('kind = "all_reduce"', 'kind = "one_bit_adam"', "one_bit_adam"),
+            ("models", "modles", "modles"),
+            ("[links]", "[links", "is no TOML"),
+        ],
+    )
+    def test_a_mistake_is_told_where_it_is(self, old: str, new: str, message: str | None, tmp_path: Path) -> None:
+        assert old in TEXT
+        path = write(tmp_path, TEXT.replace(old, new))
+        if message is None:
+            campaign.jobs(campaign.load(path))
+            return
+        with pytest.raises(SimnetError, match=r"mine\.toml|points") as told:
+            campaign.jobs(campaign.load(path))
+        assert message in str(told.value)
+
+    def test_a_point_that_is_calibrated_on_is_refused(self, tmp_path: Path) -> None:
+        text = TEXT.replace('["2x1"]', '["3x1"]').replace('["100 Mbit/s"]', '["100 Mbit/s", "200 Mbit/s"]')
+        with pytest.raises(SimnetError, match="3x1 at 200 Mbit/s is among the links that are calibrated on"):
+            campaign.load(write(tmp_path, text))
+
+    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(SimnetError, match=r"none\.toml: cannot be read"):
+            campaign.load(tmp_path / "none.toml")
+
+
+class TestRun:
+    def run(self, folder: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int]) -> list[str]:
+        """Run with launches that end with these codes, and with 0 when they are used up; return what was told."""
+        given = iter(codes)
+
+        def launched(_campaign: object, job: Job, place: Path) -> Outcome:
+            code = next(given, 0)
+            if not code:
+                grid.path(place, job).write_text("{}")
+            return Outcome(exit_code=code, elapsed_s=1.0, outputs=("", ""), failed_rank=1 if code else None)
+
+        monkeypatch.setattr(grid, "_launched", launched)
+        told: list[str] = []
+        mine = campaign.load(write(folder))
+        place = folder / "out"
+        place.mkdir(exist_ok=True)
+        grid.run(mine, campaign.jobs(mine), place, told.append)
+        return told
+
+    def test_every_launch_has_its_file_and_a_second_run_has_nothing_to_do(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told = self.run(tmp_path, monkeypatch, [])
+        assert len(told) == len(list((tmp_path / "out").iterdir())) == 19
+        assert told[0].startswith("[1/19] links on 2 x 1 ranks at 100 Mbit/s: ")
+        assert self.run(tmp_path, monkeypatch, [1, 1]) == ["19 of 19 launches are there already"]
+
+    def test_a_launch_that_fails_is_tried_once_more_and_then_the_campaign_stops_and_goes_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert "once more" in self.run(tmp_path, monkeypatch, [0, 7])[1]
+        (tmp_path / "out" / "links_2x1_100mbit.json").unlink()
+        with pytest.raises(SimnetError, match="rank 1 failed first, with exit code 7"):
+            self.run(tmp_path, monkeypatch, [7, 7])
+        assert len(self.run(tmp_path, monkeypatch, [])) == 2
+
+    def test_a_folder_is_of_one_campaign(self, tmp_path: Path) -> None:
+        grid.check_folder(tmp_path / "out", "a", "campaign.toml")
+        grid.check_folder(tmp_path / "out", "a", "campaign.toml")
+        with pytest.raises(SimnetError, match="holds another campaign"):
+            grid.check_folder(tmp_path / "out", "b", "campaign.toml")
+        with pytest.raises(SimnetError, match="is not empty and holds no"):
+            grid.check_folder(tmp_path, "a", "campaign.toml")
+        (tmp_path / "file").write_text("")
+        with pytest.raises(SimnetError, match="file: cannot be used"):
+            grid.check_folder(tmp_path / "file", "a", "campaign.toml")
+
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [
+            (["run"], "give --nodes N and -- COMMAND..., or a campaign file that ends in .toml"),
+            (["run", "mine.toml"], "name the directory of its measurements with -o"),
+            (["run", "--nodes", "2", "-o", "x", "--", "true"], "-o: is the directory of a campaign"),
+            (["report", "none"], "campaign.toml: cannot be read"),
+        ],
+    )
+    def test_a_mistake_at_the_command_line_is_one_line(self, args: list[str], message: str, tmp_path: Path) -> None:
+        path = write(tmp_path)
+        done = CliRunner().invoke(cli, ["lab", *(str(path) if arg == "mine.toml" else arg for arg in args)])
+        assert done.exit_code == 2
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    def test_a_report_of_half_a_campaign_says_what_is_missing(self, tmp_path: Path) -> None:
+        (tmp_path / "campaign.toml").write_text(TEXT)
+        done = CliRunner().invoke(cli, ["lab", "report", str(tmp_path)])
+        assert done.exit_code == 2
+        assert "19 of 19 measurements are missing, links_2x1_100mbit.json among them" in done.stderr
+
+
+def point(strategy: str, mbit: float, measured_s: float, predicted_s: float, model: str = "m") -> Point:
+    setup: dict[str, Any] = SETUP | {"nic_bytes_per_s": mbit * 1e6 / 8}
+    return Point(
+        setup=Setup(**setup), model=model, strategy=strategy, measured_s=measured_s, predicted_s=predicted_s,
+        interval_s=None, without_network_s=predicted_s / 2,
+    )  # fmt: skip
+
+
+class TestVerdict:
+    POINTS = (
+        point("a", 100, 1.0, 1.1), point("b", 100, 4.0, 4.0),
+        point("a", 400, 1.0, 1.3), point("b", 400, 0.98, 1.2),
+        point("a", 1600, 1.0, 0.9), point("b", 1600, 0.25, 1.0),
+        point("a", 100, 1.0, 1.0, "alone"),
+    )  # fmt: skip
+
+    def test_winners_and_what_a_wrong_one_costs(self) -> None:
+        won = verdict.winners(self.POINTS)
+        assert [(one.measured, one.predicted) for one in won] == [("a", "a"), ("b", "b"), ("b", "a")]
+        assert [one.regret for one in won] == pytest.approx([0, 0, 3])
+
+    def test_the_bandwidth_from_which_on_one_is_no_longer_faster(self) -> None:
+        (found,) = verdict.crossovers(self.POINTS, [("a", "b"), ("a", "unknown")])
+        measured, predicted = found.measured_bytes_per_s, found.predicted_bytes_per_s
+        assert measured is not None
+        assert predicted is not None
+        assert measured * 8 / 1e6 == pytest.approx(400, rel=0.05)
+        assert 100 < predicted * 8 / 1e6 < 400
+        assert found.measured_speedups == pytest.approx((0.25, 4.0))
+
+    def test_without_a_crossing_there_is_none(self) -> None:
+        assert verdict.crossing([(1.0, 2.0), (2.0, 1.5)]) is None
+        assert verdict.crossing([(1.0, 0.5), (2.0, 0.4)]) is None

@@ -1,0 +1,102 @@
+"""What is measured at the ranks that will train: what cores take for messages, and how much backward is slowed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simnet.calibration import fitting, host, interference, sources
+from simnet.calibration.collectives import Timed
+from simnet.calibration.measurement import Measurements, Series
+from simnet.errors import SimnetError
+from simnet.units import Duration
+from tests.unit.test_calibrate_collectives import measurements, setup
+
+ROUND_S, MESSAGE_S, BYTE_S = 6e-4, 3e-4, 1.2e-9
+
+
+def row(rounds: int, sends: int, send_bytes: float, noise: float = 1.0) -> Timed:
+    time_s = ROUND_S * rounds + MESSAGE_S * sends + BYTE_S * sends * send_bytes
+    return Timed(
+        level="inter_node",
+        label=f"{rounds} {sends} {send_bytes}",
+        rounds=rounds,
+        sends=sends,
+        at_once=rounds == 1,
+        link_bytes=sends * send_bytes,
+        send_bytes=send_bytes,
+        nominal_bytes_per_s=None,
+        samples_s=time_s * noise * np.array([0.98, 1.0, 1.02]),
+    )
+
+
+ROWS = [row(*shape, size) for shape in ((6, 6), (3, 3), (1, 3)) for size in (256.0, 65536.0, 1e6)]
+
+
+def test_what_cores_take_is_found_and_is_not_judged() -> None:
+    fitted = host.fitted(ROWS, draws=30)
+    found = fitted.table["host"]
+    assert isinstance(found, dict)
+    seconds = [Duration.parse(found[name]) for name in ("round", "message", "time_per_byte")]
+    assert seconds == pytest.approx([ROUND_S, MESSAGE_S, BYTE_S], rel=0.02)
+    assert {"host.round", "host.message", "host.time_per_byte"} == set(fitted.intervals)
+    assert not any(residual.is_judged for residual in fitted.residuals)
+
+
+def test_rows_that_scatter_widen_the_intervals() -> None:
+    scattered = [row(one.rounds, one.sends, one.send_bytes, 1 + 0.3 * (-1) ** n) for n, one in enumerate(ROWS)]
+    low, high = host.fitted(scattered, draws=30).intervals["host.round"]
+    assert low < 0.8
+    assert high > 1.2
+
+
+def test_two_rows_are_too_few() -> None:
+    with pytest.raises(SimnetError, match="--in-place: 2 collectives between nodes: at least 3"):
+        host.fitted(ROWS[:2], draws=20)
+
+
+def collective(name: str, group: str, size: int, message: int, seconds: float) -> Series:
+    labels: dict[str, str | int | float] = {
+        "group": group, "group_size": size, "message_bytes": message, "lanes": 1, "dtype": "uint8"
+    }  # fmt: skip
+    return Series(kind="collective", name=name, setup=0, unit="s", labels=labels, values=(seconds,) * 3)
+
+
+def test_links_inside_a_node_are_those_measured_in_place() -> None:
+    sizes = (2**20, 2**22, 2**24)
+
+    def file(inside_bytes_per_s: float, nic_bytes_per_s: float | None) -> Measurements:
+        rows = [collective("all_gather", "intra_node", 2, size, size / 2 / inside_bytes_per_s) for size in sizes]
+        rows += [collective("all_reduce", "world", 4, size, 1.5 * size / 1e8) for size in sizes]
+        return measurements(tuple(rows), (setup(2, 2, nic_bytes_per_s),))
+
+    known = sources.Sources(files=[(Path("links.json"), file(1e9, 1.1e8))])
+    placed = sources.Sources(files=[(Path("place.json"), file(4e8, None))])
+    alone = fitting.parts(known, sources.Sources(), sources.Sources(), fitting.Options(draws=20))
+    both = fitting.parts(known, sources.Sources(), placed, fitting.Options(draws=20))
+    assert [part.table["intra_node"]["measured_on"] for part in (alone[0], both[0])] == ["8 Gbit/s", "3.2 Gbit/s"]  # type: ignore[index]
+    assert "host" not in alone[0].table
+    assert both[1].table.keys() == {"host"}
+
+
+def beside(name: str, collective: str, seconds: float) -> Series:
+    labels: dict[str, str | int | float] = {"model": "m", "batch": 1, "collective": collective, "message_bytes": 8}
+    return Series(kind="interference", name=name, setup=0, unit="s", labels=labels, values=(seconds,) * 5)
+
+
+def test_the_slowdown_of_backward_is_the_mean_over_collectives_and_no_speedup() -> None:
+    rows = [beside(*one) for one in (
+        ("backward_alone", "all_reduce", 1.0), ("backward_beside", "all_reduce", 1.44),
+        ("backward_alone", "all_to_all", 2.0), ("backward_beside", "all_to_all", 2.0),
+    )]  # fmt: skip
+    whole = measurements(tuple(rows), (setup(2, 1, 1e8),))
+    fitted = interference.fitted(interference.pairs([whole]), draws=50)
+    assert fitted.table == {"backward_slowdown": pytest.approx(1.2)}
+    low, high = fitted.intervals["backward_slowdown"]
+    assert (low * 1.2, high * 1.2) == pytest.approx((1.0, 1.44))
+    faster = measurements(
+        (beside("backward_alone", "x", 2.0), beside("backward_beside", "x", 1.0)), (setup(2, 1, 1e8),)
+    )
+    assert interference.fitted(interference.pairs([faster]), draws=20).table == {"backward_slowdown": 1.0}
+    with pytest.raises(SimnetError, match="m beside x, but not alone"):
+        interference.pairs([measurements((beside("backward_beside", "x", 1.0),), (setup(2, 1, 1e8),))])
