@@ -150,12 +150,13 @@ def part_beyond(num_elements: float, cached_elements: float) -> float:
 
 
 class HostCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a rank's own cores need for its sends of one round while the wire works, as where ranks share cores.
+    """What a rank's own cores need for a collective while the wire works, as where ranks share cores.
 
-    The round takes at least `round + message x sends + time_per_byte x bytes sent`: the gaps g and G of LogGP
-    (Alexandrov et al., SPAA 1995), with what a rank takes to wake up.
+    The collective takes at least `launch + round x rounds + message x sends + time_per_byte x bytes sent` of a rank:
+    the gaps g and G of LogGP (Alexandrov et al., SPAA 1995), with what a rank takes to wake up.
     """
 
+    launch_s: Duration = field(name="launch", default=Duration(0))
     round_s: Duration = field(name="round", default=Duration(0))
     message_s: Duration = field(name="message", default=Duration(0))
     s_per_byte: Duration = field(name="time_per_byte", default=Duration(0))

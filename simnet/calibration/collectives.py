@@ -78,21 +78,29 @@ def timed(measurements: Sequence[Measurements], cluster: Cluster | None) -> list
     ]
 
 
-def fitted(known: Sequence[Timed], held_out: Sequence[Timed], draws: int) -> Fitted:
+def fitted(known: Sequence[Timed], held_out: Sequence[Timed], draws: int, *, only_wire: bool = False) -> Fitted:
     """Fit collectives, with intervals and residuals.
+
+    Args:
+        known: to fit.
+        held_out: to predict.
+        draws: bootstrap fits.
+        only_wire: leave all costs but bandwidths at 0, since what small messages take is measured in place.
 
     Raises:
         SimnetError: too few series, or a link whose nominal bandwidth is known for a part of them only.
     """
     if len(known) < LEAST_SERIES:
         raise SimnetError(f"{len(known)} collectives: at least {LEAST_SERIES} sizes or groups are needed; measure more")
-    model = _Model.fit(known, [float(np.median(one.samples_s)) for one in known])
+    medians_s = [float(np.median(one.samples_s)) for one in known]
+    model = _Model.wires(known, medians_s) if only_wire else _Model.fit(known, medians_s)
     point = model.values()
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         picks = rng.integers(len(known), size=len(known))
         rows = [known[pick] for pick in picks]
-        again = _Model.chosen(rows, [_median_drawn(row, rng) for row in rows], model.edges)
+        again_s = [_median_drawn(row, rng) for row in rows]
+        again = _Model.wires(rows, again_s) if only_wire else _Model.chosen(rows, again_s, model.edges)
         return dict.fromkeys(point, 0.0) | again.values()
 
     spread = bootstrap.factors(point, draw, draws)
@@ -157,6 +165,11 @@ class _Model:
     names: tuple[str, ...]
     costs: Floats
     edges: Mapping[str, tuple[float, ...]]
+
+    @classmethod
+    def wires(cls, rows: Sequence[Timed], times_s: Sequence[float]) -> "_Model":
+        """Solve for bandwidths alone."""
+        return cls.solved(rows, times_s, [name for name in _columns(rows, {}) if " bytes" in name], {})
 
     @classmethod
     def fit(cls, rows: Sequence[Timed], times_s: Sequence[float]) -> "_Model":

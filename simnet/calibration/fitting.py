@@ -29,8 +29,8 @@ def parts(known: Sources, unseen: Sources, placed: Sources, options: Options) ->
     Args:
         known: to fit.
         unseen: to predict.
-        placed: measured at as many ranks on the machine as will train, on NICs that are not shaped; its links inside a
-            node replace those of `known`, its collectives between nodes tell what cores take.
+        placed: collectives by as many ranks on the machine as will train, on NICs that are not shaped: they tell what
+            cores take; links inside a node of `known` are then left out.
         options: how.
 
     Raises:
@@ -40,14 +40,13 @@ def parts(known: Sources, unseen: Sources, placed: Sources, options: Options) ->
     if known.logs:
         found.append(nccl_table.fitted(known.logs, unseen.logs, options.cluster, options.draws))
     in_place = collectives.timed(placed.measurements, options.cluster)
-    inside = [row for row in in_place if row.level == "intra_node"]
     rows = collectives.timed(known.measurements, options.cluster)
-    rows = [row for row in rows if row.level == "inter_node" or not inside] + inside
+    rows = [row for row in rows if row.level == "inter_node" or not in_place]
     if rows:
         unseen_rows = collectives.timed(unseen.measurements, options.cluster)
-        found.append(collectives.fitted(rows, unseen_rows, options.draws))
-    if between := [row for row in in_place if row.level == "inter_node"]:
-        found.append(host.fitted(between, options.draws))
+        found.append(collectives.fitted(rows, unseen_rows, options.draws, only_wire=bool(in_place)))
+    if in_place:
+        found.append(host.fitted(in_place, options.draws))
     measured = [*known.measurements, *placed.measurements]
     if timed := kernels.timed(measured):
         found.append(kernels.fitted(timed, options.bound, options.draws))

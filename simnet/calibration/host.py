@@ -10,21 +10,23 @@ from simnet.calibration.fit import Fitted, Floats, Residual, non_negative, widen
 from simnet.errors import SimnetError
 from simnet.units import Duration
 
-COSTS = ("round", "message", "time_per_byte")
+COSTS = ("launch", "round", "message", "time_per_byte")
 
 
 def fitted(rows: Sequence[Timed], draws: int) -> Fitted:
-    """Fit a time per round, per send and per byte sent to collectives whose wire is no limit.
+    """Fit a time per collective, round, send and byte sent to collectives whose wire is no limit.
+
+    Inside a node there is no wire, only cores, as over the loopback of gloo: its link is written as free.
 
     Args:
-        rows: collectives between nodes on NICs that are not shaped.
+        rows: collectives on NICs that are not shaped.
         draws: bootstrap fits.
 
     Raises:
         SimnetError: too few series.
     """
     if len(rows) < LEAST_SERIES:
-        raise SimnetError(f"--in-place: {len(rows)} collectives between nodes: at least {LEAST_SERIES} are needed")
+        raise SimnetError(f"--in-place: {len(rows)} collectives: at least {LEAST_SERIES} are needed")
     point = _solve(rows, [float(np.median(row.samples_s)) for row in rows])
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
@@ -35,7 +37,10 @@ def fitted(rows: Sequence[Timed], draws: int) -> Fitted:
     residuals = _residuals(rows, point)
     table = {name: Duration(float(f"{value:.4g}")).text() for name, value in point.items() if value > 0}
     return Fitted(
-        table={"host": {**table, "source": f"{len(rows)} series of collectives in place"}},
+        table={
+            "host": {**table, "source": f"{len(rows)} series of collectives in place"},
+            "intra_node": {"latency": "0 s", "efficiency": 1.0, "source": "no wire inside a node: what cores take"},
+        },
         shown={f"host.{name}": _shown(name, value, spread.get(name)) for name, value in point.items()},
         intervals={f"host.{name}": widened(factors, residuals) for name, factors in spread.items()},
         residuals=tuple(residuals),
@@ -51,7 +56,7 @@ def _solve(rows: Sequence[Timed], times_s: Sequence[float]) -> dict[str, float]:
 
 
 def _columns(rows: Sequence[Timed]) -> Floats:
-    return np.array([[row.rounds, row.sends, row.sends * row.send_bytes] for row in rows], dtype=np.float64)
+    return np.array([[1, row.rounds, row.sends, row.sends * row.send_bytes] for row in rows], dtype=np.float64)
 
 
 def _residuals(rows: Sequence[Timed], point: Mapping[str, float]) -> list[Residual]:

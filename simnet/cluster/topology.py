@@ -70,11 +70,6 @@ class Topology:
         """Return the time that a rank takes to post so many sends, one after the other or all at once [s]."""
         return sends * self.message_s + (sends * sends * self.poll_s if at_once else 0.0)
 
-    def host_s(self, rounds: int, sends: int, sent_bytes: float) -> float:
-        """Return the time that a rank's cores take for so many sends in so many rounds, beside the wire [s]."""
-        host = self.host
-        return float(rounds * host.round_s + sends * host.message_s + sent_bytes * host.s_per_byte)
-
     def alpha_s(self, level: Level, round_: Round) -> float:
         """Return the latency of a send of this level in this round [s]."""
         if self.mean_ring_latency and round_.crossing is not None:

@@ -15,9 +15,7 @@ from simnet.cluster.network import Network
 from simnet.cluster.topology import LinkId, LinkKind, Topology
 from simnet.collectives import loads
 from simnet.collectives.schedule import Round, Schedule, Send
-from simnet.spec import HostCost
 
-NO_HOST_COST = HostCost()
 Steps = Generator[simpy.Event, object, tuple[float, float]]
 
 
@@ -58,14 +56,12 @@ class Folded:
                 yield from self._level(phase[0])
             else:
                 yield self._env.all_of([self._env.process(self._level(load)) for load in phase])
+        yield from _until(self._env, start_s + loads.host_s(self._topology, schedule, message_bytes))
         return start_s, self._env.now
 
     def _level(self, load: loads.LevelLoad) -> Generator[simpy.Event]:
-        end_s = self._env.now + load.least_s
         yield self._env.timeout(load.latency_s)
         yield self._network.transfer({LinkId(kind, 0): size for kind, size in load.inflated_bytes.items()})
-        if end_s > self._env.now:
-            yield self._env.timeout(end_s - self._env.now)
 
 
 class Exact:
@@ -98,19 +94,19 @@ class Exact:
         call.ranks_left -= 1
         if not call.ranks_left:
             del self._calls[sequence]
+        yield from _until(self._env, start_s + loads.host_s(self._topology, schedule, message_bytes))
         return start_s, self._env.now
 
 
 class _Exchange:
     """One repetition on all ranks (or all repetitions that are posted at once)."""
 
-    __slots__ = ("cores_count", "done", "missing", "ranks_left", "sends")
+    __slots__ = ("done", "missing", "ranks_left", "sends")
 
-    def __init__(self, env: simpy.Environment, sends: tuple[tuple[Send, ...], ...], *, cores_count: bool) -> None:
+    def __init__(self, env: simpy.Environment, sends: tuple[tuple[Send, ...], ...]) -> None:
         self.sends = sends
-        self.cores_count = cores_count
         self.missing = Counter(send.dst for mine in sends for send in mine)
-        self.missing.update({rank: len(mine) + int(cores_count) for rank, mine in enumerate(sends) if mine})
+        self.missing.update({rank: len(mine) for rank, mine in enumerate(sends)})
         self.done = [env.event() for _ in sends]
         self.ranks_left = len(sends)
         for rank, event in enumerate(self.done):
@@ -163,14 +159,10 @@ class _Call:
     def _open(self, round_: Round, indices: range) -> _Exchange:
         ranks = range(self._topology.world_size)
         sends = tuple(tuple(s for index in indices for s in round_.sends(rank, index)) for rank in ranks)
-        return _Exchange(self._env, sends, cores_count=self._topology.host != NO_HOST_COST)
+        return _Exchange(self._env, sends)
 
     def _post(self, rank: int, exchange: _Exchange, round_: Round) -> None:
         mine = exchange.sends[rank]
-        if mine and exchange.cores_count:
-            sent_bytes = sum(send.width for send in mine) * self._chunk_bytes
-            host_s = self._topology.host_s(1, len(mine), sent_bytes)
-            _then(self._env.timeout(host_s), partial(exchange.one_done, rank))
         posting_s = self._topology.posting_s(len(mine), at_once=round_.at_once)
         for level in (self._topology.intra, self._topology.inter):
             same = [send for send in mine if self._topology.level(rank, send.dst) is level]
@@ -189,6 +181,12 @@ class _Call:
     def _delivered(self, src: int, dst: int, exchange: _Exchange) -> None:
         exchange.one_done(src)
         exchange.one_done(dst)
+
+
+def _until(env: simpy.Environment, time_s: float) -> Generator[simpy.Event]:
+    """Wait until a time, if it is still to come."""
+    if time_s > env.now:
+        yield env.timeout(time_s - env.now)
 
 
 def _then(event: simpy.Event, function: Callable[[], None]) -> None:

@@ -11,26 +11,28 @@ from functools import lru_cache
 
 from simnet.cluster.topology import Level, LinkId, LinkKind, Topology, path
 from simnet.collectives.schedule import Round, Schedule
+from simnet.spec import HostCost
 
+NO_HOST_COST = HostCost()
 TX = ("port_tx", "nic_tx", "leaf_up")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LevelLoad:
-    """Sends of one phase on one level: seconds of latency, bytes on the busiest link of each kind, and least seconds.
+    """Sends of one phase on one level: seconds of latency, bytes on the busiest link of each kind.
 
     `inflated_bytes` are the bytes divided by the efficiency of sends of this size; `wire_bytes` are what is sent.
     """
 
     latency_s: float
-    least_s: float
     inflated_bytes: dict[LinkKind, float]
     wire_bytes: dict[LinkKind, float]
 
     def duration_s(self, topology: Topology) -> float:
         """Return the time on an idle symmetric cluster."""
-        wire_s = max(size / topology.capacity(LinkId(kind, 0)) for kind, size in self.inflated_bytes.items())
-        return max(self.latency_s + wire_s, self.least_s)
+        return self.latency_s + max(
+            size / topology.capacity(LinkId(kind, 0)) for kind, size in self.inflated_bytes.items()
+        )
 
 
 Phase = tuple[LevelLoad, ...]
@@ -56,7 +58,39 @@ def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tupl
 def duration_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
     """Return the time of a collective on an idle symmetric cluster [s]."""
     found = phases(topology, schedule, message_bytes)
-    return (topology.launch_s if found else 0.0) + sum(max(load.duration_s(topology) for load in p) for p in found)
+    wire_s = sum(max(load.duration_s(topology) for load in phase) for phase in found)
+    return max((topology.launch_s if found else 0.0) + wire_s, host_s(topology, schedule, message_bytes))
+
+
+def host_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
+    """Return what the cores of the busiest rank take for a collective while the wire works [s]."""
+    host = topology.host
+    if host == NO_HOST_COST:
+        return 0.0
+    chunk_bytes = message_bytes / schedule.num_chunks
+    times = (
+        host.launch_s + host.round_s * rounds + host.message_s * sends + host.s_per_byte * chunks * chunk_bytes
+        for rounds, sends, chunks in _work_of_ranks(schedule, topology.nodes_per_leaf)
+    )
+    return float(max(times, default=0.0))
+
+
+@lru_cache(maxsize=1024)
+def _work_of_ranks(schedule: Schedule, nodes_per_leaf: int) -> tuple[tuple[int, int, int], ...]:
+    """Return rounds that a rank waits for, sends and chunks sent, of every rank that stands for others."""
+    ranks = _representatives(schedule, nodes_per_leaf)
+    return tuple(dict.fromkeys(_work_of(schedule, rank) for rank in ranks)) if schedule.rounds else ()
+
+
+def _work_of(schedule: Schedule, rank: int) -> tuple[int, int, int]:
+    rounds, sends, chunks = 0, 0, 0
+    for round_ in schedule.rounds:
+        posted = [round_.sends(rank, index) for index in range(round_.repeat)]
+        busy = sum(bool(mine) for mine in posted)
+        rounds += min(busy, 1) if round_.at_once else busy
+        sends += sum(map(len, posted))
+        chunks += sum(send.width for mine in posted for send in mine)
+    return rounds, sends, chunks
 
 
 def nic_bytes_per_node(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
@@ -187,19 +221,15 @@ def _phase(topology: Topology, round_: Round, tallies: tuple[_Tally, ...], chunk
     for tally in tallies:
         level = topology.inter if tally.inter_node else topology.intra
         latency_s = posting_s + tally.rounds * topology.alpha_s(level, round_)
-        least_s = topology.host_s(tally.rounds, posts, posts * tally.chunks_per_send * chunk_bytes)
-        loads.append(_level_load(topology, level, tally, chunk_bytes, latency_s, least_s))
+        loads.append(_level_load(topology, level, tally, chunk_bytes, latency_s))
     return tuple(loads)
 
 
-def _level_load(  # noqa: PLR0913, PLR0917
-    topology: Topology, level: Level, tally: _Tally, chunk_bytes: float, latency_s: float, least_s: float
-) -> LevelLoad:
+def _level_load(topology: Topology, level: Level, tally: _Tally, chunk_bytes: float, latency_s: float) -> LevelLoad:
     efficiency = send_efficiency(topology, level, tally.chunks_per_send * chunk_bytes, at_once=tally.at_once)
     wire = {kind: number * chunk_bytes for kind, number in tally.chunks}
     return LevelLoad(
         latency_s=latency_s,
-        least_s=least_s,
         inflated_bytes={kind: size / efficiency for kind, size in wire.items()},
         wire_bytes=wire,
     )

@@ -107,11 +107,10 @@ def _verdict(points: Sequence[Point]) -> list[str]:
 
 def _line(points: Sequence[Point], name: str) -> str:
     inside = [point.is_inside for point in points if point.is_inside is not None]
-    known = f", {sum(inside)} of {len(inside)} inside the interval ({percent(sum(inside) / len(inside))})"
-    return (
-        f"{name}: {len(points)}, mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"
-        f"{known if inside else ''}"
-    )
+    text = f"{name}: {len(points)}, mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"
+    if not inside:
+        return text
+    return f"{text}, {sum(inside)} of {len(inside)} inside the interval ({percent(sum(inside) / len(inside))})"
 
 
 def _groups(points: Sequence[Point]) -> str:

@@ -12,11 +12,11 @@ from simnet.errors import SimnetError
 from simnet.units import Duration
 from tests.unit.test_calibrate_collectives import measurements, setup
 
-ROUND_S, MESSAGE_S, BYTE_S = 6e-4, 3e-4, 1.2e-9
+LAUNCH_S, ROUND_S, MESSAGE_S, BYTE_S = 1e-3, 6e-4, 3e-4, 1.2e-9
 
 
 def row(rounds: int, sends: int, send_bytes: float, noise: float = 1.0) -> Timed:
-    time_s = ROUND_S * rounds + MESSAGE_S * sends + BYTE_S * sends * send_bytes
+    time_s = LAUNCH_S + ROUND_S * rounds + MESSAGE_S * sends + BYTE_S * sends * send_bytes
     return Timed(
         level="inter_node",
         label=f"{rounds} {sends} {send_bytes}",
@@ -37,9 +37,9 @@ def test_what_cores_take_is_found_and_is_not_judged() -> None:
     fitted = host.fitted(ROWS, draws=30)
     found = fitted.table["host"]
     assert isinstance(found, dict)
-    seconds = [Duration.parse(found[name]) for name in ("round", "message", "time_per_byte")]
-    assert seconds == pytest.approx([ROUND_S, MESSAGE_S, BYTE_S], rel=0.02)
-    assert {"host.round", "host.message", "host.time_per_byte"} == set(fitted.intervals)
+    seconds = [Duration.parse(found[name]) for name in ("launch", "round", "message", "time_per_byte")]
+    assert seconds == pytest.approx([LAUNCH_S, ROUND_S, MESSAGE_S, BYTE_S], rel=0.02)
+    assert {"host.launch", "host.round", "host.message", "host.time_per_byte"} == set(fitted.intervals)
     assert not any(residual.is_judged for residual in fitted.residuals)
 
 
@@ -51,7 +51,7 @@ def test_rows_that_scatter_widen_the_intervals() -> None:
 
 
 def test_two_rows_are_too_few() -> None:
-    with pytest.raises(SimnetError, match="--in-place: 2 collectives between nodes: at least 3"):
+    with pytest.raises(SimnetError, match="--in-place: 2 collectives: at least 3"):
         host.fitted(ROWS[:2], draws=20)
 
 
@@ -62,7 +62,7 @@ def collective(name: str, group: str, size: int, message: int, seconds: float) -
     return Series(kind="collective", name=name, setup=0, unit="s", labels=labels, values=(seconds,) * 3)
 
 
-def test_links_inside_a_node_are_those_measured_in_place() -> None:
+def test_inside_a_node_is_no_wire_where_cores_are_measured_in_place() -> None:
     sizes = (2**20, 2**22, 2**24)
 
     def file(inside_bytes_per_s: float, nic_bytes_per_s: float | None) -> Measurements:
@@ -74,9 +74,23 @@ def test_links_inside_a_node_are_those_measured_in_place() -> None:
     placed = sources.Sources(files=[(Path("place.json"), file(4e8, None))])
     alone = fitting.parts(known, sources.Sources(), sources.Sources(), fitting.Options(draws=20))
     both = fitting.parts(known, sources.Sources(), placed, fitting.Options(draws=20))
-    assert [part.table["intra_node"]["measured_on"] for part in (alone[0], both[0])] == ["8 Gbit/s", "3.2 Gbit/s"]  # type: ignore[index]
+    assert alone[0].table["intra_node"]["measured_on"] == "8 Gbit/s"  # type: ignore[index]
     assert "host" not in alone[0].table
-    assert both[1].table.keys() == {"host"}
+    assert "intra_node" not in both[0].table
+    assert both[1].table.keys() == {"host", "intra_node"}
+
+
+def test_links_are_fitted_to_their_bandwidth_alone_where_small_messages_are_told_in_place() -> None:
+    rows = [collective("all_reduce", "world", 2, size, 1e-3 + size / 1e8) for size in (2**10, 2**20, 2**22, 2**24)]
+    known = sources.Sources(files=[(Path("links.json"), measurements(tuple(rows), (setup(2, 1, 1.1e8),)))])
+    placed = [collective("all_reduce", "world", 4, size, 5e-3 + size / 4e8) for size in (2**10, 2**20, 2**22)]
+    there = sources.Sources(files=[(Path("place.json"), measurements(tuple(placed), (setup(4, 1, None),)))])
+    alone = fitting.parts(known, sources.Sources(), sources.Sources(), fitting.Options(draws=20))[0]
+    wires = fitting.parts(known, sources.Sources(), there, fitting.Options(draws=20))[0]
+    assert alone.table["inter_node"]["latency"] == "0.5 ms"  # type: ignore[index]
+    assert wires.table["inter_node"]["latency"] == "0 s"  # type: ignore[index]
+    assert wires.table.keys() == {"inter_node"}
+    assert set(wires.intervals) == {"inter_node.efficiency"}
 
 
 def beside(name: str, collective: str, seconds: float) -> Series:
