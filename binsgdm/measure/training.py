@@ -1,6 +1,6 @@
 """Time whole steps of real training under a strategy, with their phases."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -18,7 +18,7 @@ from binsgdm.measure.record import Record
 from binsgdm.measure.timing import WARM_UP, Effort, Progress, Stopwatch, part_of
 from binsgdm.optimizer import BinSGDM
 
-BLOCK_S = 2.0
+BLOCK_S = 1.0
 MAX_BLOCK = 10
 PHASES = ("forward", "backward", "optimizer")
 
@@ -96,9 +96,10 @@ def measure(  # noqa: PLR0913
 ) -> None:
     """Add steps, forwards, backwards and optimizers of every model under every strategy.
 
-    Ranks line up before a block of steps and then run as in training, with nothing in between. A step's time is that
-    from the end of the step before it to its own end, each on the rank that ends last, so that the times of a block
-    add up to its whole time; the phases are those of the rank that takes longest for each, and may add up to more.
+    Strategies take turns. Ranks line up before a block of steps and then run as in training, with nothing in between.
+    A step's time is that from the end of the step before it to its own end, each on the rank that ends last, so that
+    the times of a block add up to its whole time; the phases are those of the rank that takes longest for each, and
+    may add up to more.
 
     Args:
         record: where to.
@@ -106,21 +107,25 @@ def measure(  # noqa: PLR0913
         effort: when to stop; the time of the step decides.
         models: as `models.build` takes them.
         batch: samples a rank.
-        strategies: what to train with, each from the same parameters on.
+        strategies: what to train with, each with a model of its own from the same parameters on; no two alike.
         bucket_cap_mb: parameters of one message, MiB of fp32.
         progress: told which part is done.
 
     Raises:
         BinsgdmError: an unknown model, settings that do not go together, or a rank is gone.
     """
-    pairs = [(model, strategy) for model in models for strategy in strategies]
-    for count, (model, how) in enumerate(pairs):
-        task = build(model, batch, ranks.device)
-        step = (_ddp if how.kind == "all_reduce" else _binsgdm)(task, ranks, bucket_cap_mb, how)
-        steps = _blocks(step, effort, ranks, partial(part_of, progress, count, len(pairs)))
-        labels: dict[str, Any] = {"model": model, "batch": batch, **how.labels, "bucket_cap_mb": bucket_cap_mb}
-        for place, name in enumerate(("step", *PHASES)):
-            record.add("training", name, [row[place] for row in steps], **labels)
+    for count, model in enumerate(models):
+        steps = {how: _prepared(model, batch, how, ranks, bucket_cap_mb) for how in strategies}
+        rows = _in_turns(steps, effort, ranks, partial(part_of, progress, count, len(models)))
+        for how, found in rows.items():
+            labels: dict[str, Any] = {"model": model, "batch": batch, **how.labels, "bucket_cap_mb": bucket_cap_mb}
+            for place, name in enumerate(("step", *PHASES)):
+                record.add("training", name, [row[place] for row in found], **labels)
+
+
+def _prepared(model: str, batch: int, how: Strategy, ranks: Ranks, bucket_cap_mb: float) -> "Step":
+    task = build(model, batch, ranks.device)
+    return (_ddp if how.kind == "all_reduce" else _binsgdm)(task, ranks, bucket_cap_mb, how)
 
 
 Step = Callable[[], Sequence[Any]]
@@ -162,17 +167,27 @@ def _step_of(task: Task, module: torch.nn.Module, optimizer: torch.optim.Optimiz
     return step
 
 
-def _blocks(step: Step, effort: Effort, ranks: Ranks, progress: Progress) -> list[list[float]]:
-    """Return for each step its time and its phases, of the slowest rank [s]."""
-    warm = _block(step, WARM_UP, ranks)
-    count = max(1, min(MAX_BLOCK, int(BLOCK_S / warm[-1][0])))
-    rows: list[list[float]] = []
-    while True:
-        rows += _block(step, count, ranks)
-        values = [row[0] for row in rows]
-        progress(effort.part_done(values, sum(values)))
-        if effort.is_enough(values, sum(values)):
-            return rows
+def _in_turns(
+    steps: Mapping[Strategy, Step], effort: Effort, ranks: Ranks, progress: Progress
+) -> dict[Strategy, list[list[float]]]:
+    """Return for each step of each strategy its time and its phases, of the slowest rank [s].
+
+    Strategies take turns, a block each, so that what slows the machine for a while slows all of them.
+    """
+    counts = {how: _block_size(_block(step, WARM_UP, ranks)[-1][0]) for how, step in steps.items()}
+    rows: dict[Strategy, list[list[float]]] = {how: [] for how in steps}
+    active = list(steps)
+    while active:
+        for how in active:
+            rows[how] += _block(steps[how], counts[how], ranks)
+        times = {how: [row[0] for row in rows[how]] for how in active}
+        active = [how for how in active if not effort.is_enough(times[how], sum(times[how]))]
+        progress(min((effort.part_done(times[how], sum(times[how])) for how in active), default=1.0))
+    return rows
+
+
+def _block_size(step_s: float) -> int:
+    return max(1, min(MAX_BLOCK, int(BLOCK_S / step_s)))
 
 
 def _block(step: Step, count: int, ranks: Ranks) -> list[list[float]]:

@@ -1,4 +1,8 @@
-"""Run a campaign: one launch after the other, each into a file, so that a campaign that was stopped goes on."""
+"""Run a campaign: one launch after the other, each into a file, so that a campaign that was stopped goes on.
+
+Other guests of a machine slow it for minutes. A launch begins when a probe takes no longer than the fastest so far, by
+a margin; it is repeated if the probe after it says that the machine has become slow. What is measured does not enter.
+"""
 
 import sys
 import time
@@ -9,11 +13,17 @@ from simnet.errors import SimnetError
 from simnet.lab.campaign import MODULE, Campaign, Job
 from simnet.lab.lab import Lab
 from simnet.lab.plan import LabSpec
+from simnet.lab.quiet import Watch
 from simnet.lab.ranks import Outcome
 from simnet.units import Duration
 
 TIMEOUT_S = 3600.0
 RETRIES = 1
+"""Launches that may fail, and how often a job is launched at most."""
+ATTEMPTS = 3
+KEEPING_MEMORY = ("MALLOC_MMAP_MAX_=0", "MALLOC_TRIM_THRESHOLD_=100000000000")
+"""Of glibc: freed memory stays with the rank. Else every step gives its gradients back to the kernel, and on a virtual
+machine the next one may have to wait for the host to hand them out again."""
 Tell = Callable[[str], object]
 
 
@@ -33,11 +43,12 @@ def run(campaign: Campaign, jobs: Sequence[Job], folder: Path, tell: Tell) -> li
         SimnetError: this machine cannot hold a lab, or a launch failed twice.
     """
     missing = [job for job in jobs if not path(folder, job).exists()]
+    watch = Watch(tell)
     if len(missing) < len(jobs):
         tell(f"{len(jobs) - len(missing)} of {len(jobs)} launches are there already")
     for number, job in enumerate(missing, 1):
         start = time.monotonic()
-        _tried(campaign, job, folder, tell)
+        _tried(campaign, job, folder, watch)
         tell(f"[{number}/{len(missing)}] {job.about}: {Duration(round(time.monotonic() - start, 1)).text()}")
     return [path(folder, job) for job in jobs]
 
@@ -47,13 +58,23 @@ def path(folder: Path, job: Job) -> Path:
     return folder / f"{job.name}.json"
 
 
-def _tried(campaign: Campaign, job: Job, folder: Path, tell: Tell) -> None:
-    for attempt in range(RETRIES + 1):
+def _tried(campaign: Campaign, job: Job, folder: Path, watch: Watch) -> None:
+    """Launch until it succeeds on a quiet machine; the last one counts however quiet it was."""
+    place = path(folder, job)
+    failures = 0
+    for attempt in range(ATTEMPTS):
+        watch.wait()
         outcome = _launched(campaign, job, folder)
-        if not outcome.exit_code:
+        if outcome.exit_code:
+            failures += 1
+            if failures > RETRIES:
+                outcome.check()
+            watch.tell(f"{job.about}: {outcome.sentence()}; once more")
+        elif watch.is_quiet() or attempt == ATTEMPTS - 1:
             return
-        if attempt < RETRIES:
-            tell(f"{job.about}: {outcome.sentence()}; once more")
+        else:
+            watch.tell(f"{job.about}: the machine has become {watch.slowdown:.2f} times slower; once more")
+            place.unlink()
     outcome.check()
 
 
@@ -64,7 +85,7 @@ def _launched(campaign: Campaign, job: Job, folder: Path) -> Outcome:
         bandwidth=job.bandwidth,
         threads_per_rank=campaign.threads,
     )
-    command = [sys.executable, "-m", MODULE, *job.arguments, "-o", str(path(folder, job))]
+    command = ["env", *KEEPING_MEMORY, sys.executable, "-m", MODULE, *job.arguments, "-o", str(path(folder, job))]
     with Lab(spec) as lab:
         return lab.launch(command, timeout_s=TIMEOUT_S)
 

@@ -88,7 +88,8 @@ class Lab:
             SimnetError: there is no such program.
         """
         check_command(command)
-        plans = plan.rank_plans(self.spec, self._prefix, command, self._num_launches)
+        cores = machine.cores() if self.spec.holds_cores else ()
+        plans = plan.rank_plans(self.spec, self._prefix, command, self._num_launches, cores)
         self._num_launches += 1
         return ranks.run(plans, timeout_s=timeout_s, show_rank_0=show_rank_0)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from simnet.errors import SimnetError
 from simnet.lab.owner import Owner
 
-_TOOLS = {"ip": "iproute2", "tc": "iproute2", "setpriv": "util-linux"}
+_TOOLS = {"ip": "iproute2", "tc": "iproute2", "setpriv": "util-linux", "taskset": "util-linux"}
 _NAMESPACES = Path("/var/run/netns")
 _KILL_S = 10.0
 
@@ -31,6 +31,11 @@ def check() -> None:
     for tool, package in _TOOLS.items():
         if shutil.which(tool) is None:
             raise SimnetError(f"lab: needs {tool!r}, which is not on the PATH: install {package}")
+
+
+def cores() -> list[int]:
+    """Return the cores that this process may use."""
+    return sorted(os.sched_getaffinity(0))
 
 
 def run(command: Sequence[str]) -> None:

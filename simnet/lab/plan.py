@@ -23,13 +23,15 @@ _FIRST_PORT, _NUM_PORTS = 29500, 1000
 class LabSpec(Struct, frozen=True, kw_only=True):
     """What a lab is: nodes, the ranks on each, and the bandwidth of each node's NIC in each direction.
 
-    `bandwidth` None leaves the NICs unshaped. `threads_per_rank` becomes OMP_NUM_THREADS.
+    `bandwidth` None leaves the NICs unshaped. `threads_per_rank` becomes OMP_NUM_THREADS. `holds_cores`: each rank is
+    held to its share of the cores, as on a node of its own; else the scheduler moves ranks about.
     """
 
     num_nodes: int
     ranks_per_node: int = 1
     bandwidth: Bandwidth | None = None
     threads_per_rank: int = 1
+    holds_cores: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_nodes <= MAX_NODES:
@@ -139,7 +141,9 @@ def shape(num_nodes: int, prefix: str, bandwidth: Bandwidth | None) -> list[Comm
     ]
 
 
-def rank_plans(spec: LabSpec, prefix: str, command: Sequence[str], launch: int = 0) -> list[RankPlan]:
+def rank_plans(
+    spec: LabSpec, prefix: str, command: Sequence[str], launch: int = 0, cores: Sequence[int] = ()
+) -> list[RankPlan]:
     """Return what to start: `ranks_per_node` processes on each node, told what torchrun tells its own.
 
     Each rank dies when the process that started it dies, however that happens.
@@ -149,13 +153,31 @@ def rank_plans(spec: LabSpec, prefix: str, command: Sequence[str], launch: int =
         prefix: of the names of its namespaces.
         command: program and arguments, the same for every rank.
         launch: how many launches this lab has seen; each gets a port of its own, since the last may still be closing.
+        cores: of this machine, which the ranks divide among them; none lets the scheduler move them about.
     """
-    return [_rank_plan(spec, prefix, tuple(command), rank, launch) for rank in range(spec.world_size)]
+    shares = core_shares(spec.world_size, cores)
+    return [_rank_plan(spec, prefix, tuple(command), rank, launch, shares[rank]) for rank in range(spec.world_size)]
 
 
-def _rank_plan(spec: LabSpec, prefix: str, command: Command, rank: int, launch: int) -> RankPlan:
+def core_shares(world_size: int, cores: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the cores of each rank: as many as there are for each, or one that it shares with others.
+
+    Example:
+        >>> core_shares(2, [0, 1, 2, 3, 4]), core_shares(3, [0, 1])
+        ([(0, 1), (2, 3)], [(0,), (1,), (0,)])
+    """
+    each = len(cores) // world_size
+    if each:
+        return [tuple(cores[rank * each : (rank + 1) * each]) for rank in range(world_size)]
+    return [(cores[rank % len(cores)],) if cores else () for rank in range(world_size)]
+
+
+def _rank_plan(  # noqa: PLR0913, PLR0917
+    spec: LabSpec, prefix: str, command: Command, rank: int, launch: int, cores: Sequence[int]
+) -> RankPlan:
     node, local_rank = divmod(rank, spec.ranks_per_node)
-    enter = ("setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", node_name(prefix, node))
+    held = ("taskset", "--cpu-list", ",".join(map(str, cores))) if cores else ()
+    enter = (*held, "setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", node_name(prefix, node))
     environment = {
         "RANK": rank,
         "WORLD_SIZE": spec.world_size,

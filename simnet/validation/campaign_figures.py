@@ -47,6 +47,7 @@ def curves(points: Sequence[Point], model: str) -> bytes:
     """Return the times of one model's steps over NIC bandwidth, a panel a layout, as PNG."""
     layouts = list(dict.fromkeys((point.setup.num_nodes, point.setup.ranks_per_node) for point in points))
     rows = -(-len(layouts) // COLUMNS)
+    rates = sorted({(point.setup.nic_bytes_per_s or 0.0) * MBIT for point in points})
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.16, 2.4 * rows + 0.8), layout="constrained")
         figure.suptitle(f"{model}: measured (markers) and predicted (lines, 90 % intervals)")
@@ -56,10 +57,14 @@ def curves(points: Sequence[Point], model: str) -> bytes:
             mine = [p for p in points if (p.setup.num_nodes, p.setup.ranks_per_node) == (nodes, ranks)]
             _panel(axes, mine, _styles(points))
             axes.set_title(f"{nodes} nodes x {ranks}", fontweight="normal")
+            axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
         for axes in panels[len(layouts) :]:
             axes.set_visible(False)
-        figure.supxlabel("NIC of a node [Mbit/s]", fontsize="medium")
-        figure.supylabel("time of a step [ms]", fontsize="medium")
+        for row in grid:
+            row[0].set_ylabel("time of a step [ms]")
+        for axes in panels[max(0, len(layouts) - len(grid[0])) : len(layouts)]:
+            axes.set_xlabel("NIC of a node [Mbit/s]")
+            axes.tick_params(labelbottom=True)
         handles: dict[str, Any] = {}
         for axes in panels:
             found, labels = axes.get_legend_handles_labels()
@@ -103,8 +108,6 @@ def _panel(axes: Axes, points: Sequence[Point], styles: dict[str, tuple[str, str
     axes.set_xscale("log")
     axes.set_yscale("log")
     _ticks(axes)
-    rates = sorted({(p.setup.nic_bytes_per_s or 0.0) * MBIT for p in points})
-    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
 
 
 def _ticks(axes: Axes) -> None:

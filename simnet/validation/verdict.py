@@ -113,8 +113,8 @@ def crossing(speedups: Sequence[tuple[float, float]]) -> float | None:
     """Return the bandwidth at which a speedup falls to 1, log-linear between points; None if it does not.
 
     Example:
-        >>> crossing([(1e6, 4.0), (4e6, 0.25)])
-        2000000.0
+        >>> round(crossing([(1e6, 4.0), (4e6, 0.25)]))
+        2000000
     """
     for (low, before), (high, after) in pairwise(speedups):
         if before >= 1 > after:

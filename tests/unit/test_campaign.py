@@ -11,6 +11,7 @@ from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.lab import campaign, grid
 from simnet.lab.campaign import Job
+from simnet.lab.quiet import Watch, probe_s
 from simnet.lab.ranks import Outcome
 from simnet.units import Bandwidth
 from simnet.validation import verdict
@@ -103,6 +104,8 @@ class TestFile:
 
 
 class TestRun:
+    PROBES: tuple[float, ...] = ()
+
     def run(self, folder: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int]) -> list[str]:
         """Run with launches that end with these codes, and with 0 when they are used up; return what was told."""
         given = iter(codes)
@@ -114,6 +117,8 @@ class TestRun:
             return Outcome(exit_code=code, elapsed_s=1.0, outputs=("", ""), failed_rank=1 if code else None)
 
         monkeypatch.setattr(grid, "_launched", launched)
+        probes = iter(self.PROBES)
+        monkeypatch.setattr(grid, "Watch", lambda tell: Watch(tell, lambda: next(probes, 1.0), lambda _: None))
         told: list[str] = []
         mine = campaign.load(write(folder))
         place = folder / "out"
@@ -137,6 +142,29 @@ class TestRun:
         with pytest.raises(SimnetError, match="rank 1 failed first, with exit code 7"):
             self.run(tmp_path, monkeypatch, [7, 7])
         assert len(self.run(tmp_path, monkeypatch, [])) == 2
+
+    def test_a_launch_waits_for_a_quiet_machine_and_is_repeated_if_that_became_slow(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.PROBES = (1.0, 1.0, 1.0, 2.0, 1.5, 1.4, 1.3, 1.1, 1.2, 3.0, 1.2)
+        told = self.run(tmp_path, monkeypatch, [])
+        assert told[:2] == [
+            "the machine is 1.50 times slower than before: waiting",
+            "links on 2 x 1 ranks at 100 Mbit/s: the machine has become 1.20 times slower; once more",
+        ]
+        assert len(told) == 2 + 19
+        assert len(list((tmp_path / "out").iterdir())) == 19
+
+    def test_a_machine_that_stays_slow_is_waited_for_a_while_only(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.PROBES = (1.0,) * 3 + (2.0,) * 20_000
+        told = self.run(tmp_path, monkeypatch, [])
+        assert sum("waiting" in line for line in told) == 3 * 19
+        assert len(list((tmp_path / "out").iterdir())) == 19
+
+    def test_a_probe_takes_some_time(self) -> None:
+        assert probe_s() > 0
 
     def test_a_folder_is_of_one_campaign(self, tmp_path: Path) -> None:
         grid.check_folder(tmp_path / "out", "a", "campaign.toml")

@@ -92,6 +92,12 @@ class TestPlan:
         assert plans[4].command[-5:] == ("netns", "exec", "lab-node1", "python", "train.py")
         assert plans[4].command[:3] == ("setpriv", "--pdeathsig", "KILL")
 
+    def test_ranks_are_held_to_their_share_of_the_cores(self) -> None:
+        plans = plan.rank_plans(spec(2, ranks_per_node=2), "lab", ["true"], cores=[3, 5])
+        assert [one.command[:3] for one in plans] == [("taskset", "--cpu-list", core) for core in ("3", "5", "3", "5")]
+        assert plan.core_shares(2, range(5)) == [(0, 1), (2, 3)]
+        assert plan.rank_plans(spec(2), "lab", ["true"])[0].command[0] == "setpriv"
+
     def test_launches_of_one_lab_meet_at_different_ports(self) -> None:
         ports = {plan.rank_plans(spec(), "lab", ["true"], launch)[0].environment["MASTER_PORT"] for launch in range(9)}
         assert len(ports) == 9
@@ -264,7 +270,7 @@ class TestRefusals:
             (["--nodes", "2", "--bandwidth", "5", "--", "true"], "--bandwidth: '5': write a number and a unit"),
             (["--nodes", "2", "--timeout", "5", "--", "true"], "--timeout: '5': write a number and a unit"),
             (["--nodes", "2", "--timeout", "0 s", "--", "true"], "--timeout: '0 s': must be above zero"),
-            (["--", "true"], "Missing option '--nodes'"),
+            (["--", "true"], "give --nodes N and -- COMMAND"),
         ],
     )
     def test_wrong_options(self, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
