@@ -51,8 +51,8 @@ lab: torch ## a campaign on real nodes of this machine, predicted and measured: 
 	$(BIN)/simnet lab run scenarios/lab/campaign.toml -o out/lab
 	$(BIN)/simnet lab report out/lab -o out/lab-report
 
-lab-short: torch ## two minutes of it
-	$(BIN)/simnet lab run scenarios/lab/short.toml -o out/lab-short
+lab-short: torch ## two to three minutes of it
+	$(BIN)/simnet lab run scenarios/lab/short.toml --patience '0 s' -o out/lab-short
 	$(BIN)/simnet lab report out/lab-short -o out/lab-short-report
 
 bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside

@@ -101,7 +101,10 @@ def fitted(known: Sequence[Timed], held_out: Sequence[Timed], draws: int, *, onl
         rows = [known[pick] for pick in picks]
         again_s = [_median_drawn(row, rng) for row in rows]
         again = _Model.wires(rows, again_s) if only_wire else _Model.chosen(rows, again_s, model.edges)
-        return dict.fromkeys(point, 0.0) | again.values()
+        values = again.values()
+        if any(name.endswith("efficiency") and name not in values for name in point):
+            raise SimnetError("no bandwidth can be told of these rows")
+        return dict.fromkeys(point, 0.0) | values
 
     spread = bootstrap.factors(point, draw, draws)
     residuals = _residuals(model, known, is_held_out=False)

@@ -45,6 +45,9 @@ def command() -> None:
 @click.option("--threads", type=int, default=1, show_default=True, metavar="N", help="OMP_NUM_THREADS of a rank.")
 @click.option("--timeout", metavar="TIME", help="Stop all ranks after this time, such as '10 min'.")
 @click.option("-o", "--output", type=OUTPUT, help="Directory of a campaign.")
+@click.option(
+    "--patience", metavar="TIME", help="How long a launch of a campaign waits for a quiet machine.  [default: 5 min]"
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[CAMPAIGN.toml | -- COMMAND...]")
 @click.pass_context
 def run(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -55,6 +58,7 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
     threads: int,
     timeout: str | None,
     output: Path | None,
+    patience: str | None,
     program: tuple[str, ...],
 ) -> None:
     """Run `simnet lab run`."""
@@ -62,10 +66,11 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.lab.plan import LabSpec
 
     if nodes is None:
-        _campaign(context, program, output)
+        patience_s = _read(Duration, "--patience", patience)
+        _campaign(context, program, output, patience_s)
         return
-    if output is not None:
-        raise SimnetError("-o: is the directory of a campaign; drop it, or name a campaign file instead of --nodes")
+    if output is not None or patience is not None:
+        raise SimnetError("-o, --patience: are of a campaign; drop them, or name a campaign file instead of --nodes")
     spec = LabSpec(
         num_nodes=nodes,
         ranks_per_node=ranks_per_node,
@@ -88,10 +93,10 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
         _fail(context, outcome)
 
 
-def _campaign(context: click.Context, program: tuple[str, ...], output: Path | None) -> None:
+def _campaign(context: click.Context, program: tuple[str, ...], output: Path | None, patience_s: float | None) -> None:
     """Measure a campaign."""
     from simnet.lab import campaign as campaigns
-    from simnet.lab import grid, machine
+    from simnet.lab import grid, machine, quiet
 
     if len(program) != 1 or not program[0].endswith(".toml"):
         raise SimnetError("lab: give --nodes N and -- COMMAND..., or a campaign file that ends in .toml, and -o")
@@ -102,7 +107,8 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
     machine.check()
     grid.check_folder(output, path.read_text(encoding="utf-8"), CAMPAIGN)
     try:
-        grid.run(campaign, campaigns.jobs(campaign), output, tell)
+        patience_s = quiet.PATIENCE_S if patience_s is None else patience_s
+        grid.run(campaign, campaigns.jobs(campaign), output, tell, patience_s)
     except KeyboardInterrupt:
         tell(f"simnet: lab: interrupted; go on with the same command, {output} keeps what is measured")
         context.exit(INTERRUPTED)

@@ -17,6 +17,8 @@ from simnet.units import Bandwidth, Size
 MIB = 2**20
 DEFAULT_CAP = Size(25 * MIB)
 MODULE = "binsgdm.measure"
+BESIDE = 40
+"""Backwards beside each collective, each of which waits until the collective has ended."""
 PARTS = ("links", "model", "kernels", "messages", "beside", "training")
 Seconds = Annotated[float, Meta(gt=0.0, le=3600.0)]
 
@@ -250,7 +252,7 @@ def _messages(campaign: Campaign, layout: Layout) -> Job:
 
 
 def _beside(campaign: Campaign, layout: Layout) -> Job:
-    what = ("--model", campaign.models[0], "--batch", campaign.batch, "--max-seconds", campaign.model_seconds)
+    what = ("--model", campaign.models[0], "--batch", campaign.batch, "--max-repetitions", BESIDE)
     return _job(campaign, "beside", layout, "interference", *what, rate=max(campaign.links.bandwidths))
 
 

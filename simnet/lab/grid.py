@@ -13,7 +13,7 @@ from simnet.errors import SimnetError
 from simnet.lab.campaign import MODULE, Campaign, Job
 from simnet.lab.lab import Lab
 from simnet.lab.plan import LabSpec
-from simnet.lab.quiet import Watch
+from simnet.lab.quiet import PATIENCE_S, Watch
 from simnet.lab.ranks import Outcome
 from simnet.units import Duration
 
@@ -27,7 +27,9 @@ machine the next one may have to wait for the host to hand them out again."""
 Tell = Callable[[str], object]
 
 
-def run(campaign: Campaign, jobs: Sequence[Job], folder: Path, tell: Tell) -> list[Path]:
+def run(
+    campaign: Campaign, jobs: Sequence[Job], folder: Path, tell: Tell, patience_s: float = PATIENCE_S
+) -> list[Path]:
     """Launch what has no file yet; a launch that fails is tried once more.
 
     Args:
@@ -35,6 +37,7 @@ def run(campaign: Campaign, jobs: Sequence[Job], folder: Path, tell: Tell) -> li
         jobs: in their order.
         folder: of the files; it exists.
         tell: told a line for each launch.
+        patience_s: how long a launch waits for a quiet machine; 0 does not look.
 
     Returns:
         The files of all jobs.
@@ -43,7 +46,7 @@ def run(campaign: Campaign, jobs: Sequence[Job], folder: Path, tell: Tell) -> li
         SimnetError: this machine cannot hold a lab, or a launch failed twice.
     """
     missing = [job for job in jobs if not path(folder, job).exists()]
-    watch = Watch(tell)
+    watch = Watch(tell, patience_s)
     if len(missing) < len(jobs):
         tell(f"{len(jobs) - len(missing)} of {len(jobs)} launches are there already")
     for number, job in enumerate(missing, 1):

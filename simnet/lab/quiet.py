@@ -10,6 +10,7 @@ from simnet.lab import machine
 MARGIN = 1.15
 """Ratio to the fastest probe up to which the machine counts as quiet."""
 PAUSE_S, PATIENCE_S = 5.0, 300.0
+"""Between probes, and how long a launch waits for quiet at most."""
 WORK = """
 import time
 start = time.perf_counter()
@@ -35,6 +36,7 @@ class Watch:
 
     Args:
         tell: told why a launch waits.
+        patience_s: how long a launch waits at most; 0 does not probe at all.
         probe: returns the time of the work [s].
         sleep: waits for some seconds.
     """
@@ -42,6 +44,7 @@ class Watch:
     def __init__(
         self,
         tell: Callable[[str], object],
+        patience_s: float = PATIENCE_S,
         probe: Callable[[], float] = probe_s,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -49,10 +52,13 @@ class Watch:
         self.slowdown = 1.0
         self._probe = probe
         self._sleep = sleep
-        self._fastest_s = min(probe() for _ in range(3))
+        self._patience_s = patience_s
+        self._fastest_s = min(probe() for _ in range(3)) if patience_s else 0.0
 
     def is_quiet(self) -> bool:
         """Probe; the better of two counts, since one may meet a hiccup."""
+        if not self._patience_s:
+            return True
         time_s = min(self._probe(), self._probe())
         self._fastest_s = min(self._fastest_s, time_s)
         self.slowdown = time_s / self._fastest_s
@@ -61,7 +67,7 @@ class Watch:
     def wait(self) -> None:
         """Wait until the machine is quiet, but not for ever."""
         waited_s = 0.0
-        while not self.is_quiet() and waited_s < PATIENCE_S:
+        while not self.is_quiet() and waited_s < self._patience_s:
             if not waited_s:
                 self.tell(f"the machine is {self.slowdown:.2f} times slower than before: waiting")
             self._sleep(PAUSE_S)

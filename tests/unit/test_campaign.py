@@ -1,5 +1,6 @@
 """Campaigns: what a file asks for, in which launches, and what is made of them; no lab is needed."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,8 @@ class TestRun:
 
         monkeypatch.setattr(grid, "_launched", launched)
         probes = iter(self.PROBES)
-        monkeypatch.setattr(grid, "Watch", lambda tell: Watch(tell, lambda: next(probes, 1.0), lambda _: None))
+        watch = partial(Watch, probe=lambda: next(probes, 1.0), sleep=lambda _: None)
+        monkeypatch.setattr(grid, "Watch", watch)
         told: list[str] = []
         mine = campaign.load(write(folder))
         place = folder / "out"
@@ -182,7 +184,7 @@ class TestRun:
         [
             (["run"], "give --nodes N and -- COMMAND..., or a campaign file that ends in .toml"),
             (["run", "mine.toml"], "name the directory of its measurements with -o"),
-            (["run", "--nodes", "2", "-o", "x", "--", "true"], "-o: is the directory of a campaign"),
+            (["run", "--nodes", "2", "-o", "x", "--", "true"], "-o, --patience: are of a campaign"),
             (["report", "none"], "campaign.toml: cannot be read"),
         ],
     )
