@@ -114,3 +114,17 @@ def test_the_slowdown_of_backward_is_the_mean_over_collectives_and_no_speedup() 
     assert interference.fitted(interference.pairs([faster]), draws=20).table == {"backward_slowdown": 1.0}
     with pytest.raises(SimnetError, match="m beside x, but not alone"):
         interference.pairs([measurements((beside("backward_beside", "x", 1.0),), (setup(2, 1, 1e8),))])
+
+
+def test_a_few_rows_give_an_interval_of_the_bandwidth_and_not_of_its_absence() -> None:
+    rows = [
+        collective("all_reduce", "world", 2, 2**22, 2**22 / 1e8),
+        collective("all_gather", "world", 2, 2**22, 2**21 / 1e8),
+        collective("all_to_all", "world", 2, 2**22, 2**21 / 0.97e8),
+    ]
+    known = sources.Sources(files=[(Path("links.json"), measurements(tuple(rows), (setup(2, 1, 1.1e8),)))])
+    placed = [collective("all_reduce", "world", 4, size, 5e-3 + size / 4e8) for size in (2**10, 2**20, 2**22)]
+    there = sources.Sources(files=[(Path("place.json"), measurements(tuple(placed), (setup(4, 1, None),)))])
+    (links, _) = fitting.parts(known, sources.Sources(), there, fitting.Options(draws=40))
+    assert all(0.9 < low <= 1 <= high < 1.1 for low, high in links.intervals.values())
+    assert links.intervals
