@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from binsgdm.measure.models import Task, build
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
-from binsgdm.measure.timing import Effort, Progress, Stopwatch, Trial, part_of, take_turns, trial_of
+from binsgdm.measure.timing import Effort, Progress, Stopwatch, Trial, part_of, phases, take_turns, trial_of
 from binsgdm.optimizer import BinSGDM
 
 LR = 1e-6
@@ -124,7 +123,7 @@ def _pass(task: Task, gradients: Gradients, device: torch.device) -> Trial:
         marks.append(watch.stamp())
         loss.backward()  # type: ignore[no-untyped-call]
         marks.append(watch.stamp())
-        phases = [watch.since(start, [end])[0] for start, end in pairwise(marks)]
-        return [sum(phases), *phases, *watch.since(marks[1], gradients.in_order())]
+        passes = phases(watch, marks)
+        return [sum(passes), *passes, *watch.since(marks[1], gradients.in_order())]
 
     return trial

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from statistics import median
 from typing import Any, Protocol, TypeVar
 
@@ -124,6 +125,11 @@ class Stopwatch:
             return [stamp - first for stamp in stamps]
         torch.cuda.synchronize()
         return [first.elapsed_time(stamp) / 1e3 for stamp in stamps]
+
+
+def phases(watch: Stopwatch, marks: Sequence[Any]) -> list[float]:
+    """Return the seconds between each mark and the next."""
+    return [watch.since(start, [end])[0] for start, end in pairwise(marks)]
 
 
 def trial_of(call: Callable[[], object], device: torch.device, least_s: float = 0.0) -> Trial:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from binsgdm.measure.model import LR
 from binsgdm.measure.models import Task, build
 from binsgdm.measure.ranks import Ranks, guarded
 from binsgdm.measure.record import Record
-from binsgdm.measure.timing import WARM_UP, Effort, Progress, Stopwatch, part_of
+from binsgdm.measure.timing import WARM_UP, Effort, Progress, Stopwatch, part_of, phases
 from binsgdm.optimizer import BinSGDM
 
 BLOCK_S = 1.0
@@ -197,10 +196,5 @@ def _block(step: Step, count: int, ranks: Ranks) -> list[list[float]]:
     start = watch.stamp()
     marks = guarded(lambda: [step() for _ in range(count)])
     ends = ranks.slowest(watch.since(start, [mark[-1] for mark in marks]))
-    phases = [_between(watch, mark) for mark in marks]
-    slowest = iter(ranks.slowest([value for row in phases for value in row]))
+    slowest = iter(ranks.slowest([value for mark in marks for value in phases(watch, mark)]))
     return [[end - before, *(next(slowest) for _ in PHASES)] for before, end in zip([0.0, *ends], ends, strict=False)]
-
-
-def _between(watch: Stopwatch, marks: Sequence[Any]) -> list[float]:
-    return [watch.since(start, [end])[0] for start, end in pairwise(marks)]

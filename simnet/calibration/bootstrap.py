@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simnet.calibration.fit import Draw
+from simnet.calibration.fit import Draw, Floats
 from simnet.errors import SimnetError
 
 DRAWS = 200
@@ -52,6 +52,11 @@ def factors(
             "bootstrap: most draws cannot be fitted: too few rows; measure more sizes, or give more files"
         )
     return {name: _interval([one[name] / value for one in found]) for name, value in point.items() if value > 0}
+
+
+def median_drawn(samples: Floats, rng: np.random.Generator) -> float:
+    """Return the median of as many samples drawn from these."""
+    return float(np.median(rng.choice(samples, size=len(samples))))
 
 
 def _interval(ratios: list[float]) -> tuple[float, float]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.calibration import bootstrap
-from simnet.calibration.fit import Fitted, Floats, Residual, needed_columns, non_negative, widened
+from simnet.calibration.fit import Fitted, Floats, Residual, duration_text, needed_columns, non_negative, widened
 from simnet.calibration.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError
 from simnet.spec import Cluster
-from simnet.units import Bandwidth, Duration, Size, format_bytes
+from simnet.units import Bandwidth, Size, format_bytes
 
 FITTED = ("all_reduce", "all_gather", "all_to_all", "send")
 LEAST_SERIES = 3
@@ -99,7 +99,7 @@ def fitted(known: Sequence[Timed], held_out: Sequence[Timed], draws: int, *, onl
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         picks = rng.integers(len(known), size=len(known))
         rows = [known[pick] for pick in picks]
-        again_s = [_median_drawn(row, rng) for row in rows]
+        again_s = [bootstrap.median_drawn(row.samples_s, rng) for row in rows]
         again = _Model.wires(rows, again_s) if only_wire else _Model.chosen(rows, again_s, model.edges)
         values = again.values()
         if any(name.endswith("efficiency") and name not in values for name in point):
@@ -277,15 +277,11 @@ def _edges(rows: Sequence[Timed], level: str) -> tuple[float, ...]:
     )
 
 
-def _median_drawn(row: Timed, rng: np.random.Generator) -> float:
-    return float(np.median(rng.choice(row.samples_s, size=len(row.samples_s))))
-
-
 def _table(model: _Model, known: Sequence[Timed]) -> dict[str, object]:
     """Return the fitted part of a calibration in file form."""
     values = model.values()
     table: dict[str, object] = {
-        key: _duration(values[key]) for key in ("collective_launch", "message_cost", "poll_cost") if values.get(key)
+        key: duration_text(values[key]) for key in ("collective_launch", "message_cost", "poll_cost") if values.get(key)
     }
     if "all_to_all_efficiency" in values:
         table["all_to_all_efficiency"] = round(values["all_to_all_efficiency"], 4)
@@ -311,7 +307,7 @@ def _link(model: _Model, level: str, rows: Sequence[Timed], latency_s: float) ->
         [[_size(size), round(value, 4)] for size, value in points] if len(points) > 1 else round(points[0][1], 4)
     )
     return {
-        "latency": _duration(latency_s),
+        "latency": duration_text(latency_s),
         **({"measured_on": Bandwidth(float(f"{nominal:.4g}")).text()} if is_one else {}),
         "efficiency": efficiency,
         "source": f"{len(rows)} series of collectives",
@@ -347,10 +343,6 @@ def _shown(name: str, value: float, spread: tuple[float, float] | None) -> str:
         return f"{number:.3f}" if number <= 10 else f"{number / 1e9:.4g} GB/s"
 
     return text(value) + (f" (90 %: {text(value * spread[0])} to {text(value * spread[1])})" if spread else "")
-
-
-def _duration(seconds: float) -> str:
-    return Duration(float(f"{seconds:.4g}")).text()
 
 
 def _size(num_bytes: float) -> str:

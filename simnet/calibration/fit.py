@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.errors import SimnetError
+from simnet.units import Duration
 
 Floats = NDArray[np.float64]
 MAX_ROUNDS = 30
@@ -95,11 +96,16 @@ def widened(factors: tuple[float, float], residuals: Sequence[Residual]) -> tupl
     )
 
 
+def duration_text(seconds: float) -> str:
+    """Return a fitted time as it stands in a file, in four digits."""
+    return Duration(float(f"{seconds:.4g}")).text()
+
+
 def non_negative(columns: Floats, times: Floats) -> Floats:
     """Return the non-negative coefficients with the least squares of relative errors, rows far off weighing less.
 
     Args:
-        columns: a row for each time, a column for each coefficient; no column all zero.
+        columns: a row for each time, a column for each coefficient; that of a column of zeros is 0.
         times: above zero.
 
     Source: Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23, on rows divided by their times;
@@ -111,7 +117,8 @@ def non_negative(columns: Floats, times: Floats) -> Floats:
         [3.0, 2.0]
     """
     relative = columns / times[:, None]
-    scale = np.linalg.norm(relative, axis=0)
+    norms = np.linalg.norm(relative, axis=0)
+    scale = np.where(norms > 0, norms, 1.0)
     weights = np.ones(len(times))
     found = np.zeros(columns.shape[1])
     for _ in range(MAX_ROUNDS):

@@ -6,9 +6,8 @@ import numpy as np
 
 from simnet.calibration import bootstrap
 from simnet.calibration.collectives import LEAST_SERIES, Timed
-from simnet.calibration.fit import Fitted, Floats, Residual, non_negative, widened
+from simnet.calibration.fit import Fitted, Floats, Residual, duration_text, non_negative, widened
 from simnet.errors import SimnetError
-from simnet.units import Duration
 
 COSTS = ("launch", "round", "message", "time_per_byte")
 
@@ -31,11 +30,11 @@ def fitted(rows: Sequence[Timed], draws: int) -> Fitted:
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         picked = [rows[pick] for pick in rng.integers(len(rows), size=len(rows))]
-        return _solve(picked, [float(np.median(rng.choice(row.samples_s, size=len(row.samples_s)))) for row in picked])
+        return _solve(picked, [bootstrap.median_drawn(row.samples_s, rng) for row in picked])
 
     spread = bootstrap.factors(point, draw, draws)
     residuals = _residuals(rows, point)
-    table = {name: Duration(float(f"{value:.4g}")).text() for name, value in point.items() if value > 0}
+    table = {name: duration_text(value) for name, value in point.items() if value > 0}
     return Fitted(
         table={
             "host": {**table, "source": f"{len(rows)} series of collectives in place"},
@@ -48,10 +47,7 @@ def fitted(rows: Sequence[Timed], draws: int) -> Fitted:
 
 
 def _solve(rows: Sequence[Timed], times_s: Sequence[float]) -> dict[str, float]:
-    columns = _columns(rows)
-    there = columns.any(axis=0)
-    found = np.zeros(len(COSTS))
-    found[there] = non_negative(columns[:, there], np.array(times_s))
+    found = non_negative(_columns(rows), np.array(times_s))
     return dict(zip(COSTS, found.tolist(), strict=True))
 
 

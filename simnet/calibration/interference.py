@@ -51,9 +51,11 @@ def fitted(known: Sequence[Pair], draws: int) -> Fitted:
     """Return the geometric mean of the slowdowns, at least 1."""
     slowdown = _slowdown([(float(np.median(pair.alone_s)), float(np.median(pair.beside_s))) for pair in known])
 
+    drawn = bootstrap.median_drawn
+
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         picked = [known[pick] for pick in rng.integers(len(known), size=len(known))]
-        return {"backward_slowdown": _slowdown([(_drawn(p.alone_s, rng), _drawn(p.beside_s, rng)) for p in picked])}
+        return {"backward_slowdown": _slowdown([(drawn(p.alone_s, rng), drawn(p.beside_s, rng)) for p in picked])}
 
     spread = bootstrap.factors({"backward_slowdown": slowdown}, draw, draws)
     low, high = (max(1.0, slowdown * factor) for factor in spread["backward_slowdown"])
@@ -73,7 +75,3 @@ def fitted(known: Sequence[Pair], draws: int) -> Fitted:
 
 def _slowdown(medians_s: Sequence[tuple[float, float]]) -> float:
     return max(1.0, float(np.exp(np.mean([np.log(beside / alone) for alone, beside in medians_s]))))
-
-
-def _drawn(values: Floats, rng: np.random.Generator) -> float:
-    return float(np.median(rng.choice(values, size=len(values))))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.calibration import bootstrap
-from simnet.calibration.fit import Draw, Fitted, Floats, Residual, non_negative, widened
+from simnet.calibration.fit import Draw, Fitted, Floats, Residual, duration_text, non_negative, widened
 from simnet.calibration.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError
 from simnet.spec import part_beyond
-from simnet.units import Bandwidth, Duration, format_bytes, format_seconds
+from simnet.units import Bandwidth, format_bytes, format_seconds
 
 NAMES: dict[str, str] = {
     "update_": "binsgdm_update",
@@ -73,11 +73,7 @@ class _Line:
     def fit(cls, rows: Sequence[Timed], cached: float, medians_s: Sequence[float] | None = None) -> "_Line":
         """Solve for a given end of the cache."""
         times = np.array(medians_s if medians_s is not None else [row.median_s for row in rows])
-        columns = _columns(rows, cached)
-        there = columns.any(axis=0)
-        found = np.zeros(3)
-        found[there] = non_negative(columns[:, there], times)
-        launch_s, element_s, beyond_s = found.tolist()
+        launch_s, element_s, beyond_s = non_negative(_columns(rows, cached), times).tolist()
         return cls(launch_s=launch_s, element_s=element_s, beyond_s=beyond_s, cached=cached)
 
     def times_s(self, rows: Sequence[Timed]) -> Floats:
@@ -221,7 +217,7 @@ def _columns(rows: Sequence[Timed], cached: float) -> Floats:
 def _draw(rows: Sequence[Timed], cached: float) -> Draw:
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         picked = [rows[pick] for pick in rng.integers(len(rows), size=len(rows))]
-        medians = [float(np.median(rng.choice(row.samples_s, size=len(row.samples_s)))) for row in picked]
+        medians = [bootstrap.median_drawn(row.samples_s, rng) for row in picked]
         if len({row.num_elements for row in picked}) < 2:
             raise SimnetError("all of one size")
         line = _Line.fit(picked, cached, medians)
@@ -242,7 +238,7 @@ def _kernel(line: _Line, rows: Sequence[Timed]) -> dict[str, object]:
         times |= {"time_per_element_beyond": line.beyond_s}
         ends = {"cached_elements": round(line.cached)}
     return {
-        **{name: Duration(float(f"{seconds:.4g}")).text() for name, seconds in times.items()},
+        **{name: duration_text(seconds) for name, seconds in times.items()},
         **ends,
         "source": f"{len(rows)} series, {min(sizes):,.0f} to {max(sizes):,.0f} elements",
     }

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from simnet.calibration import bootstrap
-from simnet.calibration.fit import Fitted, Residual
+from simnet.calibration.fit import Fitted, Residual, duration_text
 from simnet.calibration.nccl_fit import LARGE_BYTES, Samples, fit, fitted_names, samples
 from simnet.calibration.nccl_model import HOP_S, NcclCosts, Points, all_reduce_s, chosen, ring_all_reduce_s
 from simnet.calibration.nccl_tests import NcclLog
 from simnet.report.text import nodes_text
 from simnet.spec import Cluster
-from simnet.units import Bandwidth, Duration, Size, format_bytes, format_seconds
+from simnet.units import Bandwidth, Size, format_bytes, format_seconds
 
 SEND_BYTES = tuple(2**power for power in range(12, 31))
 TOLERANCE = 0.01
@@ -79,8 +79,8 @@ def table(costs: NcclCosts, logs: Sequence[NcclLog], rates: Nominal) -> dict[str
     """Return the part of a calibration that the logs tell, in file form."""
     intra_s, inter_s = (costs.ll_hop * hop_s for hop_s in HOP_S["ring"]["LL"])
     parts: dict[str, object] = {
-        "collective_launch": _duration(costs.ll_start_s), "flat_ring_latency": "mean",
-        "intra_node": {"latency": _duration(intra_s)},
+        "collective_launch": duration_text(costs.ll_start_s), "flat_ring_latency": "mean",
+        "intra_node": {"latency": duration_text(intra_s)},
     }  # fmt: skip
     alone = [log for log in logs if log.num_nodes == 1]
     apart = [log for log in logs if log.num_nodes > 1]
@@ -100,7 +100,7 @@ def table(costs: NcclCosts, logs: Sequence[NcclLog], rates: Nominal) -> dict[str
 def _link(curve: Curve, latency_s: float, bytes_per_s: float, logs: Sequence[NcclLog]) -> dict[str, object]:
     gpus = ", ".join(str(log.world_size) for log in logs)
     return {
-        "latency": _duration(latency_s),
+        "latency": duration_text(latency_s),
         "measured_on": Bandwidth(float(f"{bytes_per_s:.4g}")).text(),
         "efficiency": [[Size(size).text(), round(value, 4)] for size, value in curve],
         "source": f"nccl-tests all_reduce on {gpus} GPUs; the curve is that of {max(log.world_size for log in logs)}",
@@ -200,7 +200,3 @@ def _shown(name: str, value: float, spread: tuple[float, float] | None) -> str:
         return format_seconds(number) if name.endswith("_s") else f"{number:.3f}"
 
     return text(value) + (f" (90 %: {text(value * spread[0])} to {text(value * spread[1])})" if spread else "")
-
-
-def _duration(seconds: float) -> str:
-    return Duration(float(f"{seconds:.4g}")).text()

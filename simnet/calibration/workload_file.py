@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from simnet.calibration import bootstrap, provenance
-from simnet.calibration.fit import Floats
+from simnet.calibration.fit import Floats, duration_text
 from simnet.calibration.kineto import Trace
 from simnet.calibration.measurement import Measurements, Setup
 from simnet.errors import SimnetError
 from simnet.scenario import Draft
 from simnet.spec import Workload
 from simnet.toml_text import to_toml
-from simnet.units import Duration, Size
+from simnet.units import Size
 
 READY = "gradient_ready"
 FIELDS = {"forward": "forward_s", "backward": "backward_s", "optimizer": "optimizer_s"}
@@ -39,7 +39,7 @@ def text(trace: Trace, path: Path) -> str:
         "title": f"A step of {path.name}: its compute times, and what it all-reduced",
         "source": f"torch.profiler, {len(trace.steps)} steps of one of {trace.world_size} ranks, medians",
         "gradient": Size(trace.reduced_bytes).text(),
-        **{key: _text(seconds) for key, seconds in times.items()},
+        **{key: duration_text(seconds) for key, seconds in times.items()},
     }
     return _checked(whole)
 
@@ -74,9 +74,9 @@ def text_of_model(files: Sequence[tuple[Path, Measurements]], draws: int = boots
         "source": f"simnet measure model, {machine}, {setup.threads_per_rank} threads each, "
         f"{files[0][1].created[:10]}, medians of {len(files)} starts",
         "batch_per_rank": batch,
-        "forward": _text(forward_s),
-        "backward": _text(point["compute"] - forward_s),
-        "optimizer": _text(point["optimizer"]),
+        "forward": duration_text(forward_s),
+        "backward": duration_text(point["compute"] - forward_s),
+        "optimizer": duration_text(point["optimizer"]),
         "tensors": _tensors(runs),
         "intervals": {name: [round(value, 4) for value in spread[name]] for name in ("compute", "optimizer")},
         "fitted_to": provenance.rows(files),
@@ -157,10 +157,6 @@ def _values(whole: Measurements, name: str, **labels: object) -> Floats:
             return np.array(series.values, dtype=np.float64)
     wanted = " of ".join([name, *map(str, labels.values())])
     raise SimnetError(f"--workload: no {wanted} in the file: give one of simnet measure model")
-
-
-def _text(seconds: float) -> str:
-    return Duration(float(f"{seconds:.4g}")).text()
 
 
 def _machine(measurements: Measurements) -> str:

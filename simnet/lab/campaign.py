@@ -133,6 +133,10 @@ class Job:
     bandwidth: Bandwidth | None
     arguments: tuple[str, ...]
 
+    def path(self, folder: Path) -> Path:
+        """Return its measurement file."""
+        return folder / f"{self.name}.json"
+
     @property
     def about(self) -> str:
         """Say what it is for people."""

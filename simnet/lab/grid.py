@@ -45,7 +45,7 @@ def run(
     Raises:
         SimnetError: this machine cannot hold a lab, or a launch failed twice.
     """
-    missing = [job for job in jobs if not path(folder, job).exists()]
+    missing = [job for job in jobs if not job.path(folder).exists()]
     watch = Watch(tell, patience_s)
     if len(missing) < len(jobs):
         tell(f"{len(jobs) - len(missing)} of {len(jobs)} launches are there already")
@@ -53,17 +53,12 @@ def run(
         start = time.monotonic()
         _tried(campaign, job, folder, watch)
         tell(f"[{number}/{len(missing)}] {job.about}: {Duration(round(time.monotonic() - start, 1)).text()}")
-    return [path(folder, job) for job in jobs]
-
-
-def path(folder: Path, job: Job) -> Path:
-    """Return the file of a job."""
-    return folder / f"{job.name}.json"
+    return [job.path(folder) for job in jobs]
 
 
 def _tried(campaign: Campaign, job: Job, folder: Path, watch: Watch) -> None:
     """Launch until it succeeds on a quiet machine; the last one counts however quiet it was."""
-    place = path(folder, job)
+    place = job.path(folder)
     failures = 0
     for attempt in range(ATTEMPTS):
         watch.wait()
@@ -88,7 +83,7 @@ def _launched(campaign: Campaign, job: Job, folder: Path) -> Outcome:
         bandwidth=job.bandwidth,
         threads_per_rank=campaign.threads,
     )
-    command = ["env", *KEEPING_MEMORY, sys.executable, "-m", MODULE, *job.arguments, "-o", str(path(folder, job))]
+    command = ["env", *KEEPING_MEMORY, sys.executable, "-m", MODULE, *job.arguments, "-o", str(job.path(folder))]
     with Lab(spec) as lab:
         return lab.launch(command, timeout_s=TIMEOUT_S)
 

@@ -1,5 +1,6 @@
 """A measured campaign: calibrate on what it measured for that, and predict what it trained."""
 
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,12 @@ from simnet.scenario import Draft
 from simnet.spec import AllReduce, BinSGDM, Calibration, Cluster, Link, Run, Scenario, Workload
 from simnet.training import binsgdm, plan
 from simnet.training.stages import Kernel
-from simnet.units import Bandwidth, Duration
+from simnet.units import Duration
 from simnet.validation import measured, unseen
 from simnet.validation.measured import Point, Step
 
 BOUND = 0.3
 """Mean relative residual from which on a fit is refused: kernels of some 100 us on shared cores scatter."""
-NO_WIRE = Bandwidth(1e15)
-"""Of links inside nodes: what they take is what cores take."""
-
 Watched = Callable[[Sequence[tuple[Scenario, Step]]], Iterable[tuple[Scenario, Step]]]
 
 
@@ -86,7 +84,7 @@ def evaluated(campaign: Campaign, folder: Path, draws: int, watched: Watched = i
 
 
 def _check_there(jobs: Sequence[Job], folder: Path) -> None:
-    missing = [job.name for job in jobs if not (folder / f"{job.name}.json").exists()]
+    missing = [job.name for job in jobs if not job.path(folder).exists()]
     if missing:
         raise SimnetError(
             f"{folder}: {len(missing)} of {len(jobs)} measurements are missing, {missing[0]}.json among them: go on "
@@ -95,12 +93,12 @@ def _check_there(jobs: Sequence[Job], folder: Path) -> None:
 
 
 def _paths(jobs: Sequence[Job], folder: Path, part: str, layout: Layout) -> list[Path]:
-    return [folder / f"{job.name}.json" for job in jobs if job.part == part and job.layout == layout]
+    return [job.path(folder) for job in jobs if job.part == part and job.layout == layout]
 
 
 def _kernels(campaign: Campaign) -> set[str]:
     """Return the kernels that the trained strategies run."""
-    link = Link(bytes_per_s=NO_WIRE, alpha_s=Duration(0))
+    link = Link(bytes_per_s=measured.ENDLESS, alpha_s=Duration(0))
     nodes = topologies.build(
         Cluster(num_nodes=2, ranks_per_node=2, intra_node=link, inter_node=link), Calibration(kind="measured")
     )
@@ -136,12 +134,12 @@ def _fit(campaign: Campaign, jobs: Sequence[Job], folder: Path, layout: Layout, 
 
 def _workload(jobs: Sequence[Job], folder: Path, layout: Layout, model: str, draws: int) -> str:
     mine = [job for job in jobs if job.part == "model" and job.layout == layout and model in job.arguments]
-    return workload_file.text_of_model(sources.read([folder / f"{job.name}.json" for job in mine]).files, draws)
+    return workload_file.text_of_model(sources.read([job.path(folder) for job in mine]).files, draws)
 
 
 def _scenario(fit: Fit, workload: str, name: str, draws: int) -> Scenario:
     """Return a scenario whose nodes, NIC and strategy are replaced by those of each point."""
-    link = Link(bytes_per_s=NO_WIRE, alpha_s=Duration(0))
+    link = Link(bytes_per_s=measured.ENDLESS, alpha_s=Duration(0))
     cluster = Cluster(
         name="lab",
         num_nodes=fit.layout.num_nodes,
@@ -160,6 +158,4 @@ def _scenario(fit: Fit, workload: str, name: str, draws: int) -> Scenario:
 
 
 def _read(text: str, name: str) -> Workload:
-    import tomllib
-
     return Draft(data={"name": name, **tomllib.loads(text)}, origins={(): name}).converted(Workload)

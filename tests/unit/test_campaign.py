@@ -114,7 +114,7 @@ class TestRun:
         def launched(_campaign: object, job: Job, place: Path) -> Outcome:
             code = next(given, 0)
             if not code:
-                grid.path(place, job).write_text("{}")
+                job.path(place).write_text("{}")
             return Outcome(exit_code=code, elapsed_s=1.0, outputs=("", ""), failed_rank=1 if code else None)
 
         monkeypatch.setattr(grid, "_launched", launched)
