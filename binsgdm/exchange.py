@@ -60,7 +60,10 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class AllToAll:
-    """Send row k of `sent` to position k of the group; row k of what comes back is from position k."""
+    """Send row k of `sent` to position k of the group; row k of what comes back is from position k.
+
+    What comes back may lie in memory that the next `AllToAll` writes to.
+    """
 
     group: GroupName
     sent: torch.Tensor
@@ -84,7 +87,7 @@ def hierarchical(
     """Average u in the node, exchange one bit an element between nodes, gather in the node.
 
     Args:
-        u: this rank's updates in [-1, 1], fp32, one bucket with padding.
+        u: this rank's updates in [-1, 1], fp32, one bucket with padding; overwritten.
         bucket: where it lies in the flat order.
         place: this rank.
         kernels: which implementation.
@@ -114,7 +117,7 @@ def hierarchical_gradients(  # noqa: PLR0913
     """Do the same with gradients instead of updates: the node has one pair of averages, of its mean gradient.
 
     Args:
-        gradients: this rank's, fp32, one bucket with padding.
+        gradients: this rank's, fp32, one bucket with padding; overwritten.
         bucket: as in `hierarchical`.
         place: as in `hierarchical`.
         kernels: as in `hierarchical`.
@@ -160,12 +163,15 @@ def flat(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels) ->
 def _mean_in_node(
     values: torch.Tensor, place: Place, kernels: Kernels, *, bf16: bool
 ) -> Generator[Message, torch.Tensor, torch.Tensor]:
-    """Return the mean over the node of this local rank's slice, summed in the order of ranks."""
+    """Return the mean over the node of this local rank's slice, summed in the order of ranks.
+
+    It takes the place of what has been sent: fresh memory is slow (docs/adr/0005-cpu-kernels.md), most of all in a
+    thread of its own.
+    """
     rows = values.view(place.ranks_per_node, -1)
     received = yield AllToAll(group="intra_node", sent=rows.to(torch.bfloat16) if bf16 else rows)
-    mean = torch.empty(rows.shape[1], dtype=torch.float32, device=values.device)
-    kernels.mean_(received.to(torch.float32), mean)
-    return mean
+    kernels.mean_(rows.copy_(received) if bf16 else received, rows[0])
+    return rows[0]
 
 
 def slice_start(bucket: Bucket, place: Place) -> int:

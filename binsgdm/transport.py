@@ -36,6 +36,7 @@ class Transport:
     def __init__(self, groups: Groups, on_sent: Callable[[Sent], None] | None = None) -> None:
         self._groups = groups
         self._on_sent = on_sent
+        self._memory = torch.empty(0, dtype=torch.uint8)
 
     def run(self, conversation: Conversation) -> torch.Tensor:
         """Carry every message and return what the conversation returns."""
@@ -76,7 +77,7 @@ class Transport:
         if self._on_sent is not None:
             self._on_sent(Sent(name, message.group, sent.numel() * sent.element_size()))
         if isinstance(message, AllToAll):
-            received = torch.empty_like(sent)
+            received = self._received_like(sent)
             in_rounds = message.group != "intra_node" and _travels_alone(sent[0], group)  # in a node is no wire
             (all_to_all_in_rounds if in_rounds else all_to_all_by_collective)(received, sent, group)
             return received
@@ -84,6 +85,13 @@ class Transport:
         in_ring = _travels_alone(sent, group)
         (all_gather_in_ring if in_ring else all_gather_by_collective)(gathered, sent, group)
         return gathered
+
+    def _received_like(self, sent: torch.Tensor) -> torch.Tensor:
+        """Return memory for an all-to-all, kept from one to the next."""
+        num_bytes = sent.numel() * sent.element_size()
+        if self._memory.numel() < num_bytes or self._memory.device != sent.device:
+            self._memory = torch.empty(num_bytes, dtype=torch.uint8, device=sent.device)
+        return self._memory[:num_bytes].view(sent.dtype).view(sent.shape)
 
 
 def all_to_all_by_collective(received: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:

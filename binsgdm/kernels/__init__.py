@@ -65,7 +65,7 @@ class Kernels(Protocol):
         """Write Q of the mean of K sign vectors (K x P, packed) to `out` (P), packed."""
 
     def mean_(self, parts: Tensor, out: Tensor) -> None:
-        """Write the mean of K vectors (K x N) to `out` (N): summed in order, divided once."""
+        """Write the mean of K vectors (K x N) to `out` (N), maybe the first of them: summed in order, divided once."""
 
     def unpack_apply_(
         self, x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, maximize: bool = False

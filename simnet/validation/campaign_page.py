@@ -165,7 +165,7 @@ def _crossovers(found: Sequence[Crossover]) -> str:
 
 def _crossing(bytes_per_s: float | None, speedups: tuple[float, float]) -> str:
     if bytes_per_s is not None:
-        return _rate(bytes_per_s, digits=2)
+        return _rate(float(f"{bytes_per_s * 8:.2g}") / 8)
     return "all" if speedups[0] >= 1 else "none" if speedups[1] < 1 else "not monotonic"
 
 
@@ -243,9 +243,9 @@ def _nic(point: Point) -> str:
     return _rate(point.setup.nic_bytes_per_s or 0.0)
 
 
-def _rate(bytes_per_s: float, digits: int = 6) -> str:
+def _rate(bytes_per_s: float) -> str:
     mbit = bytes_per_s * 8 / 1e6
-    return f"{mbit / 1e3:.{digits}g} Gbit/s" if mbit >= 1000 else f"{mbit:.{digits}g} Mbit/s"
+    return f"{mbit / 1e3:g} Gbit/s" if mbit >= 1000 else f"{mbit:g} Mbit/s"
 
 
 def _order(point: Point) -> tuple[str, int, int, float, str]:

@@ -161,7 +161,10 @@ def test_merging_and_averaging_any_number_of_vectors_equals_the_reference(fast: 
         mean = torch.zeros_like(parts[0]).to(home(kernels))
         kernels.merge(packed.to(out.device), numel=numel, key=KEY, start=8, out=out)
         kernels.mean_(parts.to(out.device), mean)
-        results.append((out, mean))
+        into_itself = parts.to(out.device, copy=True)
+        kernels.mean_(into_itself, into_itself[0])
+        results.append((out, mean, into_itself[0]))
+        assert same_bits(mean, into_itself[0])
     for wanted, got in zip(*results, strict=True):
         assert same_bits(wanted, got)
 

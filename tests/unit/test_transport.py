@@ -108,6 +108,27 @@ def test_messages_of_any_length_and_dtype_arrive_as_by_the_collectives(world_siz
     assert sorted(results["rounds"]) == sorted(long_ones * len(in_rounds + in_rings))
 
 
+def receive_twice(rank, world_size, folder):
+    start(rank, world_size, folder)
+    carry = carrier(make(1), [])
+    where = []
+    for numel in (1000, 3000, 500):
+        for _ in range(2):
+            brought = carry(AllToAll(group="world", sent=torch.full((world_size, numel), float(rank))))
+            where.append(brought.data_ptr())
+            assert brought.tolist() == [[float(sender)] * numel for sender in range(world_size)]
+    first, same, larger, *others = where
+    assert first == same
+    assert others == [larger] * 3
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_memory_for_what_is_received_is_kept_from_step_to_step(tmp_path):
+    """A thread that is handed fresh memory in every step waits for the system to clear it: steps of thrice the time."""
+    torch.multiprocessing.spawn(receive_twice, (2, str(tmp_path)), nprocs=2)
+
+
 def lose_a_rank(rank, world_size, folder, how, gathers):
     """Send a long message in which the last rank, gone or hanging, does not take part."""
     start(rank, world_size, folder)
