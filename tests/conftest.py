@@ -1,7 +1,9 @@
-"""Hypothesis profile, Triton's interpreter where there is no GPU, and the helper modules of the tests on the path."""
+"""What all tests start from: Hypothesis, Triton without a GPU, signals, and helper modules on the path."""
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 from hypothesis import settings
@@ -11,6 +13,11 @@ settings.load_profile("house")
 
 if not Path("/dev/nvidia0").exists():  # Triton looks once, when something (torch, too) first imports it
     os.environ["TRITON_INTERPRET"] = "1"
+
+if threading.current_thread() is threading.main_thread():
+    # What was started in the background (`make test &`, nohup) ignores these, and so would the commands under test.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 for folder in ("unit", "property"):
     sys.path.insert(0, str(Path(__file__).parent / folder))

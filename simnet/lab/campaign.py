@@ -152,8 +152,10 @@ def load(path: Path) -> Campaign:
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SimnetError(f"{path}: cannot be read ({error}): name a campaign file") from error
+    except OSError as error:
+        raise SimnetError(f"{path}: cannot be read ({error.strerror}): name a campaign file") from error
+    except UnicodeDecodeError as error:
+        raise SimnetError(f"{path}: is no text in UTF-8 (byte {error.start}): name a campaign file") from error
     except tomllib.TOMLDecodeError as error:
         raise SimnetError(f"{path}: is no TOML ({error}): mend it") from error
     campaign = Draft(data=data, origins={(): str(path)}).converted(Campaign)
