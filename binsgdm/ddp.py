@@ -14,7 +14,7 @@ from binsgdm import groups as grouping
 from binsgdm.beside_backward import BesideBackward
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizer import BinSGDM
-from binsgdm.replicas import compare
+from binsgdm.replicas import agree, compare
 from binsgdm.session import AfterBackward, check_gradients
 from binsgdm.transport import Sent
 from binsgdm.worker import Scheme
@@ -190,15 +190,7 @@ def same_everywhere(optimizer: BinSGDM, **settings: Any) -> None:
     Raises:
         BinsgdmError: on every rank, if any differs from rank 0.
     """
-    all_of_them: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(all_of_them, {**settings, **_what_must_agree(optimizer)})
-    first = all_of_them[0]
-    for rank, theirs in enumerate(all_of_them):
-        for name in dict.fromkeys([*first, *theirs]):
-            if first.get(name) != theirs.get(name):
-                raise BinsgdmError(
-                    f"attach: {name} of rank {rank}: {theirs.get(name)!r}: must be that of rank 0, {first.get(name)!r}"
-                )
+    agree("attach", {**settings, **_what_must_agree(optimizer)})
 
 
 def _what_must_agree(optimizer: BinSGDM) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """The 1-bit all-reduce of one bucket, as a conversation: what to send next, and what came back.
 
-A generator yields `AllToAll` or `AllGather`, gets the received bytes, and returns the signs that every rank
-applies. Who carries the messages is up to the driver: `binsgdm.transport` over torch.distributed, or `run_together`,
-which is all ranks in one process. So the algorithm, its one-process control and its message record are one piece of
-code.
+A generator yields a `Message`, gets what was received, and returns what every rank goes on with. Who carries the
+messages is up to the driver: `binsgdm.transport` over torch.distributed, or `run_together`, which is all ranks in one
+process. So the algorithm, its one-process control and its message record are one piece of code.
 
 Source: the hierarchical 1-bit all-reduce of "Birder: Communication-efficient 1-bit adaptive optimizer for practical
 distributed DNN training", NeurIPS 2023. Differs: the paper states the intent (local part over the fast links, efficient
@@ -30,6 +29,7 @@ class Place:
     Attributes:
         ranks_per_node: ranks of each node; ranks are numbered node by node.
         seed, step: the same on all ranks.
+        bucket: number of the bucket in the step, where elements are counted anew in each; its draws are its own.
     """
 
     rank: int
@@ -37,6 +37,7 @@ class Place:
     ranks_per_node: int
     seed: int
     step: int
+    bucket: int = 0
 
     @property
     def local_rank(self) -> int:
@@ -55,7 +56,16 @@ class Place:
 
     def key(self, stream: Stream) -> Key:
         """Return the key of this rank's draws in one stream of this step."""
-        return Key(seed=self.seed, step=self.step, rank=self.rank, stream=stream)
+        return self.key_of(self.rank, stream)
+
+    def key_of(self, rank: int, stream: Stream) -> Key:
+        """Return the key of another rank's draws."""
+        return Key(seed=self.seed, step=self.step, rank=rank, stream=stream + len(Stream) * self.bucket)
+
+    @property
+    def common_key(self) -> Key:
+        """The key of what all ranks draw alike."""
+        return self.key_of(0, Stream.COMMON)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +87,23 @@ class AllGather:
     sent: torch.Tensor
 
 
-Message = AllToAll | AllGather
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    """Send `sent` to the next position of the group; what comes back is that of the previous one, of the same shape."""
+
+    group: GroupName
+    sent: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduce:
+    """Add up `sent` of all of the group, which stays as it is; the sum comes back, the same on all to the bit."""
+
+    group: GroupName
+    sent: torch.Tensor
+
+
+Message = AllToAll | AllGather | Shift | AllReduce
 Conversation = Generator[Message, torch.Tensor, torch.Tensor]
 
 
@@ -197,12 +223,17 @@ def _merge(packed: torch.Tensor, start: int, key: Key, kernels: Kernels) -> torc
     return out
 
 
-def run_together(conversations: Sequence[Conversation], ranks_per_node: int) -> list[torch.Tensor]:
+def run_together(
+    conversations: Sequence[Conversation],
+    ranks_per_node: int,
+    on_sent: Callable[[int, Message], object] | None = None,
+) -> list[torch.Tensor]:
     """Run the conversations of all ranks in one process, message by message.
 
     Args:
         conversations: one a rank, in the order of ranks; all of the same algorithm.
         ranks_per_node: ranks of each node.
+        on_sent: called with the rank and every message that it sends.
 
     Returns:
         What each rank's conversation returns.
@@ -211,12 +242,15 @@ def run_together(conversations: Sequence[Conversation], ranks_per_node: int) -> 
     results: list[torch.Tensor] = []
     while not results:
         messages: list[Message] = []
-        for conversation, answer in zip(conversations, answers, strict=True):
+        for rank, (conversation, answer) in enumerate(zip(conversations, answers, strict=True)):
             try:
                 messages.append(conversation.send(answer))  # type: ignore[arg-type]
             except StopIteration as stop:
                 results.append(stop.value)
-        if messages and results:
+                continue
+            if on_sent is not None:
+                on_sent(rank, messages[-1])
+        if (messages and results) or len({(type(message), message.group) for message in messages}) > 1:
             raise AssertionError("ranks are out of step")
         answers = [_answer(rank, messages, ranks_per_node) for rank in range(len(messages))]
     return results
@@ -225,9 +259,22 @@ def run_together(conversations: Sequence[Conversation], ranks_per_node: int) -> 
 def _answer(rank: int, messages: Sequence[Message], ranks_per_node: int) -> torch.Tensor:
     """Return what `rank` receives."""
     members = group_members(messages[rank].group, rank, len(messages), ranks_per_node)
+    position = members.index(rank)
+    if isinstance(messages[rank], Shift):
+        return messages[members[position - 1]].sent.clone()
+    if isinstance(messages[rank], AllReduce):
+        return _sum([messages[other].sent for other in members])
     if isinstance(messages[rank], AllGather):
         return torch.stack([messages[other].sent for other in members])
-    return torch.stack([messages[other].sent[members.index(rank)] for other in members])
+    return torch.stack([messages[other].sent[position] for other in members])
+
+
+def _sum(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the sum in the order of positions."""
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total
 
 
 def group_members(group: GroupName, rank: int, world_size: int, ranks_per_node: int) -> list[int]:

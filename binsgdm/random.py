@@ -36,6 +36,8 @@ class Stream(IntEnum):
     """The second quantization: the mean of the nodes' signs."""
     INSIDE = 2
     """A rank's own m/b before it is averaged inside its node, where one bit travels there too."""
+    COMMON = 3
+    """What all ranks draw alike."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

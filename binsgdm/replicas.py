@@ -1,6 +1,7 @@
-"""Check that all ranks hold the same parameters, bit for bit."""
+"""Check that all ranks hold the same: parameters, bit for bit, and settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -55,3 +56,24 @@ def _checksum(values: torch.Tensor) -> torch.Tensor:
         weights = torch.arange(first + 1, first + 1 + some.numel(), device=bits.device) % _MODULUS
         sums += torch.stack([some.sum(), (some * weights).sum()])
     return sums
+
+
+def agree(where: str, settings: Mapping[str, Any]) -> None:
+    """Check that all ranks were given the same; every rank must call it.
+
+    Args:
+        where: begins the message.
+        settings: by name; of values that can be pickled and compared.
+
+    Raises:
+        BinsgdmError: on every rank, if any differs from rank 0.
+    """
+    all_of_them: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_of_them, dict(settings))
+    first = all_of_them[0]
+    for rank, theirs in enumerate(all_of_them):
+        for name in dict.fromkeys([*first, *theirs]):
+            if first.get(name) != theirs.get(name):
+                raise BinsgdmError(
+                    f"{where}: {name} of rank {rank}: {theirs.get(name)!r}: must be that of rank 0, {first.get(name)!r}"
+                )

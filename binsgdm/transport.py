@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllToAll, Conversation, GroupName, Message
+from binsgdm.exchange import AllGather, AllReduce, AllToAll, Conversation, GroupName, Message, Shift
 from binsgdm.groups import Groups
 
 T = TypeVar("T")
@@ -16,6 +16,14 @@ T = TypeVar("T")
 # Over gloo, rows of at least so many bytes travel one at a time, which keeps a wire busier than the collectives do;
 # these wait less often, which pays for short rows (docs/adr/0006-gloo-messages.md).
 MIN_ROUND_BYTES = 128 * 1024
+
+
+COLLECTIVES: dict[type, str] = {
+    AllToAll: "all_to_all",
+    AllGather: "all_gather",
+    Shift: "send_recv",
+    AllReduce: "all_reduce",
+}
 
 
 class Sent(NamedTuple):
@@ -70,12 +78,17 @@ class Transport:
     def _carry(self, message: Message) -> torch.Tensor:
         group: dist.ProcessGroup = getattr(self._groups, message.group)
         size = dist.get_world_size(group)
-        name = "all_to_all" if isinstance(message, AllToAll) else "all_gather"
         sent = message.sent.contiguous()
         if size == 1:
-            return sent if isinstance(message, AllToAll) else sent.unsqueeze(0)
+            return sent.unsqueeze(0) if isinstance(message, AllGather) else sent
         if self._on_sent is not None:
-            self._on_sent(Sent(name, message.group, sent.numel() * sent.element_size()))
+            self._on_sent(Sent(COLLECTIVES[type(message)], message.group, sent.numel() * sent.element_size()))
+        if isinstance(message, Shift):
+            return shift(sent, group)
+        if isinstance(message, AllReduce):
+            total = sent.clone()
+            dist.all_reduce(total, group=group)
+            return total
         if isinstance(message, AllToAll):
             received = self._received_like(sent)
             in_rounds = message.group != "intra_node" and _travels_alone(sent[0], group)  # in a node is no wire
@@ -145,6 +158,25 @@ def all_gather_in_ring(gathered: torch.Tensor, sent: torch.Tensor, group: dist.P
     for age in range(size - 1):
         had, comes = (position - age) % size, (position - age - 1) % size
         _swap(gathered[had], (position + 1) % size, gathered[comes], (position - 1) % size, group)
+
+
+def shift(sent: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """Send to the next position of a group while receiving from the previous, and wait for both.
+
+    Args:
+        sent: any dtype and shape, contiguous, the same on all ranks of the group.
+        group: every rank of it calls.
+
+    Returns:
+        What the previous position sent, a new tensor.
+
+    Raises:
+        RuntimeError: from torch: a rank is gone, or did not take part in time.
+    """
+    position, size = dist.get_rank(group), dist.get_world_size(group)
+    received = torch.empty_like(sent)
+    _swap(sent, (position + 1) % size, received, (position - 1) % size, group)
+    return received
 
 
 def _swap(sent: torch.Tensor, to: int, received: torch.Tensor, source: int, group: dist.ProcessGroup) -> None:

@@ -1,0 +1,184 @@
+"""What every compressor and every system is.
+
+A compressor takes one bucket, the flat gradients of some tensors (whose shapes it may use: low rank, columns), to a
+payload and back. A system takes this rank's gradients of a bucket to an estimate of their mean over all ranks, the same
+on every rank, in a conversation with the others (`binsgdm.exchange`). Most systems are a compressor, a carrier
+(`binsgdm.compressors.carriers`) and, where the compressor is biased, error feedback (`binsgdm.compressors.feedback`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Conversation, Place
+from binsgdm.random import Key
+
+Shapes = tuple[tuple[int, ...], ...]
+ParameterId = str | int
+"""A parameter's name, or its place in the order in which the model has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientBucket:
+    """This rank's gradients of some tensors, one after the other.
+
+    Attributes:
+        values: flat fp32; nobody changes them.
+        parameters: whose they are, each once; state is kept by them, since DDP forms its buckets anew.
+        shapes: of the tensors, in the same order.
+
+    Raises:
+        BinsgdmError: not as many shapes as parameters, or a parameter twice.
+    """
+
+    values: torch.Tensor
+    parameters: tuple[ParameterId, ...]
+    shapes: Shapes
+
+    def __post_init__(self) -> None:
+        if len(self.parameters) != len(self.shapes) or len(set(self.parameters)) != len(self.parameters):
+            raise BinsgdmError(
+                f"bucket: parameters {list(self.parameters)!r} for {len(self.shapes)} shapes: give as many, each once"
+            )
+
+    @property
+    def numels(self) -> list[int]:
+        """Elements of each tensor."""
+        return [math.prod(shape) for shape in self.shapes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payload:
+    """What travels for one bucket: flat tensors on the gradient's device, in an order that the compressor knows."""
+
+    tensors: tuple[torch.Tensor, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on the wire."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+
+
+class Compressor(Protocol):
+    """A quantizer, sparsifier or factorization.
+
+    Attributes:
+        name: in messages.
+        is_unbiased: the mean of what decompression gives over all draws is what was compressed.
+        draws_alike: all ranks compress with one key, so that payloads can be added up.
+    """
+
+    name: ClassVar[str]
+    is_unbiased: ClassVar[bool]
+    draws_alike: ClassVar[bool]
+
+    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
+        """Compress flat fp32 values of tensors of these shapes; draws come from `key` and nothing else."""
+        ...
+
+    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
+        """Return flat fp32 values; `key` as it was compressed with (what all ranks draw alike may be drawn again)."""
+        ...
+
+    def num_bytes(self, shapes: Shapes) -> int | None:
+        """Return the exact bytes of a payload; None where they depend on the values."""
+        ...
+
+
+class System(Protocol):
+    """One rank's end of a system, with its state."""
+
+    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+        """Return an estimate of the mean over all ranks, flat fp32, the same on every rank.
+
+        Raises:
+            BinsgdmError: values that the system cannot compress; on all ranks alike, since it is about what all share.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state for a checkpoint; every rank saves its own. Empty if there is none."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a copy of what `state_dict` returned."""
+        ...
+
+
+def numel_of(shapes: Shapes) -> int:
+    """Return the elements of tensors of these shapes.
+
+    Example:
+        >>> numel_of(((2, 3), (4,), ()))
+        11
+    """
+    return sum(math.prod(shape) for shape in shapes)
+
+
+def check_values(name: str, values: torch.Tensor, shapes: Shapes) -> None:
+    """Refuse what cannot be compressed.
+
+    Raises:
+        BinsgdmError: sparse or complex values, not flat fp32, not as many as the shapes say, or none at all.
+    """
+    if values.is_sparse or values.is_complex():
+        kind = "sparse" if values.is_sparse else "complex"
+        raise BinsgdmError(f"{name}: a {kind} gradient: must be dense and real; leave its parameter out")
+    if values.dim() != 1 or values.dtype != torch.float32 or values.numel() != numel_of(shapes):
+        raise BinsgdmError(
+            f"{name}: {values.dtype} of shape {tuple(values.shape)} for tensors of {numel_of(shapes)} elements: must "
+            "be flat float32 with as many; flatten the bucket"
+        )
+    check_shapes(name, shapes)
+
+
+def check_shapes(name: str, shapes: Shapes) -> None:
+    """Refuse a bucket without elements; single tensors may have none.
+
+    Raises:
+        BinsgdmError: all tensors together have no element.
+    """
+    if numel_of(shapes) == 0:
+        raise BinsgdmError(f"{name}: tensors of shapes {shapes}: must have at least one element; leave the bucket out")
+
+
+def check_payload(name: str, payload: Payload, expected: Sequence[tuple[torch.dtype, int | None]]) -> None:
+    """Refuse a payload of another compressor, version or shape; None allows any length.
+
+    Raises:
+        BinsgdmError: it does not have these tensors.
+    """
+    found = [(tensor.dtype, tensor.numel()) for tensor in payload.tensors]
+    fits = len(found) == len(expected) and all(
+        dtype == wanted and (length is None or numel == length)
+        for (dtype, numel), (wanted, length) in zip(found, expected, strict=True)
+    )
+    if not fits:
+        raise BinsgdmError(
+            f"{name}: a payload of {found}: must be {list(expected)}; compress with the same settings and version"
+        )
+
+
+def check_whole(where: str, given: object, *, low: int, high: int | None = None) -> None:
+    """Refuse a setting that is not a whole number in [low, high].
+
+    Raises:
+        BinsgdmError: it is not.
+    """
+    if isinstance(given, bool) or not isinstance(given, int) or given < low or (high is not None and given > high):
+        most = f" to {high}" if high is not None else " on"
+        raise BinsgdmError(f"{where}: {given!r}: must be a whole number from {low}{most}; give one of them")
+
+
+def check_choice(where: str, given: object, choices: tuple[object, ...]) -> None:
+    """Refuse a setting that is none of `choices`.
+
+    Raises:
+        BinsgdmError: it is none.
+    """
+    if given not in choices:
+        raise BinsgdmError(f"{where}: {given!r}: must be one of {list(choices)}; give one of them")

@@ -1,0 +1,88 @@
+"""How payloads travel between all ranks: gathered by all, or added up where they may be."""
+
+from collections.abc import Callable, Generator
+
+import torch
+
+from binsgdm.compressors.base import Compressor, Payload, Shapes
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllGather, AllReduce, Conversation, Message, Place
+from binsgdm.random import Key, Stream
+
+Carrier = Callable[[Compressor, Payload, Shapes, Place], Conversation]
+"""Takes this rank's payload to the mean of what all ranks' payloads say."""
+LENGTH_DTYPE = torch.int64
+
+
+def key_of(compressor: Compressor, place: Place) -> Key:
+    """Return the key that a rank compresses with."""
+    return place.common_key if compressor.draws_alike else place.key(Stream.LOCAL)
+
+
+def gathered_mean(compressor: Compressor, payload: Payload, shapes: Shapes, place: Place) -> Conversation:
+    """Gather every rank's payload, decompress all, and average them in the order of ranks.
+
+    Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest.
+    """
+    sent = as_bytes(payload)
+    lengths = [sent.numel()] * place.world_size
+    if compressor.num_bytes(shapes) is None:
+        lengths = yield from _gathered_lengths(sent)
+        sent = torch.nn.functional.pad(sent, (0, max(lengths) - sent.numel()))
+    received = yield AllGather(group="world", sent=sent)
+    total: torch.Tensor | None = None
+    for rank, (row, length) in enumerate(zip(received, lengths, strict=True)):
+        key = place.common_key if compressor.draws_alike else place.key_of(rank, Stream.LOCAL)
+        values = compressor.decompress(from_bytes(row[:length], payload), shapes, key)
+        total = values if total is None else total.add_(values)
+    if total is None:
+        raise AssertionError("no rank sent anything")
+    return total.div_(place.world_size)
+
+
+def all_reduced_mean(compressor: Compressor, payload: Payload, shapes: Shapes, place: Place) -> Conversation:
+    """Average payloads of fp32 values that stand for the same indices on all ranks, and decompress the mean.
+
+    As many bytes leave a rank as in a ring all-reduce of one payload, however many ranks there are.
+
+    Raises:
+        BinsgdmError: a payload that is not one fp32 tensor, or not drawn alike on all ranks.
+    """
+    if [tensor.dtype for tensor in payload.tensors] != [torch.float32] or not compressor.draws_alike:
+        raise BinsgdmError(
+            f"{compressor.name}: its payloads cannot be added up: must be one fp32 tensor of values at indices common "
+            "to all ranks; carry it by gathered_mean"
+        )
+    mean = yield from reduced_mean(payload.tensors[0], place)
+    return compressor.decompress(Payload(tensors=(mean,)), shapes, place.common_key)
+
+
+def reduced_mean(values: torch.Tensor, place: Place) -> Conversation:
+    """Average flat fp32 values of all ranks, in the way of the backend, which gives all ranks the same bits.
+
+    The order of the sum is the backend's: another backend, or all ranks in one process, may round otherwise.
+    """
+    total = yield AllReduce(group="world", sent=values)
+    return total / place.world_size
+
+
+def as_bytes(payload: Payload) -> torch.Tensor:
+    """Return all tensors of a payload as one flat uint8 tensor."""
+    return torch.cat([tensor.contiguous().view(torch.uint8).reshape(-1) for tensor in payload.tensors])
+
+
+def from_bytes(data: torch.Tensor, like: Payload) -> Payload:
+    """Return a payload from the bytes of another rank's, with the same tensors; the last one takes what is left."""
+    tensors, place = [], 0
+    for number, tensor in enumerate(like.tensors):
+        is_last = number == len(like.tensors) - 1
+        length = data.numel() - place if is_last else tensor.numel() * tensor.element_size()
+        tensors.append(data[place : place + length].clone().view(tensor.dtype))
+        place += length
+    return Payload(tensors=tuple(tensors))
+
+
+def _gathered_lengths(sent: torch.Tensor) -> Generator[Message, torch.Tensor, list[int]]:
+    length = torch.tensor([sent.numel()], dtype=LENGTH_DTYPE, device=sent.device)
+    lengths = yield AllGather(group="world", sent=length)
+    return [int(one) for one in lengths.reshape(-1).tolist()]

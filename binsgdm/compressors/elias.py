@@ -1,0 +1,207 @@
+"""Elias's recursive (omega) code for blocks of small signed levels that are mostly zero.
+
+For each level that is not zero, in order, a block's bits are: omega of the distance from the previous such level of the
+block (from one before its first element), a bit that is 1 for a positive level, and omega of the level's magnitude.
+Blocks follow each other without padding, most significant bit first.
+
+Source: Elias, "Universal codeword sets and representations of the integers", IEEE Transactions on Information Theory
+21(2), 1975; the layout is Code_s of QSGD, Alistarh et al., NeurIPS 2017, theorem 3.2 and its proof. Differs: the scale
+travels apart, and the bits of each block are stated (32 bits a block more), so that blocks are decoded at once.
+
+Shape letters: B blocks, S elements of a block, K levels that are not zero, T bits, P = ceil(T / 8) bytes.
+"""
+
+import torch
+from torch import Tensor
+
+from binsgdm.bits import pack_signs, packed_numel
+from binsgdm.errors import BinsgdmError
+
+MAX_BLOCK_SIZE = 2**20
+"""With it, one level takes at most 32 + 1 + 13 = 46 bits, which a window of 49 holds."""
+MAX_LEVEL = 127
+
+_MAX_GROUPS = 4
+_WINDOW_BITS = 56
+_WINDOW_BYTES = _WINDOW_BITS // 8
+_MAX_WIDTH = MAX_BLOCK_SIZE.bit_length()
+_ELEMENTS_AT_ONCE = 2**20
+
+
+def omega(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the omega codes of numbers in [1, 2^32).
+
+    Returns:
+        The codes, each the last bits of an int64 with its first bit the most significant, and how many bits each has.
+
+    Shape:
+        numbers: (K,) int64; returned: (K,), (K,) int64.
+
+    Source: Elias 1975, the code omega: 0 for 1; otherwise the number in binary before that 0, before it the number's
+    bits less one, and so on down to 1.
+
+    Example:
+        >>> omega(torch.tensor([1, 2, 9]))
+        (tensor([  0,   4, 114]), tensor([1, 3, 7]))
+    """
+    words, lengths = torch.zeros_like(numbers), torch.ones_like(numbers)
+    for _ in range(_MAX_GROUPS):
+        width = torch.frexp(numbers.to(torch.float64)).exponent.to(torch.int64)
+        is_group = numbers > 1
+        words = torch.where(is_group, words | numbers << lengths, words)
+        lengths = torch.where(is_group, lengths + width, lengths)
+        numbers = torch.where(is_group, width - 1, numbers)
+    return words, lengths
+
+
+def encode(levels: Tensor) -> tuple[Tensor, Tensor]:
+    """Encode signed levels of magnitude up to 127.
+
+    Returns:
+        The bits of every block, and the packed bits of all.
+
+    Shape:
+        levels: (B, S) integers, S up to 2^20; returned: (B,) int32, (P,) uint8.
+    """
+    block, place = levels.nonzero(as_tuple=True)
+    kept = levels[block, place].to(torch.int64)
+    gap_words, gap_lengths = omega(_gaps(block, place))
+    level_words, level_lengths = omega(kept.abs())
+    words = (gap_words << 1 | (kept > 0)) << level_lengths | level_words
+    lengths = gap_lengths + 1 + level_lengths
+    block_bits = torch.zeros(levels.shape[0], dtype=torch.int64, device=levels.device)
+    return block_bits.index_add_(0, block, lengths).to(torch.int32), pack_signs(_bits(words, lengths))
+
+
+def _gaps(block: Tensor, place: Tensor) -> Tensor:
+    """Return distances from the previous place in the same block, from -1 for the first."""
+    previous = torch.full_like(place, -1)
+    previous[1:] = torch.where(block[1:] == block[:-1], place[:-1], -1)
+    return place - previous
+
+
+def _bits(words: Tensor, lengths: Tensor) -> Tensor:
+    """Return the last `lengths` bits of the words, one after the other, as a uint8 each."""
+    ends = lengths.cumsum(0)
+    left = torch.repeat_interleave(ends, lengths) - 1
+    left -= torch.arange(left.numel(), device=left.device)
+    return (torch.repeat_interleave(words, lengths) >> left & 1).to(torch.uint8)
+
+
+def decode(block_bits: Tensor, packed: Tensor, *, block_size: int, max_level: int) -> Tensor:
+    """Undo `encode`.
+
+    Args:
+        block_bits: as `encode` gave.
+        packed: as `encode` gave.
+        block_size: elements of a block, S.
+        max_level: the largest magnitude there can be.
+
+    Shape:
+        block_bits: (B,) int32; packed: (P,) uint8; returned: (B, S) int16.
+
+    Raises:
+        BinsgdmError: the bits are not those of such levels.
+    """
+    bits = block_bits.to(torch.int64)
+    ends = [0, *bits.cumsum(0).tolist()]
+    if bool((bits < 0).any()) or packed_numel(ends[-1]) != packed.numel():
+        raise BinsgdmError(
+            f"elias: blocks of {ends[-1]} bits in {packed.numel()} bytes: must fill the bytes; pass what encode gave"
+        )
+    levels = torch.zeros(bits.numel(), block_size, dtype=torch.int16, device=packed.device)
+    blocks_at_once = max(1, _ELEMENTS_AT_ONCE // block_size)
+    for first in range(0, bits.numel(), blocks_at_once):
+        some = bits[first : first + blocks_at_once]
+        start, end = ends[first], ends[first + some.numel()]
+        piece = packed[start // 8 : packed_numel(end)]
+        _decode_into(levels[first : first + some.numel()], some, piece, start % 8, max_level)
+    return levels
+
+
+def _decode_into(levels: Tensor, bits: Tensor, packed: Tensor, skip: int, max_level: int) -> None:
+    """Decode blocks whose first bit is number `skip` of the bytes."""
+    ends = skip + bits.cumsum(0)
+    gap, signed, following = _symbols(packed)
+    path = _paths(ends - bits, ends, following, levels.shape[1])
+    is_symbol = path < ends[:, None]
+    place = torch.where(is_symbol, gap[path], 0).cumsum(1) - 1
+    level = torch.where(is_symbol, signed[path], 0)
+    arrived = path.gather(1, is_symbol.sum(dim=1, keepdim=True).clamp(max=path.shape[1] - 1))[:, 0]
+    is_right = (arrived == ends).all() & (place < levels.shape[1]).all() & (level.abs() <= max_level).all()
+    if not bool(is_right):
+        raise BinsgdmError(
+            f"elias: bits that do not decode to {levels.shape[1]} levels up to {max_level} a block: must be what "
+            "encode gave; compress with the same settings and version"
+        )
+    block, number = is_symbol.nonzero(as_tuple=True)
+    levels[block, place[block, number]] = level[block, number].to(levels.dtype)
+
+
+def _symbols(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Decode at every bit as if a symbol began there: its distance, its signed level, where the next would begin.
+
+    Two more entries stand for the end and for what is beyond it, where a symbol leads that is cut off; both lead to
+    themselves.
+
+    Shape:
+        packed: (P,); returned: three of (8 P + 2,) int64.
+    """
+    window = _windows(packed)
+    gap, used = _read_omega(window, torch.zeros_like(window))
+    positive = _bit(window, used)
+    level, used = _read_omega(window, used + 1)
+    end = window.numel() - 1
+    following = (torch.arange(window.numel(), device=packed.device) + used).clamp_(max=end + 1)
+    following[end] = end
+    beyond = following.new_tensor([end + 1])
+    nothing = torch.zeros_like(beyond)
+    signed = level * (2 * positive - 1)
+    return torch.cat([gap, nothing]), torch.cat([signed, nothing]), torch.cat([following, beyond])
+
+
+def _windows(packed: Tensor) -> Tensor:
+    """Return the bits from every bit on, as 56-bit numbers of which the first 49 bits or more are right.
+
+    Shape:
+        packed: (P,); returned: (8 P + 1,) int64.
+    """
+    padded = torch.nn.functional.pad(packed, (0, _WINDOW_BYTES)).to(torch.int64)
+    words = torch.zeros(packed.numel() + 1, dtype=torch.int64, device=packed.device)
+    for number in range(_WINDOW_BYTES):
+        words = words << 8 | padded[number : number + words.numel()]
+    skips = torch.arange(8, device=packed.device)
+    windows: Tensor = ((words[:, None] << skips) & 2**_WINDOW_BITS - 1).view(-1)
+    return windows[: 8 * packed.numel() + 1]
+
+
+def _read_omega(window: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the omega-coded number after the first `used` bits of each window, and the bits used with it.
+
+    Where no code begins the number means nothing, and the bits used are still in [1, 56].
+    """
+    number, is_open = torch.ones_like(window), torch.ones_like(window, dtype=torch.bool)
+    for _ in range(_MAX_GROUPS):
+        is_open &= _bit(window, used) == 1
+        width = number.clamp(max=_MAX_WIDTH - 1) + 1
+        group = window >> (_WINDOW_BITS - used - width).clamp(min=0) & (1 << width) - 1
+        number = torch.where(is_open, group, number)
+        used = torch.where(is_open, used + width, used).clamp(max=_WINDOW_BITS - 1)
+    return number, used + 1
+
+
+def _bit(window: Tensor, place: Tensor) -> Tensor:
+    return window >> (_WINDOW_BITS - 1 - place).clamp(min=0) & 1
+
+
+def _paths(starts: Tensor, ends: Tensor, following: Tensor, block_size: int) -> Tensor:
+    """Return where the symbols of each block begin, by doubling: known places and a jump of as many symbols.
+
+    Shape:
+        starts, ends: (B,); following: (8 P + 1,); returned: (B, at most S + 1), each row up to its end at least.
+    """
+    path, jump = starts[:, None], following
+    while path.shape[1] <= block_size and bool((path[:, -1] < ends).any()):
+        path = torch.cat([path, jump[path]], dim=1)[:, : block_size + 1]
+        jump = jump[jump]
+    return path

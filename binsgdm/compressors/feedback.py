@@ -1,0 +1,220 @@
+"""Error feedback: what compression lost is kept for each parameter and added to its next gradient.
+
+The residuals are kept by parameter, not by bucket, since DDP forms its buckets anew after the first iteration. They
+differ from rank to rank, so each rank saves and loads its own.
+
+Shape letters: N elements of a bucket.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from binsgdm.compressors.base import Compressor, GradientBucket, ParameterId, check_values
+from binsgdm.compressors.carriers import Carrier, gathered_mean, key_of
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Conversation, Place
+
+_STATE_KEYS = {"rank", "world_size", "residuals"}
+
+
+class Residuals:
+    """What compression lost of each parameter's gradients on this rank.
+
+    Args:
+        rank: this rank.
+        world_size: all ranks; a residual is this rank's share of the mean over as many.
+
+    Raises:
+        BinsgdmError: the rank is not one of the world.
+    """
+
+    def __init__(self, *, rank: int, world_size: int) -> None:
+        if not 0 <= rank < world_size:
+            raise BinsgdmError(f"residuals: rank {rank!r} of {world_size!r}: must be in [0, world size)")
+        self.rank = rank
+        self.world_size = world_size
+        self._by_parameter: dict[ParameterId, torch.Tensor] = {}
+
+    def __getitem__(self, parameter: ParameterId) -> torch.Tensor:
+        """Return the residual of one parameter, flat fp32."""
+        return self._by_parameter[parameter]
+
+    def __len__(self) -> int:
+        return len(self._by_parameter)
+
+    def of(self, bucket: GradientBucket) -> torch.Tensor:
+        """Return the residuals of a bucket, flat fp32; zero where there is none.
+
+        Shape:
+            returned: (N).
+
+        Raises:
+            BinsgdmError: a residual of another number of elements than its parameter.
+        """
+        device = bucket.values.device
+        pairs = zip(bucket.parameters, bucket.numels, strict=True)
+        return torch.cat([self._piece(parameter, numel, device) for parameter, numel in pairs])
+
+    def corrected(self, bucket: GradientBucket, place: Place) -> torch.Tensor:
+        """Return the gradients of a bucket plus what was lost of them before; neither is changed.
+
+        Shape:
+            returned: (N).
+
+        Raises:
+            BinsgdmError: values that cannot be compressed, a residual that does not fit its parameter, or another
+                rank's place.
+        """
+        if (place.rank, place.world_size) != (self.rank, self.world_size):
+            raise BinsgdmError(
+                f"residuals: rank {place.rank} of {place.world_size}: must be rank {self.rank} of {self.world_size}, "
+                "as they were made for; make one system a rank"
+            )
+        check_values("error feedback", bucket.values, bucket.shapes)
+        return bucket.values + self.of(bucket)
+
+    def store(self, lost: torch.Tensor, bucket: GradientBucket, *, mean: torch.Tensor) -> None:
+        """Keep what was lost, parameter by parameter.
+
+        If any of it or of the mean is infinite or NaN (some rank's gradient was not finite), the residuals of the whole
+        bucket stay what they were, on all ranks: such a step is usually skipped, and a NaN would never leave again.
+
+        Args:
+            lost: what was to be delivered less what this rank's payload says. Where a value was delivered as it is or
+                not at all, payload + residual is it to the bit; elsewhere within the rounding of one subtraction.
+            bucket: whose.
+            mean: what all ranks go on with.
+
+        Shape:
+            lost, mean: (N).
+        """
+        is_finite = lost.isfinite().all() & mean.isfinite().all()
+        kept = torch.where(is_finite, lost, self.of(bucket))
+        self._by_parameter.update(zip(bucket.parameters, torch.split(kept, bucket.numels), strict=True))
+
+    def reset(self) -> None:
+        """Forget everything: the next gradient of every parameter is compressed as it is."""
+        self._by_parameter.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy for a checkpoint; every rank saves its own, since residuals differ."""
+        residuals = {parameter: residual.clone() for parameter, residual in self._by_parameter.items()}
+        return {"rank": self.rank, "world_size": self.world_size, "residuals": residuals}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a copy of what `state_dict` returned on the same rank of as many ranks.
+
+        The state of another rank or world size is not taken: residuals start from zero, with a warning. Another rank's
+        residual would be counted twice, and a mean over another number of ranks weighs it otherwise. One step's loss of
+        gradient is forgotten by that, as at the start of training.
+
+        Raises:
+            BinsgdmError: it is no such state.
+        """
+        if set(state) != _STATE_KEYS:
+            raise BinsgdmError(
+                f"error feedback: a state of {sorted(map(str, state))}: must be {sorted(_STATE_KEYS)}; load what "
+                "state_dict() returned"
+            )
+        self.reset()
+        saved, own = (state["rank"], state["world_size"]), (self.rank, self.world_size)
+        if saved != own:
+            warnings.warn(
+                f"error feedback: the state of rank {saved[0]} of {saved[1]} on rank {own[0]} of {own[1]}: residuals "
+                "start from zero; to continue them, load each rank's own state with as many ranks",
+                stacklevel=2,
+            )
+            return
+        self._by_parameter.update((parameter, residual.clone()) for parameter, residual in state["residuals"].items())
+
+    def _piece(self, parameter: ParameterId, numel: int, device: torch.device) -> torch.Tensor:
+        residual = self._by_parameter.get(parameter)
+        if residual is None:
+            return torch.zeros(numel, device=device)
+        if residual.numel() != numel:
+            raise BinsgdmError(
+                f"error feedback: parameter {parameter!r} of {numel} elements: its residual has {residual.numel()}, "
+                "and must have as many; call reset() after changing a parameter's shape"
+            )
+        return residual.to(device)
+
+
+class Plain:
+    """A system without state: every rank's payload is the compressed gradient.
+
+    Args:
+        compressor: unbiased, if the system shall converge.
+        carry: how payloads travel.
+    """
+
+    def __init__(self, compressor: Compressor, carry: Carrier = gathered_mean) -> None:
+        self.compressor = compressor
+        self._carry = carry
+
+    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+        """Compress the gradients of a bucket and average over all ranks; see `binsgdm.compressors.base.System`."""
+        payload = self.compressor.compress(bucket.values, bucket.shapes, key_of(self.compressor, place))
+        return (yield from self._carry(self.compressor, payload, bucket.shapes, place))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take nothing."""
+        check_stateless(self.compressor.name, state)
+
+
+class ErrorFeedback:
+    """A system whose payload is the gradient plus what earlier payloads lost of it.
+
+    Args:
+        compressor: any. A biased one needs this to converge; an unbiased one of large variance may diverge with it,
+            since it loses more than it is given.
+        carry: how payloads travel.
+        rank: this rank.
+        world_size: all ranks.
+
+    Attributes:
+        residuals: what was lost, by parameter.
+
+    Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and other gradient compression
+    schemes", ICML 2019, algorithm 2. Differs: p = g + e instead of p = lr g + e, since a bucket knows no learning rate
+    (equal while the learning rate is constant; as in Vogels et al. 2019, algorithm 2); the residual is in fp32.
+    """
+
+    def __init__(self, compressor: Compressor, carry: Carrier = gathered_mean, *, rank: int, world_size: int) -> None:
+        self.compressor = compressor
+        self.residuals = Residuals(rank=rank, world_size=world_size)
+        self._carry = carry
+
+    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+        """Correct, compress, average, and keep what this rank's payload lost; see `binsgdm.compressors.base.System`."""
+        corrected = self.residuals.corrected(bucket, place)
+        key = key_of(self.compressor, place)
+        payload = self.compressor.compress(corrected, bucket.shapes, key)
+        delivered = self.compressor.decompress(payload, bucket.shapes, key)
+        mean = yield from self._carry(self.compressor, payload, bucket.shapes, place)
+        self.residuals.store(corrected - delivered, bucket, mean=mean)
+        return mean
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return `Residuals.state_dict`."""
+        return self.residuals.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Do `Residuals.load_state_dict`."""
+        self.residuals.load_state_dict(state)
+
+
+def check_stateless(name: str, state: Mapping[str, Any]) -> None:
+    """Refuse a state for a system that has none.
+
+    Raises:
+        BinsgdmError: it is not empty.
+    """
+    if state:
+        raise BinsgdmError(f"{name}: a state of {sorted(map(str, state))}: it keeps none; load it into its own system")

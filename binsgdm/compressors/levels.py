@@ -1,0 +1,202 @@
+"""Rounding to a few levels: the levels of a quantizer, unbiased rounding to them, and the codes as packed bits.
+
+Levels are fractions of a scale (a norm of the block or tensor) and lie in [-1, 1], ascending, zero in the middle if
+there is one. The code of a value is the number of its level.
+
+What is not finite cannot be quantized and is not hidden: its scale becomes NaN, and so does every value of its block
+or tensor after decompression.
+
+Shape letters: N elements, B blocks, L levels, P bytes.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from binsgdm.bits import pack_signs, packed_numel
+from binsgdm.random import Key, draws
+
+MAX_BLOCK_SIZE = 2**20
+Norm = Literal["l2", "max"]
+
+_FP32_MAX = torch.finfo(torch.float32).max
+_TRITS_PER_BYTE = 5
+_TRIT_WEIGHTS = (81, 27, 9, 3, 1)
+
+
+def uniform_levels(bits: int) -> tuple[float, ...]:
+    """Return the levels j / s, j from -s to s, with s = 2^(bits-1) - 1: one fewer than there are codes.
+
+    Source: QSGD, Alistarh et al., NeurIPS 2017, section 3.1.
+
+    Example:
+        >>> uniform_levels(2)
+        (-1.0, 0.0, 1.0)
+    """
+    count = 2 ** (bits - 1) - 1
+    return tuple(j / count for j in range(-count, count + 1))
+
+
+def exponential_levels(bits: int, *, with_zero: bool) -> tuple[float, ...]:
+    """Return the levels +-1, +-1/2, +-1/4 and so on, as many as there are codes; with zero, one fewer.
+
+    Source: NUQSGD, Ramezani-Kebrya et al., JMLR 2021, section 3.1 with p = 1/2: 0, 2^-s, ..., 1/2, 1, so that
+    s = 2^(bits-1) - 2. Without zero, as the levels of AMQ, Faghri et al., NeurIPS 2020.
+
+    Example:
+        >>> exponential_levels(3, with_zero=True)
+        (-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0)
+        >>> exponential_levels(2, with_zero=False)
+        (-1.0, -0.5, 0.5, 1.0)
+    """
+    count = 2 ** (bits - 1) - with_zero
+    above = tuple(2.0**-j for j in reversed(range(count)))
+    return tuple(-level for level in reversed(above)) + (0.0,) * with_zero + above
+
+
+def block_scales(values: Tensor, *, block_size: int, norm: Norm) -> Tensor:
+    """Return the norm of every block of `block_size` values; the last block may be shorter.
+
+    Shape:
+        values: (N,); returned: (B,) fp32, B = ceil(N / block_size).
+    """
+    blocks = in_blocks(values, block_size)
+    if norm == "max":
+        return as_scales(blocks.abs().amax(dim=1))
+    return as_scales(blocks.to(torch.float64).square().sum(dim=1).sqrt())
+
+
+def in_blocks(values: Tensor, block_size: int) -> Tensor:
+    """Return (N,) as (B, block_size), the end filled with zeros."""
+    return torch.nn.functional.pad(values, (0, -values.numel() % block_size)).view(-1, block_size)
+
+
+def as_scales(scales: Tensor) -> Tensor:
+    """Return scales as fp32: NaN where not finite, and at most the largest number of fp32."""
+    return scales.clamp(max=_FP32_MAX).to(torch.float32).masked_fill(~scales.isfinite(), torch.nan)
+
+
+def per_element(scales: Tensor, *, block_size: int, numel: int) -> Tensor:
+    """Return the scale of every element from those of the blocks.
+
+    Shape:
+        scales: (B,); returned: (N,).
+    """
+    return scales[:, None].expand(-1, block_size).reshape(-1)[:numel]
+
+
+def fractions(values: Tensor, scales: Tensor) -> Tensor:
+    """Return values / scales in [-1, 1]; 0 where the scale is zero or NaN.
+
+    Shape:
+        values, scales, returned: (N,).
+    """
+    return (values / scales).nan_to_num(nan=0.0).clamp(-1.0, 1.0)
+
+
+def round_to_levels(ratios: Tensor, levels: tuple[float, ...], key: Key) -> Tensor:
+    """Round each ratio to the level below or above, at random, so that the mean is the ratio.
+
+    The mean of the level is the ratio to within 2^-22; a ratio that is a level stays that level.
+
+    Args:
+        ratios: in [-1, 1].
+        levels: ascending, from -1 to 1.
+        key: what the draws come from; element i takes draw i.
+
+    Returns:
+        The number of the level.
+
+    Shape:
+        ratios: (N,) fp32; returned: (N,) uint8.
+
+    Source: QSGD, Alistarh et al., NeurIPS 2017, section 3.1, and for any levels NUQSGD, Ramezani-Kebrya et al., JMLR
+    2021, section 3.1.
+    """
+    grid = torch.tensor(levels, dtype=torch.float32, device=ratios.device)
+    above = torch.searchsorted(grid, ratios, right=True).clamp_(1, len(levels) - 1)
+    low = grid[above - 1]
+    chance = (ratios - low) / (grid[above] - low)
+    return (above - 1 + (_uniforms(key, ratios) < chance)).to(torch.uint8)
+
+
+def _uniforms(key: Key, like: Tensor) -> Tensor:
+    """Return the middles of 2^23 equal parts of [0, 1], so that rounding errors of the chance go both ways."""
+    parts = draws(key, start=0, numel=like.numel(), device=like.device) >> 9
+    return parts.to(torch.float32) * 2.0**-23 + 2.0**-24
+
+
+def levels_of(codes: Tensor, levels: tuple[float, ...], num_codes: int) -> Tensor:
+    """Return the levels of codes below `num_codes`; NaN for a code that no level has.
+
+    Shape:
+        codes: (N,) uint8; returned: (N,) fp32.
+    """
+    table = levels + (float("nan"),) * (num_codes - len(levels))
+    return torch.tensor(table, dtype=torch.float32, device=codes.device)[codes.to(torch.int64)]
+
+
+def pack_codes(codes: Tensor, bits: int) -> Tensor:
+    """Pack codes below 2^bits one after the other, each with its most significant bit first.
+
+    Shape:
+        codes: (N,) uint8; returned: (P,) uint8, P = ceil(N bits / 8).
+
+    Example:
+        >>> pack_codes(torch.tensor([1, 2, 3], dtype=torch.uint8), 4)
+        tensor([18, 48], dtype=torch.uint8)
+    """
+    return pack_signs((codes[:, None] >> _bit_shifts(bits, codes) & 1).view(-1))
+
+
+def unpack_codes(packed: Tensor, bits: int, numel: int) -> Tensor:
+    """Undo `pack_codes`.
+
+    Shape:
+        packed: (P,) uint8; returned: (N,) uint8.
+    """
+    stream = (packed[:, None] >> _bit_shifts(8, packed) & 1).view(-1)[: numel * bits].view(numel, bits)
+    return (stream << _bit_shifts(bits, packed)).sum(dim=1, dtype=torch.uint8)
+
+
+def _bit_shifts(bits: int, like: Tensor) -> Tensor:
+    return torch.arange(bits - 1, -1, -1, dtype=torch.uint8, device=like.device)
+
+
+def packed_codes_numel(numel: int, bits: int) -> int:
+    """Return how many bytes `numel` codes of `bits` bits take."""
+    return packed_numel(numel * bits)
+
+
+def pack_trits(codes: Tensor) -> Tensor:
+    """Pack codes 0, 1 and 2, five in a byte, as the digits of a number in base 3, the first the most significant.
+
+    Shape:
+        codes: (N,) uint8; returned: (P,) uint8, P = ceil(N / 5).
+
+    Example:
+        >>> pack_trits(torch.tensor([0, 0, 0, 1, 2, 2], dtype=torch.uint8))
+        tensor([  5, 162], dtype=torch.uint8)
+    """
+    digits = in_blocks(codes, _TRITS_PER_BYTE)
+    return (digits * _trit_weights(codes)).sum(dim=1, dtype=torch.uint8)
+
+
+def unpack_trits(packed: Tensor, numel: int) -> Tensor:
+    """Undo `pack_trits`; a byte above 242, which it never writes, gives a code 3.
+
+    Shape:
+        packed: (P,) uint8; returned: (N,) uint8.
+    """
+    digits = packed[:, None] // _trit_weights(packed)
+    return torch.cat([digits[:, :1], digits[:, 1:] % 3], dim=1).view(-1)[:numel]
+
+
+def packed_trits_numel(numel: int) -> int:
+    """Return how many bytes `numel` trits take."""
+    return -(-numel // _TRITS_PER_BYTE)
+
+
+def _trit_weights(like: Tensor) -> Tensor:
+    return torch.tensor(_TRIT_WEIGHTS, dtype=torch.uint8, device=like.device)

@@ -1,0 +1,258 @@
+"""Low-rank systems: of a gradient matrix travel thin factors, which all ranks average.
+
+PowerSGD and GradZip are no compressors: what travels is a mean over all ranks already, and what one rank computes next
+depends on it. They have the residuals (`binsgdm.compressors.feedback`) and the factors by parameter.
+
+A gradient with an infinity or a NaN is not finite on any rank, at least in the row or the column of its matrix.
+Residuals stay what they were; a factor that is not finite starts anew at random.
+
+Shape letters: N values of a bucket; n rows, m columns, rank r of a matrix.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from binsgdm.compressors.base import GradientBucket, ParameterId, Shapes, check_whole, numel_of
+from binsgdm.compressors.carriers import reduced_mean
+from binsgdm.compressors.feedback import Residuals
+from binsgdm.compressors.matrices import Matrix, is_factored, matrix_shape, orthonormalized, part
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Conversation, Message, Place
+
+_BYTES = 4
+
+Tensors = list[torch.Tensor]
+Averaged = Generator[Message, torch.Tensor, Tensors]
+Means = Generator[Message, torch.Tensor, tuple[Tensors, Tensors, Tensors]]
+
+
+class _LowRankSystem(ABC):
+    """Error feedback, the state by parameter, and the split of a bucket, which PowerSGD and GradZip share."""
+
+    name: ClassVar[str]
+
+    def __init__(self, matrix_rank: int, *, rank: int, world_size: int) -> None:
+        check_whole(f"{self.name}: matrix_rank", matrix_rank, low=1)
+        self.matrix_rank = matrix_rank
+        self.residuals = Residuals(rank=rank, world_size=world_size)
+        self._factors: dict[ParameterId, torch.Tensor] = {}
+
+    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+        """Average a low-rank approximation over all ranks and keep what it lost; see `binsgdm.compressors.base.System`.
+
+        The result is the same on every rank to the bit where all ranks compute alike (the same device, library and
+        number of threads): the last product of factors is each rank's own.
+        """
+        corrected = self.residuals.corrected(bucket, place)
+        parted = part(corrected, bucket.parameters, bucket.shapes, self.matrix_rank)
+        own, mean, whole_mean = yield from self._means(list(parted.matrices.values()), parted.whole, place)
+        delivered = parted.flat(mean, whole_mean)
+        self.residuals.store(corrected - parted.flat(own, parted.whole), bucket, mean=delivered)
+        return delivered
+
+    @abstractmethod
+    def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], place: Place) -> Means:
+        """Return this rank's approximation of each matrix, the mean of all ranks' of each, and the mean of `whole`."""
+
+    def num_bytes(self, shapes: Shapes) -> int:
+        """Return the bytes of what is averaged over all ranks, in fp32, for tensors of these shapes."""
+        return _BYTES * sum(
+            self._num_sent(*matrix_shape(shape)) if is_factored(shape, self.matrix_rank) else numel_of((shape,))
+            for shape in shapes
+        )
+
+    @abstractmethod
+    def _num_sent(self, rows: int, columns: int) -> int:
+        """Return how many elements are averaged for a matrix."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy for a checkpoint; every rank saves its own, since residuals differ (factors do not)."""
+        factors = {parameter: factor.clone() for parameter, factor in self._factors.items()}
+        return {"residuals": self.residuals.state_dict(), "factors": factors}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a copy of what `state_dict` returned; all ranks must, since factors are equal on all.
+
+        Factors are taken from any rank of any world size; residuals as `Residuals.load_state_dict` says.
+
+        Raises:
+            BinsgdmError: it is no such state.
+        """
+        wanted = set(self.state_dict())
+        if set(state) != wanted:
+            raise BinsgdmError(
+                f"{self.name}: a state of {sorted(map(str, state))}: must be {sorted(wanted)}; load what state_dict() "
+                "returned"
+            )
+        self.residuals.load_state_dict(state["residuals"])
+        self._factors = {parameter: factor.clone() for parameter, factor in state["factors"].items()}
+
+    def _orthonormal(self, matrix: Matrix, rows: int, place: Place, *, warm: bool = True) -> torch.Tensor:
+        """Return orthonormal columns (rows, r): of the factor from before, or at random."""
+        fill = matrix.gaussian(place, rows, self.matrix_rank)
+        kept = self._kept_factor(matrix, rows) if warm else None
+        return orthonormalized(fill if kept is None else kept, fill)
+
+    def _kept_factor(self, matrix: Matrix, rows: int) -> torch.Tensor | None:
+        """Return the factor of a matrix from before, (rows, r)."""
+        factor = self._factors.get(matrix.parameter)
+        if factor is None:
+            return None
+        if tuple(factor.shape) != (rows, self.matrix_rank):
+            raise BinsgdmError(
+                f"{self.name}: parameter {matrix.parameter!r}: a factor of shape {tuple(factor.shape)} for a matrix of "
+                f"shape {tuple(matrix.values.shape)} and matrix_rank {self.matrix_rank}: must fit; load the state of "
+                "the same model and matrix_rank"
+            )
+        return factor.to(matrix.values.device)
+
+
+class PowerSGD(_LowRankSystem):
+    """Approximate each gradient matrix by one step of power iteration, with error feedback.
+
+        P = mean(M Q);  P = orthonormalize(P);  Q = mean(M^T P);  M is delivered as P Q^T
+
+    Two all-reduces a bucket: all P with all tensors that are not factored, then all Q. Rank 4 of a 4096 x 4096 matrix
+    is 0.0625 bits an element, 1/512 of fp32. What a rank delivers, P P^T M, is a projection of its M, so
+    ||M - C(M)|| <= ||M||, and never less than the best approximation of rank r leaves.
+
+    Args:
+        matrix_rank: r, columns of each factor, >= 1.
+        warm_start: start each power iteration from the last Q of the parameter instead of a random one.
+        rank: this rank.
+        world_size: all ranks.
+
+    Attributes:
+        residuals: what was lost, by parameter.
+
+    Raises:
+        BinsgdmError: a setting out of range.
+
+    Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
+    optimization", NeurIPS 2019, algorithms 1 and 2 (without its momentum, which is the optimizer's). Differs: a
+    column of P that is zero or dependent is replaced by a random one, and Q is orthonormalized too (P spans the same),
+    so that a gradient that is zero, not finite or of low rank does not leave factors of low rank for good; matrices
+    that would not get smaller are sent whole; the residual is of this rank's own P (M^T P)^T, as in algorithm 2, where
+    torch's powerSGD_hook takes that of the mean (both have the same mean over ranks).
+    """
+
+    name: ClassVar[str] = "power_sgd"
+
+    def __init__(self, *, matrix_rank: int = 4, warm_start: bool = True, rank: int, world_size: int) -> None:
+        super().__init__(matrix_rank, rank=rank, world_size=world_size)
+        self._warm_start = warm_start
+
+    def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], place: Place) -> Means:
+        lefts = [matrix.values @ self._right(matrix, place) for matrix in matrices]
+        averaged = yield from _averaged([*lefts, *whole], place)
+        lefts = [self._left(matrix, left, place) for matrix, left in zip(matrices, averaged, strict=False)]
+        own = [matrix.values.T @ left for matrix, left in zip(matrices, lefts, strict=True)]
+        rights = yield from _averaged(own, place)
+        self._factors.update((matrix.parameter, right) for matrix, right in zip(matrices, rights, strict=True))
+        local = [left @ right.T for left, right in zip(lefts, own, strict=True)]
+        mean = [left @ right.T for left, right in zip(lefts, rights, strict=True)]
+        return local, mean, averaged[len(matrices) :]
+
+    def _right(self, matrix: Matrix, place: Place) -> torch.Tensor:
+        """Return the orthonormal Q of shape (m, r) that the power iteration starts from."""
+        return self._orthonormal(matrix, matrix.values.shape[1], place, warm=self._warm_start)
+
+    def _left(self, matrix: Matrix, averaged: torch.Tensor, place: Place) -> torch.Tensor:
+        """Return the orthonormal P of shape (n, r)."""
+        rows, columns = matrix.values.shape
+        fill = matrix.gaussian(place, rows, self.matrix_rank, skip=columns * self.matrix_rank)
+        return orthonormalized(averaged, fill)
+
+    def _num_sent(self, rows: int, columns: int) -> int:
+        return self.matrix_rank * (rows + columns)
+
+
+class GradZip(_LowRankSystem):
+    """Factor each gradient matrix alternately: one factor is shared by all ranks, the other is fitted and averaged.
+
+        even turns, V shared:  U = mean(argmin ||M - U V^T||) = mean(M V);      next, U is orthonormalized and shared
+        odd turns, U shared:   V = mean(argmin ||M - U V^T||) = mean(M^T U);    next, V is orthonormalized and shared
+
+    One all-reduce a bucket, of one thin factor for each matrix with all tensors that are not factored: half the bytes
+    and half the messages of PowerSGD, and half its power iteration a step. With error feedback.
+
+    Args:
+        matrix_rank: r, columns of each factor, >= 1.
+        rank: this rank.
+        world_size: all ranks.
+
+    Attributes:
+        residuals: what was lost, by parameter.
+
+    Raises:
+        BinsgdmError: a setting out of range.
+
+    Source: Cho, Muthusamy, Nemanich and Puri, "GradZip: gradient compression using alternating matrix factorization for
+    large-scale deep learning", NeurIPS 2019 workshop on systems for machine learning. This is a reading of the idea
+    (alternating least squares, one factor fixed and equal on all ranks, so that the other can be averaged), not of its
+    code. Differs: the shared factor is orthonormalized, so the least squares need neither a regularization nor an
+    inverse; the first V is random; sides alternate by step and parameter; error feedback is that of PowerSGD.
+    """
+
+    name: ClassVar[str] = "grad_zip"
+
+    def __init__(self, *, matrix_rank: int = 4, rank: int, world_size: int) -> None:
+        super().__init__(matrix_rank, rank=rank, world_size=world_size)
+        self._turns: dict[ParameterId, int] = {}
+
+    def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], place: Place) -> Means:
+        sides = [matrix.values.T if self._is_odd(matrix) else matrix.values for matrix in matrices]
+        shared = [self._orthonormal(m, side.shape[1], place) for m, side in zip(matrices, sides, strict=True)]
+        own = [side @ factor for side, factor in zip(sides, shared, strict=True)]
+        averaged = yield from _averaged([*own, *whole], place)
+        fitted, rest = averaged[: len(matrices)], averaged[len(matrices) :]
+        local = [self._product(*three) for three in zip(matrices, own, shared, strict=True)]
+        mean = [self._product(*three) for three in zip(matrices, fitted, shared, strict=True)]
+        for matrix, factor in zip(matrices, fitted, strict=True):
+            self._factors[matrix.parameter] = factor
+            self._turns[matrix.parameter] = 1 - self._turns.get(matrix.parameter, 0)
+        return local, mean, rest
+
+    def _is_odd(self, matrix: Matrix) -> bool:
+        """Tell whether the left factor is the shared one."""
+        return self._turns.get(matrix.parameter, 0) == 1
+
+    def _product(self, matrix: Matrix, fitted: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+        product = fitted @ shared.T
+        return product.T if self._is_odd(matrix) else product
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy for a checkpoint; every rank saves its own, since residuals differ (factors do not)."""
+        return {**super().state_dict(), "turns": dict(self._turns)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a copy of what `state_dict` returned; all ranks must, since factors are equal on all.
+
+        Raises:
+            BinsgdmError: it is no such state.
+        """
+        super().load_state_dict(state)
+        self._turns = dict(state["turns"])
+
+    def num_bytes(self, shapes: Shapes, *, is_odd_turn: bool = False) -> int:
+        """Return the bytes of what is averaged over all ranks in a turn, in fp32, for tensors of these shapes."""
+        numel = super().num_bytes(shapes) // _BYTES
+        if is_odd_turn:
+            sides = [matrix_shape(shape) for shape in shapes if is_factored(shape, self.matrix_rank)]
+            numel += self.matrix_rank * sum(columns - rows for rows, columns in sides)
+        return _BYTES * numel
+
+    def _num_sent(self, rows: int, columns: int) -> int:  # noqa: ARG002
+        return self.matrix_rank * rows
+
+
+def _averaged(tensors: Sequence[torch.Tensor], place: Place) -> Averaged:
+    """Return the means of these tensors over all ranks, by one all-reduce, or none if there is nothing to average."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors]) if tensors else torch.empty(0)
+    if flat.numel():
+        flat = yield from reduced_mean(flat, place)
+    means = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [mean.view(tensor.shape) for mean, tensor in zip(means, tensors, strict=True)]

@@ -1,0 +1,164 @@
+"""Marsit: one bit an element on every hop of a ring, merged so that the result is the sign of a rank drawn uniformly.
+
+At hop h of the reduce-scatter a rank holds what came, which stands for h ranks, and its own sign. Where both are equal
+the bit stays; where they differ its own replaces it with probability 1 / k, k = h + 1, so that it is kept with
+probability (k - 1) / k. After S - 1 hops each of the S ranks has given the bit with probability 1 / S, and its mean is
+that of the ranks' signs. What the merged sign is off from a rank's own value stays with that rank (the residual) until
+the next synchronization in full precision.
+
+Source: Wu, He, Guo, Qu, Wang, Zhuang and Zhang, "Sign bit is enough: a learning synchronization framework for multi-hop
+all-reduce with ultimate compression", DAC 2022 (arXiv:2204.06787), algorithm 1 (synchronization) and the bitwise merge.
+Differs: the paper applies the signs times a global learning rate; here they are times `scale` (that rate over the local
+one), or by default times the mean absolute value over all ranks, which costs 4 bytes a rank more. The sign of 0 is +1.
+The draws are counter-based (`binsgdm.random`) and taken for every element, also where the bits are equal.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from binsgdm.bits import pack_signs, unpack_signs
+from binsgdm.compressors.base import GradientBucket, check_values, check_whole
+from binsgdm.compressors.feedback import Residuals
+from binsgdm.compressors.rings import Hop, Ring, all_reduce_round_rings
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllGather, Conversation, GroupName, Place
+from binsgdm.layout import BITS_PER_BYTE
+from binsgdm.random import Key, Stream, draws
+
+DRAWS = 2**32
+"""Values that a draw may have."""
+
+
+class Marsit:
+    """Average signs bit by bit round a ring, and keep what that misses until the next full-precision average.
+
+    Args:
+        sync_period: K, every so many steps all ranks average in full precision and clear their residuals, >= 1; None
+            for never.
+        scale: what a sign stands for, > 0, in the gradient's units; None for the mean absolute value over all ranks.
+        torus: go round the ranks of a node, then round the nodes, instead of round all ranks in one ring: ranks per
+            node + nodes - 2 hops each way instead of world size - 1.
+        rank: this rank.
+        world_size: all ranks.
+
+    Attributes:
+        residuals: what is to be made up for, by parameter.
+
+    Raises:
+        BinsgdmError: a setting out of range.
+    """
+
+    name: ClassVar[str] = "marsit"
+
+    def __init__(
+        self,
+        *,
+        sync_period: int | None = 100,
+        scale: float | None = None,
+        torus: bool = False,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        if sync_period is not None:
+            check_whole("marsit: sync_period", sync_period, low=1)
+        if scale is not None and not 0 < scale < math.inf:
+            raise BinsgdmError(f"marsit: scale: {scale!r}: must be above 0 and finite, or None for the mean |value|")
+        self.residuals = Residuals(rank=rank, world_size=world_size)
+        self._sync_period, self._scale = sync_period, scale
+        self._groups: tuple[GroupName, ...] = ("intra_node", "inter_node") if torus else ("world",)
+
+    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+        """Return signs times what they stand for, or the mean; see `binsgdm.compressors.base.System`.
+
+        The sign of a NaN is -1; with `scale` None its mean absolute value makes the whole estimate NaN on all ranks.
+        """
+        check_values(self.name, bucket.values, bucket.shapes)
+        compensated = self.residuals.corrected(bucket, place)
+        rings = [Ring.of(group, place) for group in self._groups]
+        if self.is_full_precision(place.step):
+            mean = yield from _mean_round_rings(compensated, place, rings)
+            self.residuals.store(torch.zeros_like(compensated), bucket, mean=mean)
+            return mean
+        stands_for = yield from self._what_a_sign_stands_for(compensated)
+        packed = yield from merged_signs(_padded(compensated, place) >= 0, place, rings)
+        estimate = unpack_signs(packed, compensated.numel()) * stands_for
+        self.residuals.store(compensated - estimate, bucket, mean=estimate)
+        return estimate
+
+    def is_full_precision(self, step: int) -> bool:
+        """Tell whether this step is one of those without compression: K, 2 K, ..."""
+        return self._sync_period is not None and step % self._sync_period == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return `Residuals.state_dict`."""
+        return self.residuals.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Do `Residuals.load_state_dict`."""
+        self.residuals.load_state_dict(state)
+
+    def _what_a_sign_stands_for(self, values: torch.Tensor) -> Conversation:
+        """Return a scalar."""
+        if self._scale is not None:
+            return torch.tensor(self._scale, dtype=torch.float32, device=values.device)
+        mean = torch.linalg.vector_norm(values, ord=1, dtype=torch.float64) / values.numel()
+        means = yield AllGather(group="world", sent=mean.to(torch.float32).view(1))
+        return means.to(torch.float64).mean().to(torch.float32)
+
+
+def merged_signs(positive: torch.Tensor, place: Place, rings: Sequence[Ring]) -> Conversation:
+    """Return the packed sign, per element, of one rank that is drawn uniformly; the same on every rank.
+
+    Args:
+        positive: True for this rank's +1; a multiple of 8 x world size.
+        place: this rank.
+        rings: that values go round, in order.
+
+    Shape:
+        positive: (N,) bool; returned: (N / 8,) uint8.
+    """
+
+    def merge(came: torch.Tensor, own: torch.Tensor, hop: Hop) -> torch.Tensor:
+        key = place.key(Stream.INSIDE if hop.ring.group == "intra_node" else Stream.MERGE)
+        return merge_signs(came, own, count=hop.number + 1, key=key, start=hop.first * BITS_PER_BYTE)
+
+    return (yield from all_reduce_round_rings(pack_signs(positive), rings, merge))
+
+
+def merge_signs(running: torch.Tensor, own: torch.Tensor, *, count: int, key: Key, start: int) -> torch.Tensor:
+    """Return `running` with each bit replaced by that of `own` with probability 1 / count.
+
+    Args:
+        running: packed signs that stand for count - 1 ranks; not changed.
+        own: packed signs of one rank more; not changed.
+        count: k of the paper, >= 2.
+        key: of the draws.
+        start: the first element's number in the draws.
+
+    Shape:
+        running, own, returned: (P,) uint8.
+    """
+    drawn = draws(key, start=start, numel=own.numel() * BITS_PER_BYTE, device=own.device)
+    return running ^ ((running ^ own) & pack_signs(drawn < replacing_draws(count)))
+
+
+def replacing_draws(count: int) -> int:
+    """Return how many of the 2^32 draws replace the bit: a part 1 / count of them, less than 2^-32 too few."""
+    return DRAWS // count
+
+
+def _mean_round_rings(values: torch.Tensor, place: Place, rings: Sequence[Ring]) -> Conversation:
+    """Return the fp32 mean, summed in the order in which each chunk meets the ranks."""
+
+    def add(came: torch.Tensor, own: torch.Tensor, _hop: Hop) -> torch.Tensor:
+        return came + own
+
+    total = yield from all_reduce_round_rings(_padded(values, place), rings, add)
+    return total[: values.numel()] / place.world_size
+
+
+def _padded(values: torch.Tensor, place: Place) -> torch.Tensor:
+    return torch.nn.functional.pad(values, (0, -values.numel() % (BITS_PER_BYTE * place.world_size)))

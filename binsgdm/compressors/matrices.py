@@ -1,0 +1,122 @@
+"""Gradients as matrices: which of a bucket are factored, and orthonormal factors of them.
+
+A tensor of shape (n, ...) is the matrix (n, -1). Not factored, but sent as they are: scalars, 1-d tensors, and matrices
+of which r columns and r rows have no fewer elements than the matrix. So an r of min(n, m) or more is never an error;
+it leaves small matrices uncompressed and lossless.
+
+Shape letters: n rows, m columns, rank r of a matrix.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from binsgdm.compressors.base import ParameterId, Shapes, numel_of
+from binsgdm.exchange import Place
+from binsgdm.random import thresholds
+
+_DEPENDENT = 1e-5
+"""A column that loses all but this part to the columns before it is dependent on them, up to fp32 rounding."""
+
+
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return rows and columns of a tensor as a matrix; a scalar or a 1-d tensor is one column.
+
+    Example:
+        >>> matrix_shape((8, 3, 2, 2)), matrix_shape((5,)), matrix_shape(())
+        ((8, 12), (5, 1), (1, 1))
+    """
+    rows = shape[0] if shape else 1
+    return rows, math.prod(shape[1:])
+
+
+def is_factored(shape: tuple[int, ...], matrix_rank: float) -> bool:
+    """Say whether `matrix_rank` columns and rows have fewer elements than the tensor.
+
+    Example:
+        >>> is_factored((64, 64), 4), is_factored((4, 64), 4), is_factored((64,), 1), is_factored((0, 64), 1)
+        (True, False, False, False)
+    """
+    rows, columns = matrix_shape(shape)
+    return matrix_rank * (rows + columns) < rows * columns
+
+
+def orthonormalized(columns: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
+    """Return orthonormal columns that span the given ones: Gram-Schmidt, twice for each column.
+
+    A column that is zero, not finite, or dependent on those before it is replaced by that of `fill`, so that the result
+    has full rank whatever is given.
+
+    Args:
+        columns: fp32 of any magnitude.
+        fill: random columns, the same on all ranks.
+
+    Shape:
+        columns, fill, returned: (n, r) with r <= n.
+    """
+    basis = torch.zeros_like(columns)
+    for number in range(columns.shape[1]):
+        given, is_independent = _orthogonal_part(columns[:, number], basis)
+        filled, _ = _orthogonal_part(fill[:, number], basis)
+        basis[:, number] = torch.where(is_independent, given, filled)
+    return basis
+
+
+def _orthogonal_part(column: torch.Tensor, basis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the unit vector of what of a column is orthogonal to a basis, and whether there is enough of it."""
+    unit = column / column.abs().amax()
+    unit = unit / unit.norm()
+    part = unit - basis @ (basis.T @ unit)
+    is_independent = part.norm() > _DEPENDENT
+    part = part / part.norm()
+    part = part - basis @ (basis.T @ part)
+    return part / part.norm(), is_independent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """One factored tensor of a bucket: whose, what, and where its random numbers start."""
+
+    parameter: ParameterId
+    values: torch.Tensor
+    start: int
+
+    def gaussian(self, place: Place, rows: int, matrix_rank: int, *, skip: int = 0) -> torch.Tensor:
+        """Draw standard normal numbers (rows, r), the same on all ranks."""
+        device = self.values.device
+        uniform = thresholds(place.common_key, start=self.start + skip, numel=rows * matrix_rank, device=device)
+        return ((uniform + 2.0**-23).erfinv() * math.sqrt(2)).view(rows, matrix_rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parted:
+    """A bucket as matrices to be factored, by their place among its tensors, and the other tensors, flat."""
+
+    matrices: dict[int, Matrix]
+    whole: tuple[torch.Tensor, ...]
+
+    def flat(self, factored: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return a bucket, flat, from what stands for its matrices and what for the others, each in order."""
+        matrices, rest = iter(factored), iter(whole)
+        count = len(self.matrices) + len(self.whole)
+        return torch.cat(
+            [(next(matrices) if number in self.matrices else next(rest)).reshape(-1) for number in range(count)]
+        )
+
+
+def part(values: torch.Tensor, parameters: Sequence[ParameterId], shapes: Shapes, matrix_rank: float) -> Parted:
+    """Split flat values of tensors of these shapes into matrices and others."""
+    matrices: dict[int, Matrix] = {}
+    whole: list[torch.Tensor] = []
+    start = 0
+    pieces = torch.split(values, [numel_of((shape,)) for shape in shapes])
+    for number, (piece, parameter, shape) in enumerate(zip(pieces, parameters, shapes, strict=True)):
+        if not is_factored(shape, matrix_rank):
+            whole.append(piece)
+            continue
+        rows, columns = matrix_shape(shape)
+        matrices[number] = Matrix(parameter=parameter, values=piece.view(rows, columns), start=start)
+        start += math.ceil(matrix_rank) * (rows + columns)
+    return Parted(matrices=matrices, whole=tuple(whole))

@@ -1,0 +1,241 @@
+"""The two-sided error-feedback 1-bit average of 1-bit Adam, as a conversation.
+
+Every rank cuts its vector into one chunk a rank, sends each as one scale and one bit an element to the rank that owns
+it, and keeps what that lost (the worker residual). The owner averages what it got, sends the average on in the same
+form to all ranks, and keeps what that lost (the server residual). A chunk's scale travels in front of its bits, so that
+there are two collectives and no more.
+
+Shape letters: N elements with padding, a multiple of 8 x world size; W chunks of N / W elements, one a rank.
+
+Source: Tang, Gan, Awan, Rajbhandari, Li, Lian, Liu, Zhang and He, "1-bit Adam: communication efficient large-scale
+training with Adam's convergence speed", ICML 2021, algorithm 1, the compression stage.
+Differs: the scale is the mean absolute value of the elements, of each chunk: ||v - C(v)||^2 = (1 - delta) ||v||^2 with
+delta = ||v||_1^2 / (n ||v||_2^2) >= 1 / n, so that C contracts whatever v is. DeepSpeed takes ||v||_2 / sqrt(n) of the
+whole vector, which keeps the norm but does not contract where ||v||_1 < sqrt(n) ||v||_2 / 2; it sends the scales in
+collectives of their own (four in all), one vector a parameter where parameters are fp32, and counts padding in the
+scale. Elements that all ranks know to be 0 can be left out here (`valid`); DeepSpeed needs a mask made by hand. The
+hierarchical variant is this project's own.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from binsgdm.bits import pack_signs, unpack_signs
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllGather, AllToAll, Conversation, GroupName, Message, Place
+from binsgdm.layout import BITS_PER_BYTE
+
+Topology = Literal["flat", "hierarchical"]
+SCALE_BYTES = 4
+"""One fp32 in front of the bits of a chunk."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residuals:
+    """What a rank's compressions lost so far, fp32; changed in place by every exchange.
+
+    Attributes:
+        worker: of what this rank sent: (N,) if flat, (N / ranks per node,) if hierarchical.
+        server: of the average of the chunk that it owns: (N / world size,).
+    """
+
+    worker: torch.Tensor
+    server: torch.Tensor
+
+    @classmethod
+    def zeros(cls, numel: int, place: Place, topology: Topology, device: torch.device | str = "cpu") -> "Residuals":
+        """Return those of a rank before its first exchange of `numel` elements, padding included."""
+        return cls(
+            worker=torch.zeros(_worker_numel(numel, place, topology), device=device),
+            server=torch.zeros(numel // place.world_size, device=device),
+        )
+
+
+def padded_numel(numel: int, world_size: int) -> int:
+    """Return the elements with padding: whole bytes for every rank, at least one.
+
+    Example:
+        >>> padded_numel(33, 4), padded_numel(0, 4)
+        (64, 32)
+    """
+    unit = BITS_PER_BYTE * world_size
+    return max(1, -(-numel // unit)) * unit
+
+
+def row_bytes(numel: int) -> int:
+    """Return the bytes of a chunk of so many elements on the wire."""
+    return SCALE_BYTES + numel // BITS_PER_BYTE
+
+
+def encode(chunks: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Return each chunk as a scale and its signs.
+
+    Args:
+        chunks: fp32, n a multiple of 8. The sign of 0 is +1. A value that is not finite makes its chunk's scale so, and
+            with it the whole chunk, once decoded, on every rank alike.
+        valid: which elements count for the scale; the others must be 0.
+
+    Returns:
+        uint8: an fp32 scale, the mean absolute value of the valid elements (0 if there is none), then packed signs.
+
+    Shape:
+        chunks, valid: (W, n); returned: (W, 4 + n / 8).
+    """
+    counts = valid.sum(dim=1).clamp_(min=1)
+    norms = torch.linalg.vector_norm(chunks, ord=1, dim=1, dtype=torch.float64)
+    scales = (norms / counts).to(torch.float32).view(-1, 1)
+    signs = pack_signs((chunks >= 0).view(-1)).view(chunks.shape[0], -1)
+    return torch.cat([scales.view(torch.uint8), signs], dim=1)
+
+
+def decode(rows: torch.Tensor) -> torch.Tensor:
+    """Return what `encode` made: every element plus or minus its chunk's scale.
+
+    Shape:
+        rows: (W, 4 + n / 8) uint8; returned: (W, n) fp32.
+
+    Raises:
+        BinsgdmError: rows that no chunk gives.
+    """
+    if rows.dtype != torch.uint8 or rows.dim() != 2 or rows.shape[1] < SCALE_BYTES:
+        raise BinsgdmError(
+            f"one_bit_momentum: rows of {rows.dtype} and shape {tuple(rows.shape)}: must be uint8, a row a chunk, each "
+            f"of {SCALE_BYTES} bytes or more; encode with the same version"
+        )
+    scales = rows[:, :SCALE_BYTES].reshape(-1).clone().view(torch.float32).view(-1, 1)
+    packed = rows[:, SCALE_BYTES:].reshape(-1)
+    return unpack_signs(packed, packed.numel() * BITS_PER_BYTE).view(rows.shape[0], -1) * scales
+
+
+def one_bit_momentum(
+    values: torch.Tensor, residuals: Residuals, place: Place, valid: torch.Tensor | None = None
+) -> Conversation:
+    """Average over all ranks with one bit an element each way; mean of (values + worker) + server is preserved.
+
+    Args:
+        values: this rank's, fp32; not changed.
+        residuals: of this rank, flat; changed in place.
+        place: this rank.
+        valid: elements that take part, the same on all ranks; default all. The others come back as 0, weigh on no
+            scale and keep their residuals.
+
+    Returns:
+        The average that every rank applies, the same to the bit on all; plus or minus its scale in each chunk.
+
+    Shape:
+        values, valid, returned: (N,).
+
+    Raises:
+        BinsgdmError: values or residuals of another dtype or size, or not padded.
+    """
+    valid = _checked(values, residuals, place, valid, "flat")
+    rows = yield from _averaged(values, residuals, "world", place.rank, valid)
+    return decode(rows).view(-1).masked_fill_(~valid, 0.0)
+
+
+def hierarchical_one_bit_momentum(
+    values: torch.Tensor, residuals: Residuals, place: Place, valid: torch.Tensor | None = None
+) -> Conversation:
+    """Average in the node in fp32, between nodes with one bit an element; then gather the bits in the node.
+
+    Each local rank has one slice of the node's mean and talks about it to those of its number on the other nodes, so
+    that a node's residuals lie once in the node.
+
+    Args:
+        values: as in `one_bit_momentum`.
+        residuals: of this rank, hierarchical; changed in place.
+        place: as in `one_bit_momentum`.
+        valid: as in `one_bit_momentum`.
+
+    Returns:
+        As `one_bit_momentum`.
+
+    Shape:
+        values, valid, returned: (N,).
+
+    Raises:
+        BinsgdmError: as `one_bit_momentum`.
+    """
+    valid = _checked(values, residuals, place, valid, "hierarchical")
+    received = yield AllToAll(group="intra_node", sent=values.view(place.ranks_per_node, -1))
+    mean = received[0].clone()
+    for row in received[1:]:
+        mean += row
+    mean /= place.ranks_per_node
+    valid_in_slice = valid.view(place.ranks_per_node, -1)[place.local_rank]
+    rows = yield from _averaged(mean, residuals, "inter_node", place.node, valid_in_slice)
+    whole = yield AllGather(group="intra_node", sent=rows)
+    return decode(whole.reshape(place.world_size, -1)).view(-1).masked_fill_(~valid, 0.0)
+
+
+def sent_bytes(numel: int, place: Place, topology: Topology) -> dict[GroupName, int]:
+    """Return the bytes of the tensors that a rank gives to the collectives of one exchange, by group.
+
+    Args:
+        numel: N, with padding.
+        place: any rank.
+        topology: flat or hierarchical.
+    """
+    row = row_bytes(numel // place.world_size)
+    if topology == "flat":
+        return {"world": (place.world_size + 1) * row}
+    between = (place.num_nodes + 1) * row
+    return {"intra_node": numel * 4 + place.num_nodes * row, "inter_node": between}
+
+
+def _averaged(
+    values: torch.Tensor, residuals: Residuals, group: GroupName, position: int, valid: torch.Tensor
+) -> Generator[Message, torch.Tensor, torch.Tensor]:
+    """Return the encoded average, one row a chunk, and renew both residuals."""
+    size = values.numel() // residuals.server.numel()
+    own = valid.view(size, -1)[position]
+    received = yield AllToAll(group=group, sent=_encode_and_keep(values, residuals.worker, valid, size))
+    mean = decode(received).mean(dim=0).masked_fill_(~own, 0.0)
+    row = _encode_and_keep(mean, residuals.server, own, 1)
+    rows = yield AllGather(group=group, sent=row.view(-1))
+    return rows
+
+
+def _encode_and_keep(values: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor, chunks: int) -> torch.Tensor:
+    """Return the encoded sum of values and residual in so many chunks, and put what that loses into the residual."""
+    compensated = (values + residual).masked_fill_(~valid, 0.0)
+    rows = encode(compensated.view(chunks, -1), valid.view(chunks, -1))
+    torch.where(valid, compensated - decode(rows).view(-1), residual, out=residual)
+    return rows
+
+
+def _worker_numel(numel: int, place: Place, topology: Topology) -> int:
+    return numel if topology == "flat" else numel // place.ranks_per_node
+
+
+def _checked(
+    values: torch.Tensor, residuals: Residuals, place: Place, valid: torch.Tensor | None, topology: Topology
+) -> torch.Tensor:
+    """Return which elements are valid, or refuse what does not fit together."""
+    if (
+        values.dim() != 1
+        or values.dtype != torch.float32
+        or values.numel() != padded_numel(values.numel(), place.world_size)
+    ):
+        raise BinsgdmError(
+            f"one_bit_momentum: {values.dtype} of shape {tuple(values.shape)}: must be flat float32, a multiple of "
+            f"{BITS_PER_BYTE * place.world_size} elements; pad it to padded_numel"
+        )
+    wanted = _worker_numel(values.numel(), place, topology), values.numel() // place.world_size
+    found = residuals.worker.numel(), residuals.server.numel()
+    if found != wanted:
+        raise BinsgdmError(
+            f"one_bit_momentum: residuals of {found} elements: must be {wanted} for rank {place.rank} of "
+            f"{place.world_size}, {topology}; begin with Residuals.zeros"
+        )
+    if valid is None:
+        return torch.ones_like(values, dtype=torch.bool)
+    if valid.dtype != torch.bool or valid.shape != values.shape:
+        raise BinsgdmError(
+            f"one_bit_momentum: valid of {valid.dtype} and shape {tuple(valid.shape)}: must be bool of shape "
+            f"{tuple(values.shape)}; leave it out if all elements take part"
+        )
+    return valid

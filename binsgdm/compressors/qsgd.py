@@ -1,0 +1,211 @@
+"""QSGD, its max-norm variant, and NUQSGD: values rounded at random to a few levels of their block's norm.
+
+A payload is one fp32 norm a block, then the codes of all elements: `bits` bits each, packed (`coding="packed"`), or the
+runs and levels of `binsgdm.compressors.elias` (`coding="elias"`), whose length depends on the values and which is the
+shorter one where most levels are zero: wide blocks, few bits, L2 norm.
+
+A value that is not finite makes its whole block NaN after decompression. Blocks run over the bucket, not tensor by
+tensor.
+
+Shape letters: N elements, B = ceil(N / block_size) blocks.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from binsgdm.compressors import elias, levels
+from binsgdm.compressors.base import (
+    Payload,
+    Shapes,
+    check_choice,
+    check_payload,
+    check_shapes,
+    check_values,
+    check_whole,
+    numel_of,
+)
+from binsgdm.errors import BinsgdmError
+from binsgdm.random import Key
+
+Coding = Literal["packed", "elias"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelQuantizer(ABC):
+    """What the three share; each says which norm and which levels.
+
+    Attributes:
+        bits: of one code, sign included.
+        block_size: elements that share a norm, up to 2^20.
+        coding: "packed" or "elias".
+
+    Raises:
+        BinsgdmError: a setting is out of range.
+    """
+
+    name: ClassVar[str]
+    is_unbiased: ClassVar[bool] = True
+    draws_alike: ClassVar[bool] = False
+    norm: ClassVar[levels.Norm]
+    max_bits: ClassVar[int] = 8
+
+    bits: int = 4
+    block_size: int = 8192
+    coding: Coding = "packed"
+
+    def __post_init__(self) -> None:
+        check_whole(f"{self.name}: bits", self.bits, low=2, high=self.max_bits)
+        check_whole(f"{self.name}: block_size", self.block_size, low=1, high=levels.MAX_BLOCK_SIZE)
+        check_choice(f"{self.name}: coding", self.coding, ("packed", "elias"))
+
+    @property
+    @abstractmethod
+    def grid(self) -> tuple[float, ...]:
+        """The levels, ascending from -1 to 1."""
+
+    def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:
+        """Round every value to a level below or above it; see `binsgdm.compressors.base.Compressor`.
+
+        Shape:
+            values: (N,) fp32; payload: (B,) fp32, then (ceil(N bits / 8),) uint8, or with "elias" (B,) int32 bits of
+            each block and uint8.
+
+        Raises:
+            BinsgdmError: values that are not flat fp32, or of another number than the shapes say, or none.
+        """
+        check_values(self.name, values, shapes)
+        scales = levels.block_scales(values, block_size=self.block_size, norm=self.norm)
+        ratios = levels.fractions(values, self._per_element(scales, values.numel()))
+        codes = levels.round_to_levels(ratios, self.grid, key)
+        if self.coding == "packed":
+            return Payload(tensors=(scales, levels.pack_codes(codes, self.bits)))
+        signed = levels.in_blocks(codes.to(torch.int16) - self._zero_code, self.block_size)
+        return Payload(tensors=(scales, *elias.encode(signed)))
+
+    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
+        """Return level times norm; see `binsgdm.compressors.base.Compressor`.
+
+        Shape:
+            returned: (N,) fp32.
+
+        Raises:
+            BinsgdmError: a payload of other settings, or bits that no payload has.
+        """
+        codes = self._codes(payload, shapes)
+        return levels.levels_of(codes, self.grid, 2**self.bits) * self._per_element(payload.tensors[0], codes.numel())
+
+    def num_bytes(self, shapes: Shapes) -> int | None:
+        """Return the bytes of a payload; None with "elias"."""
+        if self.coding == "elias":
+            return None
+        return 4 * self._num_blocks(shapes) + levels.packed_codes_numel(numel_of(shapes), self.bits)
+
+    def _codes(self, payload: Payload, shapes: Shapes) -> Tensor:
+        check_shapes(self.name, shapes)
+        numel, num_blocks = numel_of(shapes), self._num_blocks(shapes)
+        scales = (torch.float32, num_blocks)
+        if self.coding == "packed":
+            packed_numel = levels.packed_codes_numel(numel, self.bits)
+            check_payload(self.name, payload, (scales, (torch.uint8, packed_numel)))
+            return levels.unpack_codes(payload.tensors[1], self.bits, numel)
+        check_payload(self.name, payload, (scales, (torch.int32, num_blocks), (torch.uint8, None)))
+        _, block_bits, packed = payload.tensors
+        signed = elias.decode(block_bits, packed, block_size=self.block_size, max_level=self._zero_code)
+        return (signed.view(-1)[:numel] + self._zero_code).to(torch.uint8)
+
+    def _per_element(self, scales: Tensor, numel: int) -> Tensor:
+        return levels.per_element(scales, block_size=self.block_size, numel=numel)
+
+    def _num_blocks(self, shapes: Shapes) -> int:
+        return -(-numel_of(shapes) // self.block_size)
+
+    @property
+    def _zero_code(self) -> int:
+        return len(self.grid) // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class QSGD(LevelQuantizer):
+    """QSGD with the L2 norm: levels j / s of it, s = 2^(bits-1) - 1.
+
+    The variance of a block of n is at most min(n / s^2, sqrt(n) / s) times its squared L2 norm.
+
+    Attributes:
+        bits: of one code, sign included, 2 to 8.
+
+    Source: Alistarh, Grubic, Li, Tomioka and Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and
+    encoding", NeurIPS 2017, section 3.1 and lemma 3.1; coding="elias" is theorem 3.2. Differs: the paper's buckets are
+    blocks here; the norm is limited to the largest number of fp32; with "elias" a block states its bits.
+    """
+
+    name = "qsgd"
+    norm = "l2"
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """The levels j / s."""
+        return levels.uniform_levels(self.bits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QSGDInf(LevelQuantizer):
+    """QSGD with the maximum norm: levels j / s of it, s = 2^(bits-1) - 1.
+
+    The variance of a block of n is at most n / (4 s^2) times its squared maximum norm. Few levels are zero, so that
+    coding="elias" is usually longer than "packed".
+
+    Attributes:
+        bits: of one code, sign included, 2 to 8.
+
+    Source: Alistarh et al., NeurIPS 2017, the variant that is normalized by the largest magnitude, as in its
+    experiments; named QSGDinf by Ramezani-Kebrya et al., JMLR 2021. Differs: as `QSGD`.
+    """
+
+    name = "qsgd_inf"
+    norm = "max"
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """The levels j / s."""
+        return levels.uniform_levels(self.bits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NUQSGD(LevelQuantizer):
+    """NUQSGD with the L2 norm: levels 1, 1/2, 1/4 and so on of it.
+
+    With zero there are s = 2^(bits-1) - 2 levels between 0 and 1, and the variance of a block of n is at most
+    1/8 + n / 4^(s+1) times its squared L2 norm for n below 2^(2s+1), and sqrt(n) / 2^s - 7/8 times from there on.
+
+    Attributes:
+        bits: of one code, sign included, 2 to 7: with 7 the smallest level is 2^-62.
+        with_zero: whether zero is a level (the paper's), or one more power of 1/2 of either sign is instead.
+
+    Source: Ramezani-Kebrya, Faghri, Markov, Aksenov, Alistarh and Roy, "NUQSGD: provably communication-efficient
+    data-parallel SGD via nonuniform quantization", JMLR 22, 2021, section 3.1 with p = 1/2 and the theorem on its
+    variance. Differs: as `QSGD`; levels without zero are those of AMQ, Faghri et al., NeurIPS 2020.
+    """
+
+    name = "nuqsgd"
+    norm = "l2"
+    max_bits = 7
+
+    with_zero: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("nuqsgd: with_zero", self.with_zero, (True, False))
+        if self.coding == "elias" and not self.with_zero:
+            raise BinsgdmError(
+                "nuqsgd: coding: 'elias' without a level of zero: must have one, as it codes runs of zeros; give "
+                "with_zero=True or coding='packed'"
+            )
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """The levels, powers of 1/2."""
+        return levels.exponential_levels(self.bits, with_zero=self.with_zero)

@@ -1,0 +1,299 @@
+"""Signs and a scale: signSGD with majority vote, EF-signSGD, 1-bit SGD and TernGrad.
+
+The sign of zero is +1, of either zero; that of NaN is -1. Where a scale travels too, a value that is not finite makes
+all that share its scale NaN after decompression; a majority vote has no scale and cannot show it.
+
+Shape letters: N elements, M tensors, C columns.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from binsgdm.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.compressors import levels
+from binsgdm.compressors.base import (
+    GradientBucket,
+    Payload,
+    Shapes,
+    check_choice,
+    check_payload,
+    check_shapes,
+    check_values,
+    numel_of,
+)
+from binsgdm.compressors.feedback import check_stateless
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllGather, AllToAll, Conversation, Place
+from binsgdm.layout import BITS_PER_BYTE
+from binsgdm.random import Key, Stream, draws
+
+_TERNARY = (-1.0, 0.0, 1.0)
+
+
+class MajorityVote:
+    """signSGD with majority vote: the sign that most ranks have, element by element, the same on every rank.
+
+    Each rank sends the packed signs of the k-th chunk to rank k, which counts and sends the winners to all: 2 (n-1) / n
+    bits an element leave each of n ranks. A tie, possible where n is even, is broken by a fair coin that the chunk's
+    owner draws, so that its mean is the paper's sign(0) = 0. The result is +1 or -1, whatever the gradient's scale.
+
+    Source: Bernstein, Wang, Azizzadenesheli and Anandkumar, "signSGD: compressed optimisation for non-convex problems",
+    ICML 2018, algorithm 3; Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with majority vote is
+    communication efficient and fault tolerant", ICLR 2019, algorithm 1. Differs: every rank is the parameter server of
+    one chunk; the sign of a zero gradient is +1; ties as above.
+    """
+
+    name: ClassVar[str] = "sign_sgd"
+
+    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+        """Return the winning signs as +1 and -1; see `binsgdm.compressors.base.System`."""
+        check_values(self.name, bucket.values, bucket.shapes)
+        chunk = -(-bucket.values.numel() // (place.world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
+        padded = torch.nn.functional.pad(bucket.values, (0, chunk * place.world_size - bucket.values.numel()))
+        received = yield AllToAll(group="world", sent=pack_signs(padded >= 0).view(place.world_size, -1))
+        winners = _winners(received, chunk, place)
+        everyone = yield AllGather(group="world", sent=pack_signs(winners))
+        return unpack_signs(everyone.reshape(-1), bucket.values.numel())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take nothing."""
+        check_stateless(self.name, state)
+
+
+def _winners(packed: Tensor, chunk: int, place: Place) -> Tensor:
+    """Return whether +1 wins, for each element of this rank's chunk."""
+    balance = torch.zeros(chunk, device=packed.device)
+    for row in packed:
+        balance += unpack_signs(row, chunk)
+    key = place.key(Stream.MERGE)
+    coin = draws(key, start=place.rank * chunk, numel=chunk, device=packed.device) >= 2**31
+    return torch.where(balance == 0, coin, balance > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledSign:
+    """EF-signSGD's compressor: the sign times the mean magnitude.
+
+    It is a contraction, not unbiased: ||v - C(v)||^2 = (1 - delta) ||v||^2 for what shares a scale, with
+    delta = ||v||_1^2 / (n ||v||_2^2) >= 1 / n. Use it under error feedback (`binsgdm.compressors.feedback`).
+
+    Attributes:
+        scale_per: what shares a scale, "tensor" or "bucket".
+
+    Raises:
+        BinsgdmError: another `scale_per`.
+
+    Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes signSGD and other gradient compression
+    schemes", ICML 2019, algorithm 1 and lemma 8. Differs: the sign of zero is +1.
+    """
+
+    name: ClassVar[str] = "ef_sign_sgd"
+    is_unbiased: ClassVar[bool] = False
+    draws_alike: ClassVar[bool] = False
+
+    scale_per: Literal["tensor", "bucket"] = "tensor"
+
+    def __post_init__(self) -> None:
+        check_choice("ef_sign_sgd: scale_per", self.scale_per, ("tensor", "bucket"))
+
+    def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:  # noqa: ARG002
+        """Keep signs and mean magnitudes; see `binsgdm.compressors.base.Compressor`.
+
+        Shape:
+            values: (N,) fp32; payload: (M,) or (1,) fp32, then (ceil(N / 8),) uint8.
+
+        Raises:
+            BinsgdmError: values that are not flat fp32, or of another number than the shapes say, or none.
+        """
+        check_values(self.name, values, shapes)
+        parts = torch.split(values.abs().to(torch.float64), self._sizes(shapes))
+        scales = levels.as_scales(torch.stack([part.sum() / max(1, part.numel()) for part in parts]))
+        return Payload(tensors=(scales, pack_signs(values >= 0)))
+
+    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
+        """Return sign times scale; see `binsgdm.compressors.base.Compressor`.
+
+        Raises:
+            BinsgdmError: a payload of other settings.
+        """
+        check_shapes(self.name, shapes)
+        sizes, numel = self._sizes(shapes), numel_of(shapes)
+        expected = ((torch.float32, len(sizes)), (torch.uint8, packed_numel(numel)))
+        check_payload(self.name, payload, expected)
+        return unpack_signs(payload.tensors[1], numel) * _spread(payload.tensors[0], sizes)
+
+    def num_bytes(self, shapes: Shapes) -> int:
+        """Return the bytes of a payload."""
+        return 4 * len(self._sizes(shapes)) + packed_numel(numel_of(shapes))
+
+    def _sizes(self, shapes: Shapes) -> list[int]:
+        return _sizes(shapes) if self.scale_per == "tensor" else [numel_of(shapes)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneBitSGD:
+    """1-bit SGD's compressor: one bit an element, and two means for each column of a matrix.
+
+    A tensor is the matrix (shape[0], all others), so that a column has shape[0] elements; a vector is one column. What
+    is negative becomes the mean of the column's negative values, the rest that of its others. It is a contraction:
+    ||v - C(v)||^2 = ||v||^2 - sum of count * mean^2 over the two halves of all columns. Use it under error feedback
+    (`binsgdm.compressors.feedback`), as the paper does. A matrix with few rows has many means: 64 bits a column.
+
+    Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to data-parallel
+    distributed training of speech DNNs", Interspeech 2014, section 3 (threshold zero, values per column). Differs:
+    ranks' gradients are quantized once and averaged, where the paper quantizes the sum a second time.
+    """
+
+    name: ClassVar[str] = "one_bit_sgd"
+    is_unbiased: ClassVar[bool] = False
+    draws_alike: ClassVar[bool] = False
+
+    def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:  # noqa: ARG002
+        """Keep signs and the means of columns; see `binsgdm.compressors.base.Compressor`.
+
+        Shape:
+            values: (N,) fp32; payload: (2 C,) fp32 (of each tensor the means of negative values, then the others), then
+            (ceil(N / 8),) uint8.
+
+        Raises:
+            BinsgdmError: values that are not flat fp32, or of another number than the shapes say, or none.
+        """
+        check_values(self.name, values, shapes)
+        matrices = zip(torch.split(values, _sizes(shapes)), shapes, strict=True)
+        means = torch.cat([_column_means(part.view(_matrix_shape(shape))).view(-1) for part, shape in matrices])
+        return Payload(tensors=(means, pack_signs(values >= 0)))
+
+    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
+        """Return the mean that each bit selects; see `binsgdm.compressors.base.Compressor`.
+
+        Raises:
+            BinsgdmError: a payload of other shapes.
+        """
+        check_shapes(self.name, shapes)
+        numel, columns = numel_of(shapes), [_matrix_shape(shape)[1] for shape in shapes]
+        check_payload(self.name, payload, ((torch.float32, 2 * sum(columns)), (torch.uint8, packed_numel(numel))))
+        means = torch.split(payload.tensors[0], [2 * count for count in columns])
+        pairs = [pair.view(2, 1, -1) for pair in means]
+        spread = [pair.expand(2, *_matrix_shape(shape)) for pair, shape in zip(pairs, shapes, strict=True)]
+        below, above = torch.cat([pair.reshape(2, -1) for pair in spread], dim=1)
+        return torch.where(unpack_signs(payload.tensors[1], numel) > 0, above, below)
+
+    def num_bytes(self, shapes: Shapes) -> int:
+        """Return the bytes of a payload."""
+        return 8 * sum(_matrix_shape(shape)[1] for shape in shapes) + packed_numel(numel_of(shapes))
+
+
+def _matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return rows and columns; none of either for a tensor without elements."""
+    if math.prod(shape) == 0:
+        return 0, 0
+    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+
+
+def _column_means(matrix: Tensor) -> Tensor:
+    """Return the means of the negative values and of the others, 0 for none; both NaN if one is not finite.
+
+    Shape:
+        matrix: (rows, C); returned: (2, C).
+    """
+    is_positive = matrix >= 0
+    counts = torch.stack([(~is_positive).sum(dim=0), is_positive.sum(dim=0)])
+    wide = matrix.to(torch.float64)
+    sums = torch.stack([wide.clamp(max=0).sum(dim=0), wide.clamp(min=0).sum(dim=0)])
+    means = sums / counts.clamp(min=1)
+    return levels.as_scales(means.masked_fill(~means.isfinite().all(dim=0), torch.nan))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TernGrad:
+    """TernGrad: -1, 0 or +1 times the largest magnitude of the tensor, at random, after clipping.
+
+    Unbiased for the clipped values, hence for all with clip_sigmas=None. The variance of a value g is |g| (s - |g|), s
+    the scale. Five elements share a byte: 1.6 bits an element.
+
+    Attributes:
+        clip_sigmas: values are clipped to this many standard deviations of their tensor, above 0; None: not at all.
+
+    Raises:
+        BinsgdmError: `clip_sigmas` is not above 0.
+
+    Source: Wen, Xu, Yan, Wu, Wang, Chen and Li, "TernGrad: ternary gradients to reduce communication in distributed
+    deep learning", NeurIPS 2017, layer-wise ternarizing and gradient clipping with c = 2.5. Differs: the standard
+    deviation is taken about zero, since about its mean that of a scalar or of equal values is 0 and would clip them
+    away; each rank has its own scale, as payloads are gathered and not summed (no scaler sharing); 1.6 bits an element
+    where the paper counts log2(3) = 1.585.
+    """
+
+    name: ClassVar[str] = "terngrad"
+    is_unbiased: ClassVar[bool] = False
+    draws_alike: ClassVar[bool] = False
+
+    clip_sigmas: float | None = 2.5
+
+    def __post_init__(self) -> None:
+        given = self.clip_sigmas
+        if given is not None and not (isinstance(given, int | float) and 0 < given < math.inf):
+            raise BinsgdmError(
+                f"terngrad: clip_sigmas: {given!r}: must be a number above 0, or None for no clipping; give 2.5"
+            )
+
+    def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:
+        """Round to -s, 0 or s; see `binsgdm.compressors.base.Compressor`.
+
+        Shape:
+            values: (N,) fp32; payload: (M,) fp32, then (ceil(N / 5),) uint8.
+
+        Raises:
+            BinsgdmError: values that are not flat fp32, or of another number than the shapes say, or none.
+        """
+        check_values(self.name, values, shapes)
+        sizes = _sizes(shapes)
+        scales = torch.stack([self._scale(part) for part in torch.split(values, sizes)])
+        codes = levels.round_to_levels(levels.fractions(values, _spread(scales, sizes)), _TERNARY, key)
+        return Payload(tensors=(scales, levels.pack_trits(codes)))
+
+    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
+        """Return -s, 0 or s; see `binsgdm.compressors.base.Compressor`.
+
+        Raises:
+            BinsgdmError: a payload of other shapes.
+        """
+        check_shapes(self.name, shapes)
+        numel, sizes = numel_of(shapes), _sizes(shapes)
+        expected = ((torch.float32, len(sizes)), (torch.uint8, levels.packed_trits_numel(numel)))
+        check_payload(self.name, payload, expected)
+        codes = levels.unpack_trits(payload.tensors[1], numel)
+        return levels.levels_of(codes, _TERNARY, len(_TERNARY) + 1) * _spread(payload.tensors[0], sizes)
+
+    def num_bytes(self, shapes: Shapes) -> int:
+        """Return the bytes of a payload."""
+        return 4 * len(shapes) + levels.packed_trits_numel(numel_of(shapes))
+
+    def _scale(self, part: Tensor) -> Tensor:
+        """Return the largest magnitude after clipping: fractions of it are limited to [-1, 1], which clips."""
+        if part.numel() == 0:
+            return part.new_zeros(())
+        largest = part.abs().amax().to(torch.float64)
+        if self.clip_sigmas is not None:
+            sigma = part.to(torch.float64).square().mean().sqrt()
+            largest = torch.minimum(largest, self.clip_sigmas * sigma)
+        return levels.as_scales(largest)
+
+
+def _sizes(shapes: Shapes) -> list[int]:
+    return [math.prod(shape) for shape in shapes]
+
+
+def _spread(scales: Tensor, sizes: list[int]) -> Tensor:
+    """Return the scale of every element from those of the tensors."""
+    counts = torch.tensor(sizes, device=scales.device)
+    return torch.repeat_interleave(scales, counts, output_size=sum(sizes))

@@ -1,0 +1,310 @@
+"""Sparsifiers: a few values of a bucket travel, with where they belong.
+
+All keep k of the N values of a whole bucket, so a tensor of small gradients may get none (error feedback brings them
+later). Infinite and NaN values count as the largest magnitudes, so
+Top-k and MSTop-k deliver as many as they keep values; Random-k delivers those that it draws.
+
+Shape letters: N values of a bucket, K of them kept.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from binsgdm.compressors.base import Compressor, Payload, Shapes, check_payload, check_values, check_whole, numel_of
+from binsgdm.compressors.carriers import as_bytes, from_bytes
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllGather, Conversation, Place
+from binsgdm.random import Key, draws
+
+INDEX_DTYPE = torch.int32
+MAX_NUMEL = 2**31 - 1
+"""Values of a bucket that an int32 can index."""
+MAGNITUDE_BITS = 31
+"""Bits of an fp32 without its sign; as an integer they order magnitudes, with infinity and NaN at the top."""
+_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sparsifier(ABC):
+    """How many values are kept: exactly one of the two is given.
+
+    Attributes:
+        ratio: of the values of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
+        k: values of each bucket, >= 1; all of a bucket that has fewer.
+    """
+
+    ratio: float | None = None
+    k: int | None = None
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if (self.ratio is None) == (self.k is None):
+            raise BinsgdmError(f"{self.name}: ratio {self.ratio!r} and k {self.k!r}: exactly one of them must be given")
+        if self.ratio is not None and not 0 < self.ratio <= 1:
+            raise BinsgdmError(f"{self.name}: ratio: {self.ratio!r}: must be above 0 and at most 1, such as 0.01")
+        if self.k is not None:
+            check_whole(f"{self.name}: k", self.k, low=1)
+
+    def num_kept(self, shapes: Shapes) -> int:
+        """Return k for a bucket of tensors of these shapes."""
+        numel = numel_of(shapes)
+        if numel > MAX_NUMEL:
+            raise BinsgdmError(f"{self.name}: {numel} elements: must be at most {MAX_NUMEL}; use smaller buckets")
+        wanted = self.k if self.k is not None else max(1, round((self.ratio or 0.0) * numel))
+        return min(wanted, numel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Indexed(_Sparsifier):
+    """A sparsifier whose payload has the values and their indices: 8 K bytes."""
+
+    is_unbiased: ClassVar[bool] = False
+    draws_alike: ClassVar[bool] = False
+
+    @abstractmethod
+    def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:
+        """Return which values are kept, int64 (K), each once."""
+
+    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
+        """Keep K of the values.
+
+        Shape:
+            values: (N); payload: fp32 (K), int32 (K), the indices in ascending order.
+
+        Raises:
+            BinsgdmError: As `check_values`, or if there are more than 2**31 - 1.
+        """
+        check_values(self.name, values, shapes)
+        indices = self._indices(values, self.num_kept(shapes), key).sort().values
+        return Payload(tensors=(values[indices], indices.to(INDEX_DTYPE)))
+
+    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:  # noqa: ARG002
+        """Return the kept values where they belong, and zeros.
+
+        Shape:
+            payload: fp32 (K), int32 (K); returned: (N).
+
+        Raises:
+            BinsgdmError: As `check_payload`.
+        """
+        num_kept = self.num_kept(shapes)
+        check_payload(self.name, payload, ((torch.float32, num_kept), (INDEX_DTYPE, num_kept)))
+        kept, indices = payload.tensors
+        return _scattered(kept, indices.to(torch.int64), shapes)
+
+    def num_bytes(self, shapes: Shapes) -> int:
+        """Return 8 K."""
+        return 2 * _BYTES * self.num_kept(shapes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(_Indexed):
+    """Keep the K values of largest magnitude; for equal magnitudes, those that torch.topk takes.
+
+    Biased: ||v - C(v)||^2 <= (1 - K / N) ||v||^2, and no other choice of K values has less error.
+
+    Attributes:
+        ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
+        k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
+
+    Raises:
+        BinsgdmError: If not exactly one is given, or it is out of range.
+
+    Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017, algorithm 1 (its
+    ratio: 0.01; error feedback, `ErrorFeedback`, is part of it). Differs: exactly K values by selection, where the
+    paper takes those above a threshold estimated on a sample; K is counted over a bucket, neither over a matrix nor
+    over the model (the paper's "local" and "global" threshold).
+    """
+
+    name: ClassVar[str] = "top_k"
+
+    def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:  # noqa: ARG002
+        return torch.topk(values.abs(), num_kept, sorted=False).indices
+
+
+@dataclass(frozen=True, kw_only=True)
+class MSTopK(_Indexed):
+    """Keep K values of largest magnitude without sorting: bisect for the threshold by counting.
+
+    After `num_samplings` counts a lower threshold keeps at least K and an upper one at most K. All above the upper are
+    kept, and the rest are a run, from a random start, of those between the two. With 31 samplings the thresholds are
+    neighbours, and C(v) is a Top-k. With fewer, every kept value has at least 1 - 2**(8 - num_samplings) times the K-th
+    largest magnitude (for magnitudes that are normal fp32 numbers). Always exactly K.
+
+    Attributes:
+        ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
+        k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
+        num_samplings: counts over all values, in [1, 31].
+
+    Raises:
+        BinsgdmError: If not exactly one of ratio and k is given, or a setting is out of range.
+
+    Source: Shi et al., "Towards scalable distributed training of deep learning on public cloud clusters", MLSys 2021,
+    algorithm 1 (its N = 30 samplings). Differs: bisects the bit pattern of |v| between 0 and its maximum, where the
+    paper bisects its value between the mean and the maximum. So nothing overflows, K may be more than there are values
+    above the mean, NaN is ordered, and 31 halvings are exact.
+    """
+
+    num_samplings: int = MAGNITUDE_BITS
+
+    name: ClassVar[str] = "ms_top_k"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(f"{self.name}: num_samplings", self.num_samplings, low=1, high=MAGNITUDE_BITS)
+
+    def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:
+        magnitudes = values.abs().view(torch.int32)
+        lower, upper = _thresholds(magnitudes, num_kept, self.num_samplings)
+        above = (magnitudes > upper).nonzero().view(-1)
+        between = ((magnitudes > lower) & (magnitudes <= upper)).nonzero().view(-1)
+        num_missing = num_kept - above.numel()
+        start = int(draws(key, start=0, numel=1).item()) % (between.numel() - num_missing + 1)
+        return torch.cat([above, between[start : start + num_missing]])
+
+
+def _thresholds(magnitudes: torch.Tensor, num_kept: int, num_samplings: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return bit patterns: at least `num_kept` magnitudes are above the first, at most as many above the second.
+
+    They stay on the device: nothing waits for a count. Both fit an int32, as which torch compares them.
+    """
+    lower = torch.full((), -1, dtype=torch.int64, device=magnitudes.device)
+    upper = torch.full_like(lower, 2**MAGNITUDE_BITS - 1)
+    for _ in range(num_samplings):
+        middle = (lower + upper) // 2
+        is_too_low = (magnitudes > middle).sum() > num_kept
+        lower, upper = torch.where(is_too_low, middle, lower), torch.where(is_too_low, upper, middle)
+    return lower, upper
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawn(_Sparsifier):
+    """A sparsifier whose indices are drawn, alike on all ranks, so that only values travel: 4 K bytes."""
+
+    draws_alike: ClassVar[bool] = True
+
+    @abstractmethod
+    def _scale(self, shapes: Shapes) -> float:
+        """Return by what the kept values are multiplied."""
+
+    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
+        """Keep the K values that the key draws.
+
+        Shape:
+            values: (N); payload: fp32 (K), in the order of the drawn indices.
+
+        Raises:
+            BinsgdmError: As `check_values`, or if there are more than 2**31 - 1.
+        """
+        check_values(self.name, values, shapes)
+        indices = drawn_indices(values.numel(), self.num_kept(shapes), key, values.device)
+        return Payload(tensors=(values[indices] * self._scale(shapes),))
+
+    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
+        """Return the kept values where the same key puts them, and zeros.
+
+        Shape:
+            payload: fp32 (K); returned: (N).
+
+        Raises:
+            BinsgdmError: As `check_payload`.
+        """
+        num_kept = self.num_kept(shapes)
+        check_payload(self.name, payload, ((torch.float32, num_kept),))
+        kept = payload.tensors[0]
+        return _scattered(kept, drawn_indices(numel_of(shapes), num_kept, key, kept.device), shapes)
+
+    def num_bytes(self, shapes: Shapes) -> int:
+        """Return 4 K."""
+        return _BYTES * self.num_kept(shapes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomK(_Drawn):
+    """Keep K values drawn uniformly without replacement, as they are.
+
+    Biased: E ||v - C(v)||^2 = (1 - K / N) ||v||^2; for error feedback. All ranks draw
+    the same indices, so that payloads can be added up.
+
+    Attributes:
+        ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
+        k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
+
+    Raises:
+        BinsgdmError: If not exactly one is given, or it is out of range.
+
+    Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018, definition 2.2 (rand_k). Differs:
+    indices common to all ranks (as Vogels et al. 2019, appendix "Random K").
+    """
+
+    name: ClassVar[str] = "random_k"
+    is_unbiased: ClassVar[bool] = False
+
+    def _scale(self, shapes: Shapes) -> float:  # noqa: ARG002
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnbiasedRandomK(_Drawn):
+    """Keep K values drawn uniformly without replacement, times N / K.
+
+    Unbiased, with E ||v - C(v)||^2 = (N / K - 1) ||v||^2: for use without error feedback. A value above the largest
+    fp32 times K / N overflows.
+
+    Attributes:
+        ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
+        k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
+
+    Raises:
+        BinsgdmError: If not exactly one is given, or it is out of range.
+
+    Source: Wangni, Wang, Liu and Zhang, "Gradient sparsification for communication-efficient distributed optimization",
+    NeurIPS 2018, section 3, with the uniform probabilities K / N. Differs: exactly K values instead of K on average,
+    and indices common to all ranks.
+    """
+
+    name: ClassVar[str] = "unbiased_random_k"
+    is_unbiased: ClassVar[bool] = True
+
+    def _scale(self, shapes: Shapes) -> float:
+        return numel_of(shapes) / max(1, self.num_kept(shapes))
+
+
+def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> torch.Tensor:
+    """Draw `num_kept` of `numel` indices uniformly without replacement: those of the smallest draws.
+
+    Equal draws (a chance of 2**-32 a pair) go to the lower index, so that every device gives the same indices.
+
+    Args:
+        numel: at most 2**31 - 1.
+        num_kept: at most `numel`.
+        key: as all ranks have it that shall draw alike.
+        device: where the result is.
+
+    Returns:
+        int64 (num_kept), ascending.
+    """
+    order = torch.arange(numel, device=device)
+    tickets = draws(key, start=0, numel=numel, device=device) << MAGNITUDE_BITS | order
+    return torch.topk(tickets, num_kept, largest=False, sorted=False).indices.sort().values
+
+
+def gathered_sparse_mean(_compressor: Compressor, payload: Payload, shapes: Shapes, place: Place) -> Conversation:
+    """Gather every rank's values and indices, and add them up where they belong, in the order of ranks.
+
+    Where `gathered_mean` would touch every element of the bucket for each rank, this touches what was sent.
+    """
+    received = yield AllGather(group="world", sent=as_bytes(payload))
+    total = torch.zeros(numel_of(shapes), device=received.device)
+    for row in received:
+        kept, indices = from_bytes(row, payload).tensors
+        total.index_add_(0, indices.to(torch.int64), kept)
+    return total.div_(place.world_size)
+
+
+def _scattered(kept: torch.Tensor, indices: torch.Tensor, shapes: Shapes) -> torch.Tensor:
+    return torch.zeros(numel_of(shapes), device=kept.device).index_copy_(0, indices, kept)

@@ -1,0 +1,164 @@
+"""What a gloo rank does with the communication hook of every system, and the one-process control."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.hook import GradientExchange, compress_gradients
+from binsgdm.compressors.registry import SYSTEMS, make
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Place, run_together
+from binsgdm.replicas import check_replicas
+
+WORLD_SIZE, RANKS_PER_NODE = 4, 2
+STEPS = 4
+SEED = 11
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in SYSTEMS if name not in ("top_k", "ms_top_k", "random_k", "marsit")),
+    ("marsit", {"sync_period": 3}),
+    ("marsit", {"torus": True}),
+    ("qsgd", {"coding": "elias", "bits": 2}),
+    ("top_k", {"ratio": 0.1}),
+    ("ms_top_k", {"k": 5}),
+    ("random_k", {"ratio": 0.2}),
+]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 3))
+
+
+def loss(module: nn.Module, rank: int, step: int) -> torch.Tensor:
+    inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * rank + step))
+    result: torch.Tensor = module(inputs).square().mean()
+    return result
+
+
+def work(rank: int, folder: str) -> None:
+    """Train with every system; rank 0 leaves what it saw in a file."""
+    torch.set_num_threads(1)
+    os.environ["LOCAL_WORLD_SIZE"] = str(RANKS_PER_NODE)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD_SIZE, timeout=timedelta(seconds=60))
+    results: dict[str, Any] = {str(case): train(rank, *case) for case in CASES}
+    results["refused"] = refused(rank)
+    results["resumed"] = resumed(rank)
+    if rank == 0:
+        torch.save(results, Path(folder) / "results.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train(rank: int, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the gradients of every step, those of the control, and whether replicas stayed equal."""
+    module = DistributedDataParallel(model(), bucket_cap_mb=0.002)
+    exchange = compress_gradients(module, name, seed=SEED, **options)
+    layouts = _noting(exchange)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    plain = model()
+    found, local, used = [], [], []
+    for step in range(STEPS):
+        plain.load_state_dict(module.module.state_dict())
+        plain.zero_grad()
+        loss(plain, rank, step).backward()
+        local.append(_gradients(plain))
+        layouts.clear()
+        optimizer.zero_grad()
+        loss(module, rank, step).backward()
+        used.append(list(layouts))
+        found.append(_gradients(module))
+        optimizer.step()
+    check_replicas(module)
+    everyone: list[Any] = [None] * WORLD_SIZE
+    dist.all_gather_object(everyone, local)
+    control = control_of(name, options, everyone, used) if rank == 0 else None
+    return {"found": found, "control": control, "buckets": [len(one) for one in used]}
+
+
+def _noting(exchange: GradientExchange) -> list[tuple[int, tuple[int, ...]]]:
+    """Return a list to which every bucket adds its number and parameters."""
+    layouts: list[tuple[int, tuple[int, ...]]] = []
+    mean = exchange.system.mean
+
+    def noting(bucket: GradientBucket, place: Place) -> Any:
+        layouts.append((place.bucket, bucket.parameters))  # type: ignore[arg-type]
+        return mean(bucket, place)
+
+    exchange.system.mean = noting  # type: ignore[method-assign]
+    return layouts
+
+
+def _gradients(module: nn.Module) -> list[torch.Tensor]:
+    return [parameter.grad.clone() for parameter in module.parameters()]  # type: ignore[union-attr]
+
+
+def control_of(name: str, options: dict[str, Any], everyone: list[Any], used: list[Any]) -> list[list[torch.Tensor]]:
+    """Return what all ranks in one process get from the same gradients in the same buckets."""
+    systems = [make(name, rank=rank, world_size=WORLD_SIZE, **options) for rank in range(WORLD_SIZE)]
+    steps = []
+    for step, layouts in enumerate(used):
+        means: dict[int, torch.Tensor] = {}
+        for number, parameters in layouts:
+            talks = []
+            for rank, system in enumerate(systems):
+                gradients = [everyone[rank][step][one] for one in parameters]
+                bucket = GradientBucket(
+                    values=torch.cat([gradient.reshape(-1) for gradient in gradients]),
+                    parameters=parameters,
+                    shapes=tuple(tuple(gradient.shape) for gradient in gradients),
+                )
+                place = Place(
+                    rank=rank,
+                    world_size=WORLD_SIZE,
+                    ranks_per_node=RANKS_PER_NODE,
+                    seed=SEED,
+                    step=step + 1,
+                    bucket=number,
+                )
+                talks.append(system.mean(bucket, place))
+            flat = run_together(talks, RANKS_PER_NODE)[0]
+            pieces = flat.split([everyone[0][step][one].numel() for one in parameters])
+            means |= {
+                one: piece.view(everyone[0][step][one].shape) for one, piece in zip(parameters, pieces, strict=True)
+            }
+        steps.append([means[one] for one in sorted(means)])
+    return steps
+
+
+def refused(rank: int) -> list[str]:
+    """Return what is said to an unknown system, a wrong option, and options that differ between ranks."""
+    said = []
+    for name, options in (("qsdg", {}), ("qsgd", {"bit": 4}), ("qsgd", {"bits": 9}), ("qsgd", {"bits": 3 + rank % 2})):
+        try:
+            compress_gradients(DistributedDataParallel(model()), name, **options)
+        except BinsgdmError as error:
+            said.append(str(error))
+        else:
+            said.append("nothing")
+    return said
+
+
+def resumed(rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the gradients of the third step, in one go and after a checkpoint of the second."""
+    ends = []
+    for saves in (False, True):
+        module = DistributedDataParallel(model(), find_unused_parameters=True)  # whose buckets stay as they are
+        exchange = compress_gradients(module, "ef_sign_sgd", seed=SEED)
+        for step in range(3):
+            if saves and step == 2:
+                state = exchange.state_dict()
+                module = DistributedDataParallel(module.module, find_unused_parameters=True)
+                exchange = compress_gradients(module, "ef_sign_sgd", seed=SEED)
+                exchange.load_state_dict(state)
+            module.zero_grad()
+            loss(module, rank, step).backward()
+        ends.append(_gradients(module))
+    return ends[0], ends[1]

@@ -1,0 +1,118 @@
+"""Elias's omega code against a scalar reference, bit for bit."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from binsgdm.compressors import elias  # noqa: E402
+from binsgdm.errors import BinsgdmError  # noqa: E402
+
+
+def omega_text(number: int) -> str:
+    text = "0"
+    while number > 1:
+        binary = f"{number:b}"
+        text, number = binary + text, len(binary) - 1
+    return text
+
+
+def block_text(levels: list[int]) -> str:
+    text, last = "", -1
+    for place, level in enumerate(levels):
+        if level:
+            text += omega_text(place - last) + ("1" if level > 0 else "0") + omega_text(abs(level))
+            last = place
+    return text
+
+
+def test_the_codes_are_those_of_the_published_table() -> None:
+    table = {
+        1: "0",
+        2: "100",
+        3: "110",
+        4: "101000",
+        7: "101110",
+        8: "1110000",
+        15: "1111110",
+        16: "10100100000",
+        100: "1011011001000",
+        1000: "11100111111010000",
+    }
+    words, lengths = elias.omega(torch.tensor(list(table)))
+    found = [f"{word:0{length}b}" for word, length in zip(words.tolist(), lengths.tolist(), strict=True)]
+    assert found == list(table.values())
+
+
+@given(st.lists(st.integers(1, 2**32 - 1), min_size=1, max_size=30))
+def test_the_code_of_any_number_is_the_reference(numbers: list[int]) -> None:
+    words, lengths = elias.omega(torch.tensor(numbers))
+    found = [f"{word:0{length}b}" for word, length in zip(words.tolist(), lengths.tolist(), strict=True)]
+    assert found == [omega_text(number) for number in numbers]
+
+
+sparse_or_dense = st.one_of(st.just(0), st.integers(-1, 1), st.integers(-127, 127))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 4), st.integers(1, 40), st.data())
+def test_blocks_are_the_reference_bit_for_bit_and_come_back(num_blocks: int, size: int, data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.lists(sparse_or_dense, min_size=size, max_size=size), min_size=num_blocks, max_size=4))
+    levels = torch.tensor(rows, dtype=torch.int16)
+    block_bits, packed = elias.encode(levels)
+    texts = [block_text(row) for row in rows]
+    assert block_bits.tolist() == [len(text) for text in texts]
+    whole = "".join(texts)
+    assert "".join(f"{byte:08b}" for byte in packed.tolist()) == whole.ljust(-(-len(whole) // 8) * 8, "0")
+    assert torch.equal(elias.decode(block_bits, packed, block_size=size, max_level=127), levels)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8193])
+@pytest.mark.parametrize("every", [1, 2, 50])
+def test_many_blocks_come_back_though_they_are_decoded_some_at_a_time(
+    size: int, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elias, "_ELEMENTS_AT_ONCE", 2 * size)
+    kept = torch.arange(5 * size).view(5, size)
+    levels = torch.where(kept % every == 0, (kept * 31 % 127 + 1) * (1 - 2 * (kept % 3 % 2)), 0).to(torch.int16)
+    block_bits, packed = elias.encode(levels)
+    assert torch.equal(elias.decode(block_bits, packed, block_size=size, max_level=127), levels)
+
+
+def test_the_longest_symbol_fits_the_window() -> None:
+    levels = torch.zeros(1, elias.MAX_BLOCK_SIZE, dtype=torch.int16)
+    levels[0, -1] = -elias.MAX_LEVEL
+    block_bits, packed = elias.encode(levels)
+    assert block_bits.tolist() == [46]
+    decoded = elias.decode(block_bits, packed, block_size=elias.MAX_BLOCK_SIZE, max_level=elias.MAX_LEVEL)
+    assert torch.equal(decoded, levels)
+
+
+def test_blocks_of_zeros_take_no_bits() -> None:
+    block_bits, packed = elias.encode(torch.zeros(3, 9, dtype=torch.int16))
+    assert block_bits.tolist() == [0, 0, 0]
+    assert packed.numel() == 0
+    assert not elias.decode(block_bits, packed, block_size=9, max_level=1).any()
+
+
+def test_bits_of_other_blocks_are_refused() -> None:
+    block_bits, packed = elias.encode(torch.tensor([[0, 0, 5], [0, 1, 0]], dtype=torch.int16))
+    with pytest.raises(BinsgdmError, match="must fill the bytes"):
+        elias.decode(block_bits, packed[:-1], block_size=3, max_level=7)
+    for wrong in ({"block_size": 2, "max_level": 7}, {"block_size": 3, "max_level": 4}):
+        with pytest.raises(BinsgdmError, match="must be what encode gave"):
+            elias.decode(block_bits, packed, **wrong)
+    with pytest.raises(BinsgdmError, match="must be what encode gave"):
+        elias.decode(block_bits.flip(0), packed, block_size=3, max_level=7)
+
+
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=40))
+def test_random_bytes_decode_to_levels_or_are_refused(numbers: list[int]) -> None:
+    packed, block_bits = torch.tensor(numbers, dtype=torch.uint8), torch.tensor([8 * len(numbers)], dtype=torch.int32)
+    try:
+        levels = elias.decode(block_bits, packed, block_size=64, max_level=127)
+    except BinsgdmError:
+        return
+    assert torch.equal(elias.encode(levels)[1], packed)

@@ -1,0 +1,190 @@
+"""Marsit's merge is the choice of one rank, uniformly; the residual makes up for what it loses."""
+
+from fractions import Fraction
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.bits import pack_signs, unpack_signs  # noqa: E402
+from binsgdm.compressors import marsit as module  # noqa: E402
+from binsgdm.compressors.base import GradientBucket  # noqa: E402
+from binsgdm.compressors.marsit import Marsit, merge_signs, merged_signs  # noqa: E402
+from binsgdm.compressors.rings import Ring  # noqa: E402
+from binsgdm.errors import BinsgdmError  # noqa: E402
+from binsgdm.exchange import Place, Shift, run_together  # noqa: E402
+from binsgdm.random import Key  # noqa: E402
+
+PLAIN = {"sync_period": None}
+TORUS = {"sync_period": None, "torus": True}
+ONE_RING = ("world",)
+TWO_RINGS = ("intra_node", "inter_node")
+
+
+def place(rank: int, world_size: int, ranks_per_node: int = 1, step: int = 1, seed: int = 3) -> Place:
+    return Place(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=seed, step=step)
+
+
+def exchange(values, residuals, settings=PLAIN, ranks_per_node=1, step=1, on_sent=None):
+    """Exchange once with these residuals, which are changed to those of afterwards."""
+    size, numel = values.shape
+    bucket = [GradientBucket(values=values[r], parameters=("w",), shapes=((numel,),)) for r in range(size)]
+    systems = [Marsit(**settings, rank=r, world_size=size) for r in range(size)]
+    for rank, system in enumerate(systems):
+        system.residuals.store(residuals[rank], bucket[rank], mean=residuals[rank])
+    talks = [systems[r].mean(bucket[r], place(r, size, ranks_per_node, step)) for r in range(size)]
+    found = run_together(talks, ranks_per_node, on_sent)
+    for rank, system in enumerate(systems):
+        residuals[rank].copy_(system.residuals["w"])
+    return found
+
+
+def rings(where: Place, groups):
+    return [Ring.of(group, where) for group in groups]
+
+
+def randn(*shape: int, seed: int = 0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 7, 64])
+def test_a_chain_of_hops_is_the_uniform_choice_among_ranks(world_size: int) -> None:
+    exact, drawn = [Fraction(1)], [Fraction(1)]
+    for count in range(2, world_size + 1):
+        own = Fraction(module.replacing_draws(count), 2**32)
+        assert Fraction(1, count) - Fraction(1, 2**32) < own <= Fraction(1, count)
+        exact = [p * Fraction(count - 1, count) for p in exact] + [Fraction(1, count)]
+        drawn = [p * (1 - own) for p in drawn] + [own]
+    assert exact == [Fraction(1, world_size)] * world_size
+    assert sum(drawn) == 1
+    assert max(abs(p - Fraction(1, world_size)) for p in drawn) < Fraction(world_size, 2**32)
+
+
+def test_the_merge_replaces_as_many_bits_as_the_paper_says_and_only_where_they_differ() -> None:
+    numel = 2**16
+    running, own = torch.zeros(numel, dtype=torch.bool), torch.arange(numel) % 2 == 0
+    packed = merge_signs(pack_signs(running), pack_signs(own), count=4, key=Key(seed=1), start=0)
+    merged = unpack_signs(packed, numel) > 0
+    assert not merged[1::2].any()
+    replaced, expected = int(merged[::2].sum()), numel / 2 / 4
+    assert abs(replaced - expected) < 5 * (expected * 3 / 4) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("world_size", "ranks_per_node", "groups"),
+    [(2, 1, ONE_RING), (3, 1, ONE_RING), (4, 1, ONE_RING), (7, 1, ONE_RING), (6, 3, TWO_RINGS), (4, 2, TWO_RINGS)],
+)
+def test_the_mean_of_merged_signs_is_the_mean_of_the_ranks_signs(world_size, ranks_per_node, groups) -> None:
+    unit, steps = 8 * world_size, 60
+    positive = randn(world_size, 40 * unit, seed=1) + randn(40 * unit, seed=2) > 0
+    total = torch.zeros(40 * unit, dtype=torch.float64)
+    for step in range(steps):
+        places = [place(rank, world_size, ranks_per_node, step) for rank in range(world_size)]
+        found = run_together([merged_signs(positive[p.rank], p, rings(p, groups)) for p in places], ranks_per_node)
+        assert all(torch.equal(found[0], other) for other in found)
+        total += unpack_signs(found[0], 40 * unit)
+    wanted = (positive.double() * 2 - 1).mean(dim=0)
+    variance = (1 - wanted**2) / steps
+    torn = variance > 0
+    assert torch.equal(total[~torn] / steps, wanted[~torn])
+    sigmas = (total / steps - wanted)[torn] / variance[torn].sqrt()
+    count = len(sigmas)
+    assert abs(sigmas.mean()) < 5 / count**0.5
+    assert abs(sigmas.square().sum() - count) < 6 * (2 * count) ** 0.5
+
+
+def test_elements_and_hops_are_drawn_apart() -> None:
+    world_size, numel = 4, 8 * 4 * 512
+    positive = torch.zeros(world_size, numel, dtype=torch.bool)
+    positive[0] = True
+    places = [place(rank, 4, 2) for rank in range(4)]
+    found = run_together([merged_signs(positive[p.rank], p, rings(p, TWO_RINGS)) for p in places], 2)[0]
+    merged = unpack_signs(found, numel).view(4, -1)
+    share = (merged > 0).double().mean(dim=1)
+    assert (share - 1 / 4).abs().max() < 5 * (3 / 16 / merged.shape[1]) ** 0.5
+    neighbours = (merged[:, 1:] * merged[:, :-1]).double().mean()
+    assert abs(neighbours - 1 / 4) < 5 / numel**0.5
+
+
+@pytest.mark.parametrize("numel", [1, 7, 8193])
+@pytest.mark.parametrize("settings", [PLAIN, TORUS, {"sync_period": None, "scale": 0.5}])
+def test_all_ranks_agree_to_the_bit_and_nothing_is_lost(numel: int, settings) -> None:
+    values, residuals = randn(4, numel), randn(4, numel, seed=9)
+    compensated = values + residuals
+    given = values.clone()
+    estimates = exchange(values, list(residuals), settings, 2)
+    assert torch.equal(values, given)
+    assert all(torch.equal(estimates[0], other) for other in estimates)
+    scale = estimates[0].abs()
+    assert scale.min() == scale.max()
+    expected = compensated.abs().mean() if "scale" not in settings else torch.tensor(0.5)
+    torch.testing.assert_close(scale[0], expected)
+    torch.testing.assert_close(estimates[0] + residuals, compensated, rtol=0, atol=2e-6)
+    assert (residuals - compensated).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("torus", [False, True])
+def test_every_kth_step_is_the_exact_mean_and_clears_the_residual(torus: bool) -> None:
+    settings = {"sync_period": 3, "torus": torus}
+    values, residuals = randn(4, 77), randn(4, 77, seed=9)
+    wanted = (values + residuals).mean(dim=0)
+    estimates = exchange(values, list(residuals), settings, 2, step=6)
+    assert all(torch.equal(estimates[0], other) for other in estimates)
+    torch.testing.assert_close(estimates[0], wanted, rtol=0, atol=1e-6)
+    assert not residuals.any()
+    exchange(values, list(residuals), settings, 2, step=7)
+    assert residuals.any()
+
+
+def test_one_bit_an_element_on_every_hop() -> None:
+    hops = []
+    values = randn(4, 32 * 10)
+    exchange(values, list(torch.zeros(4, 320)), {"scale": 1.0}, on_sent=lambda rank, message: hops.append(message))
+    assert {type(hop) for hop in hops} == {Shift}
+    assert len(hops) == 4 * 2 * 3
+    assert {hop.sent.numel() * 8 for hop in hops} == {320 // 4}
+
+
+def test_the_same_key_draws_the_same_and_another_step_does_not() -> None:
+    values = randn(3, 1000)
+    one, two, other = (exchange(values, list(torch.zeros(3, 1000)), step=step)[0] for step in (1, 1, 2))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+def test_zeros_stay_zeros_and_huge_values_stay_finite() -> None:
+    residuals = torch.zeros(3, 9)
+    assert not exchange(torch.zeros(3, 9), list(residuals))[0].any()
+    assert not residuals.any()
+    estimates = exchange(torch.full((3, 9), 1e30), list(residuals))
+    assert torch.equal(estimates[0], torch.full((9,), 1e30))
+    assert not residuals.any()
+
+
+def test_a_nan_reaches_every_rank_alike() -> None:
+    values = torch.ones(3, 9)
+    values[1, 4] = torch.nan
+    assert all(estimate.isnan().all() for estimate in exchange(values, list(torch.zeros(3, 9))))
+
+
+def test_a_quadratic_is_minimized_though_ranks_disagree() -> None:
+    centers, x = randn(4, 50), torch.full((50,), 3.0)
+    residuals = torch.zeros(4, 50)
+    for step in range(1, 401):
+        lr = 0.1 / (1 + step / 40)
+        x = x - exchange(lr * (x - centers), list(residuals), {"sync_period": 10}, step=step)[0]
+    assert (x - centers.mean(dim=0)).abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"sync_period": 0}, "sync_period: 0"),
+        ({"sync_period": True}, "sync_period: True"),
+        ({"scale": 0.0}, "scale: 0.0"),
+        ({"scale": float("nan")}, "scale: nan"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_in_a_sentence(settings, name: str) -> None:
+    with pytest.raises(BinsgdmError, match=rf"marsit: {name}: must be "):
+        Marsit(**settings, rank=0, world_size=1)

@@ -1,0 +1,346 @@
+"""1-bit Adam: Adam to rounding while dense, then the same bits on all ranks, whatever the parameters are."""
+
+import copy
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from binsgdm.compressors import one_bit_adam_moves as module  # noqa: E402
+from binsgdm.compressors.one_bit_adam import Member, OneBitAdam  # noqa: E402
+from binsgdm.compressors.one_bit_attach import attach_one_bit_adam  # noqa: E402
+from binsgdm.errors import BinsgdmError  # noqa: E402
+from binsgdm.exchange import run_together  # noqa: E402
+
+SHAPES = [(5, 3), (), (0,), (33, 9), (7,)]
+DENSE = 3
+topologies = pytest.mark.parametrize("topology", ["flat", "hierarchical"])
+
+
+def parameters(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in SHAPES]
+
+
+def gradient(rank: int, step: int, number: int):
+    generator = torch.Generator().manual_seed(1000 * rank + 10 * step + number)
+    return torch.randn(SHAPES[number], generator=generator) + 0.5
+
+
+def team(world_size: int = 4, dtype=torch.float32, **options) -> list[OneBitAdam]:
+    ranks = [OneBitAdam(parameters(dtype), **({"dense_steps": DENSE} | options)) for _ in range(world_size)]
+    for rank, optimizer in enumerate(ranks):
+        optimizer.join(Member(rank=rank, world_size=world_size, ranks_per_node=2 if world_size % 2 == 0 else 1))
+    return ranks
+
+
+def params_of(optimizer):
+    return [slot.parameter for slot in optimizer.slots()]
+
+
+def set_gradients(optimizer, rank: int, step: int) -> None:
+    for number, parameter in enumerate(params_of(optimizer)):
+        parameter.grad = gradient(rank, step, number).to(parameter.dtype)
+
+
+def together(ranks):
+    return [bool(moved) for moved in run_together([optimizer.conversation() for optimizer in ranks], 2)]
+
+
+def train(ranks, first: int, last: int) -> None:
+    for step in range(first, last + 1):
+        for rank, optimizer in enumerate(ranks):
+            set_gradients(optimizer, rank, step)
+        assert all(together(ranks))
+
+
+def tensors(optimizer):
+    kept = optimizer.state_dict()["residuals"] or {}
+    residuals = [kept[name] for name in ("worker", "server") if name in kept]
+    return [p.detach() for p in params_of(optimizer)] + [s.state["exp_avg"] for s in optimizer.slots()] + residuals
+
+
+def same(one, other) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_alone_and_dense_it_is_adam_to_rounding() -> None:
+    ours = OneBitAdam(parameters(), lr=0.01, weight_decay=0.1, dense_steps=100)
+    theirs = torch.optim.AdamW(parameters(), lr=0.01, weight_decay=0.1)
+    for step in range(20):
+        for number, parameter in enumerate(theirs.param_groups[0]["params"]):
+            parameter.grad = gradient(0, step, number)
+        set_gradients(ours, 0, step)
+        ours.step()
+        theirs.step()
+    for one, other in zip(params_of(ours), theirs.param_groups[0]["params"], strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
+
+
+@topologies
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_all_ranks_agree_to_the_bit_in_both_stages(topology: str, dtype) -> None:
+    ranks = team(topology=topology, dtype=dtype, lr=0.01)
+    train(ranks, 1, DENSE)
+    variance = [slot.state["exp_avg_sq"].clone() for slot in ranks[0].slots()]
+    before = [p.detach().clone() for p in params_of(ranks[0])]
+    assert not ranks[0].is_dense
+    train(ranks, DENSE + 1, 8)
+    for optimizer in ranks:
+        assert same(params_of(ranks[0]), params_of(optimizer))
+        assert same(variance, [slot.state["exp_avg_sq"] for slot in optimizer.slots()])
+        assert optimizer.slots()[0].state["exp_avg"].dtype == torch.float32
+        assert params_of(optimizer)[0].dtype == dtype
+    for parameter, old in zip(params_of(ranks[0]), before, strict=True):
+        assert not parameter.numel() or not torch.equal(parameter, old)
+
+
+def test_the_dense_stage_is_adam_on_the_mean_gradient() -> None:
+    ranks, theirs = team(lr=0.01), torch.optim.Adam(parameters(), lr=0.01)
+    train(ranks, 1, DENSE)
+    for step in range(1, DENSE + 1):
+        for number, parameter in enumerate(theirs.param_groups[0]["params"]):
+            parameter.grad = torch.stack([gradient(rank, step, number) for rank in range(4)]).mean(dim=0)
+        theirs.step()
+    for one, other in zip(params_of(ranks[2]), theirs.param_groups[0]["params"], strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
+
+
+@topologies
+def test_momentum_delivered_and_residuals_are_what_went_in(topology: str) -> None:
+    ranks = team(topology=topology)
+    train(ranks, 1, DENSE)
+    before = [slot.state["exp_avg"].reshape(-1).clone() for slot in ranks[0].slots()]
+    train(ranks, DENSE + 1, DENSE + 1)
+    went_in = torch.cat(
+        [
+            0.9 * m + 0.1 * torch.stack([gradient(r, DENSE + 1, n) for r in range(4)]).mean(dim=0).reshape(-1)
+            for n, m in enumerate(before)
+        ]
+    )
+    came_out = torch.cat([slot.state["exp_avg"].reshape(-1) for slot in ranks[0].slots()])
+    worker = torch.stack([optimizer.state_dict()["residuals"]["worker"] for optimizer in ranks])
+    server = torch.stack([optimizer.state_dict()["residuals"]["server"] for optimizer in ranks])
+    if topology == "flat":
+        kept = worker.mean(dim=0) + server.reshape(-1)
+    else:
+        kept = worker.view(2, 2, -1).mean(dim=0).reshape(-1) + server.view(2, 2, -1).transpose(0, 1).reshape(-1)
+    torch.testing.assert_close(came_out + kept[: len(came_out)], went_in, rtol=0, atol=1e-6)
+    assert (came_out - went_in).abs().max() > 0.01
+
+
+@topologies
+@pytest.mark.parametrize("stop", [2, 5])
+def test_a_resumed_run_goes_on_bit_for_bit(topology: str, stop: int) -> None:
+    straight = team(topology=topology, dtype=torch.bfloat16)
+    train(straight, 1, 8)
+    halted = team(topology=topology, dtype=torch.bfloat16)
+    train(halted, 1, stop)
+    resumed = team(topology=topology, dtype=torch.bfloat16)
+    for old, new in zip(halted, resumed, strict=True):
+        for one, other in zip(params_of(old), params_of(new), strict=True):
+            other.data.copy_(one.data)
+        new.load_state_dict(pickle.loads(pickle.dumps(old.state_dict())))
+        assert same(tensors(old), tensors(new))
+    train(resumed, stop + 1, 8)
+    assert all(same(tensors(one), tensors(other)) for one, other in zip(straight, resumed, strict=True))
+
+
+def test_loaded_state_is_a_copy() -> None:
+    one, other = team(1)[0], team(1)[0]
+    train([one], 1, DENSE + 1)
+    other.load_state_dict(one.state_dict())
+    before = [tensor.clone() for tensor in tensors(one)[len(SHAPES) :]]
+    train([other], DENSE + 2, DENSE + 3)
+    assert same(before, tensors(one)[len(SHAPES) :])
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 2.0**63])
+@pytest.mark.parametrize("step", [2, DENSE + 2])
+def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_step_on_all(bad: float, step: int) -> None:
+    ranks = team()
+    train(ranks, 1, step - 1)
+    before = [[tensor.clone() for tensor in tensors(optimizer)] for optimizer in ranks]
+    for rank, optimizer in enumerate(ranks):
+        set_gradients(optimizer, rank, step)
+    params_of(ranks[1])[3].grad[2, 2] = bad
+    with pytest.warns(UserWarning, match="was skipped on all ranks"):
+        assert together(ranks) == [False] * 4
+    assert all(same(old, tensors(optimizer)) for old, optimizer in zip(before, ranks, strict=True))
+    assert [optimizer.num_skipped for optimizer in ranks] == [1] * 4
+    control = team()
+    train(control, 1, 6)
+    train(ranks, step, 6)
+    assert all(same(tensors(one), tensors(other)) for one, other in zip(control, ranks, strict=True))
+
+
+@pytest.mark.parametrize("step", [2, DENSE + 2])
+def test_a_parameter_without_gradients_stays_and_one_rank_without_counts_as_zero(step: int) -> None:
+    ranks = team()
+    train(ranks, 1, step - 1)
+    before = [p.detach().clone() for p in params_of(ranks[0])]
+    for rank, optimizer in enumerate(ranks):
+        set_gradients(optimizer, rank, step)
+        params_of(optimizer)[0].grad = None
+    params_of(ranks[3])[3].grad = None
+    assert all(together(ranks))
+    assert torch.equal(params_of(ranks[0])[0], before[0])
+    assert ranks[0].slots()[0].state["step"] == step - 1
+    assert not torch.equal(params_of(ranks[0])[3], before[3])
+    assert all(same(params_of(ranks[0]), params_of(optimizer)) for optimizer in ranks)
+
+
+def test_an_element_that_never_had_a_gradient_does_not_run_away() -> None:
+    ranks = team(lr=0.01)
+    start = params_of(ranks[0])[3].detach().clone()
+    for step in range(1, 30):
+        for rank, optimizer in enumerate(ranks):
+            set_gradients(optimizer, rank, step)
+            params_of(optimizer)[3].grad[10:] = 0
+        together(ranks)
+    assert torch.equal(params_of(ranks[0])[3][10:], start[10:])
+    moved = (params_of(ranks[0])[3][:10] - start[:10]).abs()
+    assert 0 < moved.min() <= moved.max() < 1
+
+
+def test_the_criterion_freezes_a_variance_that_stands_and_no_growing_one() -> None:
+    assert module.variance_period(0.75) == 4
+    assert [module.is_stable(norm, 1.0) for norm in (0.95, 0.96, 1.04, 1.05)] == [False, True, True, False]
+    assert not module.is_stable(1.0, 0.0)
+    standing, growing = (team(2, dense_steps="variance", betas=(0.9, 0.75)) for _ in range(2))
+    for step in range(1, 9):
+        for optimizer in standing + growing:
+            for parameter in params_of(optimizer):
+                parameter.grad = torch.ones_like(parameter) * (1 if optimizer in standing else 1.1**step)
+        together(standing)
+        together(growing)
+        assert [optimizer.is_dense for optimizer in standing] == [step < 8] * 2
+    assert all(optimizer.is_dense for optimizer in growing)
+
+
+def test_it_trains_nearly_as_well_as_adam() -> None:
+    centers = torch.randn(4, 100, generator=torch.Generator().manual_seed(1))
+
+    def far(dense_steps: int, topology: str = "flat") -> float:
+        options = {"dense_steps": dense_steps, "topology": topology}
+        ranks = [OneBitAdam([torch.nn.Parameter(torch.zeros(100))], **options) for _ in centers]
+        noise = torch.Generator().manual_seed(2)
+        for rank, optimizer in enumerate(ranks):
+            optimizer.join(Member(rank=rank, world_size=4, ranks_per_node=2))
+        for step in range(300):
+            for center, optimizer in zip(centers, ranks, strict=True):
+                optimizer.param_groups[0]["lr"] = 0.05 / (1 + step / 20)
+                (x,) = params_of(optimizer)
+                x.grad = x.detach() - center + 0.1 * torch.randn(100, generator=noise)
+            together(ranks)
+        return float((params_of(ranks[0])[0].detach() - centers.mean(dim=0)).norm() / centers.mean(dim=0).norm())
+
+    assert far(300) < 0.05
+    assert far(20) < 0.3
+    assert far(20, "hierarchical") < 0.3
+
+
+def test_closure_and_grad_scaler() -> None:
+    plain, scaled = team(1)[0], team(1)[0]
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(1, 6):
+
+        def loss(optimizer=plain, step=step):
+            optimizer.zero_grad()
+            total = sum((p * gradient(0, step, n)).sum() for n, p in enumerate(params_of(optimizer)))
+            total.backward()
+            return total
+
+        assert plain.step(loss) is not None
+        scaled.zero_grad()
+        scaler.scale(sum((p * gradient(0, step, n)).sum() for n, p in enumerate(params_of(scaled)))).backward()
+        scaler.step(scaled)
+        scaler.update()
+    assert same(tensors(plain), tensors(scaled))
+    params_of(scaled)[0].grad[0] = torch.inf
+    before = [tensor.clone() for tensor in tensors(scaled)]
+    scaler.scale(torch.ones(()))
+    scaler.step(scaled)
+    assert same(before, tensors(scaled))
+    assert scaled.num_skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"lr": -1.0}, "lr: -1.0: must be 0 or more"),
+        ({"betas": (0.9, 1.0)}, r"betas: \(0.9, 1.0\): must both be in \[0, 1\)"),
+        ({"eps": 0.0}, "eps: 0.0: must be above 0"),
+        ({"weight_decay": torch.nan}, "weight_decay: nan: must be 0 or more"),
+        ({"dense_steps": 0}, "dense_steps: 0: must be a whole number from 1 on"),
+        ({"dense_steps": True}, "dense_steps: True"),
+        ({"dense_steps": "auto"}, "dense_steps: 'auto'"),
+        ({"topology": "ring"}, "topology: 'ring': must be 'flat' or 'hierarchical'"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_in_a_sentence(options, sentence: str) -> None:
+    with pytest.raises(BinsgdmError, match=sentence):
+        OneBitAdam(parameters(), **options)
+
+
+def test_what_cannot_be_stepped_or_loaded_is_refused_in_a_sentence() -> None:
+    with pytest.raises(BinsgdmError, match=r"a parameter of torch\.float64"):
+        OneBitAdam([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))])
+    embedding = torch.nn.Embedding(3, 2, sparse=True)
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(BinsgdmError, match="a sparse gradient"):
+        OneBitAdam(embedding.parameters()).step()
+    ranks = team()
+    with pytest.raises(BinsgdmError, match="joined without a carrier"):
+        ranks[0].step()
+    with pytest.raises(BinsgdmError, match="a copy of an attached optimizer"):
+        copy.deepcopy(ranks[0]).step()
+    train(ranks, 1, DENSE + 1)
+    state = ranks[0].state_dict()
+    with pytest.raises(BinsgdmError, match="add all parameters before"):
+        ranks[0].add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+    ranks[1].load_state_dict(state)
+    with pytest.raises(BinsgdmError, match="load this rank's own state"):
+        next(ranks[1].conversation())
+    ranks[1].load_state_dict(state | {"residuals": None})
+    next(ranks[1].conversation())
+    with pytest.raises(BinsgdmError, match="exp_avg of shapes"):
+        OneBitAdam(parameters()[:2]).load_state_dict(state)
+    with pytest.raises(BinsgdmError, match="format"):
+        team(1)[0].load_state_dict(torch.optim.Adam(parameters()).state_dict())
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=4)
+    for topology in ("flat", "hierarchical"):
+        optimizer = OneBitAdam(parameters(), dense_steps=DENSE, topology=topology)
+        attach_one_bit_adam(optimizer)
+        for step in range(1, 7):
+            set_gradients(optimizer, rank, step)
+            optimizer.step()
+        torch.save(tensors(optimizer), Path(folder) / f"{topology}{rank}.pt")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
+    attach_one_bit_adam(OneBitAdam(model.parameters()), model)
+    model(torch.full((1, 2), float(rank))).sum().backward()
+    assert model.module.weight.grad.tolist() == [[rank, rank]]
+    with pytest.raises(BinsgdmError, match=r"lr of group 0 of rank 1: '1\.0': must be that of rank 0, '0\.0'"):
+        attach_one_bit_adam(OneBitAdam(parameters(), lr=float(rank)))
+    dist.destroy_process_group()
+
+
+def test_gloo_ranks_get_what_one_process_gets(tmp_path: Path) -> None:
+    """The dense stage adds up in the order of the backend, so that the last bits may differ."""
+    torch.multiprocessing.start_processes(work, (str(tmp_path),), nprocs=4, start_method="spawn")
+    for topology in ("flat", "hierarchical"):
+        control = team(topology=topology)
+        train(control, 1, 6)
+        for rank, optimizer in enumerate(control):
+            found = torch.load(tmp_path / f"{topology}{rank}.pt")
+            torch.testing.assert_close(found, tensors(optimizer), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,158 @@
+"""Two-sided error feedback: nothing is lost, every rank gets the same, and the bytes are those announced."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.compressors import one_bit_momentum as module  # noqa: E402
+from binsgdm.compressors.one_bit_momentum import Residuals, decode, encode, padded_numel  # noqa: E402
+from binsgdm.errors import BinsgdmError  # noqa: E402
+from binsgdm.exchange import Place, run_together  # noqa: E402
+
+TALKS = {"flat": module.one_bit_momentum, "hierarchical": module.hierarchical_one_bit_momentum}
+both = pytest.mark.parametrize("topology", list(TALKS))
+
+
+def place(rank: int, world_size: int = 4, ranks_per_node: int = 2) -> Place:
+    return Place(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=0, step=1)
+
+
+def randn(*shape: int, seed: int = 0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def fresh(numel: int, topology: str, world_size: int = 4, ranks_per_node: int = 2) -> list[Residuals]:
+    return [Residuals.zeros(numel, place(r, world_size, ranks_per_node), topology) for r in range(world_size)]
+
+
+def exchange(values, residuals, topology, valid=None, ranks_per_node=2, on_sent=None):
+    size = len(values)
+    talks = [TALKS[topology](values[r], residuals[r], place(r, size, ranks_per_node), valid) for r in range(size)]
+    return run_together(talks, ranks_per_node, on_sent)
+
+
+def owed(residuals: list[Residuals], topology: str):
+    """Return what the average still owes: the mean of the workers' residuals and the servers', in the flat order."""
+    workers, servers = (torch.stack([getattr(r, name) for r in residuals]) for name in ("worker", "server"))
+    if topology == "flat":
+        return workers.mean(dim=0) + servers.reshape(-1)
+    lanes = workers.view(2, 2, -1).mean(dim=0)
+    return lanes.reshape(-1) + servers.view(2, 2, -1).transpose(0, 1).reshape(-1)
+
+
+@both
+@pytest.mark.parametrize("numel", [1, 7, 8193])
+def test_all_ranks_agree_to_the_bit_and_nothing_is_lost(topology: str, numel: int) -> None:
+    padded = padded_numel(numel, 4)
+    values = torch.nn.functional.pad(randn(4, numel), (0, padded - numel))
+    valid = torch.arange(padded) < numel
+    residuals = fresh(padded, topology)
+    delivered = torch.zeros(padded)
+    for _ in range(3):
+        averages = exchange(values, residuals, topology, valid)
+        assert all(torch.equal(averages[0], other) for other in averages)
+        delivered += averages[0]
+    torch.testing.assert_close(delivered + owed(residuals, topology), 3 * values.mean(dim=0), rtol=0, atol=1e-5)
+    assert not averages[0][numel:].any()
+    assert not owed(residuals, topology)[numel:].any()
+    if numel > 7:
+        assert (delivered - 3 * values.mean(dim=0)).abs().max() > 0.5
+
+
+@both
+def test_as_many_bytes_leave_a_rank_as_are_announced(topology: str) -> None:
+    sent = [{} for _ in range(4)]
+
+    def count(rank, message):
+        num_bytes = message.sent.numel() * message.sent.element_size()
+        sent[rank][message.group] = sent[rank].get(message.group, 0) + num_bytes
+
+    exchange(randn(4, 320), fresh(320, topology), topology, on_sent=count)
+    assert sent == [module.sent_bytes(320, place(rank), topology) for rank in range(4)]
+    assert sent[0]["world" if topology == "flat" else "inter_node"] == (5 if topology == "flat" else 3) * (4 + 80 // 8)
+
+
+@pytest.mark.parametrize("numel", [8, 8200])
+def test_a_chunk_survives_the_round_trip_as_its_signs_times_its_mean(numel: int) -> None:
+    chunks = randn(3, numel)
+    chunks[0, 0] = 0.0
+    rows = encode(chunks, torch.ones_like(chunks, dtype=torch.bool))
+    assert rows.shape == (3, module.row_bytes(numel))
+    assert torch.equal(decode(rows) >= 0, chunks >= 0)
+    torch.testing.assert_close(decode(rows).abs(), chunks.abs().mean(dim=1, keepdim=True).expand_as(chunks))
+    again = encode(decode(rows), torch.ones_like(chunks, dtype=torch.bool))
+    torch.testing.assert_close(decode(again), decode(rows))
+
+
+@pytest.mark.parametrize("power", [1, 3, 9])
+def test_the_compressor_contracts_by_exactly_what_the_theory_says(power: int) -> None:
+    chunk = randn(1, 4096).double().pow(power).float()
+    lost = (chunk - decode(encode(chunk, torch.ones_like(chunk, dtype=torch.bool)))).double().square().sum()
+    squared = chunk.double().square().sum()
+    delta = chunk.double().abs().sum() ** 2 / (4096 * squared)
+    assert 1 / 4096 <= delta < 1
+    torch.testing.assert_close(lost, (1 - delta) * squared, rtol=1e-5, atol=0)
+
+
+@both
+def test_elements_that_take_no_part_are_zero_and_keep_their_residuals(topology: str) -> None:
+    values = randn(4, 64)
+    valid = torch.arange(64) % 3 != 0
+    residuals = fresh(64, topology)
+    exchange(values, residuals, topology)
+    before = owed(residuals, topology)
+    without = exchange(values.masked_fill(~valid, 0.0), residuals, topology, valid)[0]
+    assert not without[~valid].any()
+    assert without[valid].all()
+    assert torch.equal(owed(residuals, topology)[~valid], before[~valid])
+    assert not torch.equal(owed(residuals, topology)[valid], before[valid])
+
+
+@both
+def test_zeros_stay_zeros_and_huge_values_stay_finite(topology: str) -> None:
+    residuals = fresh(64, topology)
+    assert not exchange(torch.zeros(4, 64), residuals, topology)[0].any()
+    assert not owed(residuals, topology).any()
+    average = exchange(randn(4, 64).sign() * 1e30, residuals, topology)[0]
+    assert average.isfinite().all()
+    assert average.abs().max() > 1e29
+    assert owed(residuals, topology).isfinite().all()
+
+
+def test_a_nan_reaches_every_rank_alike() -> None:
+    values = randn(4, 64)
+    values[2, 20] = torch.nan
+    averages = exchange(values, fresh(64, "flat"), "flat")
+    for average in averages:
+        assert average.isnan().tolist() == [16 <= element < 32 for element in range(64)]
+
+
+def test_the_delivered_mean_follows_the_true_one() -> None:
+    values, residuals, delivered = randn(4, 320), fresh(320, "flat"), torch.zeros(320)
+    far = []
+    for step in range(1, 201):
+        delivered += exchange(values, residuals, "flat")[0]
+        far.append((delivered / step - values.mean(dim=0)).norm() / values.mean(dim=0).norm())
+    assert far[0] > 0.3
+    assert far[-1] < far[0] / 10
+
+
+@both
+def test_what_does_not_fit_is_refused_in_a_sentence(topology: str) -> None:
+    residuals = fresh(64, topology)[0]
+    talk = TALKS[topology]
+    for values in (torch.zeros(63), torch.zeros(64).half(), torch.zeros(2, 32), torch.zeros(0)):
+        with pytest.raises(BinsgdmError, match="must be flat float32, a multiple of 32 elements"):
+            next(talk(values, residuals, place(0)))
+    with pytest.raises(BinsgdmError, match=r"begin with Residuals\.zeros"):
+        next(talk(torch.zeros(96), residuals, place(0)))
+    with pytest.raises(BinsgdmError, match="must be bool"):
+        next(talk(torch.zeros(64), residuals, place(0), torch.ones(64)))
+
+
+@pytest.mark.parametrize(
+    "rows", [torch.zeros(2, 9), torch.zeros(9, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8)]
+)
+def test_rows_that_no_chunk_gives_are_refused(rows) -> None:
+    with pytest.raises(BinsgdmError, match="encode with the same version"):
+        decode(rows)

@@ -1,0 +1,276 @@
+"""Majority vote, scaled signs, 1-bit SGD and TernGrad against their theory."""
+
+import math
+from collections.abc import Generator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.compressors.base import Compressor, GradientBucket, Payload  # noqa: E402
+from binsgdm.compressors.feedback import ErrorFeedback, Plain  # noqa: E402
+from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad  # noqa: E402
+from binsgdm.errors import BinsgdmError  # noqa: E402
+from binsgdm.exchange import Conversation, Message, Place, run_together  # noqa: E402
+from binsgdm.random import Key  # noqa: E402
+
+KEY = Key(seed=5, step=2, rank=1)
+BIASED = [ScaledSign(), ScaledSign(scale_per="bucket"), OneBitSGD()]
+EACH = [*BIASED, TernGrad(), TernGrad(clip_sigmas=None)]
+MIXED = ((3, 5), (), (0, 4), (17,), (4, 2, 3), (2, 0))
+SHAPES = [((1,),), ((7,),), ((8193,),), ((),), MIXED]
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def gaussian(numel: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+def sizes(shapes: Shapes) -> list[int]:
+    return [math.prod(shape) for shape in shapes]
+
+
+def there_and_back(compressor: Compressor, values: torch.Tensor, shapes: Shapes) -> torch.Tensor:
+    return compressor.decompress(compressor.compress(values, shapes, KEY), shapes, KEY)
+
+
+def bucket(values: torch.Tensor, shapes: Shapes) -> GradientBucket:
+    return GradientBucket(values=values, parameters=tuple(range(len(shapes))), shapes=shapes)
+
+
+def vote(values: torch.Tensor, shapes: Shapes, place: Place) -> Conversation:
+    return MajorityVote().mean(bucket(values, shapes), place)
+
+
+def places(world_size: int, step: int = 7) -> list[Place]:
+    return [Place(rank=rank, world_size=world_size, ranks_per_node=1, seed=3, step=step) for rank in range(world_size)]
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("compressor", EACH)
+def test_a_payload_has_the_stated_bytes(compressor: Compressor, shapes: Shapes) -> None:
+    values = gaussian(sum(sizes(shapes)))
+    before = values.clone()
+    payload = compressor.compress(values, shapes, KEY)
+    assert payload.num_bytes == compressor.num_bytes(shapes)
+    assert torch.equal(values, before)
+    assert compressor.decompress(payload, shapes, KEY).shape == values.shape
+
+
+def test_the_bytes_are_one_bit_or_a_fifth_of_a_byte_an_element_and_the_scales() -> None:
+    assert ScaledSign().num_bytes(MIXED) == 6 * 4 + 8
+    assert ScaledSign(scale_per="bucket").num_bytes(MIXED) == 4 + 8
+    assert OneBitSGD().num_bytes(MIXED) == (5 + 1 + 0 + 1 + 6 + 0) * 8 + 8
+    assert TernGrad().num_bytes(MIXED) == 6 * 4 + 12
+
+
+@pytest.mark.parametrize("compressor", EACH)
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_zeros_stay_zeros_and_huge_values_stay_finite(compressor: Compressor, shapes: Shapes) -> None:
+    numel = sum(sizes(shapes))
+    assert not there_and_back(compressor, torch.zeros(numel), shapes).any()
+    restored = there_and_back(compressor, torch.full((numel,), -1e30), shapes)
+    assert torch.allclose(restored, torch.full((numel,), -1e30))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_a_value_that_is_not_finite_makes_what_shares_its_scale_nan(bad: float) -> None:
+    shapes, values = ((3, 2), (4,)), gaussian(10)
+    values[3] = bad
+    for compressor in (ScaledSign(), TernGrad()):
+        assert there_and_back(compressor, values, shapes).isnan().tolist() == [True] * 6 + [False] * 4
+    assert there_and_back(ScaledSign(scale_per="bucket"), values, shapes).isnan().all()
+    assert there_and_back(OneBitSGD(), values, shapes).isnan().tolist() == [False, True] * 3 + [False] * 4
+
+
+def test_scaled_signs_are_signs_times_the_mean_magnitude_of_the_tensor() -> None:
+    values = torch.tensor([1.0, -3.0, 0.0, -0.0, 8.0])
+    wanted = torch.tensor([2.0, -2.0, 8 / 3, 8 / 3, 8 / 3])
+    assert torch.equal(there_and_back(ScaledSign(), values, ((2,), (3,))), wanted)
+    assert torch.allclose(
+        there_and_back(ScaledSign(scale_per="bucket"), values, ((2,), (3,))), torch.tensor([2.4, -2.4, 2.4, 2.4, 2.4])
+    )
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_scaled_signs_contract_by_exactly_the_delta_of_the_paper(shapes: Shapes) -> None:
+    values = gaussian(sum(sizes(shapes)))
+    restored = there_and_back(ScaledSign(), values, shapes)
+    for v, c in zip(values.double().split(sizes(shapes)), restored.double().split(sizes(shapes)), strict=True):
+        if v.numel():
+            delta = v.abs().sum() ** 2 / (v.numel() * v.square().sum())
+            assert 1 / v.numel() <= delta * 1.000001
+            assert abs((v - c).square().sum() - (1 - delta) * v.square().sum()) <= 1e-5 * v.square().sum()
+
+
+def test_one_bit_sgd_keeps_the_means_of_both_halves_of_every_column() -> None:
+    matrix = torch.tensor([[1.0, -2.0, 0.0], [3.0, -4.0, -1.0], [-6.0, -9.0, 5.0]])
+    wanted = torch.tensor([[2.0, -5.0, 2.5], [2.0, -5.0, -1.0], [-6.0, -5.0, 2.5]])
+    assert there_and_back(OneBitSGD(), matrix.view(-1), ((3, 3),)).tolist() == wanted.view(-1).tolist()
+    vector = torch.tensor([1.0, 3.0, -4.0])
+    assert there_and_back(OneBitSGD(), vector, ((3,),)).tolist() == [2.0, 2.0, -4.0]
+
+
+@pytest.mark.parametrize("shapes", [((8193,),), ((64, 9),), ((64, 3, 3),), ((5, 8), (), (0,), (13,))])
+def test_one_bit_sgd_contracts_by_what_the_means_keep(shapes: Shapes) -> None:
+    values = gaussian(sum(sizes(shapes)))
+    restored = there_and_back(OneBitSGD(), values, shapes).double()
+    lost, whole = (values.double() - restored).square().sum(), values.double().square().sum()
+    assert abs(lost - (whole - restored.square().sum())) <= 1e-5 * whole
+    assert 0 < lost < whole
+    if max(sizes(shapes)) > 5000:
+        assert lost / whole == pytest.approx(1 - 2 / math.pi, abs=0.04)
+
+
+@pytest.mark.parametrize("compressor", BIASED)
+def test_with_error_feedback_what_was_delivered_and_the_residual_are_the_original(compressor: Compressor) -> None:
+    numel = sum(sizes(MIXED))
+    feedback = ErrorFeedback(compressor, rank=0, world_size=1)
+    residual, total, delivered = torch.zeros(numel), torch.zeros(numel).double(), torch.zeros(numel).double()
+    for step in range(20):
+        values = gaussian(numel, seed=step)
+        (mean,) = run_together([feedback.mean(bucket(values, MIXED), places(1, step)[0])], 1)
+        corrected = values + residual
+        residual = torch.cat([feedback.residuals[number] for number in range(len(MIXED))])
+        assert ((mean + residual) - corrected).abs().max() <= 2**-22 * (mean.abs() + residual.abs()).max()
+        total, delivered = total + values, delivered + mean
+    assert (total - delivered - residual).abs().max() < 1e-4
+    assert residual.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("compressor", EACH)
+def test_all_ranks_agree_to_the_bit_on_the_mean_of_what_they_sent(compressor: Compressor, world_size: int) -> None:
+    values = [gaussian(sum(sizes(MIXED)), seed=rank) for rank in range(world_size)]
+    means = run_together([Plain(compressor).mean(bucket(values[p.rank], MIXED), p) for p in places(world_size)], 1)
+    assert all(torch.equal(mean, means[0]) for mean in means)
+    keys = [Key(seed=3, step=7, rank=rank) for rank in range(world_size)]
+    payloads = [compressor.compress(one, MIXED, key) for one, key in zip(values, keys, strict=True)]
+    sent = [compressor.decompress(payload, MIXED, key) for payload, key in zip(payloads, keys, strict=True)]
+    assert torch.allclose(means[0], torch.stack(sent).mean(dim=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("clip_sigmas", [None, 2.5, 1.0])
+def test_terngrad_is_unbiased_for_the_clipped_values_with_the_variance_of_the_paper(clip_sigmas: float | None) -> None:
+    one, repeats = gaussian(32), 500
+    shapes = ((32,),) * repeats
+    drawn = there_and_back(TernGrad(clip_sigmas=clip_sigmas), one.repeat(repeats), shapes).double().view(repeats, 32)
+    limit = math.inf if clip_sigmas is None else clip_sigmas * one.double().square().mean().sqrt().item()
+    clipped = one.double().clamp(-limit, limit)
+    scale = clipped.abs().max()
+    assert torch.allclose(drawn.unique(), torch.tensor([-1.0, 0.0, 1.0]).double() * scale)
+    variance = clipped.abs() * (scale - clipped.abs())
+    is_spread = variance > 1e-4
+    sigmas = ((drawn.mean(dim=0) - clipped) / (variance / repeats).sqrt())[is_spread]
+    assert sigmas.abs().max() < 5
+    assert abs(sigmas.square().sum().item() - len(sigmas)) < 5 * (2 * len(sigmas)) ** 0.5
+    assert torch.allclose((drawn - clipped).square().mean(dim=0).sum(), variance.sum(), rtol=0.03)
+
+
+def test_clipping_makes_terngrads_variance_smaller() -> None:
+    values = gaussian(8192)
+    errors = [
+        (there_and_back(TernGrad(clip_sigmas=clip), values, ((8192,),)) - values).square().sum() / values.square().sum()
+        for clip in (None, 2.5)
+    ]
+    clipped_away = (values.abs() - 2.5).clamp(min=0).square().sum() / values.square().sum()
+    assert clipped_away < errors[1] < 0.8 * errors[0]
+
+
+def test_terngrad_does_not_clip_scalars_or_equal_values_away() -> None:
+    assert there_and_back(TernGrad(), torch.tensor([3.0, -2.0, -2.0]), ((), (2,))).tolist() == [3.0, -2.0, -2.0]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("numel", [1, 7, 8193])
+def test_the_majority_wins_and_all_ranks_agree_to_the_bit(world_size: int, numel: int) -> None:
+    values = [gaussian(numel, seed=rank) * 10.0**rank for rank in range(world_size)]
+    votes = run_together([vote(values[p.rank], ((numel,),), p) for p in places(world_size)], 1)
+    assert all(torch.equal(vote, votes[0]) for vote in votes)
+    assert (votes[0].abs() == 1).all()
+    balance = torch.stack(values).sign().sum(dim=0)
+    assert torch.equal(votes[0][balance != 0], balance[balance != 0].sign())
+    if numel > 7:
+        assert bool((balance == 0).any()) == (world_size % 2 == 0)
+
+
+def test_a_tie_is_a_fair_coin_drawn_anew_every_step() -> None:
+    numel = 16384
+    values = [gaussian(numel), -gaussian(numel)]
+    first, second = (
+        run_together([vote(values[p.rank], ((numel,),), p) for p in places(2, step)], 1)[0] for step in (0, 1)
+    )
+    assert abs(first.sum().item()) < 5 * numel**0.5
+    assert abs((first * second).sum().item()) < 5 * numel**0.5
+    halves = first.view(2, -1)
+    assert abs((halves[0] * halves[1]).sum().item()) < 5 * (numel / 2) ** 0.5
+
+
+def test_a_vote_of_zeros_is_plus_one_and_of_nan_minus_one() -> None:
+    zeros = torch.tensor([0.0, -0.0, torch.nan, torch.inf, -torch.inf])
+    votes = run_together([vote(zeros, ((5,),), place) for place in places(3)], 1)
+    assert votes[0].tolist() == [1.0, 1.0, -1.0, 1.0, -1.0]
+
+
+def counted(conversation: Conversation, sent: list[int]) -> Generator[Message, torch.Tensor, torch.Tensor]:
+    answer = None
+    while True:
+        try:
+            message = conversation.send(answer)  # type: ignore[arg-type]
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        sent.append(message.sent.numel() * message.sent.element_size())
+        answer = yield message
+
+
+def test_a_vote_sends_one_bit_an_element_in_each_direction() -> None:
+    sent: list[int] = []
+    numel, world_size = 8193, 4
+    run_together([counted(vote(gaussian(numel), ((numel,),), p), sent) for p in places(world_size)], 1)
+    chunk_bytes = math.ceil(numel / (8 * world_size))
+    assert sent == [world_size * chunk_bytes] * world_size + [chunk_bytes] * world_size
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "sentence"),
+    [
+        (
+            ScaledSign,
+            {"scale_per": "layer"},
+            r"^ef_sign_sgd: scale_per: 'layer': must be one of \['tensor', 'bucket'\]",
+        ),
+        (TernGrad, {"clip_sigmas": 0}, r"^terngrad: clip_sigmas: 0: must be a number above 0"),
+        (TernGrad, {"clip_sigmas": -2.5}, r"^terngrad: clip_sigmas: -2\.5: "),
+        (TernGrad, {"clip_sigmas": math.nan}, r"^terngrad: clip_sigmas: nan: "),
+        (TernGrad, {"clip_sigmas": "2.5"}, r"^terngrad: clip_sigmas: '2\.5': "),
+    ],
+)
+def test_a_setting_out_of_range_is_one_sentence(make: type, settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(BinsgdmError, match=sentence):
+        make(**settings)
+
+
+@pytest.mark.parametrize("compressor", EACH)
+def test_wrong_values_and_payloads_are_one_sentence(compressor: Compressor) -> None:
+    for empty in ((), ((0,),), ((0, 3), (2, 0))):
+        with pytest.raises(BinsgdmError, match=r": tensors of shapes .* must have at least one element; "):
+            compressor.compress(torch.zeros(0), empty, KEY)
+    for wrong in (torch.zeros(19), torch.zeros(20, dtype=torch.float64), torch.zeros(4, 5)):
+        with pytest.raises(BinsgdmError, match=r"must be flat float32"):
+            compressor.compress(wrong, ((20,),), KEY)
+    payload = compressor.compress(torch.ones(20), ((20,),), KEY)
+    for other in (Payload(tensors=payload.tensors[:1]), Payload(tensors=payload.tensors[::-1])):
+        with pytest.raises(BinsgdmError, match=": a payload of "):
+            compressor.decompress(other, ((20,),), KEY)
+    with pytest.raises(BinsgdmError, match=": a payload of "):
+        compressor.decompress(payload, ((33,),), KEY)
+
+
+def test_a_vote_refuses_what_no_vote_can_be_taken_on() -> None:
+    for values, shapes, sentence in (
+        (torch.zeros(0), ((0,),), "must have at least one element"),
+        (torch.zeros(3), ((4,),), "must be flat float32"),
+    ):
+        with pytest.raises(BinsgdmError, match=f"^sign_sgd: .*{sentence}"):
+            run_together([vote(values, shapes, place) for place in places(2)], 1)
