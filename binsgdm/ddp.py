@@ -1,7 +1,7 @@
 """Join an optimizer to the other ranks: three lines in a training script."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,7 @@ from binsgdm.optimizer import BinSGDM
 from binsgdm.replicas import agree, compare
 from binsgdm.session import AfterBackward, check_gradients
 from binsgdm.transport import Sent
-from binsgdm.worker import Scheme
+from binsgdm.worker import Scheme, Slot
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -70,16 +70,16 @@ def attach(  # noqa: PLR0913
     if bucket_cap_mb <= 0:
         raise BinsgdmError(f"attach: bucket_cap_mb={bucket_cap_mb!r}: must be above 0; PyTorch's default is 25")
     if not dist.is_available() or not dist.is_initialized():
-        _check_alone()
+        check_alone()
         return
-    model = _unwrapped(model)
+    model = unwrapped(model)
     nodes = ranks_per_node or os.environ.get("LOCAL_WORLD_SIZE")
     same_everywhere(optimizer, scheme=scheme, overlap=overlap, bucket_cap_mb=bucket_cap_mb, ranks_per_node=nodes)
     check_gradients(optimizer.slots())
     parameters = [(f"parameter {number}", slot.parameter) for number, slot in enumerate(optimizer.slots())]
     compare("attach", parameters, "wrap the model in DistributedDataParallel, or broadcast them first")
     groups = grouping.from_mesh(mesh) if mesh is not None else grouping.make(ranks_per_node, timeout)
-    _keep_gradients_local(model, optimizer)
+    keep_gradients_local(model, optimizer.slots())
     options: dict[str, Any] = {
         "scheme": scheme,
         "bucket_elements": max(1, int(bucket_cap_mb * MIB / BYTES_PER_ELEMENT)),
@@ -119,7 +119,7 @@ def _scheme(topology: str, intra: str, average: str) -> Scheme:
     return schemes[topology, intra, average]
 
 
-def _check_alone() -> None:
+def check_alone() -> None:
     """Refuse to go on alone where there are other ranks."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise BinsgdmError(
@@ -127,7 +127,7 @@ def _check_alone() -> None:
         )
 
 
-def _unwrapped(model: torch.nn.Module | None) -> torch.nn.Module | None:
+def unwrapped(model: torch.nn.Module | None) -> torch.nn.Module | None:
     """Return what torch.compile has wrapped; refuse FSDP1, whose ranks hold different parameters."""
     model = getattr(model, "_orig_mod", model)
     if model is not None and any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
@@ -135,10 +135,10 @@ def _unwrapped(model: torch.nn.Module | None) -> torch.nn.Module | None:
     return model
 
 
-def _keep_gradients_local(model: torch.nn.Module | None, optimizer: BinSGDM) -> None:
-    """Register a communication hook that leaves the optimizer's gradients alone; DDP keeps the rest of its duties.
+def keep_gradients_local(model: torch.nn.Module | None, slots: Sequence[Slot]) -> None:
+    """Register a communication hook that leaves an optimizer's gradients alone; DDP keeps the rest of its duties.
 
-    The hook stays as long as the model. Gradients that are no BinSGDM's are averaged, as without it.
+    The hook stays as long as the model. Gradients of no such optimizer are averaged, as without it.
     """
     if not isinstance(model, DistributedDataParallel):
         return
@@ -147,7 +147,7 @@ def _keep_gradients_local(model: torch.nn.Module | None, optimizer: BinSGDM) -> 
         state = _HookState(own=set(), group=model.process_group)
         setattr(model, _HOOK_STATE, state)
         model.register_comm_hook(state, _average_foreign)
-    state.own.update(slot.parameter for slot in optimizer.slots())
+    state.own.update(slot.parameter for slot in slots)
 
 
 _HOOK_STATE = "_binsgdm_hook_state"

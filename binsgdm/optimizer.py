@@ -10,6 +10,7 @@ import torch
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place
 from binsgdm.kernels import select, zeros
+from binsgdm.kernels.checks import FLOATS
 from binsgdm.session import Alone, Session
 from binsgdm.worker import Slot
 
@@ -248,10 +249,19 @@ def _check_group(group: dict[str, Any]) -> None:
     for name, (holds, rule) in rules.items():
         if not holds:
             raise BinsgdmError(f"BinSGDM: {name}: {group[name]!r}: {rule}")
-    for parameter in group["params"]:
-        if parameter.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    check_dtypes("BinSGDM", group["params"])
+
+
+def check_dtypes(where: str, parameters: Iterable[torch.Tensor]) -> None:
+    """Refuse parameters that no kernel updates.
+
+    Raises:
+        BinsgdmError: one of another type than float32, bfloat16 and float16.
+    """
+    for parameter in parameters:
+        if parameter.dtype not in FLOATS:
             raise BinsgdmError(
-                f"BinSGDM: a parameter of {parameter.dtype}: must be float32, bfloat16 or float16; give others to "
+                f"{where}: a parameter of {parameter.dtype}: must be float32, bfloat16 or float16; give others to "
                 "another optimizer"
             )
 
@@ -266,11 +276,7 @@ def _check_slices(given: str, wanted: str, where: str) -> None:
 
 def _check_state(state_dict: dict[str, Any], optimizer: BinSGDM) -> list[dict[str, torch.Tensor]]:
     """Return the saved averages in the order of the parameters, or refuse."""
-    groups = state_dict.get("param_groups", [{}])
-    formats = {group.get("format") for group in groups}
-    if formats != {FORMAT}:
-        raise BinsgdmError(f"load_state_dict: format {sorted(map(str, formats))}: this version reads format {FORMAT}")
-    numbers = [number for group in groups for number in group["params"]]
+    numbers = saved_numbers(state_dict, FORMAT)
     slots = optimizer.slots()
     if len(numbers) != len(slots):
         raise BinsgdmError(f"load_state_dict: {len(numbers)} parameters: the optimizer has {len(slots)}")
@@ -282,3 +288,16 @@ def _check_state(state_dict: dict[str, Any], optimizer: BinSGDM) -> list[dict[st
                 f"load_state_dict: parameter {place}: {shapes}: must be m and b of shape {tuple(slot.parameter.shape)}"
             )
     return saved
+
+
+def saved_numbers(state_dict: dict[str, Any], version: int) -> list[int]:
+    """Return the numbers of the parameters of a saved state, in the order in which they were given.
+
+    Raises:
+        BinsgdmError: it has another format than this version.
+    """
+    groups = state_dict.get("param_groups", [{}])
+    formats = {group.get("format") for group in groups}
+    if formats != {version}:
+        raise BinsgdmError(f"load_state_dict: format {sorted(map(str, formats))}: this version reads format {version}")
+    return [number for group in groups for number in group["params"]]

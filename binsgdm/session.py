@@ -49,6 +49,20 @@ class Session(Protocol):
         ...
 
 
+def check_dense(where: str, gradient: torch.Tensor) -> None:
+    """Refuse a gradient that cannot be laid out flat.
+
+    Raises:
+        BinsgdmError: it is sparse or complex.
+    """
+    if gradient.is_sparse or gradient.is_complex():
+        kind = "sparse" if gradient.is_sparse else "complex"
+        raise BinsgdmError(
+            f"{where}: a {kind} gradient of shape {tuple(gradient.shape)}: must be dense and real; set sparse=False or "
+            "give this parameter to another optimizer"
+        )
+
+
 def check_gradients(slots: Sequence[Slot]) -> None:
     """Refuse gradients that cannot be packed.
 
@@ -57,13 +71,10 @@ def check_gradients(slots: Sequence[Slot]) -> None:
     """
     for slot in slots:
         gradient = slot.parameter.grad
-        if gradient is not None and (gradient.is_sparse or gradient.is_complex()):
-            kind = "sparse" if gradient.is_sparse else "complex"
-            raise BinsgdmError(
-                f"BinSGDM: a {kind} gradient of shape {tuple(gradient.shape)}: must be dense and real; set "
-                "sparse=False or give this parameter to another optimizer"
-            )
-        if gradient is not None and (gradient.shape != slot.parameter.shape or gradient.dtype not in FLOATS):
+        if gradient is None:
+            continue
+        check_dense("BinSGDM", gradient)
+        if gradient.shape != slot.parameter.shape or gradient.dtype not in FLOATS:
             raise BinsgdmError(
                 f"BinSGDM: a gradient of {gradient.dtype} and shape {tuple(gradient.shape)} for a parameter of shape "
                 f"{tuple(slot.parameter.shape)}: must be of that shape, in float32, bfloat16 or float16"

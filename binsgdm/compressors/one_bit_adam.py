@@ -24,7 +24,7 @@ from binsgdm.compressors.one_bit_adam_moves import (
 from binsgdm.compressors.one_bit_momentum import Residuals, Topology, padded_numel
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, Conversation, Place, run_together
-from binsgdm.optimizer import Params
+from binsgdm.optimizer import Params, check_dtypes, saved_numbers
 from binsgdm.worker import Slot
 
 FORMAT = 1
@@ -333,21 +333,12 @@ def _check_group(group: dict[str, Any]) -> None:
     for parameter in group["params"]:
         if hasattr(parameter, "to_local"):
             raise BinsgdmError("OneBitAdam: sharded parameters (DTensor): must be whole on every rank, as in DDP")
-        if parameter.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise BinsgdmError(
-                f"OneBitAdam: a parameter of {parameter.dtype}: must be float32, bfloat16 or float16; give others to "
-                "another optimizer"
-            )
+    check_dtypes("OneBitAdam", group["params"])
 
 
 def _check_state(state_dict: dict[str, Any], slots: Sequence[Slot]) -> list[dict[str, Any]]:
     """Return the saved averages in the order of the parameters, or refuse."""
-    groups = state_dict.get("param_groups", [{}])
-    formats = {group.get("format") for group in groups}
-    if formats != {FORMAT}:
-        raise BinsgdmError(f"load_state_dict: format {sorted(map(str, formats))}: this version reads format {FORMAT}")
-    numbers = [number for group in groups for number in group["params"]]
-    saved = [state_dict["state"].get(number, {}) for number in numbers]
+    saved = [state_dict["state"].get(number, {}) for number in saved_numbers(state_dict, FORMAT)]
     wanted = [tuple(slot.parameter.shape) for slot in slots]
     for name in AVERAGES:
         found = [tuple(state[name].shape) if name in state else None for state in saved]

@@ -12,8 +12,8 @@ from binsgdm.compressors.one_bit_momentum import (
     one_bit_momentum,
     padded_numel,
 )
-from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Conversation, Place
+from binsgdm.session import check_dense
 from binsgdm.worker import Slot
 
 STABLE_RATIO = 0.96
@@ -124,10 +124,6 @@ def gradient_of(slot: Slot) -> torch.Tensor | None:
         BinsgdmError: it is sparse or complex.
     """
     gradient = slot.parameter.grad if slot.parameter.requires_grad else None
-    if gradient is not None and (gradient.is_sparse or gradient.is_complex()):
-        kind = "sparse" if gradient.is_sparse else "complex"
-        raise BinsgdmError(
-            f"OneBitAdam: a {kind} gradient of shape {tuple(gradient.shape)}: must be dense and real; set sparse=False "
-            "or give this parameter to another optimizer"
-        )
+    if gradient is not None:
+        check_dense("OneBitAdam", gradient)
     return gradient

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -35,13 +34,13 @@ def attach_one_bit_adam(
         BinsgdmError: ranks that differ in parameters, settings or step, on all ranks alike; an unknown node size.
     """
     if not dist.is_available() or not dist.is_initialized():
-        ddp._check_alone()
+        ddp.check_alone()
         return
     agree("attach_one_bit_adam", _settings(optimizer))
     named = [(f"parameter {number}", slot.parameter) for number, slot in enumerate(optimizer.slots())]
     compare("attach_one_bit_adam", named, "wrap the model in DistributedDataParallel, or broadcast them first")
     own = groups.make(ranks_per_node, timeout)
-    ddp._keep_gradients_local(ddp._unwrapped(model), cast(Any, optimizer))
+    ddp.keep_gradients_local(ddp.unwrapped(model), optimizer.slots())
     run = Transport(own, on_sent).run
     optimizer.join(Member(rank=own.rank, world_size=own.world_size, ranks_per_node=own.ranks_per_node, run=run))
 
