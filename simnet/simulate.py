@@ -14,7 +14,8 @@ from simnet.cluster.topology import Topology
 from simnet.collectives.execute import Exact, Folded
 from simnet.errors import SimnetError
 from simnet.result import RunResult, StrategyResult
-from simnet.spec import AnyStrategy, OneBitAdam, Scenario
+from simnet.spec import Scenario
+from simnet.strategies import AnyStrategy
 from simnet.training import iteration
 from simnet.training import plan as plans
 from simnet.training.iteration import Timeline
@@ -151,8 +152,9 @@ def _run_strategies(scenario: Scenario) -> Iterator[AnyStrategy]:
     for strategy in (scenario.strategy, scenario.baseline):
         if strategy is not None:
             yield strategy
-        if isinstance(strategy, OneBitAdam):
-            yield strategy.dense
+        stage = strategy.dense_stage(scenario.run.steps) if strategy is not None else None
+        if stage is not None:
+            yield stage.strategy
 
 
 def _setting(scenario: Scenario, on_round: Callable[[], None] | None = None) -> _Setting:
@@ -179,7 +181,8 @@ def _strategy_result(setting: _Setting, strategy: AnyStrategy) -> StrategyResult
             f"{setting.scenario.name}: an iteration of {timeline.iteration_s:g} s: must take some time and end; give "
             "workload.forward and workload.backward as they are"
         )
-    dense_s = _dense_iteration_s(setting, strategy) if isinstance(strategy, OneBitAdam) else None
+    stage = strategy.dense_stage(setting.scenario.run.steps)
+    dense_s = setting.run(setting.plan(stage.strategy)).iteration_s if stage else None
     samples = setting.topology.world_size * plan.step.samples * plan.grad_accumulation
     return StrategyResult(
         strategy=str(strategy.__struct_config__.tag),
@@ -199,11 +202,6 @@ def _strategy_result(setting: _Setting, strategy: AnyStrategy) -> StrategyResult
     )
 
 
-def _dense_iteration_s(setting: _Setting, strategy: OneBitAdam) -> float:
-    """Return the time of an iteration of the dense stage [s]."""
-    return setting.run(setting.plan(strategy.dense)).iteration_s
-
-
 def _hidden_fraction(timeline: Timeline) -> float:
     """Return the part of communication that ran beside compute, 0 if there was no communication."""
     if timeline.comm_s <= 0:
@@ -214,7 +212,8 @@ def _hidden_fraction(timeline: Timeline) -> float:
 def _total_s(strategy: AnyStrategy, steps: int | None, iteration_s: float, dense_s: float | None) -> float | None:
     if steps is None:
         return None
-    dense_steps = strategy.dense_steps if isinstance(strategy, OneBitAdam) else 0
+    stage = strategy.dense_stage(steps)
+    dense_steps = stage.steps if stage else 0
     return (steps - dense_steps) * iteration_s + dense_steps * (dense_s or 0.0)
 
 

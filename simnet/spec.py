@@ -9,19 +9,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from simnet.strategies import AnyStrategy, OneBitAdam
 from simnet.units import Bandwidth, Duration, Size
-
-Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
-Factor = Annotated[float, Meta(ge=1.0, le=1000.0)]
-Fraction = Annotated[float, Meta(ge=1e-6, le=1.0)]
-Spread = Annotated[float, Meta(gt=0.0, le=1000.0)]
-Dtype = Literal["fp32", "fp16", "bf16"]
-Intervals = dict[str, tuple[Spread, Spread]]
-"""90 % intervals as factors on a value, by its dotted key."""
-Kind = Literal["measured", "published", "derived", "estimate", "ideal"]
-
-BYTES_PER_ELEMENT: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
-MAX_RANKS = 1_000_000
+from simnet.values import MAX_RANKS, Count, Dtype, Factor, Fraction, Intervals, Kind, Shape
 
 
 def _check_intervals(intervals: Intervals) -> None:
@@ -224,19 +214,22 @@ class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tensors whose gradients become ready one after the other, in backward order.
 
-    `count` repeats the row. `backward_share` is the part of backward (in any unit, each of the `count` tensors) that is
-    done between the previous gradient and this one.
+    The size is `num_elements`, `bytes` or the `shape` of each tensor; low-rank systems and those with a scale a tensor
+    or column need the shape. `count` repeats the row. `backward_share` is the part of backward (in any unit, each of
+    the `count` tensors) that is done between the previous gradient and this one.
     """
 
     num_elements: Count | None = None
     num_bytes: Size | None = field(name="bytes", default=None)
+    shape: Shape | None = None
     count: Count = 1
     backward_share: Annotated[float, Meta(ge=0.0)] = 1.0
     name: str = ""
 
     def __post_init__(self) -> None:
-        if (self.num_elements is None) == (self.num_bytes is None):
-            raise ValueError("num_elements: give either num_elements or bytes")
+        given = [self.num_elements, self.num_bytes, self.shape]
+        if sum(one is not None for one in given) != 1:
+            raise ValueError("num_elements: give one of num_elements, bytes and shape")
         if self.num_bytes is not None and self.num_bytes < 1:
             raise ValueError(f"bytes: {self.num_bytes.text()!r}: must be at least 1 B")
 
@@ -292,95 +285,6 @@ class Workload(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _check_intervals(self.intervals)
         if self.gradient_bytes is not None and self.gradient_bytes < 1:
             raise ValueError(f"gradient: {self.gradient_bytes.text()!r}: must be at least 1 B")
-
-
-class Planner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a merging rule believes an all-reduce to take: `start_up` + bytes / `bandwidth`, right or wrong."""
-
-    start_up_s: Duration = field(name="start_up")
-    bytes_per_s: Bandwidth = field(name="bandwidth")
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        if self.bytes_per_s < 1:
-            raise ValueError(f"bandwidth: {self.bytes_per_s.text()!r}: must be at least 1 B/s")
-
-
-class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """How gradients are bucketed, and whether their exchange overlaps backward.
-
-    `bucketing`: "ddp" closes a bucket when its gradients reach `bucket_cap` (PyTorch's rule; without a `bucket_cap`
-    its default, a first bucket of 1 MiB and then 25 MiB), "per_tensor" one bucket a tensor, "fused" one bucket of all,
-    "mg_wfbp" merges tensors where the start-up cost of an all-reduce outweighs waiting (Shi et al. 2019), as `planner`
-    believes that cost to be, or as it is.
-    """
-
-    bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "ddp"
-    bucket_cap: Size | None = None
-    overlap: bool = True
-    planner: Planner | None = None
-
-    def __post_init__(self) -> None:
-        if self.planner is not None and self.bucketing != "mg_wfbp":
-            raise ValueError(f"planner: has no effect with bucketing {self.bucketing!r}; drop one of them")
-        if self.bucket_cap is not None and self.bucketing != "ddp":
-            raise ValueError(f"bucket_cap: has no effect with bucketing {self.bucketing!r}; drop one of them")
-        if self.bucket_cap is not None and self.bucket_cap < 1:
-            raise ValueError(f"bucket_cap: {self.bucket_cap.text()!r}: must be at least 1 B")
-
-
-Algorithm = Literal["auto", "ring", "tree", "halving_doubling", "hierarchical"]
-
-
-class AllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="all_reduce"):
-    """Average gradients without compression, as DDP does, sent as `payload` numbers (default: as they are)."""
-
-    payload: Dtype | None = None
-    algorithm: Algorithm = "ring"
-
-
-class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="binsgdm"):
-    """Average 1-bit updates; hierarchical: reduce-scatter in the node, 1 bit between nodes, all-gather in the node.
-
-    `average` says what is averaged in the node: the ranks' updates m / b, or their gradients, of which the node then
-    has one pair of momenta, each rank its slice. `agreement` is the all-reduce of a few bytes after the last bucket, in
-    which all ranks agree that the step counts before parameters move.
-    """
-
-    topology: Literal["hierarchical", "flat"] = "hierarchical"
-    intra: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
-    average: Literal["updates", "gradients"] = "updates"
-    agreement: Algorithm = "auto"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.topology == "flat" and self.intra is not None:
-            raise ValueError("intra: has no effect with topology 'flat'; drop one of them")
-        if self.average == "gradients" and (self.topology == "flat" or self.intra == "one_bit"):
-            raise ValueError(
-                "average: gradients are averaged with topology 'hierarchical' and intra of 16 or 32 bits only"
-            )
-
-
-class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_adam"):
-    """Exchange error-compensated 1-bit momentum over all ranks after backward (Tang et al. 2021), after a dense stage.
-
-    `iteration_s` is that of the compression stage; with `run.steps` the end-to-end time counts `dense_steps` at the
-    time of an iteration with `dense`.
-    """
-
-    dense_steps: Annotated[int, Meta(ge=0)] = 0
-    dense: AllReduce = AllReduce()
-    bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "fused"
-    overlap: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.overlap or self.bucketing != "fused":
-            raise ValueError("overlap: 1-bit Adam exchanges one fused momentum after backward; drop this key")
-
-
-AnyStrategy = AllReduce | BinSGDM | OneBitAdam
 
 
 class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
 """Export the gradients of real models, in the order in which backward makes them ready, to JSON.
 
-Each file `scenarios/workloads/gradients/NAME.json` holds one row per parameter tensor: its name, its number of
-elements, and the backward FLOPs of one sample spent since the gradient of the row before became ready. The cumulative
+Each file `scenarios/workloads/gradients/NAME.json` holds one row per parameter tensor: its name, its shape,
+and the backward FLOPs of one sample spent since the gradient of the row before became ready. The cumulative
 sum over the total is therefore the fraction of backward that is done when that gradient can be sent.
 
 The order comes from the autograd engine, in one real forward and backward on the CPU with one sample of full size and
@@ -29,6 +29,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -40,11 +41,12 @@ if TYPE_CHECKING:
     import torch
 
 GRADIENTS_DIR = Path(__file__).resolve().parents[1] / "scenarios" / "workloads" / "gradients"
-FORMAT = 1
+FORMAT = 2
 SEED = 0
 
 Loss = Callable[[], "torch.Tensor"]
 Built = tuple["torch.nn.Module", Loss]
+Row = tuple[str, tuple[int, ...], int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,13 +194,13 @@ def convolution_backward_flops(
     return num_products * forward_flops
 
 
-def run_backward(module: torch.nn.Module, loss: Loss) -> tuple[list[tuple[str, int, int]], int, int]:
+def run_backward(module: torch.nn.Module, loss: Loss) -> tuple[list[Row], int, int]:
     """Run one forward and one backward and record when each gradient becomes ready.
 
     Fills the `grad` of every parameter.
 
     Returns:
-        One (name, number of elements, backward FLOPs since the row before) per parameter, in gradient-ready order;
+        One (name, shape, backward FLOPs since the row before) per parameter, in gradient-ready order;
         the FLOPs of forward; the FLOPs of backward.
     """
     import torch
@@ -207,10 +209,10 @@ def run_backward(module: torch.nn.Module, loss: Loss) -> tuple[list[tuple[str, i
 
     corrections = {torch.ops.aten.convolution_backward: convolution_backward_flops}
     counter = FlopCounterMode(display=False, custom_mapping=corrections)
-    ready: list[tuple[str, int, int]] = []
+    ready: list[Row] = []
 
     def record(name: str) -> Callable[[torch.Tensor], None]:
-        return lambda parameter: ready.append((name, parameter.numel(), counter.get_total_flops()))
+        return lambda parameter: ready.append((name, tuple(parameter.shape), counter.get_total_flops()))
 
     for name, parameter in module.named_parameters():
         parameter.register_post_accumulate_grad_hook(record(name))
@@ -222,16 +224,16 @@ def run_backward(module: torch.nn.Module, loss: Loss) -> tuple[list[tuple[str, i
     return split_at_ready(ready, forward_flops), forward_flops, backward_flops
 
 
-def split_at_ready(ready: Iterable[tuple[str, int, int]], start_flops: int) -> list[tuple[str, int, int]]:
+def split_at_ready(ready: Iterable[Row], start_flops: int) -> list[Row]:
     """Turn the running FLOP count at each gradient into the FLOPs spent since the gradient before.
 
     Example:
-        >>> split_at_ready([("head", 4, 130), ("stem", 2, 150)], 100)
-        [('head', 4, 30), ('stem', 2, 20)]
+        >>> split_at_ready([("head", (4,), 130), ("stem", (2, 1), 150)], 100)
+        [('head', (4,), 30), ('stem', (2, 1), 20)]
     """
     rows = []
-    for name, num_elements, running_flops in ready:
-        rows.append((name, num_elements, running_flops - start_flops))
+    for name, shape, running_flops in ready:
+        rows.append((name, shape, running_flops - start_flops))
         start_flops = running_flops
     return rows
 
@@ -254,7 +256,7 @@ def describe(definition: Definition) -> dict[str, Any]:
         "definition": definition.expression,
         "versions": {library: public_version(library) for library in ("torch", definition.library)},
         "input": definition.input,
-        "num_elements": sum(num_elements for _, num_elements, _ in tensors),
+        "num_elements": sum(math.prod(shape) for _, shape, _ in tensors),
         "forward_flops_per_sample": forward_flops,
         "backward_flops_per_sample": backward_flops,
         "tensors": tensors,

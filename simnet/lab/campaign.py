@@ -11,8 +11,9 @@ from msgspec import Meta, Struct
 
 from simnet.errors import SimnetError
 from simnet.scenario import Draft
-from simnet.spec import AllReduce, BinSGDM, Count
+from simnet.strategies import AllReduce, BinSGDM
 from simnet.units import Bandwidth, Size
+from simnet.values import Count
 
 MIB = 2**20
 DEFAULT_CAP = Size(25 * MIB)

@@ -6,8 +6,9 @@ from simnet.cluster.topology import Topology
 from simnet.collectives import halving_doubling, hierarchical, loads, ring, tree
 from simnet.collectives.schedule import Schedule
 from simnet.errors import SimnetError
-from simnet.spec import BYTES_PER_ELEMENT, AllReduce
+from simnet.strategies import AllReduce
 from simnet.training.stages import Collective, Exchange, Kernel, Stage
+from simnet.values import BYTES_PER_ELEMENT
 
 
 def exchange(strategy: AllReduce, num_elements: float, bytes_per_element: int, topology: Topology) -> Exchange:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from simnet.cluster.topology import Topology
 from simnet.collectives import direct, ring
-from simnet.spec import BYTES_PER_ELEMENT, BinSGDM
+from simnet.strategies import BinSGDM
 from simnet.training import all_reduce
 from simnet.training.stages import Collective, Exchange, Kernel, Stage
+from simnet.values import BYTES_PER_ELEMENT
 
 BITS_PER_BYTE = 8
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from simnet.cluster.topology import Topology
 from simnet.collectives import loads
-from simnet.spec import AllReduce, AnyStrategy, BinSGDM, Scenario
-from simnet.training import all_reduce, binsgdm, one_bit_adam
+from simnet.spec import Scenario
+from simnet.strategies import AllReduce, AnyStrategy, BinSGDM, OneBitAdam
+from simnet.training import all_reduce, binsgdm, compressing, one_bit_adam
 from simnet.training.stages import Collective, Exchange, Kernel, Stage
 from simnet.workload import buckets as bucketing
 from simnet.workload import codec
@@ -57,7 +58,7 @@ class Plan:
 def make(strategy: AnyStrategy, scenario: Scenario, step: Step, topology: Topology) -> Plan:
     """Return what an iteration of `strategy` (the scenario's own, its baseline, or another) does."""
     buckets = bucketing.build(strategy, step, _start_up(strategy, step, topology))
-    exchanges = tuple(exchange(strategy, b.num_elements, step.bytes_per_element, topology) for b in buckets)
+    exchanges = tuple(exchange(strategy, bucket, step.bytes_per_element, topology) for bucket in buckets)
     elements = [bucket.num_elements for bucket in buckets]
     settlement = binsgdm.settlement(strategy, elements, topology) if isinstance(strategy, BinSGDM) else ()
     stages = (*(stage for found in exchanges for stage in found.stages), *settlement)
@@ -76,20 +77,22 @@ def make(strategy: AnyStrategy, scenario: Scenario, step: Step, topology: Topolo
     )
 
 
-def exchange(strategy: AnyStrategy, num_elements: float, bytes_per_element: int, topology: Topology) -> Exchange:
+def exchange(strategy: AnyStrategy, bucket: Bucket, bytes_per_element: int, topology: Topology) -> Exchange:
     """Return what one bucket goes through under a strategy.
 
     Args:
         strategy: which.
-        num_elements: gradients in the bucket, on every rank.
+        bucket: the gradients, on every rank.
         bytes_per_element: of the gradients as backward leaves them.
         topology: the ranks.
     """
     if isinstance(strategy, AllReduce):
-        return all_reduce.exchange(strategy, num_elements, bytes_per_element, topology)
+        return all_reduce.exchange(strategy, bucket.num_elements, bytes_per_element, topology)
     if isinstance(strategy, BinSGDM):
-        return binsgdm.exchange(strategy, num_elements, topology)
-    return one_bit_adam.exchange(num_elements, topology)
+        return binsgdm.exchange(strategy, bucket.num_elements, topology)
+    if isinstance(strategy, OneBitAdam):
+        return one_bit_adam.exchange(bucket.num_elements, topology)
+    return compressing.exchange(strategy, bucket, topology)
 
 
 def _start_up(strategy: AnyStrategy, step: Step, topology: Topology) -> StartUp:
@@ -103,6 +106,7 @@ def _start_up(strategy: AnyStrategy, step: Step, topology: Topology) -> StartUp:
 
 
 def _exchange_s(strategy: AnyStrategy, step: Step, topology: Topology, part: float) -> float:
-    found = exchange(strategy, step.num_elements * part, step.bytes_per_element, topology)
+    bucket = Bucket(index=0, num_elements=step.num_elements * part, backward_part=1.0)
+    found = exchange(strategy, bucket, step.bytes_per_element, topology)
     collectives = (stage for stage in found.stages if isinstance(stage, Collective))
     return sum(loads.duration_s(topology, c.schedule, c.message_bytes) for c in collectives)

@@ -12,12 +12,14 @@ from simnet.errors import SimnetError
 from simnet.lab import campaign as campaigns
 from simnet.lab.campaign import Campaign, Job, Layout
 from simnet.scenario import Draft
-from simnet.spec import AllReduce, BinSGDM, Calibration, Cluster, Link, Run, Scenario, Workload
+from simnet.spec import Calibration, Cluster, Link, Run, Scenario, Workload
+from simnet.strategies import AllReduce, BinSGDM
 from simnet.training import binsgdm, plan
 from simnet.training.stages import Kernel
 from simnet.units import Duration
 from simnet.validation import measured, unseen
 from simnet.validation.measured import Point, Step
+from simnet.workload.buckets import Bucket
 
 BOUND = 0.3
 """Mean relative residual from which on a fit is refused: kernels of some 100 us on shared cores scatter."""
@@ -102,7 +104,8 @@ def _kernels(campaign: Campaign) -> set[str]:
     nodes = topologies.build(
         Cluster(num_nodes=2, ranks_per_node=2, intra_node=link, inter_node=link), Calibration(kind="measured")
     )
-    stages = [stage for one in campaign.strategies for stage in plan.exchange(one, 8.0, 4, nodes).stages]
+    bucket = Bucket(index=0, num_elements=8.0, backward_part=1.0, shapes=((4, 2),))
+    stages = [stage for one in campaign.strategies for stage in plan.exchange(one, bucket, 4, nodes).stages]
     for one in campaign.strategies:
         stages += binsgdm.settlement(one, [8.0], nodes) if isinstance(one, BinSGDM) else ()
     return {stage.name for stage in stages if isinstance(stage, Kernel)}

@@ -11,7 +11,8 @@ from simnet.calibration.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError
 from simnet.report.text import aligned, bandwidth_text
 from simnet.simulate import simulate
-from simnet.spec import AllReduce, AnyStrategy, BinSGDM, Scenario
+from simnet.spec import Scenario
+from simnet.strategies import AllReduce, AnyStrategy, BinSGDM
 from simnet.units import Bandwidth, Size, format_seconds
 from simnet.validation.outcome import mean_error, worst_error
 from simnet.validation.text import percent

@@ -1,9 +1,10 @@
 """Gradients into buckets, each reduced by one exchange, as PyTorch's DDP and the schemes of the papers cut them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simnet.errors import SimnetError
-from simnet.spec import Strategy
+from simnet.strategies import Strategy
 from simnet.workload.model import Step, Tensor
 
 MIB = 1024.0**2
@@ -16,11 +17,15 @@ DDP_BUCKET_BYTES = 25 * MIB
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """Gradients that travel together; ready when `backward_part` more of backward is done than at its predecessor."""
+    """Gradients that travel together; ready when `backward_part` more of backward is done than at its predecessor.
+
+    `shapes` are those of its tensors; None where they are not known.
+    """
 
     index: int
     num_elements: float
     backward_part: float
+    shapes: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +47,7 @@ def build(strategy: Strategy, step: Step, start_up: StartUp) -> tuple[Bucket, ..
         start_up: cost of an exchange, read only by "mg_wfbp".
     """
     if strategy.bucketing == "fused":
-        return (Bucket(index=0, num_elements=step.num_elements, backward_part=1.0),)
+        return (Bucket(index=0, num_elements=step.num_elements, backward_part=1.0, shapes=_shapes(step.tensors)),)
     if strategy.bucketing != "ddp" and not step.tensors:
         raise SimnetError(
             f"strategy.bucketing: {strategy.bucketing!r}: needs the tensors of the model; give workload.tensors or "
@@ -69,9 +74,15 @@ def _numbered(groups: list[list[Tensor]]) -> tuple[Bucket, ...]:
             index=index,
             num_elements=sum(tensor.num_elements for tensor in group),
             backward_part=sum(tensor.backward_part for tensor in group),
+            shapes=_shapes(group),
         )
         for index, group in enumerate(groups)
     )
+
+
+def _shapes(tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...] | None:
+    shapes = tuple(tensor.shape for tensor in tensors if tensor.shape is not None)
+    return shapes if shapes and len(shapes) == len(tensors) else None
 
 
 def _ddp(step: Step, first_cap: float, cap: float) -> list[list[Tensor]]:

@@ -6,6 +6,26 @@ The bytes are what a fused kernel must read and write at least, per element; the
 from simnet.errors import SimnetError, nearest
 from simnet.spec import Calibration
 
+COMPRESSING_BYTES: dict[str, tuple[float, float, float]] = {
+    # encode: g, and the residual where there is one, read once for what they share (norm, mean, threshold) and once for
+    # the codes; the residual written. Decode, per element of each payload: the code, and the sum read and written.
+    "one_bit_sgd": (20.125, 0.0, 8.125),
+    "sign_sgd": (4.125, 0.25, 4.125),
+    "ef_sign_sgd": (20.125, 0.0, 8.125),
+    "terngrad": (8.2, 0.0, 8.2),
+    "qsgd": (8.5, 0.0, 8.5),
+    "qsgd_inf": (8.5, 0.0, 8.5),
+    "nuqsgd": (8.5, 0.0, 8.5),
+    "marsit": (20.125, 0.375, 4.125),
+    "power_sgd": (12.0, 4.0, 12.0),  # M Q reads g and residual, writes M; M^T P reads M; P Q^T twice, residual written
+    "grad_zip": (12.0, 0.0, 12.0),
+    "atomo": (4.0, 0.0, 8.0),  # as if the decomposition were one read: far from what it takes
+    "top_k": (20.0, 0.0, 16.0),  # decode: of what was kept
+    "ms_top_k": (136.0, 0.0, 16.0),  # 31 counts read all
+    "random_k": (12.0, 0.0, 4.0),
+}
+"""Bytes moved per element before the first message, between messages and after the last, with the default options."""
+
 BYTES_MOVED: dict[str, float] = {
     "cast": 6.0,  # fp32 <-> fp16 or bf16: read 4, write 2 (or the reverse)
     "binsgdm_update": 24.0,  # read g, m, b; write m, b and u = m / b
@@ -20,6 +40,9 @@ BYTES_MOVED: dict[str, float] = {
     "server_residual": 12.125,  # read the mean and the residual; write the residual and one bit
     "decompress": 4.125,  # read one bit, write the momentum
     "adam_update": 16.0,  # read m, v, x; write x
+    **{f"{name}_encode": moved for name, (moved, _, _) in COMPRESSING_BYTES.items()},
+    **{f"{name}_merge": moved for name, (_, moved, _) in COMPRESSING_BYTES.items() if moved},
+    **{f"{name}_decode": moved for name, (_, _, moved) in COMPRESSING_BYTES.items()},
 }
 """Bytes read and written per element, fp32 state. Source: counted from the algorithms (docs/model.md)."""
 

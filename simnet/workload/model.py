@@ -11,7 +11,8 @@ from msgspec import Meta, Struct
 
 from simnet import library
 from simnet.errors import SimnetError
-from simnet.spec import BYTES_PER_ELEMENT, Calibration, Cluster, ComputeTime, Count, Gradient, Workload
+from simnet.spec import Calibration, Cluster, ComputeTime, Gradient, Workload
+from simnet.values import BYTES_PER_ELEMENT, Shape
 from simnet.workload.codec import optimizer_s
 
 MAX_TENSORS = 100_000
@@ -19,10 +20,14 @@ MAX_TENSORS = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """A gradient: its elements, and the part of backward done between the previous gradient and this one (0 to 1)."""
+    """A gradient: its elements, and the part of backward done between the previous gradient and this one (0 to 1).
+
+    `shape` is None where it is not known.
+    """
 
     num_elements: float
     backward_part: float
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +100,15 @@ def _from_rows(rows: tuple[Gradient, ...], width: int) -> tuple[Tensor, ...]:
     if rows and total <= 0:
         raise SimnetError("workload.tensors: every backward_share is 0: give at least one a share above 0")
     return tuple(
-        Tensor(num_elements=_elements(row, width), backward_part=row.backward_share / total)
+        Tensor(num_elements=_elements(row, width), backward_part=row.backward_share / total, shape=row.shape)
         for row in rows
         for _ in range(row.count)
     )
 
 
 def _elements(row: Gradient, width: int) -> float:
+    if row.shape is not None:
+        return float(math.prod(row.shape))
     return float(row.num_elements) if row.num_elements is not None else float(row.num_bytes or 0.0) / width
 
 
@@ -114,7 +121,7 @@ def _total_elements(workload: Workload, width: int) -> float:
 class _File(Struct, frozen=True):
     """What a gradients file must hold; other keys are for people."""
 
-    tensors: list[tuple[str, Count, Annotated[float, Meta(ge=0.0)]]]
+    tensors: list[tuple[str, Shape, Annotated[float, Meta(ge=0.0)]]]
     forward_flops_per_sample: Annotated[float, Meta(gt=0.0)]
     backward_flops_per_sample: Annotated[float, Meta(gt=0.0)]
 
@@ -132,7 +139,10 @@ def _from_file(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
     total = sum(flops for _, _, flops in data.tensors)
     if not 0 < total < math.inf:
         raise SimnetError(f"{path}: tensors: FLOPs of {total!r} in all: must be above 0 and finite")
-    tensors = tuple(Tensor(num_elements=float(n), backward_part=flops / total) for _, n, flops in data.tensors)
+    tensors = tuple(
+        Tensor(num_elements=float(math.prod(shape)), backward_part=flops / total, shape=shape)
+        for _, shape, flops in data.tensors
+    )
     return tensors, (data.forward_flops_per_sample, data.backward_flops_per_sample)
 
 

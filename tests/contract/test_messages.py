@@ -10,7 +10,8 @@ from binsgdm.kernels import select  # noqa: E402
 from binsgdm.layout import Bucket  # noqa: E402
 from simnet.cluster.topology import Topology  # noqa: E402
 from simnet.cluster.topology import build as build_topology  # noqa: E402
-from simnet.spec import BinSGDM, Calibration, Cluster, Link  # noqa: E402
+from simnet.spec import Calibration, Cluster, Link  # noqa: E402
+from simnet.strategies import BinSGDM  # noqa: E402
 from simnet.training import binsgdm as simulated  # noqa: E402
 from simnet.training.stages import Collective  # noqa: E402
 from simnet.units import Bandwidth, Duration  # noqa: E402

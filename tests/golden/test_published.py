@@ -15,7 +15,8 @@ import pytest
 from simnet import library
 from simnet import scenario as scenarios
 from simnet.simulate import simulate
-from simnet.spec import Calibration, OneBitAdam, Scenario, Workload
+from simnet.spec import Calibration, Scenario, Workload
+from simnet.strategies import OneBitAdam
 from simnet.units import Duration
 from simnet.validation import coverage, measurements, page, parts, sets
 from simnet.validation.outcome import Limit, Outcome

@@ -4,7 +4,8 @@ from itertools import product
 from typing import Any
 
 from simnet.result import Breakdown, RunResult, Span, StrategyResult
-from simnet.spec import AllReduce, BinSGDM, Calibration, Cluster, ComputeTime, Link, Scenario, Workload
+from simnet.spec import Calibration, Cluster, ComputeTime, Link, Scenario, Workload
+from simnet.strategies import AllReduce, BinSGDM
 from simnet.units import Bandwidth, Duration, Size
 
 # name: (title, gradient bytes, forward + backward [s], optimizer [s], samples per rank)

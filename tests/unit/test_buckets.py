@@ -3,7 +3,7 @@
 import pytest
 
 from simnet.errors import SimnetError
-from simnet.spec import AllReduce, Planner
+from simnet.strategies import AllReduce, Planner
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import buckets
 from simnet.workload.buckets import MIB, StartUp

@@ -14,7 +14,8 @@ from simnet.errors import SimnetError
 from simnet.report.metrics import to_object, to_row
 from simnet.report.table import result_table
 from simnet.simulate import simulate
-from simnet.spec import AllReduce, BinSGDM, Calibration, KernelTime, LinkCalibration, Run
+from simnet.spec import Calibration, KernelTime, LinkCalibration, Run
+from simnet.strategies import AllReduce, BinSGDM
 from simnet.units import Bandwidth, Duration, Size
 
 GIVEN = Calibration(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -70,7 +71,7 @@ def test_every_file_is_named_after_its_model_and_is_covered_here() -> None:
     assert {load(name)["name"] for name in names} == names
 
 
-def test_a_file_has_exactly_the_keys_of_format_1(gradients: dict[str, Any]) -> None:
+def test_a_file_has_exactly_the_keys_of_format_2(gradients: dict[str, Any]) -> None:
     assert list(gradients) == [
         "format",
         "name",
@@ -83,20 +84,20 @@ def test_a_file_has_exactly_the_keys_of_format_1(gradients: dict[str, Any]) -> N
         "backward_flops_per_sample",
         "tensors",
     ]
-    assert gradients["format"] == 1
+    assert gradients["format"] == 2
 
 
 def test_counts_are_those_of_the_published_model(gradients: dict[str, Any]) -> None:
     num_elements, num_tensors = KNOWN_COUNTS[gradients["name"]]
     assert gradients["num_elements"] == num_elements
-    assert sum(row[1] for row in gradients["tensors"]) == num_elements
+    assert sum(math.prod(row[1]) for row in gradients["tensors"]) == num_elements
     assert len(gradients["tensors"]) == num_tensors
 
 
-def test_every_tensor_has_one_row_with_elements(gradients: dict[str, Any]) -> None:
+def test_every_tensor_has_one_row_with_its_shape(gradients: dict[str, Any]) -> None:
     names = [row[0] for row in gradients["tensors"]]
     assert len(set(names)) == len(names)
-    assert all(isinstance(row[1], int) and row[1] > 0 for row in gradients["tensors"])
+    assert all(isinstance(side, int) and side > 0 for row in gradients["tensors"] for side in row[1])
 
 
 def test_backward_flops_are_shared_out_completely(gradients: dict[str, Any]) -> None:

@@ -25,7 +25,8 @@ SIMULATE_INLINE = """
 import json, sys
 import simnet.commands.main
 from simnet.simulate import simulate
-from simnet.spec import AllReduce, Cluster, Link, Scenario, Workload
+from simnet.spec import Cluster, Link, Scenario, Workload
+from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration, Size
 
 link = Link(bytes_per_s=Bandwidth(1.25e9), alpha_s=Duration(5e-6))

@@ -13,8 +13,6 @@ from simnet import library
 from simnet.errors import SimnetError
 from simnet.scenario import build, check_part, load, load_experiment, to_dict
 from simnet.spec import (
-    AllReduce,
-    BinSGDM,
     Calibration,
     Cluster,
     ComputeTime,
@@ -23,12 +21,12 @@ from simnet.spec import (
     KernelTime,
     Link,
     LinkCalibration,
-    OneBitAdam,
     Run,
     Scenario,
     SlowNode,
     Workload,
 )
+from simnet.strategies import AllReduce, BinSGDM, OneBitAdam
 from simnet.units import Bandwidth, Duration, Size
 from tests.unit.scenario_samples import SWEEP, pod, write
 
@@ -162,9 +160,12 @@ def test_building_leaves_its_input_alone() -> None:
         ({"calibration__kind": "guess"}, "x: calibration.kind: 'guess': unknown. Known: derived, estimate, ideal"),
         ({"workload__dtype": "fp8"}, "x: workload.dtype: 'fp8': unknown. Did you mean 'fp32'?"),
         ({"workload__dtype": 3}, "x: workload.dtype: 3: write a name in quotes"),
-        ({"workload__tensors": [{"count": 2}]}, "workload.tensors.0.num_elements: give either num_elements or bytes"),
+        (
+            {"workload__tensors": [{"count": 2}]},
+            "workload.tensors.0.num_elements: give one of num_elements, bytes and shape",
+        ),
         ({"strategy": "binsgd"}, "x: strategy.kind: 'binsgd': unknown. Did you mean 'binsgdm'?"),
-        ({"strategy": {}}, "x: strategy.kind: missing; add kind = one of all_reduce, binsgdm, one_bit_adam"),
+        ({"strategy": {}}, "x: strategy.kind: missing; add kind = one of all_reduce, atomo, binsgdm, "),
         ({"strategy": 3}, "x: strategy: 3: write a table with the keys kind"),
         ({"strategy__overlap": "no"}, "x: strategy.overlap: 'no': write true or false, without quotes"),
         (

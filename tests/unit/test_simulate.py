@@ -8,20 +8,8 @@ from topologies import cluster, leaves
 
 from simnet.errors import SimnetError
 from simnet.simulate import check, num_exact_rounds, simulate
-from simnet.spec import (
-    AllReduce,
-    BinSGDM,
-    Calibration,
-    Gradient,
-    KernelTime,
-    LinkCalibration,
-    OneBitAdam,
-    Planner,
-    Run,
-    Scenario,
-    SlowNode,
-    Workload,
-)
+from simnet.spec import Calibration, Gradient, KernelTime, LinkCalibration, Run, Scenario, SlowNode, Workload
+from simnet.strategies import AllReduce, BinSGDM, OneBitAdam, Planner
 from simnet.units import Bandwidth, Duration, Size
 
 WORKLOAD = Workload(

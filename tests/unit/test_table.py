@@ -12,7 +12,7 @@ from simnet.report.notes import notes_lines
 from simnet.report.table import result_table, sweep_table
 from simnet.report.text import WIDTH
 from simnet.result import RunResult
-from simnet.spec import AllReduce
+from simnet.strategies import AllReduce
 from tests.unit.report_samples import run_result, sweep_document
 
 

@@ -12,7 +12,8 @@ from simnet.calibration import provenance
 from simnet.calibration.measurement import read
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.spec import AllReduce, Calibration, Cluster, FittedTo, Link, Scenario, Workload
+from simnet.spec import Calibration, Cluster, FittedTo, Link, Scenario, Workload
+from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration, Size
 from simnet.validation import unseen
 from tests.unit.test_validate_measured import DENSE, HEAD, SETUP, step, write

@@ -13,7 +13,7 @@ from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.scenario import load_experiment
 from simnet.simulate import simulate
-from simnet.spec import AllReduce, BinSGDM
+from simnet.strategies import AllReduce, BinSGDM
 from simnet.units import Size
 from simnet.validation import measured
 

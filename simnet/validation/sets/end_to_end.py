@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from simnet.spec import AllReduce, Calibration, OneBitAdam, Run
+from simnet.spec import Calibration, Run
+from simnet.strategies import AllReduce, OneBitAdam
 from simnet.validation.measurements import Measurements, Row
 from simnet.validation.outcome import Alternative, Limit, Outcome, Prediction, alternative
 from simnet.validation.sets import one_bit_adam, one_bit_dense, one_bit_fig5a

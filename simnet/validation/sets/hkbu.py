@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simnet.simulate import simulate
-from simnet.spec import AllReduce, Calibration, Planner, Scenario, Workload
+from simnet.spec import Calibration, Scenario, Workload
+from simnet.strategies import AllReduce, Planner
 from simnet.units import Bandwidth, Duration
 from simnet.validation import parts
 from simnet.validation.measurements import Measurements, Row

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from simnet.result import StrategyResult
 from simnet.simulate import simulate
-from simnet.spec import AllReduce, AnyStrategy, Calibration, Run, Scenario, Workload
+from simnet.spec import Calibration, Run, Scenario, Workload
+from simnet.strategies import AllReduce, AnyStrategy
 from simnet.units import Duration
 from simnet.validation import parts
 from simnet.validation.measurements import Measurements, Row

@@ -5,7 +5,8 @@ from itertools import combinations
 
 from msgspec.structs import replace
 
-from simnet.spec import Calibration, KernelTime, OneBitAdam
+from simnet.spec import Calibration, KernelTime
+from simnet.strategies import OneBitAdam
 from simnet.units import Duration
 from simnet.validation import parts
 from simnet.validation.fit import root

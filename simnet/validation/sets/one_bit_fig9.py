@@ -1,6 +1,7 @@
 """1-bit Adam, Fig 9: speedup of the compression stage under a shaped network."""
 
-from simnet.spec import Calibration, OneBitAdam
+from simnet.spec import Calibration
+from simnet.strategies import OneBitAdam
 from simnet.validation import parts
 from simnet.validation.fit import root
 from simnet.validation.measurements import Measurements, Row

@@ -1,7 +1,8 @@
 """PyTorch's own DDP benchmark: iteration times on two DGX-1 nodes."""
 
 from simnet.simulate import simulate
-from simnet.spec import AllReduce, Calibration, Cluster, Link, LinkCalibration, Scenario, Workload
+from simnet.spec import Calibration, Cluster, Link, LinkCalibration, Scenario, Workload
+from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration
 from simnet.validation.fit import root
 from simnet.validation.measurements import Measurements, Row

@@ -1,0 +1,18 @@
+"""Bounded numbers and closed choices that several nouns of a scenario share."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]
+Factor = Annotated[float, Meta(ge=1.0, le=1000.0)]
+Fraction = Annotated[float, Meta(ge=1e-6, le=1.0)]
+Spread = Annotated[float, Meta(gt=0.0, le=1000.0)]
+Dtype = Literal["fp32", "fp16", "bf16"]
+Intervals = dict[str, tuple[Spread, Spread]]
+"""90 % intervals as factors on a value, by its dotted key."""
+Kind = Literal["measured", "published", "derived", "estimate", "ideal"]
+
+BYTES_PER_ELEMENT: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+MAX_RANKS = 1_000_000

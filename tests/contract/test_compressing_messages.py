@@ -1,0 +1,140 @@
+"""The messages of every compressing system are those that simnet simulates: collective, group, bytes, order."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from dataclasses import replace  # noqa: E402
+
+import msgspec  # noqa: E402
+
+from binsgdm.compressors.base import GradientBucket, numel_of  # noqa: E402
+from binsgdm.compressors.registry import SYSTEMS, make  # noqa: E402
+from binsgdm.exchange import AllGather, AllReduce, AllToAll, Message, Place, Shift, group_members  # noqa: E402
+from simnet import strategies  # noqa: E402
+from simnet.cluster.topology import build as build_topology  # noqa: E402
+from simnet.spec import Calibration, Cluster, Link  # noqa: E402
+from simnet.training import plan  # noqa: E402
+from simnet.training.stages import Collective  # noqa: E402
+from simnet.units import Bandwidth, Duration  # noqa: E402
+from simnet.workload.buckets import Bucket  # noqa: E402
+
+LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 8)]
+SHAPES = ((64, 32), (32,), (10, 64, 3, 3), (7, 5), ())
+NAMES = {AllGather: "all_gather", AllToAll: "all_to_all", AllReduce: "all_reduce", Shift: "send_recv"}
+OPTIONS = [
+    ("dense", {}),
+    ("one_bit_sgd", {}),
+    ("sign_sgd", {}),
+    ("ef_sign_sgd", {}),
+    ("ef_sign_sgd", {"scale_per": "bucket"}),
+    ("terngrad", {}),
+    ("qsgd", {}),
+    ("qsgd", {"bits": 2, "block_size": 100}),
+    ("qsgd_inf", {"bits": 8}),
+    ("nuqsgd", {"bits": 3, "with_zero": False}),
+    ("marsit", {}),
+    ("marsit", {"torus": True, "scale": 0.1}),
+    ("power_sgd", {}),
+    ("power_sgd", {"matrix_rank": 1}),
+    ("power_sgd", {"matrix_rank": 64}),
+    ("top_k", {"ratio": 0.01}),
+    ("ms_top_k", {"k": 100}),
+    ("random_k", {"ratio": 0.1}),
+]
+Messages = list[tuple[str, str, float]]
+
+
+def test_every_system_is_compared():
+    """GradZip's turns differ and ATOMO's payload is drawn: their means are compared below."""
+    assert {name for name, _ in OPTIONS} | {"grad_zip", "atomo"} == set(SYSTEMS)
+
+
+def drive(conversation, place: Place, seen: list[Message]) -> torch.Tensor:
+    """Run one rank's conversation as if all ranks sent what it sends."""
+    answer = None
+    while True:
+        try:
+            message = conversation.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        seen.append(message)
+        size = len(group_members(message.group, place.rank, place.world_size, place.ranks_per_node))
+        if isinstance(message, AllGather):
+            answer = message.sent.expand(size, *message.sent.shape).clone()
+        else:
+            answer = message.sent * size if isinstance(message, AllReduce) else message.sent.clone()
+
+
+def real_messages(name: str, options: dict, layout: tuple[int, int], steps: int = 1) -> Messages:
+    place = Place(rank=0, world_size=layout[0] * layout[1], ranks_per_node=layout[1], seed=0, step=1)
+    system = make(name, rank=0, world_size=place.world_size, **options)
+    values = torch.randn(numel_of(SHAPES), generator=torch.Generator().manual_seed(1))
+    bucket = GradientBucket(values=values, parameters=tuple(range(len(SHAPES))), shapes=SHAPES)
+    seen: list[Message] = []
+    for step in range(1, steps + 1):
+        drive(system.mean(bucket, replace(place, step=step)), place, seen)
+    sizes = {"world": place.world_size, "intra_node": layout[1], "inter_node": layout[0]}
+    return [
+        (NAMES[type(message)], message.group, message.sent.numel() * message.sent.element_size())
+        for message in seen
+        if sizes[message.group] > 1
+    ]
+
+
+def simulated_messages(name: str, options: dict, layout: tuple[int, int]) -> Messages:
+    kind = "all_reduce" if name == "dense" else name
+    strategy = msgspec.convert({"kind": kind, **options}, strategies.AnyStrategy)
+    link = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(1e-6))
+    cluster = Cluster(num_nodes=layout[0], ranks_per_node=layout[1], intra_node=link, inter_node=link)
+    topology = build_topology(cluster, Calibration())
+    bucket = Bucket(index=0, num_elements=float(numel_of(SHAPES)), backward_part=1.0, shapes=SHAPES)
+    found: Messages = []
+    for stage in plan.exchange(strategy, bucket, 4, topology).stages:
+        if isinstance(stage, Collective) and stage.schedule.rounds:
+            found += as_sent(stage, is_ring=name == "marsit")
+    return found
+
+
+def as_sent(stage: Collective, *, is_ring: bool) -> Messages:
+    """Return a collective as binsgdm counts it: what one rank gives, or its hops round a ring."""
+    algorithm, collective = stage.schedule.name.split()
+    group = stage.schedule.group
+    part = stage.message_bytes / group.size
+    is_scale = collective == "all_gather" and part == 4  # gathered by the backend, not hop by hop
+    if is_ring and not is_scale:
+        assert algorithm == "ring"
+        return [("send_recv", group.kind, part)] * (group.size - 1)
+    return [(collective, group.kind, part if collective == "all_gather" else stage.message_bytes)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_a_system_sends_what_is_simulated(name, options, layout):
+    real = real_messages(name, options, layout)
+    assert real == simulated_messages(name, options, layout)
+    assert real
+
+
+def test_elias_sends_lengths_and_then_as_many_bits_as_were_measured():
+    real = real_messages("qsgd", {"coding": "elias", "bits": 2}, (2, 2))
+    norm_and_length_bytes = 8
+    coded_bits = (real[1][2] - norm_and_length_bytes) * 8 / numel_of(SHAPES)
+    options = {"coding": "elias", "bits": 2, "coded_bits": coded_bits}
+    assert simulated_messages("qsgd", options, (2, 2)) == [real[0], (*real[1][:2], pytest.approx(real[1][2], abs=1))]
+
+
+def test_grad_zip_sends_on_average_what_is_simulated():
+    real = real_messages("grad_zip", {}, (2, 2), steps=2)
+    (simulated,) = simulated_messages("grad_zip", {}, (2, 2))
+    assert [message[:2] for message in real] == [simulated[:2]] * 2
+    assert (real[0][2] + real[1][2]) / 2 == simulated[2]
+
+
+def test_atomo_sends_on_average_what_is_simulated():
+    """200 draws of about 3 triplets for each of two matrices: the mean is known within a few percent."""
+    real = real_messages("atomo", {}, (2, 2), steps=200)
+    lengths, simulated = simulated_messages("atomo", {}, (2, 2))
+    assert real[0::2] == [lengths] * 200
+    mean = sum(message[2] for message in real[1::2]) / 200
+    assert mean == pytest.approx(simulated[2], rel=0.05)
