@@ -14,8 +14,9 @@ KINDS: dict[str, str] = {
     "calibrations": "calibration",
     "experiments": "experiment",
     "gradients": "gradients",
+    "convergence": "convergence",
 }
-_SUFFIX = {"gradients": ".json"}
+_SUFFIX = {"gradients": ".json", "convergence": ".json"}
 
 
 @cache

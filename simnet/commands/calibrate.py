@@ -75,8 +75,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 
     for path, option in ((output, "-o"), (workload, "--workload"), (figure, "--figure")):
         check_file(path, option)
-    check_different(output, workload)
-    check_different(output, figure)
+    check_different(output, workload, "--workload")
+    check_different(output, figure, "--figure")
     known, unseen, placed = sources.read(files), sources.read(held_out), sources.read(in_place)
     _check_disjoint(files, held_out, "--hold-out")
     _check_disjoint(files, in_place, "--in-place")

@@ -2,6 +2,7 @@
 
 import click
 
+from simnet import convergence
 from simnet.commands.main import Failure
 from simnet.commands.parts import find
 from simnet.errors import SimnetError
@@ -33,6 +34,9 @@ def _checked(name: str) -> str:
     if kind in PART_TYPES:
         check_part(kind, name)
         return kind.removesuffix("s")
+    if kind == "convergence":
+        convergence.load(name)
+        return kind
     if kind == "gradients":
         raise SimnetError(f"{name}: gradients: are checked with a workload that uses them; name that one")
     return _checked_experiment(name)

@@ -7,7 +7,8 @@ from simnet import library
 
 @click.command(
     "list",
-    help="List the shipped parts, or those of one KIND: clusters, workloads, calibrations, experiments, gradients.",
+    help="List the shipped parts, or those of one KIND: clusters, workloads, calibrations, experiments, gradients, "
+    "convergence.",
     epilog="\b\nExample:\n  simnet list workloads",
 )
 @click.argument("kind", required=False)
@@ -24,4 +25,4 @@ def command(kind: str | None) -> None:
 def _about(kind: str, name: str) -> str:
     """Return the title or the question of a part."""
     part = library.read(kind, name)
-    return str(part.get("title") or part.get("question") or "")
+    return str(part.get("title") or part.get("question") or part.get("task") or "")

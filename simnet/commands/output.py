@@ -89,14 +89,14 @@ def check_replaceable(path: Path) -> None:
         raise SimnetError(f"{path}: is not a regular file; remove it, or choose another place with -o")
 
 
-def check_different(output: Path | None, trace: Path | None) -> None:
+def check_different(output: Path | None, other: Path | None, option: str = "--trace") -> None:
     """Check that two outputs do not overwrite each other.
 
     Raises:
         SimnetError: they are the same file.
     """
-    if output and trace and output.resolve() == trace.resolve():
-        raise SimnetError(f"{trace}: is named by -o and by --trace; name two files")
+    if output and other and output.resolve() == other.resolve():
+        raise SimnetError(f"{other}: is named by -o and by {option}; name two files")
 
 
 def emit(text: str, path: Path | None) -> None:

@@ -29,6 +29,8 @@ def _kind_of(data: dict[str, object]) -> str:
     """Return the kind of part whose keys a file has most of, if it is no experiment."""
     if data.keys() & {"cluster", "workload", "scenario", "strategy", "sweep", "points"}:
         return "experiments"
+    if data.get("format") == "simnet-convergence":
+        return "convergence"
     if "forward_flops_per_sample" in data:
         return "gradients"
     shared = {kind: len(data.keys() & set(part.__struct_encode_fields__)) for kind, part in PART_TYPES.items()}

@@ -18,6 +18,7 @@ def command(name: str) -> None:
     """Run `simnet show`."""
     kind, name = find(name)
     table = _experiment(name) if kind == "experiments" else library.read(kind, name)
+    table.pop("curves", None)  # of trainings: thousands of numbers
     click.echo(f"# {library.label(library.locate(kind, name))}\n{to_toml(table)}", nl=False)
 
 

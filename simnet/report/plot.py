@@ -54,17 +54,24 @@ def plot(results: Path, directory: Path, file_format: Format = "png") -> list[Pa
     document = read_document(results)
     if not document.varied:
         raise SimnetError(f"{results}: {len(document.points)} point: figures need at least two values of some key")
-    with _quiet_matplotlib():
-        import matplotlib as mpl
-
+    with styled():
         from simnet.report.layout import images
 
-        with mpl.rc_context(STYLE):
-            drawn = images(document, file_format, where=str(results))
+        drawn = images(document, file_format, where=str(results))
     paths = {directory / f"{name}.{file_format}": image for name, image in drawn.items()}
     for path, image in paths.items():
         write_file(path, image)
     return list(paths)
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in the style of this project."""
+    with _quiet_matplotlib():
+        import matplotlib as mpl
+
+        with mpl.rc_context(STYLE):
+            yield
 
 
 @contextmanager

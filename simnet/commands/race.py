@@ -1,0 +1,125 @@
+"""`simnet race`: who reaches a metric first on a cluster."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from simnet.commands.main import is_watched
+from simnet.commands.output import OUTPUT, check_different, check_file, emit
+from simnet.commands.settings import DRAWS, add_draws, read_settings, read_values
+from simnet.convergence import load
+from simnet.errors import SimnetError
+from simnet.race import Race, num_simulations, race
+from simnet.report.race import race_lines, race_object
+from simnet.result import RunResult
+from simnet.spec import Scenario
+from simnet.units import Bandwidth
+
+RATES = "10 Gbit/s,25 Gbit/s,40 Gbit/s,100 Gbit/s"
+
+
+@click.command(
+    "race",
+    help="Let all systems of a measured CONVERGENCE run on the cluster and workload of EXPERIMENT: steps to a target, "
+    "measured, times what a step takes there, simulated. 1-bit Adam's dense stage, Marsit's dense steps and DDP's "
+    "first iteration are counted. CONVERGENCE is a shipped name (simnet list convergence) or a JSON file of your own.",
+    epilog="\b\nExamples:\n  simnet race bert_base_10gbit characters"
+    "\n  simnet race bert_base_10gbit characters --steps 100000 --plot race.png"
+    "\n  simnet race my_cluster.toml my_trainings.json --target 2.1 --at '25 Gbit/s'",
+)
+@click.argument("experiment")
+@click.argument("convergence")
+@click.option("--at", "rates", default=RATES, show_default=True, metavar="RATES", help="Bandwidths of a NIC.")
+@click.option("--target", type=float, help="Value of the metric to reach [default: that of the trainings]")
+@click.option("--ranks", type=click.IntRange(1), help="Of the trainings [default: the most there are]")
+@click.option(
+    "--steps",
+    type=click.IntRange(1, 10**12),
+    help="Of the whole training; the measured curves are stretched to it [default: as measured]",
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value; repeatable.")
+@DRAWS
+@click.option("--plot", type=OUTPUT, help="Draw the metric over simulated time to this .png, .pdf or .svg file.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("-o", "--output", type=OUTPUT, help="Write to this file instead of the terminal.")
+def command(  # noqa: PLR0913, PLR0917 - one argument an option
+    experiment: str,
+    convergence: str,
+    rates: str,
+    target: float | None,
+    ranks: int | None,
+    steps: int | None,
+    settings: tuple[str, ...],
+    draws: int | None,
+    plot: Path | None,
+    form: str,
+    output: Path | None,
+) -> None:
+    """Run `simnet race`."""
+    from simnet.scenario import load_experiment
+    from simnet.simulate import simulate
+
+    fixed = read_settings(settings)
+    add_draws(fixed, draws)
+    trainings = load(convergence)
+    scenario = load_experiment(experiment, fixed).at({})
+    bandwidths = _bandwidths(rates)
+    check_file(output)
+    _check_plot(plot, output)
+    with _counted(simulate, num_simulations(trainings, len(bandwidths), scenario.run.draws)) as counted:
+        found = race(scenario, trainings, counted, bandwidths=bandwidths, ranks=ranks, target=target, steps=steps)
+    if plot is not None:
+        _draw(found, plot)
+    emit(json.dumps(race_object(found), indent=2) if form == "json" else "\n".join(race_lines(found)), output)
+
+
+def _bandwidths(text: str) -> list[Bandwidth]:
+    try:
+        found = [Bandwidth.parse(str(value)) for value in read_values(text)]
+    except ValueError as error:
+        raise SimnetError(f"--at: {error}") from error
+    if not found:
+        raise SimnetError(f"--at: {text!r}: has no bandwidth; write some, such as '10 Gbit/s,25 Gbit/s'")
+    if slow := [rate for rate in found if rate < 1]:
+        raise SimnetError(f"--at: {slow[0].text()!r}: must be at least 1 B/s")
+    return list(dict.fromkeys(found))
+
+
+def _check_plot(plot: Path | None, output: Path | None) -> None:
+    if plot is None:
+        return
+    if plot.suffix.lower() not in {".png", ".pdf", ".svg"}:
+        raise SimnetError(f"{plot}: must end in .png, .pdf or .svg; rename it")
+    check_file(plot, "--plot")
+    check_different(output, plot, "--plot")
+
+
+def _draw(found: Race, path: Path) -> None:
+    from simnet.report.files import write_file
+    from simnet.report.plot import styled
+
+    with styled():
+        from simnet.report.race_figure import race_figure, suffix_format
+
+        image = race_figure(found, suffix_format(path) or "png")
+    write_file(path, image)
+
+
+@contextmanager
+def _counted(simulate: Callable[[Scenario], RunResult], total: int) -> Iterator[Callable[[Scenario], RunResult]]:
+    """Show how many simulations are done, on a terminal."""
+    if not is_watched():
+        yield simulate
+        return
+    with click.progressbar(length=total, label="simulating", file=sys.stderr) as bar:
+
+        def counted(scenario: Scenario) -> RunResult:
+            result = simulate(scenario)
+            bar.update(1)
+            return result
+
+        yield counted

@@ -1,0 +1,153 @@
+"""Tell who reaches a metric first: table, sentences and JSON of a race."""
+
+from collections.abc import Iterator
+
+from simnet.race import Heat, Race, Runner
+from simnet.report.notes import notes_lines
+from simnet.report.text import aligned, count_text, nodes_text, printable
+from simnet.units import format_bytes, format_seconds
+
+NEVER = "never"
+PAYS = 1.05
+"""A speedup that is worth a change of the system, at the low end of its interval."""
+
+
+def race_lines(race: Race) -> Iterator[str]:
+    """Yield the lines of a report for people."""
+    lines = [
+        *_head(race),
+        "",
+        *aligned([_header(race), *(_cells(race, name) for name in _order(race))]),
+        "",
+        *(verdict(race, heat) for heat in race.heats),
+        "",
+        *_reservations(race),
+        *(f"left out: {name}: {reason}" for name, reason in race.left_out),
+        *notes_lines([race.notes]),
+    ]
+    yield from (printable(line).rstrip() for line in lines)
+
+
+def _head(race: Race) -> Iterator[str]:
+    cluster, found = race.scenario.cluster, race.convergence
+    goal = "at most" if found.is_lower_better else "at least"
+    unit = f" {found.unit}" if found.unit else ""
+    yield (
+        f"{found.task}: {found.metric} of {goal} {race.target:g}{unit}, trained on {count_text(race.ranks, 'rank')}; "
+        f"steps of {race.scenario.workload.name} on {nodes_text(cluster.num_nodes)} x {cluster.ranks_per_node} GPUs"
+    )
+
+
+def _order(race: Race) -> list[str]:
+    """Return the systems, the first to the target at the first bandwidth first."""
+    names = [runner.name for runner in race.heats[0].runners]
+    return names + [name for heat in race.heats for name in (one.name for one in heat.runners) if name not in names]
+
+
+def _header(race: Race) -> tuple[str, ...]:
+    rates = [heat.bandwidth.text() for heat in race.heats]
+    return ("system", "reached", "steps", "out of a node", "final", *rates)
+
+
+def _cells(race: Race, name: str) -> tuple[str, ...]:
+    found = [next((one for one in heat.runners if one.name == name), None) for heat in race.heats]
+    one = next(runner for runner in found if runner is not None)
+    return (
+        one.title,
+        f"{one.num_reached} of {one.num_seeds}",
+        NEVER if one.steps is None else f"{one.steps:,.0f}",
+        "-" if one.sent_bytes is None else format_bytes(one.sent_bytes),
+        "no number" if one.final is None else f"{one.final:.4g}",
+        *("-" if runner is None else _time_text(runner) for runner in found),
+    )
+
+
+def _time_text(runner: Runner) -> str:
+    """Return the time to the target with its interval: "12.1 min (11.8 to 13.0)"."""
+    if runner.time_s is None or runner.interval_s is None:
+        return NEVER
+    low, high = runner.interval_s
+    if (low, high) == (runner.time_s, runner.time_s):
+        return format_seconds(runner.time_s)
+    return f"{format_seconds(runner.time_s)} ({format_seconds(low)} to {format_seconds(high) if high else NEVER})"
+
+
+def verdict(race: Race, heat: Heat) -> str:
+    """Return who is first at a bandwidth, and whether that is worth it against the baseline."""
+    at = f"{heat.bandwidth.text()} a NIC: "
+    base = next(runner for runner in heat.runners if runner.name == race.baseline)
+    if base.time_s is None:
+        return f"{at}the baseline {base.title} does not get there in half of its trainings; choose a nearer target."
+    first = heat.runners[0]
+    if first.name == base.name or first.speedup is None or first.speedup_interval is None:
+        return f"{at}none is sooner there than {base.title}, {format_seconds(base.time_s)}."
+    low, high = first.speedup_interval
+    text = f"{first.title} is first, {first.speedup:.2f} times ({low:.2f} to {high:.2f}) as fast as {base.title}"
+    if low >= PAYS:
+        return f"{at}{text}."
+    return f"{at}none surely pays: {text}."
+
+
+def _reservations(race: Race) -> Iterator[str]:
+    """Yield what the reader must know to weigh the result."""
+    found, cluster = race.convergence, race.scenario.cluster
+    world_size = cluster.num_nodes * cluster.ranks_per_node
+    yield f"intervals: the middle 90 % over {_sources(race)}"
+    if world_size != race.ranks:
+        yield (
+            f"convergence was measured on {count_text(race.ranks, 'rank')} at a batch of {found.batch} in all, the "
+            f"cluster has {world_size}: how systems compare may change with the ranks"
+        )
+    if race.scale != 1:
+        yield f"one measured step stands for {race.scale:g} steps of the training (curves stretched)"
+    yield f"convergence is that of {found.task}, steps are those of {race.scenario.workload.name}: are they one task?"
+
+
+def _sources(race: Race) -> str:
+    calibration, workload = race.scenario.calibration, race.scenario.workload
+    draws = race.scenario.run.draws if calibration.intervals or workload.intervals else 0
+    seeds = "trainings with different seeds"
+    return f"{seeds} and {draws} drawn calibrations" if draws else f"{seeds}; the calibration is taken as exact"
+
+
+def race_object(race: Race) -> dict[str, object]:
+    """Return the race as a JSON object, SI units."""
+    return {
+        "task": race.convergence.task,
+        "metric": race.convergence.metric,
+        "target": race.target,
+        "ranks": race.ranks,
+        "scale": race.scale,
+        "baseline": race.baseline,
+        "heats": [_heat_object(race, heat) for heat in race.heats],
+        "left_out": dict(race.left_out),
+        "reservations": list(_reservations(race)),
+        "notes": list(race.notes),
+    }
+
+
+def _heat_object(race: Race, heat: Heat) -> dict[str, object]:
+    return {
+        "bandwidth_bytes_per_s": heat.bandwidth,
+        "verdict": verdict(race, heat),
+        "systems": [_runner_object(runner) for runner in heat.runners],
+    }
+
+
+def _runner_object(runner: Runner) -> dict[str, object]:
+    return {
+        "name": runner.name,
+        "title": runner.title,
+        "num_seeds": runner.num_seeds,
+        "num_reached": runner.num_reached,
+        "steps_to_target": runner.steps,
+        "time_to_target_s": runner.time_s,
+        "time_to_target_interval_s": runner.interval_s,
+        "speedup_vs_baseline": runner.speedup,
+        "speedup_interval": runner.speedup_interval,
+        "nic_bytes_per_node_to_target": runner.sent_bytes,
+        "final": runner.final,
+        "first_step_extra_s": runner.pace.first_s,
+        "step_s": runner.pace.step_s,
+        "dense_step_s": runner.pace.dense_s or None,
+    }
