@@ -27,7 +27,7 @@ RATES = "10 Gbit/s,25 Gbit/s,40 Gbit/s,100 Gbit/s"
     help="Let all systems of a measured CONVERGENCE run on the cluster and workload of EXPERIMENT: steps to a target, "
     "measured, times what a step takes there, simulated. 1-bit Adam's dense stage, Marsit's dense steps and DDP's "
     "first iteration are counted. CONVERGENCE is a shipped name (simnet list convergence) or a JSON file of your own.",
-    epilog="\b\nExamples:\n  simnet race bert_base_10gbit characters"
+    epilog="\b\nExample:\n  simnet race bert_base_10gbit characters"
     "\n  simnet race bert_base_10gbit characters --steps 100000 --plot race.png"
     "\n  simnet race my_cluster.toml my_trainings.json --target 2.1 --at '25 Gbit/s'",
 )

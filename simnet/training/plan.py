@@ -91,7 +91,7 @@ def exchange(strategy: AnyStrategy, bucket: Bucket, bytes_per_element: int, topo
     if isinstance(strategy, BinSGDM):
         return binsgdm.exchange(strategy, bucket.num_elements, topology)
     if isinstance(strategy, OneBitAdam):
-        return one_bit_adam.exchange(bucket.num_elements, topology)
+        return one_bit_adam.exchange(strategy, bucket, topology)
     return compressing.exchange(strategy, bucket, topology)
 
 

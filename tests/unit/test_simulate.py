@@ -37,6 +37,7 @@ STRATEGIES = [
     BinSGDM(intra="fp16"),
     BinSGDM(average="gradients"),
     OneBitAdam(),
+    OneBitAdam(topology="hierarchical", agrees=False),
 ]
 
 
@@ -107,6 +108,7 @@ D = 110e6
         (BinSGDM(intra="one_bit"), 0.21875 * D, 32.0),
         (BinSGDM(average="gradients"), 0.21875 * D, 32.0),
         (OneBitAdam(), 0.998 * D, 32.0),
+        (OneBitAdam(topology="hierarchical"), 0.21875 * D, 32.0),
     ],
     ids=str,
 )
@@ -118,7 +120,7 @@ def test_nic_bytes_and_compression_ratio_are_those_of_the_table(strategy, nic_by
 
 def test_one_bit_adam_counts_its_dense_stage_end_to_end():
     run = Run(steps=1000)
-    result = simulate(scenario(OneBitAdam(dense_steps=200), run=run, baseline=AllReduce()))
+    result = simulate(scenario(OneBitAdam(dense_steps=200, dense=AllReduce()), run=run, baseline=AllReduce()))
     dense_s = simulate(scenario(AllReduce())).result.iteration_s
     assert result.result.dense_iteration_s == pytest.approx(dense_s)
     assert result.result.total_s == pytest.approx(200 * dense_s + 800 * result.result.iteration_s)

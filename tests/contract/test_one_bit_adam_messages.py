@@ -1,0 +1,87 @@
+"""The messages of 1-bit Adam's real steps are those that simnet simulates, in both stages and topologies."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.compressors.one_bit_adam import Member, OneBitAdam  # noqa: E402
+from binsgdm.exchange import AllGather, AllReduce, AllToAll, group_members  # noqa: E402
+from simnet import strategies  # noqa: E402
+from simnet.cluster.topology import build as build_topology  # noqa: E402
+from simnet.spec import Calibration, Cluster, Link  # noqa: E402
+from simnet.training import plan  # noqa: E402
+from simnet.training.stages import Collective  # noqa: E402
+from simnet.units import Bandwidth, Duration  # noqa: E402
+from simnet.workload.buckets import Bucket  # noqa: E402
+
+LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 8)]
+NAMES = {AllGather: "all_gather", AllToAll: "all_to_all", AllReduce: "all_reduce"}
+Messages = list[tuple[str, str, float]]
+
+
+def shapes(world_size: int) -> tuple[tuple[int, ...], ...]:
+    """Return shapes that need no padding."""
+    return ((8 * world_size, 5), (8 * world_size,))
+
+
+def real_messages(topology: str, layout: tuple[int, int], num_steps: int = 3) -> Messages:
+    """Return what one rank sends in its last step; the first is the dense stage."""
+    world_size = layout[0] * layout[1]
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes(world_size)]
+    optimizer = OneBitAdam(parameters, dense_steps=1, topology=topology)
+    optimizer.join(Member(rank=0, world_size=world_size, ranks_per_node=layout[1], run=None))
+    seen: Messages = []
+    for _ in range(num_steps):
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        seen = drive(optimizer, layout)
+    return seen
+
+
+def drive(optimizer: OneBitAdam, layout: tuple[int, int]) -> Messages:
+    """Take a step as if all ranks sent what this one sends."""
+    conversation, answer, seen = optimizer.conversation(), None, []
+    sizes = {"world": layout[0] * layout[1], "intra_node": layout[1], "inter_node": layout[0]}
+    while True:
+        try:
+            message = conversation.send(answer)
+        except StopIteration:
+            return seen
+        size = len(group_members(message.group, 0, sizes["world"], layout[1]))
+        name = NAMES[type(message)]
+        if sizes[message.group] > 1:
+            seen.append((name, message.group, message.sent.numel() * message.sent.element_size()))
+        answer = message.sent * size if name == "all_reduce" else message.sent
+        if name == "all_gather":
+            answer = message.sent.expand(size, *message.sent.shape).clone()
+
+
+def simulated_messages(strategy: strategies.AnyStrategy, layout: tuple[int, int]) -> Messages:
+    link = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(1e-6))
+    cluster = Cluster(num_nodes=layout[0], ranks_per_node=layout[1], intra_node=link, inter_node=link)
+    world_size = layout[0] * layout[1]
+    numel = float(sum(torch.Size(shape).numel() for shape in shapes(world_size)))
+    bucket = Bucket(index=0, num_elements=numel, backward_part=1.0, shapes=shapes(world_size))
+    found = plan.exchange(strategy, bucket, 4, build_topology(cluster, Calibration()))
+    messages = []
+    for stage in found.stages:
+        if isinstance(stage, Collective) and stage.schedule.rounds:
+            name, group = stage.schedule.name.split()[1], stage.schedule.group
+            given = stage.message_bytes / group.size if name == "all_gather" else stage.message_bytes
+            messages.append((name, group.kind, given))
+    return messages
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("topology", ["flat", "hierarchical"])
+def test_a_compressed_step_sends_what_is_simulated(topology, layout):
+    real = real_messages(topology, layout)
+    assert real == simulated_messages(strategies.OneBitAdam(topology=topology), layout)
+    assert len(real) >= 3
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_dense_step_sends_flags_and_one_all_reduce(layout):
+    flags, *real = real_messages("flat", layout, num_steps=1)
+    assert flags == ("all_gather", "world", 3)
+    assert real == simulated_messages(strategies.OneBitAdam().dense, layout)
