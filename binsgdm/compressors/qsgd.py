@@ -178,16 +178,17 @@ class QSGDInf(LevelQuantizer):
 class NUQSGD(LevelQuantizer):
     """NUQSGD with the L2 norm: levels 1, 1/2, 1/4 and so on of it.
 
-    With zero there are s = 2^(bits-1) - 2 levels between 0 and 1, and the variance of a block of n is at most
-    1/8 + n / 4^(s+1) times its squared L2 norm for n below 2^(2s+1), and sqrt(n) / 2^s - 7/8 times from there on.
+    With zero there are s = 2^(bits-1) - 2 levels between 0 and 1. With x = sqrt(n) / 2^s, the variance of a block of n
+    is at most 1/8 + 2 x^2 / 9 times its squared L2 norm where x is below 9/4, and x - 1 times from there on (derived
+    in benchmarks/bounds.py; docs/systems.md says how the paper's differs).
 
     Attributes:
         bits: of one code, sign included, 2 to 7: with 7 the smallest level is 2^-62.
         with_zero: whether zero is a level (the paper's), or one more power of 1/2 of either sign is instead.
 
     Source: Ramezani-Kebrya, Faghri, Markov, Aksenov, Alistarh and Roy, "NUQSGD: provably communication-efficient
-    data-parallel SGD via nonuniform quantization", JMLR 22, 2021, section 3.1 with p = 1/2 and the theorem on its
-    variance. Differs: as `QSGD`; levels without zero are those of AMQ, Faghri et al., NeurIPS 2020.
+    data-parallel SGD via nonuniform quantization", JMLR 22, 2021, with p = 1/2. Differs: as `QSGD`; levels without zero
+    are those of AMQ, Faghri et al., NeurIPS 2020.
     """
 
     name = "nuqsgd"

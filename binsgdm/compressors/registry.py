@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from binsgdm.compressors.atomo import Atomo
-from binsgdm.compressors.base import Compressor, System
+from binsgdm.compressors.base import Compressor, System, check_choice
 from binsgdm.compressors.carriers import Carrier, all_reduced_mean, gathered_mean
 from binsgdm.compressors.dense import Dense
 from binsgdm.compressors.feedback import ErrorFeedback, Plain
@@ -16,7 +16,7 @@ from binsgdm.compressors.low_rank import GradZip, PowerSGD
 from binsgdm.compressors.marsit import Marsit
 from binsgdm.compressors.qsgd import NUQSGD, QSGD, QSGDInf
 from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
-from binsgdm.compressors.sparse import MSTopK, RandomK, TopK, gathered_sparse_mean
+from binsgdm.compressors.sparse import MSTopK, RandomK, TopK, UnbiasedRandomK, gathered_sparse_mean
 from binsgdm.errors import BinsgdmError
 
 CarrierName = Literal["all_reduce", "all_gather", "all_to_all + all_gather", "ring"]
@@ -29,6 +29,7 @@ class Entry:
     Attributes:
         title: as its paper names it.
         source: of the paper.
+        travels: what every rank sends.
         settings: takes the options by keyword.
         carrier: which collectives carry its payloads.
         has_feedback: what it loses comes back with the next gradient.
@@ -37,6 +38,7 @@ class Entry:
 
     title: str
     source: str
+    travels: str
     settings: Callable[..., Any]
     carrier: CarrierName
     has_feedback: bool
@@ -50,71 +52,141 @@ class Entry:
 
 
 def _gathered(
-    title: str,
-    source: str,
-    compressor: Callable[..., Compressor],
-    *,
-    feedback: bool = False,
-    carry: Carrier = gathered_mean,
+    compressor: Callable[..., Compressor], *, feedback: bool = False, carry: Carrier = gathered_mean, **said: str
 ) -> Entry:
+    """Return the entry of a compressor whose payloads all ranks gather."""
+
     def build(options: dict[str, Any], rank: int, world_size: int) -> System:
         if not feedback:
             return Plain(compressor(**options), carry)
         return ErrorFeedback(compressor(**options), carry, rank=rank, world_size=world_size)
 
-    return Entry(
-        title=title, source=source, settings=compressor, carrier="all_gather", has_feedback=feedback, build=build
-    )
+    return Entry(**said, settings=compressor, carrier="all_gather", has_feedback=feedback, build=build)
 
 
-def _own(title: str, source: str, system: Callable[..., System], carrier: CarrierName, *, feedback: bool) -> Entry:
+def _own(system: Callable[..., System], carrier: CarrierName, **said: str) -> Entry:
     """Return the entry of a system that keeps state by parameter itself."""
 
     def build(options: dict[str, Any], rank: int, world_size: int) -> System:
         return system(**options, rank=rank, world_size=world_size)
 
-    return Entry(title=title, source=source, settings=system, carrier=carrier, has_feedback=feedback, build=build)
+    return Entry(**said, settings=system, carrier=carrier, has_feedback=True, build=build)
 
 
-def _stateless(title: str, source: str, system: Callable[..., System], carrier: CarrierName) -> Entry:
+def _stateless(system: Callable[..., System], carrier: CarrierName, **said: str) -> Entry:
     def build(options: dict[str, Any], _rank: int, _world_size: int) -> System:
         return system(**options)
 
-    return Entry(title=title, source=source, settings=system, carrier=carrier, has_feedback=False, build=build)
+    return Entry(**said, settings=system, carrier=carrier, has_feedback=False, build=build)
 
 
 def _random_k() -> Entry:
+    """Return the entry of both kinds; the unbiased one has no error feedback, with which it would diverge."""
+
+    def settings(*, ratio: float | None = None, k: int | None = None, unbiased: bool = False) -> Compressor:
+        check_choice("random_k: unbiased", unbiased, (True, False))
+        return UnbiasedRandomK(ratio=ratio, k=k) if unbiased else RandomK(ratio=ratio, k=k)
+
     def build(options: dict[str, Any], rank: int, world_size: int) -> System:
-        return ErrorFeedback(RandomK(**options), all_reduced_mean, rank=rank, world_size=world_size)
+        compressor = settings(**options)
+        if compressor.is_unbiased:
+            return Plain(compressor, all_reduced_mean)
+        return ErrorFeedback(compressor, all_reduced_mean, rank=rank, world_size=world_size)
 
     return Entry(
         title="Random-k",
-        source="Stich et al., NeurIPS 2018",
-        settings=RandomK,
+        source="Stich et al., NeurIPS 2018; unbiased=True: Wangni et al., NeurIPS 2018, without error feedback",
+        travels="k values in fp32, at indices that all ranks draw alike",
+        settings=settings,
         carrier="all_reduce",
         has_feedback=True,
         build=build,
     )
 
 
+_LEVELS = "`bits` bits an element, or an Elias code, and an fp32 norm a block"
 SYSTEMS: Mapping[str, Entry] = MappingProxyType(
     {
-        "dense": _stateless("full precision", "PyTorch DDP, Li et al., VLDB 2020", Dense, "all_reduce"),
-        "one_bit_sgd": _gathered("1-bit SGD", "Seide et al., Interspeech 2014", OneBitSGD, feedback=True),
-        "sign_sgd": _stateless(
-            "SignSGD with majority vote", "Bernstein et al., ICML 2018", MajorityVote, "all_to_all + all_gather"
+        "dense": _stateless(
+            Dense,
+            "all_reduce",
+            title="full precision",
+            source="PyTorch DDP, Li et al., VLDB 2020",
+            travels="gradients in fp32",
         ),
-        "ef_sign_sgd": _gathered("EF-SignSGD", "Karimireddy et al., ICML 2019", ScaledSign, feedback=True),
-        "terngrad": _gathered("TernGrad", "Wen et al., NeurIPS 2017", TernGrad),
-        "qsgd": _gathered("QSGD", "Alistarh et al., NeurIPS 2017", QSGD),
-        "qsgd_inf": _gathered("QSGDinf", "Alistarh et al., NeurIPS 2017", QSGDInf),
-        "nuqsgd": _gathered("NUQSGD", "Ramezani-Kebrya et al., JMLR 2021", NUQSGD),
-        "marsit": _own("Marsit", "Wu et al., DAC 2022", Marsit, "ring", feedback=True),
-        "power_sgd": _own("PowerSGD", "Vogels et al., NeurIPS 2019", PowerSGD, "all_reduce", feedback=True),
-        "grad_zip": _own("GradZip", "Cho et al., NeurIPS 2019 workshop", GradZip, "all_reduce", feedback=True),
-        "atomo": _gathered("ATOMO", "Wang et al., NeurIPS 2018", Atomo),
-        "top_k": _gathered("Top-k", "Aji and Heafield, EMNLP 2017", TopK, feedback=True, carry=gathered_sparse_mean),
-        "ms_top_k": _gathered("MSTop-k", "Shi et al., MLSys 2021", MSTopK, feedback=True, carry=gathered_sparse_mean),
+        "one_bit_sgd": _gathered(
+            OneBitSGD,
+            feedback=True,
+            title="1-bit SGD",
+            source="Seide et al., Interspeech 2014",
+            travels="1 bit an element and two fp32 means a column",
+        ),
+        "sign_sgd": _stateless(
+            MajorityVote,
+            "all_to_all + all_gather",
+            title="SignSGD with majority vote",
+            source="Bernstein et al., ICML 2018",
+            travels="1 bit an element to the element's owner, the winning bit to all",
+        ),
+        "ef_sign_sgd": _gathered(
+            ScaledSign,
+            feedback=True,
+            title="EF-SignSGD",
+            source="Karimireddy et al., ICML 2019",
+            travels="1 bit an element and an fp32 scale a tensor",
+        ),
+        "terngrad": _gathered(
+            TernGrad,
+            title="TernGrad",
+            source="Wen et al., NeurIPS 2017",
+            travels="1.6 bits an element and an fp32 scale a tensor",
+        ),
+        "qsgd": _gathered(QSGD, title="QSGD", source="Alistarh et al., NeurIPS 2017", travels=_LEVELS),
+        "qsgd_inf": _gathered(QSGDInf, title="QSGDinf", source="Alistarh et al., NeurIPS 2017", travels=_LEVELS),
+        "nuqsgd": _gathered(NUQSGD, title="NUQSGD", source="Ramezani-Kebrya et al., JMLR 2021", travels=_LEVELS),
+        "marsit": _own(
+            Marsit,
+            "ring",
+            title="Marsit",
+            source="Wu et al., DAC 2022",
+            travels="1 bit an element on every hop, and an fp32 magnitude a rank; every `sync_period` steps fp32",
+        ),
+        "power_sgd": _own(
+            PowerSGD,
+            "all_reduce",
+            title="PowerSGD",
+            source="Vogels et al., NeurIPS 2019",
+            travels="two thin factors of every matrix in fp32, vectors whole",
+        ),
+        "grad_zip": _own(
+            GradZip,
+            "all_reduce",
+            title="GradZip",
+            source="Cho et al., NeurIPS 2019 workshop",
+            travels="one thin factor of every matrix in fp32, vectors whole",
+        ),
+        "atomo": _gathered(
+            Atomo,
+            title="ATOMO",
+            source="Wang et al., NeurIPS 2018",
+            travels="drawn singular triplets of every matrix in fp32, vectors whole",
+        ),
+        "top_k": _gathered(
+            TopK,
+            feedback=True,
+            carry=gathered_sparse_mean,
+            title="Top-k",
+            source="Aji and Heafield, EMNLP 2017",
+            travels="k values in fp32 and their int32 indices",
+        ),
+        "ms_top_k": _gathered(
+            MSTopK,
+            feedback=True,
+            carry=gathered_sparse_mean,
+            title="MSTop-k",
+            source="Shi et al., MLSys 2021",
+            travels="k values in fp32 and their int32 indices",
+        ),
         "random_k": _random_k(),
     }
 )

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.bounds import variance_bound  # noqa: E402
 from binsgdm.compressors.base import GradientBucket, Payload  # noqa: E402
 from binsgdm.compressors.feedback import Plain  # noqa: E402
 from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf  # noqa: E402
@@ -138,17 +139,6 @@ def test_the_mean_is_the_value_and_the_spread_that_of_the_theory(quantizer: Leve
     assert torch.allclose((drawn - block).square().mean(dim=0).sum(), variance.sum(), rtol=0.02)
 
 
-def variance_bound(quantizer: LevelQuantizer, n: int, values: torch.Tensor) -> float:
-    """Return the papers' bound on E||Q(v) - v||^2 / ||v||^2."""
-    if isinstance(quantizer, NUQSGD):
-        s = 2 ** (quantizer.bits - 1) - 2
-        return 1 / 8 + n / 4 ** (s + 1) if n < 2 ** (2 * s + 1) else n**0.5 / 2**s - 7 / 8
-    s = 2 ** (quantizer.bits - 1) - 1
-    if isinstance(quantizer, QSGDInf):
-        return n / (4 * s**2) * (values.abs().max() / values.norm()).item() ** 2
-    return min(n / s**2, n**0.5 / s)
-
-
 @pytest.mark.parametrize("numel", [64, 8192])
 @pytest.mark.parametrize("bits", [3, 4, 6])
 @pytest.mark.parametrize("make", [QSGD, QSGDInf, NUQSGD])
@@ -157,12 +147,12 @@ def test_the_variance_is_exactly_the_theory_and_below_the_bound_of_the_paper(
 ) -> None:
     quantizer, values = make(bits=bits, block_size=numel), gaussian(numel, seed=bits)
     second, fourth = exact_variances(quantizer, values)
-    repeats = 16384 // numel
+    repeats, peak = 16384 // numel, (values.abs().max() / values.norm()).item()
     drawn = there_and_back(quantizer, values.repeat(repeats)).double().view(repeats, numel)
     error = (drawn - values).square().sum() / repeats
     sigma = ((fourth - second.square()).sum() / repeats).sqrt()
     assert abs(error - second.sum()) < 5 * sigma
-    assert second.sum() / values.double().square().sum() <= variance_bound(quantizer, numel, values) * 1.0001
+    assert second.sum() / values.double().square().sum() <= variance_bound(quantizer, numel, peak) * 1.0001
 
 
 def error_of(quantizer: LevelQuantizer, values: torch.Tensor) -> float:

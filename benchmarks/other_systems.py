@@ -1,0 +1,183 @@
+"""What the systems outside the QSGD family lose of a gradient, against what theory says of that very gradient."""
+
+import math
+import statistics
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.quantizers import Gradient, bits_an_element, bucket_of, relative_errors
+from binsgdm.compressors.atomo import Atomo, probabilities
+from binsgdm.compressors.base import numel_of
+from binsgdm.compressors.low_rank import GradZip, PowerSGD
+from binsgdm.compressors.matrices import is_factored, matrix_shape
+from binsgdm.compressors.signs import OneBitSGD, ScaledSign, TernGrad
+from binsgdm.compressors.sparse import MSTopK, RandomK, TopK, UnbiasedRandomK
+from binsgdm.exchange import Place, run_together
+from binsgdm.random import Key
+
+RATIO = 0.01
+DRAWS = 100
+MATRIX_RANK = 4
+WARM_STEPS = 10
+
+
+class Loss(NamedTuple):
+    """One system on one gradient: bits an element, the part lost, its standard error, what theory says, how."""
+
+    bits: float
+    lost: float
+    error: float
+    theory: float
+    kind: str
+
+
+def energy(values: torch.Tensor) -> float:
+    """Return the squared L2 norm in fp64."""
+    return values.double().square().sum().item()
+
+
+def parts(gradient: Gradient) -> list[torch.Tensor]:
+    """Return the tensors of a gradient in fp64."""
+    pieces = gradient.values.double().split([numel_of((shape,)) for shape in gradient.shapes])
+    return [piece.view(shape) for piece, shape in zip(pieces, gradient.shapes, strict=True)]
+
+
+def sign_theory(gradient: Gradient) -> float:
+    """Return 1 - delta: the mean magnitude of a tensor keeps ||v||_1^2 / n of its squared norm."""
+    kept = sum(part.abs().sum().item() ** 2 / part.numel() for part in parts(gradient))
+    return 1 - kept / energy(gradient.values)
+
+
+def one_bit_theory(gradient: Gradient) -> float:
+    """Return what the means of both halves of every column leave: the sum of the variances in them."""
+    left = 0.0
+    for part in parts(gradient):
+        rows = part.reshape(part.shape[0] if part.dim() else 1, -1)
+        for half in (rows >= 0, rows < 0):
+            count = half.sum(dim=0).clamp(min=1)
+            mean = (rows * half).sum(dim=0) / count
+            left += ((rows - mean) * half).square().sum().item()
+    return left / energy(gradient.values)
+
+
+def terngrad_theory(gradient: Gradient, clip: float | None) -> float:
+    """Return the variance |g| (s - |g|) of the clipped values, and what clipping takes away."""
+    lost = 0.0
+    for part in parts(gradient):
+        largest = part.abs().max()
+        if clip is not None:
+            largest = torch.minimum(largest, clip * part.square().mean().sqrt())
+        kept = part.abs().clamp(max=largest)
+        lost += (kept * (largest - kept) + (part.abs() - kept).square()).sum().item()
+    return lost / energy(gradient.values)
+
+
+def top_k_theory(gradient: Gradient, count: int) -> float:
+    """Return what the largest `count` magnitudes leave."""
+    return 1 - energy(gradient.values.abs().topk(count).values) / energy(gradient.values)
+
+
+def singular_values(gradient: Gradient, matrix_rank: float) -> list[torch.Tensor]:
+    """Return those of every tensor that is factored."""
+    pairs = zip(parts(gradient), gradient.shapes, strict=True)
+    matrices = [part.reshape(matrix_shape(shape)) for part, shape in pairs if is_factored(shape, matrix_rank)]
+    return [torch.linalg.svdvals(matrix) for matrix in matrices]
+
+
+def best_low_rank(gradient: Gradient, matrix_rank: int) -> float:
+    """Return what the best approximation of the matrices by that rank leaves."""
+    tails = sum(energy(singular[matrix_rank:]) for singular in singular_values(gradient, matrix_rank))
+    return tails / energy(gradient.values)
+
+
+def atomo_theory(gradient: Gradient, budget: float) -> float:
+    """Return the sum of s^2 (1 / p - 1)."""
+    lost = 0.0
+    for singular in singular_values(gradient, budget):
+        chances = probabilities(singular, budget)
+        lost += (singular.square() * (1 / chances - 1))[chances > 0].sum().item()
+    return lost / energy(gradient.values)
+
+
+def after_steps(system: Any, gradient: Gradient, steps: int) -> float:
+    """Return what one rank loses of a gradient that it had in the steps before, without error feedback."""
+    bucket = bucket_of(gradient)
+    delivered = gradient.values
+    for step in range(1, steps + 1):
+        place = Place(rank=0, world_size=1, ranks_per_node=1, seed=1, step=step)
+        delivered = run_together([system.mean(bucket, place)], 1)[0]
+        system.residuals.reset()
+    return energy(delivered - gradient.values) / energy(gradient.values)
+
+
+def compressed(compressor: Any, gradient: Gradient, theory: float, kind: str, draws: int = DRAWS) -> Loss:
+    """Return the loss of a compressor."""
+    payload = compressor.compress(gradient.values, gradient.shapes, Key(seed=1))
+    lost = relative_errors(compressor, gradient, draws)
+    error = statistics.stdev(lost) / math.sqrt(draws) if draws > 1 else 0.0
+    return Loss(bits_an_element(payload, gradient.shapes), statistics.fmean(lost), error, theory, kind)
+
+
+def low_rank(system: Any, gradient: Gradient, steps: int) -> Loss:
+    """Return the loss of a low-rank system after some steps on the same gradient."""
+    bits = 8 * system.num_bytes(gradient.shapes) / gradient.values.numel()
+    best = best_low_rank(gradient, MATRIX_RANK)
+    return Loss(bits, after_steps(system, gradient, steps), 0.0, best, "not below: best of that rank")
+
+
+def losses() -> dict[str, Callable[[Gradient], Loss]]:
+    """Return every system outside the QSGD family with its settings."""
+    top, ms, ms_few = TopK(ratio=RATIO), MSTopK(ratio=RATIO), MSTopK(ratio=RATIO, num_samplings=12)
+    rand, unbiased = RandomK(ratio=RATIO), UnbiasedRandomK(ratio=RATIO)
+
+    def kept(gradient: Gradient) -> int:
+        return top.num_kept(gradient.shapes)
+
+    def share(gradient: Gradient) -> float:
+        return kept(gradient) / gradient.values.numel()
+
+    def power(steps: int) -> Callable[[Gradient], Loss]:
+        return lambda g: low_rank(PowerSGD(matrix_rank=MATRIX_RANK, rank=0, world_size=1), g, steps)
+
+    def zipped(steps: int) -> Callable[[Gradient], Loss]:
+        return lambda g: low_rank(GradZip(matrix_rank=MATRIX_RANK, rank=0, world_size=1), g, steps)
+
+    return {
+        "EF-SignSGD, a scale a tensor": lambda g: compressed(ScaledSign(), g, sign_theory(g), "exact: 1 - delta", 1),
+        "1-bit SGD": lambda g: compressed(OneBitSGD(), g, one_bit_theory(g), "exact: variance in the halves", 1),
+        "TernGrad, clipped at 2.5 sigma": lambda g: compressed(
+            TernGrad(), g, terngrad_theory(g, 2.5), "mean: variance and clipping"
+        ),
+        "TernGrad, not clipped": lambda g: compressed(
+            TernGrad(clip_sigmas=None), g, terngrad_theory(g, None), "mean: variance"
+        ),
+        "Top-k, 1 %": lambda g: compressed(top, g, 1 - share(g), "at most: 1 - k/d", 1),
+        "MSTop-k, 1 %, 31 samplings": lambda g: compressed(ms, g, top_k_theory(g, kept(g)), "exact: that of Top-k", 1),
+        "MSTop-k, 1 %, 12 samplings": lambda g: compressed(
+            ms_few, g, top_k_theory(g, kept(g)), "not below: that of Top-k", 1
+        ),
+        "Random-k, 1 %": lambda g: compressed(rand, g, 1 - share(g), "mean: 1 - k/d"),
+        "Random-k, 1 %, times d/k": lambda g: compressed(unbiased, g, 1 / share(g) - 1, "mean: d/k - 1"),
+        "PowerSGD, rank 4, first step": power(1),
+        f"PowerSGD, rank 4, step {WARM_STEPS} of the same gradient": power(WARM_STEPS),
+        "GradZip, rank 4, first step": zipped(1),
+        f"GradZip, rank 4, step {WARM_STEPS} of the same gradient": zipped(WARM_STEPS),
+        "ATOMO, budget 3": lambda g: compressed(Atomo(), g, atomo_theory(g, 3.0), "mean: sum s^2 (1/p - 1)"),
+    }
+
+
+def cell(loss: Loss) -> str:
+    """Return the loss, with its standard error where draws matter."""
+    return f"{loss.lost:.4g}" if not loss.error else f"{loss.lost:.3g} ± {loss.error:.2g}"
+
+
+def table(given: dict[str, Gradient]) -> str:
+    """Return bits and loss of every system on every gradient, beside theory."""
+    lines = ["| system | theory says | " + " | ".join(given) + " |", "|---" * (len(given) + 2) + "|"]
+    for name, loss_of in losses().items():
+        found = [loss_of(gradient) for gradient in given.values()]
+        cells = [f"{cell(one)}, theory {one.theory:.4g}; {one.bits:.3g} bit" for one in found]
+        lines.append(f"| {name} | {found[0].kind} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,218 @@
+"""`python -m benchmarks.quantizers [--docs docs]`: what the systems lose and their bits, against theory.
+
+Three gradients: independent normal numbers (512 x 512), and those of the digits network of examples/train_digits.py on
+one batch of 64 images, before training and after 100 steps of Adam. Without --docs the tables are printed; with it
+they replace their regions of docs/systems.md, and the figures are drawn.
+"""
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from benchmarks import bounds, systems_table
+from binsgdm.compressors.base import GradientBucket, Payload, Shapes, numel_of
+from binsgdm.compressors.levels import unpack_codes
+from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
+from binsgdm.random import Key
+
+BLOCKS = (8192, 512)
+DRAWS = 4
+TRAINED_STEPS, BATCH = 100, 64
+
+
+class Gradient(NamedTuple):
+    """Flat fp32 values and the shapes of their tensors."""
+
+    values: torch.Tensor
+    shapes: Shapes
+
+
+class Row(NamedTuple):
+    """A quantizer on one gradient: variances as parts of the squared norm, bits an element."""
+
+    gradient: str
+    block: int
+    name: str
+    bits: int
+    variance: float
+    bound: float
+    elias_bits: float | None
+    elias_bound: float | None
+    entropy: float
+
+
+def gradients() -> dict[str, Gradient]:
+    """Return the three gradients."""
+    normal = torch.randn(512 * 512, generator=torch.Generator().manual_seed(0))
+    return {"normal": Gradient(normal, ((512, 512),)), **digits_gradients()}
+
+
+def digits_gradients() -> dict[str, Gradient]:
+    """Return the gradient of the digits network at the start and after training."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+    import train_digits
+
+    torch.manual_seed(0)
+    network = train_digits.convolutions()
+    images, labels = train_digits.data("train", torch.device("cpu"))
+    optimizer = torch.optim.Adam(network.parameters(), lr=7e-3)
+    generator = torch.Generator().manual_seed(0)
+    found = {}
+    for step in range(TRAINED_STEPS + 1):
+        batch = torch.randperm(len(images), generator=generator)[:BATCH]
+        optimizer.zero_grad()
+        functional.cross_entropy(network(images[batch]), labels[batch]).backward()
+        if step in (0, TRAINED_STEPS):
+            given = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+            name = "digits, start" if step == 0 else "digits, trained"
+            flat = torch.cat([one.reshape(-1) for one in given])
+            found[name] = Gradient(flat, tuple(tuple(one.shape) for one in given))
+        optimizer.step()
+    return found
+
+
+def quantizers(bits: int, block: int) -> dict[str, LevelQuantizer]:
+    """Return those of the QSGD family that have so many bits, by the name in tables."""
+    found: dict[str, LevelQuantizer] = {
+        "QSGD": QSGD(bits=bits, block_size=block),
+        "QSGDinf": QSGDInf(bits=bits, block_size=block),
+    }
+    if bits <= NUQSGD.max_bits:
+        found["NUQSGD"] = NUQSGD(bits=bits, block_size=block)
+        found["NUQSGD without 0"] = NUQSGD(bits=bits, block_size=block, with_zero=False)
+    return found
+
+
+def relative_errors(compressor: Any, gradient: Gradient, draws: int = DRAWS) -> list[float]:
+    """Return ||C(v) - v||^2 / ||v||^2 of some draws."""
+    values, shapes = gradient
+    found = []
+    for number in range(draws):
+        key = Key(seed=1, step=number)
+        restored = compressor.decompress(compressor.compress(values, shapes, key), shapes, key)
+        found.append((restored.double() - values.double()).square().sum().item())
+    return [lost / values.double().square().sum().item() for lost in found]
+
+
+def largest_bound(quantizer: LevelQuantizer, gradient: Gradient) -> float:
+    """Return the bound of the whole gradient: that of its blocks, weighted by their squared norms."""
+    total = bound = 0.0
+    for block in gradient.values.double().split(quantizer.block_size):
+        energy = block.square().sum().item()
+        if energy:
+            peak = block.abs().max().item() / math.sqrt(energy)
+            bound += energy * bounds.variance_bound(quantizer, block.numel(), peak)
+            total += energy
+    return bound / total
+
+
+def coded(quantizer: LevelQuantizer, gradient: Gradient) -> tuple[float | None, float]:
+    """Return bits an element of the Elias code (None without a level of zero), and the entropy of the levels."""
+    values, shapes = gradient
+    key = Key(seed=1)
+    payload = quantizer.compress(values, shapes, key)
+    codes = unpacked(quantizer, payload, values.numel())
+    shares = codes.unique(return_counts=True)[1].double() / values.numel()
+    entropy = -(shares * shares.log2()).sum().item()
+    if isinstance(quantizer, NUQSGD) and not quantizer.with_zero:
+        return None, entropy
+    other = type(quantizer)(bits=quantizer.bits, block_size=quantizer.block_size, coding="elias")
+    return 8 * other.compress(values, shapes, key).num_bytes / values.numel(), entropy
+
+
+def unpacked(quantizer: LevelQuantizer, payload: Payload, numel: int) -> torch.Tensor:
+    """Return the numbers of the levels of a packed payload."""
+    return unpack_codes(payload.tensors[1], quantizer.bits, numel)
+
+
+def measure(given: dict[str, Gradient]) -> list[Row]:
+    """Return a row for every quantizer, number of bits, block size and gradient."""
+    rows = []
+    for name, gradient in given.items():
+        for block in BLOCKS:
+            for bits in range(2, 9):
+                for title, quantizer in quantizers(bits, block).items():
+                    variance = statistics.fmean(relative_errors(quantizer, gradient))
+                    elias_bits, entropy = coded(quantizer, gradient)
+                    bound = largest_bound(quantizer, gradient)
+                    most = bounds.coded_bits_bound(quantizer, block) if elias_bits is not None else None
+                    rows.append(Row(name, block, title, bits, variance, bound, elias_bits, most, entropy))
+    return rows
+
+
+def variance_table(rows: Sequence[Row]) -> str:
+    """Return measured variances with their bounds."""
+    names = ["QSGD", "QSGDinf", "NUQSGD", "NUQSGD without 0"]
+    lines = ["| gradient | block | bits | " + " | ".join(names) + " |", "|---" * (len(names) + 3) + "|"]
+    found = {(row.gradient, row.block, row.bits, row.name): row for row in rows}
+    for gradient, block, bits in dict.fromkeys(key[:3] for key in found):
+        cells = []
+        for name in names:
+            row = found.get((gradient, block, bits, name))
+            cells.append("" if row is None else f"{row.variance:.3g} (<= {row.bound:.3g})")
+        lines.append(f"| {gradient} | {block} | {bits} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def bits_table(rows: Sequence[Row]) -> str:
+    """Return Elias-coded bits an element with the entropy of the levels and the bound."""
+    names = ["QSGD", "QSGDinf", "NUQSGD"]
+    lines = ["| gradient | block | packed | " + " | ".join(names) + " |", "|---" * (len(names) + 3) + "|"]
+    found = {(row.gradient, row.block, row.bits, row.name): row for row in rows}
+    for gradient, block, bits in dict.fromkeys(key[:3] for key in found):
+        cells = []
+        for name in names:
+            row = found.get((gradient, block, bits, name))
+            most = "" if row is None or row.elias_bound is None else f", <= {row.elias_bound:.2f}"
+            cells.append("" if row is None else f"{row.elias_bits:.2f} (entropy {row.entropy:.2f}{most})")
+        lines.append(f"| {gradient} | {block} | {bits} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def bucket_of(gradient: Gradient) -> GradientBucket:
+    """Return a gradient as a bucket of its own."""
+    names = tuple(range(len(gradient.shapes)))
+    return GradientBucket(values=gradient.values, parameters=names, shapes=gradient.shapes)
+
+
+def bits_an_element(payload: Payload, shapes: Shapes) -> float:
+    """Return the bits of a payload for an element."""
+    return 8 * payload.num_bytes / numel_of(shapes)
+
+
+def main() -> None:
+    """Print the tables, or put them with the figures into the documentation."""
+    from benchmarks import other_systems
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--docs", type=Path, help="the folder of systems.md and figures/")
+    docs = parser.parse_args().docs
+    torch.set_num_threads(1)
+    given = gradients()
+    rows = measure(given)
+    regions = {
+        "overview": systems_table.overview(),
+        "differences": systems_table.differences(),
+        "variance": variance_table(rows),
+        "coded bits": bits_table(rows),
+        "others": other_systems.table(given),
+    }
+    if docs is None:
+        print("\n\n".join(regions.values()))
+        return
+    page = docs / "systems.md"
+    page.write_text(systems_table.filled(page.read_text(encoding="utf-8"), regions), encoding="utf-8")
+    from benchmarks import quantizer_figures
+
+    quantizer_figures.draw(rows, docs / "figures")
+
+
+if __name__ == "__main__":
+    main()
