@@ -70,6 +70,8 @@ class BesideBackward:
             if slot.parameter.requires_grad and index in self._bucket_of
         ]
         self._exchange: _Exchange | None = None
+        self._watched = {bucket.segments[0].index for bucket in self._worker.buckets if bucket.segments}
+        self._seen: dict[int, torch.Tensor] = {}
 
     def step(self, step: int, *, skip: bool) -> bool:
         """Wait for the exchanges that backward started, start those that it did not, agree, and apply."""
@@ -79,21 +81,41 @@ class BesideBackward:
                 "checkpoints"
             )
         check_gradients(self._slots)
+        is_changed = self._is_changed_since_backward()
         exchange, self._exchange = self._started(step), None
         try:
             signs = exchange.finish()
         except BaseException:
             self._broken = True
             raise
-        if skip:
+        if skip or is_changed:
             self._worker.refuse()
-        return settle(self._worker, exchange.buckets, signs, self._transport.largest(self._worker.flags()))
+        has_moved = settle(self._worker, exchange.buckets, signs, self._transport.largest(self._worker.flags()))
+        if is_changed:
+            raise BinsgdmError(
+                "BinSGDM: a gradient has changed since backward, with overlap=True: what was exchanged is the old one, "
+                "and no rank has moved; to clip or scale gradients, attach with overlap=False"
+            )
+        return has_moved
+
+    def _is_changed_since_backward(self) -> bool:
+        """Look at a few elements of one gradient of each bucket, which is where clipping would show."""
+        seen, self._seen = self._seen, {}
+        same = []
+        for index, before in seen.items():
+            gradient = self._slots[index].parameter.grad
+            if gradient is not None:
+                now = _sample(gradient)
+                same.append(((now == before) | (now.isnan() & before.isnan())).all())
+        return bool(same) and not bool(torch.stack(same).all())
 
     def _on_gradient(self, index: int) -> Callable[[torch.Tensor], None]:
         """Return the hook that counts a ready gradient."""
 
-        def hook(_parameter: torch.Tensor) -> None:
+        def hook(parameter: torch.Tensor) -> None:
             if self._is_last_backward():
+                if index in self._watched and parameter.grad is not None and not parameter.grad.is_sparse:
+                    self._seen[index] = _sample(parameter.grad)
                 self._started(self._place().step + 1).ready(self._bucket_of[index])
 
         return hook
@@ -103,6 +125,11 @@ class BesideBackward:
         if self._exchange is None:
             self._exchange = _Exchange(self._worker, self._worker.begin(step), self._transport)
         return self._exchange
+
+
+def _sample(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a copy of up to 16 elements."""
+    return gradient.detach().reshape(-1)[:16].clone()
 
 
 class _Exchange:

@@ -56,7 +56,7 @@ def attach(  # noqa: PLR0913
             its slice: m / b of a larger batch is steadier (docs/training.md), and each rank updates only its slice.
             Such averages can be loaded only with as many ranks and the same bucket_cap_mb.
         overlap: exchange beside backward instead of inside `step()`. Needs gradients that are final after backward, so
-            no clipping and no GradScaler. With gradient accumulation use `model.no_sync()`.
+            no clipping and no GradScaler: `step()` refuses both. With gradient accumulation use `model.no_sync()`.
         bucket_cap_mb: parameters of one message, in MiB of fp32, as DDP's.
         ranks_per_node: default LOCAL_WORLD_SIZE from torchrun.
         mesh: two-dimensional device mesh (nodes, ranks of a node) instead.

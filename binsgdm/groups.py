@@ -38,7 +38,7 @@ def make(ranks_per_node: int | None = None, timeout: timedelta | None = None) ->
     if not dist.is_initialized():
         raise BinsgdmError("torch.distributed: not initialized: call init_process_group first, as torchrun scripts do")
     world_size = dist.get_world_size()
-    local = _node_size(ranks_per_node, world_size)
+    local = node_size(ranks_per_node, world_size)
     nodes = [list(range(first, first + local)) for first in range(0, world_size, local)]
     lanes = [list(range(lane, world_size, local)) for lane in range(local)]
     return Groups(
@@ -72,10 +72,14 @@ def from_mesh(mesh: "DeviceMesh") -> Groups:
     )
 
 
-def _node_size(given: int | None, world_size: int) -> int:
-    """Return the ranks of a node, from the argument or from torchrun."""
+def node_size(given: int | None, world_size: int, default: int | None = None) -> int:
+    """Return the ranks of a node: as given, else from torchrun, else the default.
+
+    Raises:
+        BinsgdmError: none of them is known, or it is no number that divides the world size.
+    """
     name = "ranks_per_node" if given is not None else "LOCAL_WORLD_SIZE"
-    text = given if given is not None else os.environ.get("LOCAL_WORLD_SIZE")
+    text = given if given is not None else os.environ.get("LOCAL_WORLD_SIZE", default)
     if text is None:
         raise BinsgdmError(
             "ranks_per_node: not given and LOCAL_WORLD_SIZE is not set: give it, or launch with torchrun"

@@ -58,18 +58,34 @@ def _checksum(values: torch.Tensor) -> torch.Tensor:
     return sums
 
 
-def agree(where: str, settings: Mapping[str, Any]) -> None:
+def agree(
+    where: str,
+    settings: Mapping[str, Any],
+    refused: BinsgdmError | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> None:
     """Check that all ranks were given the same; every rank must call it.
 
     Args:
         where: begins the message.
         settings: by name; of values that can be pickled and compared.
+        refused: why this rank cannot go on anyway; it calls nevertheless, so that no other waits for it.
+        group: of all ranks; default that of torch.distributed.
 
     Raises:
-        BinsgdmError: on every rank, if any differs from rank 0.
+        BinsgdmError: on every rank, if any refused (`refused` itself on such a rank) or differs from rank 0.
     """
-    all_of_them: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(all_of_them, dict(settings))
+    all_of_them: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(all_of_them, (dict(settings), None if refused is None else str(refused)), group=group)
+    if refused is not None:
+        raise refused
+    for rank, (_, reason) in enumerate(all_of_them):
+        if reason is not None:
+            raise BinsgdmError(f"{where}: rank {rank} refused: {reason}")
+    _compare_settings(where, [theirs for theirs, _ in all_of_them])
+
+
+def _compare_settings(where: str, all_of_them: Sequence[Mapping[str, Any]]) -> None:
     first = all_of_them[0]
     for rank, theirs in enumerate(all_of_them):
         for name in dict.fromkeys([*first, *theirs]):
@@ -77,3 +93,8 @@ def agree(where: str, settings: Mapping[str, Any]) -> None:
                 raise BinsgdmError(
                     f"{where}: {name} of rank {rank}: {theirs.get(name)!r}: must be that of rank 0, {first.get(name)!r}"
                 )
+
+
+def digest(tensors: Mapping[Any, torch.Tensor]) -> list[tuple[str, tuple[int, ...], list[int]]]:
+    """Return names, shapes and checksums of some tensors, for `agree`."""
+    return [(str(name), tuple(one.shape), _checksum(one).tolist()) for name, one in tensors.items()]

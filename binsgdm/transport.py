@@ -10,6 +10,7 @@ import torch.distributed as dist
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllReduce, AllToAll, Conversation, GroupName, Message, Shift
 from binsgdm.groups import Groups
+from binsgdm.refusals import leave, reason_of
 
 T = TypeVar("T")
 
@@ -55,20 +56,30 @@ class Transport:
             except StopIteration as stop:
                 signs: torch.Tensor = stop.value
                 return signs
-            answer = self._guarded(partial(self._carry, message), f"{type(message).__name__} in {message.group}")
+            answer = self.guarded(partial(self._carry, message), f"{type(message).__name__} in {message.group}")
+
+    def leave(self, reason: str) -> None:
+        """Tell the others why this rank cannot go on, and close its connections; nothing can be carried any more."""
+        groups = self._groups
+        del self._groups  # what failed may still hold this object, and an open group lets the others wait
+        leave(groups, reason)
 
     def largest(self, flags: torch.Tensor) -> torch.Tensor:
         """Return the element-wise maximum of uint8 flags over all ranks, in place."""
         if self._groups.world_size > 1:
             reduce = partial(dist.all_reduce, flags, op=dist.ReduceOp.MAX, group=self._groups.world)
-            self._guarded(reduce, "all_reduce of flags in world")
+            self.guarded(reduce, "all_reduce of flags in world")
         return flags
 
-    def _guarded(self, collective: Callable[[], T], what: str) -> T:
+    def guarded(self, collective: Callable[[], T], what: str) -> T:
         """Call a collective; say in a sentence that it failed."""
         try:
             return collective()
         except RuntimeError as error:
+            if (refused := reason_of(self._groups)) is not None:
+                raise BinsgdmError(
+                    f"{refused} (told on rank {self._groups.rank}, which cannot go on without it)"
+                ) from error
             reason = str(error).splitlines()[0]
             raise BinsgdmError(
                 f"BinSGDM: {what} failed on rank {self._groups.rank} ({reason}): a rank is gone or did not take this "

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from binsgdm.compressors.base import Payload, Shapes, check_payload, check_shapes, check_values, numel_of
+from binsgdm.compressors.base import Payload, Shapes, check_payload, check_shapes, check_values, is_number, numel_of
 from binsgdm.compressors.matrices import Matrix, is_factored, matrix_shape, part
 from binsgdm.errors import BinsgdmError
 from binsgdm.random import Key, draws
@@ -46,7 +46,7 @@ class Atomo:
     draws_alike: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.budget < math.inf:
+        if not is_number(self.budget, above=0):
             raise BinsgdmError(f"{self.name}: budget: {self.budget!r}: must be above 0 and finite, such as 3")
 
     def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:

@@ -174,6 +174,12 @@ def check_whole(where: str, given: object, *, low: int, high: int | None = None)
         raise BinsgdmError(f"{where}: {given!r}: must be a whole number from {low}{most}; give one of them")
 
 
+def is_number(given: object, *, above: float, most: float = math.inf) -> bool:
+    """Tell whether a setting is a finite number above one and at most another."""
+    is_real = isinstance(given, int | float) and not isinstance(given, bool)
+    return is_real and above < given <= most and given < math.inf  # type: ignore[operator]
+
+
 def check_choice(where: str, given: object, choices: tuple[object, ...]) -> None:
     """Refuse a setting that is none of `choices`.
 

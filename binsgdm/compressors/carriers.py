@@ -9,8 +9,8 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllReduce, Conversation, Message, Place
 from binsgdm.random import Key, Stream
 
-Carrier = Callable[[Compressor, Payload, Shapes, Place], Conversation]
-"""Takes this rank's payload to the mean of what all ranks' payloads say."""
+Carrier = Callable[[Compressor, Payload, Shapes, Place, torch.Tensor | None], Conversation]
+"""Takes this rank's payload, and what it says if that is known, to the mean of what all ranks' payloads say."""
 LENGTH_DTYPE = torch.int64
 
 
@@ -19,10 +19,13 @@ def key_of(compressor: Compressor, place: Place) -> Key:
     return place.common_key if compressor.draws_alike else place.key(Stream.LOCAL)
 
 
-def gathered_mean(compressor: Compressor, payload: Payload, shapes: Shapes, place: Place) -> Conversation:
+def gathered_mean(
+    compressor: Compressor, payload: Payload, shapes: Shapes, place: Place, delivered: torch.Tensor | None = None
+) -> Conversation:
     """Gather every rank's payload, decompress all, and average them in the order of ranks.
 
-    Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest.
+    Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest. What
+    this rank's payload says, `delivered`, is not decompressed again; it is not changed.
     """
     sent = as_bytes(payload)
     lengths = [sent.numel()] * place.world_size
@@ -33,14 +36,23 @@ def gathered_mean(compressor: Compressor, payload: Payload, shapes: Shapes, plac
     total: torch.Tensor | None = None
     for rank, (row, length) in enumerate(zip(received, lengths, strict=True)):
         key = place.common_key if compressor.draws_alike else place.key_of(rank, Stream.LOCAL)
-        values = compressor.decompress(from_bytes(row[:length], payload), shapes, key)
+        if rank == place.rank and delivered is not None:
+            values = delivered.clone() if total is None else delivered
+        else:
+            values = compressor.decompress(from_bytes(row[:length], payload), shapes, key)
         total = values if total is None else total.add_(values)
     if total is None:
         raise AssertionError("no rank sent anything")
     return total.div_(place.world_size)
 
 
-def all_reduced_mean(compressor: Compressor, payload: Payload, shapes: Shapes, place: Place) -> Conversation:
+def all_reduced_mean(
+    compressor: Compressor,
+    payload: Payload,
+    shapes: Shapes,
+    place: Place,
+    _delivered: torch.Tensor | None = None,
+) -> Conversation:
     """Average payloads of fp32 values that stand for the same indices on all ranks, and decompress the mean.
 
     As many bytes leave a rank as in a ring all-reduce of one payload, however many ranks there are.

@@ -119,6 +119,7 @@ class Residuals:
                 f"error feedback: a state of {sorted(map(str, state))}: must be {sorted(_STATE_KEYS)}; load what "
                 "state_dict() returned"
             )
+        _check_residuals(state["residuals"])
         self.reset()
         saved, own = (state["rank"], state["world_size"]), (self.rank, self.world_size)
         if saved != own:
@@ -157,7 +158,7 @@ class Plain:
     def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
         """Compress the gradients of a bucket and average over all ranks; see `binsgdm.compressors.base.System`."""
         payload = self.compressor.compress(bucket.values, bucket.shapes, key_of(self.compressor, place))
-        return (yield from self._carry(self.compressor, payload, bucket.shapes, place))
+        return (yield from self._carry(self.compressor, payload, bucket.shapes, place, None))
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing."""
@@ -197,7 +198,7 @@ class ErrorFeedback:
         key = key_of(self.compressor, place)
         payload = self.compressor.compress(corrected, bucket.shapes, key)
         delivered = self.compressor.decompress(payload, bucket.shapes, key)
-        mean = yield from self._carry(self.compressor, payload, bucket.shapes, place)
+        mean = yield from self._carry(self.compressor, payload, bucket.shapes, place, delivered)
         self.residuals.store(corrected - delivered, bucket, mean=mean)
         return mean
 
@@ -208,6 +209,17 @@ class ErrorFeedback:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Do `Residuals.load_state_dict`."""
         self.residuals.load_state_dict(state)
+
+
+def _check_residuals(residuals: object) -> None:
+    """Refuse what no residuals are, before anything is taken of it."""
+    tensors = residuals.values() if isinstance(residuals, Mapping) else [residuals]
+    for one in tensors:
+        if not isinstance(one, torch.Tensor) or one.dtype != torch.float32 or one.dim() != 1:
+            kind = f"{one.dtype} of shape {tuple(one.shape)}" if isinstance(one, torch.Tensor) else type(one).__name__
+            raise BinsgdmError(
+                f"error feedback: a residual that is {kind}: must be flat float32; load what state_dict() returned"
+            )
 
 
 def check_stateless(name: str, state: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from binsgdm.compressors.base import GradientBucket, ParameterId, Shapes, check_whole, numel_of
+from binsgdm.compressors.base import GradientBucket, ParameterId, Shapes, check_choice, check_whole, numel_of
 from binsgdm.compressors.carriers import reduced_mean
 from binsgdm.compressors.feedback import Residuals
 from binsgdm.compressors.matrices import Matrix, is_factored, matrix_shape, orthonormalized, part
@@ -87,8 +87,17 @@ class _LowRankSystem(ABC):
                 f"{self.name}: a state of {sorted(map(str, state))}: must be {sorted(wanted)}; load what state_dict() "
                 "returned"
             )
+        self._check_factors(state["factors"])
         self.residuals.load_state_dict(state["residuals"])
         self._factors = {parameter: factor.clone() for parameter, factor in state["factors"].items()}
+
+    def _check_factors(self, factors: Mapping[ParameterId, torch.Tensor]) -> None:
+        for parameter, factor in factors.items():
+            if factor.dim() != 2 or factor.shape[1] != self.matrix_rank:
+                raise BinsgdmError(
+                    f"{self.name}: parameter {parameter!r}: a factor of shape {tuple(factor.shape)}: must have "
+                    f"{self.matrix_rank} columns, as matrix_rank says; load the state of the same settings"
+                )
 
     def _orthonormal(self, matrix: Matrix, rows: int, place: Place, *, warm: bool = True) -> torch.Tensor:
         """Return orthonormal columns (rows, r): of the factor from before, or at random."""
@@ -143,6 +152,7 @@ class PowerSGD(_LowRankSystem):
 
     def __init__(self, *, matrix_rank: int = 4, warm_start: bool = True, rank: int, world_size: int) -> None:
         super().__init__(matrix_rank, rank=rank, world_size=world_size)
+        check_choice("power_sgd: warm_start", warm_start, (True, False))
         self._warm_start = warm_start
 
     def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], place: Place) -> Means:

@@ -9,18 +9,18 @@ the next synchronization in full precision.
 Source: Wu, He, Guo, Qu, Wang, Zhuang and Zhang, "Sign bit is enough: a learning synchronization framework for multi-hop
 all-reduce with ultimate compression", DAC 2022 (arXiv:2204.06787), algorithm 1 (synchronization) and the bitwise merge.
 Differs: the paper applies the signs times a global learning rate; here they are times `scale` (that rate over the local
-one), or by default times the mean absolute value over all ranks, which costs 4 bytes a rank more. The sign of 0 is +1.
-The draws are counter-based (`binsgdm.random`) and taken for every element, also where the bits are equal.
+one), or by default times the mean absolute value over all ranks. That mean travels in either case, 4 bytes a rank,
+since signs cannot say that a value is not finite. The sign of 0 is +1. The draws are counter-based (`binsgdm.random`)
+and taken for every element, also where the bits are equal.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
 from binsgdm.bits import pack_signs, unpack_signs
-from binsgdm.compressors.base import GradientBucket, check_values, check_whole
+from binsgdm.compressors.base import GradientBucket, check_choice, check_values, check_whole, is_number
 from binsgdm.compressors.feedback import Residuals
 from binsgdm.compressors.rings import Hop, Ring, all_reduce_round_rings
 from binsgdm.errors import BinsgdmError
@@ -64,7 +64,8 @@ class Marsit:
     ) -> None:
         if sync_period is not None:
             check_whole("marsit: sync_period", sync_period, low=1)
-        if scale is not None and not 0 < scale < math.inf:
+        check_choice("marsit: torus", torus, (True, False))
+        if scale is not None and not is_number(scale, above=0):
             raise BinsgdmError(f"marsit: scale: {scale!r}: must be above 0 and finite, or None for the mean |value|")
         self.residuals = Residuals(rank=rank, world_size=world_size)
         self._sync_period, self._scale = sync_period, scale
@@ -73,7 +74,7 @@ class Marsit:
     def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
         """Return signs times what they stand for, or the mean; see `binsgdm.compressors.base.System`.
 
-        The sign of a NaN is -1; with `scale` None its mean absolute value makes the whole estimate NaN on all ranks.
+        A value that is not finite makes the whole estimate NaN on all ranks.
         """
         check_values(self.name, bucket.values, bucket.shapes)
         compensated = self.residuals.corrected(bucket, place)
@@ -101,12 +102,13 @@ class Marsit:
         self.residuals.load_state_dict(state)
 
     def _what_a_sign_stands_for(self, values: torch.Tensor) -> Conversation:
-        """Return a scalar."""
-        if self._scale is not None:
-            return torch.tensor(self._scale, dtype=torch.float32, device=values.device)
+        """Return a scalar, NaN on all ranks if a value of any is not finite."""
         mean = torch.linalg.vector_norm(values, ord=1, dtype=torch.float64) / values.numel()
         means = yield AllGather(group="world", sent=mean.to(torch.float32).view(1))
-        return means.to(torch.float64).mean().to(torch.float32)
+        mean = means.to(torch.float64).mean().to(torch.float32)
+        if self._scale is not None:
+            mean = torch.full_like(mean, self._scale).masked_fill_(~mean.isfinite(), torch.nan)
+        return mean.masked_fill(~mean.isfinite(), torch.nan)
 
 
 def merged_signs(positive: torch.Tensor, place: Place, rings: Sequence[Ring]) -> Conversation:

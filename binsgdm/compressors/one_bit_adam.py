@@ -10,9 +10,11 @@ import torch
 
 from binsgdm.compressors.carriers import reduced_mean
 from binsgdm.compressors.one_bit_adam_moves import (
+    REFUSED,
     Stretch,
     exchange_and_move,
     flags_of,
+    flags_of_refusal,
     flat_zeros,
     gradient_of,
     is_stable,
@@ -157,7 +159,8 @@ class OneBitAdam(torch.optim.Optimizer):
             What the closure returned.
 
         Raises:
-            BinsgdmError: a gradient that is sparse or complex, residuals of other ranks, or a failed exchange.
+            BinsgdmError: a gradient that is sparse or complex, residuals of other ranks, or a failed exchange; on all
+                ranks, also where one alone refuses.
         """
         loss = None
         if closure is not None:
@@ -183,9 +186,14 @@ class OneBitAdam(torch.optim.Optimizer):
             raise BinsgdmError("OneBitAdam: a copy of an attached optimizer: attach it, too, on all ranks")
         stretches = list(stretches_of(self.slots()))
         place = self.place()
-        residuals = None if self.is_dense else self._checked_residuals(place)
-        gradient, expected = self._gradient(stretches)
+        try:
+            residuals = None if self.is_dense else self._checked_residuals(place)
+            gradient, expected = self._gradient(stretches)
+        except BinsgdmError:
+            yield AllGather(group="world", sent=flags_of_refusal(stretches))
+            raise
         flags = yield AllGather(group="world", sent=flags_of(gradient, stretches, stop=expected))
+        _check_none_refused(flags, place.step)
         stop, *has_gradient = flags.amax(dim=0).tolist()
         if stop:
             self._note_skipped(place.step, expected=expected)
@@ -298,6 +306,15 @@ class OneBitAdam(torch.optim.Optimizer):
         tensors = {name: saved[name].to(device=device, dtype=torch.float32, copy=True) for name in ("worker", "server")}
         self._residuals_of = {name: value for name, value in saved.items() if name not in tensors}
         return Residuals(**tensors)
+
+
+def _check_none_refused(flags: torch.Tensor, step: int) -> None:
+    ranks = (flags[:, 0] == REFUSED).nonzero().view(-1).tolist()
+    if ranks:
+        raise BinsgdmError(
+            f"OneBitAdam: step {step}: ranks {ranks} refused: all must take a step together, and none has moved; read "
+            "there why"
+        )
 
 
 def _zeros_for(parameter: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,8 @@ from binsgdm.worker import Slot
 
 STABLE_RATIO = 0.96
 """The variance is stable when its norm keeps so much of itself over 1 / (1 - beta2) steps (1-bit Adam, ICML 2021)."""
+REFUSED = 2
+"""The flag of a rank that cannot take a step; 1 is that of a step that all skip."""
 LARGEST_GRADIENT = 2.0**63
 """From here on a square, or the sum of a few, would not be finite in fp32."""
 
@@ -115,6 +117,12 @@ def flags_of(gradient: torch.Tensor, stretches: Sequence[Stretch], *, stop: bool
     flags = torch.tensor([int(stop), *has], dtype=torch.uint8, device=gradient.device)
     flags[0] |= torch.logical_not(gradient.abs().amax() < LARGEST_GRADIENT)
     return flags
+
+
+def flags_of_refusal(stretches: Sequence[Stretch]) -> torch.Tensor:
+    """Return the flags of a rank that cannot take the step: it takes part, so that no other waits for it."""
+    device = stretches[0].slot.parameter.device
+    return torch.tensor([REFUSED, *[0] * len(stretches)], dtype=torch.uint8, device=device)
 
 
 def gradient_of(slot: Slot) -> torch.Tensor | None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from binsgdm import ddp, groups
 from binsgdm.compressors.one_bit_adam import Member, OneBitAdam
+from binsgdm.errors import BinsgdmError
 from binsgdm.replicas import agree, compare
 from binsgdm.transport import Sent, Transport
 
@@ -36,16 +38,22 @@ def attach_one_bit_adam(
     if not dist.is_available() or not dist.is_initialized():
         ddp.check_alone()
         return
-    agree("attach_one_bit_adam", _settings(optimizer))
+    refused = None
+    try:
+        ranks_per_node = groups.node_size(ranks_per_node, dist.get_world_size())
+        model = ddp.unwrapped(model)
+    except BinsgdmError as error:
+        refused = error
+    agree("attach_one_bit_adam", _settings(optimizer) | {"ranks_per_node": ranks_per_node}, refused)
     named = [(f"parameter {number}", slot.parameter) for number, slot in enumerate(optimizer.slots())]
     compare("attach_one_bit_adam", named, "wrap the model in DistributedDataParallel, or broadcast them first")
     own = groups.make(ranks_per_node, timeout)
-    ddp.keep_gradients_local(ddp.unwrapped(model), optimizer.slots())
+    ddp.keep_gradients_local(model, optimizer.slots())
     run = Transport(own, on_sent).run
     optimizer.join(Member(rank=own.rank, world_size=own.world_size, ranks_per_node=own.ranks_per_node, run=run))
 
 
-def _settings(optimizer: OneBitAdam) -> dict[str, str]:
+def _settings(optimizer: OneBitAdam) -> dict[str, Any]:
     """Return by name what must be the same on all ranks."""
     groups_of = list(enumerate(optimizer.param_groups))
     found = {f"{key} of group {i}": str(v) for i, g in groups_of for key, v in g.items() if key != "params"}

@@ -1,7 +1,7 @@
 """Signs and a scale: signSGD with majority vote, EF-signSGD, 1-bit SGD and TernGrad.
 
 The sign of zero is +1, of either zero; that of NaN is -1. Where a scale travels too, a value that is not finite makes
-all that share its scale NaN after decompression; a majority vote has no scale and cannot show it.
+all that share its scale NaN after decompression; a majority vote has no scale, so a byte in front of the bits says it.
 
 Shape letters: N elements, M tensors, C columns.
 """
@@ -24,6 +24,7 @@ from binsgdm.compressors.base import (
     check_payload,
     check_shapes,
     check_values,
+    is_number,
     numel_of,
 )
 from binsgdm.compressors.feedback import check_stateless
@@ -40,7 +41,9 @@ class MajorityVote:
 
     Each rank sends the packed signs of the k-th chunk to rank k, which counts and sends the winners to all: 2 (n-1) / n
     bits an element leave each of n ranks. A tie, possible where n is even, is broken by a fair coin that the chunk's
-    owner draws, so that its mean is the paper's sign(0) = 0. The result is +1 or -1, whatever the gradient's scale.
+    owner draws, so that its mean is the paper's sign(0) = 0. The result is +1 or -1, whatever the gradient's scale. In
+    front of each chunk is a byte that is 1 if any value of the sender's bucket is not finite; then the result is NaN on
+    all ranks, which a sign could not show.
 
     Source: Bernstein, Wang, Azizzadenesheli and Anandkumar, "signSGD: compressed optimisation for non-convex problems",
     ICML 2018, algorithm 3; Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with majority vote is
@@ -55,10 +58,13 @@ class MajorityVote:
         check_values(self.name, bucket.values, bucket.shapes)
         chunk = -(-bucket.values.numel() // (place.world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
         padded = torch.nn.functional.pad(bucket.values, (0, chunk * place.world_size - bucket.values.numel()))
-        received = yield AllToAll(group="world", sent=pack_signs(padded >= 0).view(place.world_size, -1))
-        winners = _winners(received, chunk, place)
-        everyone = yield AllGather(group="world", sent=pack_signs(winners))
-        return unpack_signs(everyone.reshape(-1), bucket.values.numel())
+        is_broken = bucket.values.isfinite().all().logical_not().to(torch.uint8).expand(place.world_size, 1)
+        signs = pack_signs(padded >= 0).view(place.world_size, -1)
+        received = yield AllToAll(group="world", sent=torch.cat([is_broken, signs], dim=1))
+        winners = _winners(received[:, 1:], chunk, place)
+        everyone = yield AllGather(group="world", sent=torch.cat([received[:, 0].amax().view(1), pack_signs(winners)]))
+        voted = unpack_signs(everyone[:, 1:].reshape(-1), bucket.values.numel())
+        return voted.masked_fill_(everyone[:, 0].bool().any(), torch.nan)
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing."""
@@ -241,7 +247,7 @@ class TernGrad:
 
     def __post_init__(self) -> None:
         given = self.clip_sigmas
-        if given is not None and not (isinstance(given, int | float) and 0 < given < math.inf):
+        if given is not None and not is_number(given, above=0):
             raise BinsgdmError(
                 f"terngrad: clip_sigmas: {given!r}: must be a number above 0, or None for no clipping; give 2.5"
             )

@@ -2,7 +2,7 @@
 
 All keep k of the N values of a whole bucket, so a tensor of small gradients may get none (error feedback brings them
 later). Infinite and NaN values count as the largest magnitudes, so
-Top-k and MSTop-k deliver as many as they keep values; Random-k delivers those that it draws.
+Top-k and MSTop-k deliver as many as they keep values; with Random-k all K values are NaN, whichever it draws.
 
 Shape letters: N values of a bucket, K of them kept.
 """
@@ -13,7 +13,16 @@ from typing import ClassVar
 
 import torch
 
-from binsgdm.compressors.base import Compressor, Payload, Shapes, check_payload, check_values, check_whole, numel_of
+from binsgdm.compressors.base import (
+    Compressor,
+    Payload,
+    Shapes,
+    check_payload,
+    check_values,
+    check_whole,
+    is_number,
+    numel_of,
+)
 from binsgdm.compressors.carriers import as_bytes, from_bytes
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, Conversation, Place
@@ -44,7 +53,7 @@ class _Sparsifier(ABC):
     def __post_init__(self) -> None:
         if (self.ratio is None) == (self.k is None):
             raise BinsgdmError(f"{self.name}: ratio {self.ratio!r} and k {self.k!r}: exactly one of them must be given")
-        if self.ratio is not None and not 0 < self.ratio <= 1:
+        if self.ratio is not None and not is_number(self.ratio, above=0, most=1):
             raise BinsgdmError(f"{self.name}: ratio: {self.ratio!r}: must be above 0 and at most 1, such as 0.01")
         if self.k is not None:
             check_whole(f"{self.name}: k", self.k, low=1)
@@ -202,7 +211,8 @@ class _Drawn(_Sparsifier):
         """
         check_values(self.name, values, shapes)
         indices = drawn_indices(values.numel(), self.num_kept(shapes), key, values.device)
-        return Payload(tensors=(values[indices] * self._scale(shapes),))
+        kept = values[indices] * self._scale(shapes)
+        return Payload(tensors=(kept.masked_fill_(values.isfinite().all().logical_not(), torch.nan),))
 
     def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
         """Return the kept values where the same key puts them, and zeros.
@@ -293,7 +303,13 @@ def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> 
     return torch.topk(tickets, num_kept, largest=False, sorted=False).indices.sort().values
 
 
-def gathered_sparse_mean(_compressor: Compressor, payload: Payload, shapes: Shapes, place: Place) -> Conversation:
+def gathered_sparse_mean(
+    _compressor: Compressor,
+    payload: Payload,
+    shapes: Shapes,
+    place: Place,
+    _delivered: torch.Tensor | None = None,
+) -> Conversation:
     """Gather every rank's values and indices, and add them up where they belong, in the order of ranks.
 
     Where `gathered_mean` would touch every element of the bucket for each rank, this touches what was sent.

@@ -1,10 +1,13 @@
 """DDP with the communication hook of every system gives what one process computes for all ranks."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 import compressing  # noqa: E402
 from launch import launch, once  # noqa: E402

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from binsgdm.compressors.base import GradientBucket  # noqa: E402
 from binsgdm.compressors.carriers import all_reduced_mean, gathered_mean  # noqa: E402
-from binsgdm.compressors.feedback import ErrorFeedback, Residuals  # noqa: E402
+from binsgdm.compressors.feedback import ErrorFeedback, Plain, Residuals  # noqa: E402
 from binsgdm.compressors.signs import ScaledSign  # noqa: E402
 from binsgdm.compressors.sparse import RandomK, TopK  # noqa: E402
 from binsgdm.errors import BinsgdmError  # noqa: E402
@@ -108,6 +108,26 @@ def test_all_ranks_agree_and_together_lose_what_their_residuals_say(compressor: 
         corrected = torch.stack([grad + old for grad, old in zip(grads, before, strict=True)]).mean(dim=0)
         assert torch.allclose(results[0] + lost, corrected, rtol=0, atol=2e-6)
         assert not torch.equal(residual(ranks[0]), residual(ranks[1]))
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_decompresses_its_own_payload_once_and_the_mean_is_the_same_to_the_bit(rank: int) -> None:
+    class Counting(ScaledSign):
+        def decompress(self, *given: Any) -> torch.Tensor:
+            calls.append(given)
+            return super().decompress(*given)
+
+    calls: list[Any] = []
+    ranks, grads = feedbacks(3, ScaledSign()), [gradients(20 + number) for number in range(3)]
+    ranks[rank].compressor = Counting()
+    results = mean_of(ranks, grads)
+    assert len(calls) == 3
+    plain = [Plain(ScaledSign()).mean(bucket(grad), place(number, 3)) for number, grad in enumerate(grads)]
+    assert torch.equal(results[rank], run_together(plain, 1)[0])
+    assert torch.equal(results[rank], results[1])
+    key = place().common_key
+    delivered = ScaledSign().decompress(ScaledSign().compress(grads[rank], SHAPES, key), SHAPES, key)
+    assert torch.equal(residual(ranks[rank]), grads[rank] - delivered)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])

@@ -12,7 +12,7 @@ from binsgdm.compressors.base import GradientBucket  # noqa: E402
 from binsgdm.compressors.marsit import Marsit, merge_signs, merged_signs  # noqa: E402
 from binsgdm.compressors.rings import Ring  # noqa: E402
 from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import Place, Shift, run_together  # noqa: E402
+from binsgdm.exchange import AllGather, Place, Shift, run_together  # noqa: E402
 from binsgdm.random import Key  # noqa: E402
 
 PLAIN = {"sync_period": None}
@@ -140,6 +140,8 @@ def test_one_bit_an_element_on_every_hop() -> None:
     hops = []
     values = randn(4, 32 * 10)
     exchange(values, list(torch.zeros(4, 320)), {"scale": 1.0}, on_sent=lambda rank, message: hops.append(message))
+    magnitudes, hops = hops[:4], hops[4:]
+    assert [(type(one), one.sent.numel()) for one in magnitudes] == [(AllGather, 1)] * 4
     assert {type(hop) for hop in hops} == {Shift}
     assert len(hops) == 4 * 2 * 3
     assert {hop.sent.numel() * 8 for hop in hops} == {320 // 4}

@@ -305,8 +305,13 @@ def test_what_cannot_be_stepped_or_loaded_is_refused_in_a_sentence() -> None:
     with pytest.raises(BinsgdmError, match="add all parameters before"):
         ranks[0].add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
     ranks[1].load_state_dict(state)
-    with pytest.raises(BinsgdmError, match="load this rank's own state"):
-        next(ranks[1].conversation())
+    with torch.no_grad():
+        talks = [one.conversation() for one in ranks]
+        flags = torch.stack([next(talk).sent for talk in talks])
+        for rank, talk in enumerate(talks):
+            sentence = "load this rank's own state" if rank == 1 else r"ranks \[1\] refused"
+            with pytest.raises(BinsgdmError, match=sentence):
+                talk.send(flags)
     ranks[1].load_state_dict(state | {"residuals": None})
     next(ranks[1].conversation())
     with pytest.raises(BinsgdmError, match="exp_avg of shapes"):

@@ -140,6 +140,14 @@ def test_values_that_are_not_finite_are_delivered_first(kind: Any, bad: float) -
     assert not sent(kind(k=1), values)[17].isfinite()
 
 
+@pytest.mark.parametrize("kind", DRAWN)
+def test_a_value_that_is_not_finite_is_seen_though_it_is_not_drawn(kind: Any) -> None:
+    values = normal(1000)
+    index = (~sent(kind(k=3), values).bool()).nonzero()[0]
+    values[index] = torch.inf
+    assert sent(kind(k=3), values).isnan().sum() == 3
+
+
 def test_nothing_but_nan_is_delivered_as_nan() -> None:
     for kind in INDEXED:
         assert int(sent(kind(k=5), torch.full((40,), torch.nan)).isnan().sum()) == 5

@@ -27,10 +27,7 @@ from simnet.sweep import Point, expand
 from tests.unit.scenario_samples import SWEEP, pod, write
 
 ROOT = Path(__file__).parents[2]
-# Commands that a script starts in the background, such as `make test &`, and their children ignore Ctrl-C.
 IN_WORKERS_AT_ONCE = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
 from simnet import sweep
 sweep.PROBE_S = sweep.WORKERS_PAY_S = 0
 from simnet.commands.main import main

@@ -1,0 +1,40 @@
+"""Let nobody wait for a rank that cannot go on: it leaves its reason in the store and closes its connections."""
+
+from typing import Any
+
+import torch.distributed as dist
+
+from binsgdm.groups import Groups
+
+
+def leave(groups: Groups, reason: str) -> None:
+    """Tell the others why, and make every collective with this rank fail; the groups cannot be used any more.
+
+    Connections close when the last reference to a group is gone, so the caller must drop `groups`. Over gloo the others
+    fail at once; over NCCL, whose groups stay, when their collectives time out.
+
+    Args:
+        groups: of this rank; every reference to them is to be dropped after this.
+        reason: one sentence. Only that of the first to leave is kept.
+    """
+    store, key = _place_of(groups)
+    if not store.check([key]):
+        store.set(key, f"rank {groups.rank} refused: {reason}")
+    for group in (groups.world, groups.intra_node, groups.inter_node):
+        if "nccl" not in dist.get_backend_config(group):
+            dist.destroy_process_group(group)
+
+
+def reason_of(groups: Groups) -> str | None:
+    """Return what the first rank to leave said, or None if none has said anything."""
+    try:
+        store, key = _place_of(groups)
+        return store.get(key).decode() if store.check([key]) else None
+    except RuntimeError:  # the store is gone with the rank that had it
+        return None
+
+
+def _place_of(groups: Groups) -> tuple[Any, str]:
+    """Return the store of all ranks and the key of these groups in it."""
+    store = dist.distributed_c10d._get_default_store()  # torch has no public name for it
+    return store, f"binsgdm/refused/{groups.world.group_name}"

@@ -1,0 +1,214 @@
+"""What gloo ranks do of which one alone is given something wrong: all are to end, and soon."""
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import binsgdm
+from binsgdm.compressors.hook import GradientExchange, compress_gradients
+from binsgdm.compressors.one_bit_adam import OneBitAdam
+from binsgdm.compressors.one_bit_attach import attach_one_bit_adam
+from binsgdm.compressors.registry import SYSTEMS
+
+WORLD_SIZE, WRONG = 3, 1
+TIMEOUT = timedelta(seconds=120)
+"""Of the collectives: a rank that waits for one that refused would take as long."""
+OPTIONS: dict[str, dict[str, Any]] = {"top_k": {"ratio": 0.5}, "ms_top_k": {"ratio": 0.5}, "random_k": {"ratio": 0.5}}
+
+
+def model(*, width: int = 8, sparse: bool = False, dtype: torch.dtype = torch.float32) -> DistributedDataParallel:
+    torch.manual_seed(0)
+    layers = [nn.Embedding(10, 6, sparse=sparse), nn.Linear(6, width), nn.Linear(width, 9)]
+    return DistributedDataParallel(nn.Sequential(*layers).to(dtype), bucket_cap_mb=0.0003)
+
+
+def backward(module: nn.Module, factor: float = 1.0) -> None:
+    (module(torch.tensor([1, 2, 3])).square().mean() * factor).backward()
+
+
+def work(rank: int, folder: str) -> None:
+    """Do every case; rank 0 leaves what all ranks were told, and how long it took, in a file."""
+    torch.set_num_threads(1)
+    os.environ.pop("LOCAL_WORLD_SIZE", None)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD_SIZE, timeout=TIMEOUT)
+    results = {name: _of_all(told(case)) for name, case in cases(rank == WRONG).items()}
+    results |= {("nan", name): _of_all(with_nan(rank, name)) for name in SYSTEMS}
+    if rank == 0:
+        torch.save(results, Path(folder) / "results.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _of_all(mine: Any) -> list[Any]:
+    theirs: list[Any] = [None] * WORLD_SIZE
+    dist.all_gather_object(theirs, mine)
+    return theirs
+
+
+def told(case: Callable[[], object]) -> tuple[str, str, float]:
+    """Return the type and the text of what a case raises, and how long it took [s]."""
+    start = time.monotonic()
+    try:
+        case()
+    except Exception as error:  # whatever a user would see
+        return type(error).__name__, str(error), time.monotonic() - start
+    return "", "", time.monotonic() - start
+
+
+def cases(is_wrong: bool) -> dict[str, Callable[[], object]]:
+    """Return by name what all ranks do; `is_wrong` on the one that has something wrong."""
+
+    def attach(system: str = "qsgd", module: Any = None, **options: Any) -> GradientExchange:
+        return compress_gradients(module or model(), system, **options)
+
+    def environment() -> None:
+        os.environ["LOCAL_WORLD_SIZE"] = "two" if is_wrong else "3"
+        try:
+            attach()
+        finally:
+            del os.environ["LOCAL_WORLD_SIZE"]
+
+    return {
+        "bits": lambda: attach(bits=9 if is_wrong else 4),
+        "system": lambda: attach("qsdg" if is_wrong else "qsgd"),
+        "k of zero": lambda: attach("top_k", k=0 if is_wrong else 3),
+        "ratio of zero": lambda: attach("random_k", ratio=0.0 if is_wrong else 0.5),
+        "matrix_rank": lambda: attach("power_sgd", matrix_rank=0 if is_wrong else 1),
+        "seed": lambda: attach(seed=-1 if is_wrong else 0),
+        "LOCAL_WORLD_SIZE": environment,
+        "no DDP": lambda: attach(module=model().module[1] if is_wrong else model()),
+        "sparse": lambda: attach(module=_unlike_the_others(is_wrong, sparse=True)),
+        "complex": lambda: attach(module=_unlike_the_others(is_wrong, dtype=torch.complex64)),
+        "residual of another model": lambda: loaded(is_wrong, "ef_sign_sgd", _of_another_model),
+        "step of another time": lambda: loaded(is_wrong, "random_k", lambda state: state | {"step": 7}),
+        "factors on one rank": lambda: loaded(is_wrong, "grad_zip", _with_factors),
+        "state of another world": lambda: loaded(is_wrong, "ef_sign_sgd", _of_another_world),
+        "state after backward": state_after_backward,
+        "a broken compressor": lambda: broken_compressor(is_wrong),
+        "clipping beside backward": lambda: clipping(is_wrong),
+        "1-bit Adam, sparse": lambda: one_bit_adam(is_wrong, _make_sparse),
+        "1-bit Adam, residuals": lambda: one_bit_adam(is_wrong, _take_residuals_of_another_world),
+        "1-bit Adam, node size": lambda: attach_one_bit_adam(
+            OneBitAdam([nn.Parameter(torch.zeros(3))]), ranks_per_node=2 if is_wrong else 3
+        ),
+    }
+
+
+def _unlike_the_others(is_wrong: bool, **differs: Any) -> Any:
+    """Return a DDP model whose module is another on one rank: DDP itself compares only what is in the state."""
+    module = model()
+    if is_wrong:
+        module.module = nn.Sequential(nn.Embedding(10, 6, **differs))
+    return module
+
+
+def loaded(is_wrong: bool, system: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Go on from a state, which one rank has changed."""
+    module = model()
+    exchange = compress_gradients(module, system, **OPTIONS.get(system, {}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exchange.load_state_dict(change(exchange.state_dict()) if is_wrong else exchange.state_dict())
+    backward(module)
+    backward(module)
+
+
+def _of_another_model(state: dict[str, Any]) -> dict[str, Any]:
+    return state | {"system": state["system"] | {"residuals": {0: torch.zeros(61)}}}
+
+
+def _of_another_world(state: dict[str, Any]) -> dict[str, Any]:
+    return state | {"system": state["system"] | {"world_size": 5, "residuals": {0: torch.ones(60)}}}
+
+
+def _with_factors(state: dict[str, Any]) -> dict[str, Any]:
+    return state | {"system": state["system"] | {"factors": {0: torch.ones(6, 4)}, "turns": {0: 1}}}
+
+
+def state_after_backward() -> None:
+    module = model()
+    exchange = compress_gradients(module, "qsgd")
+    backward(module)
+    exchange.load_state_dict(exchange.state_dict())
+
+
+def broken_compressor(is_wrong: bool) -> None:
+    """Exchange two steps; in the second, one rank fails in the last bucket with an error that is no sentence."""
+    module = model()
+    exchange = compress_gradients(module, "atomo")
+    backward(module)
+    mean = exchange.system.mean
+
+    def failing(bucket: Any, place: Any) -> Any:
+        if is_wrong and place.bucket == 1:
+            raise torch.linalg.LinAlgError("svd did not converge")
+        return mean(bucket, place)
+
+    exchange.system.mean = failing  # type: ignore[method-assign]
+    backward(module)
+
+
+def clipping(is_wrong: bool) -> None:
+    """Clip on one rank alone, whose norm is the largest, what has been exchanged beside backward."""
+    value = nn.Parameter(torch.zeros(40))
+    optimizer = binsgdm.BinSGDM([value])
+    binsgdm.attach(optimizer, overlap=True, ranks_per_node=1)
+    value.sum().backward()
+    optimizer.step()
+    before = value.detach().clone()
+    assert before.any()
+    optimizer.zero_grad()
+    (value.sum() * (3.0 if is_wrong else 0.1)).backward()
+    nn.utils.clip_grad_norm_([value], 1.0)
+    try:
+        optimizer.step()
+    finally:
+        assert torch.equal(value.detach(), before)
+
+
+def one_bit_adam(is_wrong: bool, spoil: Callable[[OneBitAdam, nn.Parameter], None]) -> None:
+    parameter = nn.Parameter(torch.zeros(4, 2))
+    optimizer = OneBitAdam([parameter], dense_steps=1)
+    attach_one_bit_adam(optimizer, ranks_per_node=1)
+    parameter.grad = torch.ones(4, 2)
+    optimizer.step()
+    before = parameter.detach().clone()
+    if is_wrong:
+        spoil(optimizer, parameter)
+    try:
+        optimizer.step()
+    finally:
+        assert torch.equal(parameter.detach(), before)
+
+
+def _make_sparse(_: OneBitAdam, parameter: nn.Parameter) -> None:
+    parameter.grad = torch.ones(4, 2).to_sparse()
+
+
+def _take_residuals_of_another_world(optimizer: OneBitAdam, _: nn.Parameter) -> None:
+    state = optimizer.state_dict()
+    residuals = {"worker": torch.zeros(8), "server": torch.zeros(8), "rank": 0, "world_size": 1, "ranks_per_node": 1}
+    optimizer.load_state_dict(state | {"residuals": residuals | {"topology": "flat"}})
+
+
+def with_nan(rank: int, system: str) -> dict[str, Any]:
+    """Return whether each gradient is finite in a step in which one rank has NaN, and in the next; and how long."""
+    start = time.monotonic()
+    module = model()
+    compress_gradients(module, system, **OPTIONS.get(system, {}))
+    finite = []
+    for factor in (1.0, torch.nan if rank == WRONG else 1.0, 1.0):
+        module.zero_grad()
+        backward(module, factor)
+        finite.append([bool(one.grad.isfinite().all()) for one in module.parameters()])
+    return {"finite": finite, "seconds": time.monotonic() - start}

@@ -1,0 +1,121 @@
+"""A rank that refuses leaves nobody waiting: the others are told within seconds, and in its words."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import refusing  # noqa: E402
+from launch import launch, once  # noqa: E402
+
+from binsgdm.compressors.registry import SYSTEMS  # noqa: E402
+
+SECONDS = 30
+"""Far above what a case takes, far below the two minutes of the collectives."""
+SETTINGS = {
+    "bits": "qsgd: bits: 9: must be a whole number from 2 to 8",
+    "system": "system: 'qsdg': unknown, did you mean 'qsgd'?",
+    "k of zero": "top_k: k: 0: must be a whole number from 1 on",
+    "ratio of zero": "random_k: ratio: 0.0: must be above 0 and at most 1",
+    "matrix_rank": "power_sgd: matrix_rank: 0: must be a whole number from 1 on",
+    "seed": "compress_gradients: seed: -1: must be a whole number from 0 to",
+    "LOCAL_WORLD_SIZE": "LOCAL_WORLD_SIZE: 'two': must divide the world size 3",
+    "no DDP": "compress_gradients: a Linear: must be a DistributedDataParallel model",
+    "sparse": "compress_gradients: module.0: sparse gradients: must be dense",
+    "complex": "compress_gradients: module.0.weight: complex: must be real",
+    "1-bit Adam, node size": "ranks_per_node: 2: must divide the world size 3",
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    def make(folder: Path) -> None:
+        launch(refusing.work, str(folder), nprocs=refusing.WORLD_SIZE)
+
+    return torch.load(once(tmp_path_factory, "refusing", make) / "results.pt", weights_only=False)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_that_one_rank_refuses_is_told_to_all(results, name):
+    for rank, (kind, said, seconds) in enumerate(results[name]):
+        assert kind == "BinsgdmError"
+        assert SETTINGS[name] in said
+        assert said.startswith(SETTINGS[name]) == (rank == refusing.WRONG)
+        assert f"rank {refusing.WRONG} refused: " in said or rank == refusing.WRONG
+        assert "\n" not in said
+        assert seconds < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("residual of another model", "error feedback: parameter 0 of 60 elements: its residual has 61"),
+        ("a broken compressor", "svd did not converge"),
+    ],
+)
+def test_what_one_rank_cannot_exchange_is_told_to_all_in_backward(results, name, sentence):
+    for rank, (kind, said, seconds) in enumerate(results[name]):
+        assert kind, "it went on"
+        assert sentence in said
+        assert (f"rank {refusing.WRONG} refused: " in said) == (rank != refusing.WRONG)
+        assert seconds < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("step of another time", "compress_gradients: state: step of rank 1: 7: must be that of rank 0, 1"),
+        ("factors on one rank", "compress_gradients: state: factors of rank 1: [('0', (6, 4), "),
+    ],
+)
+def test_states_that_do_not_go_together_are_told_to_all_in_the_first_backward(results, name, sentence):
+    for _, said, seconds in results[name]:
+        assert sentence in said
+        assert seconds < SECONDS
+
+
+def test_residuals_of_another_world_start_from_zero_and_all_go_on(results):
+    for _, said, seconds in results["state of another world"]:
+        assert said == ""
+        assert seconds < SECONDS
+
+
+def test_a_state_after_backward_is_refused(results):
+    for _, said, _ in results["state after backward"]:
+        assert said.startswith("compress_gradients: a state after the first backward: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("1-bit Adam, sparse", "OneBitAdam: a sparse gradient"),
+        ("1-bit Adam, residuals", "OneBitAdam: residuals of {"),
+    ],
+)
+def test_a_step_of_one_bit_adam_that_one_rank_refuses_is_refused_by_all(results, name, sentence):
+    for rank, (kind, said, seconds) in enumerate(results[name]):
+        assert kind == "BinsgdmError"
+        wanted = sentence if rank == refusing.WRONG else "OneBitAdam: step 2: ranks [1] refused: "
+        assert said.startswith(wanted)
+        assert seconds < SECONDS
+
+
+def test_clipping_what_was_exchanged_beside_backward_is_refused_and_no_rank_moves(results):
+    for rank, (_, said, seconds) in enumerate(results["clipping beside backward"]):
+        assert said.startswith("BinSGDM: a gradient has changed since backward") == (rank == refusing.WRONG)
+        assert seconds < SECONDS
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_gradient_that_is_not_finite_on_one_rank_is_seen_on_all_and_gone_in_the_next_step(results, system):
+    seen = results["nan", system]
+    assert all(one["finite"] == seen[0]["finite"] for one in seen)
+    assert all(one["seconds"] < SECONDS for one in seen)
+    before, broken, after = seen[0]["finite"]
+    assert all(before)
+    assert not any(broken) or (system in ("top_k", "ms_top_k") and not all(broken))
+    assert all(after)

@@ -1,0 +1,203 @@
+"""Every system of the registry refuses in a sentence what it cannot take, and says of values that are not finite."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.compressors.base import GradientBucket, Payload, Shapes  # noqa: E402
+from binsgdm.compressors.registry import SYSTEMS, make  # noqa: E402
+from binsgdm.errors import BinsgdmError  # noqa: E402
+from binsgdm.exchange import Place, run_together  # noqa: E402
+from binsgdm.random import Key  # noqa: E402
+
+SHAPES: Shapes = ((12, 20), (9,), (0, 3), ())
+NUMEL = 250
+OPTIONS: dict[str, dict[str, Any]] = {"top_k": {"k": 20}, "ms_top_k": {"k": 20}, "random_k": {"k": 20}}
+WRONG_OPTIONS = [
+    ("qsgd", {"bits": 1}),
+    ("qsgd", {"bits": 9}),
+    ("qsgd_inf", {"bits": 2.5}),
+    ("nuqsgd", {"bits": 8}),
+    ("nuqsgd", {"block_size": 0}),
+    ("top_k", {"k": 0}),
+    ("ms_top_k", {"k": -3}),
+    ("random_k", {"k": 0}),
+    ("top_k", {"ratio": 0}),
+    ("ms_top_k", {"ratio": 0.0}),
+    ("random_k", {"ratio": 1.5}),
+    ("random_k", {"ratio": float("nan")}),
+    ("top_k", {"ratio": "0.01"}),
+    ("random_k", {"k": 3, "unbiased": "yes"}),
+    ("top_k", {}),
+    ("top_k", {"k": 3, "ratio": 0.1}),
+    ("power_sgd", {"matrix_rank": 0}),
+    ("grad_zip", {"matrix_rank": 1.5}),
+    ("atomo", {"budget": 0}),
+    ("atomo", {"budget": "3"}),
+    ("terngrad", {"clip_sigmas": -1}),
+    ("marsit", {"sync_period": 0}),
+    ("marsit", {"scale": 0.0}),
+    ("marsit", {"scale": "1"}),
+    ("marsit", {"torus": "no"}),
+    ("power_sgd", {"warm_start": "no"}),
+    ("ef_sign_sgd", {"scale_per": "layer"}),
+]
+
+
+def system_of(name: str, world_size: int = 1, rank: int = 0) -> Any:
+    return make(name, rank=rank, world_size=world_size, **OPTIONS.get(name, {}))
+
+
+def normal(seed: int = 1) -> torch.Tensor:
+    return torch.randn(NUMEL, generator=torch.Generator().manual_seed(seed))
+
+
+def mean_of(systems: list[Any], grads: list[torch.Tensor], step: int = 1, shapes: Shapes = SHAPES) -> list[Any]:
+    size = len(systems)
+    names = tuple(range(len(shapes)))
+    talks = [
+        one.mean(
+            GradientBucket(values=grad, parameters=names, shapes=shapes),
+            Place(rank=rank, world_size=size, ranks_per_node=1, seed=1, step=step),
+        )
+        for rank, (one, grad) in enumerate(zip(systems, grads, strict=True))
+    ]
+    return run_together(talks, 1)
+
+
+def is_sentence(text: str) -> bool:
+    return "\n" not in text and text.count(": ") >= 1 and len(text) < 400
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize(
+    ("values", "shapes", "said"),
+    [
+        (normal().to_sparse(), SHAPES, "a sparse gradient"),
+        (normal().to(torch.complex64), SHAPES, "a complex gradient"),
+        (torch.zeros(0), ((0, 3),), "must have at least one element"),
+        (torch.zeros(0), (), "must have at least one element"),
+        (normal()[:-1], SHAPES, "must be flat float32"),
+        (normal().double(), SHAPES, "must be flat float32"),
+        (normal().to(torch.int32), SHAPES, "must be flat float32"),
+        (normal().view(25, 10), SHAPES, "must be flat float32"),
+    ],
+    ids=["sparse", "complex", "empty", "none", "short", "double", "whole", "matrix"],
+)
+def test_values_that_cannot_be_compressed_are_refused(name: str, values: Any, shapes: Shapes, said: str) -> None:
+    with pytest.raises(BinsgdmError, match=said) as caught:
+        mean_of([system_of(name)], [values], shapes=shapes)
+    assert is_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize(("name", "options"), WRONG_OPTIONS, ids=str)
+def test_options_out_of_range_are_refused(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(BinsgdmError, match=f"^{name}: ") as caught:
+        make(name, rank=0, world_size=1, **options)
+    assert is_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_unknown_options_are_refused(name: str) -> None:
+    with pytest.raises(BinsgdmError, match=f"^{name}: nonsense: unknown option"):
+        make(name, rank=0, world_size=1, nonsense=1)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_one_value_of_one_rank_that_is_not_finite_is_seen_on_all_and_leaves_nothing_behind(
+    name: str, bad: float
+) -> None:
+    systems = [system_of(name, 3, rank) for rank in range(3)]
+    mean_of(systems, [normal(seed) for seed in range(3)])
+    broken = [normal(seed) for seed in range(3, 6)]
+    broken[1][17] = bad
+    results = mean_of(systems, broken, step=2)
+    assert not results[0].isfinite().all()
+    assert all(torch.equal(results[0].isfinite(), other.isfinite()) for other in results)
+    assert all(one.isfinite().all() for one in mean_of(systems, [normal(seed) for seed in range(6, 9)], step=3))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_signs_of_a_fixed_scale_show_what_is_not_finite(bad: float) -> None:
+    systems = [make("marsit", rank=rank, world_size=3, scale=0.5) for rank in range(3)]
+    broken = [normal(seed) for seed in range(3)]
+    broken[2][0] = bad
+    assert all(one.isnan().all() for one in mean_of(systems, broken))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("state", [{"nonsense": 1}, {"residuals": 3, "rank": 0, "world_size": 1}])
+def test_a_state_of_another_system_is_refused(name: str, state: dict[str, Any]) -> None:
+    with pytest.raises(BinsgdmError) as caught:
+        system_of(name).load_state_dict(state)
+    assert is_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("name", [name for name, entry in SYSTEMS.items() if entry.has_feedback])
+@pytest.mark.parametrize("saved", [(0, 2), (1, 3)], ids=["world size", "rank"])
+def test_residuals_of_another_rank_or_world_start_from_zero_with_a_warning(name: str, saved: tuple[int, int]) -> None:
+    rank, size = saved
+    grads = [normal(seed) for seed in range(size)]
+    systems = [system_of(name, size, number) for number in range(size)]
+    mean_of(systems, grads)
+    other = system_of(name, 3, 0)
+    with pytest.warns(UserWarning, match=f"the state of rank {rank} of {size} on rank 0 of 3: residuals start from"):
+        other.load_state_dict(copy.deepcopy(systems[rank].state_dict()))
+    assert len(other.residuals) == 0
+
+
+@pytest.mark.parametrize("name", [name for name, entry in SYSTEMS.items() if entry.has_feedback])
+def test_residuals_of_another_model_are_refused(name: str) -> None:
+    system = system_of(name)
+    mean_of([system], [normal()])
+    other = system_of(name)
+    other.load_state_dict(system.state_dict())
+    shapes = ((20, 13), *SHAPES[1:])
+    with pytest.raises(BinsgdmError, match=r"parameter 0 of 260 elements: its residual has 240, and must") as caught:
+        mean_of([other], [torch.ones(270)], shapes=shapes)
+    assert is_sentence(str(caught.value))
+
+
+def changed(payload: Payload) -> dict[str, Payload]:
+    """Return payloads that no compressor of these settings makes."""
+    first, *rest = payload.tensors
+    return {
+        "shorter": Payload(tensors=(first[:-1], *rest)) if first.numel() else Payload(tensors=()),
+        "fewer": Payload(tensors=payload.tensors[:-1]),
+        "more": Payload(tensors=(*payload.tensors, first)),
+        "another dtype": Payload(tensors=(first.double(), *rest)),
+        "nothing": Payload(tensors=()),
+    }
+
+
+@pytest.mark.parametrize("how", ["shorter", "fewer", "more", "another dtype", "nothing"])
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if hasattr(system_of(name), "compressor")])
+def test_a_payload_of_another_version_or_shape_is_refused(name: str, how: str) -> None:
+    compressor, key = system_of(name).compressor, Key(seed=1)
+    payload = changed(compressor.compress(normal(), SHAPES, key))[how]
+    with pytest.raises(BinsgdmError, match=f"^{name}: a payload of ") as caught:
+        compressor.decompress(payload, SHAPES, key)
+    assert is_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["power_sgd", "grad_zip"])
+def test_a_rank_above_the_matrix_sends_it_whole(name: str) -> None:
+    system = make(name, rank=0, world_size=1, matrix_rank=100)
+    assert torch.equal(mean_of([system], [normal()])[0], normal())
+
+
+@pytest.mark.parametrize("name", ["top_k", "ms_top_k", "random_k"])
+def test_a_k_above_the_bucket_sends_all(name: str) -> None:
+    system = make(name, rank=0, world_size=1, k=10_000)
+    assert torch.equal(mean_of([system], [normal()])[0], normal())
+
+
+@pytest.mark.parametrize("make_bucket", [lambda: {"parameters": (1, 1)}, lambda: {"parameters": (1,)}])
+def test_a_parameter_twice_or_without_a_shape_is_refused(make_bucket: Callable[[], dict[str, Any]]) -> None:
+    with pytest.raises(BinsgdmError, match="for 2 shapes: give as many, each once"):
+        GradientBucket(values=torch.zeros(2), shapes=((1,), (1,)), **make_bucket())
