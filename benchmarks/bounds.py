@@ -19,7 +19,7 @@ def qsgd_variance(n: int, s: int) -> float:
 
     Between two levels an element loses at most r / s and at most 1 / (4 s^2), in units of ||v||^2.
 
-    Source: QSGD, Alistarh et al., NeurIPS 2017, lemma 3.1.
+    Source: QSGD, Alistarh et al., NeurIPS 2017.
     """
     return min(n / s**2, math.sqrt(n) / s)
 
@@ -79,7 +79,7 @@ def variance_bound(quantizer: LevelQuantizer, n: int, peak: float = 1.0) -> floa
 def qsgd_nonzeros(n: int, s: int) -> float:
     """Return the most levels of a block that are not zero, on average, for the levels j / s of the L2 norm.
 
-    Source: QSGD, lemma 3.1: s (s + sqrt(n)).
+    Source: QSGD: s (s + sqrt(n)).
     """
     return min(n, s * (s + math.sqrt(n)))
 
@@ -99,7 +99,7 @@ def coded_bits_bound(quantizer: LevelQuantizer, n: int) -> float | None:
     and a magnitude, the squares of which add up to s^2 + n/4 at most for QSGD and which is at most s + 1 for NUQSGD.
     The papers leave o(1) in the length of Elias's code; here it is a concave function that is never below the length.
 
-    Source: QSGD, theorem 3.2 and its proof; NUQSGD, the corresponding theorem.
+    Source: QSGD and NUQSGD, as far as the argument goes.
     """
     if isinstance(quantizer, QSGDInf):
         return None

@@ -35,7 +35,7 @@ class Atomo:
         BinsgdmError: If the budget is not above 0 and finite.
 
     Source: Wang, Sievert, Liu, Charles, Papailiopoulos and Wright, "ATOMO: communication-efficient learning via atomic
-    sparsification", NeurIPS 2018, section 4 and algorithm 1 (`probabilities`). Differs: convolutions are (n, -1)
+    sparsification", NeurIPS 2018, with singular vectors as atoms (`probabilities`). Differs: convolutions are (n, -1)
     matrices; matrices that would not get smaller are sent whole.
     """
 
@@ -114,7 +114,7 @@ def probabilities(magnitudes: torch.Tensor, budget: float) -> torch.Tensor:
     Shape:
         magnitudes, returned: (A), at least one.
 
-    Source: Wang et al. 2018 (`Atomo`), algorithm 1.
+    Source: Wang et al. 2018 (`Atomo`).
 
     Example:
         >>> probabilities(torch.tensor([6.0, 2.0, 1.0, 1.0]), 2)

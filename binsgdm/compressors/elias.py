@@ -5,7 +5,7 @@ block (from one before its first element), a bit that is 1 for a positive level,
 Blocks follow each other without padding, most significant bit first.
 
 Source: Elias, "Universal codeword sets and representations of the integers", IEEE Transactions on Information Theory
-21(2), 1975; the layout is Code_s of QSGD, Alistarh et al., NeurIPS 2017, theorem 3.2 and its proof. Differs: the scale
+21(2), 1975; the layout is Code_s of QSGD, Alistarh et al., NeurIPS 2017. Differs: the scale
 travels apart, and the bits of each block are stated (32 bits a block more), so that blocks are decoded at once.
 
 Shape letters: B blocks, S elements of a block, K levels that are not zero, T bits, P = ceil(T / 8) bytes.

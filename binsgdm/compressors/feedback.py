@@ -183,8 +183,8 @@ class ErrorFeedback:
         residuals: what was lost, by parameter.
 
     Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and other gradient compression
-    schemes", ICML 2019, algorithm 2. Differs: p = g + e instead of p = lr g + e, since a bucket knows no learning rate
-    (equal while the learning rate is constant; as in Vogels et al. 2019, algorithm 2); the residual is in fp32.
+    schemes", ICML 2019, with any compressor. Differs: p = g + e instead of p = lr g + e, since a bucket knows no
+    learning rate (equal while the learning rate is constant; as in Vogels et al. 2019); the residual is in fp32.
     """
 
     def __init__(self, compressor: Compressor, carry: Carrier = gathered_mean, *, rank: int, world_size: int) -> None:

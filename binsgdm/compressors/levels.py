@@ -28,7 +28,7 @@ _TRIT_WEIGHTS = (81, 27, 9, 3, 1)
 def uniform_levels(bits: int) -> tuple[float, ...]:
     """Return the levels j / s, j from -s to s, with s = 2^(bits-1) - 1: one fewer than there are codes.
 
-    Source: QSGD, Alistarh et al., NeurIPS 2017, section 3.1.
+    Source: QSGD, Alistarh et al., NeurIPS 2017.
 
     Example:
         >>> uniform_levels(2)
@@ -41,7 +41,7 @@ def uniform_levels(bits: int) -> tuple[float, ...]:
 def exponential_levels(bits: int, *, with_zero: bool) -> tuple[float, ...]:
     """Return the levels +-1, +-1/2, +-1/4 and so on, as many as there are codes; with zero, one fewer.
 
-    Source: NUQSGD, Ramezani-Kebrya et al., JMLR 2021, section 3.1 with p = 1/2: 0, 2^-s, ..., 1/2, 1, so that
+    Source: NUQSGD, Ramezani-Kebrya et al., JMLR 2021, with p = 1/2: 0, 2^-s, ..., 1/2, 1, so that
     s = 2^(bits-1) - 2. Without zero, as the levels of AMQ, Faghri et al., NeurIPS 2020.
 
     Example:
@@ -111,8 +111,7 @@ def round_to_levels(ratios: Tensor, levels: tuple[float, ...], key: Key) -> Tens
     Shape:
         ratios: (N,) fp32; returned: (N,) uint8.
 
-    Source: QSGD, Alistarh et al., NeurIPS 2017, section 3.1, and for any levels NUQSGD, Ramezani-Kebrya et al., JMLR
-    2021, section 3.1.
+    Source: QSGD, Alistarh et al., NeurIPS 2017, and for any levels NUQSGD, Ramezani-Kebrya et al., JMLR 2021.
     """
     grid = torch.tensor(levels, dtype=torch.float32, device=ratios.device)
     above = torch.searchsorted(grid, ratios, right=True).clamp_(1, len(levels) - 1)

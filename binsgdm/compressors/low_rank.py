@@ -141,11 +141,11 @@ class PowerSGD(_LowRankSystem):
         BinsgdmError: a setting out of range.
 
     Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
-    optimization", NeurIPS 2019, algorithms 1 and 2 (without its momentum, which is the optimizer's). Differs: a
-    column of P that is zero or dependent is replaced by a random one, and Q is orthonormalized too (P spans the same),
-    so that a gradient that is zero, not finite or of low rank does not leave factors of low rank for good; matrices
-    that would not get smaller are sent whole; the residual is of this rank's own P (M^T P)^T, as in algorithm 2, where
-    torch's powerSGD_hook takes that of the mean (both have the same mean over ranks).
+    optimization", NeurIPS 2019 (without its momentum, which is the optimizer's). Differs: a column of P that is zero or
+    dependent is replaced by a random one, and Q is orthonormalized too (P spans the same), so that a gradient that is
+    zero, not finite or of low rank does not leave factors of low rank for good; matrices that would not get smaller are
+    sent whole; the residual is of this rank's own P (M^T P)^T, as in the paper's error feedback, where torch's
+    powerSGD_hook takes that of the mean (both have the same mean over ranks).
     """
 
     name: ClassVar[str] = "power_sgd"

@@ -7,7 +7,7 @@ that of the ranks' signs. What the merged sign is off from a rank's own value st
 the next synchronization in full precision.
 
 Source: Wu, He, Guo, Qu, Wang, Zhuang and Zhang, "Sign bit is enough: a learning synchronization framework for multi-hop
-all-reduce with ultimate compression", DAC 2022 (arXiv:2204.06787), algorithm 1 (synchronization) and the bitwise merge.
+all-reduce with ultimate compression", DAC 2022 (arXiv:2204.06787): synchronization and the bitwise merge.
 Differs: the paper applies the signs times a global learning rate; here they are times `scale` (that rate over the local
 one), or by default times the mean absolute value over all ranks. That mean travels in either case, 4 bytes a rank,
 since signs cannot say that a value is not finite. The sign of 0 is +1. The draws are counter-based (`binsgdm.random`)

@@ -77,7 +77,7 @@ class OneBitAdam(torch.optim.Optimizer):
         BinsgdmError: a value out of range, or a parameter of another dtype.
 
     Source: Tang et al., "1-bit Adam: communication efficient large-scale training with Adam's convergence speed", ICML
-    2021, algorithm 1; the criterion of its experiments, with the same threshold.
+    2021; the criterion of its experiments, with the threshold that this project has of it (0.96).
     Differs: bias corrections as in Adam, that of v frozen with it (the paper and DeepSpeed have none), so that a short
     dense stage makes no jump; decoupled weight decay (the paper has none); a criterion from both sides, since a growing
     variance is not stable either, on the corrected norm, since from zeros the other always grows; v = 0 as above.

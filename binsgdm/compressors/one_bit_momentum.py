@@ -8,13 +8,13 @@ there are two collectives and no more.
 Shape letters: N elements with padding, a multiple of 8 x world size; W chunks of N / W elements, one a rank.
 
 Source: Tang, Gan, Awan, Rajbhandari, Li, Lian, Liu, Zhang and He, "1-bit Adam: communication efficient large-scale
-training with Adam's convergence speed", ICML 2021, algorithm 1, the compression stage.
+training with Adam's convergence speed", ICML 2021, the compression stage.
 Differs: the scale is the mean absolute value of the elements, of each chunk: ||v - C(v)||^2 = (1 - delta) ||v||^2 with
-delta = ||v||_1^2 / (n ||v||_2^2) >= 1 / n, so that C contracts whatever v is. DeepSpeed takes ||v||_2 / sqrt(n) of the
-whole vector, which keeps the norm but does not contract where ||v||_1 < sqrt(n) ||v||_2 / 2; it sends the scales in
-collectives of their own (four in all), one vector a parameter where parameters are fp32, and counts padding in the
-scale. Elements that all ranks know to be 0 can be left out here (`valid`); DeepSpeed needs a mask made by hand. The
-hierarchical variant is this project's own.
+delta = ||v||_1^2 / (n ||v||_2^2) >= 1 / n, so that C contracts whatever v is. The paper keeps the magnitude, and
+DeepSpeed takes ||v||_2 / sqrt(n) of the whole vector, which does not contract where ||v||_1 < sqrt(n) ||v||_2 / 2; it
+sends the scales in collectives of their own (four in all), one vector a parameter where parameters are fp32, and counts
+padding in the scale. Elements that all ranks know to be 0 can be left out here (`valid`); DeepSpeed needs a mask made
+by hand. The hierarchical variant is this project's own.
 """
 
 from collections.abc import Generator

@@ -138,7 +138,7 @@ class QSGD(LevelQuantizer):
         bits: of one code, sign included, 2 to 8.
 
     Source: Alistarh, Grubic, Li, Tomioka and Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and
-    encoding", NeurIPS 2017, section 3.1 and lemma 3.1; coding="elias" is theorem 3.2. Differs: the paper's buckets are
+    encoding", NeurIPS 2017; coding="elias" is its code of levels by Elias's. Differs: the paper's buckets are
     blocks here; the norm is limited to the largest number of fp32; with "elias" a block states its bits.
     """
 

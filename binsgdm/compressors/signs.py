@@ -46,8 +46,8 @@ class MajorityVote:
     all ranks, which a sign could not show.
 
     Source: Bernstein, Wang, Azizzadenesheli and Anandkumar, "signSGD: compressed optimisation for non-convex problems",
-    ICML 2018, algorithm 3; Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with majority vote is
-    communication efficient and fault tolerant", ICLR 2019, algorithm 1. Differs: every rank is the parameter server of
+    ICML 2018, its majority vote; Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with majority vote is
+    communication efficient and fault tolerant", ICLR 2019. Differs: every rank is the parameter server of
     one chunk; the sign of a zero gradient is +1; ties as above.
     """
 
@@ -99,7 +99,7 @@ class ScaledSign:
         BinsgdmError: another `scale_per`.
 
     Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes signSGD and other gradient compression
-    schemes", ICML 2019, algorithm 1 and lemma 8. Differs: the sign of zero is +1.
+    schemes", ICML 2019, its compressor of the sign and the mean magnitude. Differs: the sign of zero is +1.
     """
 
     name: ClassVar[str] = "ef_sign_sgd"
@@ -155,7 +155,7 @@ class OneBitSGD:
     (`binsgdm.compressors.feedback`), as the paper does. A matrix with few rows has many means: 64 bits a column.
 
     Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to data-parallel
-    distributed training of speech DNNs", Interspeech 2014, section 3 (threshold zero, values per column). Differs:
+    distributed training of speech DNNs", Interspeech 2014 (threshold zero, values per column). Differs:
     ranks' gradients are quantized once and averaged, where the paper quantizes the sum a second time.
     """
 

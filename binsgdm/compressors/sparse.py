@@ -123,8 +123,8 @@ class TopK(_Indexed):
     Raises:
         BinsgdmError: If not exactly one is given, or it is out of range.
 
-    Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017, algorithm 1 (its
-    ratio: 0.01; error feedback, `ErrorFeedback`, is part of it). Differs: exactly K values by selection, where the
+    Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017 (its ratio:
+    0.01; error feedback, `ErrorFeedback`, is part of it). Differs: exactly K values by selection, where the
     paper takes those above a threshold estimated on a sample; K is counted over a bucket, neither over a matrix nor
     over the model (the paper's "local" and "global" threshold).
     """
@@ -153,9 +153,9 @@ class MSTopK(_Indexed):
         BinsgdmError: If not exactly one of ratio and k is given, or a setting is out of range.
 
     Source: Shi et al., "Towards scalable distributed training of deep learning on public cloud clusters", MLSys 2021,
-    algorithm 1 (its N = 30 samplings). Differs: bisects the bit pattern of |v| between 0 and its maximum, where the
-    paper bisects its value between the mean and the maximum. So nothing overflows, K may be more than there are values
-    above the mean, NaN is ordered, and 31 halvings are exact.
+    its MSTopK (bisection by a number of samplings). Differs: bisects the bit pattern of |v| between 0 and its maximum,
+    where the paper bisects its value between the mean and the maximum. So nothing overflows, K may be more than there
+    are values above the mean, NaN is ordered, and 31 halvings are exact.
     """
 
     num_samplings: int = MAGNITUDE_BITS
@@ -247,8 +247,8 @@ class RandomK(_Drawn):
     Raises:
         BinsgdmError: If not exactly one is given, or it is out of range.
 
-    Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018, definition 2.2 (rand_k). Differs:
-    indices common to all ranks (as Vogels et al. 2019, appendix "Random K").
+    Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018, its rand_k. Differs:
+    indices common to all ranks (as the Random K that Vogels et al. 2019 compare with).
     """
 
     name: ClassVar[str] = "random_k"
@@ -273,7 +273,7 @@ class UnbiasedRandomK(_Drawn):
         BinsgdmError: If not exactly one is given, or it is out of range.
 
     Source: Wangni, Wang, Liu and Zhang, "Gradient sparsification for communication-efficient distributed optimization",
-    NeurIPS 2018, section 3, with the uniform probabilities K / N. Differs: exactly K values instead of K on average,
+    NeurIPS 2018, with the uniform probabilities K / N. Differs: exactly K values instead of K on average,
     and indices common to all ranks.
     """
 
