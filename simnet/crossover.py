@@ -105,7 +105,7 @@ def search(  # noqa: PLR0913 - the arguments of one command
             f"{trials[-1].text} give the same two times; {_reason(at(low), key)}"
         )
     pairs = [(left, right) for left, right in itertools.pairwise(trials) if left.is_faster != right.is_faster]
-    crossings = tuple(_bisected(left, right, tolerance, trial) for left, right in pairs)
+    crossings = tuple(bisected(left, right, tolerance, trial) for left, right in pairs)
     scenario = at(low)
     assert scenario.baseline is not None
     return Crossover(
@@ -117,7 +117,15 @@ def search(  # noqa: PLR0913 - the arguments of one command
     )
 
 
-def _bisected(low: Trial, high: Trial, tolerance: float, trial: Callable[[Number], Trial]) -> Crossing:
+def bisected(low: Trial, high: Trial, tolerance: float, trial: Callable[[Number], Trial]) -> Crossing:
+    """Narrow down where the faster one changes.
+
+    Args:
+        low: trial at the lower value.
+        high: trial at the higher value, at which the other one is faster.
+        tolerance: greatest relative distance of the two values in the end; integers are found exactly.
+        trial: what both take at a value.
+    """
     least = tolerance**2 * high.value  # where the search runs into zero, which no relative distance reaches
     while high.value - low.value > max(tolerance * high.value, least) or isinstance(low.value, int):
         middle = _middle(low.value, high.value)

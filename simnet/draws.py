@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from simnet.errors import SimnetError, nearest
-from simnet.spec import Calibration, Workload
+from simnet.spec import Calibration, Scenario, Workload
 from simnet.units import Bandwidth, Duration
 
 CONFIDENCE = 0.9
@@ -45,6 +45,22 @@ def workload(given: Workload, number: int) -> Workload:
     """
     result: Workload = _drawn(given, number, f"workload {given.name!r}", {"compute": ("forward", "backward")})
     return result
+
+
+def scenario(given: Scenario, number: int) -> Scenario:
+    """Return a scenario with its calibration and its workload drawn.
+
+    Raises:
+        SimnetError: as `calibration` and `workload`.
+    """
+    return msgspec.structs.replace(
+        given, calibration=calibration(given.calibration, number), workload=workload(given.workload, number)
+    )
+
+
+def are_possible(given: Scenario) -> bool:
+    """Tell whether anything of a scenario has an interval."""
+    return bool(given.calibration.intervals or given.workload.intervals)
 
 
 def _drawn(given: Any, number: int, where: str, meant: Mapping[str, tuple[str, ...]]) -> Any:

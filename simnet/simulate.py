@@ -70,7 +70,7 @@ def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> 
         SimnetError: the parts do not fit together (see the message).
     """
     whole = _simulated(scenario, on_round)
-    if not scenario.run.draws or not _has_intervals(scenario):
+    if not scenario.run.draws or not draws.are_possible(scenario):
         return whole
     return msgspec.structs.replace(whole, intervals=_intervals(scenario))
 
@@ -79,22 +79,10 @@ def _intervals(scenario: Scenario) -> dict[str, tuple[float, float]]:
     """Return the 90 % intervals of what a result says, over drawn calibrations; strategy and baseline share each."""
     found: dict[str, list[float]] = {}
     for number in range(scenario.run.draws):
-        drawn = _simulated(_drawn(scenario, number))
+        drawn = _simulated(draws.scenario(scenario, number))
         for name, value in _uncertain(drawn).items():
             found.setdefault(name, []).append(value)
     return {name: draws.interval(values) for name, values in found.items()}
-
-
-def _has_intervals(scenario: Scenario) -> bool:
-    return bool(scenario.calibration.intervals or scenario.workload.intervals)
-
-
-def _drawn(scenario: Scenario, number: int) -> Scenario:
-    return msgspec.structs.replace(
-        scenario,
-        calibration=draws.calibration(scenario.calibration, number),
-        workload=draws.workload(scenario.workload, number),
-    )
 
 
 def _uncertain(result: RunResult) -> dict[str, float]:
@@ -145,6 +133,11 @@ def num_exact_rounds(scenario: Scenario) -> int:
     if setting.fidelity == "folded":
         return 0
     return sum(setting.plan(strategy).num_rounds for strategy in _run_strategies(scenario))
+
+
+def kernel_names(scenario: Scenario) -> frozenset[str]:
+    """Return the kernels that an iteration of a scenario's strategy runs around its messages."""
+    return _setting(scenario).plan(scenario.strategy).kernels
 
 
 def _run_strategies(scenario: Scenario) -> Iterator[AnyStrategy]:
@@ -237,7 +230,7 @@ def _notes(setting: _Setting) -> tuple[str, ...]:
     notes = list(setting.step.notes)
     if calibration.kind != "measured":
         notes.append(f"calibration {calibration.name!r} is {_of_kind(calibration.kind)}, not measured on this cluster")
-    if setting.scenario.run.draws and not _has_intervals(setting.scenario):
+    if setting.scenario.run.draws and not draws.are_possible(setting.scenario):
         notes.append(f"no intervals: calibration {calibration.name!r} and the workload say none of their values' own")
     if calibration.gpu and cluster.gpu and calibration.gpu != cluster.gpu:
         notes.append(

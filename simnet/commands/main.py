@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "Simulate one scenario: iteration time, breakdown, speedup.",
     "sweep": "Simulate a grid of scenarios, resumable.",
     "crossover": "Find where two strategies take the same time.",
+    "advise": "Rank all systems on one cluster, and say whether any pays.",
     "race": "Find who reaches a metric first: measured convergence times simulated steps.",
     "plot": "Draw the figures of a sweep.",
     "measure": "Time kernels, models, messages and training on this machine or cluster.",

@@ -67,7 +67,7 @@ def images(document: Document, file_format: Format, *, where: str) -> dict[str, 
     """
     drawings = _possible(document)
     _check_size(document, drawings.values(), where=where)
-    return {name: _image(_figure(document, drawing), file_format) for name, drawing in drawings.items()}
+    return {name: image(_figure(document, drawing), file_format) for name, drawing in drawings.items()}
 
 
 def _check_size(document: Document, drawings: Iterable[Drawing], *, where: str) -> None:
@@ -256,7 +256,8 @@ def _breakdown_handles(called: Sequence[str], drawing: Drawing) -> list[Artist]:
     return handles
 
 
-def _image(figure: Figure, file_format: Format) -> bytes:
+def image(figure: Figure, file_format: Format) -> bytes:
+    """Return a figure as the contents of a file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format=file_format, metadata=METADATA[file_format])
     return buffer.getvalue()

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from simnet.errors import SimnetError
 from simnet.report.document import read_document
@@ -64,10 +64,22 @@ def plot(results: Path, directory: Path, file_format: Format = "png") -> list[Pa
     return list(paths)
 
 
+def format_of(path: Path) -> Format:
+    """Return the format of a figure's file by its ending.
+
+    Raises:
+        SimnetError: it has another.
+    """
+    found: Format | None = next((form for form in get_args(Format) if path.suffix.lower() == f".{form}"), None)
+    if found is None:
+        raise SimnetError(f"{path}: {path.suffix!r}: a figure is a .png, .pdf or .svg file; name one")
+    return found
+
+
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in the style of this project."""
-    with _quiet_matplotlib():
+    with quiet_matplotlib():
         import matplotlib as mpl
 
         with mpl.rc_context(STYLE):
@@ -75,7 +87,7 @@ def styled() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet_matplotlib() -> Iterator[None]:
+def quiet_matplotlib() -> Iterator[None]:
     """Keep from the user what matplotlib says at import and while it draws: of a home without a cache, of glyphs."""
     logger = logging.getLogger("matplotlib")
     level = logger.level

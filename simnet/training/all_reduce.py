@@ -51,6 +51,11 @@ def choose(algorithm: str, topology: Topology, message_bytes: float) -> Schedule
                 f"{topology.ranks_per_node} ranks; choose 'ring', 'tree', 'hierarchical' or 'auto'"
             )
         return halving_doubling.all_reduce(world)
+    return _auto(topology, message_bytes)
+
+
+@lru_cache(maxsize=4096)
+def _auto(topology: Topology, message_bytes: float) -> Schedule:
     candidates = [choose(name, topology, message_bytes) for name in _candidates(topology)]
     return _fastest(candidates, topology, message_bytes)
 

@@ -41,6 +41,12 @@ class Plan:
         return tuple(stage for stage in stages if isinstance(stage, Collective))
 
     @property
+    def kernels(self) -> frozenset[str]:
+        """Names of all kernels of the iteration."""
+        stages = (*(stage for found in self.exchanges for stage in found.stages), *self.settlement)
+        return frozenset(stage.name for stage in stages if isinstance(stage, Kernel))
+
+    @property
     def num_rounds(self) -> int:
         """Rounds of all collectives, those posted at once counted one by one."""
         return sum(round_.repeat for c in self.collectives for round_ in c.schedule.rounds)

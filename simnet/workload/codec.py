@@ -52,6 +52,11 @@ OPTIMIZER_BYTES: dict[str, float] = {
 }
 
 
+UNESTIMATED = frozenset({"atomo_encode", "top_k_encode", "random_k_encode", "power_sgd_merge", "grad_zip_encode"})
+"""Kernels whose bytes tell too little of their times, so that what these decide must be measured: a decomposition into
+singular values; a selection of the k largest (Random-k: of numbers drawn for all elements); making columns orthogonal,
+one after the other, on which PowerSGD spends most (pytorch/pytorch#65813)."""
+
 STREAMING = frozenset({"cast"})
 """Kernels that only stream memory, to which `codec_efficiency` does not apply."""
 
@@ -72,6 +77,11 @@ def check(calibration: Calibration) -> None:
 def knows(calibration: Calibration, name: str) -> bool:
     """Tell whether the calibration gives a kernel a time; if not it is free, and the result says so."""
     return calibration.memory_bytes_per_s is not None or name in calibration.kernels
+
+
+def is_estimated(calibration: Calibration, name: str) -> bool:
+    """Tell whether a kernel has a time that is worth the name, measured or by its bytes."""
+    return name in calibration.kernels or (calibration.memory_bytes_per_s is not None and name not in UNESTIMATED)
 
 
 def kernel_s(calibration: Calibration, name: str, num_elements: float) -> float:

@@ -1,0 +1,86 @@
+"""`simnet advise`: which system pays on a cluster, if any."""
+
+import json
+from pathlib import Path
+
+import click
+
+from simnet.commands.output import OUTPUT, check_different, check_file, emit, watched
+from simnet.commands.settings import DRAWS, add_draws, read_settings
+from simnet.errors import SimnetError
+from simnet.spec import Scenario
+
+
+@click.command(
+    "advise",
+    help="Rank all systems on the cluster and workload of SCENARIO against DDP at its best, and say whether any pays. "
+    "Every system is tuned over bucket sizes and overlap, DDP over precision and algorithm, too. Strategy and baseline "
+    "of SCENARIO do not matter. Speed only: how many steps a system needs is another question.",
+    epilog="\b\nExample:\n  simnet advise bert_base_10gbit --set 'cluster.inter_node.bandwidth=100 Gbit/s'",
+)
+@click.argument("scenario")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value; repeatable.")
+@DRAWS
+@click.option("--systems", metavar="NAMES", help="Rank these alone: names or kinds, such as 'BinSGDM,power_sgd'.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("-o", "--output", type=OUTPUT, help="Write to this file instead of the terminal.")
+@click.option("--plot", type=OUTPUT, help="Draw speedup over NIC bandwidth to this .png, .pdf or .svg file.")
+def command(  # noqa: PLR0913, PLR0917 - click gives every option
+    scenario: str,
+    settings: tuple[str, ...],
+    draws: int | None,
+    systems: str | None,
+    form: str,
+    output: Path | None,
+    plot: Path | None,
+) -> None:
+    """Run `simnet advise`."""
+    from simnet.advise.rank import advise
+    from simnet.advise.systems import chosen
+    from simnet.report.advice import to_object, to_text
+    from simnet.report.plot import format_of
+    from simnet.scenario import load_experiment
+    from simnet.simulate import simulate
+
+    names = chosen(name.strip() for name in systems.split(",")) if systems is not None else chosen(())
+    fixed = read_settings(settings)
+    add_draws(fixed, draws)
+    resolved = load_experiment(scenario, fixed).at({})
+    _check_folded(resolved)
+    check_file(output)
+    if plot is not None:
+        format_of(plot)
+        check_file(plot, option="--plot")
+        check_different(output, plot, option="--plot")
+        _check_nodes(resolved)
+    found = advise(resolved, simulate, names=names, watch=watched)
+    if plot is not None:
+        from simnet.report.advice_figure import draw
+
+        draw(found, plot)
+    emit(json.dumps(to_object(found), indent=2, allow_nan=False) if form == "json" else to_text(found), output)
+
+
+def _check_folded(scenario: Scenario) -> None:
+    """Refuse what takes seconds an iteration, since thousands are simulated.
+
+    Raises:
+        SimnetError: the scenario runs on the exact executor.
+    """
+    from simnet.simulate import num_exact_rounds
+
+    if num_exact_rounds(scenario):
+        raise SimnetError(
+            f"{scenario.name}: needs the exact executor: thousands of iterations are simulated, for which that is too "
+            "slow; drop slow_nodes and run.fidelity, and fill every leaf"
+        )
+
+
+def _check_nodes(scenario: Scenario) -> None:
+    """Refuse a figure without an axis.
+
+    Raises:
+        SimnetError: there is one node.
+    """
+    if scenario.cluster.num_nodes == 1:
+        raise SimnetError("--plot: one node sends nothing over its NIC: set cluster.num_nodes, or drop --plot")
