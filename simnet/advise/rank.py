@@ -93,7 +93,7 @@ class _Ranking:
         found = self._times.best(settings)
         kernels = kernel_names(replace(self._scenario, strategy=found.strategy))
         calibration = self._scenario.calibration
-        may_be_slow = not is_dense and kernels - calibration.kernels.keys()
+        is_estimated = not is_dense and calibration.memory_bytes_per_s and kernels - calibration.kernels.keys()
         return Row(
             name=name,
             is_dense=is_dense,
@@ -101,7 +101,7 @@ class _Ranking:
             iteration_s=found.iteration_s,
             speedup=self._baseline.iteration_s / found.iteration_s,
             speedup_interval=self._interval(found.strategy),
-            speedup_if_slow=self._speedup_if_slow(settings) if may_be_slow else None,
+            speedup_if_slow=self._speedup_if_slow(settings) if is_estimated else None,
             speedup_vs_plain=self.plain_s / found.iteration_s,
             room_s=self._baseline.iteration_s / PAYS - found.iteration_s,
             nic_bytes_per_node=found.result.result.nic_bytes_per_node,

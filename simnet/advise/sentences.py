@@ -32,17 +32,18 @@ def ranges_text(ranges: Sequence[Range]) -> str:
 def _range_text(ends: Range) -> str:
     low, high = (None if end is None else f"{end / GBIT:.3g} Gbit/s" for end in ends)
     if low is None:
-        return "at all rates tried" if high is None else f"below {high}"
+        return "at all bandwidths tried" if high is None else f"below {high}"
     return f"above {low}" if high is None else f"from {low} to {high}"
 
 
 def _verdict(advice: Advice) -> str:
     best = advice.best
     if best is None:
-        return f"None pays: {_reason(advice)}."
+        surely = " surely" if advice.judged("perhaps") or advice.judged("measure first") else ""
+        return f"None pays{surely}: {_reason(advice)}."
     others = [row for row in advice.judged("yes") if row is not best]
     also = f" So do {_named(others)}." if others else ""
-    where = f"; it pays {ranges_text(best.pays_in)} a NIC" if best.pays_in else ""
+    where = f"; it pays with NICs {ranges_text(best.pays_in)}" if best.pays_in else ""
     return f"{best.name} pays: {_how_much(best)} times as fast as {advice.baseline} at its best{where}.{also}"
 
 
@@ -64,7 +65,7 @@ def _reason(advice: Advice) -> str:
         return f"{step}, and with communication that costs nothing it would be only {advice.ceiling:.2f} times as fast"
     step += f", and free communication would make it {advice.ceiling:.2f} times as fast"
     if advice.judged("perhaps") or advice.judged("measure first"):
-        return f"{step}, but of no system is it sure enough that it gets there"
+        return f"{step}, but too little is known of the systems that may gain from it"
     if not advice.compressing:
         return f"{step}, but no system that compresses could be predicted"
     if advice.dense.bound == "latency":
@@ -103,7 +104,7 @@ def _dense(advice: Advice) -> str:
 def _rates(advice: Advice) -> Iterator[str]:
     """Yield what other bandwidths rest on."""
     measured_on = advice.scenario.calibration.inter_node.measured_on
-    if measured_on is not None and any(row.crossovers for row in advice.compressing):
+    if measured_on is not None and any(row.curve for row in advice.compressing):
         yield f"At other bandwidths the efficiency of links is taken to be that measured on {measured_on.text()}."
 
 

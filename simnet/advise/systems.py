@@ -80,7 +80,8 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
     found: list[str] = []
     for name in names:
         if name not in SYSTEMS and name not in kinds:
-            raise SimnetError(f"--systems: {name!r}: unknown system.{nearest(name, [*SYSTEMS, *kinds])}")
+            near = nearest(name, [*SYSTEMS, *kinds]) or f" Known: {', '.join(SYSTEMS)}."
+            raise SimnetError(f"--systems: {name!r}: unknown system.{near}")
         found += kinds.get(name, [name])
     return tuple(dict.fromkeys(found)) or tuple(SYSTEMS)
 

@@ -1,9 +1,12 @@
 """An advice as a table for people, and as an object for programs."""
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
 from simnet.advise.advice import Advice, Row
 from simnet.advise.sentences import PUBLISHED, ranges_text, sentences
+from simnet.advise.systems import SYSTEMS, kind
 from simnet.report.notes import notes_lines
 from simnet.report.text import aligned, count_text, gpus_text, hanging, nodes_text, printable, speedup_text
 from simnet.scenario import to_dict
@@ -18,10 +21,19 @@ def to_text(advice: Advice) -> str:
     ]
     rows += [_cells(row, advice) for row in advice.rows]
     said = [line for sentence in sentences(advice) for line in hanging("", sentence)]
-    left_out = [line for name, reason in advice.left_out for line in hanging(f"not predicted: {name}: ", reason)]
+    left_out = [line for text in _left_out(advice) for line in hanging("not predicted: ", text)]
     notes = notes_lines([row.notes for row in advice.rows])
     lines = [*heading(advice), "", *aligned(rows), "", *said, "", *left_out, *notes]
     return "\n".join(printable(line).rstrip() for line in lines)
+
+
+def _left_out(advice: Advice) -> Iterator[str]:
+    """Yield each reason once, with all systems that cannot be predicted for it."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in advice.left_out:
+        text = reason.removeprefix(f"strategy.kind: {kind(SYSTEMS[name][0])!r}: ")
+        groups.setdefault(text, []).append(name)
+    yield from (f"{', '.join(names)}: {text}" for text, names in groups.items())
 
 
 def heading(advice: Advice) -> list[str]:

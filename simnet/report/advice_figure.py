@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from simnet.advise.advice import PAYS, Advice, Row
+from simnet.errors import SimnetError
 from simnet.report.advice import heading
 from simnet.report.files import write_file
 from simnet.report.layout import image
@@ -29,13 +30,17 @@ def draw(advice: Advice, path: Path) -> None:
     """Write the figure in the format of the file's ending.
 
     Raises:
-        SimnetError: it cannot be written.
+        SimnetError: there is nothing to draw, or it cannot be written.
     """
+    if not advice.compressing:
+        name, reason = advice.left_out[0]
+        raise SimnetError(f"--plot: no system that compresses could be predicted: {name}: {reason}")
     with quiet_matplotlib(), mpl.rc_context(STYLE):
-        write_file(path, image(_figure(advice), format_of(path)))
+        write_file(path, image(figure_of(advice), format_of(path)))
 
 
-def _figure(advice: Advice) -> Figure:
+def figure_of(advice: Advice) -> Figure:
+    """Return the figure."""
     figure = Figure(figsize=(7.16, 3.6), layout="constrained")
     axes = figure.subplots()
     rows = advice.compressing
@@ -47,8 +52,8 @@ def _figure(advice: Advice) -> Figure:
     here = advice.scenario.cluster.inter_node.bytes_per_s
     axes.axvline(here / GBIT, color="black", linewidth=0.8, linestyle="--", label="this cluster")
     _axes(axes, rows, highest)
-    where, versus = heading(advice)
-    axes.set_title(f"{where}\n{versus}, both tuned at each bandwidth", loc="left", fontweight="normal")
+    where, _ = heading(advice)
+    axes.set_title(f"{where}\nspeedup over DDP, both tuned at each bandwidth", loc="left", fontweight="normal")
     figure.legend(loc="outside right center")
     return figure
 

@@ -1,0 +1,449 @@
+"""Which system pays on one cluster: rows, verdicts, bounds, crossovers, and what is said of them."""
+
+import json
+import typing
+from pathlib import Path
+from types import UnionType
+
+import pytest
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+from topologies import link
+
+from simnet.advise import times, whatif
+from simnet.advise.advice import PAYS, Advice, Row
+from simnet.advise.rank import advise
+from simnet.advise.sentences import sentences
+from simnet.advise.systems import DENSE_PART, SYSTEMS, candidates, chosen, dense_systems, kind
+from simnet.commands.main import cli
+from simnet.errors import SimnetError
+from simnet.report.advice import to_object, to_text
+from simnet.report.advice_figure import draw, figure_of
+from simnet.simulate import kernel_names, simulate
+from simnet.spec import Calibration, Cluster, Gradient, KernelTime, Run, Scenario, Workload
+from simnet.strategies import AllReduce, AnyStrategy, BinSGDM, OneBitAdam, TopK
+from simnet.units import Bandwidth, Duration, Size
+from simnet.workload import codec
+from tests.unit.scenario_samples import pod, write
+
+GBIT = 1e9 / 8
+FAST_CODEC = Calibration(memory_bytes_per_s=Bandwidth(1e12))
+WORKLOAD = Workload(
+    tensors=(Gradient(shape=(1024, 4096), count=4),),
+    forward_s=Duration(0.01),
+    backward_s=Duration(0.02),
+    optimizer_s=Duration(0.0002),
+)
+
+
+def scenario(
+    *,
+    gbit_per_s: float = 1,
+    num_nodes: int = 4,
+    ranks_per_node: int = 2,
+    alpha_s: float = 5e-6,
+    calibration: Calibration = FAST_CODEC,
+    workload: Workload = WORKLOAD,
+    draws: int = 0,
+) -> Scenario:
+    cluster = Cluster(
+        num_nodes=num_nodes,
+        ranks_per_node=ranks_per_node,
+        intra_node=link(300e9, min(alpha_s, 1e-6)),
+        inter_node=link(gbit_per_s * GBIT, alpha_s),
+    )
+    return Scenario(
+        cluster=cluster, workload=workload, strategy=AllReduce(), calibration=calibration, run=Run(draws=draws)
+    )
+
+
+def advised(*names: str, **parts: typing.Any) -> Advice:
+    return advise(scenario(**parts), simulate, names=chosen(names))
+
+
+def row(advice: Advice, name: str) -> Row:
+    return next(row for row in advice.rows if row.name == name)
+
+
+def least_s(variants: typing.Iterable[AnyStrategy], given: Scenario) -> float:
+    """Return the time of the fastest setting, without the code that is tested."""
+    return min(
+        simulate(replace(given, strategy=strategy)).result.iteration_s for strategy in candidates(tuple(variants))
+    )
+
+
+def dense_s(given: Scenario) -> float:
+    return min(least_s(variants, given) for variants in dense_systems("fp32").values())
+
+
+class TestSystems:
+    def test_every_system_that_compresses_is_compared(self) -> None:
+        kinds = {kind(strategy) for strategy in _types(AnyStrategy)} - {"all_reduce"}
+        assert {kind(variants[0]) for variants in SYSTEMS.values()} == kinds
+
+    def test_names_and_kinds_choose(self) -> None:
+        assert chosen(()) == tuple(SYSTEMS)
+        assert chosen(["binsgdm", "BinSGDM", "top_k"]) == ("BinSGDM", "BinSGDM flat", "Top-k 1 %")
+
+    @pytest.mark.parametrize(
+        ("name", "near"), [("Powersgd rank 4", "PowerSGD rank 4"), ("one_bit_adm", "one_bit_adam")]
+    )
+    def test_an_unknown_name_is_refused_with_the_nearest(self, name: str, near: str) -> None:
+        with pytest.raises(SimnetError, match=f"unknown system. Did you mean '{near}'"):
+            chosen([name])
+
+    def test_gradients_of_16_bits_are_not_cast(self) -> None:
+        assert set(dense_systems("fp32")) == {"DDP fp32", "DDP bf16"}
+        assert set(dense_systems("fp16")) == {"DDP fp16"}
+
+    def test_kernels_without_an_estimate_are_kernels_of_systems(self) -> None:
+        used = {
+            name for variants in SYSTEMS.values() for name in kernel_names(replace(scenario(), strategy=variants[0]))
+        }
+        assert used >= codec.UNESTIMATED
+
+
+def _types(union: UnionType) -> list[typing.Any]:
+    return list(typing.get_args(union))
+
+
+class TestRanking:
+    def test_a_slow_wire_makes_systems_pay_and_the_fastest_of_them_is_named(self) -> None:
+        advice = advised("SignSGD", "BinSGDM", "QSGD 4 bit", "Marsit", "1-bit Adam")
+        assert advice.best is not None
+        assert advice.best.name not in ("DDP fp32", "DDP bf16")
+        assert advice.best.speedup == max(found.speedup for found in advice.judged("yes"))
+        assert [found.iteration_s for found in advice.rows] == sorted(found.iteration_s for found in advice.rows)
+        assert sentences(advice)[0].startswith(
+            f"{advice.best.name} pays: {advice.best.speedup:.2f} (a point estimate; "
+        )
+        assert "90 % interval" not in "".join(sentences(advice))
+
+    def test_speedups_are_over_ddp_at_its_best_and_over_plain_ddp(self) -> None:
+        given = scenario(gbit_per_s=10)
+        advice = advise(given, simulate, names=["BinSGDM"])
+        found = row(advice, "BinSGDM")
+        own_s = least_s(SYSTEMS["BinSGDM"], given)
+        assert found.iteration_s == own_s
+        assert found.speedup == pytest.approx(dense_s(given) / own_s)
+        assert found.speedup_vs_plain == pytest.approx(simulate(given).result.iteration_s / own_s)
+        assert found.room_s == pytest.approx(dense_s(given) / PAYS - own_s)
+
+    def test_the_strategy_and_the_steps_of_the_scenario_do_not_matter(self) -> None:
+        given = scenario()
+        other = replace(given, strategy=OneBitAdam(dense_steps=10), baseline=BinSGDM(), run=Run(steps=100))
+        assert advise(other, simulate, names=["BinSGDM"]).rows == advise(given, simulate, names=["BinSGDM"]).rows
+
+    def test_dense_steps_are_counted_in_by_their_part(self) -> None:
+        found = row(advised("1-bit Adam"), "1-bit Adam")
+        result = simulate(replace(scenario(), strategy=SYSTEMS["1-bit Adam"][0])).result
+        assert result.dense_iteration_s is not None
+        assert result.iteration_s < found.iteration_s < result.dense_iteration_s
+        expected_s = DENSE_PART * result.dense_iteration_s + (1 - DENSE_PART) * result.iteration_s
+        assert found.iteration_s == pytest.approx(expected_s)
+
+    @pytest.mark.parametrize(
+        "parts",
+        [
+            {"gbit_per_s": 400},
+            {"workload": replace(WORKLOAD, forward_s=Duration(10), backward_s=Duration(20))},
+            {"num_nodes": 1},
+            {"num_nodes": 1, "ranks_per_node": 1},
+        ],
+        ids=["fast wire", "long compute", "one node", "one rank"],
+    )
+    def test_none_pays_where_communication_is_hidden_or_short(self, parts: dict[str, typing.Any]) -> None:
+        advice = advised("SignSGD", "BinSGDM", "Random-k 1 %", "1-bit Adam", **parts)
+        assert advice.best is None
+        assert not advice.judged("perhaps")
+        assert advice.ceiling < PAYS
+        said = sentences(advice)
+        assert said[0].startswith("None pays: ")
+        assert ("only 1.0" in said[0]) or said[0] == "None pays: one rank has nothing to exchange."
+        assert "6 of more than 200" in said[-1]
+
+    def test_what_cannot_be_predicted_is_listed_with_the_reason(self) -> None:
+        workload = Workload(gradient_bytes=Size(4e7), forward_s=Duration(0.01), backward_s=Duration(0.02))
+        advice = advised(workload=workload)
+        left_out = dict(advice.left_out)
+        assert set(left_out) == {
+            "1-bit SGD", "EF-SignSGD", "TernGrad", "PowerSGD rank 4", "GradZip rank 4", "ATOMO budget 3",
+        }  # fmt: skip
+        assert all("depends on the shapes" in reason for reason in left_out.values())
+        assert {found.name for found in advice.rows} == {*SYSTEMS, "DDP fp32", "DDP bf16"} - set(left_out)
+        assert "not predicted: 1-bit SGD, EF-SignSGD, TernGrad, Power" in to_text(advice)
+
+    def test_the_systems_are_watched(self) -> None:
+        seen: list[str] = []
+
+        def watch(names: typing.Sequence[str]) -> typing.Iterator[str]:
+            for name in names:
+                seen.append(name)
+                yield name
+
+        advise(scenario(), simulate, names=["Marsit", "BinSGDM"], watch=watch)
+        assert seen == ["Marsit", "BinSGDM"]
+
+
+class TestBound:
+    SLOW_MEMORY = Calibration(memory_bytes_per_s=Bandwidth(2e9))
+    TINY = Workload(tensors=(Gradient(shape=(64, 64), count=2),), forward_s=Duration(1e-4), backward_s=Duration(1e-4))
+
+    @pytest.mark.parametrize(
+        ("bound", "parts"),
+        [
+            ("compute", {"workload": replace(WORKLOAD, forward_s=Duration(1), backward_s=Duration(2))}),
+            ("wire", {"gbit_per_s": 0.1}),
+            ("latency", {"gbit_per_s": 100, "alpha_s": 5e-3, "workload": TINY}),
+            ("codec", {"gbit_per_s": 100, "calibration": SLOW_MEMORY}),
+        ],
+    )
+    def test_what_takes_most_of_a_step_bounds_it(self, bound: str, parts: dict[str, typing.Any]) -> None:
+        found = row(advised("QSGD 4 bit", **parts), "QSGD 4 bit")
+        assert found.bound == bound
+        assert found.saved[found.bound] > 0.4
+        assert all(-1e-9 <= part <= 1 for part in found.saved.values())
+
+    def test_ddp_that_waits_for_messages_is_bound_by_latency_and_the_sentence_says_so(self) -> None:
+        advice = advised("QSGD 4 bit", gbit_per_s=100, alpha_s=5e-3, workload=self.TINY)
+        assert advice.dense.bound == "latency"
+        assert "what bounds it is latency, which fewer bytes do not shorten" in sentences(advice)[0]
+
+    def test_free_codecs_leave_the_update_of_parameters(self) -> None:
+        given = replace(scenario(calibration=self.SLOW_MEMORY), strategy=BinSGDM())
+        result = simulate(given)
+        free = simulate(whatif.free_codec(given, result)).result.breakdown
+        assert free.encode_s == 0
+        assert free.decode_s == pytest.approx(
+            sum(codec.kernel_s(self.SLOW_MEMORY, "binsgdm_apply", elements) for elements in [4 * 1024 * 4096])
+        )
+
+
+class TestCrossover:
+    @pytest.mark.parametrize("name", ["BinSGDM", "SignSGD"])
+    def test_both_take_the_same_time_there_each_at_its_best(self, name: str) -> None:
+        given = scenario(gbit_per_s=2.5, calibration=Calibration(memory_bytes_per_s=Bandwidth(2e11)))
+        found = row(advise(given, simulate, names=[name]), name)
+        ((low, high),) = found.faster_in
+        assert low is None
+        assert high is not None
+        for factor, is_faster in ((1 - 2 * times.TOLERANCE, True), (1 + 2 * times.TOLERANCE, False)):
+            there = whatif.at_bandwidth(given, factor * high)
+            assert (least_s(SYSTEMS[name], there) < dense_s(there)) is is_faster
+        assert found.crossovers == (high,)
+
+    def test_it_pays_up_to_where_the_speedup_is_the_least_that_counts(self) -> None:
+        given = scenario(gbit_per_s=2.5)
+        found = row(advise(given, simulate, names=["BinSGDM"]), "BinSGDM")
+        ((_, pays_to),), ((_, faster_to),) = found.pays_in, found.faster_in
+        assert pays_to is not None
+        assert faster_to is not None
+        assert pays_to < faster_to
+        there = whatif.at_bandwidth(given, pays_to)
+        assert dense_s(there) / least_s(SYSTEMS["BinSGDM"], there) == pytest.approx(PAYS, rel=2 * times.TOLERANCE)
+
+    def test_the_curve_has_the_bandwidths_tried_each_tuned(self) -> None:
+        given = scenario(gbit_per_s=3)
+        curve = dict(row(advise(given, simulate, names=["BinSGDM"]), "BinSGDM").curve)
+        assert {*times.RATES, Bandwidth(3 * GBIT)} == set(curve)
+        there = whatif.at_bandwidth(given, 25 * GBIT)
+        assert curve[Bandwidth(25 * GBIT)] == pytest.approx(dense_s(there) / least_s(SYSTEMS["BinSGDM"], there))
+
+    def test_slower_networks_than_are_sold_are_tried_below_the_slowest(self) -> None:
+        found = row(advised("BinSGDM", gbit_per_s=0.2), "BinSGDM")
+        assert found.curve[0][0] == pytest.approx(0.02 * GBIT)
+
+    def test_one_node_has_no_bandwidth_of_a_nic(self) -> None:
+        found = row(advised("BinSGDM", num_nodes=1), "BinSGDM")
+        assert (found.curve, found.faster_in, found.pays_in) == ((), (), ())
+
+    def test_ranges_between_two_crossings_are_told(self) -> None:
+        def simulated(given: Scenario) -> typing.Any:
+            result = simulate(given)
+            rate = given.cluster.inter_node.bytes_per_s / GBIT
+            wanted_s = 1.0 if not isinstance(given.strategy, TopK) else 0.5 if 3 < rate < 40 else 2.0
+            return replace(result, result=replace(result.result, iteration_s=wanted_s))
+
+        found = times.Times(scenario(), simulated, (AllReduce(),))
+        ((low, high),) = found.faster_in((TopK(ratio=0.1),))
+        assert low == pytest.approx(3 * GBIT, rel=times.TOLERANCE)
+        assert high == pytest.approx(40 * GBIT, rel=times.TOLERANCE)
+
+
+class TestCertainty:
+    FITTED = replace(
+        FAST_CODEC,
+        kernels={
+            name: KernelTime(s_per_element=Duration(1e-12))
+            for name in ("top_k_encode", "top_k_decode", "sign_sgd_encode")
+        },
+        intervals={"memory_bandwidth": (0.5, 2.0), "kernels.top_k_encode.time_per_element": (0.5, 2.0)},
+    )
+
+    def test_a_fitted_calibration_gives_intervals(self) -> None:
+        advice = advised("SignSGD", calibration=self.FITTED, draws=40)
+        found = row(advice, "SignSGD")
+        assert found.speedup_interval is not None
+        low, high = found.speedup_interval
+        assert low < found.speedup < high
+        assert advice.dense.speedup_interval is None
+        assert f"({low:.2f} to {high:.2f}, 90 % interval; " in " ".join(sentences(advice))
+
+    def test_an_interval_without_width_gives_the_speedup_itself(self) -> None:
+        certain = replace(self.FITTED, intervals={"memory_bandwidth": (1.0, 1.0)})
+        found = row(advised("1-bit Adam", calibration=certain, draws=3), "1-bit Adam")
+        assert found.speedup_interval == pytest.approx((found.speedup, found.speedup))
+
+    def test_an_interval_that_reaches_below_is_perhaps(self) -> None:
+        key = "kernels.top_k_encode.time_per_element"
+        sure, wide = (
+            row(
+                advised("Top-k 1 %", calibration=replace(self.FITTED, intervals={key: (1.0, high)}), draws=40),
+                "Top-k 1 %",
+            )
+            for high in (1.1, 1e6)
+        )
+        assert sure.speedup == wide.speedup
+        assert (sure.verdict, wide.verdict) == ("yes", "perhaps")
+
+    def test_kernels_timed_are_not_slowed_and_estimated_ones_are(self) -> None:
+        timed_, estimated = (row(advised(name, calibration=self.FITTED), name) for name in ("Top-k 1 %", "SignSGD"))
+        assert timed_.speedup_if_slow is None
+        assert estimated.speedup_if_slow is not None
+        assert estimated.speedup_if_slow < estimated.speedup
+        slow = replace(FAST_CODEC, codec_efficiency=FAST_CODEC.codec_efficiency / whatif.SLOW)
+        alone = row(advised("SignSGD", calibration=slow), "SignSGD")
+        with_estimate = row(advised("SignSGD"), "SignSGD")
+        assert with_estimate.speedup_if_slow == pytest.approx(alone.speedup)
+
+    def test_a_speedup_that_slow_kernels_undo_is_perhaps_and_said_so(self) -> None:
+        advice = advised("BinSGDM", gbit_per_s=10, calibration=Calibration(memory_bytes_per_s=Bandwidth(40e9)))
+        found = row(advice, "BinSGDM")
+        assert found.speedup >= PAYS > found.least_speedup
+        assert found.verdict == "perhaps"
+        said = sentences(advice)
+        assert said[0].startswith("None pays surely: ")
+        assert said[1].startswith("BinSGDM pays perhaps: ")
+        assert "if its kernels take 3.9 times as long as estimated" in said[1]
+
+    def test_a_kernel_without_an_estimate_is_to_be_measured_first(self) -> None:
+        advice = advised("Top-k 1 %", "power_sgd", gbit_per_s=0.5)
+        assert {found.name for found in advice.judged("measure first")} == {"Top-k 1 %", "PowerSGD rank 4"}
+        assert advice.best is None
+        assert row(advice, "Top-k 1 %").unmeasured == ("top_k_encode",)
+        assert "To be measured first" in sentences(advice)[1]
+        measured = row(advised("Top-k 1 %", gbit_per_s=0.5, calibration=self.FITTED), "Top-k 1 %")
+        assert measured.unmeasured == ()
+        assert measured.verdict == "yes"
+
+    def test_kernels_that_cost_nothing_are_no_evidence(self) -> None:
+        found = row(advised("BinSGDM", calibration=Calibration()), "BinSGDM")
+        assert found.speedup > PAYS
+        assert found.verdict == "measure first"
+        assert found.speedup_if_slow is None
+
+
+class TestOutput:
+    def test_json_says_what_the_table_says(self) -> None:
+        advice = advised("BinSGDM", "1-bit Adam")
+        found = json.loads(json.dumps(to_object(advice), allow_nan=False))
+        assert found["baseline"] == advice.baseline
+        assert found["best"] == advice.best.name if advice.best else found["best"] is None
+        assert [one["name"] for one in found["systems"]] == [one.name for one in advice.rows]
+        assert found["advice"] == sentences(advice)
+        mine = next(one for one in found["systems"] if one["name"] == "BinSGDM")
+        assert mine["strategy"]["kind"] == "binsgdm"
+        assert mine["pays"] == "yes"
+        assert mine["crossover_bytes_per_s"] == list(row(advice, "BinSGDM").crossovers)
+
+    def test_the_table_has_a_line_a_system(self) -> None:
+        advice = advised("BinSGDM", "1-bit Adam")
+        lines = to_text(advice).splitlines()
+        assert [line.split("  ")[0] for line in lines[4:8]] == [found.name for found in advice.rows]
+        assert any(line.startswith("note: calibration 'inline'") for line in lines)
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    return advised("BinSGDM", "top_k", "qsgd", "terngrad", "marsit", "sign_sgd")
+
+
+class TestFigure:
+    @pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+    def test_it_is_the_same_again(self, advice: Advice, tmp_path: Path, ending: str, start: bytes) -> None:
+        first, second = (tmp_path / f"{name}.{ending}" for name in "ab")
+        draw(advice, first)
+        draw(advice, second)
+        assert first.read_bytes() == second.read_bytes()
+        assert first.read_bytes().startswith(start)
+
+    def test_it_names_the_fastest_systems_and_what_is_to_be_measured(self, advice: Advice) -> None:
+        axes = figure_of(advice).axes[0]
+        labels = axes.get_legend_handles_labels()[1]
+        named = [found.name for found in advice.compressing[:6]]
+        assert [label.removesuffix(", measure first") for label in labels if label.split(",")[0] in SYSTEMS] == named
+        assert "Top-k 1 %, measure first" in labels
+        assert {"this cluster", "others", f"pays (at least {PAYS})"} <= set(labels)
+        lines = {line.get_label(): line for line in axes.get_lines()}
+        ((rate, speedup),) = (point for point in advice.compressing[0].curve if point[0] == GBIT)
+        assert (rate / GBIT, speedup) in zip(*lines[labels[1]].get_data(), strict=True)
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["advise", *map(str, args)], prog_name="simnet")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(tmp_path / "pod.toml", pod())
+
+
+class TestCommand:
+    def test_a_table_and_a_sentence_are_printed(self, file: Path) -> None:
+        result = run(file, "--systems", "BinSGDM, one_bit_adam")
+        assert result.exit_code == 0
+        assert result.stdout.splitlines()[0].startswith("inline on 2 nodes x 8 GPUs, 1 NIC of 25 Gbit/s a node; cal")
+        assert "pays" in result.stdout
+        assert "QSGD" not in result.stdout
+        assert result.stderr == ""
+
+    def test_json_goes_to_a_file(self, file: Path, tmp_path: Path) -> None:
+        out = tmp_path / "advice.json"
+        result = run(file, "--systems", "BinSGDM", "--format", "json", "-o", out)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert json.loads(out.read_text())["nic_bytes_per_s"] == 25 * GBIT
+
+    def test_a_figure_is_drawn(self, file: Path, tmp_path: Path) -> None:
+        result = run(file, "--systems", "BinSGDM", "--plot", tmp_path / "a.svg")
+        assert result.exit_code == 0
+        assert "None pays" in result.stdout
+        assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+
+    def test_what_cannot_be_drawn_is_refused_after_all(self, tmp_path: Path) -> None:
+        result = run("reference_ddp_step", "--systems", "power_sgd", "--plot", tmp_path / "a.svg")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--plot: no system that compresses could be predicted: PowerSGD rank 4: strategy.kind" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [
+            (["--systems", "BinSGM"], "--systems: 'BinSGM': unknown system. Did you mean 'BinSGDM'?"),
+            (["--systems", ""], "--systems: '': unknown system. Known: BinSGDM, BinSGDM flat, 1-bit Adam"),
+            (["--plot", "x.jpg"], "x.jpg: '.jpg': a figure is a .png, .pdf or .svg file; name one"),
+            (["--plot", "no/x.png"], "no such directory; make it, or name another file with --plot"),
+            (["--plot", "x.png", "-o", "x.png"], "x.png: is named by -o and by --plot; name two files"),
+            (["--plot", "x.png", "--set", "cluster.num_nodes=1"], "--plot: one node sends nothing over its NIC"),
+            (["--set", "cluster.slow_nodes=[{node=0, nic_slowdown=2.0}]"], "needs the exact executor: thousands of it"),
+            (["--set", "run.fidelity=exact"], "pod: needs the exact executor"),
+            (["--set", "run.draws=3", "--draws", "3"], "--draws: run.draws is set, too; drop one of them"),
+            (["--set", "workload.forward=4"], "workload.forward: 4: write a number and a unit"),
+        ],
+    )
+    def test_a_mistake_is_one_sentence(
+        self, file: Path, args: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        result = run(file, *args)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
