@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from simnet import draws
 from simnet.advise import whatif
-from simnet.advise.advice import PAYS, Advice, Bound, Row
+from simnet.advise.advice import OFF, PAYS, Advice, Bound, Row
 from simnet.advise.systems import PLAIN, SYSTEMS, Variants, candidates, dense_systems
 from simnet.advise.times import Settings, Simulate, Timed, Times, fastest, timed
 from simnet.errors import SimnetError
@@ -102,6 +102,7 @@ class _Ranking:
             speedup=self._baseline.iteration_s / found.iteration_s,
             speedup_interval=self._interval(found.strategy),
             speedup_if_slow=self._speedup_if_slow(settings) if is_estimated else None,
+            may_be_off=1.0 if calibration.kind == "measured" else OFF,
             speedup_vs_plain=self.plain_s / found.iteration_s,
             room_s=self._baseline.iteration_s / PAYS - found.iteration_s,
             nic_bytes_per_node=found.result.result.nic_bytes_per_node,

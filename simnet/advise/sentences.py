@@ -44,16 +44,19 @@ def _verdict(advice: Advice) -> str:
     others = [row for row in advice.judged("yes") if row is not best]
     also = f" So do {_named(others)}." if others else ""
     where = f"; it pays with NICs {ranges_text(best.pays_in)}" if best.pays_in else ""
-    return f"{best.name} pays: {_how_much(best)} times as fast as {advice.baseline} at its best{where}.{also}"
+    fast = f"{best.speedup:.2f} times as fast as {advice.baseline} at its best"
+    return f"{best.name} pays: {fast} ({_known(best)}){where}.{also}"
 
 
-def _how_much(row: Row) -> str:
-    """Return a speedup with what is known of its uncertainty."""
+def _known(row: Row) -> str:
+    """Return what is known of the uncertainty of a speedup."""
     low, high = row.speedup_interval or (0.0, 0.0)
-    known = f"{low:.2f} to {high:.2f}, 90 % interval" if row.speedup_interval else "a point estimate"
+    known = [f"{low:.2f} to {high:.2f}, 90 % interval" if row.speedup_interval else "a point estimate"]
+    if row.may_be_off > 1:
+        known.append(f"published speedups were predicted {100 * (row.may_be_off - 1):.0f} % off on average")
     if row.speedup_if_slow is not None:
-        known += f"; {row.speedup_if_slow:.2f} if its kernels take {SLOW:.1f} times as long as estimated"
-    return f"{row.speedup:.2f} ({known})"
+        known.append(f"{row.speedup_if_slow:.2f} if its kernels take {SLOW:.1f} times as long as estimated")
+    return "; ".join(known)
 
 
 def _reason(advice: Advice) -> str:
@@ -81,7 +84,7 @@ def _uncertain(advice: Advice) -> Iterator[str]:
     if perhaps:
         first = perhaps[0]
         more = f" So do {_named(perhaps[1:])}." if perhaps[1:] else ""
-        yield f"{first.name} pays perhaps: {_how_much(first)} times as fast.{more} To know: simnet measure kernels."
+        yield f"{first.name} pays perhaps: {first.speedup:.2f} times as fast ({_known(first)}).{more}"
     if unmeasured:
         room = ", ".join(f"{row.name} {format_seconds(row.room_s)}" for row in unmeasured)
         yield (

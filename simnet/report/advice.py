@@ -92,6 +92,7 @@ def _row_object(row: Row, scenario: Scenario) -> dict[str, object]:
         "iteration_s": row.iteration_s,
         "speedup": row.speedup,
         "speedup_interval": row.speedup_interval,
+        "least_speedup": row.least_speedup,
         "speedup_if_slow": row.speedup_if_slow,
         "speedup_vs_plain": row.speedup_vs_plain,
         "room_s": row.room_s,

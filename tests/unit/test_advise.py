@@ -20,7 +20,7 @@ from simnet.errors import SimnetError
 from simnet.report.advice import to_object, to_text
 from simnet.report.advice_figure import draw, figure_of
 from simnet.simulate import kernel_names, simulate
-from simnet.spec import Calibration, Cluster, Gradient, KernelTime, Run, Scenario, Workload
+from simnet.spec import Calibration, Cluster, Gradient, HostCost, KernelTime, Run, Scenario, Workload
 from simnet.strategies import AllReduce, AnyStrategy, BinSGDM, OneBitAdam, TopK
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import codec
@@ -114,9 +114,11 @@ class TestRanking:
         assert advice.best.name not in ("DDP fp32", "DDP bf16")
         assert advice.best.speedup == max(found.speedup for found in advice.judged("yes"))
         assert [found.iteration_s for found in advice.rows] == sorted(found.iteration_s for found in advice.rows)
-        assert sentences(advice)[0].startswith(
-            f"{advice.best.name} pays: {advice.best.speedup:.2f} (a point estimate; "
+        said = sentences(advice)[0]
+        assert said.startswith(
+            f"{advice.best.name} pays: {advice.best.speedup:.2f} times as fast as {advice.baseline} at"
         )
+        assert "(a point estimate; published speedups were predicted 18 % off on average; " in said
         assert "90 % interval" not in "".join(sentences(advice))
 
     def test_speedups_are_over_ddp_at_its_best_and_over_plain_ddp(self) -> None:
@@ -208,6 +210,20 @@ class TestBound:
         advice = advised("QSGD 4 bit", gbit_per_s=100, alpha_s=5e-3, workload=self.TINY)
         assert advice.dense.bound == "latency"
         assert "what bounds it is latency, which fewer bytes do not shorten" in sentences(advice)[0]
+
+    def test_free_latency_leaves_bytes_alone(self) -> None:
+        tiny = Duration(1e-4)
+        host = HostCost(launch_s=tiny, round_s=tiny, message_s=tiny, s_per_byte=Duration(1e-9))
+        costly = replace(
+            FAST_CODEC, collective_launch_s=tiny, message_s=tiny, poll_s=tiny, host=host, backward_slowdown=1.3
+        )
+        given = replace(scenario(calibration=costly), strategy=SYSTEMS["SignSGD"][0])
+        bytes_alone = replace(FAST_CODEC, host=HostCost(s_per_byte=Duration(1e-9)), backward_slowdown=1.3)
+        expected = simulate(replace(scenario(calibration=bytes_alone, alpha_s=0.0), strategy=given.strategy))
+        result = simulate(given)
+        free = simulate(whatif.free_latency(given, result)).result
+        assert free.iteration_s == pytest.approx(expected.result.iteration_s, rel=1e-12)
+        assert free.iteration_s < result.result.iteration_s
 
     def test_free_codecs_leave_the_update_of_parameters(self) -> None:
         given = replace(scenario(calibration=self.SLOW_MEMORY), strategy=BinSGDM())
@@ -335,6 +351,16 @@ class TestCertainty:
         measured = row(advised("Top-k 1 %", gbit_per_s=0.5, calibration=self.FITTED), "Top-k 1 %")
         assert measured.unmeasured == ()
         assert measured.verdict == "yes"
+
+    @pytest.mark.parametrize(("kind_", "verdict"), [("measured", "yes"), ("estimate", "perhaps")])
+    def test_a_small_speedup_counts_where_the_calibration_was_measured(
+        self, kind_: typing.Any, verdict: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(whatif, "SLOW", 1.0)
+        calibration = replace(FAST_CODEC, kind=kind_)
+        found = row(advised("BinSGDM", gbit_per_s=33, calibration=calibration), "BinSGDM")
+        assert PAYS < found.speedup < 1.2
+        assert found.verdict == verdict
 
     def test_kernels_that_cost_nothing_are_no_evidence(self) -> None:
         found = row(advised("BinSGDM", calibration=Calibration()), "BinSGDM")
