@@ -22,6 +22,8 @@ RATES = tuple(Bandwidth.parse(f"{rate} Gbit/s") for rate in (1, 2.5, 5, 10, 25, 
 """Bandwidths of a NIC that are tried, as NICs are sold, with the cluster's own."""
 SLOWER = (0.1, 0.25, 0.5)
 """Parts of the cluster's own bandwidth that are tried, too, where that is below all of these."""
+FASTEST = 100
+"""Times the cluster's own bandwidth, beyond which none is tried."""
 TOLERANCE = 0.01
 """Relative, of a crossover."""
 
@@ -51,7 +53,7 @@ class Times:
         if self._scenario.cluster.num_nodes == 1:
             return ()
         slower = [Bandwidth(self._here * part) for part in SLOWER] if self._here <= RATES[0] else []
-        return tuple(sorted({*slower, self._here, *RATES}))
+        return tuple(sorted({*slower, self._here, *(rate for rate in RATES if rate <= FASTEST * self._here)}))
 
     def of(self, strategy: AnyStrategy, rate: float | None = None) -> Timed:
         """Return what a setting takes, by default at the cluster's own bandwidth.

@@ -1,5 +1,6 @@
 """Draw the speedup of each system over the bandwidth of a NIC, DDP tuned at each."""
 
+import textwrap
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -23,6 +24,7 @@ OTHERS, PAYING = "#BBBBBB", "#E5F3EC"
 LOWEST = 0.25
 """A system that takes more than four times as long is out of question; how much more does not matter."""
 HEADROOM = 1.2
+TITLE_CHARACTERS = 100
 GBIT = 1e9 / 8
 
 
@@ -53,7 +55,8 @@ def figure_of(advice: Advice) -> Figure:
     axes.axvline(here / GBIT, color="black", linewidth=0.8, linestyle="--", label="this cluster")
     _axes(axes, rows, highest)
     where, _ = heading(advice)
-    axes.set_title(f"{where}\nspeedup over DDP, both tuned at each bandwidth", loc="left", fontweight="normal")
+    title = textwrap.fill(f"{where}; speedup over DDP, both tuned at each bandwidth", TITLE_CHARACTERS)
+    figure.suptitle(title, x=0.01, ha="left")
     figure.legend(loc="outside right center")
     return figure
 

@@ -96,6 +96,22 @@ class TestSystems:
         assert set(dense_systems("fp32")) == {"DDP fp32", "DDP bf16"}
         assert set(dense_systems("fp16")) == {"DDP fp16"}
 
+    def test_ddp_takes_the_fastest_algorithm_in_every_precision(self) -> None:
+        dense = [one for variants in dense_systems("fp32").values() for one in variants]
+        assert [(one.payload, one.algorithm) for one in dense if isinstance(one, AllReduce)] == [
+            (None, "auto"),
+            ("bf16", "auto"),
+        ]
+
+    def test_every_system_is_tried_with_the_same_buckets_as_ddp(self) -> None:
+        tried, dense = (
+            {(one.bucketing, one.bucket_cap, one.overlap) for one in candidates(variants)}
+            for variants in (SYSTEMS["Marsit"], dense_systems("fp32")["DDP bf16"])
+        )
+        assert tried == dense
+        default, fused = ("ddp", None, True), ("fused", None, False)
+        assert {default, fused, ("ddp", Size.parse("5 MiB"), True)} < tried
+
     def test_kernels_without_an_estimate_are_kernels_of_systems(self) -> None:
         used = {
             name for variants in SYSTEMS.values() for name in kernel_names(replace(scenario(), strategy=variants[0]))
@@ -238,7 +254,7 @@ class TestBound:
 class TestCrossover:
     @pytest.mark.parametrize("name", ["BinSGDM", "SignSGD"])
     def test_both_take_the_same_time_there_each_at_its_best(self, name: str) -> None:
-        given = scenario(gbit_per_s=2.5, calibration=Calibration(memory_bytes_per_s=Bandwidth(2e11)))
+        given = scenario(gbit_per_s=10, calibration=Calibration(memory_bytes_per_s=Bandwidth(2e11)))
         found = row(advise(given, simulate, names=[name]), name)
         ((low, high),) = found.faster_in
         assert low is None
@@ -249,7 +265,7 @@ class TestCrossover:
         assert found.crossovers == (high,)
 
     def test_it_pays_up_to_where_the_speedup_is_the_least_that_counts(self) -> None:
-        given = scenario(gbit_per_s=2.5)
+        given = scenario(gbit_per_s=10)
         found = row(advise(given, simulate, names=["BinSGDM"]), "BinSGDM")
         ((_, pays_to),), ((_, faster_to),) = found.pays_in, found.faster_in
         assert pays_to is not None
@@ -259,15 +275,16 @@ class TestCrossover:
         assert dense_s(there) / least_s(SYSTEMS["BinSGDM"], there) == pytest.approx(PAYS, rel=2 * times.TOLERANCE)
 
     def test_the_curve_has_the_bandwidths_tried_each_tuned(self) -> None:
-        given = scenario(gbit_per_s=3)
+        given = scenario(gbit_per_s=8)
         curve = dict(row(advise(given, simulate, names=["BinSGDM"]), "BinSGDM").curve)
-        assert {*times.RATES, Bandwidth(3 * GBIT)} == set(curve)
+        assert {*times.RATES, Bandwidth(8 * GBIT)} == set(curve)
         there = whatif.at_bandwidth(given, 25 * GBIT)
         assert curve[Bandwidth(25 * GBIT)] == pytest.approx(dense_s(there) / least_s(SYSTEMS["BinSGDM"], there))
 
     def test_slower_networks_than_are_sold_are_tried_below_the_slowest(self) -> None:
         found = row(advised("BinSGDM", gbit_per_s=0.2), "BinSGDM")
         assert found.curve[0][0] == pytest.approx(0.02 * GBIT)
+        assert found.curve[-1][0] == 10 * GBIT
 
     def test_one_node_has_no_bandwidth_of_a_nic(self) -> None:
         found = row(advised("BinSGDM", num_nodes=1), "BinSGDM")
