@@ -14,11 +14,12 @@ Range = tuple[Bandwidth | None, Bandwidth | None]
 
 PAYS = 1.05
 """The least speedup that counts: predictions of steps were off by 4.4 % on average (docs/lab-campaign.md)."""
-
-
 OFF = 1.18
 """By how much speedups were off on average where the calibration was not measured on the cluster: 1-bit Adam over Adam,
 Fig 5a (docs/validation.md)."""
+SLOW = 170 / 44
+"""How many times as long as estimated kernels may take: 1-bit Adam's own took 44 ms on one of its two clusters, which
+the estimates follow, and 170 ms on the other (arXiv 2102.02888, Fig 5a, one node; docs/model.md)."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -29,10 +30,10 @@ class Row(Struct, frozen=True, kw_only=True):
         iteration_s: of a step, those without compression counted in by their part of a training.
         speedup: baseline time / time; the baseline is DDP at its best.
         speedup_interval: 90 %, if the calibration or the workload has intervals.
-        speedup_if_slow: with kernels that are not timed `whatif.SLOW` times as slow as estimated; None if all are
+        speedup_if_slow: with kernels that are not timed `SLOW` times as slow as estimated; None if all are
             timed, or there are none.
         may_be_off: factor by which the speedup may be off, 1 if its calibration was measured on the cluster.
-        speedup_vs_plain: the same over plain DDP.
+        speedup_vs_plain: the speedup over plain DDP.
         room_s: by how much longer a step may take before it does not pay, below zero if it does not pay.
         saved: which part of a step would be gone if compute, wire, latency or codec took no time.
         unmeasured: kernels that have neither a time nor an estimate that is worth the name.

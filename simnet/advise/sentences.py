@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from simnet.advise.advice import PAYS, Advice, Range, Row
-from simnet.advise.whatif import SLOW
+from simnet.advise.advice import PAYS, SLOW, Advice, Range, Row
 from simnet.units import format_seconds
 
 MAX_NAMED = 3

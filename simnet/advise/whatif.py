@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from simnet.advise.advice import SLOW
 from simnet.result import RunResult
 from simnet.spec import HostCost, KernelTime, Scenario
 from simnet.training.plan import UPDATES
@@ -10,9 +11,6 @@ from simnet.workload.codec import BYTES_MOVED
 
 FREE = 1e6
 """What is so many times as fast costs nothing beside the rest."""
-SLOW = 170 / 44
-"""How many times as long as estimated kernels may take: 1-bit Adam's own took 44 ms on one of its two clusters, which
-the estimates follow, and 170 ms on the other (arXiv 2102.02888, Fig 5a, one node; docs/model.md)."""
 NO_TIME = KernelTime(s_per_element=Duration(0))
 
 
