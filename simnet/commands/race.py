@@ -13,7 +13,8 @@ from simnet.commands.output import OUTPUT, check_different, check_file, emit
 from simnet.commands.settings import DRAWS, add_draws, read_settings, read_values
 from simnet.convergence import load
 from simnet.errors import SimnetError
-from simnet.race import Race, num_simulations, race
+from simnet.racing.run import num_simulations, race
+from simnet.racing.standings import Race
 from simnet.report.race import race_lines, race_object
 from simnet.result import RunResult
 from simnet.spec import Scenario
@@ -60,6 +61,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     output: Path | None,
 ) -> None:
     """Run `simnet race`."""
+    from simnet.report.plot import format_of
     from simnet.scenario import load_experiment
     from simnet.simulate import simulate
 
@@ -69,7 +71,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     scenario = load_experiment(experiment, fixed).at({})
     bandwidths = _bandwidths(rates)
     check_file(output)
-    _check_plot(plot, output)
+    if plot is not None:
+        format_of(plot)
+        check_file(plot, "--plot")
+        check_different(output, plot, "--plot")
     with _counted(simulate, num_simulations(trainings, len(bandwidths), scenario.run.draws)) as counted:
         found = race(scenario, trainings, counted, bandwidths=bandwidths, ranks=ranks, target=target, steps=steps)
     if plot is not None:
@@ -89,24 +94,12 @@ def _bandwidths(text: str) -> list[Bandwidth]:
     return list(dict.fromkeys(found))
 
 
-def _check_plot(plot: Path | None, output: Path | None) -> None:
-    if plot is None:
-        return
-    if plot.suffix.lower() not in {".png", ".pdf", ".svg"}:
-        raise SimnetError(f"{plot}: must end in .png, .pdf or .svg; rename it")
-    check_file(plot, "--plot")
-    check_different(output, plot, "--plot")
-
-
 def _draw(found: Race, path: Path) -> None:
     from simnet.report.files import write_file
-    from simnet.report.plot import styled
+    from simnet.report.plot import format_of
+    from simnet.report.race_figure import race_figure
 
-    with styled():
-        from simnet.report.race_figure import race_figure, suffix_format
-
-        image = race_figure(found, suffix_format(path) or "png")
-    write_file(path, image)
+    write_file(path, race_figure(found, format_of(path)))
 
 
 @contextmanager

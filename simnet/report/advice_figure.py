@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
@@ -15,7 +14,7 @@ from simnet.errors import SimnetError
 from simnet.report.advice import heading
 from simnet.report.files import write_file
 from simnet.report.layout import image
-from simnet.report.plot import STYLE, format_of, quiet_matplotlib
+from simnet.report.plot import format_of, styled
 
 # Colours of Okabe and Ito, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -37,7 +36,7 @@ def draw(advice: Advice, path: Path) -> None:
     if not advice.compressing:
         name, reason = advice.left_out[0]
         raise SimnetError(f"--plot: no system that compresses could be predicted: {name}: {reason}")
-    with quiet_matplotlib(), mpl.rc_context(STYLE):
+    with styled():
         write_file(path, image(figure_of(advice), format_of(path)))
 
 

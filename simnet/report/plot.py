@@ -79,7 +79,7 @@ def format_of(path: Path) -> Format:
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in the style of this project."""
-    with quiet_matplotlib():
+    with _quiet_matplotlib():
         import matplotlib as mpl
 
         with mpl.rc_context(STYLE):
@@ -87,7 +87,7 @@ def styled() -> Iterator[None]:
 
 
 @contextmanager
-def quiet_matplotlib() -> Iterator[None]:
+def _quiet_matplotlib() -> Iterator[None]:
     """Keep from the user what matplotlib says at import and while it draws: of a home without a cache, of glyphs."""
     logger = logging.getLogger("matplotlib")
     level = logger.level

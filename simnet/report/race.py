@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 
-from simnet.race import Heat, Race, Runner
+from simnet.advise.advice import PAYS, SLOW
+from simnet.racing.standings import Heat, Race, Runner
 from simnet.report.notes import notes_lines
-from simnet.report.text import aligned, count_text, nodes_text, printable
+from simnet.report.text import aligned, count_text, hanging, nodes_text, printable
 from simnet.units import format_bytes, format_seconds
 
 NEVER = "never"
-PAYS = 1.05
-"""A speedup that is worth a change of the system, at the low end of its interval."""
 
 
 def race_lines(race: Race) -> Iterator[str]:
@@ -19,10 +18,10 @@ def race_lines(race: Race) -> Iterator[str]:
         "",
         *aligned([_header(race), *(_cells(race, name) for name in _order(race))]),
         "",
-        *(verdict(race, heat) for heat in race.heats),
+        *(line for heat in race.heats for line in hanging("", verdict(race, heat))),
         "",
-        *_reservations(race),
-        *(f"left out: {name}: {reason}" for name, reason in race.left_out),
+        *(line for text in _reservations(race) for line in hanging("", text)),
+        *(line for name, reason in race.left_out for line in hanging("", f"left out: {name}: {reason}")),
         *notes_lines([race.notes]),
     ]
     yield from (printable(line).rstrip() for line in lines)
@@ -53,7 +52,7 @@ def _cells(race: Race, name: str) -> tuple[str, ...]:
     found = [next((one for one in heat.runners if one.name == name), None) for heat in race.heats]
     one = next(runner for runner in found if runner is not None)
     return (
-        one.title,
+        f"{one.title} *" if one.unmeasured else one.title,
         f"{one.num_reached} of {one.num_seeds}",
         NEVER if one.steps is None else f"{one.steps:,.0f}",
         "-" if one.sent_bytes is None else format_bytes(one.sent_bytes),
@@ -78,14 +77,24 @@ def verdict(race: Race, heat: Heat) -> str:
     base = next(runner for runner in heat.runners if runner.name == race.baseline)
     if base.time_s is None:
         return f"{at}the baseline {base.title} does not get there in half of its trainings; choose a nearer target."
-    first = heat.runners[0]
-    if first.name == base.name or first.speedup is None or first.speedup_interval is None:
-        return f"{at}none is sooner there than {base.title}, {format_seconds(base.time_s)}."
-    low, high = first.speedup_interval
-    text = f"{first.title} is first, {first.speedup:.2f} times ({low:.2f} to {high:.2f}) as fast as {base.title}"
-    if low >= PAYS:
-        return f"{at}{text}."
-    return f"{at}none surely pays: {text}."
+    ahead = heat.runners[: heat.runners.index(base)]
+    known = [runner for runner in ahead if not runner.unmeasured]
+    unknown = [runner.title for runner in ahead if runner.unmeasured]
+    before = f" Before it may be, if their kernels are fast: {', '.join(unknown)}." if unknown else ""
+    if not known:
+        return (
+            f"{at}none that can be estimated is sooner there than {base.title}, {format_seconds(base.time_s)}.{before}"
+        )
+    return f"{at}{_won(known[0], base)}.{before}"
+
+
+def _won(first: Runner, base: Runner) -> str:
+    low, high = first.speedup_interval or (0.0, 0.0)
+    known = [f"{low:.2f} to {high:.2f}"]
+    if first.speedup_if_slow is not None:
+        known.append(f"{first.speedup_if_slow:.2f} with kernels {SLOW:.1f} times as slow")
+    text = f"{first.title} is first, {first.speedup or 0.0:.2f} times ({'; '.join(known)}) as fast as {base.title}"
+    return text if (first.least_speedup or 0.0) >= PAYS else f"none surely pays: {text}"
 
 
 def _reservations(race: Race) -> Iterator[str]:
@@ -93,13 +102,15 @@ def _reservations(race: Race) -> Iterator[str]:
     found, cluster = race.convergence, race.scenario.cluster
     world_size = cluster.num_nodes * cluster.ranks_per_node
     yield f"intervals: the middle 90 % over {_sources(race)}"
+    if any(runner.unmeasured for heat in race.heats for runner in heat.runners):
+        yield "* kernels of it have no time here and no estimate worth the name: times are bounds from below"
     if world_size != race.ranks:
         yield (
             f"convergence was measured on {count_text(race.ranks, 'rank')} at a batch of {found.batch} in all, the "
             f"cluster has {world_size}: how systems compare may change with the ranks"
         )
     if race.scale != 1:
-        yield f"one measured step stands for {race.scale:g} steps of the training (curves stretched)"
+        yield f"one measured step stands for {race.scale:.4g} steps of the training (curves stretched)"
     yield f"convergence is that of {found.task}, steps are those of {race.scenario.workload.name}: are they one task?"
 
 
@@ -146,6 +157,8 @@ def _runner_object(runner: Runner) -> dict[str, object]:
         "speedup_vs_baseline": runner.speedup,
         "speedup_interval": runner.speedup_interval,
         "nic_bytes_per_node_to_target": runner.sent_bytes,
+        "speedup_if_slow": runner.speedup_if_slow,
+        "unmeasured_kernels": list(runner.unmeasured),
         "final": runner.final,
         "first_step_extra_s": runner.pace.first_s,
         "step_s": runner.pace.step_s,

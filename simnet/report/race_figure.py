@@ -1,16 +1,14 @@
 """Draw a race: the metric over simulated time, a panel for each bandwidth."""
 
-import io
 import math
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simnet.convergence import median_curve
-from simnet.race import Heat, Race, Runner
-from simnet.report.layout import METADATA
-from simnet.report.plot import Format
+from simnet.racing.standings import Heat, Race, Runner
+from simnet.report.layout import image
+from simnet.report.plot import Format, styled
 
 # Colours of Okabe and Ito, which colour-blind readers can tell apart; the baseline is black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255")
@@ -23,7 +21,12 @@ ROOM = 1.15
 
 
 def race_figure(race: Race, file_format: Format) -> bytes:
-    """Return the figure as the contents of a file; to be called inside the style of `simnet.report.plot`."""
+    """Return the figure as the contents of a file."""
+    with styled():
+        return image(_figure(race), file_format)
+
+
+def _figure(race: Race) -> Figure:
     num_rows = math.ceil(len(race.heats) / 2)
     num_columns = min(2, len(race.heats))
     height_in = PANEL_HEIGHT_IN * num_rows + LEGEND_HEIGHT_IN
@@ -35,15 +38,7 @@ def race_figure(race: Race, file_format: Format) -> bytes:
     for axes in list(panels)[len(race.heats) :]:
         axes.remove()
     _legend(figure, race, colours)
-    file = io.BytesIO()
-    figure.savefig(file, format=file_format, metadata=METADATA[file_format])
-    return file.getvalue()
-
-
-def suffix_format(path: Path) -> Format | None:
-    """Return the format that a file's name asks for; None if it is none of those that can be drawn."""
-    known: dict[str, Format] = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
-    return known.get(path.suffix.lower())
+    return figure
 
 
 def _colours(race: Race) -> dict[str, str]:

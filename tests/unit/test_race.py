@@ -8,7 +8,8 @@ from race_samples import scenario, simple_simulate, trainings, write_trainings
 
 from simnet.convergence import load
 from simnet.errors import SimnetError
-from simnet.race import Pace, Race, race
+from simnet.racing.run import race
+from simnet.racing.standings import Pace, Race
 from simnet.report.race import race_lines, race_object, verdict
 from simnet.simulate import simulate
 from simnet.spec import Calibration, LinkCalibration

@@ -45,7 +45,7 @@ def test_the_same_race_draws_the_same_bytes(file, tmp_path):
         (("--at", "25"), "--at: '25': write a number and a unit"),
         (("--at", ","), "--at: ',': has no bandwidth"),
         (("--at", "0 bit/s"), "must be"),
-        (("--plot", "race.txt"), "race.txt: must end in .png, .pdf or .svg"),
+        (("--plot", "race.txt"), "race.txt: '.txt': a figure is a .png, .pdf or .svg file"),
         (("--plot", "no/where.png"), "no such directory"),
         (("--plot", "same.svg", "-o", "same.svg"), "same.svg: is named by -o and by --plot"),
         (("--ranks", "5"), "--ranks: 5: must be one of 4"),

@@ -1,114 +1,25 @@
-"""Who reaches a metric first: measured convergence by step, times what a step takes on a cluster."""
+"""Let the systems of measured trainings run on a cluster."""
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from simnet import draws
+from simnet.advise import whatif
 from simnet.convergence import Convergence, Curve
 from simnet.errors import SimnetError
+from simnet.racing.standings import Heat, Pace, Race, Runner
 from simnet.result import RunResult, StrategyResult
+from simnet.simulate import kernel_names
 from simnet.spec import Scenario
 from simnet.strategies import AllReduce, AnyStrategy, BinSGDM, OneBitAdam
 from simnet.units import Bandwidth
+from simnet.workload import codec
 
 Simulate = Callable[[Scenario], RunResult]
-Interval = tuple[float, float]
-
-
-class Pace(Struct, frozen=True, kw_only=True):
-    """What steps of a system take, and send out of a node.
-
-    Attributes:
-        first_s: of the first step beyond another: DDP then has one bucket of all gradients, after backward [s].
-        step_s: of a step [s].
-        step_bytes: out of a node.
-        dense_s: of a step of its dense stage [s]; 0 without one.
-        dense_bytes: out of a node in such a step.
-        strategy: says how many steps are dense.
-    """
-
-    strategy: AnyStrategy
-    first_s: float
-    step_s: float
-    step_bytes: float
-    dense_s: float = 0.0
-    dense_bytes: float = 0.0
-
-    def elapsed_s(self, num_steps: float) -> float:
-        """Return the time of the first steps, those of a dense stage and the first one counted as they are [s]."""
-        dense = self._num_dense(num_steps)
-        return self.first_s + dense * self.dense_s + (num_steps - dense) * self.step_s
-
-    def sent_bytes(self, num_steps: float) -> float:
-        """Return what the first steps send out of a node."""
-        dense = self._num_dense(num_steps)
-        return dense * self.dense_bytes + (num_steps - dense) * self.step_bytes
-
-    def _num_dense(self, num_steps: float) -> float:
-        stage = self.strategy.dense_stage(math.floor(num_steps))
-        return min(num_steps, stage.steps) if stage else 0.0
-
-
-class Runner(Struct, frozen=True, kw_only=True):
-    """A system at one bandwidth.
-
-    Attributes:
-        name: in the convergence file.
-        num_seeds: trainings.
-        num_reached: of them that reached the target.
-        steps: to the target, the median of trainings (a training that never got there counts as the slowest); None if
-            half or more did not.
-        time_s: likewise, the simulated time.
-        interval_s: 90 % over trainings and drawn calibrations; the upper end is None where a training never got there.
-        speedup: baseline's time / this one's, of trainings with the same seed; None where one of the two has none.
-        speedup_interval: 90 % of it, over the same.
-        sent_bytes: out of a node up to the target.
-        final: median of the last values; None where a training had no number at its end.
-    """
-
-    name: str
-    title: str
-    pace: Pace
-    num_seeds: int
-    num_reached: int
-    steps: float | None
-    time_s: float | None
-    interval_s: tuple[float, float | None] | None
-    speedup: float | None
-    speedup_interval: Interval | None
-    sent_bytes: float | None
-    final: float | None
-
-
-class Heat(Struct, frozen=True, kw_only=True):
-    """All systems at one bandwidth, the first to the target first."""
-
-    bandwidth: Bandwidth
-    runners: tuple[Runner, ...]
-
-
-class Race(Struct, frozen=True, kw_only=True):
-    """All heats.
-
-    Attributes:
-        scale: steps of the training that one measured step stands for.
-        left_out: systems that cannot be predicted here or were not trained on so many ranks, with the reason.
-        notes: of the simulations.
-    """
-
-    scenario: Scenario
-    convergence: Convergence
-    ranks: int
-    target: float
-    scale: float
-    baseline: str
-    heats: tuple[Heat, ...]
-    left_out: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +29,11 @@ class _Settings:
     target: float
     scale: float
     baseline: str
+
+    def steps_of(self, curve: Curve) -> float | None:
+        """Return the steps of the whole training up to the target; None if it never got there."""
+        step = curve.step_at(self.target, is_lower_better=self.convergence.is_lower_better)
+        return None if step is None else step * self.scale
 
 
 def race(  # noqa: PLR0913 - the arguments of one command
@@ -156,7 +72,8 @@ def race(  # noqa: PLR0913 - the arguments of one command
     )
     left_out = {name: f"not trained on {ranks} ranks" for name in convergence.systems if name not in curves}
     notes: dict[str, None] = {}
-    heats = tuple(_heat(settings, _at(scenario, rate), simulate, left_out, notes) for rate in bandwidths)
+    plain = structs.replace(scenario, baseline=None)
+    heats = tuple(_heat(settings, whatif.at_bandwidth(plain, rate), simulate, left_out, notes) for rate in bandwidths)
     return Race(
         scenario=scenario,
         convergence=convergence,
@@ -172,7 +89,7 @@ def race(  # noqa: PLR0913 - the arguments of one command
 
 def num_simulations(convergence: Convergence, num_bandwidths: int, num_draws: int) -> int:
     """Return at most how many simulations `race` takes, for a progress bar."""
-    return 3 * len(convergence.systems) * num_bandwidths * (1 + num_draws)
+    return 3 * len(convergence.systems) * num_bandwidths * (2 + num_draws)
 
 
 def _ranks(convergence: Convergence, ranks: int | None) -> int:
@@ -206,49 +123,53 @@ def _baseline(convergence: Convergence, curves: dict[str, tuple[Curve, ...]]) ->
     return min(finals, key=lambda name: finals[name])
 
 
-def _at(scenario: Scenario, bandwidth: Bandwidth) -> Scenario:
-    link = structs.replace(scenario.cluster.inter_node, bytes_per_s=bandwidth)
-    return structs.replace(scenario, cluster=structs.replace(scenario.cluster, inter_node=link), baseline=None)
-
-
 def _heat(
     settings: _Settings, scenario: Scenario, simulate: Simulate, left_out: dict[str, str], notes: dict[str, None]
 ) -> Heat:
     """Return all systems at one bandwidth; fills what is left out, and the notes."""
-    paces: dict[str, list[Pace]] = {}
+    entries: dict[str, _Entry] = {}
     for name in settings.curves:
         try:
-            paces[name] = _paces(settings, name, scenario, simulate, notes)
+            entries[name] = _entry(settings, name, scenario, simulate, notes)
         except SimnetError as error:
             if name == settings.baseline:
                 raise
             left_out[name] = str(error)
-    times = {name: _times(settings, name, found) for name, found in paces.items()}
-    runners = [_runner(settings, name, paces[name][0], times) for name in paces]
+    runners = [_runner(settings, name, entries) for name in entries]
     return Heat(
         bandwidth=scenario.cluster.inter_node.bytes_per_s,
         runners=tuple(sorted(runners, key=lambda one: math.inf if one.time_s is None else one.time_s)),
     )
 
 
-def _paces(
-    settings: _Settings, name: str, scenario: Scenario, simulate: Simulate, notes: dict[str, None]
-) -> list[Pace]:
-    """Return the pace on the cluster as calibrated, then on each draw."""
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """A system's pace as calibrated, on each draw, and with slow kernels (None if that makes no difference)."""
+
+    pace: Pace
+    drawn: tuple[Pace, ...]
+    slow: Pace | None
+    unmeasured: tuple[str, ...]
+
+
+def _entry(settings: _Settings, name: str, scenario: Scenario, simulate: Simulate, notes: dict[str, None]) -> _Entry:
     strategy = settings.convergence.systems[name].strategy
     if isinstance(strategy, OneBitAdam):
         strategy = structs.replace(strategy, dense_steps=round(strategy.dense_steps * settings.scale))
-    has_intervals = bool(scenario.calibration.intervals or scenario.workload.intervals)
-    drawn = [_drawn(scenario, number) for number in range(scenario.run.draws if has_intervals else 0)]
-    run = structs.replace(scenario.run, draws=0, steps=None)
-    return [_pace(strategy, structs.replace(one, run=run), simulate, notes) for one in [scenario, *drawn]]
+    numbers = range(scenario.run.draws if draws.are_possible(scenario) else 0)
+    plain = structs.replace(scenario, run=structs.replace(scenario.run, draws=0, steps=None))
+    calibration = scenario.calibration
+    kernels = kernel_names(structs.replace(plain, strategy=_without_start(strategy)))
+    is_estimated = calibration.memory_bytes_per_s and kernels - calibration.kernels.keys()
 
+    def pace(given: Scenario) -> Pace:
+        return _pace(strategy, given, simulate, notes)
 
-def _drawn(scenario: Scenario, number: int) -> Scenario:
-    return structs.replace(
-        scenario,
-        calibration=draws.calibration(scenario.calibration, number),
-        workload=draws.workload(scenario.workload, number),
+    return _Entry(
+        pace=pace(plain),
+        drawn=tuple(pace(draws.scenario(plain, number)) for number in numbers),
+        slow=pace(whatif.slow_kernels(plain)) if is_estimated and not isinstance(strategy, AllReduce) else None,
+        unmeasured=tuple(sorted(kernel for kernel in kernels if not codec.is_estimated(calibration, kernel))),
     )
 
 
@@ -287,43 +208,45 @@ def _in_one_bucket(strategy: AnyStrategy) -> AnyStrategy:
 
 
 def _times(settings: _Settings, name: str, paces: Sequence[Pace]) -> dict[tuple[int, int], float]:
-    """Return the time to the target by seed and draw (0 is the calibration as it is) [s]; infinite if never."""
-    found = {}
-    for curve in settings.curves[name]:
-        step = curve.step_at(settings.target, is_lower_better=settings.convergence.is_lower_better)
-        for number, pace in enumerate(paces):
-            found[curve.seed, number] = math.inf if step is None else pace.elapsed_s(step * settings.scale)
-    return found
+    """Return the time to the target by seed and pace [s]; infinite if never."""
+    steps = {curve.seed: settings.steps_of(curve) for curve in settings.curves[name]}
+    return {
+        (seed, number): math.inf if step is None else pace.elapsed_s(step)
+        for seed, step in steps.items()
+        for number, pace in enumerate(paces)
+    }
 
 
-def _runner(settings: _Settings, name: str, pace: Pace, times: dict[str, dict[tuple[int, int], float]]) -> Runner:
-    curves = settings.curves[name]
-    found = [c.step_at(settings.target, is_lower_better=settings.convergence.is_lower_better) for c in curves]
-    steps = _median([math.inf if step is None else step * settings.scale for step in found])
-    own, base = times[name], times[settings.baseline]
-    ratios = [base[key] / own[key] for key in own if math.isfinite(base.get(key, math.inf))]
-    at_once = [base[key] / own[key] for key in own if key[1] == 0 and math.isfinite(base.get(key, math.inf))]
-    is_comparable = steps is not None and bool(at_once) and name != settings.baseline
+def _ratios(own: dict[tuple[int, int], float], base: dict[tuple[int, int], float]) -> list[float]:
+    """Return the speedups of all pairs in which the baseline gets there."""
+    return [base[key] / own[key] for key in own if math.isfinite(base.get(key, math.inf))]
+
+
+def _runner(settings: _Settings, name: str, entries: dict[str, _Entry]) -> Runner:
+    own, base, curves = entries[name], entries[settings.baseline], settings.curves[name]
+    found = [settings.steps_of(curve) for curve in curves]
+    steps = _median([math.inf if step is None else step for step in found])
+    at_once, base_at_once = _times(settings, name, [own.pace]), _times(settings, settings.baseline, [base.pace])
+    uncertain = _times(settings, name, own.drawn or [own.pace])
+    ratios = _ratios(uncertain, _times(settings, settings.baseline, base.drawn or [base.pace]))
+    slow = _ratios(_times(settings, name, [own.slow]), base_at_once) if own.slow else []
+    is_comparable = steps is not None and bool(ratios) and name != settings.baseline
     return Runner(
         name=name,
         title=settings.convergence.systems[name].title,
-        pace=pace,
+        pace=own.pace,
         num_seeds=len(curves),
         num_reached=sum(step is not None for step in found),
         steps=steps,
-        time_s=_median([own[key] for key in own if key[1] == 0]),
-        interval_s=_interval([own[key] for key in _uncertain(own)]) if steps is not None else None,
-        speedup=statistics.median(at_once) if is_comparable else None,
+        time_s=_median(list(at_once.values())),
+        interval_s=_interval(list(uncertain.values())) if steps is not None else None,
+        speedup=statistics.median(_ratios(at_once, base_at_once)) if is_comparable else None,
         speedup_interval=draws.interval(ratios) if is_comparable else None,
-        sent_bytes=None if steps is None else pace.sent_bytes(steps),
+        speedup_if_slow=statistics.median(slow) if is_comparable and slow else None,
+        unmeasured=own.unmeasured,
+        sent_bytes=None if steps is None else own.pace.sent_bytes(steps),
         final=_final(curves),
     )
-
-
-def _uncertain(times: dict[tuple[int, int], float]) -> list[tuple[int, int]]:
-    """Return the keys of drawn calibrations, or of the one as it is where there are no draws."""
-    drawn = [key for key in times if key[1] > 0]
-    return drawn or list(times)
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float | None]:
