@@ -82,9 +82,8 @@ def verdict(race: Race, heat: Heat) -> str:
     unknown = [runner.title for runner in ahead if runner.unmeasured]
     before = f" Before it may be, if their kernels are fast: {', '.join(unknown)}." if unknown else ""
     if not known:
-        return (
-            f"{at}none that can be estimated is sooner there than {base.title}, {format_seconds(base.time_s)}.{before}"
-        )
+        none = "none that can be estimated" if unknown else "none"
+        return f"{at}{none} is sooner there than {base.title}, {format_seconds(base.time_s)}.{before}"
     return f"{at}{_won(known[0], base)}.{before}"
 
 

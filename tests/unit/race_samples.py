@@ -7,9 +7,9 @@ from typing import Any
 from topologies import cluster
 
 from simnet.result import Breakdown, RunResult, StrategyResult
-from simnet.spec import Gradient, Run, Scenario, Workload
+from simnet.spec import Calibration, Gradient, Run, Scenario, Workload
 from simnet.strategies import AllReduce
-from simnet.units import Duration
+from simnet.units import Bandwidth, Duration
 
 STEPS = (10, 20, 30, 40)
 SYSTEMS: dict[str, dict[str, Any]] = {
@@ -61,7 +61,10 @@ WORKLOAD = Workload(
 
 
 def scenario(**run: Any) -> Scenario:
-    return Scenario(cluster=cluster(4, 1), workload=WORKLOAD, strategy=AllReduce(), run=Run(**run))
+    calibration = Calibration(memory_bytes_per_s=Bandwidth(1.5e12))
+    return Scenario(
+        cluster=cluster(4, 1), workload=WORKLOAD, calibration=calibration, strategy=AllReduce(), run=Run(**run)
+    )
 
 
 TIMES_S = {"all_reduce": 3.0, "qsgd": 2.0, "one_bit_adam": 1.0}

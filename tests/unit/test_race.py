@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 from race_samples import scenario, simple_simulate, trainings, write_trainings
 
+from simnet.advise.advice import SLOW
 from simnet.convergence import load
 from simnet.errors import SimnetError
 from simnet.racing.run import race
@@ -156,6 +157,27 @@ def test_the_verdict_names_who_is_surely_first(measured):
     found = run(measured, simulator=faster)
     assert "QSGD is first, 4." in verdict(found, found.heats[0])
     assert "none" not in verdict(found, found.heats[0])
+
+
+def test_a_system_whose_kernels_have_no_estimate_is_told_apart(measured):
+    bare = replace(scenario(), calibration=Calibration())
+    found = run(measured, given=bare)
+    assert by_name(found)["quick"].unmeasured
+    assert verdict(found, found.heats[0]).endswith("Before it may be, if their kernels are fast: QSGD.")
+    assert "QSGD *" in "\n".join(race_lines(found))
+
+
+def test_slow_kernels_can_turn_a_sure_gain_into_an_unsure_one(measured):
+    """In the simple simulator kernels take no time; here they take all of it."""
+
+    def slower(given):
+        result = simple_simulate(given)
+        factor = 1 / given.calibration.codec_efficiency if isinstance(given.strategy, QSGD) else 1.0
+        return replace(result, result=replace(result.result, iteration_s=0.5 * factor * result.result.iteration_s))
+
+    runner = by_name(run(measured, simulator=slower))["quick"]
+    assert runner.speedup_if_slow == pytest.approx(runner.speedup / SLOW)
+    assert runner.least_speedup == pytest.approx(min(runner.speedup_if_slow, runner.speedup_interval[0]))
 
 
 def test_the_verdict_says_when_none_is_sooner(measured):
