@@ -250,6 +250,8 @@ def _notes(setting: _Setting) -> tuple[str, ...]:
         notes.append(
             f"no time for kernels {', '.join(free)}: they cost nothing here; give calibration.memory_bandwidth"
         )
+    others = {said for s in _run_strategies(setting.scenario) for said in setting.plan(s).other_kernels}
+    notes += [f"kernel {said}: measure again with the strategy's options" for said in sorted(others)]
     if setting.fidelity == "folded" and any(
         c.schedule.bounded for s in _run_strategies(setting.scenario) for c in setting.plan(s).collectives
     ):

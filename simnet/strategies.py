@@ -93,15 +93,15 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_adam"):
     """Exchange error-compensated 1-bit momentum over all ranks after backward (Tang et al. 2021), after a dense stage.
 
-    `topology` "hierarchical", of this project, averages momenta in the node in fp32 first. `agrees`: all ranks gather a
-    few bytes before the momentum, in which they agree that the step counts; DeepSpeed's do not. `dense` is, if not
-    given, one all-reduce of all gradients after backward, as `binsgdm` does it. `iteration_s` is that
-    of the compression stage; with `run.steps` the end-to-end time counts `dense_steps` at the time of an iteration with
-    `dense`.
+    `topology` "hierarchical", of this project, averages momenta in the node in fp32 first. `agreement`: before the
+    exchange all ranks gather a byte for the step and one for each tensor, to agree that the step counts, as `binsgdm`
+    does and DeepSpeed does not. `dense` is, if not given, one all-reduce of all gradients after backward, as `binsgdm`
+    does it. `iteration_s` is that of the compression stage; with `run.steps` the end-to-end time counts `dense_steps`
+    at the time of an iteration with `dense`.
     """
 
     topology: Literal["flat", "hierarchical"] = "flat"
-    agrees: bool = True
+    agreement: bool = True
     dense_steps: Annotated[int, Meta(ge=0)] = 0
     dense: AllReduce = AllReduce(bucketing="fused", overlap=False)
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "fused"

@@ -15,8 +15,7 @@ from binsgdm.compressors.one_bit_adam_moves import (
     exchange_and_move,
     flags_of,
     flags_of_refusal,
-    flat_zeros,
-    gradient_of,
+    flat_gradient,
     is_stable,
     move_dense,
     stretches_of,
@@ -242,10 +241,7 @@ class OneBitAdam(torch.optim.Optimizer):
 
     def _gradient(self, stretches: Sequence[Stretch]) -> tuple[torch.Tensor, bool]:
         """Return the flat gradient, unscaled, and whether a GradScaler saw that it is not finite."""
-        gradient = flat_zeros(stretches, self._member.world_size)
-        for slot, first, end in stretches:
-            if (given := gradient_of(slot)) is not None:
-                gradient[first:end].view(given.shape).copy_(given)
+        gradient = flat_gradient(stretches, self._member.world_size)
         if (scale := getattr(self, "grad_scale", None)) is not None:
             gradient /= scale.to(gradient.device)
         found = getattr(self, "found_inf", None)

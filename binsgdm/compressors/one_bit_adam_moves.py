@@ -51,18 +51,29 @@ def exchange_and_move(
     moving: Sequence[Stretch], gradient: torch.Tensor, residuals: Residuals, place: Place, topology: Topology
 ) -> Conversation:
     """Average the momenta with one bit an element, and move the parameters."""
+    momenta, valid = momenta_of(moving, gradient)
+    talk = hierarchical_one_bit_momentum if topology == "hierarchical" else one_bit_momentum
+    delivered = yield from talk(momenta, residuals, place, valid)
+    take_delivered(moving, delivered)
+    return delivered
+
+
+def momenta_of(moving: Sequence[Stretch], gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the momenta of this rank with its gradient, and which elements have a variance; both flat."""
     momenta, valid = torch.zeros_like(gradient), torch.zeros_like(gradient, dtype=torch.bool)
     for slot, first, end in moving:
         beta1 = slot.group["betas"][0]
         momenta[first:end] = slot.state["exp_avg"].view(-1) * beta1 + gradient[first:end] * (1 - beta1)
         valid[first:end] = slot.state["exp_avg_sq"].view(-1) > 0
-    talk = hierarchical_one_bit_momentum if topology == "hierarchical" else one_bit_momentum
-    delivered = yield from talk(momenta.masked_fill_(~valid, 0.0), residuals, place, valid)
+    return momenta.masked_fill_(~valid, 0.0), valid
+
+
+def take_delivered(moving: Sequence[Stretch], delivered: torch.Tensor) -> None:
+    """Take the average of all ranks as the momenta, and move the parameters."""
     for slot, first, end in moving:
         slot.state["exp_avg"].view(-1).copy_(delivered[first:end])
         slot.state["step"] += 1
         _move(slot)
-    return delivered
 
 
 def move_dense(moving: Sequence[Stretch], mean: torch.Tensor) -> None:
@@ -109,6 +120,15 @@ def stretches_of(slots: Sequence[Slot]) -> Iterator[Stretch]:
 def flat_zeros(stretches: Sequence[Stretch], world_size: int) -> torch.Tensor:
     """Return fp32 zeros for all parameters, with padding."""
     return torch.zeros(padded_numel(stretches[-1].end, world_size), device=stretches[0].slot.parameter.device)
+
+
+def flat_gradient(stretches: Sequence[Stretch], world_size: int) -> torch.Tensor:
+    """Return the gradients of all parameters in one, fp32, zeros where there is none; a copy."""
+    gradient = flat_zeros(stretches, world_size)
+    for slot, first, end in stretches:
+        if (given := gradient_of(slot)) is not None:
+            gradient[first:end].view(given.shape).copy_(given)
+    return gradient
 
 
 def flags_of(gradient: torch.Tensor, stretches: Sequence[Stretch], *, stop: bool) -> torch.Tensor:

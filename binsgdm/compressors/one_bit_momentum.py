@@ -192,14 +192,14 @@ def _averaged(
     """Return the encoded average, one row a chunk, and renew both residuals."""
     size = values.numel() // residuals.server.numel()
     own = valid.view(size, -1)[position]
-    received = yield AllToAll(group=group, sent=_encode_and_keep(values, residuals.worker, valid, size))
+    received = yield AllToAll(group=group, sent=encode_and_keep(values, residuals.worker, valid, size))
     mean = decode(received).mean(dim=0).masked_fill_(~own, 0.0)
-    row = _encode_and_keep(mean, residuals.server, own, 1)
+    row = encode_and_keep(mean, residuals.server, own, 1)
     rows = yield AllGather(group=group, sent=row.view(-1))
     return rows
 
 
-def _encode_and_keep(values: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor, chunks: int) -> torch.Tensor:
+def encode_and_keep(values: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor, chunks: int) -> torch.Tensor:
     """Return the encoded sum of values and residual in so many chunks, and put what that loses into the residual."""
     compensated = (values + residual).masked_fill_(~valid, 0.0)
     rows = encode(compensated.view(chunks, -1), valid.view(chunks, -1))

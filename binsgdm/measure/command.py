@@ -184,8 +184,8 @@ _FLOATS = click.Choice(["float32", "bfloat16", "float16"])
 
 @_command(
     "kernels",
-    about="Time each step of BinSGDM, and the baselines' AdamW, copy and casts, over sizes.",
-    example="simnet measure kernels --max-size 2^24 -o kernels.json",
+    about="Time each step of BinSGDM, the baselines' AdamW, copy and casts, and compressing systems, over sizes.",
+    example="simnet measure kernels --max-size 2^24 --system qsgd:bits=4 --system power_sgd -o kernels.json",
     max_seconds=0.4,
 )
 @click.option(
@@ -195,11 +195,30 @@ _FLOATS = click.Choice(["float32", "bfloat16", "float16"])
 @click.option("--dtype", type=_FLOATS, default="float32", show_default=True, help="Of gradients and parameters.")
 @click.option("--min-size", type=COUNT, default="2^10", show_default=True, help="Elements of the smallest tensor.")
 @click.option("--max-size", type=COUNT, help="Of the largest.  [default: 2^27, or what a quarter of free memory holds]")
-def _kernels(kernels: tuple[str, ...], dtype: str, min_size: int, max_size: int | None) -> Work:
+@click.option(
+    "--system", "systems", multiple=True, metavar="NAME[:KEY=VALUE,...]",
+    help="Compressing system to time as well, such as qsgd:bits=4 or one_bit_adam, or all; repeatable. What is "
+    "gathered is decoded for as many ranks as measure, or for 4.  [default: none]",
+)  # fmt: skip
+def _kernels(kernels: tuple[str, ...], systems: tuple[str, ...], **sizes: Any) -> Work:
+    from binsgdm.measure import choices
     from binsgdm.measure.kernels import measure as work
+    from binsgdm.measure.systems import measure as systems_work
 
-    options: dict[str, Any] = {"kernels": kernels, "dtype": dtype, "min_numel": min_size, "max_numel": max_size}
-    return _work(work, options)
+    names = choices.NAMES if "all" in systems else systems
+    chosen = [choices.choice(text, "--system") for text in names]
+    sized = {"min_numel": sizes["min_size"], "max_numel": sizes["max_size"]}
+
+    def both(record: "Record", ranks: "Ranks", effort: "Effort", progress: "Progress") -> None:
+        share = 1 / (1 + len(chosen))
+        work(
+            record, ranks, effort, kernels=kernels, dtype=sizes["dtype"], **sized,
+            progress=lambda part: progress(part * share),
+        )  # fmt: skip
+        told = lambda part: progress(share + part * (1 - share))  # noqa: E731
+        systems_work(record, ranks, effort, systems=chosen, **sized, progress=told)
+
+    return both
 
 
 @_command(
@@ -250,7 +269,8 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
     "--strategy", "strategies", multiple=True, default=("binsgdm",), show_default=True,
     help="all_reduce (DistributedDataParallel in fp32 with AdamW), binsgdm, or binsgdm: with words after it, separated "
     "by commas: flat (all ranks alike, no nodes), bf16 or one_bit (what travels inside a node), gradients (what is "
-    "averaged there), overlap (exchange beside backward; DDP always does). Repeatable.",
+    "averaged there), overlap (exchange beside backward; DDP always does). Or a system that compresses, with its "
+    "options: one_bit_adam (after its dense stage), qsgd:bits=4, top_k:ratio=0.01 (in DDP's hook). Repeatable.",
 )  # fmt: skip
 @click.option(
     "--bucket-cap-mb",

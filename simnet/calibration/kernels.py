@@ -12,6 +12,7 @@ from simnet.calibration.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError
 from simnet.spec import part_beyond
 from simnet.units import Bandwidth, format_bytes, format_seconds
+from simnet.workload.codec import BYTES_MOVED, COMPRESSING_BYTES
 
 NAMES: dict[str, str] = {
     "update_": "binsgdm_update",
@@ -22,6 +23,8 @@ NAMES: dict[str, str] = {
     "unpack_apply_": "binsgdm_apply",
     "gather": "gather_gradients",
     "cast_fp32_bf16": "cast",
+    **{name: name for name in ("momentum", "compress", "server_mean", "server_residual", "decompress", "adam_update")},
+    **{name: name for name in BYTES_MOVED if name.rpartition("_")[0] in COMPRESSING_BYTES},
 }
 """Kernel as measured to kernel as simulated."""
 COPY = "copy"
@@ -45,6 +48,7 @@ class Timed:
     Attributes:
         num_elements: that the kernel works on, all vectors counted.
         wanted_vectors: as many as the layout that was measured on would give it; None where that is not told.
+        options: of the system that it is of.
         samples_s: every repetition.
     """
 
@@ -52,6 +56,7 @@ class Timed:
     num_elements: float
     num_vectors: int
     wanted_vectors: int | None = None
+    options: str = ""
     samples_s: Floats
 
     @property
@@ -147,6 +152,7 @@ def _timed(series: Series, setup: Setup) -> Timed:
         num_elements=float(series.labels["num_elements"]) * vectors,
         num_vectors=vectors,
         wanted_vectors=getattr(setup, over) if over and setup.world_size > 1 else None,
+        options=str(series.labels.get("options", "")),
         samples_s=np.array(series.values, dtype=np.float64),
     )
 
@@ -181,6 +187,8 @@ def _with_vectors(rows: Sequence[Timed]) -> Sequence[Timed]:
 def _chosen(rows: Sequence[Timed], bound: float) -> tuple[Sequence[Timed], _Line, list[str]]:
     """Return the rows to fit, the fit, and sentences about what was left out."""
     name, vectors = rows[0].kernel, rows[0].num_vectors
+    if len(every := sorted({row.options for row in rows})) > 1:
+        raise SimnetError(f"kernel {name}: timed with {' and with '.join(every)}: calibrate each alone")
     if len({row.num_elements for row in rows}) < LEAST_SIZES:
         raise SimnetError(f"kernel {name}: at least {LEAST_SIZES} sizes are needed; measure more")
     notes = [f"kernel {name}: fitted to {vectors} vectors at once; fewer cost more an element"] if vectors > 1 else []
@@ -240,6 +248,7 @@ def _kernel(line: _Line, rows: Sequence[Timed]) -> dict[str, object]:
     return {
         **{name: duration_text(seconds) for name, seconds in times.items()},
         **ends,
+        **({"options": rows[0].options} if rows[0].options else {}),
         "source": f"{len(rows)} series, {min(sizes):,.0f} to {max(sizes):,.0f} elements",
     }
 

@@ -25,7 +25,7 @@ def exchange(strategy: OneBitAdam, bucket: Bucket, topology: Topology) -> Exchan
     else:
         averaging = _hierarchical(num_elements, topology)
     stages: tuple[Stage, ...] = (
-        *((_agreement(bucket, world),) if strategy.agrees else ()),
+        *((_agreement(bucket, world),) if strategy.agreement else ()),
         *averaging,
         Kernel(name="decompress", part="decode", num_elements=num_elements),
         Kernel(name="adam_update", part="optimizer", num_elements=num_elements),
@@ -46,7 +46,7 @@ def _averaged(num_elements: float, group: Group) -> tuple[Stage, ...]:
     return (
         Kernel(name="compress", part="encode", num_elements=num_elements),
         Collective(schedule=direct.all_to_all(group), message_bytes=message_bytes),
-        Kernel(name="merge", part="encode", num_elements=num_elements),
+        Kernel(name="server_mean", part="encode", num_elements=num_elements),
         Kernel(name="server_residual", part="encode", num_elements=num_elements / group.size),
         Collective(schedule=ring.all_gather(group), message_bytes=message_bytes),
     )

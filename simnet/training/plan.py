@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from msgspec.structs import asdict
+
 from simnet.cluster.topology import Topology
 from simnet.collectives import loads
-from simnet.spec import Scenario
+from simnet.spec import Calibration, Scenario
 from simnet.strategies import AllReduce, AnyStrategy, BinSGDM, OneBitAdam
 from simnet.training import all_reduce, binsgdm, compressing, one_bit_adam
 from simnet.training.stages import Collective, Exchange, Kernel, Stage
@@ -22,7 +24,8 @@ class Plan:
     """All that an iteration needs to run.
 
     `settlement` follows the last exchange. `optimizer_s` is 0 where the exchange updates the parameters itself, in a
-    kernel that has a time. `free_kernels` are those of the exchange that have none.
+    kernel that has a time. `free_kernels` are those of the exchange that have none, `other_kernels` tells of those that
+    were timed with other options than the strategy's.
     """
 
     step: Step
@@ -33,6 +36,7 @@ class Plan:
     grad_accumulation: int
     optimizer_s: float
     free_kernels: tuple[str, ...]
+    other_kernels: tuple[str, ...]
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
@@ -80,7 +84,14 @@ def make(strategy: AnyStrategy, scenario: Scenario, step: Step, topology: Topolo
         grad_accumulation=scenario.run.grad_accumulation,
         optimizer_s=0.0 if updates_itself else step.optimizer_s,
         free_kernels=free,
+        other_kernels=_with_other_options(strategy, kernels, scenario.calibration),
     )
+
+
+def _with_other_options(strategy: AnyStrategy, kernels: set[str], calibration: Calibration) -> tuple[str, ...]:
+    options = asdict(strategy)
+    found = {name: codec.other_options(calibration, name, options) for name in sorted(kernels)}
+    return tuple(f"{name} was timed with {said}" for name, said in found.items() if said)
 
 
 def exchange(strategy: AnyStrategy, bucket: Bucket, bytes_per_element: int, topology: Topology) -> Exchange:

@@ -3,8 +3,10 @@
 The bytes are what a fused kernel must read and write at least, per element; the time is then an estimate from below.
 """
 
+from collections.abc import Mapping
+
 from simnet.errors import SimnetError, nearest
-from simnet.spec import Calibration
+from simnet.spec import Calibration, KernelTime
 
 COMPRESSING_BYTES: dict[str, tuple[float, float, float]] = {
     # encode: g, and the residual where there is one, read once for what they share (norm, mean, threshold) and once for
@@ -46,6 +48,10 @@ BYTES_MOVED: dict[str, float] = {
 }
 """Bytes read and written per element, fp32 state. Source: counted from the algorithms (docs/model.md)."""
 
+STANDS_FOR = {"server_mean": "merge"}
+"""Kernels that, where they have no time of their own, take that of another: 1-bit Adam's mean of all ranks' signs, for
+which fused code needs what `merge` does."""
+
 OPTIMIZER_BYTES: dict[str, float] = {
     "adam": 28.0,  # read g, m, v, x; write m, v, x
     "sgd_momentum": 20.0,  # read g, m, x; write m, x
@@ -67,16 +73,33 @@ def check(calibration: Calibration) -> None:
     Raises:
         SimnetError: an unknown name.
     """
+    known = [*BYTES_MOVED, *STANDS_FOR]
     for name in calibration.kernels:
-        if name not in BYTES_MOVED:
+        if name not in known:
             raise SimnetError(
-                f"calibration {calibration.name!r}: kernels: {name!r}: unknown kernel.{nearest(name, BYTES_MOVED)}"
+                f"calibration {calibration.name!r}: kernels: {name!r}: unknown kernel.{nearest(name, known)}"
             )
 
 
 def knows(calibration: Calibration, name: str) -> bool:
     """Tell whether the calibration gives a kernel a time; if not it is free, and the result says so."""
-    return calibration.memory_bytes_per_s is not None or name in calibration.kernels
+    return calibration.memory_bytes_per_s is not None or _timed(calibration, name) is not None
+
+
+def _timed(calibration: Calibration, name: str) -> KernelTime | None:
+    return calibration.kernels.get(name) or calibration.kernels.get(STANDS_FOR.get(name, name))
+
+
+def other_options(calibration: Calibration, name: str, options: Mapping[str, object]) -> str:
+    """Return how a kernel's timed options differ from these, "bits=4, not bits=8"; empty where none of these does."""
+    timed = _timed(calibration, name)
+    pairs = [word.partition("=") for word in timed.options.split()] if timed is not None else []
+    wrong = [(key, value, _text(options[key])) for key, _, value in pairs if _text(options.get(key)) not in {"", value}]
+    return "; ".join(f"{key}={value}, not {key}={wanted}" for key, value, wanted in wrong)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
 def is_estimated(calibration: Calibration, name: str) -> bool:
@@ -86,14 +109,14 @@ def is_estimated(calibration: Calibration, name: str) -> bool:
 
 def kernel_s(calibration: Calibration, name: str, num_elements: float) -> float:
     """Return the time of one kernel over `num_elements` [s]."""
-    timed = calibration.kernels.get(name)
+    timed = _timed(calibration, name)
     if timed is not None:
         return timed.seconds(num_elements)
     if calibration.memory_bytes_per_s is None or num_elements <= 0:
         return 0.0
     efficiency = 1.0 if name in STREAMING else calibration.codec_efficiency
     bytes_per_s = calibration.memory_bytes_per_s * efficiency
-    return float(calibration.kernel_launch_s) + BYTES_MOVED[name] * num_elements / bytes_per_s
+    return float(calibration.kernel_launch_s) + BYTES_MOVED[STANDS_FOR.get(name, name)] * num_elements / bytes_per_s
 
 
 def optimizer_s(calibration: Calibration, optimizer: str, num_elements: float) -> float:

@@ -9,9 +9,11 @@ from dataclasses import replace  # noqa: E402
 import msgspec  # noqa: E402
 
 from binsgdm.compressors.base import GradientBucket, numel_of  # noqa: E402
+from binsgdm.compressors.one_bit_adam import Member, OneBitAdam  # noqa: E402
 from binsgdm.compressors.registry import SYSTEMS, make  # noqa: E402
 from binsgdm.exchange import AllGather, AllReduce, AllToAll, Message, Place, Shift, group_members  # noqa: E402
 from simnet import strategies  # noqa: E402
+from simnet.cluster.topology import Topology  # noqa: E402
 from simnet.cluster.topology import build as build_topology  # noqa: E402
 from simnet.spec import Calibration, Cluster, Link  # noqa: E402
 from simnet.training import plan  # noqa: E402
@@ -85,15 +87,19 @@ def real_messages(name: str, options: dict, layout: tuple[int, int], steps: int 
 def simulated_messages(name: str, options: dict, layout: tuple[int, int]) -> Messages:
     kind = "all_reduce" if name == "dense" else name
     strategy = msgspec.convert({"kind": kind, **options}, strategies.AnyStrategy)
-    link = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(1e-6))
-    cluster = Cluster(num_nodes=layout[0], ranks_per_node=layout[1], intra_node=link, inter_node=link)
-    topology = build_topology(cluster, Calibration())
+    topology = topology_of(layout)
     bucket = Bucket(index=0, num_elements=float(numel_of(SHAPES)), backward_part=1.0, shapes=SHAPES)
     found: Messages = []
     for stage in plan.exchange(strategy, bucket, 4, topology).stages:
         if isinstance(stage, Collective) and stage.schedule.rounds:
             found += as_sent(stage, is_ring=name == "marsit")
     return found
+
+
+def topology_of(layout: tuple[int, int]) -> Topology:
+    link = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(1e-6))
+    cluster = Cluster(num_nodes=layout[0], ranks_per_node=layout[1], intra_node=link, inter_node=link)
+    return build_topology(cluster, Calibration())
 
 
 def as_sent(stage: Collective, *, is_ring: bool) -> Messages:
@@ -138,3 +144,26 @@ def test_atomo_sends_on_average_what_is_simulated():
     assert real[0::2] == [lengths] * 200
     mean = sum(message[2] for message in real[1::2]) / 200
     assert mean == pytest.approx(simulated[2], rel=0.05)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_bit_adam_agrees_and_sends_what_is_simulated(layout):
+    """After its dense stage; elements divide into whole bytes for every rank, so there is no padding."""
+    place = Place(rank=0, world_size=layout[0] * layout[1], ranks_per_node=layout[1], seed=0, step=2)
+    parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in ((96, 64), (768,), (768,))]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = OneBitAdam(parameters, dense_steps=1)
+    optimizer.step()
+    member = Member(rank=0, world_size=place.world_size, ranks_per_node=layout[1])
+    optimizer.join(member)
+    seen: list[Message] = []
+    drive(optimizer.conversation(), place, seen)
+    real = [(NAMES[type(one)], one.group, one.sent.numel() * one.sent.element_size()) for one in seen]
+    strategy = strategies.OneBitAdam(agreement=True)
+    shapes = tuple(tuple(parameter.shape) for parameter in parameters)
+    bucket = Bucket(index=0, num_elements=float(numel_of(shapes)), backward_part=1.0, shapes=shapes)
+    stages = plan.exchange(strategy, bucket, 4, topology_of(layout)).stages
+    simulated = [as_sent(stage, is_ring=False)[0] for stage in stages if isinstance(stage, Collective)]
+    assert real == simulated
+    assert [name for name, *_ in real] == ["all_gather", "all_to_all", "all_gather"]

@@ -16,7 +16,7 @@ from simnet.calibration.measurement import Series
 from simnet.errors import SimnetError
 from simnet.units import Bandwidth, Duration
 from simnet.validation import parts
-from simnet.workload.codec import BYTES_MOVED
+from simnet.workload.codec import BYTES_MOVED, STANDS_FOR
 from tests.unit.test_calibrate_collectives import measurements, setup
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "calibrate"
@@ -145,7 +145,7 @@ def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_impleme
     )
     found = kernels.timed([whole])
     assert [(one.kernel, one.num_elements) for one in found] == [("binsgdm_update", 1024.0), ("merge", 8192.0)]
-    assert set(kernels.NAMES.values()) <= set(BYTES_MOVED)
+    assert set(kernels.NAMES.values()) <= {*BYTES_MOVED, *STANDS_FOR}
 
 
 def test_iperf3_gives_the_efficiency_and_its_spread() -> None:

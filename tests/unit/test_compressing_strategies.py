@@ -19,6 +19,7 @@ from simnet.strategies import (
     GradZip,
     Marsit,
     MSTopK,
+    OneBitAdam,
     OneBitSGD,
     PowerSGD,
     QSGDInf,
@@ -197,3 +198,36 @@ def test_without_shapes_a_payload_that_depends_on_them_is_refused(strategy):
 def test_options_out_of_range_are_refused_where_they_are_built(given, said):
     with pytest.raises(ValidationError, match=said):
         convert(given, AnyStrategy)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (QSGD(), []),
+        (
+            QSGD(bits=8),
+            ["kernel qsgd_encode was timed with bits=4, not bits=8: measure again with the strategy's options"],
+        ),
+        (NUQSGD(bits=8 - 1), []),
+    ],
+)
+def test_a_kernel_that_was_timed_with_other_options_is_told(strategy, said):
+    timed = KernelTime(s_per_element=Duration(1e-9), options="bits=4 block_size=8192 unknown=1")
+    found = simulate(scenario(strategy, calibration=replace(COSTLY, kernels={"qsgd_encode": timed})))
+    assert [note for note in found.notes if "was timed with" in note] == said
+
+
+def test_the_mean_of_one_bit_adam_takes_the_time_of_a_merge_unless_it_has_its_own():
+    merge, own = (KernelTime(s_per_element=Duration(seconds)) for seconds in (1e-9, 3e-9))
+    calibrations = (
+        Calibration(kernels=kernels) for kernels in ({"merge": merge}, {"merge": merge, "server_mean": own})
+    )
+    times = [simulate(scenario(OneBitAdam(), calibration=one)).result.iteration_s for one in calibrations]
+    assert times[1] - times[0] == pytest.approx(2e-9 * ELEMENTS)
+
+
+def test_ranks_of_one_bit_adam_may_agree_on_a_step_in_a_gather_of_flags():
+    with_flags, without = (simulate(scenario(OneBitAdam(agreement=agree))).result for agree in (True, False))
+    flags_bytes = 1 + 2 * NUM_MATRICES
+    assert with_flags.nic_bytes_per_node - without.nic_bytes_per_node == pytest.approx(63 * flags_bytes)
+    assert with_flags.iteration_s > without.iteration_s

@@ -37,7 +37,7 @@ STRATEGIES = [
     BinSGDM(intra="fp16"),
     BinSGDM(average="gradients"),
     OneBitAdam(),
-    OneBitAdam(topology="hierarchical", agrees=False),
+    OneBitAdam(topology="hierarchical", agreement=False),
 ]
 
 

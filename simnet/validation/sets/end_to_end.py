@@ -73,7 +73,7 @@ def step_times(rows: Measurements, calibration: Calibration) -> StepTimes:
     """Simulate a dense and a compressed step with accumulation."""
     return StepTimes(
         dense_s=_iteration_s(rows, calibration, one_bit_adam.dense("ring")),
-        compressed_s=_iteration_s(rows, calibration, OneBitAdam(agrees=False)),
+        compressed_s=_iteration_s(rows, calibration, OneBitAdam(agreement=False)),
     )
 
 

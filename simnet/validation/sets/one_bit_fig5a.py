@@ -159,7 +159,7 @@ def excess_s(rows: Measurements, network: Network, calibration: Calibration, row
 def predict_s(rows: Measurements, network: Network, calibration: Calibration, row: Row) -> float:
     """Return the simulated seconds of an iteration of the compression stage."""
     found = one_bit_adam.compute(rows, network)
-    return one_bit_adam.simulated(calibration, found, nodes=row.nodes, strategy=OneBitAdam(agrees=False)).iteration_s
+    return one_bit_adam.simulated(calibration, found, nodes=row.nodes, strategy=OneBitAdam(agreement=False)).iteration_s
 
 
 def measured_s(row: Row) -> float:

@@ -87,7 +87,7 @@ def _speedup(rows: Measurements, calibration: Calibration, row: Row, dense_effic
     found = one_bit_adam.compute(rows, ETHERNET)
     times = [
         one_bit_adam.simulated(_shaped(calibration, row, part), found, nodes=row.nodes, strategy=strategy)
-        for strategy, part in ((one_bit_adam.dense("ring"), dense_efficiency), (OneBitAdam(agrees=False), 1.0))
+        for strategy, part in ((one_bit_adam.dense("ring"), dense_efficiency), (OneBitAdam(agreement=False), 1.0))
     ]
     return times[0].iteration_s / times[1].iteration_s
 
@@ -102,7 +102,7 @@ def _byte_ratio(rows: Measurements, calibration: Calibration) -> float:
     found = one_bit_adam.compute(rows, ETHERNET)
     dense, compressed = (
         one_bit_adam.simulated(calibration, found, nodes=_rows(rows)[0].nodes, strategy=strategy).nic_bytes_per_node
-        for strategy in (one_bit_adam.dense("ring"), OneBitAdam(agrees=False))
+        for strategy in (one_bit_adam.dense("ring"), OneBitAdam(agreement=False))
     )
     return dense / compressed
 

@@ -1,0 +1,172 @@
+"""Time what a rank computes for each compressing system: before its first message, between messages, after the last."""
+
+import itertools
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.registry import SYSTEMS, make
+from binsgdm.exchange import AllGather, AllReduce, Conversation, Message, Place, group_members
+from binsgdm.measure import choices, one_bit_adam
+from binsgdm.measure.choices import Choice
+from binsgdm.measure.ranks import Ranks
+from binsgdm.measure.record import Record
+from binsgdm.measure.timing import Effort, Progress, Stopwatch, Trial, pause_s, take_turns
+
+MAX_NUMEL = 2**24
+ALONE = 4
+"""Ranks to work for where one process measures alone."""
+LEAST_SIZES = 3
+"""A launch and a time per element can be told from so many."""
+PARTS = ("encode", "merge", "decode")
+FIXED: dict[str, dict[str, Any]] = {"marsit": {"sync_period": None}}
+"""Options with which all steps are alike."""
+
+
+def measure(  # noqa: PLR0913
+    record: Record,
+    ranks: Ranks,
+    effort: Effort,
+    *,
+    systems: Sequence[Choice],
+    min_numel: int,
+    max_numel: int | None = None,
+    progress: Progress = lambda _: None,
+) -> None:
+    """Add the kernels NAME_encode, NAME_merge and NAME_decode of every system at every power of two of elements.
+
+    No message travels: each rank works as if all sent what it sends. All ranks are at it at one time. Without a
+    largest size, no larger one of a system follows, once there are `LEAST_SIZES`, after one at which the fewest
+    repetitions take longer than allowed.
+
+    Args:
+        record: where to.
+        ranks: who takes part; what is gathered is decoded for as many, or for `ALONE`.
+        effort: when to stop, for each size.
+        systems: with their options.
+        min_numel: the smallest size.
+        max_numel: the largest; default `MAX_NUMEL`.
+        progress: told which part is done.
+    """
+    size = ranks.world_size if ranks.world_size > 1 else ALONE
+    numels = [2**power for power in range(1, 40) if min_numel <= 2**power <= (max_numel or MAX_NUMEL)]
+    for count, system in enumerate(systems):
+        for done, numel in enumerate(numels, 1):
+            parts, trial = _contestant(system, numel, size, ranks.device)
+            rows = take_turns({"": trial}, effort, ranks, pause_s=pause_s(ranks.device))[""]
+            _add(record, system, size, parts, rows)
+            progress((count + done / len(numels)) / len(systems))
+            slow = median(row[0] for row in rows) * effort.min_repetitions > effort.max_seconds
+            if slow and max_numel is None and done >= LEAST_SIZES:
+                break
+
+
+Parts = Mapping[str, Mapping[str, int]]
+"""Kernels in the order in which a trial times them, with how many elements (and vectors of them) each works on."""
+
+
+def _contestant(system: Choice, numel: int, world_size: int, device: torch.device) -> tuple[Parts, Trial]:
+    if system.name == choices.ONE_BIT_ADAM:
+        return one_bit_adam.parts(numel, world_size), one_bit_adam.trial(numel, world_size, device)
+    return _parts(system, numel, world_size), _trial(system, numel, world_size, device)
+
+
+def _add(record: Record, system: Choice, world_size: int, parts: Parts, rows: Sequence[Sequence[float]]) -> None:
+    whole = system.whole | FIXED.get(system.name, {})
+    options = choices.text_of({key: value for key, value in whole.items() if value is not None})
+    for place, (name, elements) in enumerate(parts.items(), 1):
+        times = [row[place] for row in rows]
+        if all(times):
+            labels: dict[str, str | int] = {"dtype": "float32", "kernels": "torch", **elements}
+            record.add("kernel", name, times, **labels, world_size=world_size, options=options)
+
+
+def _parts(system: Choice, numel: int, world_size: int) -> Parts:
+    """Return how many elements each kernel works on: decoding what was gathered, those of every payload."""
+    name, whole = system.name, {"num_elements": numel}
+    if SYSTEMS[name].carrier != "all_gather":
+        return {f"{name}_{part}": whole for part in PARTS}
+    options = system.whole
+    decoded = numel
+    if options.get("k") is not None or options.get("ratio") is not None:
+        decoded = min(numel, options.get("k") or max(1, round(options["ratio"] * numel)))
+    gathered = {"num_elements": decoded, "num_vectors": world_size}
+    return {f"{name}_encode": whole, f"{name}_merge": whole, f"{name}_decode": gathered}
+
+
+def _trial(system: Choice, numel: int, world_size: int, device: torch.device) -> Trial:
+    """Return a trial: all computation, then encode, merge and decode.
+
+    As in DDP's hook, each exchange has a thread of its own, gradients are first copied out of DDP's bucket, and the
+    result is copied back in the end.
+    """
+    shapes = ((rows := 2 ** (int(math.log2(numel)) // 2), numel // rows),)
+    gradient = torch.randn(shapes[0], device=device)
+    end = make(system.name, rank=0, world_size=world_size, **system.given | FIXED.get(system.name, {}))
+    place = Place(rank=0, world_size=world_size, ranks_per_node=1, seed=1, step=1)
+    steps = itertools.count(1)
+    watch = Stopwatch(device)
+    is_gathered = SYSTEMS[system.name].carrier == "all_gather"
+
+    def exchange() -> Conversation:
+        values = torch.cat([gradient.reshape(-1)])
+        bucket = GradientBucket(values=values, parameters=(0,), shapes=shapes)
+        mean = yield from end.mean(bucket, replace(place, step=next(steps)))
+        return gradient.view(-1).copy_(mean)
+
+    def trial() -> Sequence[float]:
+        first, *between, last = in_thread(lambda: _driven(exchange(), place, watch))
+        middle = sum(between)
+        if is_gathered:  # what is done between a gather of lengths and that of payloads
+            first, middle = first + middle, 0.0
+        return first + middle + last, first, middle, last
+
+    return trial
+
+
+@torch.no_grad()
+def _driven(conversation: Conversation, place: Place, watch: Stopwatch) -> list[float]:
+    """Return the seconds between messages; what is received is made outside of them."""
+    answer: torch.Tensor | None = None
+    parts: list[float] = []
+    while True:
+        start = watch.stamp()
+        try:
+            message = conversation.send(answer)  # type: ignore[arg-type]
+        except StopIteration:
+            return [*parts, *watch.since(start, [watch.stamp()])]
+        parts += watch.since(start, [watch.stamp()])
+        answer = answer_of(message, place)
+
+
+def in_thread(work: Callable[[], list[float]]) -> list[float]:
+    """Return what `work` returns in a thread of its own, whose memory is another than that of the first thread."""
+    found: list[float] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.extend(work())
+        except BaseException as error:  # raised below, where it is waited for
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="binsgdm-measure", daemon=True)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return found
+
+
+def answer_of(message: Message, place: Place) -> torch.Tensor:
+    """Return what a rank receives if all ranks send what it sends."""
+    size = len(group_members(message.group, place.rank, place.world_size, place.ranks_per_node))
+    if isinstance(message, AllGather):
+        return message.sent.expand(size, *message.sent.shape).clone()
+    return message.sent * size if isinstance(message, AllReduce) else message.sent.clone()

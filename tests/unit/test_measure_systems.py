@@ -1,0 +1,175 @@
+"""Kernels of compressing systems: what is timed, under which names and sizes, and what a calibration makes of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("numba")
+
+from click.testing import CliRunner  # noqa: E402
+from msgspec.structs import replace  # noqa: E402
+
+from binsgdm.compressors.one_bit_adam import OneBitAdam  # noqa: E402
+from binsgdm.compressors.registry import SYSTEMS, make  # noqa: E402
+from binsgdm.errors import BinsgdmError  # noqa: E402
+from binsgdm.exchange import Place  # noqa: E402
+from binsgdm.measure import choices, one_bit_adam, systems  # noqa: E402
+from binsgdm.measure.choices import choice  # noqa: E402
+from simnet.calibration import fitting, sources, write  # noqa: E402
+from simnet.calibration.measurement import Measurements, Series, read  # noqa: E402
+from simnet.commands.main import cli  # noqa: E402
+from simnet.errors import SimnetError  # noqa: E402
+from simnet.workload import codec  # noqa: E402
+
+CPU = torch.device("cpu")
+NUMEL = 4096
+OWN = ("momentum", "compress", "server_mean", "server_residual", "decompress", "adam_update")
+
+
+def measured(folder: Path, *args: str) -> Measurements:
+    path = folder / "k.json"
+    sizes = ("--min-size", "2^12", "--max-size", "2^14", "--max-repetitions", "8", "--kernels", "cpu")
+    done = CliRunner().invoke(cli, ["measure", "kernels", *sizes, *args, "-o", str(path), "--force"])
+    assert done.exit_code == 0, done.output
+    return read(path)
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> Measurements:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RANK", raising=False)
+        return measured(tmp_path_factory.mktemp("kernels"), "--system", "all")
+
+
+def test_every_kernel_that_is_simulated_is_timed_at_every_size(every: Measurements) -> None:
+    wanted = {name for name in codec.BYTES_MOVED if name.rpartition("_")[0] in codec.COMPRESSING_BYTES} | set(OWN)
+    sizes: dict[str, list[int]] = {}
+    for one in every.series:
+        if one.labels.get("world_size"):
+            sizes.setdefault(one.name, []).append(int(one.labels["num_elements"]))
+    assert set(sizes) == wanted
+    assert {len(found) for found in sizes.values()} == {3}
+    assert sizes["qsgd_decode"] == sizes["power_sgd_merge"] == [4096, 8192, 16384]
+    assert sizes["top_k_decode"] == [41, 82, 164]
+    assert sizes["server_residual"] == [1024, 2048, 4096]
+
+
+def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does(every: Measurements) -> None:
+    several = {one.name for one in every.series if one.labels.get("world_size") and one.labels.get("num_vectors")}
+    gathered = {f"{name}_decode" for name, entry in SYSTEMS.items() if entry.carrier == "all_gather"}
+    assert several == gathered | {"server_mean"}
+    assert {one.labels["num_vectors"] for one in every.series if one.name in several} == {systems.ALONE}
+
+
+def in_proportion(whole: Measurements) -> Measurements:
+    """Return the same with 1 us and 1 ns an element, since small kernels on a busy machine take what they like."""
+
+    def made(one: Series) -> Series:
+        elements = int(one.labels["num_elements"]) * int(one.labels.get("num_vectors", 1))
+        return replace(one, values=(1e-6 + 1e-9 * elements,) * len(one.values))
+
+    return replace(whole, series=tuple(map(made, whole.series)))
+
+
+def test_a_calibration_takes_the_kernels_with_their_options(every: Measurements) -> None:
+    known = sources.Sources(files=((Path("k.json"), in_proportion(every)),))
+    parts = fitting.parts(known, sources.Sources(), sources.Sources(), fitting.Options(bound=9.0, draws=20))
+    found = write.calibration(write.document(parts, write.head(known, sources.Sources())))
+    assert {f"{name}_encode" for name in SYSTEMS if name != "dense"} | set(OWN) <= set(found.kernels)
+    assert found.kernels["top_k_decode"].s_per_element == pytest.approx(1e-9)
+    assert found.kernels["qsgd_decode"].options == "bits=4 block_size=8192 coding=packed"
+    assert found.kernels["top_k_encode"].options == "ratio=0.01"
+    assert found.kernels["merge"].options == ""
+
+
+def test_one_system_with_two_settings_is_no_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    whole = measured(tmp_path, "--system", "power_sgd", "--system", "power_sgd:matrix_rank=2")
+    known = sources.Sources(files=((Path("k.json"), whole),))
+    with pytest.raises(SimnetError, match="timed with matrix_rank=2 warm_start=true and with matrix_rank=4"):
+        fitting.parts(known, sources.Sources(), sources.Sources(), fitting.Options(bound=9.0, draws=20))
+
+
+@pytest.mark.parametrize("name", [name for name in choices.NAMES if name != "one_bit_adam"])
+def test_the_parts_of_a_trial_are_those_of_the_conversation(name: str) -> None:
+    system = choice(name, "--system")
+    parts, trial = systems._contestant(system, NUMEL, 4, CPU)
+    whole, *times = trial()
+    assert list(parts) == [f"{name}_{part}" for part in systems.PARTS]
+    assert whole == pytest.approx(sum(times))
+    assert [time > 0 for time in times] == [True, bool(codec.COMPRESSING_BYTES[name][1]), True]
+
+
+@pytest.mark.parametrize("world_size", [3, 4])
+def test_one_bit_adam_is_timed_doing_what_it_does(world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels one after the other move a parameter to where the optimizer moves it."""
+    made: list[OneBitAdam] = []
+
+    class Kept(OneBitAdam):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(self)
+
+    monkeypatch.setattr(one_bit_adam, "OneBitAdam", Kept)
+    torch.manual_seed(1)
+    trial = one_bit_adam.trial(NUMEL, world_size, CPU)
+    whole, *times = trial()
+    assert len(times) == len(one_bit_adam.parts(NUMEL, world_size))
+    assert min(times) > 0
+    assert whole == pytest.approx(sum(times))
+    torch.manual_seed(1)
+    one_bit_adam.trial(NUMEL, world_size, CPU)
+    one, other = made
+    place = Place(rank=0, world_size=world_size, ranks_per_node=1, seed=0, step=2)
+    other.join(one_bit_adam_member(place))
+    systems._driven(other.conversation(), place, systems.Stopwatch(CPU))
+    assert torch.equal(one.slots()[0].parameter, other.slots()[0].parameter)
+
+
+def one_bit_adam_member(place: Place) -> Any:
+    from binsgdm.compressors.one_bit_adam import Member
+
+    return Member(rank=place.rank, world_size=place.world_size, ranks_per_node=place.ranks_per_node)
+
+
+def test_a_failure_in_the_thread_is_told() -> None:
+    def fail() -> list[float]:
+        raise BinsgdmError("no")
+
+    with pytest.raises(BinsgdmError, match="no"):
+        systems.in_thread(fail)
+
+
+class TestChoice:
+    def test_what_is_left_out_is_the_default(self) -> None:
+        assert choice("qsgd:bits=8", "").whole == {"bits": 8, "block_size": 8192, "coding": "packed"}
+        assert choice("top_k", "").given == {"ratio": 0.01}
+        assert choice("top_k:k=7", "").whole == {"ratio": None, "k": 7}
+        assert choices.text_of(choice("power_sgd:warm_start=false", "").whole) == "matrix_rank=4 warm_start=false"
+
+    def test_every_name_can_be_made(self) -> None:
+        for name in choices.NAMES:
+            if name != "one_bit_adam":
+                make(name, rank=0, world_size=2, **choice(name, "").given)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("qsdg", "--system 'qsdg': unknown: give one of one_bit_sgd"),
+            ("dense", "--system 'dense': unknown"),
+            ("qsgd:bits", "after qsgd: give KEY=VALUE"),
+            ("qsgd:", None),
+            ("qsgd:bits=1", "qsgd: bits: 1: must be"),
+            ("qsgd:bit=4", "qsgd: bit: unknown option, did you mean 'bits'?"),
+            ("one_bit_adam:topology=hierarchical", "one_bit_adam is measured flat"),
+        ],
+    )
+    def test_a_mistake_is_told(self, text: str, said: str | None) -> None:
+        if said is None:
+            assert choice(text, "--system").given == {}
+            return
+        with pytest.raises(BinsgdmError) as told:
+            choice(text, "--system")
+        assert said in str(told.value)
