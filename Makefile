@@ -13,7 +13,7 @@ TRITON ?= triton==3.9.0
 DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandwidth=10 Gbit/s,100 Gbit/s'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch lab lab-short test check format-check format lint types bench clean
+.PHONY: help demo demo-short torch lab lab-short lab-systems test check format-check format lint types bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,10 @@ lab: torch ## a campaign on real nodes of this machine, predicted and measured: 
 lab-short: torch ## two to three minutes of it
 	$(BIN)/simnet lab run scenarios/lab/short.toml --patience '0 s' -o out/lab-short
 	$(BIN)/simnet lab report out/lab-short -o out/lab-short-report
+
+lab-systems: torch ## real steps of seven compressing systems on four nodes, predicted and measured: a quarter of an hour
+	$(BIN)/simnet lab run scenarios/lab/systems.toml -o out/lab-systems
+	$(BIN)/simnet lab report out/lab-systems -o out/lab-systems-report
 
 bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -1,5 +1,6 @@
 """Time forward, backward with the moment at which each gradient is ready, and optimizers, without any message."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
@@ -63,9 +64,10 @@ def _one(  # noqa: PLR0913, PLR0917
     record.add("model", "backward", backward, **labels)
     for name in optimizers:
         record.add("model", "optimizer", [row[0] for row in found[name]], optimizer=name, **labels)
-    ready = list(zip(gradients.names, gradients.numels, ready_s, strict=True))
-    for order, (name, numel, values) in enumerate(sorted(ready, key=lambda one: median(one[2]))):
-        record.add("model", "gradient_ready", values, tensor=name, num_elements=numel, order=order, **labels)
+    ready = list(zip(gradients.names, gradients.shapes, ready_s, strict=True))
+    for order, (name, shape, values) in enumerate(sorted(ready, key=lambda one: median(one[2]))):
+        sizes: dict[str, Any] = {"num_elements": math.prod(shape), "shape": "x".join(map(str, shape))}
+        record.add("model", "gradient_ready", values, tensor=name, order=order, **sizes, **labels)
 
 
 def _to_scale(row: Sequence[float]) -> list[float]:
@@ -93,7 +95,7 @@ class Gradients:
     def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
         found = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         self.names = tuple(found)
-        self.numels = tuple(parameter.numel() for parameter in found.values())
+        self.shapes = tuple(tuple(parameter.shape) for parameter in found.values())
         self.stamps: dict[str, Any] = {}
         self._watch = Stopwatch(device)
         for name, parameter in found.items():

@@ -8,8 +8,13 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from binsgdm.compressors.hook import compress_gradients
+from binsgdm.compressors.one_bit_adam import OneBitAdam
+from binsgdm.compressors.one_bit_attach import attach_one_bit_adam
 from binsgdm.ddp import attach
 from binsgdm.errors import BinsgdmError
+from binsgdm.measure import choices
+from binsgdm.measure.choices import Choice
 from binsgdm.measure.model import LR
 from binsgdm.measure.models import Task, build
 from binsgdm.measure.ranks import Ranks, guarded
@@ -24,11 +29,14 @@ PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """A strategy as it is measured; the rest are arguments of `binsgdm.attach`, empty for "all_reduce".
+    """A strategy as it is measured; topology, intra, average and overlap are arguments of `binsgdm.attach`.
 
     Attributes:
         kind: "all_reduce" is DistributedDataParallel in fp32 with a fused AdamW, overlapped as it always is, whose
-            gradients are views of its buckets; "binsgdm" the bare model with BinSGDM attached.
+            gradients are views of its buckets; "binsgdm" the bare model with BinSGDM attached; "one_bit_adam" the bare
+            model with 1-bit Adam after its dense stage; any other a system that compresses the gradients of that
+            DistributedDataParallel in its communication hook.
+        system: with its options; None for the first two.
     """
 
     kind: str
@@ -36,12 +44,14 @@ class Strategy:
     intra: str = ""
     average: str = ""
     overlap: bool = True
+    system: Choice | None = None
 
     @property
     def labels(self) -> dict[str, str | int]:
         """What a series of it is labelled with."""
         options = {"topology": self.topology, "intra": self.intra, "average": self.average}
-        return {"strategy": self.kind, **options, "overlap": int(self.overlap)}
+        given = {"options": choices.text_of(self.system.given)} if self.system is not None else {}
+        return {"strategy": self.kind, **options, **given, "overlap": int(self.overlap)}
 
 
 WORDS: dict[str, dict[str, Any]] = {
@@ -55,7 +65,7 @@ WORDS: dict[str, dict[str, Any]] = {
 
 
 def strategy(text: str) -> Strategy:
-    """Read a strategy: "all_reduce", "binsgdm", or "binsgdm:flat,overlap" with words of `WORDS`.
+    """Read a strategy: "all_reduce", "binsgdm", "binsgdm:flat,overlap" with words of `WORDS`, or "qsgd:bits=4".
 
     Raises:
         BinsgdmError: another one, or words that do not go together.
@@ -65,9 +75,15 @@ def strategy(text: str) -> Strategy:
         'bf16'
     """
     kind, _, options = text.partition(":")
+    if kind in choices.NAMES:
+        system = choices.choice(text, "--strategy")
+        return Strategy(kind=kind, system=system, overlap=kind != choices.ONE_BIT_ADAM)
     words = [word.strip() for word in options.split(",")] if options else []
     if kind not in {"all_reduce", "binsgdm"} or (kind == "all_reduce" and words):
-        raise BinsgdmError(f"--strategy {text!r}: unknown: give all_reduce, binsgdm or binsgdm:WORD,WORD")
+        raise BinsgdmError(
+            f"--strategy {text!r}: unknown: give all_reduce, binsgdm or binsgdm:WORD,WORD, or "
+            "SYSTEM or SYSTEM:KEY=VALUE,KEY=VALUE with a system that compresses"
+        )
     if kind == "all_reduce":
         return Strategy(kind=kind)
     if unknown := [word for word in words if word not in WORDS]:
@@ -124,7 +140,8 @@ def measure(  # noqa: PLR0913
 
 def _prepared(model: str, batch: int, how: Strategy, ranks: Ranks, bucket_cap_mb: float) -> "Step":
     task = build(model, batch, ranks.device)
-    return (_ddp if how.kind == "all_reduce" else _binsgdm)(task, ranks, bucket_cap_mb, how)
+    make = {"all_reduce": _ddp, "binsgdm": _binsgdm, choices.ONE_BIT_ADAM: _one_bit_adam}.get(how.kind, _compressing)
+    return make(task, ranks, bucket_cap_mb, how)
 
 
 Step = Callable[[], Sequence[Any]]
@@ -137,6 +154,26 @@ def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: Strategy) -> Step
     if ranks.groups is not None:
         module = DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
     return _step_of(task, module, torch.optim.AdamW(module.parameters(), lr=LR, fused=True), ranks.device)
+
+
+def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: Strategy) -> Step:
+    """Return steps of the same DDP whose gradients a system averages in its communication hook.
+
+    Raises:
+        BinsgdmError: one process alone, which sends nothing.
+    """
+    if ranks.groups is None or how.system is None:
+        raise BinsgdmError(f"--strategy {how.kind}: there is one rank: launch two or more with torchrun")
+    module = DistributedDataParallel(task.module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
+    compress_gradients(module, how.kind, ranks_per_node=ranks.ranks_per_node, **how.system.given)
+    return _step_of(task, module, torch.optim.AdamW(module.parameters(), lr=LR, fused=True), ranks.device)
+
+
+def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: Strategy) -> Step:
+    """Return steps of 1-bit Adam, of which the first is the whole dense stage and warm-up here."""
+    optimizer = OneBitAdam(task.module.parameters(), lr=LR, dense_steps=1)
+    attach_one_bit_adam(optimizer, ranks_per_node=ranks.ranks_per_node)
+    return _step_of(task, task.module, optimizer, ranks.device)
 
 
 def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, how: Strategy) -> Step:

@@ -10,7 +10,7 @@ import numpy as np
 from simnet.calibration import bootstrap, provenance
 from simnet.calibration.fit import Floats, duration_text
 from simnet.calibration.kineto import Trace
-from simnet.calibration.measurement import Measurements, Setup
+from simnet.calibration.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError
 from simnet.scenario import Draft
 from simnet.spec import Workload
@@ -143,12 +143,19 @@ def _tensors(runs: Sequence[_Run]) -> list[dict[str, object]]:
         tensors.append(
             {
                 "name": name,
-                "num_elements": int(runs[0].ready[name].labels["num_elements"]),
+                **_size(runs[0].ready[name]),
                 "backward_share": round(share_s * 1e6, 1),
             }
         )
         done_s = max(done_s, at_s)
     return tensors
+
+
+def _size(series: Series) -> dict[str, object]:
+    """Return the shape of a gradient where it is told, else its elements."""
+    if shape := series.labels.get("shape"):
+        return {"shape": [int(side) for side in str(shape).split("x")]}
+    return {"num_elements": int(series.labels["num_elements"])}
 
 
 def _values(whole: Measurements, name: str, **labels: object) -> Floats:

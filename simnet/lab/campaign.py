@@ -10,12 +10,12 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta, Struct
 
 from simnet.errors import SimnetError
+from simnet.lab.words import MIB, kernels, words
 from simnet.scenario import Draft
-from simnet.strategies import AllReduce, BinSGDM
+from simnet.strategies import AnyStrategy, BinSGDM
 from simnet.units import Bandwidth, Size
 from simnet.values import Count
 
-MIB = 2**20
 DEFAULT_CAP = Size(25 * MIB)
 MODULE = "binsgdm.measure"
 BESIDE = 40
@@ -68,6 +68,7 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A campaign file.
 
     Attributes:
+        page: what its page and figures are called, docs/lab-PAGE.md.
         models: as simnet measure takes them.
         batch: samples a rank.
         threads: of a rank.
@@ -84,10 +85,11 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     title: str = ""
+    page: Annotated[str, Meta(pattern="^[a-z][a-z0-9-]*$")] = "campaign"
     models: tuple[str, ...]
     batch: Count = 8
     threads: Count = 1
-    strategies: tuple[AllReduce | BinSGDM, ...]
+    strategies: tuple[AnyStrategy, ...]
     points: tuple[Points, ...]
     links: Links
     starts: Count = 2
@@ -102,8 +104,12 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for name in ("models", "strategies", "points"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: is empty; give at least one")
-        for strategy in self.strategies:
-            words(strategy)
+        every = [words(strategy) for strategy in self.strategies]
+        kinds = [
+            text.partition(":")[0] for strategy, text in zip(self.strategies, every, strict=True) if kernels(strategy)
+        ]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(f"strategies: {', '.join(kinds)}: the kernels of a system are timed once; give each once")
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -200,35 +206,12 @@ def jobs(campaign: Campaign) -> list[Job]:
     return found
 
 
-def words(strategy: AllReduce | BinSGDM) -> str:
-    """Return a strategy as simnet measure training takes it: "binsgdm:flat,overlap".
-
-    Raises:
-        ValueError: it is one that cannot be run.
-    """
-    if strategy.bucketing != "ddp" or strategy.planner is not None:
-        raise ValueError(f"strategies: bucketing {strategy.bucketing!r} cannot be run; use 'ddp'")
-    if isinstance(strategy, AllReduce):
-        if strategy != AllReduce(bucket_cap=strategy.bucket_cap):
-            raise ValueError("strategies: all_reduce runs as DDP does: fp32, overlapped; drop the other keys")
-        return "all_reduce"
-    if strategy.intra == "fp16":
-        raise ValueError("strategies: intra 'fp16' cannot be run; use 'fp32', 'bf16' or 'one_bit'")
-    options = [
-        *(["flat"] if strategy.topology == "flat" else []),
-        *([strategy.intra] if strategy.intra in {"bf16", "one_bit"} else []),
-        *(["gradients"] if strategy.average == "gradients" else []),
-        *(["overlap"] if strategy.overlap else []),
-    ]
-    return ":".join(["binsgdm", ",".join(options)] if options else ["binsgdm"])
-
-
-def strategies(campaign: Campaign, layout: Layout) -> list[AllReduce | BinSGDM]:
+def strategies(campaign: Campaign, layout: Layout) -> list[AnyStrategy]:
     """Return what is trained with on a layout."""
     return [
         strategy
         for strategy in campaign.strategies
-        if layout.ranks_per_node > 1 or isinstance(strategy, AllReduce) or strategy.topology == "flat"
+        if layout.ranks_per_node > 1 or not isinstance(strategy, BinSGDM) or strategy.topology == "flat"
     ]
 
 
@@ -250,7 +233,8 @@ def _links(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Job:
 
 def _kernels(campaign: Campaign, layout: Layout) -> Job:
     sizes = ("--kernels", "cpu", "--min-size", campaign.min_elements, "--max-size", campaign.max_elements)
-    return _job(campaign, "kernels", layout, "kernels", *sizes, "--max-seconds", campaign.kernel_seconds)
+    systems = [word for one in campaign.strategies if (text := kernels(one)) for word in ("--system", text)]
+    return _job(campaign, "kernels", layout, "kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
 
 
 def _messages(campaign: Campaign, layout: Layout) -> Job:
@@ -270,7 +254,7 @@ def _model(campaign: Campaign, layout: Layout, model: str, start: int) -> Job:
 
 def _training(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Job:
     chosen = strategies(campaign, layout)
-    caps = {strategy.bucket_cap or DEFAULT_CAP for strategy in chosen}
+    caps = {strategy.bucket_cap or DEFAULT_CAP for strategy in chosen if strategy.bucketing == "ddp"} or {DEFAULT_CAP}
     if len(caps) != 1:
         raise SimnetError("strategies: bucket_cap: give all the same")
     what: list[object] = [word for model in campaign.models for word in ("--model", model)]

@@ -21,9 +21,9 @@ TIMEOUT_S = 3600.0
 RETRIES = 1
 """Launches that may fail, and how often a job is launched at most."""
 ATTEMPTS = 3
-KEEPING_MEMORY = ("MALLOC_MMAP_MAX_=0", "MALLOC_TRIM_THRESHOLD_=100000000000")
-"""Of glibc: freed memory stays with the rank. Else every step gives its gradients back to the kernel, and on a virtual
-machine the next one may have to wait for the host to hand them out again."""
+KEEPING_MEMORY = ("MALLOC_MMAP_MAX_=0", "MALLOC_TRIM_THRESHOLD_=100000000000", "MALLOC_ARENA_MAX=1")
+"""Of glibc: freed memory stays with the rank, also that of threads. Else every step gives its gradients back to the
+kernel, and on a virtual machine the next one may have to wait for the host to hand them out again."""
 Tell = Callable[[str], object]
 
 

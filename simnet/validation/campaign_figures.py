@@ -75,7 +75,7 @@ def curves(points: Sequence[Point], model: str) -> bytes:
 
 def _styles(points: Sequence[Point]) -> dict[str, tuple[str, str]]:
     names = sorted({point.strategy for point in points})
-    return dict(zip(names, zip(COLOURS, MARKERS, strict=False), strict=False))
+    return dict(zip(names, zip((*COLOURS, "black"), (*MARKERS, "X"), strict=True), strict=False))
 
 
 def _with_intervals(axes: Axes, points: Sequence[Point], name: str, style: tuple[str, str]) -> None:

@@ -4,17 +4,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from simnet.calibration.fit import mean_error as residual_error
+from simnet.lab import words
 from simnet.report.files import write_file
 from simnet.units import format_seconds
 from simnet.validation import campaign_figures as figures
-from simnet.validation import measured, verdict
+from simnet.validation import measured, ranking, verdict
 from simnet.validation.campaign import BOUND, Fit, Found
 from simnet.validation.measured import Point
 from simnet.validation.outcome import mean_error, worst_error
+from simnet.validation.ranking import Pair
 from simnet.validation.text import percent
 from simnet.validation.verdict import CLOSE, Crossover, Winner
 
-PAGE = "lab-campaign.md"
 LEAST_SHARE = 0.1
 """A step of which the network is a smaller part says nothing about a network."""
 PAIRS = (
@@ -26,7 +27,7 @@ PAIRS = (
 
 def summary(found: Found) -> str:
     """Return the outcome in a few lines for a terminal, with every point above."""
-    return "\n\n".join([measured.table(found.points), *found.proofs, "\n".join(_verdict(found.points))])
+    return "\n\n".join([measured.table(found.points), *found.proofs, "\n".join(_verdict(found))])
 
 
 def write(found: Found, folder: Path) -> list[Path]:
@@ -35,10 +36,11 @@ def write(found: Found, folder: Path) -> list[Path]:
     Raises:
         SimnetError: the folder cannot be written.
     """
-    files = {PAGE: page(found).encode()}
+    of = "" if found.campaign.page == "campaign" else f"{found.campaign.page}_"
+    files = {f"lab-{found.campaign.page}.md": page(found).encode()}
     files |= {f"figures/{name}": png for name, png in drawn(found).items()}
-    files |= {f"lab/calibration_{fit.layout.text()}.toml": fit.text.encode() for fit in found.fits}
-    files |= {f"lab/workload_{name}.toml": text.encode() for name, text in found.workloads.items()}
+    files |= {f"lab/{of}calibration_{fit.layout.text()}.toml": fit.text.encode() for fit in found.fits}
+    files |= {f"lab/{of}workload_{name}.toml": text.encode() for name, text in found.workloads.items()}
     for name, content in files.items():
         write_file(folder / name, content)
     return [folder / name for name in files]
@@ -46,11 +48,15 @@ def write(found: Found, folder: Path) -> list[Path]:
 
 def drawn(found: Found) -> dict[str, bytes]:
     """Return the figures as PNG by file name."""
-    pictures = {"lab_predicted.png": figures.scatter(found.points)}
+    pictures = {_picture(found, "predicted"): figures.scatter(found.points)}
     for model in found.campaign.models:
         mine = [point for point in found.points if point.model == model]
-        pictures[f"lab_{model}.png"] = figures.curves(mine, model)
+        pictures[_picture(found, model)] = figures.curves(mine, model)
     return pictures
+
+
+def _picture(found: Found, what: str) -> str:
+    return f"lab_{what}.png" if found.campaign.page == "campaign" else f"lab_{found.campaign.page}_{what}.png"
 
 
 def page(found: Found) -> str:
@@ -59,13 +65,17 @@ def page(found: Found) -> str:
         "# A campaign in the lab: predicted, then measured",
         _about(found),
         "## Outcome",
-        "\n".join(f"- {line}" for line in _verdict(found.points)),
+        "\n".join(f"- {line}" for line in _verdict(found)),
         _groups(found.points),
-        "![Predicted against measured time of a step](figures/lab_predicted.png)",
-        *(f"![{model}: time of a step over bandwidth](figures/lab_{model}.png)" for model in found.campaign.models),
+        f"![Predicted against measured time of a step](figures/{_picture(found, 'predicted')})",
+        *(
+            f"![{model}: time of a step over bandwidth](figures/{_picture(found, model)})"
+            for model in found.campaign.models
+        ),
         "## Which strategy wins, and from where on",
         _winners(verdict.winners(found.points)),
-        _crossovers(verdict.crossovers(found.points, PAIRS)),
+        *([_ranking(ranking.pairs(found.points))] if _is_of_systems(found) else []),
+        _crossovers(found),
         "## Where this lab proves nothing",
         _no_proof(found.points),
         "## What was fitted",
@@ -90,8 +100,14 @@ def _about(found: Found) -> str:
     )
 
 
-def _verdict(points: Sequence[Point]) -> list[str]:
+def _is_of_systems(found: Found) -> bool:
+    """Tell whether there are systems besides dense DDP and BinSGDM."""
+    return any(map(words.kernels, found.campaign.strategies))
+
+
+def _verdict(found: Found) -> list[str]:
     """Return the headline numbers."""
+    points = found.points
     judged = [point for point in points if point.network_share >= LEAST_SHARE]
     won = verdict.winners(points)
     lines = [_line(points, "all points")]
@@ -102,7 +118,32 @@ def _verdict(points: Sequence[Point]) -> list[str]:
         f"the fastest strategy is predicted in {same} of {len(won)} places; in {close} what is predicted to be "
         f"fastest is within {percent(CLOSE)} of the fastest"
     )
-    return lines
+    return lines + (_ranked(ranking.pairs(points)) if _is_of_systems(found) else [])
+
+
+def _ranked(pairs: Sequence[Pair]) -> list[str]:
+    """Return how many pairs of strategies are ranked as measured."""
+    apart = [pair for pair in pairs if pair.is_measured_apart]
+    sure = [pair for pair in apart if pair.is_predicted_apart]
+    right, surely = (sum(pair.is_right for pair in some) for some in (apart, sure))
+    return [
+        f"of {len(pairs)} pairs of strategies at one place, measurements tell {len(apart)} apart (the 95 % intervals "
+        f"of their medians do not overlap); {right} of these are predicted in that order",
+        f"of those, the predicted intervals tell {len(sure)} apart; {surely} of these are predicted in that order",
+    ]
+
+
+def _ranking(pairs: Sequence[Pair]) -> str:
+    wrong = [pair for pair in pairs if pair.is_measured_apart and not pair.is_right]
+    if not wrong:
+        return "Wherever measurements tell two strategies apart, the one predicted to be faster was."
+    rows = [("model", "nodes x ranks", "NIC", "faster measured", "than", "by", "predicted intervals")]
+    for pair in wrong:
+        model, nodes, ranks, rate = verdict.place(pair.faster)
+        said = "do not overlap" if pair.is_predicted_apart else "overlap"
+        two = pair.faster.strategy, pair.slower.strategy
+        rows.append((model, f"{nodes} x {ranks}", _rate(rate), *two, percent(pair.difference), said))
+    return f"Pairs that measurements tell apart and that were predicted the other way round:\n\n{_markdown(rows)}"
 
 
 def _line(points: Sequence[Point], name: str) -> str:
@@ -148,7 +189,16 @@ def _winners(won: Sequence[Winner]) -> str:
     return f"Where the fastest strategy was another than predicted ({len(wrong)} of {len(won)}):\n\n{_markdown(rows)}"
 
 
-def _crossovers(found: Sequence[Crossover]) -> str:
+def _crossovers(found: Found) -> str:
+    kinds = dict.fromkeys(point.strategy for point in sorted(found.points, key=_order))
+    others = tuple((kind, "all_reduce") for kind in kinds if kind.partition(" ")[0] not in {"all_reduce", "binsgdm"})
+    how = "Without overlap; the dense step overlaps as DDP always does."
+    if others:
+        how = "BinSGDM and 1-bit Adam exchange after backward; all others overlap, in DDP or in its hook."
+    return f"{how}\n\n{_crossing_table(verdict.crossovers(found.points, PAIRS + others))}"
+
+
+def _crossing_table(found: Sequence[Crossover]) -> str:
     head = ("model", "nodes x ranks", "faster", "than", "up to, measured", "predicted", "speedup measured", "predicted")
     rows: list[tuple[str, ...]] = [head]
     rows += [
@@ -160,7 +210,7 @@ def _crossovers(found: Sequence[Crossover]) -> str:
         )
         for one in found
     ]  # fmt: skip
-    return "Without overlap; the dense step overlaps as DDP always does.\n\n" + _markdown(rows)
+    return _markdown(rows)
 
 
 def _crossing(bytes_per_s: float | None, speedups: tuple[float, float]) -> str:

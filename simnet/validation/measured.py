@@ -1,23 +1,24 @@
 """Steps of real training against those that an experiment predicts for the same nodes, network and strategy."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 from msgspec.structs import replace
 
 from simnet.calibration.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError
+from simnet.lab import words
 from simnet.report.text import aligned, bandwidth_text
 from simnet.simulate import simulate
 from simnet.spec import Scenario
-from simnet.strategies import AllReduce, AnyStrategy, BinSGDM
-from simnet.units import Bandwidth, Size, format_seconds
+from simnet.units import Bandwidth, format_seconds
 from simnet.validation.outcome import mean_error, worst_error
 from simnet.validation.text import percent
 
-MIB = 2**20
+OUTSIDE, LEAST_VALUES = 0.05, 6
+"""Of the interval of a median; fewer values have none."""
 ENDLESS = Bandwidth(1e15)
 Step = tuple[Series, Setup]
 HEADER = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
@@ -29,6 +30,7 @@ class Point:
 
     Attributes:
         measured_s: median of the measured steps.
+        measured_interval_s: 95 % interval of that median; None for fewer than 6 steps.
         interval_s: of the prediction, if the calibration has intervals and draws were asked for.
         without_network_s: what is predicted for NICs of infinite bandwidth.
     """
@@ -40,6 +42,7 @@ class Point:
     predicted_s: float
     interval_s: tuple[float, float] | None
     without_network_s: float
+    measured_interval_s: tuple[float, float] | None = None
 
     @property
     def network_share(self) -> float:
@@ -107,11 +110,12 @@ def point(scenario: Scenario, series: Series, setup: Setup) -> Point:
     return Point(
         setup=setup,
         model=str(series.labels["model"]),
-        strategy=_strategy_text(series),
+        strategy=words.text_of(series.labels),
         measured_s=statistics.median(series.values),
         predicted_s=result.result.iteration_s,
         interval_s=result.intervals.get("iteration_s"),
         without_network_s=without.result.iteration_s,
+        measured_interval_s=median_interval(series.values),
     )
 
 
@@ -125,32 +129,24 @@ def at(scenario: Scenario, series: Series, setup: Setup) -> Scenario:
         ranks_per_node=setup.ranks_per_node,
         inter_node=replace(scenario.cluster.inter_node, bytes_per_s=Bandwidth(setup.nic_bytes_per_s)),
     )
-    return replace(scenario, cluster=cluster, strategy=_strategy(series, setup.backend), baseline=None)
+    strategy = words.of_labels(series.labels, is_ring=setup.backend == "gloo")
+    return replace(scenario, cluster=cluster, strategy=strategy, baseline=None)
 
 
-def _strategy(series: Series, backend: str) -> AnyStrategy:
-    """Return what was trained with; gloo's all-reduce is a ring whatever the size."""
-    labels = series.labels
-    agreement: Literal["ring", "auto"] = "ring" if backend == "gloo" else "auto"
-    cap = Size(round(float(labels["bucket_cap_mb"]) * MIB))
-    if labels["strategy"] == "all_reduce":
-        return AllReduce(bucket_cap=cap)
-    options: dict[str, Any] = {"overlap": bool(labels["overlap"]), "bucket_cap": cap, "agreement": agreement}
-    if labels["topology"] == "flat":
-        return BinSGDM(topology="flat", **options)
-    options |= {"intra": labels["intra"], "average": labels.get("average") or "updates"}
-    return BinSGDM(**options)
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of a median, free of any distribution; None for fewer than 6 values.
 
-
-def _strategy_text(series: Series) -> str:
-    labels = series.labels
-    if labels["strategy"] == "all_reduce":
-        return "all_reduce"
-    options = [str(labels["topology"])]
-    options += [str(labels["intra"])] if labels["topology"] != "flat" and labels["intra"] != "fp32" else []
-    options += ["average gradients"] if labels.get("average") == "gradients" else []
-    options += ["overlap"] if labels["overlap"] else []
-    return f"binsgdm {', '.join(options)}"
+    Example:
+        >>> median_interval([5.0, 1.0, 2.0, 4.0, 3.0, 6.0])
+        (1.0, 6.0)
+    """
+    count, left_out, tail = len(values), 0, 0.0
+    if count < LEAST_VALUES:
+        return None
+    while (tail := tail + math.comb(count, left_out) / 2.0**count) <= OUTSIDE / 2:
+        left_out += 1
+    ordered = sorted(values)
+    return ordered[left_out - 1], ordered[count - left_out]
 
 
 def table(found: Sequence[Point]) -> str:

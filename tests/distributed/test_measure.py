@@ -24,6 +24,12 @@ COMMANDS = {
     "all_reduce": ["training", "--strategy", "all_reduce", "--bucket-cap-mb", "0.3", *MODEL],
     "binsgdm": ["training", "--strategy", "binsgdm:overlap", "--bucket-cap-mb", "0.3", *MODEL],
     "flat": ["training", "--strategy", "binsgdm:flat", "--strategy", "binsgdm", *MODEL],
+    "systems": [
+        "training",
+        *MODEL,
+        *(word for one in ("one_bit_adam", "qsgd:bits=2", "power_sgd") for word in ("--strategy", one)),
+    ],
+    "system kernels": ["kernels", "--kernels", "cpu", "--max-size", "1024", "--system", "qsgd", *QUICK],
     "interference": ["interference", *MODEL],
     "no force": ["model", *MODEL, "-o", "model.json"],
     "mistake": ["training", "--strategy", "all_reduce:overlap", *MODEL],
@@ -119,6 +125,8 @@ class TestTogether:
             ("all_reduce", {"strategy": "all_reduce", "topology": "", "intra": "", "overlap": 1}),
             ("binsgdm", {"strategy": "binsgdm", "topology": "hierarchical", "intra": "fp32", "overlap": 1}),
             ("flat", {"strategy": "binsgdm", "topology": "flat", "intra": "fp32", "overlap": 0}),
+            ("systems", {"strategy": "one_bit_adam", "topology": "", "options": "", "overlap": 0}),
+            ("systems", {"strategy": "qsgd", "topology": "", "options": "bits=2", "overlap": 1}),
         ],
     )
     def test_steps_of_training_have_their_phases(self, name, labels, measured):
@@ -126,7 +134,7 @@ class TestTogether:
         mine = [one for one in series if labels.items() <= one.labels.items()]
         assert [one.name for one in mine] == ["step", "forward", "backward", "optimizer"]
         assert len({len(one.values) for one in mine}) == 1
-        assert len(series) == (8 if name == "flat" else 4)
+        assert len(series) == {"flat": 8, "systems": 12}.get(name, 4)
 
     def test_backward_is_measured_alone_and_beside_each_collective(self, measured):
         series = read(measured[0] / "interference.json").series
@@ -139,3 +147,5 @@ class TestTogether:
     def test_kernels_and_models_are_measured_by_all_ranks_at_once(self, measured):
         assert {one.labels["kernels"] for one in read(measured[0] / "kernels.json").series} == {"torch", "cpu"}
         assert len(read(measured[0] / "model.json").series) == 4 + 8
+        decoded = [one for one in read(measured[0] / "system kernels.json").series if one.name == "qsgd_decode"]
+        assert [one.labels["num_vectors"] for one in decoded] == [WORLD_SIZE]

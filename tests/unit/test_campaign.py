@@ -1,21 +1,38 @@
 """Campaigns: what a file asks for, in which launches, and what is made of them; no lab is needed."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from simnet.calibration.measurement import Setup
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.lab import campaign, grid
+from simnet.lab import campaign, grid, words
 from simnet.lab.campaign import Job
 from simnet.lab.quiet import Watch, probe_s
 from simnet.lab.ranks import Outcome
-from simnet.units import Bandwidth
-from simnet.validation import verdict
+from simnet.strategies import (
+    NUQSGD,
+    QSGD,
+    AllReduce,
+    AnyStrategy,
+    Atomo,
+    BinSGDM,
+    EFSignSGD,
+    Marsit,
+    MSTopK,
+    OneBitAdam,
+    PowerSGD,
+    SignSGD,
+    TopK,
+)
+from simnet.units import Bandwidth, Size
+from simnet.validation import measured, ranking, verdict
 from simnet.validation.measured import Point
 from tests.unit.test_validate_measured import SETUP
 
@@ -40,7 +57,7 @@ def write(folder: Path, text: str = TEXT) -> Path:
 
 class TestFile:
     def test_the_shipped_ones_are_read_and_their_points_are_not_calibrated_on(self) -> None:
-        for name in ("campaign", "short"):
+        for name in ("campaign", "short", "systems"):
             jobs = campaign.jobs(campaign.load(ROOT / f"scenarios/lab/{name}.toml"))
             assert len({job.name for job in jobs}) == len(jobs)
             links = {(job.layout, job.bandwidth) for job in jobs if job.part == "links"}
@@ -79,7 +96,13 @@ class TestFile:
             ('kind = "all_reduce"', 'kind = "all_reduce", payload = "bf16"', "all_reduce runs as DDP does"),
             ('intra = "bf16"', 'intra = "fp16"', "intra 'fp16' cannot be run"),
             ('intra = "bf16"', 'bucketing = "fused"', "bucketing 'fused' cannot be run"),
-            ('kind = "all_reduce"', 'kind = "one_bit_adam"', "one_bit_adam"),
+            ('kind = "all_reduce"', 'kind = "one_bit_adam", dense_steps = 5', "one_bit_adam runs in its compression"),
+            ('kind = "all_reduce"', 'kind = "qsgd", overlap = false', "qsgd runs in DDP's hook, beside backward"),
+            ('kind = "all_reduce"', 'kind = "random_k", ratio = 0.1, algorithm = "tree"', "random_k runs with rings"),
+            ('kind = "all_reduce"', 'kind = "qsgd", coding = "elias", coded_bits = 2.0', "codes of a fixed width"),
+            ('kind = "all_reduce"}', 'kind = "qsgd"}, {kind = "qsgd", bits = 8}', "are timed once; give each once"),
+            ('kind = "all_reduce"', 'kind = "qsdg"', "qsdg"),
+            ('models = ["mlp', 'page = "../x"\nmodels = ["mlp', "page"),
             ("models", "modles", "modles"),
             ("[links]", "[links", "is no TOML"),
         ],
@@ -93,6 +116,18 @@ class TestFile:
         with pytest.raises(SimnetError, match=r"mine\.toml|points") as told:
             campaign.jobs(campaign.load(path))
         assert message in str(told.value)
+
+    def test_systems_are_trained_and_their_kernels_timed_with_their_options(self, tmp_path: Path) -> None:
+        text = TEXT.replace(
+            '{kind = "all_reduce"}', '{kind = "one_bit_adam"}, {kind = "top_k", k = 5}, {kind = "qsgd"}'
+        )
+        names = {job.name: job for job in campaign.jobs(campaign.load(write(tmp_path, text)))}
+        chosen = [word for word in names["training_3x1_50mbit"].arguments if word.startswith(("one", "top", "qsgd"))]
+        assert chosen == ["one_bit_adam", "top_k:k=5", "qsgd:bits=4"]
+        kernels = names["kernels_2x2"].arguments
+        assert [kernels[place + 1] for place, word in enumerate(kernels) if word == "--system"] == chosen
+        plain = campaign.jobs(campaign.load(write(tmp_path)))
+        assert not any("--system" in job.arguments for job in plain), "BinSGDM's kernels are timed anyway"
 
     def test_a_point_that_is_calibrated_on_is_refused(self, tmp_path: Path) -> None:
         text = TEXT.replace('["2x1"]', '["3x1"]').replace('["100 Mbit/s"]', '["100 Mbit/s", "200 Mbit/s"]')
@@ -235,3 +270,65 @@ class TestVerdict:
     def test_without_a_crossing_there_is_none(self) -> None:
         assert verdict.crossing([(1.0, 2.0), (2.0, 1.5)]) is None
         assert verdict.crossing([(1.0, 0.5), (2.0, 0.4)]) is None
+
+
+class TestRanking:
+    def measured(self, strategy: str, measured_s: float, predicted_s: float) -> Point:
+        one = point(strategy, 100, measured_s, predicted_s)
+        around = (0.95 * measured_s, 1.05 * measured_s)
+        return replace(one, measured_interval_s=around, interval_s=(0.8 * predicted_s, 1.2 * predicted_s))
+
+    def test_pairs_that_measurements_tell_apart_are_ranked(self) -> None:
+        points = [self.measured("a", 1.0, 1.3), self.measured("b", 1.05, 1.2), self.measured("c", 2.0, 1.25)]
+        points.append(replace(self.measured("d", 9.0, 5.0), model="other"))
+        found = {(pair.faster.strategy, pair.slower.strategy): pair for pair in ranking.pairs(points)}
+        assert {names: pair.is_measured_apart for names, pair in found.items()} == {
+            ("a", "b"): False, ("a", "c"): True, ("b", "c"): True
+        }  # fmt: skip
+        assert {names: pair.is_right for names, pair in found.items()} == {
+            ("a", "b"): False, ("a", "c"): False, ("b", "c"): True
+        }  # fmt: skip
+        assert found["a", "c"].difference == pytest.approx(1.0)
+        assert not any(pair.is_predicted_apart for pair in found.values())
+
+    def test_predicted_intervals_are_apart_in_either_order(self) -> None:
+        low, high = self.measured("a", 1.0, 1.0), self.measured("b", 2.0, 2.0)
+        assert all(pair.is_predicted_apart for pair in ranking.pairs([low, high]))
+        swapped = [replace(low, interval_s=(1.6, 2.4)), replace(high, interval_s=(0.8, 1.2))]
+        assert all(pair.is_predicted_apart for pair in ranking.pairs(swapped))
+
+    def test_without_intervals_nothing_is_told_apart(self) -> None:
+        (pair,) = ranking.pairs([point("a", 100, 1.0, 1.0), point("b", 100, 9.0, 9.0)])
+        assert not pair.is_measured_apart
+        assert not pair.is_predicted_apart
+
+    @pytest.mark.parametrize("count", [6, 8, 9, 25, 100])
+    def test_the_interval_of_a_median_is_that_of_the_measuring_side(self, count: int) -> None:
+        timing = pytest.importorskip("binsgdm.measure.timing")
+        values = [float(number * number) for number in range(count)]
+        assert measured.median_interval(values) == timing.interval_of_median(values)
+        assert measured.median_interval(values[:5]) is None
+
+
+STRATEGIES = [
+    AllReduce(), BinSGDM(topology="flat", agreement="ring"), BinSGDM(intra="bf16", overlap=False, agreement="ring"),
+    OneBitAdam(agreement=True), QSGD(bits=2, block_size=64), NUQSGD(with_zero=False), SignSGD(),
+    EFSignSGD(scale_per="bucket"), TopK(k=3), MSTopK(ratio=0.25), PowerSGD(matrix_rank=2), Atomo(budget=1.5),
+    Marsit(sync_period=None, torus=True), Marsit(scale=0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_what_is_trained_with_comes_back_from_its_labels(strategy: AnyStrategy) -> None:
+    training = pytest.importorskip("binsgdm.measure.training")
+    run = training.strategy(words.words(strategy))
+    labels = {**run.labels, "bucket_cap_mb": 8.0}
+    found = words.of_labels(labels, is_ring=True)
+    cap = None if isinstance(strategy, OneBitAdam) else Size(8 * 2**20)
+    assert found == structs.replace(strategy, bucket_cap=cap)
+    assert words.text_of(labels).startswith(str(strategy.__struct_config__.tag))
+
+
+def test_labels_of_a_system_that_is_not_known_are_refused() -> None:
+    with pytest.raises(SimnetError, match="training with qsgd bit=4: is not known"):
+        words.of_labels({"strategy": "qsgd", "options": "bit=4", "bucket_cap_mb": 1}, is_ring=True)

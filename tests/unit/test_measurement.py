@@ -357,6 +357,7 @@ class TestCommand:
         ready = [series.labels for series in found.series if series.name == "gradient_ready"]
         assert [labels["order"] for labels in ready] == list(range(8))
         assert sum(int(labels["num_elements"]) for labels in ready) == 199_946
+        assert {labels["shape"] for labels in ready} == {"10x256", "10", "256x256", "256"}
         assert str(ready[0]["tensor"]).startswith("6.")
         assert str(ready[-1]["tensor"]).startswith("0.")
         optimizers = {series.labels["optimizer"] for series in found.series if series.name == "optimizer"}
@@ -392,6 +393,9 @@ class TestCommand:
             (["collectives"], "collectives: there is one rank: launch two or more with torchrun"),
             (["interference"], "interference: there is one rank: launch two or more with torchrun"),
             (["training", "--strategy", "all_reduce:bf16"], "'all_reduce:bf16': unknown: give"),
+            (["training", "--strategy", "qsgd"], "--strategy qsgd: there is one rank: launch two or more"),
+            (["training", "--strategy", "qsgd:bits=9"], "--strategy 'qsgd:bits=9': qsgd: bits: 9: must be"),
+            (["kernels", "--system", "no"], "--system 'no': unknown: give one of"),
             (["training", "--ranks-per-node", "2"], "--ranks-per-node 2: there is one process; launch the ranks"),
             (["model", "-o", "none/m.json"], "none/m.json: 'none': no such directory"),
             (["model", "-o", "."], ".: is a directory"),

@@ -13,7 +13,7 @@ from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.scenario import load_experiment
 from simnet.simulate import simulate
-from simnet.strategies import AllReduce, BinSGDM
+from simnet.strategies import AllReduce, BinSGDM, EFSignSGD, OneBitAdam
 from simnet.units import Size
 from simnet.validation import measured
 
@@ -44,6 +44,8 @@ NODES: dict[str, Any] = {
     "average": "gradients",
     "overlap": 1,
 }
+ADAM: dict[str, Any] = DENSE | {"strategy": "one_bit_adam", "options": "", "overlap": 0}
+SIGNS: dict[str, Any] = DENSE | {"strategy": "ef_sign_sgd", "options": "scale_per=bucket"}
 EXPERIMENT = """question = "?"
 workload = "model.toml"
 strategy = "binsgdm"
@@ -108,6 +110,19 @@ def test_a_model_becomes_a_workload_with_its_gradients_in_time(experiment: Path)
     assert [tensor.backward_share for tensor in workload.tensors] == [10_000, 20_000, 0], "a comes with b, not before"
 
 
+def test_gradients_have_the_shapes_that_the_file_tells(tmp_path: Path) -> None:
+    rows = model_rows()
+    for row, shape in zip(rows[4:], ("10x100", "2000x1000", ""), strict=True):
+        row["labels"]["shape"] = shape
+    path = write(tmp_path / "model.json", rows)
+    (tmp_path / "model.toml").write_text(text_of_model([(path, read(path))]))
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
+    tensors = load_experiment(str(tmp_path / "experiment.toml")).at({}).workload.tensors
+    assert [(tensor.shape, tensor.num_elements) for tensor in tensors] == [
+        ((10, 100), None), ((2000, 1000), None), (None, 500)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -129,6 +144,8 @@ def test_a_part_of_a_model_is_no_workload(rows: list[dict[str, Any]], message: s
     [
         (DENSE, AllReduce(bucket_cap=Size(25 * 2**20))),
         (FLAT, BinSGDM(topology="flat", overlap=False, bucket_cap=Size(25 * 2**20), agreement="ring")),
+        (ADAM, OneBitAdam(agreement=True)),
+        (SIGNS, EFSignSGD(scale_per="bucket", bucket_cap=Size(25 * 2**20))),
         (NODES, BinSGDM(intra="bf16", average="gradients", bucket_cap=Size(25 * 2**20), agreement="ring")),
     ],
 )
@@ -144,6 +161,7 @@ def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(
     (point,) = measured.points(scenario, [file], None)
     assert point.predicted_s == simulate(asked).result.iteration_s
     assert point.error == pytest.approx(point.predicted_s - 1)
+    assert point.measured_interval_s is None, "of three steps"
     assert point.is_inside is None
 
 
