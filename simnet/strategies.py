@@ -198,8 +198,9 @@ class MSTopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="random_k"):
-    """Values that all ranks draw alike, added up by an all-reduce."""
+    """Values that all ranks draw alike, added up by an all-reduce, `unbiased` or with feedback."""
 
+    unbiased: bool = False
     algorithm: Algorithm = "ring"
 
 
@@ -227,7 +228,7 @@ class Atomo(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 class Marsit(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="marsit"):
     """Marsit (Wu et al., DAC 2022): one bit an element on every hop of a ring, or of the rings of a torus.
 
-    `scale` is what a sign stands for (none: ranks agree on their mean magnitude). Every `sync_period` steps all average
+    `scale` is what a sign stands for (none: the mean magnitude, which ranks gather in either case). Every `sync_period` steps all average
     in full precision (none: never). `iteration_s` is that of a 1-bit step; with `run.steps` the end-to-end time counts
     those of full precision.
     """

@@ -139,9 +139,9 @@ def _power_iteration(name: str, strategy: PowerSGD, bucket: Bucket, topology: To
 
 
 def _voted(name: str, bucket: Bucket, topology: Topology) -> Exchange:
-    """Swap signs among all ranks, count, and gather the winners."""
+    """Swap signs among all ranks, count, and gather the winners; a byte with each chunk says whether it is finite."""
     world = topology.group("world")
-    message_bytes = float(_padded_bytes(bucket.num_elements, world.size))
+    message_bytes = float(_padded_bytes(bucket.num_elements, world.size) + world.size)
     stages: tuple[Stage, ...] = (
         Kernel(name=f"{name}_encode", part="encode", num_elements=bucket.num_elements),
         Collective(schedule=direct.all_to_all(world), message_bytes=message_bytes),
@@ -163,7 +163,7 @@ def _round_rings(name: str, strategy: Marsit, bucket: Bucket, topology: Topology
     back = _stages(groups, message_bytes, ring.all_gather)[::-1]
     stages: tuple[Stage, ...] = (
         Kernel(name=f"{name}_encode", part="encode", num_elements=bucket.num_elements),
-        *((scales,) if strategy.scale is None else ()),
+        scales,
         *there,
         Kernel(name=f"{name}_merge", part="encode", num_elements=bucket.num_elements),
         *back,
