@@ -198,7 +198,7 @@ class MSTopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="random_k"):
-    """Values that all ranks draw alike, added up by an all-reduce, `unbiased` or with feedback."""
+    """Values that all ranks draw alike, added up by an all-reduce; unbiased, or with error feedback."""
 
     unbiased: bool = False
     algorithm: Algorithm = "ring"
