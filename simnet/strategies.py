@@ -228,9 +228,9 @@ class Atomo(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 class Marsit(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="marsit"):
     """Marsit (Wu et al., DAC 2022): one bit an element on every hop of a ring, or of the rings of a torus.
 
-    `scale` is what a sign stands for (none: the mean magnitude, which ranks gather in either case). Every `sync_period` steps all average
-    in full precision (none: never). `iteration_s` is that of a 1-bit step; with `run.steps` the end-to-end time counts
-    those of full precision.
+    `scale` is what a sign stands for (none: the mean magnitude, which ranks gather in either case). Every `sync_period`
+    steps all average in full precision (none: never). `iteration_s` is that of a 1-bit step; with `run.steps` the
+    end-to-end time counts those of full precision.
     """
 
     sync_period: Count | None = 100
