@@ -11,10 +11,6 @@ import torch
 import training
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
-
-import binsgdm
 
 PARTS = {"train": slice(0, 900), "validation": slice(900, 1260), "test": slice(1260, 1797)}
 """Of the 1797 images, in an order drawn once."""
@@ -40,27 +36,7 @@ def convolutions() -> nn.Module:
 
 def train(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Train once; return the options and the evaluations."""
-    torch.manual_seed(options.seed)
-    model = network = convolutions().to(device)
-    if torch.distributed.is_initialized():
-        model = DistributedDataParallel(network)
-    optimizer = training.optimizer_of(options, model)
-    images, labels = data("train", device)
-    held_images, held_labels = data(options.split, device)
-
-    def loss_of(batch: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(model(images[batch]), labels[batch])
-
-    def evaluate() -> dict[str, float]:
-        scores = network(held_images)
-        accuracy = (scores.argmax(1) == held_labels).float().mean()
-        return {"accuracy": accuracy.item(), "loss": functional.cross_entropy(scores, held_labels).item()}
-
-    curve = training.fit(
-        options, model=model, optimizer=optimizer, loss_of=loss_of, num_samples=len(images), evaluate=evaluate
-    )
-    binsgdm.check_replicas(model)
-    return training.report(options, curve)
+    return training.train_on_images(options, device, network=convolutions, data=data)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What both training scripts share: their flags, the start of the ranks, and the loop."""
+"""What the training scripts share: their flags, the start of the ranks, the loop, and training on images."""
 
 import argparse
 import json
@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from together import BinSGDMTogether
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
 
@@ -151,6 +153,42 @@ def fit(  # noqa: PLR0913
             with torch.no_grad():
                 curve.append({"step": step, **evaluate()})
     return curve
+
+
+def train_on_images(
+    options: argparse.Namespace,
+    device: torch.device,
+    *,
+    network: Callable[[], torch.nn.Module],
+    data: Callable[[str, torch.device], tuple[torch.Tensor, torch.Tensor]],
+) -> dict[str, Any]:
+    """Train once; return the options and the evaluations.
+
+    Args:
+        options: of the command line.
+        device: of this rank.
+        network: returns a new one, from images (N, 1, H, W) to scores (N, classes).
+        data: returns images and labels (N) of a part of the set.
+    """
+    torch.manual_seed(options.seed)
+    model = alone = network().to(device)
+    if dist.is_initialized():
+        model = DistributedDataParallel(alone)
+    optimizer = optimizer_of(options, model)
+    images, labels = data("train", device)
+    held_images, held_labels = data(options.split, device)
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(model(images[batch]), labels[batch])
+
+    def evaluate() -> dict[str, float]:
+        scores = alone(held_images)
+        accuracy = (scores.argmax(1) == held_labels).float().mean()
+        return {"accuracy": accuracy.item(), "loss": functional.cross_entropy(scores, held_labels).item()}
+
+    curve = fit(options, model=model, optimizer=optimizer, loss_of=loss_of, num_samples=len(images), evaluate=evaluate)
+    binsgdm.check_replicas(model)
+    return report(options, curve)
 
 
 def report(options: argparse.Namespace, curve: list[dict[str, float]]) -> dict[str, Any]:

@@ -149,16 +149,19 @@ class Plain:
     Args:
         compressor: unbiased, if the system shall converge.
         carry: how payloads travel.
+
+    Attributes:
+        carry: the same; a driver may put another in its place that gives the same mean.
     """
 
     def __init__(self, compressor: Compressor, carry: Carrier = gathered_mean) -> None:
         self.compressor = compressor
-        self._carry = carry
+        self.carry = carry
 
     def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
         """Compress the gradients of a bucket and average over all ranks; see `binsgdm.compressors.base.System`."""
         payload = self.compressor.compress(bucket.values, bucket.shapes, key_of(self.compressor, place))
-        return (yield from self._carry(self.compressor, payload, bucket.shapes, place, None))
+        return (yield from self.carry(self.compressor, payload, bucket.shapes, place, None))
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing."""
@@ -181,6 +184,7 @@ class ErrorFeedback:
 
     Attributes:
         residuals: what was lost, by parameter.
+        carry: as given; a driver may put another in its place that gives the same mean.
 
     Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and other gradient compression
     schemes", ICML 2019, with any compressor. Differs: p = g + e instead of p = lr g + e, since a bucket knows no
@@ -190,7 +194,7 @@ class ErrorFeedback:
     def __init__(self, compressor: Compressor, carry: Carrier = gathered_mean, *, rank: int, world_size: int) -> None:
         self.compressor = compressor
         self.residuals = Residuals(rank=rank, world_size=world_size)
-        self._carry = carry
+        self.carry = carry
 
     def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
         """Correct, compress, average, and keep what this rank's payload lost; see `binsgdm.compressors.base.System`."""
@@ -198,7 +202,7 @@ class ErrorFeedback:
         key = key_of(self.compressor, place)
         payload = self.compressor.compress(corrected, bucket.shapes, key)
         delivered = self.compressor.decompress(payload, bucket.shapes, key)
-        mean = yield from self._carry(self.compressor, payload, bucket.shapes, place, delivered)
+        mean = yield from self.carry(self.compressor, payload, bucket.shapes, place, delivered)
         self.residuals.store(corrected - delivered, bucket, mean=mean)
         return mean
 

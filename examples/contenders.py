@@ -1,0 +1,112 @@
+"""Which systems are compared, with which options, and what is searched for each."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks import Trial
+
+NUM_TRIALS = 6
+"""Of every system on every task: four that are fixed, two that follow the best so far (`next_trial`)."""
+STEP = math.sqrt(10)
+"""From one lr of the search to one beyond it."""
+
+Row = dict[str, Any]
+Choice = tuple[Trial, tuple[float, ...]]
+"""Settings, and the lrs that are tried with them first."""
+
+ADAM: Choice = ({"optimizer": "adam"}, (3e-3, 1e-2))
+SGD: Choice = ({"optimizer": "sgd", "momentum": 0.9}, (3e-2, 1e-1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How a system is run here.
+
+    Attributes:
+        title: for people.
+        options: of the system, beside its defaults.
+        choices: what the search begins with; four trials in all.
+        kind: of the simulator's strategy; None for the name in the table.
+    """
+
+    title: str
+    options: dict[str, Any] = field(default_factory=dict)
+    choices: tuple[Choice, ...] = (ADAM, SGD)
+    kind: str | None = None
+
+
+SETTINGS: dict[str, Setting] = {
+    "adam": Setting(title="dense, Adam", kind="all_reduce", choices=((ADAM[0], (1e-3, 3e-3, 1e-2, 3e-2)),)),
+    "sgd": Setting(title="dense, SGD", kind="all_reduce", choices=((SGD[0], (1e-2, 3e-2, 1e-1, 3e-1)),)),
+    "binsgdm": Setting(
+        title="BinSGDM",
+        choices=tuple(({"optimizer": "binsgdm", "beta": beta}, (3e-3, 1e-2)) for beta in (0.9, 0.95)),
+    ),
+    "one_bit_adam": Setting(
+        title="1-bit Adam",
+        choices=tuple(({"optimizer": "one_bit_adam", "dense_share": part}, (3e-3, 1e-2)) for part in (0.15, 0.3)),
+    ),
+    "one_bit_sgd": Setting(title="1-bit SGD"),
+    "sign_sgd": Setting(
+        title="SignSGD, majority vote",
+        choices=(
+            ({"optimizer": "sgd", "momentum": 0.0}, (3e-3, 1e-2)),
+            ({"optimizer": "sgd", "momentum": 0.9}, (3e-4, 1e-3)),
+        ),
+    ),
+    "ef_sign_sgd": Setting(title="EF-SignSGD"),
+    "terngrad": Setting(title="TernGrad"),
+    "qsgd": Setting(title="QSGD, 4 bits", options={"bits": 4, "block_size": 8192}),
+    "qsgd_inf": Setting(title="QSGDinf, 4 bits", options={"bits": 4, "block_size": 8192}),
+    "nuqsgd": Setting(title="NUQSGD, 4 bits", options={"bits": 4, "block_size": 8192}),
+    "marsit": Setting(title="Marsit", options={"sync_period": 100}),
+    "power_sgd": Setting(title="PowerSGD, rank 4", options={"matrix_rank": 4}),
+    "grad_zip": Setting(title="GradZip, rank 4", options={"matrix_rank": 4}),
+    "atomo": Setting(title="ATOMO, budget 3", options={"budget": 3.0}),
+    "top_k": Setting(title="Top-k, 1 %", options={"ratio": 0.01}),
+    "ms_top_k": Setting(title="MSTop-k, 1 %", options={"ratio": 0.01}),
+    "random_k": Setting(title="Random-k, 10 %", options={"ratio": 0.1}),
+}
+"""The one table of all systems and their options. Options are the papers' or usual ones, with one exception: Random-k
+keeps 10 % instead of 1 %, since 1 % would deliver each element once or twice in all of 120 or 150 steps."""
+
+
+def strategy_of(system: str) -> dict[str, Any]:
+    """Return kind and options of a system, as a scenario of the simulator takes them."""
+    setting = SETTINGS[system]
+    return {"kind": setting.kind or system, **setting.options}
+
+
+def next_trial(system: str, rows: list[Row]) -> Trial | None:
+    """Return what to try after these rows of a system's search, None after the last.
+
+    First the fixed ones. Then, with the settings of the best so far: one lr beyond the best if that is the highest or
+    lowest tried with them, otherwise the geometric mean of the best and the better of its neighbours.
+    """
+    if len(rows) >= NUM_TRIALS:
+        return None
+    tried = [row["trial"] for row in rows]
+    fixed = [{**settings, "lr": lr} for settings, lrs in SETTINGS[system].choices for lr in lrs]
+    for trial in fixed:
+        if trial not in tried:
+            return trial
+    return _next_to(best_of(rows)["trial"], rows)
+
+
+def _next_to(best: Trial, rows: list[Row]) -> Trial:
+    """Return the trial that follows the best of a search."""
+    like = [row for row in rows if {**row["trial"], "lr": best["lr"]} == best]
+    like.sort(key=lambda row: row["trial"]["lr"])
+    place = [row["trial"] for row in like].index(best)
+    if place in (0, len(like) - 1):
+        lr = best["lr"] * STEP if place else best["lr"] / STEP
+    else:
+        neighbour = best_of([like[place - 1], like[place + 1]])
+        lr = math.sqrt(best["lr"] * neighbour["trial"]["lr"])
+    return {**best, "lr": float(f"{lr:.3g}")}
+
+
+def best_of(rows: list[Row]) -> Row:
+    """Return the row of lowest validation loss; one that diverged is the last."""
+    return min(rows, key=lambda row: math.inf if row["loss"] is None else float(row["loss"]))

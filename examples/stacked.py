@@ -1,0 +1,202 @@
+"""Many ranks in one process: their gradients in one pass, then each system's own code on every rank.
+
+The systems are those of `binsgdm.compressors`, every rank with its own state, and talk by
+`binsgdm.exchange.run_together` as they do over gloo. BinSGDM is that of `together.py`: the same distribution, other
+draws.
+
+Shape letters: R ranks, B samples of a rank, N elements of all parameters.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from together import BinSGDMTogether
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from binsgdm.compressors.base import Compressor, GradientBucket, Payload, Shapes, System
+from binsgdm.compressors.carriers import Carrier
+from binsgdm.compressors.feedback import ErrorFeedback, Plain
+from binsgdm.compressors.one_bit_adam import Member, OneBitAdam
+from binsgdm.compressors.registry import make
+from binsgdm.exchange import Conversation, Place, run_together
+
+
+class Stack(Protocol):
+    """All ranks of a training; `param_groups` hold the lr, as those of an optimizer do."""
+
+    @property
+    def param_groups(self) -> Sequence[dict[str, Any]]:
+        """Where lr is set."""
+        ...
+
+    def step(self, gradients: torch.Tensor) -> None:
+        """Move the parameters by the gradients (R, N) of all ranks."""
+        ...
+
+
+def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return mean nats of scores (..., classes) for targets (...)."""
+    return functional.cross_entropy(scores.flatten(0, -2), targets.flatten())
+
+
+def rank_gradients(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the gradients of all ranks at the same parameters, in one pass.
+
+    Args:
+        model: without state that samples share (no batch norm); in the order of its parameters.
+        inputs: of all ranks.
+        targets: of all ranks.
+
+    Shape:
+        inputs: (R, B, ...); targets: (R, B) or (R, B, context); returned: (R, N).
+    """
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def loss_of(values: dict[str, torch.Tensor], samples: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return loss(functional_call(model, values, (samples,)), wanted)
+
+    with warnings.catch_warnings():  # attention goes rank by rank, which is faster than its form that need not
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        found = vmap(grad(loss_of), in_dims=(None, 0, 0))(parameters, inputs, targets)
+    return torch.cat([found[name].flatten(1) for name in parameters], dim=1)
+
+
+class DecodedOnce:
+    """A carrier in which rank 0 works out the mean that every rank would work out alike, and the others take it.
+
+    Every rank still sends what it sends and gets what it gets. Without this R ranks in one process decode R payloads
+    each. One such object serves the systems of all ranks; `run_together` lets rank 0 go first.
+
+    Args:
+        carry: what it stands for.
+    """
+
+    def __init__(self, carry: Carrier) -> None:
+        self._carry = carry
+        self._of: tuple[int, int] | None = None
+        self._mean = torch.empty(0)
+
+    def __call__(self, compressor: Compressor, payload: Payload, shapes: Shapes, place: Place) -> Conversation:
+        """Do as `binsgdm.compressors.carriers.Carrier`."""
+        talk = self._carry(compressor, payload, shapes, place)
+        if place.rank == 0:
+            self._mean = yield from talk
+            self._of = place.step, place.bucket
+            return self._mean
+        answer: torch.Tensor | None = None
+        while self._of != (place.step, place.bucket):
+            answer = yield talk.send(answer)  # type: ignore[arg-type]
+        return self._mean
+
+
+def systems_of(name: str, options: dict[str, Any], num_ranks: int) -> list[System]:
+    """Return a system's ends on all ranks, whose payloads are decoded once."""
+    systems = [make(name, rank=rank, world_size=num_ranks, **options) for rank in range(num_ranks)]
+    if isinstance(systems[0], Plain | ErrorFeedback):
+        carry = DecodedOnce(systems[0].carry)
+        for system in systems:
+            system.carry = carry  # type: ignore[attr-defined]
+    return systems
+
+
+class AveragedGradients:
+    """A system that averages gradients on all ranks, and one optimizer that goes on with their mean.
+
+    All parameters are one bucket, as with DDP for a model below its first MiB.
+
+    Args:
+        optimizer: of the one model that stands for all replicas.
+        systems: one a rank.
+        ranks_per_node: of them in a node.
+        seed: of the draws.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, systems: Sequence[System], *, ranks_per_node: int, seed: int
+    ) -> None:
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+        self._parameters: list[nn.Parameter] = [p for group in self.param_groups for p in group["params"]]
+        self._systems, self._ranks_per_node, self._seed = systems, ranks_per_node, seed
+        self._step = 0
+
+    @torch.no_grad()
+    def step(self, gradients: torch.Tensor) -> None:
+        """Average, and let the optimizer step."""
+        mean = self.mean(gradients)
+        pieces = mean.split([parameter.numel() for parameter in self._parameters])
+        for parameter, piece in zip(self._parameters, pieces, strict=True):
+            parameter.grad = piece.view_as(parameter).clone()
+        self.optimizer.step()
+
+    def mean(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Return what the systems say the mean (N) is, the next time."""
+        self._step += 1
+        shapes = tuple(tuple(parameter.shape) for parameter in self._parameters)
+        talks = [
+            system.mean(
+                GradientBucket(values=values, parameters=tuple(range(len(shapes))), shapes=shapes), self._place(rank)
+            )
+            for rank, (system, values) in enumerate(zip(self._systems, gradients, strict=True))
+        ]
+        return run_together(talks, self._ranks_per_node)[0]
+
+    def _place(self, rank: int) -> Place:
+        return Place(
+            rank=rank,
+            world_size=len(self._systems),
+            ranks_per_node=self._ranks_per_node,
+            seed=self._seed,
+            step=self._step,
+        )
+
+
+class StackedOneBitAdam:
+    """1-bit Adam on all ranks, each with its own optimizer on its own copy of the parameters.
+
+    Args:
+        parameters: of the model; they follow those of rank 0.
+        num_ranks: how many.
+        ranks_per_node: of them in a node.
+        settings: of `OneBitAdam`.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], *, num_ranks: int, ranks_per_node: int, **settings: Any
+    ) -> None:
+        self._parameters = list(parameters)
+        self._copies = [[nn.Parameter(p.detach().clone()) for p in parameters] for _ in range(num_ranks)]
+        self._optimizers = [OneBitAdam(copies, **settings) for copies in self._copies]
+        for rank, optimizer in enumerate(self._optimizers):
+            optimizer.join(Member(rank=rank, world_size=num_ranks, ranks_per_node=ranks_per_node))
+        self._ranks_per_node = ranks_per_node
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of every rank."""
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    @torch.no_grad()
+    def step(self, gradients: torch.Tensor) -> None:
+        """Let every rank step with its own gradient."""
+        for copies, values in zip(self._copies, gradients, strict=True):
+            for copy, piece in zip(copies, values.split([copy.numel() for copy in copies]), strict=True):
+                copy.grad = piece.view_as(copy)
+        run_together([optimizer.conversation() for optimizer in self._optimizers], self._ranks_per_node)
+        for parameter, copy in zip(self._parameters, self._copies[0], strict=True):
+            parameter.copy_(copy)
+
+
+class StackedBinSGDM:
+    """BinSGDM on all ranks, as `together.py` plays it."""
+
+    def __init__(self, optimizer: BinSGDMTogether) -> None:
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+    def step(self, gradients: torch.Tensor) -> None:
+        """Hand over the gradients and step."""
+        self.optimizer.gradients.copy_(gradients)
+        self.optimizer.step()

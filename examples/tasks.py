@@ -1,0 +1,211 @@
+"""The three tasks on which all systems are compared, and one training of one system on one of them.
+
+Shape letters: R ranks, B samples of a rank.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import train_digits
+import train_lm
+import train_mnist
+from stacked import AveragedGradients, Stack, StackedBinSGDM, StackedOneBitAdam, loss, rank_gradients, systems_of
+from together import BinSGDMTogether
+from torch import nn
+
+CPU = torch.device("cpu")
+EVALUATED_WINDOWS = 100
+"""Of the characters, in a row from the start of the held-out part."""
+RANKS_PER_NODE = {4: 2, 16: 4}
+"""What BinSGDM averages in before the first draw; no other system here looks at nodes."""
+
+Trial = dict[str, Any]
+"""What is searched: an optimizer and its lr, and for some systems an option of theirs."""
+Data = Callable[[str], tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is learned.
+
+    Attributes:
+        title: for people.
+        network: returns a new one, without state that samples share.
+        data: returns inputs and targets of "train", "validation" or "test".
+        classes: that a sample, or a character, may be of.
+        unit: of the held-out loss.
+        batch: samples of all ranks together.
+        steps: of a training.
+        every: steps from one evaluation to the next.
+        has_accuracy: whether it is evaluated too.
+    """
+
+    title: str
+    network: Callable[[], nn.Module]
+    data: Data
+    classes: int
+    unit: str
+    batch: int
+    steps: int
+    every: int = 10
+    has_accuracy: bool = True
+
+    def dense_steps(self, trial: Trial) -> int:
+        """Return how many steps a trial of 1-bit Adam begins with that are not compressed."""
+        return max(1, round(trial["dense_share"] * self.steps))
+
+
+@lru_cache
+def _windows(part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return characters, and those that follow them: all windows for training, some that do not overlap otherwise."""
+    is_train, size = part == "train", train_lm.CONTEXT + 1
+    windows = train_lm.text(part).unfold(0, size, 1 if is_train else size)
+    windows = windows if is_train else windows[:EVALUATED_WINDOWS]
+    return windows[:, :-1], windows[:, 1:]
+
+
+TASKS = {
+    "characters": Task(
+        title="Characters",
+        network=train_lm.Transformer,
+        data=_windows,
+        classes=train_lm.NUM_CHARACTERS,
+        unit="nats per character",
+        batch=16,
+        steps=120,
+        has_accuracy=False,
+    ),
+    "mnist_5k": Task(
+        title="MNIST, 5,000 images",
+        network=train_mnist.convolutions,
+        data=lambda part: train_mnist.data(part, CPU),
+        classes=10,
+        unit="nats per image",
+        batch=64,
+        steps=150,
+    ),
+    "digits": Task(
+        title="Digits",
+        network=train_digits.convolutions,
+        data=lru_cache(lambda part: train_digits.data(part, CPU)),
+        classes=10,
+        unit="nats per image",
+        batch=64,
+        steps=150,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One training.
+
+    Attributes:
+        task: in `TASKS`.
+        strategy: kind and options, as a scenario of the simulator takes them.
+        trial: the optimizer and its settings.
+        ranks: how many, in one process.
+        seed: of weights, batches and draws.
+        split: what is evaluated, "validation" or "test".
+        steps: None for those of the task.
+    """
+
+    task: str
+    strategy: dict[str, Any]
+    trial: Trial
+    ranks: int
+    seed: int
+    split: str
+    steps: int | None = None
+
+
+def train(plan: Plan) -> dict[str, Any]:
+    """Train once; return steps, held-out loss and, if the task has it, accuracy; None from where it diverged on."""
+    task = TASKS[plan.task]
+    steps = plan.steps or task.steps
+    torch.manual_seed(plan.seed)
+    model = task.network()
+    stack = stack_of(plan, model)
+    base_lr = plan.trial["lr"]
+    draws = torch.Generator().manual_seed(plan.seed)
+    inputs, targets = task.data("train")
+    curve: list[dict[str, float | None]] = []
+    for step in range(1, steps + 1):
+        batch = torch.randint(len(inputs), (task.batch,), generator=draws)
+        shares = batch.view(-1, plan.ranks).T  # rank r has samples r, r + R, and so on, as in `training.fit`
+        for group in stack.param_groups:
+            group["lr"] = base_lr * (0.5 + 0.5 * math.cos(math.pi * (step - 1) / steps))
+        stack.step(rank_gradients(model, inputs[shares], targets[shares]))
+        if step % task.every == 0 or step == steps:
+            curve.append({"step": step, **evaluate(task, model, plan.split)})
+            if curve[-1]["loss"] is None:
+                break
+    return _filled(task, curve, steps)
+
+
+def stack_of(plan: Plan, model: nn.Module) -> Stack:
+    """Return all ranks of a plan on one model."""
+    options = {name: value for name, value in plan.strategy.items() if name != "kind"}
+    kind, trial = plan.strategy["kind"], plan.trial
+    layout = {"num_ranks": plan.ranks, "ranks_per_node": RANKS_PER_NODE[plan.ranks]}
+    if kind == "binsgdm":
+        return StackedBinSGDM(
+            BinSGDMTogether(
+                model.parameters(),
+                lr=trial["lr"],
+                beta=trial["beta"],
+                weight_decay=0.0,
+                draw=True,
+                seed=plan.seed,
+                **layout,
+            )
+        )
+    if kind == "one_bit_adam":
+        dense_steps = TASKS[plan.task].dense_steps(trial)
+        return StackedOneBitAdam(list(model.parameters()), lr=trial["lr"], dense_steps=dense_steps, **layout)
+    systems = systems_of("dense" if kind == "all_reduce" else kind, options, plan.ranks)
+    optimizer = optimizer_of(trial, model)
+    return AveragedGradients(optimizer, systems, ranks_per_node=RANKS_PER_NODE[plan.ranks], seed=plan.seed)
+
+
+def optimizer_of(trial: Trial, model: nn.Module) -> torch.optim.Optimizer:
+    """Return Adam with PyTorch's betas, or SGD with the trial's momentum."""
+    if trial["optimizer"] == "adam":
+        return torch.optim.Adam(model.parameters(), lr=trial["lr"])
+    return torch.optim.SGD(model.parameters(), lr=trial["lr"], momentum=trial["momentum"])
+
+
+@torch.no_grad()
+def evaluate(task: Task, model: nn.Module, split: str) -> dict[str, float | None]:
+    """Return loss and accuracy on held-out data, None where the loss is not finite."""
+    inputs, targets = task.data(split)
+    scores = model(inputs)
+    found = loss(scores, targets).item()
+    values: dict[str, float | None] = {"loss": found if math.isfinite(found) else None}
+    if task.has_accuracy:
+        is_right = (scores.argmax(-1) == targets).float().mean().item()
+        values["accuracy"] = is_right if values["loss"] is not None else None
+    return values
+
+
+def _filled(task: Task, curve: list[dict[str, float | None]], steps: int) -> dict[str, Any]:
+    """Return the curve by columns, to the last step, rounded to 5 significant digits."""
+    at = [step for step in range(1, steps + 1) if step % task.every == 0 or step == steps]
+    missing = [None] * (len(at) - len(curve))
+    names = {"values": "loss"} | ({"accuracy": "accuracy"} if task.has_accuracy else {})
+    columns = {name: [rounded(point[key]) for point in curve] + missing for name, key in names.items()}
+    return {"steps": at, **columns}
+
+
+def rounded(value: float | None) -> float | None:
+    """Return 5 significant digits.
+
+    Example:
+        >>> rounded(0.123456), rounded(None)
+        (0.12346, None)
+    """
+    return None if value is None else float(f"{value:.5g}")
