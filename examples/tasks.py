@@ -86,7 +86,7 @@ TASKS = {
         classes=10,
         unit="nats per image",
         batch=64,
-        steps=150,
+        steps=120,
     ),
     "digits": Task(
         title="Digits",
@@ -95,7 +95,7 @@ TASKS = {
         classes=10,
         unit="nats per image",
         batch=64,
-        steps=150,
+        steps=120,
     ),
 }
 

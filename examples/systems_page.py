@@ -1,0 +1,189 @@
+"""The generated part of docs/systems-training.md, and its figures, from the committed files."""
+
+import math
+import statistics
+from pathlib import Path
+
+from contenders import NUM_TRIALS, SETTINGS, Row
+from outcome import Outcome
+from tasks import TASKS
+from written import ROOT, Written
+
+PAGE = ROOT / "docs" / "systems-training.md"
+FIGURES = ROOT / "docs" / "figures"
+MARK = "<!-- From here on written by `python examples/systems.py page`. -->\n"
+RANKS = (4, 16)
+NAMES = {"adam": "Adam", "sgd": "SGD", "binsgdm": "BinSGDM", "one_bit_adam": "1-bit Adam"}
+SET_TO = {"momentum": "momentum", "beta": "beta", "dense_share": "dense stage"}
+
+
+def write() -> None:
+    """Put the generated part at the end of the page, and draw the figures."""
+    from systems_figures import draw
+
+    written = Written()
+    told = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+    PAGE.write_text(told + MARK + generated(written), encoding="utf-8")
+    for task in TASKS:
+        draw(Outcome(written, task), FIGURES / f"systems_training_{task}.png")
+
+
+def generated(written: Written) -> str:
+    """Return the part of the page that the files say."""
+    outcomes = [Outcome(written, task) for task in TASKS]
+    parts = ["", "## Behind, level or ahead", "", *overview(outcomes), "", "## What the search found", ""]
+    parts += [*search_table(written), ""]
+    for outcome in outcomes:
+        parts += task_section(outcome)
+    return "\n".join(parts)
+
+
+def overview(outcomes: list[Outcome]) -> list[str]:
+    """Return the table that sorts the systems by the interval of their difference to dense."""
+    table = [
+        "| task | ranks | ahead of dense | not told apart | behind | a seed diverged |",
+        "|---|---|---|---|---|---|",
+    ]
+    for outcome in outcomes:
+        for ranks in RANKS:
+            groups: dict[str, list[str]] = {"ahead": [], "level": [], "behind": [], "diverged": []}
+            for system in outcome.systems(ranks):
+                if system != outcome.reference:
+                    groups[standing(outcome, system, ranks)].append(SETTINGS[system].title.split(",")[0])
+            cells = " | ".join(", ".join(found) or "none" for found in groups.values())
+            table.append(f"| {TASKS[outcome.task].title} | {ranks} | {cells} |")
+    return table
+
+
+def standing(outcome: Outcome, system: str, ranks: int) -> str:
+    """Return where the interval of the difference to the reference lies."""
+    difference = outcome.difference(system, ranks)
+    if difference is None:
+        return "diverged"
+    if difference.low > 0:
+        return "behind"
+    return "ahead" if difference.high < 0 else "level"
+
+
+def search_table(written: Written) -> list[str]:
+    """Return what each system's final runs take, and its validation loss."""
+    titles = " | ".join(task.title for task in TASKS.values())
+    table = [f"| system | {titles} |", "|---|" + "---|" * len(TASKS)]
+    for system, setting in SETTINGS.items():
+        cells = [found_text(Outcome(written, task), system) for task in TASKS]
+        table.append(f"| {setting.title} | " + " | ".join(cells) + " |")
+    return table
+
+
+def found_text(outcome: Outcome, system: str) -> str:
+    """Return the best trial of a system, its validation loss, and whether it lies at an edge of what was tried."""
+    rows = outcome.written.trials(outcome.task, system)
+    if len(rows) < NUM_TRIALS:
+        return "not searched"
+    best = outcome.best(system)
+    return f"{trial_text(best['trial'])}: {number(best['loss'])}{edge_text(best, rows)}"
+
+
+def trial_text(trial: Row) -> str:
+    """Return a trial for people.
+
+    Example:
+        >>> trial_text({"optimizer": "sgd", "momentum": 0.9, "lr": 0.1})
+        'SGD, momentum 0.9, lr 0.1'
+    """
+    others = [f"{SET_TO[name]} {value:g}" for name, value in trial.items() if name in SET_TO]
+    return ", ".join([NAMES[trial["optimizer"]], *others, f"lr {trial['lr']:g}"])
+
+
+def edge_text(best: Row, rows: list[Row]) -> str:
+    """Return a mark if no higher, or no lower, lr was tried with the same settings."""
+    lrs = [row["trial"]["lr"] for row in rows if {**row["trial"], "lr": 0} == {**best["trial"], "lr": 0}]
+    lr = best["trial"]["lr"]
+    return " (highest)" if lr == max(lrs) else " (lowest)" if lr == min(lrs) else ""
+
+
+def task_section(outcome: Outcome) -> list[str]:
+    """Return heading, target, figure and tables of a task."""
+    task = TASKS[outcome.task]
+    guess = math.log(task.classes)
+    text = (
+        f"Reference: {SETTINGS[outcome.reference].title}. Target: a test loss of {number(outcome.target)} {task.unit} "
+        f"(a guess has {guess:.3f}). {task.steps} steps, batch {task.batch}."
+    )
+    figure = f"![Test loss over steps, {task.title}](figures/systems_training_{outcome.task}.png)"
+    parts = [f"## {task.title}", "", text, "", figure, ""]
+    for ranks in RANKS:
+        parts += [f"### {task.title}, {ranks} ranks", "", *result_table(outcome, ranks), ""]
+    return parts
+
+
+def result_table(outcome: Outcome, ranks: int) -> list[str]:
+    """Return the table of a task on so many ranks."""
+    accuracy = " accuracy |" if TASKS[outcome.task].has_accuracy else ""
+    table = [
+        f"| system | test loss: mean (lowest to highest) |{accuracy} less dense, 95 % interval | steps to target |",
+        "|---|---|---|---|" + "---|" * bool(accuracy),
+    ]
+    missing = [system for system in SETTINGS if system not in outcome.systems(ranks)]
+    for system in outcome.systems(ranks):
+        cells = [SETTINGS[system].title, loss_text(outcome, system, ranks)]
+        if accuracy:
+            cells.append(accuracy_text(outcome.finals(system, ranks, "accuracy")))
+        cells += [difference_text(outcome, system, ranks), steps_text(outcome.steps_to_target(system, ranks))]
+        table.append(f"| {' | '.join(cells)} |")
+    left_out = ", ".join(SETTINGS[system].title for system in missing)
+    return table + ([f"\nNot run on all seeds: {left_out}."] if missing else [])
+
+
+def loss_text(outcome: Outcome, system: str, ranks: int) -> str:
+    """Return mean and range of the final loss over seeds, and how many diverged."""
+    finals = outcome.finals(system, ranks)
+    num_lost = len(outcome.rows(system, ranks)) - len(finals)
+    lost = f"{num_lost} diverged" if num_lost else ""
+    if not finals:
+        return lost
+    kept = f"{number(statistics.fmean(finals))} ({number(min(finals))} to {number(max(finals))})"
+    return f"{kept}, {lost}" if lost else kept
+
+
+def accuracy_text(finals: list[float]) -> str:
+    """Return the mean accuracy over the seeds that did not diverge."""
+    return f"{100 * statistics.fmean(finals):.1f} %" if finals else "-"
+
+
+def difference_text(outcome: Outcome, system: str, ranks: int) -> str:
+    """Return the difference to the reference."""
+    difference = outcome.difference(system, ranks)
+    if difference is None:
+        return "-"
+    return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+
+
+def steps_text(steps: list[float]) -> str:
+    """Return the median over seeds, and how many never got there.
+
+    Example:
+        >>> steps_text([80, 90, 70, 90, math.inf]), steps_text([math.inf, math.inf, math.inf, 120, 150])
+        ('90 (1 never)', 'never (3 of 5)')
+    """
+    num_never = sum(map(math.isinf, steps))
+    middle = statistics.median(steps)
+    if math.isinf(middle):
+        return f"never ({num_never} of {len(steps)})"
+    return f"{middle:g}" + (f" ({num_never} never)" if num_never else "")
+
+
+def number(value: float) -> str:
+    """Return a loss for people: three digits after the point, more digits before only where it is large.
+
+    Example:
+        >>> number(0.12345), number(2.5), number(1.8772e25)
+        ('0.123', '2.500', '1.88e+25')
+    """
+    return f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
+
+
+def page_text(path: Path = PAGE) -> tuple[str, str]:
+    """Return what of the page is told by hand, and what was generated."""
+    told, _, made = path.read_text(encoding="utf-8").partition(MARK)
+    return told, made

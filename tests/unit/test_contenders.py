@@ -1,0 +1,128 @@
+"""The search of the comparison of systems is alike for all, goes on where it stopped, and hides nothing."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+import systems
+import tasks
+from contenders import NUM_TRIALS, SETTINGS, best_of, next_trial, strategy_of
+from outcome import Interval, Outcome
+from systems_page import difference_text, found_text, loss_text, standing, steps_text
+from written import Written
+
+from binsgdm.compressors.registry import SYSTEMS
+
+
+def searched(system: str, loss_of: Any) -> list[dict[str, Any]]:
+    """Return the rows of a whole search in which trials end as `loss_of` says."""
+    rows: list[dict[str, Any]] = []
+    while (trial := next_trial(system, rows)) is not None:
+        rows.append({"trial": trial, "loss": loss_of(trial)})
+    return rows
+
+
+def bowl(lr: float) -> Any:
+    """Return a loss that is best at an lr."""
+    return lambda trial: abs(math.log(trial["lr"] / lr)) + 2 * (trial.get("momentum", 0) > 0)
+
+
+def test_every_system_of_the_registry_takes_part_and_both_optimizers() -> None:
+    assert set(SETTINGS) == {*SYSTEMS, "adam", "sgd", "binsgdm", "one_bit_adam"} - {"dense"}
+    assert {strategy_of(system)["kind"] for system in ("adam", "sgd")} == {"all_reduce"}
+
+
+@pytest.mark.parametrize("system", SETTINGS)
+def test_every_search_has_as_many_trials_and_none_twice(system: str) -> None:
+    rows = searched(system, bowl(1e-2))
+    assert len(rows) == NUM_TRIALS
+    assert len({json.dumps(row["trial"]) for row in rows}) == NUM_TRIALS
+
+
+def test_the_search_goes_beyond_an_edge_and_then_between() -> None:
+    lrs = [row["trial"]["lr"] for row in searched("qsgd", bowl(3e-2))]
+    assert lrs == [3e-3, 1e-2, 3e-2, 1e-1, 0.0316, 0.0999]
+    lrs = [row["trial"]["lr"] for row in searched("adam", bowl(4e-3))]
+    assert lrs == [1e-3, 3e-3, 1e-2, 3e-2, 5.48e-3, 4.05e-3]
+
+
+def test_a_trial_that_diverged_is_never_the_best() -> None:
+    rows = searched("qsgd", lambda trial: None if trial["lr"] > 5e-3 else 1.0)
+    assert best_of(rows)["loss"] == 1.0
+    assert any(row["loss"] is None for row in rows)
+
+
+def result(*losses: float | None) -> dict[str, Any]:
+    return {"steps": list(range(10, 10 * len(losses) + 1, 10)), "values": list(losses)}
+
+
+def filled(folder: Path, losses: dict[str, list[list[float | None]]]) -> Written:
+    """Return files with a search and a curve a seed, of some systems on characters with 4 ranks."""
+    written = Written(folder / "search.json", folder / "curves")
+    for system, curves in losses.items():
+        trial = {"optimizer": "adam", "lr": 0.01}
+        given = {"task": "characters", "strategy": {}, "trial": trial, "ranks": 4}
+        for _ in range(NUM_TRIALS):
+            plan = tasks.Plan(**given, seed=100, split="validation")
+            written.add_trial(system, plan, result(1.0 if system == "adam" else 2.0), 1.0)
+        for seed, curve in enumerate(curves):
+            written.add_curve(system, tasks.Plan(**given, seed=seed, split="test"), result(*curve))
+    return written
+
+
+def test_what_is_written_is_read_again_and_not_left_to_do(tmp_path: Path) -> None:
+    filled(tmp_path, {"adam": [[2.0, 1.0]]})
+    again = Written(tmp_path / "search.json", tmp_path / "curves")
+    jobs = list(systems.jobs_left(again))
+    adam = [job.plan for job in jobs if (job.system, job.plan.task) == ("adam", "characters")]
+    assert {(plan.ranks, plan.seed) for plan in adam} == {(4, seed) for seed in range(1, 5)} | {
+        (16, seed) for seed in range(5)
+    }
+    assert all(plan.trial["lr"] == 0.01 and plan.split == "test" for plan in adam)
+    others = [job for job in jobs if job.system != "adam"]
+    assert all(job.is_search for job in others)
+    document = json.loads((tmp_path / "curves" / "characters.json").read_text())
+    assert document["systems"]["adam"]["strategy"] == {"kind": "all_reduce"}
+    assert document["curves"] == [{"system": "adam", "ranks": 4, "seed": 0, "steps": [10, 20], "values": [2.0, 1.0]}]
+
+
+GOOD, WORSE = [[3.0, 2.0], [3.0, 2.1]], [[3.0, 2.5], [3.0, 2.61]]
+
+
+def test_the_target_lies_near_the_end_of_the_reference_and_steps_are_counted_to_it(tmp_path: Path) -> None:
+    outcome = Outcome(filled(tmp_path, {"adam": GOOD, "sgd": WORSE}), "characters")
+    assert outcome.reference == "adam"
+    assert outcome.target == pytest.approx(2.05 + 0.05 * (math.log(128) - 2.05))
+    assert outcome.steps_to_target("adam", 4) == [20, 20]
+    assert steps_text(outcome.steps_to_target("sgd", 4)) == "never (2 of 2)"
+
+
+def test_a_difference_is_paired_by_seed_with_its_interval(tmp_path: Path) -> None:
+    outcome = Outcome(filled(tmp_path, {"adam": GOOD, "sgd": WORSE}), "characters")
+    half = 12.706 * 0.01 / 2  # of 0.50 and 0.51: t of one degree of freedom, standard deviation / sqrt(2)
+    assert outcome.difference("sgd", 4) == Interval(
+        mean=pytest.approx(0.505), low=pytest.approx(0.505 - half), high=pytest.approx(0.505 + half)
+    )
+    assert standing(outcome, "sgd", 4) == "behind"
+    assert outcome.difference("adam", 4) is None
+
+
+def test_a_seed_that_diverged_is_told_and_not_averaged_away(tmp_path: Path) -> None:
+    outcome = Outcome(filled(tmp_path, {"adam": GOOD, "sgd": [[3.0, 2.5], [None, None]]}), "characters")
+    assert loss_text(outcome, "sgd", 4) == "2.500 (2.500 to 2.500), 1 diverged"
+    assert difference_text(outcome, "sgd", 4) == "-"
+    assert standing(outcome, "sgd", 4) == "diverged"
+
+
+def test_a_best_lr_at_the_edge_of_what_was_tried_is_told(tmp_path: Path) -> None:
+    outcome = Outcome(filled(tmp_path, {"adam": GOOD}), "characters")
+    assert found_text(outcome, "adam").endswith("(highest)")
