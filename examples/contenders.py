@@ -45,7 +45,9 @@ SETTINGS: dict[str, Setting] = {
     ),
     "one_bit_adam": Setting(
         title="1-bit Adam",
-        choices=tuple(({"optimizer": "one_bit_adam", "dense_share": part}, (3e-3, 1e-2)) for part in (0.15, 0.3)),
+        choices=tuple(
+            ({"optimizer": "one_bit_adam", "dense_share": 0.2, "eps": eps}, (3e-3, 1e-2)) for eps in (1e-8, 1e-4)
+        ),
     ),
     "one_bit_sgd": Setting(title="1-bit SGD"),
     "sign_sgd": Setting(
@@ -82,7 +84,8 @@ def next_trial(system: str, rows: list[Row]) -> Trial | None:
     """Return what to try after these rows of a system's search, None after the last.
 
     First the fixed ones. Then, with the settings of the best so far: one lr beyond the best if that is the highest or
-    lowest tried with them, otherwise the geometric mean of the best and the better of its neighbours.
+    lowest tried with them, otherwise the geometric mean of the best and the better of its neighbours. If all have
+    diverged, that of the lowest lr counts as the best.
     """
     if len(rows) >= NUM_TRIALS:
         return None
@@ -108,5 +111,5 @@ def _next_to(best: Trial, rows: list[Row]) -> Trial:
 
 
 def best_of(rows: list[Row]) -> Row:
-    """Return the row of lowest validation loss; one that diverged is the last."""
-    return min(rows, key=lambda row: math.inf if row["loss"] is None else float(row["loss"]))
+    """Return the row of lowest validation loss; where all have diverged, that of the lowest lr."""
+    return min(rows, key=lambda row: (math.inf if row["loss"] is None else float(row["loss"]), row["trial"]["lr"]))

@@ -14,7 +14,7 @@ FIGURES = ROOT / "docs" / "figures"
 MARK = "<!-- From here on written by `python examples/systems.py page`. -->\n"
 RANKS = (4, 16)
 NAMES = {"adam": "Adam", "sgd": "SGD", "binsgdm": "BinSGDM", "one_bit_adam": "1-bit Adam"}
-SET_TO = {"momentum": "momentum", "beta": "beta", "dense_share": "dense stage"}
+SET_TO = {"momentum": "momentum", "beta": "beta", "dense_share": "dense stage", "eps": "eps"}
 
 
 def write() -> None:

@@ -20,6 +20,8 @@ from torch import nn
 CPU = torch.device("cpu")
 EVALUATED_WINDOWS = 100
 """Of the characters, in a row from the start of the held-out part."""
+DIVERGED = 10.0
+"""A run has diverged when its held-out loss is not finite, or so many times that of a guess; it ends there."""
 RANKS_PER_NODE = {4: 2, 16: 4}
 """What BinSGDM averages in before the first draw; no other system here looks at nodes."""
 
@@ -166,7 +168,8 @@ def stack_of(plan: Plan, model: nn.Module) -> Stack:
         )
     if kind == "one_bit_adam":
         dense_steps = TASKS[plan.task].dense_steps(trial)
-        return StackedOneBitAdam(list(model.parameters()), lr=trial["lr"], dense_steps=dense_steps, **layout)
+        settings = {"lr": trial["lr"], "eps": trial["eps"], "dense_steps": dense_steps}
+        return StackedOneBitAdam(list(model.parameters()), **settings, **layout)
     systems = systems_of("dense" if kind == "all_reduce" else kind, options, plan.ranks)
     optimizer = optimizer_of(trial, model)
     return AveragedGradients(optimizer, systems, ranks_per_node=RANKS_PER_NODE[plan.ranks], seed=plan.seed)
@@ -181,14 +184,15 @@ def optimizer_of(trial: Trial, model: nn.Module) -> torch.optim.Optimizer:
 
 @torch.no_grad()
 def evaluate(task: Task, model: nn.Module, split: str) -> dict[str, float | None]:
-    """Return loss and accuracy on held-out data, None where the loss is not finite."""
+    """Return loss and accuracy on held-out data, None where the run has diverged."""
     inputs, targets = task.data(split)
     scores = model(inputs)
     found = loss(scores, targets).item()
-    values: dict[str, float | None] = {"loss": found if math.isfinite(found) else None}
+    has_diverged = not found < DIVERGED * math.log(task.classes)
+    values = {"loss": None if has_diverged else found}
     if task.has_accuracy:
         is_right = (scores.argmax(-1) == targets).float().mean().item()
-        values["accuracy"] = is_right if values["loss"] is not None else None
+        values["accuracy"] = None if has_diverged else is_right
     return values
 
 

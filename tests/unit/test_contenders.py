@@ -61,6 +61,11 @@ def test_a_trial_that_diverged_is_never_the_best() -> None:
     assert any(row["loss"] is None for row in rows)
 
 
+def test_where_all_trials_diverge_the_search_goes_down() -> None:
+    trials = [row["trial"] for row in searched("one_bit_adam", lambda trial: None)]
+    assert [trial["lr"] for trial in trials[4:]] == [9.49e-4, 3e-4]
+
+
 def result(*losses: float | None) -> dict[str, Any]:
     return {"steps": list(range(10, 10 * len(losses) + 1, 10)), "values": list(losses)}
 

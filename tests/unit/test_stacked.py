@@ -170,6 +170,15 @@ def test_a_run_that_diverges_is_kept_with_nothing_from_there_on() -> None:
     assert len(result["values"]) == len(result["accuracy"]) == 4
 
 
+def test_a_loss_of_ten_guesses_is_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = tasks.TASKS["digits"]
+    model = task.network()
+    for factor, diverged in ((9.9, False), (10.1, True), (float("nan"), True)):
+        nats = torch.tensor(factor * 2.302585)
+        monkeypatch.setattr(tasks, "loss", lambda *_, nats=nats: nats)
+        assert (tasks.evaluate(task, model, "test")["loss"] is None) == diverged
+
+
 def test_the_lr_falls_along_a_cosine_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     step = stacked.AveragedGradients.step
