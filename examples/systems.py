@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from contenders import NUM_TRIALS, SETTINGS, Row, best_of, next_trial, strategy_of
-from tasks import TASKS, Plan, Trial, train
+from plans import Plan, train
+from tasks import TASKS, Trial
 from written import Written
 
 # ruff: noqa: T201

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 from contenders import SETTINGS, Row, best_of, strategy_of
-from tasks import TASKS, Plan
+from plans import Plan
+from tasks import TASKS
 
 ROOT = Path(__file__).parents[1]
 SEARCH = ROOT / "examples" / "results" / "systems_search.json"

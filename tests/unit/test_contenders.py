@@ -13,8 +13,8 @@ pytest.importorskip("sklearn")
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
+import plans
 import systems
-import tasks
 from contenders import NUM_TRIALS, SETTINGS, best_of, next_trial, strategy_of
 from outcome import Interval, Outcome
 from systems_page import difference_text, found_text, loss_text, standing, steps_text
@@ -77,10 +77,10 @@ def filled(folder: Path, losses: dict[str, list[list[float | None]]]) -> Written
         trial = {"optimizer": "adam", "lr": 0.01}
         given = {"task": "characters", "strategy": {}, "trial": trial, "ranks": 4}
         for _ in range(NUM_TRIALS):
-            plan = tasks.Plan(**given, seed=100, split="validation")
+            plan = plans.Plan(**given, seed=100, split="validation")
             written.add_trial(system, plan, result(1.0 if system == "adam" else 2.0), 1.0)
         for seed, curve in enumerate(curves):
-            written.add_curve(system, tasks.Plan(**given, seed=seed, split="test"), result(*curve))
+            written.add_curve(system, plans.Plan(**given, seed=seed, split="test"), result(*curve))
     return written
 
 

