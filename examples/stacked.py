@@ -169,15 +169,15 @@ class StackedOneBitAdam:
     ) -> None:
         self._parameters = list(parameters)
         self._copies = [[nn.Parameter(p.detach().clone()) for p in parameters] for _ in range(num_ranks)]
-        self._optimizers = [OneBitAdam(copies, **settings) for copies in self._copies]
-        for rank, optimizer in enumerate(self._optimizers):
+        self.optimizers = [OneBitAdam(copies, **settings) for copies in self._copies]
+        for rank, optimizer in enumerate(self.optimizers):
             optimizer.join(Member(rank=rank, world_size=num_ranks, ranks_per_node=ranks_per_node))
         self._ranks_per_node = ranks_per_node
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """Those of every rank."""
-        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     @torch.no_grad()
     def step(self, gradients: torch.Tensor) -> None:
@@ -185,7 +185,7 @@ class StackedOneBitAdam:
         for copies, values in zip(self._copies, gradients, strict=True):
             for copy, piece in zip(copies, values.split([copy.numel() for copy in copies]), strict=True):
                 copy.grad = piece.view_as(copy)
-        run_together([optimizer.conversation() for optimizer in self._optimizers], self._ranks_per_node)
+        run_together([optimizer.conversation() for optimizer in self.optimizers], self._ranks_per_node)
         for parameter, copy in zip(self._parameters, self._copies[0], strict=True):
             parameter.copy_(copy)
 

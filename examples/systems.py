@@ -54,8 +54,8 @@ def jobs_left(written: Written) -> Iterator[Job]:
             trial = next_trial(system, written.trials(task, system))
             if trial is not None:
                 yield _job(task, system, trial, SEARCH_RANKS, SEARCH_SEED)
-    for seed in FINAL_SEEDS:
-        for ranks in FINAL_RANKS:
+    for ranks in FINAL_RANKS:
+        for seed in FINAL_SEEDS:
             for task in TASKS:
                 yield from _finals_left(written, task, ranks, seed)
 
