@@ -12,6 +12,8 @@ from tasks import TASKS
 COLUMNS = 4
 COLOURS = {4: "#0072B2", 16: "#D55E00"}
 """By ranks: told apart by people who see red and green alike, and by their brightness."""
+TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2)
+"""Of logarithmic axes, in nats."""
 LINES = {4: "-", 16: "--"}
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -48,28 +50,29 @@ def draw(outcome: Outcome, path: Path) -> None:
 
 
 def _panel(axis: Any, outcome: Outcome, system: str) -> None:
-    """Draw one system: mean of the seeds, band from lowest to highest."""
+    """Draw one system: mean of the seeds, band from lowest to highest; say how many diverged, which end there."""
     reference = outcome.rows(outcome.reference, 4)
     axis.plot(reference[0]["steps"], _means(reference), color="0.6", linewidth=2.4, label="dense reference")
     axis.axhline(outcome.target, color="0.35", linewidth=0.8, linestyle=":", label="target")
+    lost = []
     for ranks, colour in COLOURS.items():
         rows = outcome.rows(system, ranks)
         if not rows:
             continue
         steps, columns = rows[0]["steps"], _columns(rows)
-        axis.fill_between(
-            steps, [min(at, default=math.nan) for at in columns], [max(at, default=math.nan) for at in columns],
-            color=colour, alpha=0.18, linewidth=0,
-        )  # fmt: skip
+        lowest, highest = ([edge(at, default=math.nan) for at in columns] for edge in (min, max))
+        axis.fill_between(steps, lowest, highest, color=colour, alpha=0.18, linewidth=0)
         axis.plot(steps, _means(rows), LINES[ranks], color=colour, label=f"{ranks} ranks")
+        num_lost = len(rows) - len(outcome.finals(system, ranks))
+        lost += [f"{num_lost} of {len(rows)} diverged on {ranks}"] * bool(num_lost)
+    axis.text(0.97, 0.95, "\n".join(lost), transform=axis.transAxes, ha="right", va="top", fontsize=7)
     axis.set_title(SETTINGS[system].title)
     axis.grid(alpha=0.25, linewidth=0.5)
 
 
 def _columns(rows: list[Row]) -> list[list[float]]:
-    """Return for each evaluation the losses of the seeds; none where one of them has diverged."""
-    values = zip(*(row["values"] for row in rows), strict=True)
-    return [[] if None in at else list(at) for at in values]
+    """Return for each evaluation the losses of the seeds that have not diverged."""
+    return [[value for value in at if value is not None] for at in zip(*(row["values"] for row in rows), strict=True)]
 
 
 def _means(rows: list[Row]) -> list[float]:
@@ -84,9 +87,13 @@ def _scale(axis: Any, outcome: Outcome) -> None:
     guess, lowest = math.log(TASKS[outcome.task].classes), min(finals)
     if guess / lowest > 5:
         axis.set_yscale("log")
-        axis.set_ylim(lowest * 0.85, guess * 1.15)
+        axis.set_ylim(lowest * 0.85, guess * 1.25)
+        axis.set_yticks([tick for tick in TICKS if lowest * 0.85 < tick < guess * 1.25])
+        axis.yaxis.set_major_formatter(lambda value, _place: f"{value:g}")
+        axis.minorticks_off()
     else:
         axis.set_ylim(lowest - 0.05 * guess, guess * 1.02)
+    axis.set_xticks([part * TASKS[outcome.task].steps / 3 for part in range(4)])
     axis.set_xlim(left=0)
 
 

@@ -49,10 +49,21 @@ def overview(outcomes: list[Outcome]) -> list[str]:
             groups: dict[str, list[str]] = {"ahead": [], "level": [], "behind": [], "diverged": []}
             for system in outcome.systems(ranks):
                 if system != outcome.reference:
-                    groups[standing(outcome, system, ranks)].append(SETTINGS[system].title.split(",")[0])
+                    groups[standing(outcome, system, ranks)].append(short_title(system))
             cells = " | ".join(", ".join(found) or "none" for found in groups.values())
             table.append(f"| {TASKS[outcome.task].title} | {ranks} | {cells} |")
     return table
+
+
+def short_title(system: str) -> str:
+    """Return a system's name without its options.
+
+    Example:
+        >>> short_title("sgd"), short_title("qsgd")
+        ('dense SGD', 'QSGD')
+    """
+    name, _, option = SETTINGS[system].title.partition(", ")
+    return f"{name} {option}" if name == "dense" else name
 
 
 def standing(outcome: Outcome, system: str, ranks: int) -> str:
