@@ -15,6 +15,8 @@ TARGET_SHARE = 0.95
 """Of the way from a guess down to the reference's final loss: where the target of a task lies. Fixed before any final
 run."""
 TARGET_RANKS = 4
+AT_A_GUESS = 0.95
+"""Of the loss of a guess: a run that ends above has learned nothing that lasted."""
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Student's t by number of seeds, two-sided 95 %."""
 
@@ -61,15 +63,17 @@ class Outcome:
         """Return the trial that a system's final runs took."""
         return best_of(self.written.trials(self.task, system))
 
-    def rows(self, system: str, ranks: int) -> list[Row]:
-        """Return the final runs of a system, seed by seed."""
-        rows = [row for row in self.written.curves(self.task) if (row["system"], row["ranks"]) == (system, ranks)]
-        return sorted(rows, key=lambda row: int(row["seed"]))
+    def seeds(self, ranks: int) -> list[int]:
+        """Return the seeds on which every system has run; only these count."""
+        rows = [row for row in self.written.curves(self.task) if row["ranks"] == ranks]
+        of = [{row["seed"] for row in rows if row["system"] == system} for system in SETTINGS]
+        return sorted(set.intersection(*of))
 
-    def systems(self, ranks: int) -> list[str]:
-        """Return the systems with as many final runs as the reference has, in the order of the table."""
-        wanted = len(self.rows(self.reference, ranks))
-        return [system for system in SETTINGS if len(self.rows(system, ranks)) == wanted >= 2]
+    def rows(self, system: str, ranks: int) -> list[Row]:
+        """Return the final runs of a system that count, seed by seed."""
+        seeds = self.seeds(ranks)
+        rows = [row for row in self.written.curves(self.task) if (row["system"], row["ranks"]) == (system, ranks)]
+        return sorted((row for row in rows if row["seed"] in seeds), key=lambda row: int(row["seed"]))
 
     def finals(self, system: str, ranks: int, column: str = "values") -> list[float]:
         """Return the last value of each seed that did not diverge."""
@@ -77,10 +81,15 @@ class Outcome:
 
     def difference(self, system: str, ranks: int) -> Interval | None:
         """Return the final loss less the reference's, paired by seed; None if a seed diverged or for the reference."""
-        if system == self.reference or len(self.finals(system, ranks)) < len(self.rows(system, ranks)):
+        has_diverged = len(self.finals(system, ranks)) < len(self.rows(system, ranks))
+        if system == self.reference or has_diverged:
             return None
         pairs = zip(self.finals(system, ranks), self.finals(self.reference, ranks), strict=True)
         return Interval.of([ours - theirs for ours, theirs in pairs])
+
+    def num_at_a_guess(self, system: str, ranks: int) -> int:
+        """Return how many seeds ended no better than a guess, or nearly so, without diverging."""
+        return sum(final > AT_A_GUESS * math.log(TASKS[self.task].classes) for final in self.finals(system, ranks))
 
     def steps_to_target(self, system: str, ranks: int) -> list[float]:
         """Return for each seed the first evaluated step at or below the target; infinity for never."""

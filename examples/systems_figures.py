@@ -26,11 +26,11 @@ STYLE: dict[Any, Any] = {
 
 
 def draw(outcome: Outcome, path: Path) -> None:
-    """Draw the systems that ran on the same seeds as the reference."""
+    """Draw all systems on the seeds on which all have run."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    shown = [system for system in SETTINGS if system in outcome.systems(4) + outcome.systems(16)]
+    shown = list(SETTINGS)
     num_rows = math.ceil(len(shown) / COLUMNS)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.8, 1.55 * num_rows + 0.7), layout="constrained")
@@ -44,7 +44,7 @@ def draw(outcome: Outcome, path: Path) -> None:
         _scale(axes.flat[0], outcome)
         figure.supxlabel("Step", fontsize=8.5)
         figure.supylabel(f"Test loss ({TASKS[outcome.task].unit})", fontsize=8.5)
-        figure.legend(*_legend(axes.flat[-1 if len(shown) == 1 else 1]), loc="outside upper center", ncols=4)
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
         path.parent.mkdir(exist_ok=True)
         figure.savefig(path, dpi=130)
 
@@ -81,9 +81,7 @@ def _means(rows: list[Row]) -> list[float]:
 
 def _scale(axis: Any, outcome: Outcome) -> None:
     """Show from below the best final loss to a little above a guess, in logarithms where that is a wide range."""
-    finals = [
-        value for ranks in COLOURS for system in outcome.systems(ranks) for value in outcome.finals(system, ranks)
-    ]
+    finals = [value for ranks in COLOURS for system in SETTINGS for value in outcome.finals(system, ranks)]
     guess, lowest = math.log(TASKS[outcome.task].classes), min(finals)
     if guess / lowest > 5:
         axis.set_yscale("log")
@@ -95,8 +93,3 @@ def _scale(axis: Any, outcome: Outcome) -> None:
         axis.set_ylim(lowest - 0.05 * guess, guess * 1.02)
     axis.set_xticks([part * TASKS[outcome.task].steps / 3 for part in range(4)])
     axis.set_xlim(left=0)
-
-
-def _legend(axis: Any) -> tuple[list[Any], list[str]]:
-    handles, labels = axis.get_legend_handles_labels()
-    return handles, labels

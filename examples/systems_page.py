@@ -45,14 +45,19 @@ def overview(outcomes: list[Outcome]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for outcome in outcomes:
-        for ranks in RANKS:
+        for ranks in ranks_told(outcome):
             groups: dict[str, list[str]] = {"ahead": [], "level": [], "behind": [], "diverged": []}
-            for system in outcome.systems(ranks):
+            for system in SETTINGS:
                 if system != outcome.reference:
                     groups[standing(outcome, system, ranks)].append(short_title(system))
             cells = " | ".join(", ".join(found) or "none" for found in groups.values())
             table.append(f"| {TASKS[outcome.task].title} | {ranks} | {cells} |")
     return table
+
+
+def ranks_told(outcome: Outcome) -> list[int]:
+    """Return the numbers of ranks on which two seeds or more are complete, which an interval takes."""
+    return [ranks for ranks in RANKS if len(outcome.seeds(ranks)) > 1]
 
 
 def short_title(system: str) -> str:
@@ -123,8 +128,9 @@ def task_section(outcome: Outcome) -> list[str]:
     )
     figure = f"![Test loss over steps, {task.title}](figures/systems_training_{outcome.task}.png)"
     parts = [f"## {task.title}", "", text, "", figure, ""]
-    for ranks in RANKS:
-        parts += [f"### {task.title}, {ranks} ranks", "", *result_table(outcome, ranks), ""]
+    for ranks in ranks_told(outcome):
+        heading = f"### {task.title}, {ranks} ranks, {len(outcome.seeds(ranks))} seeds"
+        parts += [heading, "", *result_table(outcome, ranks), ""]
     return parts
 
 
@@ -135,26 +141,23 @@ def result_table(outcome: Outcome, ranks: int) -> list[str]:
         f"| system | test loss: mean (lowest to highest) |{accuracy} less dense, 95 % interval | steps to target |",
         "|---|---|---|---|" + "---|" * bool(accuracy),
     ]
-    missing = [system for system in SETTINGS if system not in outcome.systems(ranks)]
-    for system in outcome.systems(ranks):
+    for system in SETTINGS:
         cells = [SETTINGS[system].title, loss_text(outcome, system, ranks)]
         if accuracy:
             cells.append(accuracy_text(outcome.finals(system, ranks, "accuracy")))
         cells += [difference_text(outcome, system, ranks), steps_text(outcome.steps_to_target(system, ranks))]
         table.append(f"| {' | '.join(cells)} |")
-    left_out = ", ".join(SETTINGS[system].title for system in missing)
-    return table + ([f"\nNot run on all seeds: {left_out}."] if missing else [])
+    return table
 
 
 def loss_text(outcome: Outcome, system: str, ranks: int) -> str:
-    """Return mean and range of the final loss over seeds, and how many diverged."""
+    """Return mean and range of the final loss over seeds, and how many diverged or ended at a guess."""
     finals = outcome.finals(system, ranks)
-    num_lost = len(outcome.rows(system, ranks)) - len(finals)
-    lost = f"{num_lost} diverged" if num_lost else ""
-    if not finals:
-        return lost
-    kept = f"{number(statistics.fmean(finals))} ({number(min(finals))} to {number(max(finals))})"
-    return f"{kept}, {lost}" if lost else kept
+    num_lost, num_stuck = len(outcome.rows(system, ranks)) - len(finals), outcome.num_at_a_guess(system, ranks)
+    notes = [f"{num_stuck} at a guess"] * bool(num_stuck) + [f"{num_lost} diverged"] * bool(num_lost)
+    if finals:
+        notes.insert(0, f"{number(statistics.fmean(finals))} ({number(min(finals))} to {number(max(finals))})")
+    return ", ".join(notes)
 
 
 def accuracy_text(finals: list[float]) -> str:

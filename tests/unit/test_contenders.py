@@ -100,6 +100,12 @@ def test_what_is_written_is_read_again_and_not_left_to_do(tmp_path: Path) -> Non
     assert document["curves"] == [{"system": "adam", "ranks": 4, "seed": 0, "steps": [10, 20], "values": [2.0, 1.0]}]
 
 
+@pytest.fixture(autouse=True)
+def _two_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a seed count on which these two have run."""
+    monkeypatch.setattr("outcome.SETTINGS", {system: SETTINGS[system] for system in ("adam", "sgd")})
+
+
 GOOD, WORSE = [[3.0, 2.0], [3.0, 2.1]], [[3.0, 2.5], [3.0, 2.61]]
 
 
@@ -126,6 +132,18 @@ def test_a_seed_that_diverged_is_told_and_not_averaged_away(tmp_path: Path) -> N
     assert loss_text(outcome, "sgd", 4) == "2.500 (2.500 to 2.500), 1 diverged"
     assert difference_text(outcome, "sgd", 4) == "-"
     assert standing(outcome, "sgd", 4) == "diverged"
+
+
+def test_a_seed_that_ends_at_a_guess_is_told(tmp_path: Path) -> None:
+    outcome = Outcome(filled(tmp_path, {"adam": GOOD, "sgd": [[3.0, 2.5], [4.85, 4.84]]}), "characters")
+    assert loss_text(outcome, "sgd", 4) == "3.670 (2.500 to 4.840), 1 at a guess"
+
+
+def test_only_seeds_count_on_which_all_have_run(tmp_path: Path) -> None:
+    outcome = Outcome(filled(tmp_path, {"adam": [*GOOD, [3.0, 1.0]], "sgd": WORSE}), "characters")
+    assert outcome.seeds(4) == [0, 1]
+    assert outcome.finals("adam", 4) == [2.0, 2.1]
+    assert outcome.seeds(16) == []
 
 
 def test_a_best_lr_at_the_edge_of_what_was_tried_is_told(tmp_path: Path) -> None:
