@@ -6,6 +6,8 @@ from typing import Any
 
 from tasks import Trial
 
+SEARCH_SEEDS = {"characters": (100,), "mnist_5k": (100, 101), "digits": (100, 101)}
+"""Of every trial. The first decides what is tried next, all together what is best."""
 NUM_TRIALS = 6
 """Of every system on every task: four that are fixed, two that follow the best so far (`next_trial`)."""
 STEP = math.sqrt(10)
@@ -83,9 +85,9 @@ def strategy_of(system: str) -> dict[str, Any]:
 def next_trial(system: str, rows: list[Row]) -> Trial | None:
     """Return what to try after these rows of a system's search, None after the last.
 
-    First the fixed ones. Then, with the settings of the best so far: one lr beyond the best if that is the highest or
-    lowest tried with them, otherwise the geometric mean of the best and the better of its neighbours. If all have
-    diverged, that of the lowest lr counts as the best.
+    First the fixed ones. Then, with the settings of the best so far on the first seed: one lr beyond the best if that
+    is the highest or lowest tried with them, otherwise the geometric mean of the best and the better of its neighbours.
+    If all have diverged, that of the lowest lr counts as the best.
     """
     if len(rows) >= NUM_TRIALS:
         return None
@@ -94,7 +96,7 @@ def next_trial(system: str, rows: list[Row]) -> Trial | None:
     for trial in fixed:
         if trial not in tried:
             return trial
-    return _next_to(best_of(rows)["trial"], rows)
+    return _next_to(best_of(rows, 1)["trial"], rows)
 
 
 def _next_to(best: Trial, rows: list[Row]) -> Trial:
@@ -105,11 +107,21 @@ def _next_to(best: Trial, rows: list[Row]) -> Trial:
     if place in (0, len(like) - 1):
         lr = best["lr"] * STEP if place else best["lr"] / STEP
     else:
-        neighbour = best_of([like[place - 1], like[place + 1]])
+        neighbour = best_of([like[place - 1], like[place + 1]], 1)
         lr = math.sqrt(best["lr"] * neighbour["trial"]["lr"])
     return {**best, "lr": float(f"{lr:.3g}")}
 
 
-def best_of(rows: list[Row]) -> Row:
-    """Return the row of lowest validation loss; where all have diverged, that of the lowest lr."""
-    return min(rows, key=lambda row: (math.inf if row["loss"] is None else float(row["loss"]), row["trial"]["lr"]))
+def best_of(rows: list[Row], num_seeds: int | None = None) -> Row:
+    """Return the row of lowest mean validation loss over so many seeds, or all; if all diverged, that of lowest lr."""
+    return min(rows, key=lambda row: (mean_loss(row["losses"][:num_seeds]), row["trial"]["lr"]))
+
+
+def mean_loss(losses: list[float | None]) -> float:
+    """Return the mean over seeds, infinity if one of them diverged.
+
+    Example:
+        >>> mean_loss([1.0, 2.0]), mean_loss([1.0, None])
+        (1.5, inf)
+    """
+    return sum(math.inf if loss is None else loss for loss in losses) / len(losses)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from contenders import SETTINGS, Row, best_of
+from contenders import SETTINGS, Row, best_of, mean_loss
 from tasks import TASKS
 from written import Written
 
@@ -51,7 +51,7 @@ class Outcome:
     @cached_property
     def reference(self) -> str:
         """The dense optimizer of lower validation loss in the search."""
-        return min(DENSE, key=lambda system: float(self.best(system)["loss"]))
+        return min(DENSE, key=lambda system: mean_loss(self.best(system)["losses"]))
 
     @cached_property
     def target(self) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from contenders import NUM_TRIALS, SETTINGS, Row, best_of, next_trial, strategy_of
+from contenders import NUM_TRIALS, SEARCH_SEEDS, SETTINGS, Row, best_of, next_trial, strategy_of
 from plans import Plan, train
 from tasks import TASKS, Trial
 from written import Written
@@ -25,7 +25,6 @@ from written import Written
 
 FINAL_SEEDS = (0, 1, 2, 3, 4)
 FINAL_RANKS = (4, 16)
-SEARCH_SEED = 100
 SEARCH_RANKS = 4
 
 
@@ -51,24 +50,35 @@ def jobs_left(written: Written) -> Iterator[Job]:
     """Yield what may be done now, the most urgent first: searches, then finals, seed by seed."""
     for task in TASKS:
         for system in SETTINGS:
-            trial = next_trial(system, written.trials(task, system))
-            if trial is not None:
-                yield _job(task, system, trial, SEARCH_RANKS, SEARCH_SEED)
+            yield from _trial_left(written, task, system)
     for ranks in FINAL_RANKS:
         for seed in FINAL_SEEDS:
             for task in TASKS:
                 yield from _finals_left(written, task, ranks, seed)
 
 
+def _trial_left(written: Written, task: str, system: str) -> Iterator[Job]:
+    """Yield the next run of a search, if there is one: on the first seed, then on the others."""
+    rows = written.trials(task, system)
+    seeds = SEARCH_SEEDS[task]
+    trial = next_trial(system, rows)
+    if trial is not None:
+        yield _job(task, system, trial, SEARCH_RANKS, seeds[0])
+        return
+    for row in rows:
+        if len(row["losses"]) < len(seeds):
+            yield _job(task, system, row["trial"], SEARCH_RANKS, seeds[len(row["losses"])])
+            return
+
+
 def _finals_left(written: Written, task: str, ranks: int, seed: int) -> Iterator[Job]:
     for system in SETTINGS:
-        trials = written.trials(task, system)
-        if len(trials) == NUM_TRIALS and not written.has_curve(task, system, ranks, seed):
-            yield _job(task, system, best_of(trials)["trial"], ranks, seed)
+        if written.is_searched(task, system) and not written.has_curve(task, system, ranks, seed):
+            yield _job(task, system, best_of(written.trials(task, system))["trial"], ranks, seed)
 
 
 def _job(task: str, system: str, trial: Trial, ranks: int, seed: int) -> Job:
-    split = "validation" if seed == SEARCH_SEED else "test"
+    split = "test" if seed in FINAL_SEEDS else "validation"
     plan = Plan(task=task, strategy=strategy_of(system), trial=trial, ranks=ranks, seed=seed, split=split)
     return Job(system=system, plan=plan)
 
@@ -100,7 +110,7 @@ def run(num_processes: int) -> None:
 def note(written: Written, job: Job, result: Row, seconds: float) -> None:
     """Write what a job gave, and tell of it."""
     if job.is_search:
-        written.add_trial(job.system, job.plan, result, seconds)
+        written.add_trial(job.system, job.plan, result)
     else:
         written.add_curve(job.system, job.plan, result)
     plan, last = job.plan, result["values"][-1]
@@ -111,10 +121,11 @@ def note(written: Written, job: Job, result: Row, seconds: float) -> None:
 def status() -> None:
     """Print how much is done."""
     written = Written()
-    num_trials, num_finals = NUM_TRIALS * len(SETTINGS), len(SETTINGS) * len(FINAL_RANKS) * len(FINAL_SEEDS)
+    num_finals = len(SETTINGS) * len(FINAL_RANKS) * len(FINAL_SEEDS)
     for task in TASKS:
-        done = sum(len(written.trials(task, system)) for system in SETTINGS)
-        print(f"{task}: {done} of {num_trials} trials, {len(written.curves(task))} of {num_finals} finals")
+        num_trials = NUM_TRIALS * len(SETTINGS) * len(SEARCH_SEEDS[task])
+        done = sum(len(row["losses"]) for system in SETTINGS for row in written.trials(task, system))
+        print(f"{task}: {done} of {num_trials} runs of the search, {len(written.curves(task))} of {num_finals} finals")
 
 
 def parse() -> argparse.Namespace:

@@ -4,7 +4,7 @@ import math
 import statistics
 from pathlib import Path
 
-from contenders import NUM_TRIALS, SETTINGS, Row
+from contenders import SETTINGS, Row, mean_loss
 from outcome import Outcome
 from tasks import TASKS
 from written import ROOT, Written
@@ -41,12 +41,12 @@ def generated(written: Written) -> str:
 def overview(outcomes: list[Outcome]) -> list[str]:
     """Return the table that sorts the systems by the interval of their difference to dense."""
     table = [
-        "| task | ranks | ahead of dense | not told apart | behind | a seed diverged |",
+        "| task | ranks | ahead of dense | not told apart | behind | a seed diverged or ended at a guess |",
         "|---|---|---|---|---|---|",
     ]
     for outcome in outcomes:
         for ranks in ranks_told(outcome):
-            groups: dict[str, list[str]] = {"ahead": [], "level": [], "behind": [], "diverged": []}
+            groups: dict[str, list[str]] = {"ahead": [], "level": [], "behind": [], "lost": []}
             for system in SETTINGS:
                 if system != outcome.reference:
                     groups[standing(outcome, system, ranks)].append(short_title(system))
@@ -72,10 +72,10 @@ def short_title(system: str) -> str:
 
 
 def standing(outcome: Outcome, system: str, ranks: int) -> str:
-    """Return where the interval of the difference to the reference lies."""
+    """Return where the interval of the difference to the reference lies, or that a seed was lost."""
     difference = outcome.difference(system, ranks)
-    if difference is None:
-        return "diverged"
+    if difference is None or outcome.num_at_a_guess(system, ranks):
+        return "lost"
     if difference.low > 0:
         return "behind"
     return "ahead" if difference.high < 0 else "level"
@@ -94,10 +94,8 @@ def search_table(written: Written) -> list[str]:
 def found_text(outcome: Outcome, system: str) -> str:
     """Return the best trial of a system, its validation loss, and whether it lies at an edge of what was tried."""
     rows = outcome.written.trials(outcome.task, system)
-    if len(rows) < NUM_TRIALS:
-        return "not searched"
     best = outcome.best(system)
-    return f"{trial_text(best['trial'])}: {number(best['loss'])}{edge_text(best, rows)}"
+    return f"{trial_text(best['trial'])}: {number(mean_loss(best['losses']))}{edge_text(best, rows)}"
 
 
 def trial_text(trial: Row) -> str:

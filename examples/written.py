@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from contenders import SETTINGS, Row, best_of, strategy_of
+from contenders import NUM_TRIALS, SEARCH_SEEDS, SETTINGS, Row, best_of, strategy_of
 from plans import Plan
 from tasks import TASKS
 
@@ -43,12 +43,20 @@ class Written:
         """Tell whether a final run is done."""
         return any((row["system"], row["ranks"], row["seed"]) == (system, ranks, seed) for row in self._curves[task])
 
-    def add_trial(self, system: str, plan: Plan, result: Row, seconds: float) -> None:
-        """Note a run of a search."""
-        row = {"task": plan.task, "system": system, "trial": plan.trial, "loss": result["values"][-1]}
-        self._trials.append(row | {"seconds": round(seconds, 1)})
+    def is_searched(self, task: str, system: str) -> bool:
+        """Tell whether all trials of a search have run on all its seeds."""
+        rows = self.trials(task, system)
+        return len(rows) == NUM_TRIALS and all(len(row["losses"]) == len(SEARCH_SEEDS[task]) for row in rows)
+
+    def add_trial(self, system: str, plan: Plan, result: Row) -> None:
+        """Note a run of a search, on the first seed or another."""
+        found = [row for row in self.trials(plan.task, system) if row["trial"] == plan.trial]
+        if not found:
+            found = [{"task": plan.task, "system": system, "trial": plan.trial, "losses": []}]
+            self._trials += found
+        found[0]["losses"].append(result["values"][-1])
         steps = {name: task.steps for name, task in TASKS.items()}
-        replace(self._search, {"ranks": plan.ranks, "seed": plan.seed, "steps": steps}, "trials", self._trials)
+        replace(self._search, {"ranks": plan.ranks, "seeds": SEARCH_SEEDS, "steps": steps}, "trials", self._trials)
 
     def add_curve(self, system: str, plan: Plan, result: Row) -> None:
         """Note a final run."""

@@ -27,7 +27,7 @@ def searched(system: str, loss_of: Any) -> list[dict[str, Any]]:
     """Return the rows of a whole search in which trials end as `loss_of` says."""
     rows: list[dict[str, Any]] = []
     while (trial := next_trial(system, rows)) is not None:
-        rows.append({"trial": trial, "loss": loss_of(trial)})
+        rows.append({"trial": trial, "losses": [loss_of(trial)]})
     return rows
 
 
@@ -57,8 +57,8 @@ def test_the_search_goes_beyond_an_edge_and_then_between() -> None:
 
 def test_a_trial_that_diverged_is_never_the_best() -> None:
     rows = searched("qsgd", lambda trial: None if trial["lr"] > 5e-3 else 1.0)
-    assert best_of(rows)["loss"] == 1.0
-    assert any(row["loss"] is None for row in rows)
+    assert best_of(rows)["losses"] == [1.0]
+    assert any(row["losses"] == [None] for row in rows)
 
 
 def test_where_all_trials_diverge_the_search_goes_down() -> None:
@@ -76,9 +76,9 @@ def filled(folder: Path, losses: dict[str, list[list[float | None]]]) -> Written
     for system, curves in losses.items():
         trial = {"optimizer": "adam", "lr": 0.01}
         given = {"task": "characters", "strategy": {}, "trial": trial, "ranks": 4}
-        for _ in range(NUM_TRIALS):
-            plan = plans.Plan(**given, seed=100, split="validation")
-            written.add_trial(system, plan, result(1.0 if system == "adam" else 2.0), 1.0)
+        for number in range(NUM_TRIALS):
+            plan = plans.Plan(**(given | {"trial": {**trial, "lr": 0.01 / 2**number}}), seed=100, split="validation")
+            written.add_trial(system, plan, result((1.0 if system == "adam" else 2.0) + number))
         for seed, curve in enumerate(curves):
             written.add_curve(system, plans.Plan(**given, seed=seed, split="test"), result(*curve))
     return written
@@ -106,6 +106,21 @@ def _two_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outcome.SETTINGS", {system: SETTINGS[system] for system in ("adam", "sgd")})
 
 
+def test_a_trial_runs_on_the_other_seeds_after_the_last_on_the_first(tmp_path: Path) -> None:
+    written = Written(tmp_path / "search.json", tmp_path / "curves")
+    seen = []
+    for _ in range(2 * NUM_TRIALS):
+        job = next(job for job in systems.jobs_left(written) if (job.system, job.plan.task) == ("adam", "digits"))
+        seen.append((job.plan.seed, job.plan.trial["lr"]))
+        written.add_trial("adam", job.plan, result(job.plan.trial["lr"] * (1 if job.plan.seed == 100 else -2)))
+    assert [seed for seed, _ in seen] == [100] * NUM_TRIALS + [101] * NUM_TRIALS
+    assert sorted(seen[:NUM_TRIALS]) == [(100, lr) for _, lr in sorted(seen[NUM_TRIALS:])]
+    assert written.is_searched("digits", "adam")
+    rows = written.trials("digits", "adam")
+    assert best_of(rows, 1)["trial"]["lr"] == min(lr for _, lr in seen)
+    assert best_of(rows)["trial"]["lr"] == max(lr for _, lr in seen)
+
+
 GOOD, WORSE = [[3.0, 2.0], [3.0, 2.1]], [[3.0, 2.5], [3.0, 2.61]]
 
 
@@ -131,12 +146,13 @@ def test_a_seed_that_diverged_is_told_and_not_averaged_away(tmp_path: Path) -> N
     outcome = Outcome(filled(tmp_path, {"adam": GOOD, "sgd": [[3.0, 2.5], [None, None]]}), "characters")
     assert loss_text(outcome, "sgd", 4) == "2.500 (2.500 to 2.500), 1 diverged"
     assert difference_text(outcome, "sgd", 4) == "-"
-    assert standing(outcome, "sgd", 4) == "diverged"
+    assert standing(outcome, "sgd", 4) == "lost"
 
 
 def test_a_seed_that_ends_at_a_guess_is_told(tmp_path: Path) -> None:
     outcome = Outcome(filled(tmp_path, {"adam": GOOD, "sgd": [[3.0, 2.5], [4.85, 4.84]]}), "characters")
     assert loss_text(outcome, "sgd", 4) == "3.670 (2.500 to 4.840), 1 at a guess"
+    assert standing(outcome, "sgd", 4) == "lost"
 
 
 def test_only_seeds_count_on_which_all_have_run(tmp_path: Path) -> None:
