@@ -17,7 +17,7 @@ import plans
 import systems
 from contenders import NUM_TRIALS, SETTINGS, best_of, next_trial, strategy_of
 from outcome import Interval, Outcome
-from systems_page import difference_text, found_text, loss_text, standing, steps_text
+from systems_page import difference_text, found_text, loss_text, standing_text, steps_text
 from written import Written
 
 from binsgdm.compressors.registry import SYSTEMS
@@ -138,7 +138,8 @@ def test_a_difference_is_paired_by_seed_with_its_interval(tmp_path: Path) -> Non
     assert outcome.difference("sgd", 4) == Interval(
         mean=pytest.approx(0.505), low=pytest.approx(0.505 - half), high=pytest.approx(0.505 + half)
     )
-    assert standing(outcome, "sgd", 4) == "behind"
+    assert standing_text(outcome, "sgd", 4) == "+0.505 behind"
+    assert standing_text(outcome, "adam", 4) == "reference"
     assert outcome.difference("adam", 4) is None
 
 
@@ -146,13 +147,13 @@ def test_a_seed_that_diverged_is_told_and_not_averaged_away(tmp_path: Path) -> N
     outcome = Outcome(filled(tmp_path, {"adam": GOOD, "sgd": [[3.0, 2.5], [None, None]]}), "characters")
     assert loss_text(outcome, "sgd", 4) == "2.500 (2.500 to 2.500), 1 diverged"
     assert difference_text(outcome, "sgd", 4) == "-"
-    assert standing(outcome, "sgd", 4) == "lost"
+    assert standing_text(outcome, "sgd", 4) == "lost 1 of 2"
 
 
 def test_a_seed_that_ends_at_a_guess_is_told(tmp_path: Path) -> None:
     outcome = Outcome(filled(tmp_path, {"adam": GOOD, "sgd": [[3.0, 2.5], [4.85, 4.84]]}), "characters")
     assert loss_text(outcome, "sgd", 4) == "3.670 (2.500 to 4.840), 1 at a guess"
-    assert standing(outcome, "sgd", 4) == "lost"
+    assert standing_text(outcome, "sgd", 4) == "lost 1 of 2"
 
 
 def test_only_seeds_count_on_which_all_have_run(tmp_path: Path) -> None:
