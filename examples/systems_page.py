@@ -14,7 +14,7 @@ FIGURES = ROOT / "docs" / "figures"
 MARK = "<!-- From here on written by `python examples/systems.py page`. -->\n"
 LEGEND = """\
 Final test loss less that of the dense reference, in nats: the mean over seeds, paired. "behind" and "ahead" are said
-where the 95 % interval leaves zero out. "lost" counts seeds that diverged or ended at a guess (above 95 % of its loss)."""
+where the 95 % interval leaves zero out. "lost" counts seeds that diverged or ended at a guess (95 % of its loss)."""
 RANKS = (4, 16)
 NAMES = {"adam": "Adam", "sgd": "SGD", "binsgdm": "BinSGDM", "one_bit_adam": "1-bit Adam"}
 SET_TO = {"momentum": "momentum", "beta": "beta", "dense_share": "dense stage", "eps": "eps"}
