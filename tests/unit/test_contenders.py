@@ -1,5 +1,6 @@
 """The search of the comparison of systems is alike for all, goes on where it stopped, and hides nothing."""
 
+import doctest
 import json
 import math
 import sys
@@ -13,14 +14,24 @@ pytest.importorskip("sklearn")
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
+import contenders
+import outcome
 import plans
 import systems
+import systems_page
 from contenders import NUM_TRIALS, SETTINGS, best_of, next_trial, strategy_of
 from outcome import Interval, Outcome
 from systems_page import difference_text, found_text, loss_text, standing_text, steps_text
 from written import Written
 
 from binsgdm.compressors.registry import SYSTEMS
+
+
+@pytest.mark.parametrize("module", [contenders, outcome, plans, systems_page], ids=lambda module: module.__name__)
+def test_the_examples_of_docstrings_are_true(module: Any) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert found.failed == 0
 
 
 def searched(system: str, loss_of: Any) -> list[dict[str, Any]]:
