@@ -6,6 +6,8 @@ from typing import Any
 
 from tasks import Trial
 
+FINAL_SEEDS = (0, 1, 2, 3, 4)
+FINAL_RANKS = (4, 16)
 SEARCH_SEEDS = {"characters": (100,), "mnist_5k": (100, 101), "digits": (100, 101)}
 """Of every trial. The first decides what is tried next, all together what is best."""
 NUM_TRIALS = 6

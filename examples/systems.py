@@ -16,15 +16,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from contenders import NUM_TRIALS, SEARCH_SEEDS, SETTINGS, Row, best_of, next_trial, strategy_of
+from contenders import (
+    FINAL_RANKS,
+    FINAL_SEEDS,
+    NUM_TRIALS,
+    SEARCH_SEEDS,
+    SETTINGS,
+    Row,
+    best_of,
+    next_trial,
+    strategy_of,
+)
 from plans import Plan, train
 from tasks import TASKS, Trial
 from written import Written
 
 # ruff: noqa: T201
 
-FINAL_SEEDS = (0, 1, 2, 3, 4)
-FINAL_RANKS = (4, 16)
 SEARCH_RANKS = 4
 
 

@@ -4,7 +4,7 @@ import math
 import statistics
 from pathlib import Path
 
-from contenders import SETTINGS, Row, mean_loss
+from contenders import FINAL_RANKS, FINAL_SEEDS, SETTINGS, Row, mean_loss
 from outcome import Outcome
 from tasks import TASKS
 from written import ROOT, Written
@@ -15,7 +15,6 @@ MARK = "<!-- From here on written by `python examples/systems.py page`. -->\n"
 LEGEND = """\
 Final test loss less that of the dense reference, in nats: the mean over seeds, paired. "behind" and "ahead" are said
 where the 95 % interval leaves zero out. "lost" counts seeds that diverged or ended at a guess (95 % of its loss)."""
-RANKS = (4, 16)
 NAMES = {"adam": "Adam", "sgd": "SGD", "binsgdm": "BinSGDM", "one_bit_adam": "1-bit Adam"}
 SET_TO = {"momentum": "momentum", "beta": "beta", "dense_share": "dense stage", "eps": "eps"}
 
@@ -34,8 +33,8 @@ def write() -> None:
 def generated(written: Written) -> str:
     """Return the part of the page that the files say."""
     outcomes = [Outcome(written, task) for task in TASKS]
-    parts = ["", "## In one table", "", LEGEND, "", *overview(outcomes), "", "## What the search found", ""]
-    parts += [*search_table(written), ""]
+    parts = ["", "## In one table", "", LEGEND, "", *overview(outcomes), "", *seeds_left(outcomes)]
+    parts += ["## What the search found", "", *search_table(written), ""]
     for outcome in outcomes:
         parts += task_section(outcome)
     return "\n".join(parts)
@@ -50,6 +49,17 @@ def overview(outcomes: list[Outcome]) -> list[str]:
         cells = [standing_text(outcome, system, ranks) for outcome, ranks in columns]
         table.append(f"| {setting.title} | {' | '.join(cells)} |")
     return table
+
+
+def seeds_left(outcomes: list[Outcome]) -> list[str]:
+    """Return what says that seeds are missing, if any are."""
+    few = [
+        f"{TASKS[outcome.task].title} on {ranks} ranks: {len(outcome.seeds(ranks))} of {len(FINAL_SEEDS)} seeds"
+        for outcome in outcomes
+        for ranks in FINAL_RANKS
+        if len(outcome.seeds(ranks)) < len(FINAL_SEEDS)
+    ]
+    return ["**Not all has run yet.** " + "; ".join(few) + ".", ""] if few else []
 
 
 def standing_text(outcome: Outcome, system: str, ranks: int) -> str:
@@ -69,7 +79,7 @@ def standing_text(outcome: Outcome, system: str, ranks: int) -> str:
 
 def ranks_told(outcome: Outcome) -> list[int]:
     """Return the numbers of ranks on which two seeds or more are complete, which an interval takes."""
-    return [ranks for ranks in RANKS if len(outcome.seeds(ranks)) > 1]
+    return [ranks for ranks in FINAL_RANKS if len(outcome.seeds(ranks)) > 1]
 
 
 def search_table(written: Written) -> list[str]:

@@ -14,12 +14,14 @@ pytest.importorskip("sklearn")
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import systems_page
-from contenders import SEARCH_SEEDS, SETTINGS, next_trial
-from systems import FINAL_RANKS, FINAL_SEEDS
+from contenders import FINAL_SEEDS, SEARCH_SEEDS, SETTINGS, next_trial
+from outcome import Outcome
 from tasks import TASKS
 from written import CURVES, ROOT, SEARCH, Written
 
 LARGEST_BYTES = 1_500_000
+NUM_SEEDS = {4: 5, 16: 0}
+"""On which all systems have run, by ranks."""
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +48,13 @@ def test_the_page_shows_every_figure() -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_system_has_a_curve_of_every_seed_on_both_numbers_of_ranks(task: str) -> None:
+def test_every_system_has_a_curve_of_every_seed_that_is_told(written: Written, task: str) -> None:
     found = [(row["system"], row["ranks"], row["seed"]) for row in document(task)["curves"]]
-    wanted = [(system, ranks, seed) for system in SETTINGS for ranks in FINAL_RANKS for seed in FINAL_SEEDS]
-    assert found == wanted
+    assert len(found) == len(set(found))
+    for ranks, number in NUM_SEEDS.items():
+        wanted = {(system, ranks, seed) for system in SETTINGS for seed in FINAL_SEEDS[:number]}
+        assert wanted <= set(found)
+        assert Outcome(written, task).seeds(ranks)[:number] == list(FINAL_SEEDS[:number])
 
 
 @pytest.mark.parametrize("task", TASKS)
