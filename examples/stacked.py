@@ -80,9 +80,11 @@ class DecodedOnce:
         self._of: tuple[int, int] | None = None
         self._mean = torch.empty(0)
 
-    def __call__(self, compressor: Compressor, payload: Payload, shapes: Shapes, place: Place) -> Conversation:
+    def __call__(
+        self, compressor: Compressor, payload: Payload, shapes: Shapes, place: Place, own: torch.Tensor | None
+    ) -> Conversation:
         """Do as `binsgdm.compressors.carriers.Carrier`."""
-        talk = self._carry(compressor, payload, shapes, place)
+        talk = self._carry(compressor, payload, shapes, place, own)
         if place.rank == 0:
             self._mean = yield from talk
             self._of = place.step, place.bucket

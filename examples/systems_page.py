@@ -28,6 +28,7 @@ def write() -> None:
     PAGE.write_text(told + MARK + generated(written), encoding="utf-8")
     for task in TASKS:
         draw(Outcome(written, task), FIGURES / f"systems_training_{task}.png")
+        written.write_target(task, Outcome(written, task).target)
 
 
 def generated(written: Written) -> str:

@@ -48,6 +48,11 @@ def test_the_page_shows_every_figure() -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_a_file_tells_the_target_that_the_page_tells(written: Written, task: str) -> None:
+    assert document(task)["target"] == pytest.approx(Outcome(written, task).target, rel=1e-4)
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_every_system_has_a_curve_of_every_seed_that_is_told(written: Written, task: str) -> None:
     found = [(row["system"], row["ranks"], row["seed"]) for row in document(task)["curves"]]
     assert len(found) == len(set(found))
