@@ -6,6 +6,7 @@ from simnet.advise.advice import PAYS, SLOW
 from simnet.racing.standings import Heat, Race, Runner
 from simnet.report.notes import notes_lines
 from simnet.report.text import aligned, count_text, hanging, nodes_text, printable
+from simnet.strategies import AllReduce
 from simnet.units import format_bytes, format_seconds
 
 NEVER = "never"
@@ -44,31 +45,41 @@ def _order(race: Race) -> list[str]:
 
 
 def _header(race: Race) -> tuple[str, ...]:
-    rates = [heat.bandwidth.text() for heat in race.heats]
+    rates = [f"{heat.bandwidth.text()} [{time_unit(race, heat)[1]}]" for heat in race.heats]
     return ("system", "reached", "steps", "out of a node", "final", *rates)
+
+
+def time_unit(race: Race, heat: Heat) -> tuple[float, str]:
+    """Return the unit in which the times of a heat are told: that of the baseline's whole training."""
+    base = next(runner for runner in heat.runners if runner.name == race.baseline)
+    end_s = base.pace.elapsed_s(race.scale * race.convergence.of(race.baseline, race.ranks)[0].steps[-1])
+    units = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+    return next((unit for unit in units if end_s >= 2 * unit[0]), units[-1])
 
 
 def _cells(race: Race, name: str) -> tuple[str, ...]:
     found = [next((one for one in heat.runners if one.name == name), None) for heat in race.heats]
     one = next(runner for runner in found if runner is not None)
+    units = [time_unit(race, heat)[0] for heat in race.heats]
     return (
         f"{one.title} *" if one.unmeasured else one.title,
         f"{one.num_reached} of {one.num_seeds}",
         NEVER if one.steps is None else f"{one.steps:,.0f}",
         "-" if one.sent_bytes is None else format_bytes(one.sent_bytes),
         "no number" if one.final is None else f"{one.final:.4g}",
-        *("-" if runner is None else _time_text(runner) for runner in found),
+        *("-" if runner is None else _time_text(runner, unit_s) for runner, unit_s in zip(found, units, strict=True)),
     )
 
 
-def _time_text(runner: Runner) -> str:
-    """Return the time to the target with its interval: "12.1 min (11.8 to 13.0)"."""
+def _time_text(runner: Runner, unit_s: float) -> str:
+    """Return the time to the target with its interval: "12.1 (11.8 to 13.0)"."""
     if runner.time_s is None or runner.interval_s is None:
         return NEVER
     low, high = runner.interval_s
+    middle = f"{runner.time_s / unit_s:.3g}"
     if (low, high) == (runner.time_s, runner.time_s):
-        return format_seconds(runner.time_s)
-    return f"{format_seconds(runner.time_s)} ({format_seconds(low)} to {format_seconds(high) if high else NEVER})"
+        return middle
+    return f"{middle} ({low / unit_s:.3g} to {NEVER if high is None else f'{high / unit_s:.3g}'})"
 
 
 def verdict(race: Race, heat: Heat) -> str:
@@ -110,6 +121,9 @@ def _reservations(race: Race) -> Iterator[str]:
         )
     if race.scale != 1:
         yield f"one measured step stands for {race.scale:.4g} steps of the training (curves stretched)"
+    baseline = found.systems[race.baseline].strategy
+    if isinstance(baseline, AllReduce) and baseline.payload is None and race.scenario.workload.dtype == "fp32":
+        yield "the baseline sends fp32; what bf16 would gain without compression is told by simnet advise"
     yield f"convergence is that of {found.task}, steps are those of {race.scenario.workload.name}: are they one task?"
 
 

@@ -9,6 +9,7 @@ from simnet.convergence import median_curve
 from simnet.racing.standings import Heat, Race, Runner
 from simnet.report.layout import image
 from simnet.report.plot import Format, styled
+from simnet.report.race import time_unit
 
 # Colours of Okabe and Ito, which colour-blind readers can tell apart; the baseline is black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255")
@@ -52,7 +53,7 @@ def _colours(race: Race) -> dict[str, str]:
 
 def _panel(axes: Axes, race: Race, heat: Heat, colours: dict[str, str]) -> None:
     end_s = ROOM * next(_end_s(race, one) for one in heat.runners if one.name == race.baseline)
-    unit_s, unit = _time_unit(end_s)
+    unit_s, unit = time_unit(race, heat)
     for runner in sorted(heat.runners, key=lambda one: one.name in colours):
         _line(axes, race, runner, colours.get(runner.name, OTHERS_COLOUR), unit_s)
     axes.axhline(race.target, color="black", linewidth=0.7, linestyle=":")
@@ -89,13 +90,6 @@ def _shown(race: Race) -> tuple[float, float]:
     best = min([*medians, race.target]) if race.convergence.is_lower_better else max([*medians, race.target])
     margin = 0.05 * abs(start - best) or 1.0
     return (best - margin, start + margin) if best < start else (start - margin, best + margin)
-
-
-def _time_unit(seconds: float) -> tuple[float, str]:
-    for factor, unit in ((3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * factor:
-            return factor, unit
-    return 1.0, "s"
 
 
 def _legend(figure: Figure, race: Race, colours: dict[str, str]) -> None:
