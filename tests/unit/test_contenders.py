@@ -107,7 +107,7 @@ def test_what_is_written_is_read_again_and_not_left_to_do(tmp_path: Path) -> Non
     others = [job for job in jobs if job.system != "adam"]
     assert all(job.is_search for job in others)
     document = json.loads((tmp_path / "curves" / "characters.json").read_text())
-    assert document["systems"]["adam"]["strategy"] == {"kind": "all_reduce"}
+    assert document["systems"]["adam"]["strategy"] == {"kind": "all_reduce", "algorithm": "auto"}
     assert document["curves"] == [{"system": "adam", "ranks": 4, "seed": 0, "steps": [10, 20], "values": [2.0, 1.0]}]
 
 

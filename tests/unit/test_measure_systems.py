@@ -87,7 +87,7 @@ def test_a_calibration_takes_the_kernels_with_their_options(every: Measurements)
 def test_one_system_with_two_settings_is_no_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     whole = measured(tmp_path, "--system", "power_sgd", "--system", "power_sgd:matrix_rank=2")
-    known = sources.Sources(files=((Path("k.json"), whole),))
+    known = sources.Sources(files=((Path("k.json"), in_proportion(whole)),))
     with pytest.raises(SimnetError, match="timed with matrix_rank=2 warm_start=true and with matrix_rank=4"):
         fitting.parts(known, sources.Sources(), sources.Sources(), fitting.Options(bound=9.0, draws=20))
 
