@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm import groups as grouping
 from binsgdm.compressors.base import GradientBucket, System, check_whole
-from binsgdm.compressors.registry import make
+from binsgdm.compressors.registry import check_options, make
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place
 from binsgdm.groups import Groups
@@ -70,6 +70,7 @@ def compress_gradients(  # noqa: PLR0913
         _check_model(model)
         check_whole("compress_gradients: seed", seed, low=0, high=2**64 - 1)
         local = grouping.node_size(ranks_per_node, world_size, default=world_size)
+        check_options(system, options)  # here, too: an option may have the name of an argument of make
         made = make(system, rank=dist.get_rank(), world_size=world_size, **options), local
     except BinsgdmError as error:
         refused = error

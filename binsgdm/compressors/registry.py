@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -209,14 +209,23 @@ def make(name: str, *, rank: int, world_size: int, **options: Any) -> System:
         >>> make("qsgd", rank=0, world_size=4, bits=8).compressor.bits
         8
     """
-    if name not in SYSTEMS:
-        raise BinsgdmError(f"system: {name!r}: unknown{_nearest(name, SYSTEMS)}; known are {', '.join(SYSTEMS)}")
-    entry = SYSTEMS[name]
+    check_options(name, options)
+    return SYSTEMS[name].build(options, rank, world_size)
+
+
+def check_options(name: object, options: Iterable[str]) -> None:
+    """Check that there is a system of this name, and that it takes these options, whatever their values.
+
+    Raises:
+        BinsgdmError: there is none, or it does not.
+    """
+    if not isinstance(name, str) or name not in SYSTEMS:
+        raise BinsgdmError(f"system: {name!r}: unknown{_nearest(str(name), SYSTEMS)}; known are {', '.join(SYSTEMS)}")
+    taken = SYSTEMS[name].options
     for option in options:
-        if option not in entry.options:
-            known = ", ".join(entry.options) or "none"
-            raise BinsgdmError(f"{name}: {option}: unknown option{_nearest(option, entry.options)}; it takes {known}")
-    return entry.build(options, rank, world_size)
+        if option not in taken:
+            known = ", ".join(taken) or "none"
+            raise BinsgdmError(f"{name}: {option}: unknown option{_nearest(option, taken)}; it takes {known}")
 
 
 def _nearest(given: str, known: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm.compressors.base import GradientBucket, Payload, Shapes  # noqa: E402
-from binsgdm.compressors.registry import SYSTEMS, make  # noqa: E402
+from binsgdm.compressors.registry import SYSTEMS, check_options, make  # noqa: E402
 from binsgdm.errors import BinsgdmError  # noqa: E402
 from binsgdm.exchange import Place, run_together  # noqa: E402
 from binsgdm.random import Key  # noqa: E402
@@ -105,6 +105,18 @@ def test_options_out_of_range_are_refused(name: str, options: dict[str, Any]) ->
 def test_unknown_options_are_refused(name: str) -> None:
     with pytest.raises(BinsgdmError, match=f"^{name}: nonsense: unknown option"):
         make(name, rank=0, world_size=1, nonsense=1)
+
+
+@pytest.mark.parametrize("option", ["rank", "world_size", "name"])
+def test_an_option_with_the_name_of_an_argument_is_unknown_as_any_other(option: str) -> None:
+    with pytest.raises(BinsgdmError, match=f"^power_sgd: {option}: unknown option"):
+        check_options("power_sgd", {option: 4})
+
+
+@pytest.mark.parametrize("name", [None, 4, ["qsgd"], ""])
+def test_what_is_no_name_of_a_system_is_refused(name: Any) -> None:
+    with pytest.raises(BinsgdmError, match=r"^system: .*: unknown"):
+        make(name, rank=0, world_size=1)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
