@@ -4,6 +4,7 @@ msgspec checks the same rules; its messages lack the value, the nearest known ke
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -157,14 +158,20 @@ def _check_name(given: object, known: Any, path: Path) -> None:
 
 
 def _check_range(info: types.IntType | types.FloatType, given: Any, rule: str, path: Path) -> None:
-    inside = math.isfinite(given) and all(
-        (
-            info.ge is None or given >= info.ge,
-            info.gt is None or given > info.gt,
-            info.le is None or given <= info.le,
+    is_finite = isinstance(given, int) or math.isfinite(given)  # a whole number may be too large for a float
+    fits = not isinstance(info, types.FloatType) or abs(given) <= sys.float_info.max
+    inside = (
+        is_finite
+        and fits
+        and all(
+            (
+                info.ge is None or given >= info.ge,
+                info.gt is None or given > info.gt,
+                info.le is None or given <= info.le,
+            )
         )
     )
-    _require(inside, given, rule if math.isfinite(given) else "must be finite", path)
+    _require(inside, given, rule if is_finite and fits else "must be finite", path)
 
 
 def _range(info: types.IntType | types.FloatType) -> str:

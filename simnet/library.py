@@ -73,7 +73,7 @@ def locate(kind: str, name: str, directory: Path = Path()) -> Path:
         SimnetError: there is no such part or file.
     """
     if is_path(name):
-        _check_file(directory / name, name)
+        _check_file(directory / name, name, kind)
         return directory / name
     known = names(kind)
     if name not in known:
@@ -81,17 +81,17 @@ def locate(kind: str, name: str, directory: Path = Path()) -> Path:
     return folder(kind) / f"{name}{_SUFFIX.get(kind, '.toml')}"
 
 
-def _check_file(path: Path, name: str) -> None:
+def _check_file(path: Path, name: str, kind: str) -> None:
     """Check that there is a file at a path, named as the user wrote it."""
+    wanted = f"the path of a {_SUFFIX.get(kind, '.toml')} file"
     try:
         is_file = stat.S_ISREG(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null character
-        rule = "no such file; give the path of a .toml file, or one name of: simnet list"
-        raise SimnetError(f"{name!r}: {rule}") from error
+        raise SimnetError(f"{name!r}: no such file; give {wanted}, or one name of: simnet list {kind}") from error
     except OSError as error:
         raise SimnetError(f"{name!r}: cannot be read: {error.strerror}") from error
     if not is_file:
-        raise SimnetError(f"{name!r}: not a regular file; give the path of a .toml file")
+        raise SimnetError(f"{name!r}: not a regular file; give {wanted}")
 
 
 def gradients_path(name: str) -> Path:
@@ -125,6 +125,23 @@ def read(kind: str, name: str, directory: Path = Path()) -> dict[str, object]:
     return read_file(locate(kind, name, directory))
 
 
+def _read_json(text: str) -> object:
+    """Read JSON as strictly as TOML is read: no key twice, no half of a character."""
+    data = json.loads(text, object_pairs_hook=_table)
+    if "\\ud" in text.lower():
+        json.dumps(data, ensure_ascii=False).encode()
+    return data
+
+
+def _table(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    table: dict[str, object] = {}
+    for key, value in pairs:
+        if key in table:
+            raise ValueError(f"the key {key!r} comes twice in one object; drop one of them")
+        table[key] = value
+    return table
+
+
 def read_file(path: Path) -> dict[str, object]:
     """Read a TOML or JSON file that holds one table.
 
@@ -134,7 +151,7 @@ def read_file(path: Path) -> dict[str, object]:
     language = "JSON" if path.suffix == ".json" else "TOML"
     try:
         text = path.read_text(encoding="utf-8-sig")
-        data = json.loads(text) if language == "JSON" else tomllib.loads(text)
+        data = _read_json(text) if language == "JSON" else tomllib.loads(text)
     except OSError as error:
         raise SimnetError(f"{label(path)}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

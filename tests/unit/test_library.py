@@ -139,3 +139,24 @@ def test_a_json_file_is_read_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"cluster": {}}))
     assert library.read_file(path) == {"cluster": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '{"a": 1, "b": {"c": 1, "c": 2}}',
+            "t.json: not JSON: the key 'c' comes twice in one object; drop one",
+        ),
+        ('{"a": "half \\ud800"}', "t.json: not JSON: .*surrogates not allowed"),
+    ],
+)
+def test_json_is_read_as_strictly_as_toml(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(text, encoding="utf-8")
+    with pytest.raises(SimnetError, match=said):
+        library.read_file(tmp_path / "t.json")
+
+
+def test_a_missing_file_of_trainings_is_asked_for_by_its_ending() -> None:
+    with pytest.raises(SimnetError, match=r"'no.json': no such file; give the path of a .json file, or one name of"):
+        library.locate("convergence", "no.json")
