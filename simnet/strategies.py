@@ -136,7 +136,9 @@ class Quantizing(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.coding == "elias") != (self.coded_bits is not None):
-            raise ValueError(f"coded_bits: goes with coding 'elias', and not with {self.coding!r}; give both, or none")
+            if self.coded_bits is None:
+                raise ValueError("coded_bits: missing; coding 'elias' needs what was measured, in bits per element")
+            raise ValueError(f"coded_bits: {self.coded_bits}: has no effect with coding {self.coding!r}; drop it")
 
 
 class QSGD(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="qsgd"):
