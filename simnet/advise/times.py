@@ -52,7 +52,7 @@ class Times:
         """The bandwidths tried first, ascending; none where no byte leaves a node."""
         if self._scenario.cluster.num_nodes == 1:
             return ()
-        slower = [Bandwidth(self._here * part) for part in SLOWER] if self._here <= RATES[0] else []
+        slower = [Bandwidth(max(1.0, self._here * part)) for part in SLOWER] if self._here <= RATES[0] else []
         return tuple(sorted({*slower, self._here, *(rate for rate in RATES if rate <= FASTEST * self._here)}))
 
     def of(self, strategy: AnyStrategy, rate: float | None = None) -> Timed:

@@ -286,6 +286,10 @@ class TestCrossover:
         assert found.curve[0][0] == pytest.approx(0.02 * GBIT)
         assert found.curve[-1][0] == 10 * GBIT
 
+    def test_no_network_slower_than_one_byte_a_second_is_tried(self) -> None:
+        given = whatif.at_bandwidth(scenario(), 2.0)
+        assert times.Times(given, simulate, (AllReduce(),)).rates[0] == 1.0
+
     def test_one_node_has_no_bandwidth_of_a_nic(self) -> None:
         found = row(advised("BinSGDM", num_nodes=1), "BinSGDM")
         assert (found.curve, found.faster_in, found.pays_in) == ((), (), ())
