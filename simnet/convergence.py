@@ -12,6 +12,10 @@ from simnet.scenario import Draft
 from simnet.strategies import AllReduce, AnyStrategy
 from simnet.values import Count
 
+LARGEST = 1e100
+"""Largest value of a metric, up or down: what is beyond can not be drawn."""
+Value = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+
 
 class System(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was trained: `strategy` as a scenario names it; `optimizer` and its `settings` are for people."""
@@ -29,12 +33,14 @@ class Curve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ranks: Count
     seed: Annotated[int, Meta(ge=0)]
     steps: tuple[Count, ...]
-    values: tuple[float | None, ...]
-    accuracy: tuple[float | None, ...] | None = None
+    values: tuple[Value | None, ...]
+    accuracy: tuple[Value | None, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.steps or len(self.steps) != len(self.values):
             raise ValueError(f"steps: {len(self.steps)} for {len(self.values)} values: give as many, and at least one")
+        if self.accuracy is not None and len(self.accuracy) != len(self.steps):
+            raise ValueError(f"accuracy: {len(self.accuracy)} for {len(self.steps)} steps: give as many, or none")
         if any(later <= earlier for earlier, later in zip(self.steps, self.steps[1:], strict=False)):
             raise ValueError("steps: must ascend; sort them")
 
@@ -66,12 +72,18 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     unit: str = ""
     better: Literal["lower", "higher"]
     batch: Count
-    target: float | None = None
+    target: Value | None = None
     source: str
     systems: dict[str, System]
     curves: tuple[Curve, ...]
 
     def __post_init__(self) -> None:
+        titles: dict[str, str] = {}
+        for name, system in self.systems.items():
+            if not system.title.strip():
+                raise ValueError(f"systems.{name}.title: {system.title!r}: is empty; name the system for people")
+            if (other := titles.setdefault(system.title, name)) != name:
+                raise ValueError(f"systems.{name}.title: {system.title!r}: is that of {other!r}, too; tell them apart")
         seen: set[tuple[str, int, int]] = set()
         for index, curve in enumerate(self.curves):
             if curve.system not in self.systems:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from simnet.commands.output import OUTPUT, check_different, check_file, emit, watched
+from simnet.commands.output import OUTPUT, check_different, check_file, emit, tell_of_axes, watched
 from simnet.commands.settings import DRAWS, add_draws, read_settings
 from simnet.errors import SimnetError
 from simnet.spec import Scenario
@@ -45,7 +45,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     names = chosen(name.strip() for name in systems.split(",")) if systems is not None else chosen(())
     fixed = read_settings(settings)
     add_draws(fixed, draws)
-    resolved = load_experiment(scenario, fixed).at({})
+    experiment = load_experiment(scenario, fixed)
+    resolved = experiment.at({})
     _check_folded(resolved)
     check_file(output)
     if plot is not None:
@@ -53,6 +54,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         check_file(plot, option="--plot")
         check_different(output, plot, option="--plot")
         _check_nodes(resolved)
+    tell_of_axes(experiment)
     found = advise(resolved, simulate, names=names, watch=watched)
     if plot is not None:
         from simnet.report.advice_figure import draw

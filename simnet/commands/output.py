@@ -7,13 +7,16 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from simnet.commands.main import is_watched
+from simnet.commands.main import is_watched, tell
 from simnet.errors import SimnetError
 from simnet.report.files import is_special, write_file
+
+if TYPE_CHECKING:
+    from simnet.scenario import Experiment
 
 
 class _Output(click.Path):
@@ -39,6 +42,13 @@ def watched(items: Sequence[Item]) -> Iterator[Item]:
         return
     with click.progressbar(items, label="predicting", show_pos=True, file=sys.stderr) as bar:
         yield from bar
+
+
+def tell_of_axes(experiment: "Experiment") -> None:
+    """Say on stderr that the axes of an experiment do not matter to a command that takes one point."""
+    if experiment.axes:
+        keys = ", ".join(axis.key for axis in experiment.axes)
+        tell(f"note: this is one point, without the sweep over {keys}; choose another with --set")
 
 
 def check_file(path: Path | None, option: str = "-o") -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from simnet.commands.main import is_watched
-from simnet.commands.output import OUTPUT, check_different, check_file, emit
+from simnet.commands.output import OUTPUT, check_different, check_file, emit, tell_of_axes
 from simnet.commands.settings import DRAWS, add_draws, read_settings, read_values
 from simnet.convergence import load
 from simnet.errors import SimnetError
@@ -68,13 +68,15 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     fixed = read_settings(settings)
     add_draws(fixed, draws)
     trainings = load(convergence)
-    scenario = load_experiment(experiment, fixed).at({})
+    asked = load_experiment(experiment, fixed)
+    scenario = asked.at({})
     bandwidths = _bandwidths(rates)
     check_file(output)
     if plot is not None:
         format_of(plot)
         check_file(plot, "--plot")
         check_different(output, plot, "--plot")
+    tell_of_axes(asked)
     with _counted(simulate, num_simulations(trainings, len(bandwidths), scenario.run.draws)) as counted:
         found = race(scenario, trainings, counted, bandwidths=bandwidths, ranks=ranks, target=target, steps=steps)
     if plot is not None:

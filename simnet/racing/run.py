@@ -9,7 +9,7 @@ from msgspec import structs
 
 from simnet import draws
 from simnet.advise import whatif
-from simnet.convergence import Convergence, Curve
+from simnet.convergence import LARGEST, Convergence, Curve
 from simnet.errors import SimnetError
 from simnet.racing.standings import Heat, Pace, Race, Runner
 from simnet.result import RunResult, StrategyResult
@@ -72,7 +72,7 @@ def race(  # noqa: PLR0913 - the arguments of one command
     )
     left_out = {name: f"not trained on {ranks} ranks" for name in convergence.systems if name not in curves}
     notes: dict[str, None] = {}
-    plain = structs.replace(scenario, baseline=None)
+    plain = structs.replace(scenario, baseline=None, strategy=AllReduce())
     heats = tuple(_heat(settings, whatif.at_bandwidth(plain, rate), simulate, left_out, notes) for rate in bandwidths)
     return Race(
         scenario=scenario,
@@ -105,21 +105,24 @@ def _target(convergence: Convergence, target: float | None) -> float:
     chosen = convergence.target if target is None else target
     if chosen is None:
         raise SimnetError(f"{convergence.task}: target: missing; give one with --target")
-    if not math.isfinite(chosen):
-        raise SimnetError(f"--target: {chosen}: must be finite; give a {convergence.metric}")
+    if not abs(chosen) <= LARGEST:
+        raise SimnetError(f"--target: {chosen}: must be finite, at most {LARGEST:g}; give a {convergence.metric}")
     return chosen
 
 
 def _baseline(convergence: Convergence, curves: dict[str, tuple[Curve, ...]]) -> str:
     """Return the system without compression that ends best."""
     sign = 1.0 if convergence.is_lower_better else -1.0
-    finals = {
-        name: sign * final
-        for name, found in curves.items()
-        if isinstance(convergence.systems[name].strategy, AllReduce) and (final := _final(found)) is not None
-    }
-    if not finals:
+    dense = {name: found for name, found in curves.items() if isinstance(convergence.systems[name].strategy, AllReduce)}
+    if not dense:
         raise SimnetError(f"{convergence.task}: curves: none without compression to compare with; train 'all_reduce'")
+    finals = {name: sign * final for name, found in dense.items() if (final := _final(found)) is not None}
+    if not finals:
+        names = ", ".join(map(repr, dense))
+        raise SimnetError(
+            f"{convergence.task}: curves of {names}: end in null for some seed: a baseline must have a value at the "
+            "end of every training; train it with a smaller step size, or drop that seed from all systems"
+        )
     return min(finals, key=lambda name: finals[name])
 
 
@@ -227,6 +230,7 @@ def _runner(settings: _Settings, name: str, entries: dict[str, _Entry]) -> Runne
     found = [settings.steps_of(curve) for curve in curves]
     steps = _median([math.inf if step is None else step for step in found])
     at_once, base_at_once = _times(settings, name, [own.pace]), _times(settings, settings.baseline, [base.pace])
+    time_s = _median(list(at_once.values()))
     uncertain = _times(settings, name, own.drawn or [own.pace])
     ratios = _ratios(uncertain, _times(settings, settings.baseline, base.drawn or [base.pace]))
     slow = _ratios(_times(settings, name, [own.slow]), base_at_once) if own.slow else []
@@ -238,8 +242,8 @@ def _runner(settings: _Settings, name: str, entries: dict[str, _Entry]) -> Runne
         num_seeds=len(curves),
         num_reached=sum(step is not None for step in found),
         steps=steps,
-        time_s=_median(list(at_once.values())),
-        interval_s=_interval(list(uncertain.values())) if steps is not None else None,
+        time_s=time_s,
+        interval_s=_interval(list(uncertain.values()), time_s) if time_s is not None else None,
         speedup=statistics.median(_ratios(at_once, base_at_once)) if is_comparable else None,
         speedup_interval=draws.interval(ratios) if is_comparable else None,
         speedup_if_slow=statistics.median(slow) if is_comparable and slow else None,
@@ -249,10 +253,11 @@ def _runner(settings: _Settings, name: str, entries: dict[str, _Entry]) -> Runne
     )
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float | None]:
+def _interval(values: Sequence[float], middle: float) -> tuple[float, float | None]:
+    """Return the middle 90 %, drawn out to hold what is told beside it: of two values that is the larger."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = draws.interval(finite)
-    return low, high if len(finite) == len(values) else None
+    return min(low, middle), max(high, middle) if len(finite) == len(values) else None
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -76,10 +76,15 @@ def _time_text(runner: Runner, unit_s: float) -> str:
     if runner.time_s is None or runner.interval_s is None:
         return NEVER
     low, high = runner.interval_s
-    middle = f"{runner.time_s / unit_s:.3g}"
+    middle = _digits(runner.time_s / unit_s)
     if (low, high) == (runner.time_s, runner.time_s):
         return middle
-    return f"{middle} ({low / unit_s:.3g} to {NEVER if high is None else f'{high / unit_s:.3g}'})"
+    return f"{middle} ({_digits(low / unit_s)} to {NEVER if high is None else _digits(high / unit_s)})"
+
+
+def _digits(value: float, digits: int = 3) -> str:
+    """Return so many digits of a number, or those before the point if they are more: "0.71", "1,854"."""
+    return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:,.0f}"
 
 
 def verdict(race: Race, heat: Heat) -> str:
@@ -120,7 +125,7 @@ def _reservations(race: Race) -> Iterator[str]:
             f"cluster has {world_size}: how systems compare may change with the ranks"
         )
     if race.scale != 1:
-        yield f"one measured step stands for {race.scale:.4g} steps of the training (curves stretched)"
+        yield f"one measured step stands for {_digits(race.scale, 4)} steps of the training (curves stretched)"
     baseline = found.systems[race.baseline].strategy
     if isinstance(baseline, AllReduce) and baseline.payload is None and race.scenario.workload.dtype == "fp32":
         yield "the baseline sends fp32; what bf16 would gain without compression is told by simnet advise"

@@ -10,6 +10,7 @@ from simnet.racing.standings import Heat, Race, Runner
 from simnet.report.layout import image
 from simnet.report.plot import Format, styled
 from simnet.report.race import time_unit
+from simnet.report.text import printable
 
 # Colours of Okabe and Ito, which colour-blind readers can tell apart; the baseline is black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255")
@@ -32,11 +33,11 @@ def _figure(race: Race) -> Figure:
     num_columns = min(2, len(race.heats))
     height_in = PANEL_HEIGHT_IN * num_rows + LEGEND_HEIGHT_IN
     figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
-    panels = figure.subplots(num_rows, num_columns, squeeze=False, sharey=True).flat
+    panels = list(figure.subplots(num_rows, num_columns, squeeze=False, sharey=True).flat)
     colours = _colours(race)
     for axes, heat in zip(panels, race.heats, strict=False):
         _panel(axes, race, heat, colours)
-    for axes in list(panels)[len(race.heats) :]:
+    for axes in panels[len(race.heats) :]:
         axes.remove()
     _legend(figure, race, colours)
     return figure
@@ -63,14 +64,15 @@ def _panel(axes: Axes, race: Race, heat: Heat, colours: dict[str, str]) -> None:
     axes.set_xlabel(f"simulated time [{unit}]")
     if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
         found = race.convergence
-        axes.set_ylabel(f"{found.metric} [{found.unit}]" if found.unit else found.metric)
+        axes.set_ylabel(printable(f"{found.metric} [{found.unit}]" if found.unit else found.metric))
 
 
 def _line(axes: Axes, race: Race, runner: Runner, colour: str, unit_s: float) -> None:
     rows = median_curve(race.convergence.of(runner.name, race.ranks))
     times = [runner.pace.elapsed_s(step * race.scale) / unit_s for step, *_ in rows]
     is_named = colour != OTHERS_COLOUR
-    axes.plot(times, [row[1] for row in rows], color=colour, linewidth=1.4 if is_named else 0.8)
+    marker = "o" if len(rows) == 1 else None  # a line of one point is not seen
+    axes.plot(times, [row[1] for row in rows], color=colour, linewidth=1.4 if is_named else 0.8, marker=marker)
     if is_named:
         lows, highs = [row[2] for row in rows], [row[3] for row in rows]
         axes.fill_between(times, lows, highs, color=colour, alpha=0.15, linewidth=0)
@@ -82,20 +84,27 @@ def _end_s(race: Race, runner: Runner) -> float:
 
 
 def _shown(race: Race) -> tuple[float, float]:
-    """Return the range of the metric: from the best of all medians to where the baseline was first evaluated."""
+    """Return the range of the metric: from the best of all medians to where the baseline was first evaluated.
+
+    Where that gave no number, to the worst of all.
+    """
     rows = median_curve(race.convergence.of(race.baseline, race.ranks))
     names = {runner.name for heat in race.heats for runner in heat.runners}
     medians = [row[1] for name in names for row in median_curve(race.convergence.of(name, race.ranks))]
-    start = rows[0][1]
-    best = min([*medians, race.target]) if race.convergence.is_lower_better else max([*medians, race.target])
+    best, worst = min([*medians, race.target]), max([*medians, race.target])
+    if not race.convergence.is_lower_better:
+        best, worst = worst, best
+    start = rows[0][1] if rows else worst
     margin = 0.05 * abs(start - best) or 1.0
     return (best - margin, start + margin) if best < start else (start - margin, best + margin)
 
 
 def _legend(figure: Figure, race: Race, colours: dict[str, str]) -> None:
     systems = race.convergence.systems
-    entries = {systems[name].title: (colour, 1.4, "-") for name, colour in colours.items()}
-    entries |= {"the others": (OTHERS_COLOUR, 0.8, "-"), f"target {race.target:g}": ("black", 0.7, ":")}
+    entries = {printable(systems[name].title): (colour, 1.4, "-") for name, colour in colours.items()}
+    if any(runner.name not in colours for heat in race.heats for runner in heat.runners):
+        entries["the others"] = (OTHERS_COLOUR, 0.8, "-")
+    entries[f"target {race.target:g}"] = ("black", 0.7, ":")
     axes = figure.axes[0]
     lines = [
         axes.plot([], [], color=colour, linewidth=width, linestyle=style, label=title)[0]

@@ -91,3 +91,23 @@ def test_medians_end_where_the_first_training_has_no_number(tmp_path):
     found = load(str(write_trainings(tmp_path / "t.json")))
     assert median_curve(found.of("dense", 4))[1:3] == [(20, 3.0, 2.0, 3.0), (30, 2.0, 1.5, 2.2)]
     assert median_curve(found.of("adam", 4)) == [(10, 4.0, 4.0, 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"target": 10**400}, "target: 1000.*: must be finite"),
+        ({"target": 1e300}, "target: 1e.300: must be a number of at least -1e.100, at most 1e.100"),
+        ({"batch": 10**400}, "batch: 1000.*: must be a whole number of at least 1, at most 1000000000"),
+        ({"curves": [curve(values=[10**400, 3.0, 2.0, 1.0])]}, "curves.0.values.0: 1000.*: must be finite"),
+        ({"curves": [curve(accuracy=[0.5])]}, "curves.0.accuracy: 1 for 4 steps: give as many, or none"),
+        ({"systems": {**SYSTEMS, "dense": {**SYSTEMS["dense"], "title": " "}}}, "systems.dense.title: ' ': is empty"),
+        (
+            {"systems": {**SYSTEMS, "quick": {**SYSTEMS["quick"], "title": "DDP fp32"}}},
+            "systems.quick.title: 'DDP fp32': is that of 'dense', too",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_or_told_apart_is_refused_in_a_sentence(changes, said, tmp_path):
+    with pytest.raises(SimnetError, match=said):
+        load(str(write_trainings(tmp_path / "t.json", **changes)))

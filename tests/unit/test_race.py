@@ -12,6 +12,7 @@ from simnet.errors import SimnetError
 from simnet.racing.run import race
 from simnet.racing.standings import Pace, Race
 from simnet.report.race import race_lines, race_object, verdict
+from simnet.report.race_figure import _figure
 from simnet.simulate import simulate
 from simnet.spec import Calibration, LinkCalibration
 from simnet.strategies import QSGD, Marsit, OneBitAdam
@@ -210,3 +211,45 @@ def test_an_object_holds_the_same_as_the_report(measured):
     assert heat["bandwidth_bytes_per_s"] == 1.25e9
     assert [system["name"] for system in heat["systems"]] == ["quick", "dense", "adam"]
     assert heat["systems"][0]["time_to_target_s"] == 80.5
+
+
+def test_of_two_trainings_the_interval_holds_the_time_that_is_told(measured):
+    curves = tuple(one for one in measured.curves if one.seed < 2)
+    runner = by_name(run(replace(measured, curves=curves)))["dense"]
+    assert runner.time_s == 0.5 + 40 * 3.0
+    assert runner.interval_s == (pytest.approx(0.5 + 30.5 * 3.0), runner.time_s)
+
+
+def test_a_baseline_without_a_value_at_its_end_is_not_said_to_be_missing(measured):
+    first = measured.curves[0]
+    curves = (replace(first, values=(*first.values[:-1], None)), *measured.curves[1:])
+    with pytest.raises(SimnetError, match=r"curves of 'dense': end in null for some seed"):
+        run(replace(measured, curves=curves))
+
+
+def test_times_are_told_without_powers_of_ten(measured):
+    lines = list(race_lines(run(measured, steps=4_000_000)))
+    assert any("2,500" in line for line in lines)  # hours of 3,000,000 steps of 3 s
+    assert not [line for line in lines if "e+0" in line]
+
+
+@pytest.mark.parametrize("num_heats", [1, 2, 3, 7])
+def test_a_figure_has_a_panel_for_each_bandwidth_and_no_other(measured, num_heats):
+    rates = tuple(Bandwidth.parse(f"{10 * (1 + number)} Gbit/s") for number in range(num_heats))
+    figure = _figure(race(scenario(), measured, simple_simulate, bandwidths=rates))
+    assert [axes.get_title() for axes in figure.axes] == [f"{rate.text()} a NIC" for rate in rates]
+
+
+def test_a_legend_names_others_only_if_there_are_some(measured):
+    def names(found: Race) -> list[str]:
+        return [text.get_text() for text in _figure(found).legends[0].get_texts()]
+
+    assert names(run(measured)) == ["DDP fp32", "QSGD", "the others", "target 2"]
+    two = replace(measured, curves=tuple(one for one in measured.curves if one.system != "adam"))
+    assert names(run(two)) == ["DDP fp32", "QSGD", "target 2"]
+
+
+def test_a_curve_of_one_point_is_seen(measured):
+    curves = tuple(replace(one, steps=one.steps[:1], values=one.values[:1]) for one in measured.curves)
+    line = _figure(run(replace(measured, curves=curves, target=4.6))).axes[0].get_lines()[0]
+    assert (len(line.get_xdata()), line.get_marker()) == (1, "o")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from race_samples import write_trainings
+from race_samples import trainings, write_trainings
 
 from simnet.commands.main import cli
 from tests.unit.test_commands import assert_refused, run
@@ -69,3 +69,23 @@ def test_check_and_show_know_such_a_file(file):
     assert "ok: convergence" in run("check", file).stdout
     assert 'task = "a made-up task"' in run("show", file).stdout
     assert "race" in cli.commands or run("--help").stdout
+
+
+def test_the_strategy_and_the_steps_of_the_experiment_do_not_matter(file):
+    found = run("race", "one_bit_adam_end_to_end", file, "--at", "10 Gbit/s")
+    assert found.exit_code == 0, found.output
+
+
+def test_the_axes_of_an_experiment_are_said_not_to_matter(file):
+    note = "note: this is one point, without the sweep over cluster.slow_nodes; choose another with --set"
+    assert note in run("race", "straggler", file, "--at", "10 Gbit/s").stderr
+    assert "note: this is one point" not in run("race", "bert_base_10gbit", file, "--at", "10 Gbit/s").stderr
+
+
+def test_a_baseline_whose_first_values_are_no_numbers_is_drawn(tmp_path):
+    values = [None, 3.0, 2.0, 1.0]
+    curves = [{**one, "values": values} for one in trainings()["curves"] if one["seed"] == 0]
+    file = write_trainings(tmp_path / "t.json", curves=curves)
+    found = run("race", "resnet50_10gbit", file, "--at", "10 Gbit/s", "--plot", tmp_path / "race.svg")
+    assert found.exit_code == 0, found.output
+    assert (tmp_path / "race.svg").stat().st_size > 0
