@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from binsgdm.compressors.registry import SYSTEMS, make
+from binsgdm.compressors.registry import SYSTEMS, check_options, make
 from binsgdm.errors import BinsgdmError
 
 ONE_BIT_ADAM = "one_bit_adam"
@@ -56,6 +56,8 @@ def choice(text: str, where: str) -> Choice:
     if not all(key and is_there for key, is_there, _ in pairs):
         raise BinsgdmError(f"{where} {text!r}: after {name}: give KEY=VALUE,KEY=VALUE, such as qsgd:bits=4")
     given = {key.strip(): _value(value.strip()) for key, _, value in pairs}
+    if len(given) < len(pairs):
+        raise BinsgdmError(f"{where} {text!r}: an option comes twice: give each once, or --system once more")
     if not {"ratio", "k"} & set(given):
         given = NEEDED.get(name, {}) | given
     _check(name, given, f"{where} {text!r}")
@@ -79,6 +81,7 @@ def _check(name: str, options: dict[str, Any], where: str) -> None:
             raise BinsgdmError(f"{where}: one_bit_adam is measured flat, in its compression stage; drop the options")
         return
     try:
+        check_options(name, options)  # here, too: an option may have the name of an argument of make
         make(name, rank=0, world_size=2, **options)
     except BinsgdmError as error:
         raise BinsgdmError(f"{where}: {error}") from error

@@ -24,7 +24,7 @@ Work = Callable[["Record", "Ranks", "Effort", "Progress"], None]
 
 
 class _Count(click.ParamType[int]):
-    """A whole number above 0, written plainly or as a power of two."""
+    """A whole number above 0, written plainly or as a power of two, below 2^40."""
 
     name = "number"
 
@@ -32,7 +32,7 @@ class _Count(click.ParamType[int]):
         """Return the number."""
         match = re.fullmatch(r"([1-9][0-9]{0,14})|2\^([0-9]|[1-3][0-9])", str(value))
         if match is None:
-            self.fail(f"{value!r}: write a whole number above 0, such as 65536 or 2^16", param, ctx)
+            self.fail(f"{value!r}: write a whole number above 0, at most 2^39, such as 65536 or 2^16", param, ctx)
         return int(match[1]) if match[1] else int(2 ** int(match[2]))
 
 
