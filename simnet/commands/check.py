@@ -11,7 +11,8 @@ from simnet.scenario import PART_TYPES, check_part, load_experiment
 
 @click.command(
     "check",
-    help="Check FILES, or shipped names: experiments (every point of the sweep), clusters, workloads, calibrations.",
+    help="Check FILES, or shipped names: experiments (every point of the sweep), clusters, workloads, calibrations, "
+    "convergence of trainings.",
     epilog="\b\nExample:\n  simnet check my_cluster.toml my_experiment.toml",
 )
 @click.argument("files", nargs=-1, required=True)

@@ -10,7 +10,7 @@ from simnet.racing.standings import Heat, Race, Runner
 from simnet.report.layout import image
 from simnet.report.plot import Format, styled
 from simnet.report.race import time_unit
-from simnet.report.text import printable
+from simnet.report.text import clipped, printable
 
 # Colours of Okabe and Ito, which colour-blind readers can tell apart; the baseline is black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255")
@@ -18,6 +18,7 @@ BASELINE_COLOUR, OTHERS_COLOUR = "black", "#CCCCCC"
 NUM_NAMED = 3
 """Systems drawn in colour: the first so many of every panel."""
 WIDTH_IN, PANEL_HEIGHT_IN, LEGEND_HEIGHT_IN = 7.16, 2.3, 0.6
+LABEL_CHARACTERS = 36
 ROOM = 1.15
 """The time axis ends so many times later than the baseline's training."""
 
@@ -64,7 +65,7 @@ def _panel(axes: Axes, race: Race, heat: Heat, colours: dict[str, str]) -> None:
     axes.set_xlabel(f"simulated time [{unit}]")
     if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
         found = race.convergence
-        axes.set_ylabel(printable(f"{found.metric} [{found.unit}]" if found.unit else found.metric))
+        axes.set_ylabel(_label(f"{found.metric} [{found.unit}]" if found.unit else found.metric))
 
 
 def _line(axes: Axes, race: Race, runner: Runner, colour: str, unit_s: float) -> None:
@@ -76,6 +77,11 @@ def _line(axes: Axes, race: Race, runner: Runner, colour: str, unit_s: float) ->
     if is_named:
         lows, highs = [row[2] for row in rows], [row[3] for row in rows]
         axes.fill_between(times, lows, highs, color=colour, alpha=0.15, linewidth=0)
+
+
+def _label(text: str) -> str:
+    """Return text of a file as it fits beside an axis and into a legend."""
+    return clipped(printable(text), LABEL_CHARACTERS)
 
 
 def _end_s(race: Race, runner: Runner) -> float:
@@ -101,7 +107,7 @@ def _shown(race: Race) -> tuple[float, float]:
 
 def _legend(figure: Figure, race: Race, colours: dict[str, str]) -> None:
     systems = race.convergence.systems
-    entries = {printable(systems[name].title): (colour, 1.4, "-") for name, colour in colours.items()}
+    entries = {_label(systems[name].title): (colour, 1.4, "-") for name, colour in colours.items()}
     if any(runner.name not in colours for heat in race.heats for runner in heat.runners):
         entries["the others"] = (OTHERS_COLOUR, 0.8, "-")
     entries[f"target {race.target:g}"] = ("black", 0.7, ":")

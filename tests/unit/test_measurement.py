@@ -384,7 +384,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("args", "said"),
         [
-            (["kernels", "--min-size", "0"], "'0': write a whole number above 0, such as 65536 or 2^16"),
+            (["kernels", "--min-size", "0"], "'0': write a whole number above 0, at most 2^39, such as 65536"),
             (["kernels", "--max-size", "2^39"], "--max-size 549755813888: needs"),
             (["kernels", "--max-size", "512"], "--min-size 1024: there is no power of two from it to 512"),
             (["kernels", "--kernels", "triton"], "kernels: 'triton': "),

@@ -249,6 +249,12 @@ def test_a_legend_names_others_only_if_there_are_some(measured):
     assert names(run(two)) == ["DDP fp32", "QSGD", "target 2"]
 
 
+def test_a_title_of_any_length_and_with_any_character_is_cut_to_fit(measured):
+    systems = {**measured.systems, "quick": replace(measured.systems["quick"], title="Q\n\x1b" + 500 * "x")}
+    title = _figure(run(replace(measured, systems=systems))).legends[0].get_texts()[1].get_text()
+    assert title == "Q ?" + 30 * "x" + "..."
+
+
 def test_a_curve_of_one_point_is_seen(measured):
     curves = tuple(replace(one, steps=one.steps[:1], values=one.values[:1]) for one in measured.curves)
     line = _figure(run(replace(measured, curves=curves, target=4.6))).axes[0].get_lines()[0]
