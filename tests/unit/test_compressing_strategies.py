@@ -29,6 +29,7 @@ from simnet.strategies import (
     TopK,
 )
 from simnet.units import Bandwidth, Duration, Size
+from tests.unit.test_commands import assert_refused, run
 
 ROWS, COLUMNS, NUM_MATRICES = 1024, 4096, 8
 MATRICES = NUM_MATRICES * ROWS * COLUMNS
@@ -230,3 +231,7 @@ def test_ranks_of_one_bit_adam_may_agree_on_a_step_in_a_gather_of_flags():
     flags_bytes = 1 + 2 * NUM_MATRICES
     assert with_flags.nic_bytes_per_node - without.nic_bytes_per_node == pytest.approx(63 * flags_bytes)
     assert with_flags.iteration_s > without.iteration_s
+
+
+def test_an_unknown_strategy_is_told_which_there_are():
+    assert_refused(run("simulate", "resnet50_10gbit", "--set", "strategy=zzz"), "Known: all_reduce, atomo, binsgdm")
