@@ -92,7 +92,7 @@ def verdict(race: Race, heat: Heat) -> str:
     at = f"{heat.bandwidth.text()} a NIC: "
     base = next(runner for runner in heat.runners if runner.name == race.baseline)
     if base.time_s is None:
-        return f"{at}the baseline {base.title} does not get there in half of its trainings; choose a nearer target."
+        return f"{at}the baseline {base.title} misses the target in half or more of its trainings; choose a nearer one."
     ahead = heat.runners[: heat.runners.index(base)]
     known = [runner for runner in ahead if not runner.unmeasured]
     unknown = [runner.title for runner in ahead if runner.unmeasured]
@@ -117,6 +117,7 @@ def _reservations(race: Race) -> Iterator[str]:
     found, cluster = race.convergence, race.scenario.cluster
     world_size = cluster.num_nodes * cluster.ranks_per_node
     yield f"intervals: the middle 90 % over {_sources(race)}"
+    yield "speedups are medians over trainings with the same seed, and need not be the quotients of the times above"
     if any(runner.unmeasured for heat in race.heats for runner in heat.runners):
         yield "* kernels of it have no time here and no estimate worth the name: times are bounds from below"
     if world_size != race.ranks:
@@ -134,9 +135,12 @@ def _reservations(race: Race) -> Iterator[str]:
 
 def _sources(race: Race) -> str:
     calibration, workload = race.scenario.calibration, race.scenario.workload
-    draws = race.scenario.run.draws if calibration.intervals or workload.intervals else 0
     seeds = "trainings with different seeds"
-    return f"{seeds} and {draws} drawn calibrations" if draws else f"{seeds}; the calibration is taken as exact"
+    if not (calibration.intervals or workload.intervals):
+        return f"{seeds}; the calibration is taken as exact, having no intervals"
+    if not race.scenario.run.draws:
+        return f"{seeds}; the calibration is taken as exact: --draws 100 draws from its intervals"
+    return f"{seeds} and {race.scenario.run.draws} drawn calibrations"
 
 
 def race_object(race: Race) -> dict[str, object]:

@@ -192,7 +192,7 @@ def test_the_verdict_says_when_none_is_sooner(measured):
 
 def test_a_baseline_that_never_gets_there_is_told(measured):
     found = run(measured, target=0.5)
-    assert "does not get there" in verdict(found, found.heats[0])
+    assert "misses the target" in verdict(found, found.heats[0])
 
 
 def test_a_report_tells_what_it_stands_on(measured):
