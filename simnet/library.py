@@ -128,8 +128,12 @@ def read(kind: str, name: str, directory: Path = Path()) -> dict[str, object]:
 def _read_json(text: str) -> object:
     """Read JSON as strictly as TOML is read: no key twice, no half of a character."""
     data = json.loads(text, object_pairs_hook=_table)
-    if "\\ud" in text.lower():
-        json.dumps(data, ensure_ascii=False).encode()
+    try:
+        if "\\ud" in text.lower():
+            json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.end]
+        raise ValueError(f"{half!r}: is half of a character; write it whole, or drop it") from error
     return data
 
 

@@ -474,15 +474,31 @@ class TestProcesses:
         )
         assert ran.stdout == "".join(run(*command, "--help").stdout + "\n" for command in ((), *zip(COMMANDS)))
 
-    def test_a_letter_that_cannot_be_written_is_told_in_a_line(self, tmp_path: Path) -> None:
+    def test_half_of_a_character_is_told_in_a_line(self, tmp_path: Path) -> None:
         (tmp_path / "pod.json").write_text(json.dumps(pod(workload__name="\udcff")))
         ran = run_in_shell("simnet simulate pod.json --format csv -o result", tmp_path)
-        message = "simnet: '\\udcff': cannot be written in utf-8; drop it, or set PYTHONUTF8=1\n"
+        message = "simnet: pod.json: not JSON: '\\udcff': is half of a character; write it whole, or drop it\n"
         assert (ran.returncode, ran.stderr) == (2, message)
 
-    def test_too_many_open_files_are_told_in_a_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            (
+                OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+                "simnet: Too many open files: raise the limit with ulimit -n, or use fewer --jobs",
+            ),
+            (
+                UnicodeEncodeError("ascii", "\xfc", 0, 1, "ordinal not in range(128)"),
+                "simnet: '\xfc': cannot be written in ascii; drop it, or set PYTHONUTF8=1",
+            ),
+        ],
+        ids=["files", "letters"],
+    )
+    def test_what_the_system_refuses_is_told_in_a_line(
+        self, error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def refused(*_: object) -> None:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise error
 
         told: list[str] = []
         monkeypatch.setattr(library, "names", refused)
@@ -491,7 +507,7 @@ class TestProcesses:
         with pytest.raises(SystemExit) as ended:
             commands.main(["list"])
         assert ended.value.code == 2
-        assert told == ["simnet: Too many open files: raise the limit with ulimit -n, or use fewer --jobs"]
+        assert told == [said]
 
     def test_an_interrupt_before_a_command_starts_exits_130(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def interrupted(*_: object, **__: object) -> None:
