@@ -7,14 +7,13 @@ from msgspec.structs import replace
 from simnet import draws
 from simnet.advise import whatif
 from simnet.advise.advice import OFF, PAYS, Advice, Bound, Row
+from simnet.advise.kernels import known_of
 from simnet.advise.systems import PLAIN, SYSTEMS, Variants, candidates, dense_systems
 from simnet.advise.times import Settings, Simulate, Timed, Times, fastest, timed
 from simnet.errors import SimnetError
 from simnet.result import RunResult
-from simnet.simulate import kernel_names
 from simnet.spec import Scenario
 from simnet.strategies import AnyStrategy
-from simnet.workload import codec
 
 Watch = Callable[[Sequence[str]], Iterable[str]]
 
@@ -91,9 +90,7 @@ class _Ranking:
 
     def _row(self, name: str, settings: Settings, *, is_dense: bool) -> Row:
         found = self._times.best(settings)
-        kernels = kernel_names(replace(self._scenario, strategy=found.strategy))
-        calibration = self._scenario.calibration
-        is_estimated = not is_dense and calibration.memory_bytes_per_s and kernels - calibration.kernels.keys()
+        kernels = known_of(found.strategy, self._scenario)
         return Row(
             name=name,
             is_dense=is_dense,
@@ -101,13 +98,13 @@ class _Ranking:
             iteration_s=found.iteration_s,
             speedup=self._baseline.iteration_s / found.iteration_s,
             speedup_interval=self._interval(found.strategy),
-            speedup_if_slow=self._speedup_if_slow(settings) if is_estimated else None,
-            may_be_off=1.0 if calibration.kind == "measured" else OFF,
+            speedup_if_slow=self._speedup_if_slow(settings) if kernels.are_estimated else None,
+            may_be_off=1.0 if self._scenario.calibration.kind == "measured" else OFF,
             speedup_vs_plain=self.plain_s / found.iteration_s,
             room_s=self._baseline.iteration_s / PAYS - found.iteration_s,
             nic_bytes_per_node=found.result.result.nic_bytes_per_node,
             saved=self._saved(found),
-            unmeasured=tuple(sorted(name for name in kernels if not codec.is_estimated(calibration, name))),
+            unmeasured=kernels.unmeasured,
             faster_in=() if is_dense else self._times.faster_in(settings),
             pays_in=() if is_dense else self._times.faster_in(settings, PAYS),
             curve=() if is_dense else self._times.curve(settings),

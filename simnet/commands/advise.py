@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from simnet.commands.output import OUTPUT, check_different, check_file, emit, tell_of_axes, watched
+from simnet.commands.output import OUTPUT, check_figure, check_file, emit, tell_of_axes, watched
 from simnet.commands.settings import DRAWS, add_draws, read_settings
 from simnet.errors import SimnetError
 from simnet.spec import Scenario
@@ -38,7 +38,6 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     from simnet.advise.rank import advise
     from simnet.advise.systems import chosen
     from simnet.report.advice import to_object, to_text
-    from simnet.report.plot import format_of
     from simnet.scenario import load_experiment
     from simnet.simulate import simulate
 
@@ -49,10 +48,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     resolved = experiment.at({})
     _check_folded(resolved)
     check_file(output)
+    check_figure(plot, output)
     if plot is not None:
-        format_of(plot)
-        check_file(plot, option="--plot")
-        check_different(output, plot, option="--plot")
         _check_nodes(resolved)
     tell_of_axes(experiment)
     found = advise(resolved, simulate, names=names, watch=watched)

@@ -109,6 +109,21 @@ def check_different(output: Path | None, other: Path | None, option: str = "--tr
         raise SimnetError(f"{other}: is named by -o and by {option}; name two files")
 
 
+def check_figure(path: Path | None, output: Path | None) -> None:
+    """Check that a figure can be written to what `--plot` names, beside the output.
+
+    Raises:
+        SimnetError: it cannot, or is no figure by its ending.
+    """
+    from simnet.report.plot import format_of
+
+    if path is None:
+        return
+    format_of(path)
+    check_file(path, "--plot")
+    check_different(output, path, "--plot")
+
+
 def emit(text: str, path: Path | None) -> None:
     """Print text, or write it to a file; it ends with a newline.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from simnet.commands.main import is_watched
-from simnet.commands.output import OUTPUT, check_different, check_file, emit, tell_of_axes
+from simnet.commands.output import OUTPUT, check_figure, check_file, emit, tell_of_axes
 from simnet.commands.settings import DRAWS, add_draws, read_settings, read_values
 from simnet.convergence import load
 from simnet.errors import SimnetError
@@ -61,7 +61,6 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     output: Path | None,
 ) -> None:
     """Run `simnet race`."""
-    from simnet.report.plot import format_of
     from simnet.scenario import load_experiment
     from simnet.simulate import simulate
 
@@ -72,10 +71,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     scenario = asked.at({})
     bandwidths = _bandwidths(rates)
     check_file(output)
-    if plot is not None:
-        format_of(plot)
-        check_file(plot, "--plot")
-        check_different(output, plot, "--plot")
+    check_figure(plot, output)
     tell_of_axes(asked)
     with _counted(simulate, num_simulations(trainings, len(bandwidths), scenario.run.draws)) as counted:
         found = race(scenario, trainings, counted, bandwidths=bandwidths, ranks=ranks, target=target, steps=steps)

@@ -9,15 +9,14 @@ from msgspec import structs
 
 from simnet import draws
 from simnet.advise import whatif
+from simnet.advise.kernels import known_of
 from simnet.convergence import LARGEST, Convergence, Curve
 from simnet.errors import SimnetError
 from simnet.racing.standings import Heat, Pace, Race, Runner
 from simnet.result import RunResult, StrategyResult
-from simnet.simulate import kernel_names
 from simnet.spec import Scenario
 from simnet.strategies import AllReduce, AnyStrategy, BinSGDM, OneBitAdam
 from simnet.units import Bandwidth
-from simnet.workload import codec
 
 Simulate = Callable[[Scenario], RunResult]
 
@@ -161,9 +160,7 @@ def _entry(settings: _Settings, name: str, scenario: Scenario, simulate: Simulat
         strategy = structs.replace(strategy, dense_steps=round(strategy.dense_steps * settings.scale))
     numbers = range(scenario.run.draws if draws.are_possible(scenario) else 0)
     plain = structs.replace(scenario, run=structs.replace(scenario.run, draws=0, steps=None))
-    calibration = scenario.calibration
-    kernels = kernel_names(structs.replace(plain, strategy=_without_start(strategy)))
-    is_estimated = calibration.memory_bytes_per_s and kernels - calibration.kernels.keys()
+    kernels = known_of(_without_start(strategy), plain)
 
     def pace(given: Scenario) -> Pace:
         return _pace(strategy, given, simulate, notes)
@@ -171,8 +168,8 @@ def _entry(settings: _Settings, name: str, scenario: Scenario, simulate: Simulat
     return _Entry(
         pace=pace(plain),
         drawn=tuple(pace(draws.scenario(plain, number)) for number in numbers),
-        slow=pace(whatif.slow_kernels(plain)) if is_estimated and not isinstance(strategy, AllReduce) else None,
-        unmeasured=tuple(sorted(kernel for kernel in kernels if not codec.is_estimated(calibration, kernel))),
+        slow=pace(whatif.slow_kernels(plain)) if kernels.are_estimated else None,
+        unmeasured=kernels.unmeasured,
     )
 
 

@@ -96,6 +96,10 @@ class Heat(Struct, frozen=True, kw_only=True):
     bandwidth: Bandwidth
     runners: tuple[Runner, ...]
 
+    def find(self, name: str) -> Runner | None:
+        """Return the runner of a system, if it takes part."""
+        return next((runner for runner in self.runners if runner.name == name), None)
+
 
 class Race(Struct, frozen=True, kw_only=True):
     """All heats.
@@ -115,3 +119,14 @@ class Race(Struct, frozen=True, kw_only=True):
     heats: tuple[Heat, ...]
     left_out: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+
+    def base(self, heat: Heat) -> Runner:
+        """Return the baseline in a heat, of which it is always part."""
+        found = heat.find(self.baseline)
+        assert found is not None
+        return found
+
+    def base_end_s(self, heat: Heat) -> float:
+        """Return what the baseline's whole training takes in a heat [s]."""
+        last = self.convergence.of(self.baseline, self.ranks)[0].steps[-1]
+        return self.base(heat).pace.elapsed_s(last * self.scale)

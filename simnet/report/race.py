@@ -51,14 +51,13 @@ def _header(race: Race) -> tuple[str, ...]:
 
 def time_unit(race: Race, heat: Heat) -> tuple[float, str]:
     """Return the unit in which the times of a heat are told: that of the baseline's whole training."""
-    base = next(runner for runner in heat.runners if runner.name == race.baseline)
-    end_s = base.pace.elapsed_s(race.scale * race.convergence.of(race.baseline, race.ranks)[0].steps[-1])
+    end_s = race.base_end_s(heat)
     units = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
     return next((unit for unit in units if end_s >= 2 * unit[0]), units[-1])
 
 
 def _cells(race: Race, name: str) -> tuple[str, ...]:
-    found = [next((one for one in heat.runners if one.name == name), None) for heat in race.heats]
+    found = [heat.find(name) for heat in race.heats]
     one = next(runner for runner in found if runner is not None)
     units = [time_unit(race, heat)[0] for heat in race.heats]
     return (
@@ -90,7 +89,7 @@ def _digits(value: float, digits: int = 3) -> str:
 def verdict(race: Race, heat: Heat) -> str:
     """Return who is first at a bandwidth, and whether that is worth it against the baseline."""
     at = f"{heat.bandwidth.text()} a NIC: "
-    base = next(runner for runner in heat.runners if runner.name == race.baseline)
+    base = race.base(heat)
     if base.time_s is None:
         return f"{at}the baseline {base.title} misses the target in half or more of its trainings; choose a nearer one."
     ahead = heat.runners[: heat.runners.index(base)]

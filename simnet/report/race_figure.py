@@ -54,7 +54,7 @@ def _colours(race: Race) -> dict[str, str]:
 
 
 def _panel(axes: Axes, race: Race, heat: Heat, colours: dict[str, str]) -> None:
-    end_s = ROOM * next(_end_s(race, one) for one in heat.runners if one.name == race.baseline)
+    end_s = ROOM * race.base_end_s(heat)
     unit_s, unit = time_unit(race, heat)
     for runner in sorted(heat.runners, key=lambda one: one.name in colours):
         _line(axes, race, runner, colours.get(runner.name, OTHERS_COLOUR), unit_s)
@@ -82,11 +82,6 @@ def _line(axes: Axes, race: Race, runner: Runner, colour: str, unit_s: float) ->
 def _label(text: str) -> str:
     """Return text of a file as it fits beside an axis and into a legend."""
     return clipped(printable(text), LABEL_CHARACTERS)
-
-
-def _end_s(race: Race, runner: Runner) -> float:
-    last = race.convergence.of(runner.name, race.ranks)[0].steps[-1]
-    return runner.pace.elapsed_s(last * race.scale)
 
 
 def _shown(race: Race) -> tuple[float, float]:

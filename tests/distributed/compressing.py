@@ -1,12 +1,11 @@
 """What a gloo rank does with the communication hook of every system, and the one-process control."""
 
-import os
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,7 +16,6 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place, run_together
 from binsgdm.replicas import check_replicas
 
-WORLD_SIZE, RANKS_PER_NODE = 4, 2
 STEPS = 4
 SEED = 11
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -31,30 +29,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 3))
-
-
-def loss(module: nn.Module, rank: int, step: int) -> torch.Tensor:
-    inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * rank + step))
-    result: torch.Tensor = module(inputs).square().mean()
-    return result
-
-
 def work(rank: int, folder: str) -> None:
     """Train with every system; rank 0 leaves what it saw in a file."""
-    torch.set_num_threads(1)
-    os.environ["LOCAL_WORLD_SIZE"] = str(RANKS_PER_NODE)
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD_SIZE, timeout=timedelta(seconds=60))
-    results: dict[str, Any] = {str(case): train(rank, *case) for case in CASES}
-    results["refused"] = refused(rank)
-    results["resumed"] = resumed(rank)
-    if rank == 0:
-        torch.save(results, Path(folder) / "results.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    with process_group(rank, folder):
+        results: dict[str, Any] = {str(case): train(rank, *case) for case in CASES}
+        results["refused"] = refused(rank)
+        results["resumed"] = resumed(rank)
+        if rank == 0:
+            torch.save(results, Path(folder) / "results.pt")
 
 
 def train(rank: int, name: str, options: dict[str, Any]) -> dict[str, Any]:

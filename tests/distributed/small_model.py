@@ -1,0 +1,35 @@
+"""A small model that four gloo ranks train, and the ranks' process group."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+WORLD_SIZE, RANKS_PER_NODE = 4, 2
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 3))
+
+
+def loss(module: nn.Module, rank: int, step: int) -> torch.Tensor:
+    inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * rank + step))
+    result: torch.Tensor = module(inputs).square().mean()
+    return result
+
+
+@contextmanager
+def process_group(rank: int, folder: str) -> Iterator[None]:
+    """Take part as one of the ranks; all leave together."""
+    torch.set_num_threads(1)
+    os.environ["LOCAL_WORLD_SIZE"] = str(RANKS_PER_NODE)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD_SIZE, timeout=timedelta(seconds=60))
+    yield
+    dist.barrier()
+    dist.destroy_process_group()
