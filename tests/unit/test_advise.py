@@ -1,79 +1,24 @@
 """Which system pays on one cluster: rows, verdicts, bounds, crossovers, and what is said of them."""
 
-import json
 import typing
-from pathlib import Path
 from types import UnionType
 
 import pytest
-from click.testing import CliRunner, Result
+from advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario
 from msgspec.structs import replace
-from topologies import link
 
 from simnet.advise import times, whatif
-from simnet.advise.advice import PAYS, Advice, Row
+from simnet.advise.advice import PAYS
 from simnet.advise.rank import advise
 from simnet.advise.sentences import sentences
 from simnet.advise.systems import DENSE_PART, SYSTEMS, candidates, chosen, dense_systems, kind
-from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.report.advice import to_object, to_text
-from simnet.report.advice_figure import draw, figure_of
+from simnet.report.advice import to_text
 from simnet.simulate import kernel_names, simulate
-from simnet.spec import Calibration, Cluster, Gradient, HostCost, KernelTime, Run, Scenario, Workload
+from simnet.spec import Calibration, Gradient, HostCost, KernelTime, Run, Scenario, Workload
 from simnet.strategies import AllReduce, AnyStrategy, BinSGDM, OneBitAdam, TopK
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import codec
-from tests.unit.scenario_samples import pod, write
-
-GBIT = 1e9 / 8
-FAST_CODEC = Calibration(memory_bytes_per_s=Bandwidth(1e12))
-WORKLOAD = Workload(
-    tensors=(Gradient(shape=(1024, 4096), count=4),),
-    forward_s=Duration(0.01),
-    backward_s=Duration(0.02),
-    optimizer_s=Duration(0.0002),
-)
-
-
-def scenario(
-    *,
-    gbit_per_s: float = 1,
-    num_nodes: int = 4,
-    ranks_per_node: int = 2,
-    alpha_s: float = 5e-6,
-    calibration: Calibration = FAST_CODEC,
-    workload: Workload = WORKLOAD,
-    draws: int = 0,
-) -> Scenario:
-    cluster = Cluster(
-        num_nodes=num_nodes,
-        ranks_per_node=ranks_per_node,
-        intra_node=link(300e9, min(alpha_s, 1e-6)),
-        inter_node=link(gbit_per_s * GBIT, alpha_s),
-    )
-    return Scenario(
-        cluster=cluster, workload=workload, strategy=AllReduce(), calibration=calibration, run=Run(draws=draws)
-    )
-
-
-def advised(*names: str, **parts: typing.Any) -> Advice:
-    return advise(scenario(**parts), simulate, names=chosen(names))
-
-
-def row(advice: Advice, name: str) -> Row:
-    return next(row for row in advice.rows if row.name == name)
-
-
-def least_s(variants: typing.Iterable[AnyStrategy], given: Scenario) -> float:
-    """Return the time of the fastest setting, without the code that is tested."""
-    return min(
-        simulate(replace(given, strategy=strategy)).result.iteration_s for strategy in candidates(tuple(variants))
-    )
-
-
-def dense_s(given: Scenario) -> float:
-    return min(least_s(variants, given) for variants in dense_systems("fp32").values())
 
 
 class TestSystems:
@@ -388,109 +333,3 @@ class TestCertainty:
         assert found.speedup > PAYS
         assert found.verdict == "measure first"
         assert found.speedup_if_slow is None
-
-
-class TestOutput:
-    def test_json_says_what_the_table_says(self) -> None:
-        advice = advised("BinSGDM", "1-bit Adam")
-        found = json.loads(json.dumps(to_object(advice), allow_nan=False))
-        assert found["baseline"] == advice.baseline
-        assert found["best"] == advice.best.name if advice.best else found["best"] is None
-        assert [one["name"] for one in found["systems"]] == [one.name for one in advice.rows]
-        assert found["advice"] == sentences(advice)
-        mine = next(one for one in found["systems"] if one["name"] == "BinSGDM")
-        assert mine["strategy"]["kind"] == "binsgdm"
-        assert mine["pays"] == "yes"
-        assert mine["crossover_bytes_per_s"] == list(row(advice, "BinSGDM").crossovers)
-
-    def test_the_table_has_a_line_a_system(self) -> None:
-        advice = advised("BinSGDM", "1-bit Adam")
-        lines = to_text(advice).splitlines()
-        assert [line.split("  ")[0] for line in lines[4:8]] == [found.name for found in advice.rows]
-        assert any(line.startswith("note: calibration 'inline'") for line in lines)
-
-
-@pytest.fixture(scope="module")
-def advice() -> Advice:
-    return advised("BinSGDM", "top_k", "qsgd", "terngrad", "marsit", "sign_sgd")
-
-
-class TestFigure:
-    @pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
-    def test_it_is_the_same_again(self, advice: Advice, tmp_path: Path, ending: str, start: bytes) -> None:
-        first, second = (tmp_path / f"{name}.{ending}" for name in "ab")
-        draw(advice, first)
-        draw(advice, second)
-        assert first.read_bytes() == second.read_bytes()
-        assert first.read_bytes().startswith(start)
-
-    def test_it_names_the_fastest_systems_and_what_is_to_be_measured(self, advice: Advice) -> None:
-        axes = figure_of(advice).axes[0]
-        labels = axes.get_legend_handles_labels()[1]
-        named = [found.name for found in advice.compressing[:6]]
-        assert [label.removesuffix(", measure first") for label in labels if label.split(",")[0] in SYSTEMS] == named
-        assert "Top-k 1 %, measure first" in labels
-        assert {"this cluster", "others", f"pays (at least {PAYS})"} <= set(labels)
-        lines = {line.get_label(): line for line in axes.get_lines()}
-        ((rate, speedup),) = (point for point in advice.compressing[0].curve if point[0] == GBIT)
-        assert (rate / GBIT, speedup) in zip(*lines[labels[1]].get_data(), strict=True)
-
-
-def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli, ["advise", *map(str, args)], prog_name="simnet")
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return write(tmp_path / "pod.toml", pod())
-
-
-class TestCommand:
-    def test_a_table_and_a_sentence_are_printed(self, file: Path) -> None:
-        result = run(file, "--systems", "BinSGDM, one_bit_adam")
-        assert result.exit_code == 0
-        assert result.stdout.splitlines()[0].startswith("inline on 2 nodes x 8 GPUs, 1 NIC of 25 Gbit/s a node; cal")
-        assert "pays" in result.stdout
-        assert "QSGD" not in result.stdout
-        assert result.stderr == ""
-
-    def test_json_goes_to_a_file(self, file: Path, tmp_path: Path) -> None:
-        out = tmp_path / "advice.json"
-        result = run(file, "--systems", "BinSGDM", "--format", "json", "-o", out)
-        assert (result.exit_code, result.stdout) == (0, "")
-        assert json.loads(out.read_text())["nic_bytes_per_s"] == 25 * GBIT
-
-    def test_a_figure_is_drawn(self, file: Path, tmp_path: Path) -> None:
-        result = run(file, "--systems", "BinSGDM", "--plot", tmp_path / "a.svg")
-        assert result.exit_code == 0
-        assert "None pays" in result.stdout
-        assert (tmp_path / "a.svg").read_text().startswith("<?xml")
-
-    def test_what_cannot_be_drawn_is_refused_after_all(self, tmp_path: Path) -> None:
-        result = run("reference_ddp_step", "--systems", "power_sgd", "--plot", tmp_path / "a.svg")
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert "--plot: no system that compresses could be predicted: PowerSGD rank 4: strategy.kind" in result.stderr
-
-    @pytest.mark.parametrize(
-        ("args", "message"),
-        [
-            (["--systems", "BinSGM"], "--systems: 'BinSGM': unknown system. Did you mean 'BinSGDM'?"),
-            (["--systems", ""], "--systems: '': unknown system. Known: BinSGDM, BinSGDM flat, 1-bit Adam"),
-            (["--plot", "x.jpg"], "x.jpg: '.jpg': a figure is a .png, .pdf or .svg file; name one"),
-            (["--plot", "no/x.png"], "no such directory; make it, or name another file with --plot"),
-            (["--plot", "x.png", "-o", "x.png"], "x.png: is named by -o and by --plot; name two files"),
-            (["--plot", "x.png", "--set", "cluster.num_nodes=1"], "--plot: one node sends nothing over its NIC"),
-            (["--set", "cluster.slow_nodes=[{node=0, nic_slowdown=2.0}]"], "needs the exact executor: thousands of it"),
-            (["--set", "run.fidelity=exact"], "pod: needs the exact executor"),
-            (["--set", "run.draws=3", "--draws", "3"], "--draws: run.draws is set, too; drop one of them"),
-            (["--set", "workload.forward=4"], "workload.forward: 4: write a number and a unit"),
-        ],
-    )
-    def test_a_mistake_is_one_sentence(
-        self, file: Path, args: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        result = run(file, *args)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert message in result.stderr
-        assert result.stderr.count("\n") == 1
