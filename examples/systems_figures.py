@@ -65,7 +65,10 @@ def _panel(axis: Any, outcome: Outcome, system: str) -> None:
         axis.plot(steps, _means(rows), LINES[ranks], color=colour, label=f"{ranks} ranks")
         num_lost = len(rows) - len(outcome.finals(system, ranks))
         lost += [f"{num_lost} of {len(rows)} diverged on {ranks}"] * bool(num_lost)
-    axis.text(0.97, 0.95, "\n".join(lost), transform=axis.transAxes, ha="right", va="top", fontsize=7)
+    if lost:  # on a ground of its own, since lines may run below it
+        ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.9, "pad": 1.5}
+        told = "\n".join(lost)
+        axis.text(0.97, 0.95, told, transform=axis.transAxes, ha="right", va="top", fontsize=7, bbox=ground)
     axis.set_title(SETTINGS[system].title)
     axis.grid(alpha=0.25, linewidth=0.5)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from simnet import draws
 from simnet.advise.advice import PAYS, SLOW
 from simnet.racing.standings import Heat, Race, Runner
 from simnet.report.notes import notes_lines
@@ -133,9 +134,8 @@ def _reservations(race: Race) -> Iterator[str]:
 
 
 def _sources(race: Race) -> str:
-    calibration, workload = race.scenario.calibration, race.scenario.workload
     seeds = "trainings with different seeds"
-    if not (calibration.intervals or workload.intervals):
+    if not draws.are_possible(race.scenario):
         return f"{seeds}; the calibration is taken as exact, having no intervals"
     if not race.scenario.run.draws:
         return f"{seeds}; the calibration is taken as exact: --draws 100 draws from its intervals"
