@@ -14,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.every_hop import ring_all_reduce_s
-from simnet.scenario import load
+from simnet.scenario import Scenario, load
 from simnet.simulate import simulate, version
-from simnet.spec import Scenario
 
 FLAT = {"strategy": {"kind": "all_reduce", "bucket_cap": "25 MB"}, "cluster.num_nodes": 8}
 ONE_ALL_REDUCE = {

@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 
 from simnet.errors import SimnetError, nearest
-from simnet.spec import Calibration, Scenario, Workload
+from simnet.hardware import Calibration
+from simnet.scenario import Scenario
 from simnet.units import Bandwidth, Duration
+from simnet.workload.workload import Workload
 
 CONFIDENCE = 0.9
 SIGMAS = 1.6448536269514722

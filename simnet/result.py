@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from simnet.spec import Scenario
+from simnet.scenario import Scenario
 
 
 class Breakdown(Struct, frozen=True, kw_only=True):

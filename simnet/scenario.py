@@ -3,21 +3,57 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta, Struct
 
-from simnet import fields, library
+from simnet import files, schema
 from simnet.errors import SimnetError, nearest
-from simnet.fields import Misfit
-from simnet.spec import Calibration, Cluster, Part, Scenario, Workload
+from simnet.hardware import Calibration, Cluster, Part
+from simnet.schema import Misfit
+from simnet.strategies import AnyStrategy, OneBitAdam
 from simnet.units import Quantity
+from simnet.values import Count
+from simnet.workload.workload import Workload
 
 T = TypeVar("T", bound=msgspec.Struct)
 KeyPath = tuple[str, ...]
 PARTS = {"cluster": "clusters", "workload": "workloads", "calibration": "calibrations"}
 PART_TYPES: dict[str, type[Part]] = {"clusters": Cluster, "workloads": Workload, "calibrations": Calibration}
 STRATEGIES = ("strategy", "baseline")
+
+
+class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to simulate: fidelity, gradient accumulation, and how many training steps an end-to-end time counts.
+
+    `draws` is how many calibrations are drawn from the intervals of the given one, for intervals of the results.
+    """
+
+    fidelity: Literal["auto", "exact", "folded"] = "auto"
+    grad_accumulation: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    steps: Count | None = None
+    draws: Annotated[int, Meta(ge=0, le=10_000)] = 0
+
+
+class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One question, resolved: everything that `simulate` needs."""
+
+    cluster: Cluster
+    workload: Workload
+    strategy: AnyStrategy
+    baseline: AnyStrategy | None = None
+    calibration: Calibration = Calibration()
+    run: Run = Run()
+    name: str = "inline"
+    question: str = ""
+
+    def __post_init__(self) -> None:
+        dense_steps = self.strategy.dense_steps if isinstance(self.strategy, OneBitAdam) else 0
+        if dense_steps and self.run.steps is None:
+            raise ValueError(f"strategy.dense_steps: {dense_steps}: has no effect without run.steps; give both")
+        if dense_steps > (self.run.steps or dense_steps):
+            raise ValueError(f"strategy.dense_steps: {dense_steps}: more than run.steps ({self.run.steps})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +132,7 @@ class Draft:
             SimnetError: something does not fit; the message says where it was given.
         """
         try:
-            fields.check(fields.type_of(struct), self.data)
+            schema.check(schema.type_of(struct), self.data)
             return msgspec.convert(self.data, struct, dec_hook=_read_quantity)
         except Misfit as misfit:
             raise SimnetError(self._sentence(misfit.path, misfit.text, misfit.culprit)) from misfit
@@ -173,9 +209,9 @@ def load_experiment(
     Raises:
         SimnetError: the file or a part of it cannot be found or read, or an axis has no values.
     """
-    path = library.locate("experiments", name_or_path)
-    where = library.label(path)
-    data = _scenario_table(library.read_file(path), path)
+    path = files.locate("experiments", name_or_path)
+    where = files.label(path)
+    data = _scenario_table(files.read_file(path), path)
     if {"format", "axes", "points"} <= data.keys():
         raise SimnetError(
             f"{where}: holds the results of a sweep, no scenario; draw them with: simnet plot {where} -o DIR"
@@ -259,16 +295,16 @@ def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object,
 
 def _named_part(kind: str, name: str, where: str, directory: Path) -> tuple[dict[str, object], str]:
     try:
-        path = library.locate(kind, name, directory)
+        path = files.locate(kind, name, directory)
     except SimnetError as error:
         raise SimnetError(f"{where}: {error}" if where else str(error)) from error
-    return {"name": path.stem, **_with_gradients_at(library.read_file(path), path.parent)}, library.label(path)
+    return {"name": path.stem, **_with_gradients_at(files.read_file(path), path.parent)}, files.label(path)
 
 
 def _with_gradients_at(part: dict[str, object], directory: Path) -> dict[str, object]:
     """Return a part whose relative path of a gradients file, if it has one, starts from the working directory."""
     gradients = part.get("gradients")
-    if isinstance(gradients, str) and library.is_path(gradients):
+    if isinstance(gradients, str) and files.is_path(gradients):
         return part | {"gradients": str(directory / gradients)}
     return part
 

@@ -9,12 +9,12 @@ from importlib import metadata
 import msgspec
 
 from simnet import draws
-from simnet.cluster import topology as topologies
-from simnet.cluster.topology import Topology
 from simnet.collectives.execute import Exact, Folded
 from simnet.errors import SimnetError
+from simnet.network import topology as topologies
+from simnet.network.topology import Topology
 from simnet.result import RunResult, StrategyResult
-from simnet.spec import Scenario
+from simnet.scenario import Scenario
 from simnet.strategies import AnyStrategy
 from simnet.training import iteration
 from simnet.training import plan as plans

@@ -21,11 +21,10 @@ from pathlib import Path
 from threading import Thread, current_thread, main_thread
 from typing import Any
 
-from simnet import library
+from simnet import files
 from simnet.errors import SimnetError
 from simnet.journal import Journal
-from simnet.scenario import Experiment, to_dict
-from simnet.spec import Scenario
+from simnet.scenario import Experiment, Scenario, to_dict
 
 FORMAT = 1
 MAX_POINTS = 100_000
@@ -52,8 +51,8 @@ class Point:
         digest = hashlib.sha256(_code_hash().encode())
         digest.update(json.dumps(to_dict(self.scenario), sort_keys=True).encode())
         gradients = self.scenario.workload.gradients
-        if gradients and library.is_path(gradients):
-            digest.update(library.gradients_path(gradients).read_bytes())
+        if gradients and files.is_path(gradients):
+            digest.update(files.gradients_path(gradients).read_bytes())
         return digest.hexdigest()
 
 
@@ -204,7 +203,7 @@ def _simulated_all(points: Sequence[Point]) -> list[tuple[str, str]]:
 
 
 def _simulated(point: Point) -> tuple[str, str]:
-    from simnet.report.metrics import to_object
+    from simnet.show.metrics import to_object
     from simnet.simulate import simulate
 
     try:
@@ -220,6 +219,6 @@ def _code_hash() -> str:
     """Return a hash of the simulator's code and its shipped gradients: results of other code are not reused."""
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")) + sorted(library.folder("gradients").glob("*.json")):
+    for path in sorted(package.rglob("*.py")) + sorted(files.folder("gradients").glob("*.json")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()

@@ -11,10 +11,10 @@ from typing import Protocol, get_args
 
 import simpy
 
-from simnet.cluster.network import Network
-from simnet.cluster.topology import LinkId, LinkKind, Topology
 from simnet.collectives import loads
 from simnet.collectives.schedule import Round, Schedule, Send
+from simnet.network.links import Network
+from simnet.network.topology import LinkId, LinkKind, Topology
 
 Steps = Generator[simpy.Event, object, tuple[float, float]]
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from simnet.cluster.topology import Level, LinkId, LinkKind, Topology, path
 from simnet.collectives.schedule import Round, Schedule
-from simnet.spec import HostCost
+from simnet.hardware import HostCost
+from simnet.network.topology import Level, LinkId, LinkKind, Topology, path
 
 NO_HOST_COST = HostCost()
 TX = ("port_tx", "nic_tx", "leaf_up")

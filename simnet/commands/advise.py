@@ -8,7 +8,7 @@ import click
 from simnet.commands.output import OUTPUT, check_figure, check_file, emit, tell_of_axes, watched
 from simnet.commands.settings import DRAWS, add_draws, read_settings
 from simnet.errors import SimnetError
-from simnet.spec import Scenario
+from simnet.scenario import Scenario
 
 
 @click.command(
@@ -35,10 +35,10 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     plot: Path | None,
 ) -> None:
     """Run `simnet advise`."""
-    from simnet.advise.rank import advise
-    from simnet.advise.systems import chosen
-    from simnet.report.advice import to_object, to_text
+    from simnet.compare.advise.rank import advise
+    from simnet.compare.advise.systems import chosen
     from simnet.scenario import load_experiment
+    from simnet.show.advice import to_object, to_text
     from simnet.simulate import simulate
 
     names = chosen(name.strip() for name in systems.split(",")) if systems is not None else chosen(())
@@ -54,7 +54,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     tell_of_axes(experiment)
     found = advise(resolved, simulate, names=names, watch=watched)
     if plot is not None:
-        from simnet.report.advice_figure import draw
+        from simnet.show.advice_figure import draw
 
         draw(found, plot)
     emit(json.dumps(to_object(found), indent=2, allow_nan=False) if form == "json" else to_text(found), output)

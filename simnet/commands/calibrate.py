@@ -10,9 +10,9 @@ from simnet.commands.output import OUTPUT, check_different, check_file, emit
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.calibration.fit import Fitted, Residual
-    from simnet.calibration.sources import Sources
-    from simnet.spec import Cluster
+    from simnet.calibrate.fit import Fitted, Residual
+    from simnet.calibrate.sources import Sources
+    from simnet.hardware import Cluster
 
 BOUND_PERCENT = 10.0
 FILES = click.Path(path_type=Path)
@@ -70,8 +70,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     all_rows: bool,
 ) -> None:
     """Run `simnet calibrate`."""
-    from simnet.calibration import fitting, show, sources, workload_file, write
-    from simnet.calibration.fit import check_errors
+    from simnet.calibrate import fitting, show, sources, workload_file, write
+    from simnet.calibrate.fit import check_errors
 
     for path, option in ((output, "-o"), (workload, "--workload"), (figure, "--figure")):
         check_file(path, option)
@@ -106,8 +106,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 
 def _draw(residuals: "list[Residual]", path: Path) -> None:
     """Write the figure, also of a fit that is then refused."""
-    from simnet.calibration.figure import png
-    from simnet.report.files import write_file
+    from simnet.calibrate.figure import png
+    from simnet.show.files import write_file
 
     if not residuals:
         raise SimnetError("--figure: there are no residuals to draw; drop it")
@@ -116,14 +116,14 @@ def _draw(residuals: "list[Residual]", path: Path) -> None:
 
 
 def _cluster(name: str | None) -> "Cluster | None":
-    from simnet import library
+    from simnet import files
+    from simnet.hardware import Cluster
     from simnet.scenario import Draft
-    from simnet.spec import Cluster
 
     if name is None:
         return None
-    label = library.label(library.locate("clusters", name))
-    return Draft(data={"name": name, **library.read("clusters", name)}, origins={(): label}).converted(Cluster)
+    label = files.label(files.locate("clusters", name))
+    return Draft(data={"name": name, **files.read("clusters", name)}, origins={(): label}).converted(Cluster)
 
 
 def _check_disjoint(files: tuple[Path, ...], others: tuple[Path, ...], option: str) -> None:
@@ -135,7 +135,7 @@ def _check_disjoint(files: tuple[Path, ...], others: tuple[Path, ...], option: s
 
 def _check_asked(known: "Sources", parts: "list[Fitted]", output: Path | None, workload: Path | None) -> None:
     """Refuse outputs that the files cannot fill, and files that fill no output."""
-    from simnet.calibration.workload_file import has_model
+    from simnet.calibrate.workload_file import has_model
 
     if output is not None and not parts:
         raise SimnetError("-o: the files tell nothing about links or kernels; give --workload FILE for a trace")

@@ -2,9 +2,9 @@
 
 import click
 
-from simnet import convergence
 from simnet.commands.main import Failure
 from simnet.commands.parts import find
+from simnet.compare import convergence
 from simnet.errors import SimnetError
 from simnet.scenario import PART_TYPES, check_part, load_experiment
 

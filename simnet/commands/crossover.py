@@ -7,8 +7,8 @@ import click
 
 from simnet.commands.output import OUTPUT, check_file, emit
 from simnet.commands.settings import read_settings, read_value
-from simnet.crossover import Crossing, Crossover, Trial, search
-from simnet.report.notes import notes_lines
+from simnet.compare.crossover import Crossing, Crossover, Trial, search
+from simnet.show.notes import notes_lines
 from simnet.units import format_seconds
 
 

@@ -132,9 +132,9 @@ def report(  # noqa: PLR0913, PLR0917 - one argument an option
 ) -> None:
     """Run `simnet lab report`."""
     from simnet.lab import campaign as campaigns
-    from simnet.validation import campaign as evaluation
-    from simnet.validation import campaign_page
-    from simnet.validation.outcome import mean_error, worst_error
+    from simnet.validate import campaign as evaluation
+    from simnet.validate import campaign_page
+    from simnet.validate.outcome import mean_error, worst_error
 
     found = evaluation.evaluated(campaigns.load(folder / CAMPAIGN), folder, draws, watched)
     click.echo(campaign_page.summary(found))

@@ -2,7 +2,7 @@
 
 import click
 
-from simnet import library
+from simnet import files
 
 
 @click.command(
@@ -14,8 +14,8 @@ from simnet import library
 @click.argument("kind", required=False)
 def command(kind: str | None) -> None:
     """Run `simnet list`."""
-    for shown in [kind] if kind else library.KINDS:
-        names = library.names(shown)
+    for shown in [kind] if kind else files.KINDS:
+        names = files.names(shown)
         click.echo(f"{shown}:")
         width = max(map(len, names), default=0)
         for name in names:
@@ -24,5 +24,5 @@ def command(kind: str | None) -> None:
 
 def _about(kind: str, name: str) -> str:
     """Return the title or the question of a part."""
-    part = library.read(kind, name)
+    part = files.read(kind, name)
     return str(part.get("title") or part.get("question") or part.get("task") or "")

@@ -13,7 +13,7 @@ import click
 
 from simnet.commands.main import is_watched, tell
 from simnet.errors import SimnetError
-from simnet.report.files import is_special, write_file
+from simnet.show.files import is_special, write_file
 
 if TYPE_CHECKING:
     from simnet.scenario import Experiment
@@ -115,7 +115,7 @@ def check_figure(path: Path | None, output: Path | None) -> None:
     Raises:
         SimnetError: it cannot, or is no figure by its ending.
     """
-    from simnet.report.plot import format_of
+    from simnet.show.plot import format_of
 
     if path is None:
         return

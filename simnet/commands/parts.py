@@ -1,6 +1,6 @@
 """Tell which kind of part a name or a file on the command line stands for."""
 
-from simnet import library
+from simnet import files
 from simnet.errors import SimnetError, nearest
 from simnet.scenario import PART_TYPES
 
@@ -12,15 +12,15 @@ def find(name: str) -> tuple[str, str]:
         SimnetError: there is no such part or file, or several kinds have one of this name.
     """
     kind, _, rest = name.partition("/")
-    if kind in library.KINDS and rest in library.names(kind):
+    if kind in files.KINDS and rest in files.names(kind):
         return kind, rest
-    if library.is_path(name):
-        return _kind_of(library.read("experiments", name)), name
-    kinds = [kind for kind in library.KINDS if name in library.names(kind)]
+    if files.is_path(name):
+        return _kind_of(files.read("experiments", name)), name
+    kinds = [kind for kind in files.KINDS if name in files.names(kind)]
     if len(kinds) > 1:
         raise SimnetError(f"{name!r}: stands for several; write one of {', '.join(f'{kind}/{name}' for kind in kinds)}")
     if not kinds:
-        known = {known for kind in library.KINDS for known in library.names(kind)}
+        known = {known for kind in files.KINDS for known in files.names(kind)}
         raise SimnetError(f"{name!r}: unknown part.{nearest(name, known)}")
     return kinds[0], name
 

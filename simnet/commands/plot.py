@@ -17,7 +17,7 @@ from simnet.commands.output import OUTPUT
 @click.option("--format", "form", type=click.Choice(["png", "pdf", "svg"]), default="png", show_default=True)
 def command(results: Path, output: Path, form: str) -> None:
     """Run `simnet plot`."""
-    from simnet.report.plot import plot
+    from simnet.show.plot import plot
 
     for path in plot(results, output, form):  # type: ignore[arg-type]
         click.echo(path)

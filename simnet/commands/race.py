@@ -11,13 +11,13 @@ import click
 from simnet.commands.main import is_watched
 from simnet.commands.output import OUTPUT, check_figure, check_file, emit, tell_of_axes
 from simnet.commands.settings import DRAWS, add_draws, read_settings, read_values
-from simnet.convergence import load
+from simnet.compare.convergence import load
+from simnet.compare.racing.run import num_simulations, race
+from simnet.compare.racing.standings import Race
 from simnet.errors import SimnetError
-from simnet.racing.run import num_simulations, race
-from simnet.racing.standings import Race
-from simnet.report.race import race_lines, race_object
 from simnet.result import RunResult
-from simnet.spec import Scenario
+from simnet.scenario import Scenario
+from simnet.show.race import race_lines, race_object
 from simnet.units import Bandwidth
 
 RATES = "10 Gbit/s,25 Gbit/s,40 Gbit/s,100 Gbit/s"
@@ -93,9 +93,9 @@ def _bandwidths(text: str) -> list[Bandwidth]:
 
 
 def _draw(found: Race, path: Path) -> None:
-    from simnet.report.files import write_file
-    from simnet.report.plot import format_of
-    from simnet.report.race_figure import race_figure
+    from simnet.show.files import write_file
+    from simnet.show.plot import format_of
+    from simnet.show.race_figure import race_figure
 
     write_file(path, race_figure(found, format_of(path)))
 

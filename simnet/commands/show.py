@@ -2,7 +2,7 @@
 
 import click
 
-from simnet import library
+from simnet import files
 from simnet.commands.parts import find
 from simnet.scenario import load_experiment
 from simnet.toml_text import to_toml
@@ -17,9 +17,9 @@ from simnet.toml_text import to_toml
 def command(name: str) -> None:
     """Run `simnet show`."""
     kind, name = find(name)
-    table = _experiment(name) if kind == "experiments" else library.read(kind, name)
+    table = _experiment(name) if kind == "experiments" else files.read(kind, name)
     table.pop("curves", None)  # of trainings: thousands of numbers
-    click.echo(f"# {library.label(library.locate(kind, name))}\n{to_toml(table)}", nl=False)
+    click.echo(f"# {files.label(files.locate(kind, name))}\n{to_toml(table)}", nl=False)
 
 
 def _experiment(name: str) -> dict[str, object]:

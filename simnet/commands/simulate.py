@@ -42,7 +42,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     with _progress(num_exact_rounds(resolved)) as on_round:
         result = simulate(resolved, on_round)
     if trace:
-        from simnet.report.trace import write_trace
+        from simnet.show.trace import write_trace
 
         write_trace(result, trace)
     emit(_text(result, form), output)
@@ -62,10 +62,10 @@ def _progress(rounds: int) -> Iterator[Callable[[], None] | None]:
 
 def _text(result: RunResult, form: str) -> str:
     """Return a result in one of the formats."""
-    from simnet.report.metrics import to_object, to_row
+    from simnet.show.metrics import to_object, to_row
 
     if form == "table":
-        from simnet.report.table import result_table
+        from simnet.show.table import result_table
 
         return result_table(result)
     if form == "json":

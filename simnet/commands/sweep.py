@@ -40,8 +40,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet sweep`."""
     from simnet import sweep
-    from simnet.report.metrics import to_row
     from simnet.scenario import load_experiment
+    from simnet.show.metrics import to_row
 
     fixed, axes = read_axes(settings)
     add_draws(fixed, draws)
@@ -71,7 +71,7 @@ def _summary(num_points: int, num_kept: int, elapsed_s: float, files: list[Path]
 
 
 def _table(document: dict[str, Any]) -> str:
-    from simnet.report.table import sweep_table
+    from simnet.show.table import sweep_table
 
     return sweep_table(document)
 

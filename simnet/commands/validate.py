@@ -12,8 +12,8 @@ from simnet.commands.settings import DRAWS, add_draws
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.validation.measured import Point
-    from simnet.validation.outcome import Outcome
+    from simnet.validate.measured import Point
+    from simnet.validate.outcome import Outcome
 
 PAGE = "validation.md"
 
@@ -56,8 +56,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     output: Path | None,
 ) -> None:
     """Run `simnet validate`."""
-    from simnet.validation import measurements, sets, terminal
-    from simnet.validation.outcome import mean_error, worst_error
+    from simnet.validate import measurements, sets, terminal
+    from simnet.validate.outcome import mean_error, worst_error
 
     if experiment is not None:
         if published or names or output or form != "table":
@@ -87,9 +87,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 
 def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: int | None) -> "list[Point]":
     """Predict measured steps with an experiment, and print both."""
-    from simnet.calibration.measurement import read
+    from simnet.calibrate.measurement import read
     from simnet.scenario import load_experiment
-    from simnet.validation import measured, unseen
+    from simnet.validate import measured, unseen
 
     if not files:
         raise SimnetError("validate: no MEASUREMENTS: give files of simnet measure training")
@@ -104,8 +104,8 @@ def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: 
 
 
 def _draw(points: "list[Point]", path: Path) -> None:
-    from simnet.report.files import write_file
-    from simnet.validation import campaign_figures
+    from simnet.show.files import write_file
+    from simnet.validate import campaign_figures
 
     write_file(path, campaign_figures.scatter(points))
     tell(f"wrote {path}")
@@ -117,7 +117,7 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
     Raises:
         SimnetError: an unknown set, a page of a part of the sets, or a directory that cannot be written.
     """
-    from simnet.validation import sets
+    from simnet.validate import sets
 
     for name in names:
         sets.check(name)
@@ -132,8 +132,8 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
 
 def _write(outcomes: "list[Outcome]", output: Path) -> None:
     """Write the page and its figures."""
-    from simnet.report.files import write_file
-    from simnet.validation import figures, measurements, page
+    from simnet.show.files import write_file
+    from simnet.validate import figures, measurements, page
 
     for outcome in outcomes:
         write_file(output / "figures" / page.figure_name(outcome), figures.png(outcome))

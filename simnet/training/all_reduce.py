@@ -2,10 +2,10 @@
 
 from functools import lru_cache
 
-from simnet.cluster.topology import Topology
 from simnet.collectives import halving_doubling, hierarchical, loads, ring, tree
 from simnet.collectives.schedule import Schedule
 from simnet.errors import SimnetError
+from simnet.network.topology import Topology
 from simnet.strategies import AllReduce
 from simnet.training.stages import Collective, Exchange, Kernel, Stage
 from simnet.values import BYTES_PER_ELEMENT

@@ -9,8 +9,8 @@ Differs: the paper states the intent of the hierarchical all-reduce; the four st
 
 from collections.abc import Sequence
 
-from simnet.cluster.topology import Topology
 from simnet.collectives import direct, ring
+from simnet.network.topology import Topology
 from simnet.strategies import BinSGDM
 from simnet.training import all_reduce
 from simnet.training.stages import Collective, Exchange, Kernel, Stage

@@ -7,9 +7,9 @@ the last. Decoding of gathered payloads counts the elements of all of them.
 import math
 from collections.abc import Callable
 
-from simnet.cluster.topology import Topology
 from simnet.collectives import direct, ring
 from simnet.collectives.schedule import Group
+from simnet.network.topology import Topology
 from simnet.strategies import (
     Algorithm,
     AnyCompressing,

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from simnet.cluster.gpu import Gpu
-from simnet.cluster.topology import Topology
 from simnet.collectives.execute import Executor
+from simnet.hardware import Calibration
+from simnet.network.gpu import Gpu
+from simnet.network.topology import Topology
 from simnet.result import Breakdown, Span
-from simnet.spec import Calibration
 from simnet.training.plan import Plan
 from simnet.training.stages import Collective, Stage
 from simnet.workload.codec import kernel_s

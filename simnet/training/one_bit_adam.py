@@ -6,9 +6,9 @@ the owner of a chunk, all-gather. One fp32 scale travels with every chunk. The h
 this project's own. Padding is not counted.
 """
 
-from simnet.cluster.topology import Topology
 from simnet.collectives import direct, ring
 from simnet.collectives.schedule import Group
+from simnet.network.topology import Topology
 from simnet.strategies import OneBitAdam
 from simnet.training.stages import Collective, Exchange, Kernel, Stage
 from simnet.workload.buckets import Bucket

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import asdict
 
-from simnet.cluster.topology import Topology
 from simnet.collectives import loads
-from simnet.spec import Calibration, Scenario
+from simnet.hardware import Calibration
+from simnet.network.topology import Topology
+from simnet.scenario import Scenario
 from simnet.strategies import AllReduce, AnyStrategy, BinSGDM, OneBitAdam
 from simnet.training import all_reduce, binsgdm, compressing, one_bit_adam
 from simnet.training.stages import Collective, Exchange, Kernel, Stage

@@ -6,7 +6,7 @@ The bytes are what a fused kernel must read and write at least, per element; the
 from collections.abc import Mapping
 
 from simnet.errors import SimnetError, nearest
-from simnet.spec import Calibration, KernelTime
+from simnet.hardware import Calibration, KernelTime
 
 COMPRESSING_BYTES: dict[str, tuple[float, float, float]] = {
     # encode: g, and the residual where there is one, read once for what they share (norm, mean, threshold) and once for

@@ -9,11 +9,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from simnet import library
+from simnet import files
 from simnet.errors import SimnetError
-from simnet.spec import Calibration, Cluster, ComputeTime, Gradient, Workload
+from simnet.hardware import Calibration, Cluster
 from simnet.values import BYTES_PER_ELEMENT, Shape
 from simnet.workload.codec import optimizer_s
+from simnet.workload.workload import ComputeTime, Gradient, Workload
 
 MAX_TENSORS = 100_000
 
@@ -129,7 +130,7 @@ class _File(Struct, frozen=True):
 @lru_cache(maxsize=32)
 def _from_file(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
     """Read a gradients file, made by tools/export_models.py."""
-    path = library.gradients_path(name)
+    path = files.gradients_path(name)
     try:
         data = msgspec.json.decode(path.read_bytes(), type=_File)
     except OSError as error:

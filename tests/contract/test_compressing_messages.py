@@ -4,21 +4,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dataclasses import replace  # noqa: E402
+from dataclasses import replace
 
-import msgspec  # noqa: E402
+import msgspec
 
-from binsgdm.compressors.base import GradientBucket, numel_of  # noqa: E402
-from binsgdm.compressors.registry import SYSTEMS, make  # noqa: E402
-from binsgdm.exchange import AllGather, AllReduce, AllToAll, Message, Place, Shift, group_members  # noqa: E402
-from simnet import strategies  # noqa: E402
-from simnet.cluster.topology import Topology  # noqa: E402
-from simnet.cluster.topology import build as build_topology  # noqa: E402
-from simnet.spec import Calibration, Cluster, Link  # noqa: E402
-from simnet.training import plan  # noqa: E402
-from simnet.training.stages import Collective  # noqa: E402
-from simnet.units import Bandwidth, Duration  # noqa: E402
-from simnet.workload.buckets import Bucket  # noqa: E402
+from binsgdm.compressors.base import GradientBucket, numel_of
+from binsgdm.compressors.registry import SYSTEMS, make
+from binsgdm.exchange import AllGather, AllReduce, AllToAll, Message, Place, Shift, group_members
+from simnet import strategies
+from simnet.hardware import Calibration, Cluster, Link
+from simnet.network.topology import Topology
+from simnet.network.topology import build as build_topology
+from simnet.training import plan
+from simnet.training.stages import Collective
+from simnet.units import Bandwidth, Duration
+from simnet.workload.buckets import Bucket
 
 LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 8)]
 SHAPES = ((64, 32), (32,), (10, 64, 3, 3), (7, 5), ())

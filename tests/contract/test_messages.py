@@ -4,17 +4,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm import exchange  # noqa: E402
-from binsgdm.exchange import AllGather, Place  # noqa: E402
-from binsgdm.kernels import select  # noqa: E402
-from binsgdm.layout import Bucket  # noqa: E402
-from simnet.cluster.topology import Topology  # noqa: E402
-from simnet.cluster.topology import build as build_topology  # noqa: E402
-from simnet.spec import Calibration, Cluster, Link  # noqa: E402
-from simnet.strategies import BinSGDM  # noqa: E402
-from simnet.training import binsgdm as simulated  # noqa: E402
-from simnet.training.stages import Collective  # noqa: E402
-from simnet.units import Bandwidth, Duration  # noqa: E402
+from binsgdm import exchange
+from binsgdm.exchange import AllGather, Place
+from binsgdm.kernels import select
+from binsgdm.layout import Bucket
+from simnet.hardware import Calibration, Cluster, Link
+from simnet.network.topology import Topology
+from simnet.network.topology import build as build_topology
+from simnet.strategies import BinSGDM
+from simnet.training import binsgdm as simulated
+from simnet.training.stages import Collective
+from simnet.units import Bandwidth, Duration
 
 SHAPES = [(2, 1), (2, 2), (3, 2), (4, 8), (8, 1)]
 SCHEMES = {

@@ -4,15 +4,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.one_bit_adam import Member, OneBitAdam  # noqa: E402
-from binsgdm.exchange import AllGather, AllReduce, AllToAll, group_members  # noqa: E402
-from simnet import strategies  # noqa: E402
-from simnet.cluster.topology import build as build_topology  # noqa: E402
-from simnet.spec import Calibration, Cluster, Link  # noqa: E402
-from simnet.training import plan  # noqa: E402
-from simnet.training.stages import Collective  # noqa: E402
-from simnet.units import Bandwidth, Duration  # noqa: E402
-from simnet.workload.buckets import Bucket  # noqa: E402
+from binsgdm.compressors.one_bit_adam import Member, OneBitAdam
+from binsgdm.exchange import AllGather, AllReduce, AllToAll, group_members
+from simnet import strategies
+from simnet.hardware import Calibration, Cluster, Link
+from simnet.network.topology import build as build_topology
+from simnet.training import plan
+from simnet.training.stages import Collective
+from simnet.units import Bandwidth, Duration
+from simnet.workload.buckets import Bucket
 
 LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 8)]
 NAMES = {AllGather: "all_gather", AllToAll: "all_to_all", AllReduce: "all_reduce"}

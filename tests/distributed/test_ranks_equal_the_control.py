@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import ranks  # noqa: E402
-from launch import launch, once  # noqa: E402
+import ranks
+from launch import launch, once
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 

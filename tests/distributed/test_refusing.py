@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import refusing  # noqa: E402
-from launch import launch, once  # noqa: E402
+import refusing
+from launch import launch, once
 
-from binsgdm.compressors.registry import SYSTEMS  # noqa: E402
+from binsgdm.compressors.registry import SYSTEMS
 
 SECONDS = 30
 """Far above what a case takes, far below the two minutes of the collectives."""

@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import sharded  # noqa: E402
-from launch import launch, once  # noqa: E402
+import sharded
+from launch import launch, once
 
-from binsgdm import layout  # noqa: E402
-from binsgdm.random import Stream  # noqa: E402
+from binsgdm import layout
+from binsgdm.random import Stream
 
 RANKS = range(sharded.NODES * sharded.LOCAL)
 

@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import stacking  # noqa: E402
-from launch import launch, once  # noqa: E402
+import stacking
+from launch import launch, once
 
 
 @pytest.fixture(scope="module")

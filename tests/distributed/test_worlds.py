@@ -10,13 +10,13 @@ torch = pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import ranks  # noqa: E402
-import wire  # noqa: E402
-import worlds  # noqa: E402
-from launch import launch, once  # noqa: E402
+import ranks
+import wire
+import worlds
+from launch import launch, once
 
-from binsgdm import BinSGDM, layout  # noqa: E402
-from binsgdm.random import GROUP_NUMEL  # noqa: E402
+from binsgdm import BinSGDM, layout
+from binsgdm.random import GROUP_NUMEL
 
 WORLD_SIZES = (1, 2, 4, 8)
 

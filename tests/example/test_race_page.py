@@ -7,7 +7,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from simnet.commands.main import cli
-from simnet.convergence import load
+from simnet.compare.convergence import load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "race.md").read_text(encoding="utf-8")
 

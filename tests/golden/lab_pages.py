@@ -5,10 +5,10 @@ from pathlib import Path
 
 from simnet.lab import campaign
 from simnet.units import format_seconds
-from simnet.validation.campaign import Found, evaluated
-from simnet.validation.measured import Point
-from simnet.validation.outcome import mean_error, worst_error
-from simnet.validation.text import percent
+from simnet.validate.campaign import Found, evaluated
+from simnet.validate.measured import Point
+from simnet.validate.outcome import mean_error, worst_error
+from simnet.validate.text import percent
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from simnet.lab import campaign
-from simnet.validation.campaign import Found
+from simnet.validate.campaign import Found
 from tests.golden.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
 
 FOLDER = ROOT / "tests/golden/lab_campaign"

@@ -3,10 +3,10 @@
 import pytest
 
 from simnet.lab import words
-from simnet.validation import ranking
-from simnet.validation.campaign import Found
-from simnet.validation.outcome import mean_error
-from simnet.validation.text import percent
+from simnet.validate import ranking
+from simnet.validate.campaign import Found
+from simnet.validate.outcome import mean_error
+from simnet.validate.text import percent
 from tests.golden.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
 
 FOLDER = ROOT / "tests/golden/lab_systems"

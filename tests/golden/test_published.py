@@ -12,15 +12,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from simnet import library
+from simnet import files
 from simnet import scenario as scenarios
+from simnet.hardware import Calibration
+from simnet.scenario import Scenario
 from simnet.simulate import simulate
-from simnet.spec import Calibration, Scenario, Workload
 from simnet.strategies import OneBitAdam
 from simnet.units import Duration
-from simnet.validation import coverage, measurements, page, parts, sets
-from simnet.validation.outcome import Limit, Outcome
-from simnet.validation.sets import one_bit_adam, one_bit_fig5a
+from simnet.validate import coverage, measurements, page, parts, sets
+from simnet.validate.outcome import Limit, Outcome
+from simnet.validate.sets import one_bit_adam, one_bit_fig5a
+from simnet.workload.workload import Workload
 
 ROOT = Path(__file__).parents[2]
 TARGETS = {
@@ -234,7 +236,7 @@ def test_the_gpu_of_a_published_cluster_is_one_that_workloads_know() -> None:
 @pytest.mark.parametrize("name", ["hkbu_bsp", "hkbu_overlap", "one_bit_table1", "one_bit_fig5a", "one_bit_speedup"])
 def test_a_fit_never_reads_the_values_that_are_shipped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [prediction.predicted for prediction in outcome(name).predictions]
-    read = library.read
+    read = files.read
 
     def falsified(kind: str, part: str, *args: Any) -> dict[str, object]:
         data = read(kind, part, *args)
@@ -245,7 +247,7 @@ def test_a_fit_never_reads_the_values_that_are_shipped(name: str, monkeypatch: p
         wrong = {"collective_launch": "1 ms", "poll_cost": "1 ms", "all_to_all_efficiency": 0.1, "kernels": kernels}
         return data | links | {key: value for key, value in wrong.items() if key in data}
 
-    monkeypatch.setattr(library, "read", falsified)
+    monkeypatch.setattr(files, "read", falsified)
     again = sets.run(name, measurements.load())
     assert [prediction.predicted for prediction in again.predictions] == pytest.approx(before, rel=1e-9)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from simnet.lab import campaign, grid
-from simnet.validation import campaign_page
-from simnet.validation.campaign import evaluated
+from simnet.validate import campaign_page
+from simnet.validate.campaign import evaluated
 
 pytest.importorskip("torch")
 pytest.importorskip("numba")

@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm import exchange  # noqa: E402
-from binsgdm.exchange import Place, run_together  # noqa: E402
-from binsgdm.kernels import select  # noqa: E402
-from binsgdm.layout import Bucket  # noqa: E402
-from binsgdm.random import Stream  # noqa: E402
+from binsgdm import exchange
+from binsgdm.exchange import Place, run_together
+from binsgdm.kernels import select
+from binsgdm.layout import Bucket
+from binsgdm.random import Stream
 
 NUMEL = 8 * 6 * 2000
 SIGMAS = 5

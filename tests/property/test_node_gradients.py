@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm import functional  # noqa: E402
-from binsgdm.bits import unpack_signs  # noqa: E402
-from binsgdm.exchange import Place, run_together  # noqa: E402
-from binsgdm.kernels import select  # noqa: E402
-from binsgdm.random import Key, Stream, thresholds  # noqa: E402
-from binsgdm.worker import Slot, Worker  # noqa: E402
+from binsgdm import functional
+from binsgdm.bits import unpack_signs
+from binsgdm.exchange import Place, run_together
+from binsgdm.kernels import select
+from binsgdm.random import Key, Stream, thresholds
+from binsgdm.worker import Slot, Worker
 
 SHAPES = [(50,), (3, 40), (7,), (129,)]
 BETAS = (0.5, 0.5, 0.9, 0.9)

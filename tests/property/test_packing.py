@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.bits import pack_signs, packed_numel, unpack_signs  # noqa: E402
+from binsgdm.bits import pack_signs, packed_numel, unpack_signs
 
 
 @given(st.lists(st.booleans(), max_size=3000))

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from benchmarks import bounds, other_systems  # noqa: E402
-from benchmarks.quantizers import Gradient, coded, largest_bound, quantizers, relative_errors  # noqa: E402
-from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf  # noqa: E402
+from benchmarks import bounds, other_systems
+from benchmarks.quantizers import Gradient, coded, largest_bound, quantizers, relative_errors
+from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 
 NUMEL = 4096
 

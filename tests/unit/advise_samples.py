@@ -5,13 +5,15 @@ import typing
 from msgspec.structs import replace
 from topologies import link
 
-from simnet.advise.advice import Advice, Row
-from simnet.advise.rank import advise
-from simnet.advise.systems import candidates, chosen, dense_systems
+from simnet.compare.advise.advice import Advice, Row
+from simnet.compare.advise.rank import advise
+from simnet.compare.advise.systems import candidates, chosen, dense_systems
+from simnet.hardware import Calibration, Cluster
+from simnet.scenario import Run, Scenario
 from simnet.simulate import simulate
-from simnet.spec import Calibration, Cluster, Gradient, Run, Scenario, Workload
 from simnet.strategies import AllReduce, AnyStrategy
 from simnet.units import Bandwidth, Duration
+from simnet.workload.workload import Gradient, Workload
 
 GBIT = 1e9 / 8
 FAST_CODEC = Calibration(memory_bytes_per_s=Bandwidth(1e12))

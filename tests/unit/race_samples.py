@@ -6,10 +6,12 @@ from typing import Any
 
 from topologies import cluster
 
+from simnet.hardware import Calibration
 from simnet.result import Breakdown, RunResult, StrategyResult
-from simnet.spec import Calibration, Gradient, Run, Scenario, Workload
+from simnet.scenario import Run, Scenario
 from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration
+from simnet.workload.workload import Gradient, Workload
 
 STEPS = (10, 20, 30, 40)
 SYSTEMS: dict[str, dict[str, Any]] = {

@@ -3,10 +3,12 @@
 from itertools import product
 from typing import Any
 
+from simnet.hardware import Calibration, Cluster, Link
 from simnet.result import Breakdown, RunResult, Span, StrategyResult
-from simnet.spec import Calibration, Cluster, ComputeTime, Link, Scenario, Workload
+from simnet.scenario import Scenario
 from simnet.strategies import AllReduce, BinSGDM
 from simnet.units import Bandwidth, Duration, Size
+from simnet.workload.workload import ComputeTime, Workload
 
 # name: (title, gradient bytes, forward + backward [s], optimizer [s], samples per rank)
 WORKLOADS = {
@@ -114,7 +116,7 @@ def sweep_document(
     baseline: bool = True,
 ) -> dict[str, Any]:
     """Return what `simnet sweep` writes, for made-up times."""
-    from simnet.report.metrics import to_object
+    from simnet.show.metrics import to_object
 
     points = []
     for workload, gbit_per_s, num_nodes in product(workloads, bandwidths, nodes):

@@ -7,18 +7,20 @@ import pytest
 from advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario
 from msgspec.structs import replace
 
-from simnet.advise import times, whatif
-from simnet.advise.advice import PAYS
-from simnet.advise.rank import advise
-from simnet.advise.sentences import sentences
-from simnet.advise.systems import DENSE_PART, SYSTEMS, candidates, chosen, dense_systems, kind
+from simnet.compare.advise import times, whatif
+from simnet.compare.advise.advice import PAYS
+from simnet.compare.advise.rank import advise
+from simnet.compare.advise.sentences import sentences
+from simnet.compare.advise.systems import DENSE_PART, SYSTEMS, candidates, chosen, dense_systems, kind
 from simnet.errors import SimnetError
-from simnet.report.advice import to_text
+from simnet.hardware import Calibration, HostCost, KernelTime
+from simnet.scenario import Run, Scenario
+from simnet.show.advice import to_text
 from simnet.simulate import kernel_names, simulate
-from simnet.spec import Calibration, Gradient, HostCost, KernelTime, Run, Scenario, Workload
 from simnet.strategies import AllReduce, AnyStrategy, BinSGDM, OneBitAdam, TopK
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import codec
+from simnet.workload.workload import Gradient, Workload
 
 
 class TestSystems:

@@ -7,12 +7,12 @@ import pytest
 from advise_samples import GBIT, advised, row
 from click.testing import CliRunner, Result
 
-from simnet.advise.advice import PAYS, Advice
-from simnet.advise.sentences import sentences
-from simnet.advise.systems import SYSTEMS
 from simnet.commands.main import cli
-from simnet.report.advice import to_object, to_text
-from simnet.report.advice_figure import draw, figure_of
+from simnet.compare.advise.advice import PAYS, Advice
+from simnet.compare.advise.sentences import sentences
+from simnet.compare.advise.systems import SYSTEMS
+from simnet.show.advice import to_object, to_text
+from simnet.show.advice_figure import draw, figure_of
 from tests.unit.scenario_samples import pod, write
 
 

@@ -6,13 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.atomo import Atomo, probabilities  # noqa: E402
-from binsgdm.compressors.base import Payload  # noqa: E402
-from binsgdm.compressors.feedback import Plain  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import run_together  # noqa: E402
-from binsgdm.random import Key  # noqa: E402
-from tests.unit.low_rank_samples import NUMEL, SHAPES, WHOLE, bucket, energy, normal, place, with_spectrum  # noqa: E402
+from binsgdm.compressors.atomo import Atomo, probabilities
+from binsgdm.compressors.base import Payload
+from binsgdm.compressors.feedback import Plain
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import run_together
+from binsgdm.random import Key
+from tests.unit.low_rank_samples import NUMEL, SHAPES, WHOLE, bucket, energy, normal, place, with_spectrum
 
 KEY = Key(seed=3, step=1)
 

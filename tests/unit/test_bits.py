@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.bits import pack_signs, packed_numel, unpack_signs  # noqa: E402
+from binsgdm.bits import pack_signs, packed_numel, unpack_signs
 
 
 @pytest.mark.parametrize(("numel", "num_bytes"), [(0, 0), (1, 1), (8, 1), (9, 2), (800, 100)])

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from simnet.calibration import bootstrap, collectives, write
-from simnet.calibration.fit import Residual, check_errors, non_negative
-from simnet.calibration.measurement import WHAT, Hardware, Measurements, Series, Setup, Software
-from simnet.cluster import topology
-from simnet.cluster.topology import Topology
+from simnet.calibrate import bootstrap, collectives, write
+from simnet.calibrate.fit import Residual, check_errors, non_negative
+from simnet.calibrate.measurement import WHAT, Hardware, Measurements, Series, Setup, Software
 from simnet.collectives import direct, loads, ring
 from simnet.collectives.schedule import GroupKind, Schedule
 from simnet.errors import SimnetError
-from simnet.spec import Calibration, Cluster, Link, LinkCalibration
+from simnet.hardware import Calibration, Cluster, Link, LinkCalibration
+from simnet.network import topology
+from simnet.network.topology import Topology
 from simnet.units import Bandwidth, Duration
 
 SHAPES = ((2, 1, 1.25e8), (3, 1, 1.25e8), (4, 1, 2.5e7), (2, 2, 1.25e8), (8, 1, 2.5e7))

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet import library
+from simnet import files
 from simnet.commands.main import cli
 from simnet.scenario import check_part
 from tests.unit.test_calibrate_imports import GLOO, GOLDEN, IPERF3
 
 LOGS = [str(GOLDEN / f"a100_azure_nd_v4_{gpus}gpus.log") for gpus in (2, 4, 8)]
-HELD_OUT = str(library.data_path("published", "nccl-tests", "a100_azure_nd_v4_32gpus.log"))
-ON_16 = str(library.data_path("published", "nccl-tests", "a100_azure_nd_v4_16gpus.log"))
+HELD_OUT = str(files.data_path("published", "nccl-tests", "a100_azure_nd_v4_32gpus.log"))
+ON_16 = str(files.data_path("published", "nccl-tests", "a100_azure_nd_v4_16gpus.log"))
 
 
 def run(*args: str) -> Result:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.calibration import iperf3, kernels, kineto, sources, workload_file, write
-from simnet.calibration.kernels import Timed
-from simnet.calibration.measurement import Series
+from simnet.calibrate import iperf3, kernels, kineto, sources, workload_file, write
+from simnet.calibrate.kernels import Timed
+from simnet.calibrate.measurement import Series
 from simnet.errors import SimnetError
 from simnet.units import Bandwidth, Duration
-from simnet.validation import parts
+from simnet.validate import parts
 from simnet.workload.codec import BYTES_MOVED, STANDS_FOR
 from tests.unit.test_calibrate_collectives import measurements, setup
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as changed
 
-from simnet import library
-from simnet.calibration import nccl_fit, nccl_model, nccl_table, nccl_tests, write
-from simnet.calibration.nccl_model import NcclCosts, Points
-from simnet.calibration.nccl_tests import NcclLog
-from simnet.cluster import topology
+from simnet import files
+from simnet.calibrate import nccl_fit, nccl_model, nccl_table, nccl_tests, write
+from simnet.calibrate.nccl_model import NcclCosts, Points
+from simnet.calibrate.nccl_tests import NcclLog
 from simnet.collectives import loads, ring
 from simnet.errors import SimnetError
-from simnet.validation import parts
+from simnet.network import topology
+from simnet.validate import parts
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "calibrate"
 LARGE = 16 * 1024**2
@@ -36,7 +36,7 @@ OLD = f"""{HEADER}\
 
 def log(gpus: int) -> NcclLog:
     name = f"a100_azure_nd_v4_{gpus}gpus.log"
-    shipped = library.data_path("published", "nccl-tests", name)
+    shipped = files.data_path("published", "nccl-tests", name)
     return nccl_tests.read(shipped if gpus > 8 else GOLDEN / name)
 
 

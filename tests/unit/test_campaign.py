@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from simnet.calibration.measurement import Setup
+from simnet.calibrate.measurement import Setup
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.lab import campaign, grid, words
@@ -32,8 +32,8 @@ from simnet.strategies import (
     TopK,
 )
 from simnet.units import Bandwidth, Size
-from simnet.validation import measured, ranking, verdict
-from simnet.validation.measured import Point
+from simnet.validate import measured, ranking, verdict
+from simnet.validate.measured import Point
 from tests.unit.test_validate_measured import SETUP
 
 ROOT = Path(__file__).parents[2]

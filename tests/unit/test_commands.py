@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet import library, simulate
+from simnet import files, simulate
 from simnet.commands import main as commands
 from simnet.commands.main import COMMANDS, cli
 from simnet.commands.settings import read_axes, read_settings, read_value, read_values
 from simnet.errors import SimnetError
 from simnet.result import RunResult
-from simnet.scenario import build, load_experiment
-from simnet.spec import Scenario
+from simnet.scenario import Scenario, build, load_experiment
 from tests.unit.scenario_samples import SWEEP, pod, write
 
 FULL = "simnet: standard output: cannot be used (No space left on device)\n"
@@ -138,7 +137,7 @@ class TestSimulate:
         assert Path("/dev/null").is_char_device()
 
     def test_a_timeline_is_written(self, file: str, tmp_path: Path) -> None:
-        pytest.importorskip("simnet.report.trace")
+        pytest.importorskip("simnet.show.trace")
         run("simulate", file, "--trace", str(tmp_path / "trace.json"))
         assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
@@ -316,7 +315,7 @@ class TestCrossover:
 class TestParts:
     def test_every_kind_is_listed_with_its_parts(self) -> None:
         listed = run("list").stdout
-        assert all(f"{kind}:\n" in listed for kind in library.KINDS)
+        assert all(f"{kind}:\n" in listed for kind in files.KINDS)
         assert "BERT-Base" in run("list", "gradients").stdout
 
     def test_an_unknown_kind_is_refused(self) -> None:
@@ -330,7 +329,7 @@ class TestParts:
         (tmp_path / "named.toml").write_text(shown)
         assert run("check", str(tmp_path / "named.toml")).stdout.endswith("ok: experiment, 6 points\n")
 
-    @pytest.mark.parametrize("name", library.names("experiments"))
+    @pytest.mark.parametrize("name", files.names("experiments"))
     def test_what_is_shown_of_an_experiment_is_the_same_experiment(self, name: str, tmp_path: Path) -> None:
         (tmp_path / "shown.toml").write_text(run("show", f"experiments/{name}").stdout)
         shown, shipped = load_experiment(str(tmp_path / "shown.toml")), load_experiment(name)
@@ -344,7 +343,7 @@ class TestParts:
         assert_refused(run("show", "vgg61"), "'vgg61': unknown part. Did you mean 'vgg16'?")
 
     def test_a_name_of_several_parts_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(library, "names", lambda _: ("same",))
+        monkeypatch.setattr(files, "names", lambda _: ("same",))
         assert_refused(run("show", "same"), "'same': stands for several; write one of clusters/same, workloads/same")
 
 
@@ -501,7 +500,7 @@ class TestProcesses:
             raise error
 
         told: list[str] = []
-        monkeypatch.setattr(library, "names", refused)
+        monkeypatch.setattr(files, "names", refused)
         monkeypatch.setattr(commands, "tell", told.append)
         monkeypatch.setattr(commands, "_silence", lambda _: None)
         with pytest.raises(SystemExit) as ended:

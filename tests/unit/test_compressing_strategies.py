@@ -6,8 +6,9 @@ from msgspec.structs import replace
 from topologies import cluster
 
 from simnet.errors import SimnetError
+from simnet.hardware import Calibration, KernelTime
+from simnet.scenario import Run, Scenario
 from simnet.simulate import simulate
-from simnet.spec import Calibration, Gradient, KernelTime, Run, Scenario, Workload
 from simnet.strategies import (
     NUQSGD,
     QSGD,
@@ -29,6 +30,7 @@ from simnet.strategies import (
     TopK,
 )
 from simnet.units import Bandwidth, Duration, Size
+from simnet.workload.workload import Gradient, Workload
 from tests.unit.test_commands import assert_refused, run
 
 ROWS, COLUMNS, NUM_MATRICES = 1024, 4096, 8

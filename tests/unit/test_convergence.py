@@ -3,8 +3,8 @@
 import pytest
 from race_samples import STEPS, SYSTEMS, VALUES, trainings, write_trainings
 
-from simnet import library
-from simnet.convergence import Curve, load, median_curve
+from simnet import files
+from simnet.compare.convergence import Curve, load, median_curve
 from simnet.errors import SimnetError
 
 
@@ -20,7 +20,7 @@ def test_a_file_is_read_as_it_stands(tmp_path):
     assert found.of("dense", 16) == ()
 
 
-@pytest.mark.parametrize("name", library.names("convergence"))
+@pytest.mark.parametrize("name", files.names("convergence"))
 def test_every_shipped_file_is_whole(name):
     found = load(name)
     assert found.target is not None

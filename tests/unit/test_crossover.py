@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from simnet.crossover import Crossover, search
+from simnet.compare.crossover import Crossover, search
 from simnet.errors import SimnetError
 from simnet.result import Breakdown, RunResult, StrategyResult
-from simnet.scenario import load_experiment
+from simnet.scenario import Scenario, load_experiment
 from simnet.simulate import simulate
-from simnet.spec import Scenario
 from tests.unit.scenario_samples import pod, write
 
 BANDWIDTH = "cluster.inter_node.bandwidth"

@@ -11,10 +11,11 @@ from test_simulate import scenario
 from simnet import draws
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.report.metrics import to_object, to_row
-from simnet.report.table import result_table
+from simnet.hardware import Calibration, KernelTime, LinkCalibration
+from simnet.scenario import Run
+from simnet.show.metrics import to_object, to_row
+from simnet.show.table import result_table
 from simnet.simulate import simulate
-from simnet.spec import Calibration, KernelTime, LinkCalibration, Run
 from simnet.strategies import AllReduce, BinSGDM
 from simnet.units import Bandwidth, Duration, Size
 

@@ -4,11 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from binsgdm.compressors import elias  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
+from binsgdm.compressors import elias
+from binsgdm.errors import BinsgdmError
 
 
 def omega_text(number: int) -> str:

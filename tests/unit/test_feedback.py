@@ -7,13 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.base import GradientBucket  # noqa: E402
-from binsgdm.compressors.carriers import all_reduced_mean, gathered_mean  # noqa: E402
-from binsgdm.compressors.feedback import ErrorFeedback, Plain, Residuals  # noqa: E402
-from binsgdm.compressors.signs import ScaledSign  # noqa: E402
-from binsgdm.compressors.sparse import RandomK, TopK  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import Place, run_together  # noqa: E402
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.carriers import all_reduced_mean, gathered_mean
+from binsgdm.compressors.feedback import ErrorFeedback, Plain, Residuals
+from binsgdm.compressors.signs import ScaledSign
+from binsgdm.compressors.sparse import RandomK, TopK
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Place, run_together
 
 SHAPES = ((16, 12), (), (0, 3), (7,), (8, 3, 2))
 NAMES = ("conv", "scale", "nothing", "bias", "head")

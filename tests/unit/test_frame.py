@@ -5,8 +5,8 @@ import json
 import pytest
 
 from simnet.errors import SimnetError
-from simnet.report.frame import read_frame
 from simnet.scenario import load_experiment
+from simnet.show.frame import read_frame
 from simnet.sweep import document, expand, run
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from binsgdm import functional  # noqa: E402
-from binsgdm.random import Key, Stream, thresholds  # noqa: E402
+from binsgdm import functional
+from binsgdm.random import Key, Stream, thresholds
 
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

@@ -13,19 +13,21 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMPY_ROOMS = (
-    "simnet/cluster/network.py",
-    "simnet/cluster/gpu.py",
+    "simnet/network/links.py",
+    "simnet/network/gpu.py",
     "simnet/collectives/execute.py",
     "simnet/training/iteration.py",
 )
-SIMULATOR = ("simpy", "simnet.simulate", "simnet.cluster", "simnet.training")
+SIMULATOR = ("simpy", "simnet.simulate", "simnet.network", "simnet.training")
 MACHINE = ("os", "pathlib", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "simnet.lab.machine")
 HEAVY = {"torch", "pandas", "matplotlib", "numpy"}
 SIMULATE_INLINE = """
 import json, sys
 import simnet.commands.main
 from simnet.simulate import simulate
-from simnet.spec import Cluster, Link, Scenario, Workload
+from simnet.hardware import Cluster, Link
+from simnet.scenario import Scenario
+from simnet.workload.workload import Workload
 from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration, Size
 
@@ -105,8 +107,8 @@ def test_only_the_rooms_where_time_passes_import_simpy() -> None:
 
 
 def test_reports_never_import_the_simulator() -> None:
-    assert sources("simnet/report")
-    assert offences(sources("simnet/report"), SIMULATOR) == []
+    assert sources("simnet/show")
+    assert offences(sources("simnet/show"), SIMULATOR) == []
 
 
 def test_the_lab_never_imports_the_simulator() -> None:
@@ -119,8 +121,8 @@ def test_the_plan_of_a_lab_touches_no_machine() -> None:
 
 
 def test_fits_never_import_the_simulator_they_are_made_for() -> None:
-    assert sources("simnet/calibration")
-    assert offences(sources("simnet/calibration"), (*SIMULATOR, "simnet.collectives", "simnet.commands")) == []
+    assert sources("simnet/calibrate")
+    assert offences(sources("simnet/calibrate"), (*SIMULATOR, "simnet.collectives", "simnet.commands")) == []
 
 
 @pytest.mark.parametrize(
@@ -131,12 +133,12 @@ def test_fits_never_import_the_simulator_they_are_made_for() -> None:
         "def f():\n    from simpy import Environment",
         "from simnet import simulate",
         "from .. import simulate",
-        "from ..cluster.network import Network",
+        "from ..network.links import Network",
     ],
 )
 def test_a_planted_import_is_found(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    path = tmp_path / "simnet" / "report" / "planted.py"
+    path = tmp_path / "simnet" / "show" / "planted.py"
     path.parent.mkdir(parents=True)
     path.write_text(line + "\n", encoding="utf-8")
     assert len(offences([path], SIMULATOR)) == 1

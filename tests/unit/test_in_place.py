@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simnet.calibration import fitting, host, interference, sources
-from simnet.calibration.collectives import Timed
-from simnet.calibration.measurement import Measurements, Series
+from simnet.calibrate import fitting, host, interference, sources
+from simnet.calibrate.collectives import Timed
+from simnet.calibrate.measurement import Measurements, Series
 from simnet.errors import SimnetError
 from simnet.units import Duration
 from tests.unit.test_calibrate_collectives import measurements, setup

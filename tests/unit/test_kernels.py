@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor  # noqa: E402
+from torch import Tensor
 
-from binsgdm import functional  # noqa: E402
-from binsgdm import kernels as package  # noqa: E402
-from binsgdm.bits import packed_numel  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.kernels import Kernels, reference, select  # noqa: E402
-from binsgdm.random import Key, thresholds  # noqa: E402
+from binsgdm import functional
+from binsgdm import kernels as package
+from binsgdm.bits import packed_numel
+from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import Kernels, reference, select
+from binsgdm.random import Key, thresholds
 
 KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -4,11 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import given
+from hypothesis import strategies as st
 
-from binsgdm.compressors import levels  # noqa: E402
-from binsgdm.random import Key  # noqa: E402
+from binsgdm.compressors import levels
+from binsgdm.random import Key
 
 GRIDS = [
     levels.uniform_levels(2),

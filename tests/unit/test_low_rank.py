@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.low_rank import GradZip, PowerSGD  # noqa: E402
-from binsgdm.compressors.matrices import is_factored, orthonormalized  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import AllReduce, run_together  # noqa: E402
-from tests.unit.low_rank_samples import (  # noqa: E402
+from binsgdm.compressors.low_rank import GradZip, PowerSGD
+from binsgdm.compressors.matrices import is_factored, orthonormalized
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllReduce, run_together
+from tests.unit.low_rank_samples import (
     NAMES,
     NUMEL,
     SHAPES,

@@ -6,14 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.bits import pack_signs, unpack_signs  # noqa: E402
-from binsgdm.compressors import marsit as module  # noqa: E402
-from binsgdm.compressors.base import GradientBucket  # noqa: E402
-from binsgdm.compressors.marsit import Marsit, merge_signs, merged_signs  # noqa: E402
-from binsgdm.compressors.rings import Ring  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import AllGather, Place, Shift, run_together  # noqa: E402
-from binsgdm.random import Key  # noqa: E402
+from binsgdm.bits import pack_signs, unpack_signs
+from binsgdm.compressors import marsit as module
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.marsit import Marsit, merge_signs, merged_signs
+from binsgdm.compressors.rings import Ring
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllGather, Place, Shift, run_together
+from binsgdm.random import Key
 
 PLAIN = {"sync_period": None}
 TORUS = {"sync_period": None, "torus": True}

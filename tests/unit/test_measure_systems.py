@@ -8,20 +8,20 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("numba")
 
-from click.testing import CliRunner  # noqa: E402
-from msgspec.structs import replace  # noqa: E402
+from click.testing import CliRunner
+from msgspec.structs import replace
 
-from binsgdm.compressors.one_bit_adam import OneBitAdam  # noqa: E402
-from binsgdm.compressors.registry import SYSTEMS, make  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import Place  # noqa: E402
-from binsgdm.measure import choices, one_bit_adam, systems  # noqa: E402
-from binsgdm.measure.choices import choice  # noqa: E402
-from simnet.calibration import fitting, sources, write  # noqa: E402
-from simnet.calibration.measurement import Measurements, Series, read  # noqa: E402
-from simnet.commands.main import cli  # noqa: E402
-from simnet.errors import SimnetError  # noqa: E402
-from simnet.workload import codec  # noqa: E402
+from binsgdm.compressors.one_bit_adam import OneBitAdam
+from binsgdm.compressors.registry import SYSTEMS, make
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Place
+from binsgdm.measure import choices, one_bit_adam, systems
+from binsgdm.measure.choices import choice
+from simnet.calibrate import fitting, sources, write
+from simnet.calibrate.measurement import Measurements, Series, read
+from simnet.commands.main import cli
+from simnet.errors import SimnetError
+from simnet.workload import codec
 
 CPU = torch.device("cpu")
 NUMEL = 4096

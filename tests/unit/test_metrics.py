@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from simnet.report.metrics import nic_gbit_per_s, to_object, to_row
+from simnet.show.metrics import nic_gbit_per_s, to_object, to_row
 from tests.unit.report_samples import run_result
 
 KEYS = {

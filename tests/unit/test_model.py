@@ -3,13 +3,14 @@
 import pytest
 from topologies import cluster
 
-from simnet import library
+from simnet import files
 from simnet.errors import SimnetError
+from simnet.hardware import Calibration
 from simnet.scenario import load
-from simnet.spec import Calibration, ComputeTime, Gradient, Workload
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import model
 from simnet.workload.codec import OPTIMIZER_BYTES
+from simnet.workload.workload import ComputeTime, Gradient, Workload
 
 TIMES = {"forward_s": Duration(0.04), "backward_s": Duration(0.08), "optimizer_s": Duration(0.005)}
 
@@ -52,7 +53,7 @@ def test_half_precision_gradients_have_half_the_bytes():
 
 
 def test_every_shipped_workload_resolves_on_a_gpu_that_it_knows():
-    for name in library.names("workloads"):
+    for name in files.names("workloads"):
         scenario = load("bert_base_10gbit", {"workload": name})
         gpu = scenario.workload.compute[0].gpu
         step = model.resolve(scenario.workload, load("bert_base_10gbit", {"cluster.gpu": gpu}).cluster, Calibration())

@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-from binsgdm.compressors import one_bit_adam_moves as module  # noqa: E402
-from binsgdm.compressors.one_bit_adam import Member, OneBitAdam  # noqa: E402
-from binsgdm.compressors.one_bit_attach import attach_one_bit_adam  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import run_together  # noqa: E402
+from binsgdm.compressors import one_bit_adam_moves as module
+from binsgdm.compressors.one_bit_adam import Member, OneBitAdam
+from binsgdm.compressors.one_bit_attach import attach_one_bit_adam
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import run_together
 
 SHAPES = [(5, 3), (), (0,), (33, 9), (7,)]
 DENSE = 3

@@ -4,10 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors import one_bit_momentum as module  # noqa: E402
-from binsgdm.compressors.one_bit_momentum import Residuals, decode, encode, padded_numel  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import Place, run_together  # noqa: E402
+from binsgdm.compressors import one_bit_momentum as module
+from binsgdm.compressors.one_bit_momentum import Residuals, decode, encode, padded_numel
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Place, run_together
 
 TALKS = {"flat": module.one_bit_momentum, "hierarchical": module.hierarchical_one_bit_momentum}
 both = pytest.mark.parametrize("topology", list(TALKS))

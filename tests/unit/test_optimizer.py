@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import binsgdm  # noqa: E402
-from binsgdm import functional  # noqa: E402, F401
-from binsgdm.errors import BinsgdmError  # noqa: E402
+import binsgdm
+from binsgdm import functional  # noqa: F401
+from binsgdm.errors import BinsgdmError
 
 
 def model(seed: int = 0) -> torch.nn.Module:

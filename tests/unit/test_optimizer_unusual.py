@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import binsgdm  # noqa: E402
+import binsgdm
 
 
 def stepped(values: list[torch.nn.Parameter], **options: Any) -> binsgdm.BinSGDM:

@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
 
-from simnet import library, sweep
+from simnet import files, sweep
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.report import figures
-from simnet.report.document import to_document
-from simnet.report.plot import plot
 from simnet.scenario import load_experiment
+from simnet.show import figures
+from simnet.show.document import to_document
+from simnet.show.plot import plot
 from tests.unit.report_samples import sweep_document
 
 ALL = ["speedup_over_nodes", "speedup_over_bandwidth", "throughput", "breakdown", "heat_map"]
@@ -118,7 +118,7 @@ def test_every_figure_tells_the_question_and_the_kind_of_its_calibration(small: 
         assert "BERT-Base" in told
 
 
-SWEPT = [name for name in library.names("experiments") if load_experiment(name).axes]
+SWEPT = [name for name in files.names("experiments") if load_experiment(name).axes]
 
 
 @pytest.mark.parametrize("name", SWEPT)

@@ -6,13 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.bounds import variance_bound  # noqa: E402
-from binsgdm.compressors.base import GradientBucket, Payload  # noqa: E402
-from binsgdm.compressors.feedback import Plain  # noqa: E402
-from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import Place, run_together  # noqa: E402
-from binsgdm.random import Key  # noqa: E402
+from benchmarks.bounds import variance_bound
+from binsgdm.compressors.base import GradientBucket, Payload
+from binsgdm.compressors.feedback import Plain
+from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Place, run_together
+from binsgdm.random import Key
 
 KEY = Key(seed=5, step=2, rank=1)
 EACH = [

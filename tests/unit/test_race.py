@@ -6,15 +6,15 @@ import pytest
 from msgspec.structs import replace
 from race_samples import scenario, simple_simulate, trainings, write_trainings
 
-from simnet.advise.advice import SLOW
-from simnet.convergence import load
+from simnet.compare.advise.advice import SLOW
+from simnet.compare.convergence import load
+from simnet.compare.racing.run import race
+from simnet.compare.racing.standings import Pace, Race
 from simnet.errors import SimnetError
-from simnet.racing.run import race
-from simnet.racing.standings import Pace, Race
-from simnet.report.race import race_lines, race_object, verdict
-from simnet.report.race_figure import _figure
+from simnet.hardware import Calibration, LinkCalibration
+from simnet.show.race import race_lines, race_object, verdict
+from simnet.show.race_figure import _figure
 from simnet.simulate import simulate
-from simnet.spec import Calibration, LinkCalibration
 from simnet.strategies import QSGD, Marsit, OneBitAdam
 from simnet.units import Bandwidth
 

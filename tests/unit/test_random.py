@@ -11,11 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor  # noqa: E402
+from torch import Tensor
 
-from binsgdm import random  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.random import GROUP_NUMEL, Key, draws, philox, thresholds  # noqa: E402
+from binsgdm import random
+from binsgdm.errors import BinsgdmError
+from binsgdm.random import GROUP_NUMEL, Key, draws, philox, thresholds
 
 SIGMAS = 5.0
 NUMEL = 1 << 20

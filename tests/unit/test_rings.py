@@ -6,15 +6,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-from binsgdm.compressors import rings as ring  # noqa: E402
-from binsgdm.compressors.base import GradientBucket  # noqa: E402
-from binsgdm.compressors.marsit import Marsit  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import AllGather, Place, Shift, run_together  # noqa: E402
-from binsgdm.groups import make  # noqa: E402
-from binsgdm.transport import Transport, shift  # noqa: E402
+from binsgdm.compressors import rings as ring
+from binsgdm.compressors.base import GradientBucket
+from binsgdm.compressors.marsit import Marsit
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllGather, Place, Shift, run_together
+from binsgdm.groups import make
+from binsgdm.transport import Transport, shift
 
 NUMEL = 101
 STEPS = 3

@@ -9,25 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet import library
+from simnet import files
 from simnet.errors import SimnetError
-from simnet.scenario import build, check_part, load, load_experiment, to_dict
-from simnet.spec import (
-    Calibration,
-    Cluster,
-    ComputeTime,
-    Fabric,
-    Gradient,
-    KernelTime,
-    Link,
-    LinkCalibration,
-    Run,
-    Scenario,
-    SlowNode,
-    Workload,
-)
+from simnet.hardware import Calibration, Cluster, Fabric, KernelTime, Link, LinkCalibration, SlowNode
+from simnet.scenario import Run, Scenario, build, check_part, load, load_experiment, to_dict
 from simnet.strategies import AllReduce, BinSGDM, OneBitAdam
 from simnet.units import Bandwidth, Duration, Size
+from simnet.workload.workload import ComputeTime, Gradient, Workload
 from tests.unit.scenario_samples import SWEEP, pod, write
 
 TEXT = st.text(max_size=8)
@@ -351,7 +339,7 @@ class TestExperiment:
             experiment.at({"cluster.num_nodes": 0})
 
 
-@pytest.mark.parametrize("name", library.names("experiments"))
+@pytest.mark.parametrize("name", files.names("experiments"))
 def test_every_shipped_experiment_loads(name: str) -> None:
     assert load_experiment(name).question
 

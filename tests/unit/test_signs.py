@@ -7,12 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.base import Compressor, GradientBucket, Payload  # noqa: E402
-from binsgdm.compressors.feedback import ErrorFeedback, Plain  # noqa: E402
-from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import Conversation, Message, Place, run_together  # noqa: E402
-from binsgdm.random import Key  # noqa: E402
+from binsgdm.compressors.base import Compressor, GradientBucket, Payload
+from binsgdm.compressors.feedback import ErrorFeedback, Plain
+from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Conversation, Message, Place, run_together
+from binsgdm.random import Key
 
 KEY = Key(seed=5, step=2, rank=1)
 BIASED = [ScaledSign(), ScaledSign(scale_per="bucket"), OneBitSGD()]

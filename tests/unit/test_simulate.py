@@ -7,10 +7,12 @@ from msgspec.structs import replace
 from topologies import cluster, leaves
 
 from simnet.errors import SimnetError
+from simnet.hardware import Calibration, KernelTime, LinkCalibration, SlowNode
+from simnet.scenario import Run, Scenario
 from simnet.simulate import check, num_exact_rounds, simulate
-from simnet.spec import Calibration, Gradient, KernelTime, LinkCalibration, Run, Scenario, SlowNode, Workload
 from simnet.strategies import AllReduce, BinSGDM, OneBitAdam, Planner
 from simnet.units import Bandwidth, Duration, Size
+from simnet.workload.workload import Gradient, Workload
 
 WORKLOAD = Workload(
     gradient_bytes=Size(440e6),

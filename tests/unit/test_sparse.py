@@ -6,19 +6,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.base import GradientBucket, Payload  # noqa: E402
-from binsgdm.compressors.carriers import all_reduced_mean  # noqa: E402
-from binsgdm.compressors.feedback import Plain  # noqa: E402
-from binsgdm.compressors.sparse import (  # noqa: E402
+from binsgdm.compressors.base import GradientBucket, Payload
+from binsgdm.compressors.carriers import all_reduced_mean
+from binsgdm.compressors.feedback import Plain
+from binsgdm.compressors.sparse import (
     MSTopK,
     RandomK,
     TopK,
     UnbiasedRandomK,
     drawn_indices,
 )
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import Place, run_together  # noqa: E402
-from binsgdm.random import Key  # noqa: E402
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Place, run_together
+from binsgdm.random import Key
 
 KEY = Key(seed=3, step=1)
 CPU = torch.device("cpu")

@@ -12,14 +12,14 @@ pytest.importorskip("sklearn")
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
-import plans  # noqa: E402
-import stacked  # noqa: E402
-import tasks  # noqa: E402
-from contenders import SETTINGS, strategy_of  # noqa: E402
-from together import BinSGDMTogether  # noqa: E402
-from torch import nn  # noqa: E402
+import plans
+import stacked
+import tasks
+from contenders import SETTINGS, strategy_of
+from together import BinSGDMTogether
+from torch import nn
 
-from binsgdm.compressors.registry import SYSTEMS, make  # noqa: E402
+from binsgdm.compressors.registry import SYSTEMS, make
 
 NUM_RANKS = 4
 WITH_ACCURACY = [name for name, task in tasks.TASKS.items() if task.has_accuracy]

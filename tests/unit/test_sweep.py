@@ -19,10 +19,9 @@ from simnet import simulate as simulator
 from simnet import sweep
 from simnet.errors import SimnetError
 from simnet.journal import NAME, Journal
-from simnet.report.document import to_document
 from simnet.result import RunResult
-from simnet.scenario import Experiment, load_experiment
-from simnet.spec import Scenario
+from simnet.scenario import Experiment, Scenario, load_experiment
+from simnet.show.document import to_document
 from simnet.sweep import Point, expand
 from tests.unit.scenario_samples import SWEEP, pod, write
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from simnet.errors import SimnetError
-from simnet.report.notes import notes_lines
-from simnet.report.table import result_table, sweep_table
-from simnet.report.text import WIDTH
 from simnet.result import RunResult
+from simnet.show.notes import notes_lines
+from simnet.show.table import result_table, sweep_table
+from simnet.show.text import WIDTH
 from simnet.strategies import AllReduce
 from tests.unit.report_samples import run_result, sweep_document
 

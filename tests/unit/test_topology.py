@@ -6,7 +6,7 @@ import pytest
 from topologies import leaves, topology
 
 from simnet.collectives import loads, tree
-from simnet.spec import Calibration, LinkCalibration, SlowNode
+from simnet.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.units import Duration, Size
 
 CURVE = LinkCalibration(efficiency=((Size(1e3), 0.2), (Size(1e5), 0.6), (Size(1e7), 0.9)))

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.errors import SimnetError
-from simnet.report.trace import write_trace
 from simnet.result import RunResult, Span
+from simnet.show.trace import write_trace
 from tests.unit.report_samples import run_result
 
 Event = dict[str, Any]

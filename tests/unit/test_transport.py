@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-from binsgdm import transport  # noqa: E402
-from binsgdm.errors import BinsgdmError  # noqa: E402
-from binsgdm.exchange import AllGather, AllToAll  # noqa: E402
-from binsgdm.groups import make  # noqa: E402
+from binsgdm import transport
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllGather, AllToAll
+from binsgdm.groups import make
 
 DTYPES = [torch.uint8, torch.float32, torch.bfloat16]
 LONG = transport.MIN_ROUND_BYTES

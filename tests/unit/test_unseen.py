@@ -8,14 +8,16 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from simnet.calibration import provenance
-from simnet.calibration.measurement import read
+from simnet.calibrate import provenance
+from simnet.calibrate.measurement import read
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.spec import Calibration, Cluster, FittedTo, Link, Scenario, Workload
+from simnet.hardware import Calibration, Cluster, FittedTo, Link
+from simnet.scenario import Scenario
 from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration, Size
-from simnet.validation import unseen
+from simnet.validate import unseen
+from simnet.workload.workload import Workload
 from tests.unit.test_validate_measured import DENSE, HEAD, SETUP, step, write
 
 LINK = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(0))

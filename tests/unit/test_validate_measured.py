@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from simnet.calibration.measurement import read
-from simnet.calibration.workload_file import text_of_model
+from simnet.calibrate.measurement import read
+from simnet.calibrate.workload_file import text_of_model
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.scenario import load_experiment
 from simnet.simulate import simulate
 from simnet.strategies import AllReduce, BinSGDM, EFSignSGD, OneBitAdam
 from simnet.units import Size
-from simnet.validation import measured
+from simnet.validate import measured
 
 SETUP: dict[str, Any] = {
     "backend": "gloo",

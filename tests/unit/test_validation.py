@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet import library
+from simnet import files
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.validation import coverage, measurements, page, parts, sets, terminal, text
-from simnet.validation.fit import least_squares, root
-from simnet.validation.measurements import Measurements, Row
-from simnet.validation.outcome import Limit, Outcome, Parameter, Prediction, Status
+from simnet.validate import coverage, measurements, page, parts, sets, terminal, text
+from simnet.validate.fit import least_squares, root
+from simnet.validate.measurements import Measurements, Row
+from simnet.validate.outcome import Limit, Outcome, Parameter, Prediction, Status
 
 
 def validate(*args: str) -> Result:
@@ -86,7 +86,7 @@ def test_every_row_has_a_source_a_unit_and_a_value_above_zero() -> None:
 
 
 def test_a_key_names_the_line_of_the_file() -> None:
-    lines = library.data_path("published", "measurements.csv").read_text(encoding="utf-8").splitlines()
+    lines = files.data_path("published", "measurements.csv").read_text(encoding="utf-8").splitlines()
     for found in measurements.load().rows[::40]:
         assert f",{found.method}," in lines[int(found.key.split(":")[1]) - 1]
 
@@ -103,7 +103,7 @@ def test_damaged_measurements_are_told_in_one_sentence(
     path = tmp_path / "measurements.csv"
     if content is not None:
         path.write_text(content, encoding="utf-8")
-    monkeypatch.setattr(library, "data_path", lambda *_: path)
+    monkeypatch.setattr(files, "data_path", lambda *_: path)
     try:
         measurements.load.cache_clear()
         with pytest.raises(SimnetError, match="restore the"):
@@ -113,15 +113,15 @@ def test_damaged_measurements_are_told_in_one_sentence(
 
 
 def test_a_missing_log_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from simnet.validation.sets import nccl_tests
+    from simnet.validate.sets import nccl_tests
 
-    monkeypatch.setattr(library, "data_path", lambda *_: tmp_path / "none.log")
+    monkeypatch.setattr(files, "data_path", lambda *_: tmp_path / "none.log")
     with pytest.raises(SimnetError, match="restore the shipped file"):
         nccl_tests.log_rows(16)
 
 
 def test_a_log_row_holds_message_and_time() -> None:
-    from simnet.validation.sets import nccl_tests
+    from simnet.validate.sets import nccl_tests
 
     found = nccl_tests.log_rows(16)[0]
     assert (found.batch_per_gpu, found.value) == (str(64 * 1024**2), 1124.3)

@@ -4,11 +4,11 @@ from typing import Any
 
 import simpy
 
-from simnet.cluster import topology as topologies
-from simnet.cluster.topology import Topology
 from simnet.collectives.execute import Exact, Folded
 from simnet.collectives.schedule import Schedule
-from simnet.spec import Calibration, Cluster, Fabric, Link
+from simnet.hardware import Calibration, Cluster, Fabric, Link
+from simnet.network import topology as topologies
+from simnet.network.topology import Topology
 from simnet.units import Bandwidth, Duration
 
 INTRA_BYTES_PER_S, INTRA_ALPHA_S = 300e9, 0.5e-6

@@ -16,7 +16,7 @@ from topologies import (
 
 from simnet.collectives import closed_form, direct, halving_doubling, hierarchical, loads, ring, tree
 from simnet.collectives.closed_form import AlphaBeta, Shape
-from simnet.spec import Calibration, HostCost, LinkCalibration
+from simnet.hardware import Calibration, HostCost, LinkCalibration
 from simnet.units import Duration, Size
 
 REL = 1e-9

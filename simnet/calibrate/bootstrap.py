@@ -1,0 +1,64 @@
+"""Intervals of fitted numbers: the same fit on samples drawn from the samples, many times over."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from simnet.calibrate.fit import Draw, Floats
+from simnet.errors import SimnetError
+
+DRAWS = 200
+SEED = 20260101
+LOW, HIGH = 5.0, 95.0
+"""Percentiles of a 90 % interval."""
+LEAST_FACTOR = 0.01
+"""Stands for 0, which draws of a value that some fits do without would give: factors are drawn on a log scale."""
+LEAST_KEPT = 0.5
+"""Draws of which no fit can be made (all rows of one size, say) are left out, up to this part."""
+
+
+def factors(
+    point: Mapping[str, float], draw: Draw, draws: int = DRAWS, seed: int = SEED
+) -> dict[str, tuple[float, float]]:
+    """Return the 90 % interval of every value, as factors on it, that hold 1 between them.
+
+    Values that are zero have no factors and are left out.
+
+    Args:
+        point: the fit itself, by name.
+        draw: fits once to samples drawn with the generator that it is given.
+        draws: how often.
+        seed: of the generator.
+
+    Raises:
+        SimnetError: most draws could not be fitted.
+
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, percentile interval, chapter 13.
+
+    Example:
+        >>> low, high = factors({"mean": 10.0}, lambda rng: {"mean": rng.normal(10.0, 1.0)})["mean"]
+        >>> 0.8 < low < 0.9 and 1.1 < high < 1.2
+        True
+    """
+    rng = np.random.default_rng(seed)
+    found: list[Mapping[str, float]] = []
+    for _ in range(draws):
+        try:
+            found.append(draw(rng))
+        except (SimnetError, np.linalg.LinAlgError):
+            continue
+    if len(found) < draws * LEAST_KEPT:
+        raise SimnetError(
+            "bootstrap: most draws cannot be fitted: too few rows; measure more sizes, or give more files"
+        )
+    return {name: _interval([one[name] / value for one in found]) for name, value in point.items() if value > 0}
+
+
+def median_drawn(samples: Floats, rng: np.random.Generator) -> float:
+    """Return the median of as many samples drawn from these."""
+    return float(np.median(rng.choice(samples, size=len(samples))))
+
+
+def _interval(ratios: list[float]) -> tuple[float, float]:
+    low, high = np.percentile(ratios, [LOW, HIGH])
+    return min(max(float(low), LEAST_FACTOR), 1.0), max(float(high), 1.0)

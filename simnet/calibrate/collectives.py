@@ -1,0 +1,349 @@
+"""Fit latencies and bandwidths of links to measured collectives.
+
+A collective takes launch + rounds x latency + sends x message cost + (sends at once)^2 x poll cost + bytes over the
+link: linear in the costs, so all series are fitted at once. What each collective sends is what the simulator's
+schedules send; a test holds the two together.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simnet.calibrate import bootstrap
+from simnet.calibrate.fit import Fitted, Floats, Residual, duration_text, needed_columns, non_negative, widened
+from simnet.calibrate.measurement import Measurements, Series, Setup
+from simnet.errors import SimnetError
+from simnet.hardware import Cluster
+from simnet.units import Bandwidth, Size, format_bytes
+
+FITTED = ("all_reduce", "all_gather", "all_to_all", "send")
+LEAST_SERIES = 3
+GAIN = 0.01
+"""How much smaller a further cost must make the mean error to be told apart from the others."""
+CURVE_FROM, CURVE_GAIN = 0.1, 0.25
+"""Mean error from which on an efficiency by size is tried, and how much smaller it must make that error."""
+BIN = 8.0
+"""Ratio of the sizes of sends that share one efficiency."""
+LEAST_IN_BIN = 2
+AT_ONCE = "at once"
+NO_NOMINAL = (
+    "no nominal bandwidth is known: the efficiency is a fraction of the fastest measured; give that to the cluster "
+    "that uses the calibration (measured_on), or give --cluster"
+)
+_LATENCIES = {
+    "launch": "collective_launch", "message": "message_cost", "poll": "poll_cost",
+    "intra_node latency": "intra_node.latency", "inter_node latency": "inter_node.latency",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """One series as the fit sees it.
+
+    Attributes:
+        level: "intra_node" or "inter_node", the link that it waits for.
+        rounds: sends that wait for one another.
+        sends: messages that a rank posts.
+        at_once: whether it posts them all together.
+        link_bytes: through the busiest link, all groups together.
+        send_bytes: one message.
+        nominal_bytes_per_s: of that link; None where it is not known.
+        samples_s: every repetition.
+    """
+
+    level: str
+    label: str
+    rounds: int
+    sends: int
+    at_once: bool
+    link_bytes: float
+    send_bytes: float
+    nominal_bytes_per_s: float | None
+    samples_s: Floats
+
+    @property
+    def polls(self) -> int:
+        """Connections that are polled: all open ones for each send."""
+        return self.sends**2 if self.at_once else 0
+
+
+def timed(measurements: Sequence[Measurements], cluster: Cluster | None) -> list[Timed]:
+    """Return the collectives of measurement files that the fit knows."""
+    return [
+        _timed(series, whole.setups[series.setup], cluster)
+        for whole in measurements
+        for series in whole.series
+        if series.kind == "collective" and series.name in FITTED and int(series.labels["group_size"]) > 1
+    ]
+
+
+def fitted(known: Sequence[Timed], held_out: Sequence[Timed], draws: int, *, only_wire: bool = False) -> Fitted:
+    """Fit collectives, with intervals and residuals.
+
+    Args:
+        known: to fit.
+        held_out: to predict.
+        draws: bootstrap fits.
+        only_wire: leave all costs but bandwidths at 0, since what small messages take is measured in place.
+
+    Raises:
+        SimnetError: too few series, or a link whose nominal bandwidth is known for a part of them only.
+    """
+    if len(known) < LEAST_SERIES:
+        raise SimnetError(f"{len(known)} collectives: at least {LEAST_SERIES} sizes or groups are needed; measure more")
+    medians_s = [float(np.median(one.samples_s)) for one in known]
+    model = _Model.wires(known, medians_s) if only_wire else _Model.fit(known, medians_s)
+    point = model.values()
+
+    def draw(rng: np.random.Generator) -> Mapping[str, float]:
+        picks = rng.integers(len(known), size=len(known))
+        rows = [known[pick] for pick in picks]
+        again_s = [bootstrap.median_drawn(row.samples_s, rng) for row in rows]
+        again = _Model.wires(rows, again_s) if only_wire else _Model.chosen(rows, again_s, model.edges)
+        values = again.values()
+        if any(name.endswith("efficiency") and name not in values for name in point):
+            raise SimnetError("no bandwidth can be told of these rows")
+        return dict.fromkeys(point, 0.0) | values
+
+    spread = bootstrap.factors(point, draw, draws)
+    residuals = _residuals(model, known, is_held_out=False)
+    for level in ("intra_node", "inter_node"):
+        name, rows = f"{level}.efficiency", [one for one in residuals if one.group.endswith(level)]
+        if name in spread:
+            spread[name] = widened(spread[name], rows)
+    return Fitted(
+        table=_table(model, known),
+        shown={name: _shown(name, value, spread.get(name)) for name, value in point.items()},
+        intervals={key: spread[key] for key in point if key in spread and point[key] > 0},
+        residuals=(*residuals, *_residuals(model, held_out, is_held_out=True)),
+        notes=_notes(model, known),
+    )
+
+
+def _timed(series: Series, setup: Setup, cluster: Cluster | None) -> Timed:
+    labels = series.labels
+    group, size, message = str(labels["group"]), int(labels["group_size"]), float(labels["message_bytes"])
+    level = "intra_node" if group == "intra_node" or setup.num_nodes == 1 else "inter_node"
+    rounds, sends, at_once = _rounds(series.name, size)
+    lanes = int(labels["lanes"]) if level == "inter_node" and group == "inter_node" else 1
+    chunk = message if series.name == "send" else message / size
+    link_bytes = sends * chunk * lanes
+    if series.name == "all_to_all" and level == "inter_node" and group == "world":
+        link_bytes = setup.ranks_per_node * (size - setup.ranks_per_node) * chunk
+    place = f"{setup.num_nodes} x {setup.ranks_per_node} ranks, {group} of {size}"
+    return Timed(
+        level=level,
+        label=f"{series.name} {format_bytes(message)}, {place}",
+        rounds=rounds,
+        sends=sends,
+        at_once=at_once,
+        link_bytes=link_bytes,
+        send_bytes=chunk,
+        nominal_bytes_per_s=_nominal(level, setup, cluster),
+        samples_s=np.array(series.values, dtype=np.float64),
+    )
+
+
+def _rounds(name: str, size: int) -> tuple[int, int, bool]:
+    """Return rounds, sends of a rank, and whether they are posted at once."""
+    if name == "all_to_all":
+        return 1, size - 1, True
+    sends = {"all_reduce": 2 * (size - 1), "all_gather": size - 1, "send": 1}[name]
+    return sends, sends, False
+
+
+def _nominal(level: str, setup: Setup, cluster: Cluster | None) -> float | None:
+    if level == "inter_node":
+        if setup.nic_bytes_per_s is not None:
+            return setup.nic_bytes_per_s
+        return float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node if cluster else None
+    return float(cluster.intra_node.bytes_per_s) if cluster else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Model:
+    """Costs by column name; `edges` are the sizes of sends at which the efficiency of a level changes."""
+
+    names: tuple[str, ...]
+    costs: Floats
+    edges: Mapping[str, tuple[float, ...]]
+
+    @classmethod
+    def wires(cls, rows: Sequence[Timed], times_s: Sequence[float]) -> "_Model":
+        """Solve for bandwidths alone."""
+        return cls.solved(rows, times_s, [name for name in _columns(rows, {}) if " bytes" in name], {})
+
+    @classmethod
+    def fit(cls, rows: Sequence[Timed], times_s: Sequence[float]) -> "_Model":
+        """Choose the columns and solve; an efficiency by size only where one number explains the times badly."""
+        simple = cls.chosen(rows, times_s, {})
+        error = simple.mean_error(rows, times_s)
+        if error <= CURVE_FROM:
+            return simple
+        finer = cls.chosen(rows, times_s, {level: _edges(rows, level) for level in ("intra_node", "inter_node")})
+        return finer if finer.mean_error(rows, times_s) <= error * (1 - CURVE_GAIN) else simple
+
+    @classmethod
+    def chosen(
+        cls, rows: Sequence[Timed], times_s: Sequence[float], edges: Mapping[str, tuple[float, ...]]
+    ) -> "_Model":
+        """Choose the columns that these rows need, and solve."""
+        columns = _columns(rows, edges)
+        always = [name for name in columns if " bytes" in name]
+        names = needed_columns(columns, np.array(times_s), always, GAIN)
+        return cls.solved(rows, times_s, names, edges)
+
+    @classmethod
+    def solved(
+        cls,
+        rows: Sequence[Timed],
+        times_s: Sequence[float],
+        names: Sequence[str],
+        edges: Mapping[str, tuple[float, ...]],
+    ) -> "_Model":
+        """Solve for the named columns; one that these rows do not have is left out."""
+        columns = _columns(rows, edges)
+        there = tuple(name for name in names if name in columns and columns[name].any())
+        matrix = np.stack([columns[name] for name in there], axis=1)
+        return cls(names=there, costs=non_negative(matrix, np.array(times_s)), edges=edges)
+
+    def times_s(self, rows: Sequence[Timed]) -> Floats:
+        """Return the time of each row [s]; a column that the fit does not have costs nothing."""
+        columns = _columns(rows, self.edges)
+        total = np.zeros(len(rows))
+        for name, cost in zip(self.names, self.costs, strict=True):
+            total = total + cost * columns.get(name, np.zeros(len(rows)))
+        return total
+
+    def mean_error(self, rows: Sequence[Timed], times_s: Sequence[float]) -> float:
+        """Return the mean absolute relative error."""
+        return float(np.mean(np.abs(self.times_s(rows) / np.array(times_s) - 1)))
+
+    def values(self) -> dict[str, float]:
+        """Return the fitted numbers by key of a calibration; an efficiency by size as that of its largest sends."""
+        costs = dict(zip(self.names, self.costs.tolist(), strict=True))
+        found = {key: costs[name] for name, key in _LATENCIES.items() if name in costs}
+        for level in ("intra_node", "inter_node"):
+            curve = self.curve(level)
+            if curve:
+                found[f"{level}.efficiency"] = curve[-1][1]
+        several = costs.get(f"inter_node bytes {AT_ONCE}", 0.0)
+        alone = [cost for name, cost in costs.items() if name.startswith("inter_node bytes") and AT_ONCE not in name]
+        if several > 0 and alone and alone[-1] > 0:
+            found["all_to_all_efficiency"] = min(alone[-1] / several, 1.0)
+        return found
+
+    def curve(self, level: str) -> list[tuple[float, float]]:
+        """Return efficiency (or bytes per second where no nominal rate is known) by size of a send, ascending."""
+        costs = dict(zip(self.names, self.costs.tolist(), strict=True))
+        sizes = self.edges.get(level, ()) or (1.0,)
+        found = [(size, costs.get(_bytes_name(level, index), 0.0)) for index, size in enumerate(sizes)]
+        return [(size, 1 / cost) for size, cost in found if cost > 0]
+
+
+def _bytes_name(level: str, index: int) -> str:
+    return f"{level} bytes {index}"
+
+
+def _columns(rows: Sequence[Timed], edges: Mapping[str, tuple[float, ...]]) -> dict[str, Floats]:
+    """Return what each cost is multiplied with, by name, a value a row; bytes over nominal rates are seconds."""
+    columns: dict[str, list[float]] = {}
+    for place, row in enumerate(rows):
+        many = row.at_once and row.level == "inter_node"
+        sizes = edges.get(row.level, ())
+        index = int(np.argmin([abs(np.log(row.send_bytes / size)) for size in sizes])) if sizes else 0
+        name = f"{row.level} bytes {AT_ONCE}" if many else _bytes_name(row.level, index)
+        terms = {
+            name: row.link_bytes / (row.nominal_bytes_per_s or 1.0),
+            f"{row.level} latency": float(row.rounds),
+            "launch": 1.0,
+            "message": float(row.sends),
+            "poll": float(row.polls),
+        }
+        for term, value in terms.items():
+            columns.setdefault(term, [0.0] * len(rows))[place] = value
+    return {name: np.array(columns[name]) for name in sorted(columns)}
+
+
+def _edges(rows: Sequence[Timed], level: str) -> tuple[float, ...]:
+    """Return the middles of bins of send sizes that hold enough rows to have an efficiency of their own."""
+    bins: dict[int, list[float]] = {}
+    for row in rows:
+        if row.level == level:
+            bins.setdefault(int(np.floor(np.log(row.send_bytes) / np.log(BIN))), []).append(row.send_bytes)
+    return tuple(
+        float(np.exp(np.mean(np.log(sizes)))) for _, sizes in sorted(bins.items()) if len(sizes) >= LEAST_IN_BIN
+    )
+
+
+def _table(model: _Model, known: Sequence[Timed]) -> dict[str, object]:
+    """Return the fitted part of a calibration in file form."""
+    values = model.values()
+    table: dict[str, object] = {
+        key: duration_text(values[key]) for key in ("collective_launch", "message_cost", "poll_cost") if values.get(key)
+    }
+    if "all_to_all_efficiency" in values:
+        table["all_to_all_efficiency"] = round(values["all_to_all_efficiency"], 4)
+    for level in ("intra_node", "inter_node"):
+        rows = [row for row in known if row.level == level]
+        if rows:
+            table[level] = _link(model, level, rows, values.get(f"{level}.latency", 0.0))
+    return table
+
+
+def _link(model: _Model, level: str, rows: Sequence[Timed], latency_s: float) -> dict[str, object]:
+    curve = model.curve(level)
+    rates = {row.nominal_bytes_per_s for row in rows}
+    if None in rates and len(rates) > 1:
+        raise SimnetError(f"{level}: the nominal bandwidth is known for a part of the files only; calibrate them apart")
+    if not curve:
+        raise SimnetError(f"{level}: no bandwidth can be told; measure all_reduce or all_gather of large messages too")
+    scale = max(value for _, value in curve) if None in rates else 1.0
+    points = [(size, min(value / scale, 1.0)) for size, value in curve]
+    nominal = scale if None in rates else rates.pop()
+    is_one = None in rates or not rates
+    efficiency = (
+        [[_size(size), round(value, 4)] for size, value in points] if len(points) > 1 else round(points[0][1], 4)
+    )
+    return {
+        "latency": duration_text(latency_s),
+        **({"measured_on": Bandwidth(float(f"{nominal:.4g}")).text()} if is_one else {}),
+        "efficiency": efficiency,
+        "source": f"{len(rows)} series of collectives",
+    }
+
+
+def _residuals(model: _Model, rows: Sequence[Timed], *, is_held_out: bool) -> list[Residual]:
+    return [
+        Residual(
+            group=f"collectives, {row.level}",
+            label=row.label,
+            measured_s=float(np.median(row.samples_s)),
+            fitted_s=float(time_s),
+            is_held_out=is_held_out,
+        )
+        for row, time_s in zip(rows, model.times_s(rows) if rows else (), strict=True)
+    ]
+
+
+def _notes(model: _Model, known: Sequence[Timed]) -> tuple[str, ...]:
+    notes = []
+    untold = [key for name, key in _LATENCIES.items() if name not in model.names and name in _columns(known, {})]
+    if untold:
+        notes.append(f"not told apart from the rest by these collectives, written as 0: {', '.join(untold)}")
+    nameless = dict.fromkeys(row.level for row in known if row.nominal_bytes_per_s is None)
+    return (*notes, *(f"{level}: {NO_NOMINAL}" for level in nameless))
+
+
+def _shown(name: str, value: float, spread: tuple[float, float] | None) -> str:
+    def text(number: float) -> str:
+        if not name.endswith("efficiency"):
+            return f"{number * 1e6:.4g} us"
+        return f"{number:.3f}" if number <= 10 else f"{number / 1e9:.4g} GB/s"
+
+    return text(value) + (f" (90 %: {text(value * spread[0])} to {text(value * spread[1])})" if spread else "")
+
+
+def _size(num_bytes: float) -> str:
+    return Size(round(num_bytes)).text()

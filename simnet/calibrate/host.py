@@ -1,0 +1,74 @@
+"""Fit what a rank's own cores take for its sends, measured in place: at as many ranks on the machine as will train."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from simnet.calibrate import bootstrap
+from simnet.calibrate.collectives import LEAST_SERIES, Timed
+from simnet.calibrate.fit import Fitted, Floats, Residual, duration_text, non_negative, widened
+from simnet.errors import SimnetError
+
+COSTS = ("launch", "round", "message", "time_per_byte")
+
+
+def fitted(rows: Sequence[Timed], draws: int) -> Fitted:
+    """Fit a time per collective, round, send and byte sent to collectives whose wire is no limit.
+
+    Inside a node there is no wire, only cores, as over the loopback of gloo: its link is written as free.
+
+    Args:
+        rows: collectives on NICs that are not shaped.
+        draws: bootstrap fits.
+
+    Raises:
+        SimnetError: too few series.
+    """
+    if len(rows) < LEAST_SERIES:
+        raise SimnetError(f"--in-place: {len(rows)} collectives: at least {LEAST_SERIES} are needed")
+    point = _solve(rows, [float(np.median(row.samples_s)) for row in rows])
+
+    def draw(rng: np.random.Generator) -> Mapping[str, float]:
+        picked = [rows[pick] for pick in rng.integers(len(rows), size=len(rows))]
+        return _solve(picked, [bootstrap.median_drawn(row.samples_s, rng) for row in picked])
+
+    spread = bootstrap.factors(point, draw, draws)
+    residuals = _residuals(rows, point)
+    table = {name: duration_text(value) for name, value in point.items() if value > 0}
+    return Fitted(
+        table={
+            "host": {**table, "source": f"{len(rows)} series of collectives in place"},
+            "intra_node": {"latency": "0 s", "efficiency": 1.0, "source": "no wire inside a node: what cores take"},
+        },
+        shown={f"host.{name}": _shown(name, value, spread.get(name)) for name, value in point.items()},
+        intervals={f"host.{name}": widened(factors, residuals) for name, factors in spread.items()},
+        residuals=tuple(residuals),
+    )
+
+
+def _solve(rows: Sequence[Timed], times_s: Sequence[float]) -> dict[str, float]:
+    found = non_negative(_columns(rows), np.array(times_s))
+    return dict(zip(COSTS, found.tolist(), strict=True))
+
+
+def _columns(rows: Sequence[Timed]) -> Floats:
+    return np.array([[1, row.rounds, row.sends, row.sends * row.send_bytes] for row in rows], dtype=np.float64)
+
+
+def _residuals(rows: Sequence[Timed], point: Mapping[str, float]) -> list[Residual]:
+    fitted_s = _columns(rows) @ np.array([point[name] for name in COSTS])
+    return [
+        Residual(
+            group="collectives, cores in place", label=row.label, measured_s=float(np.median(row.samples_s)),
+            fitted_s=float(time_s), is_judged=False,
+        )
+        for row, time_s in zip(rows, fitted_s, strict=True)
+    ]  # fmt: skip
+
+
+def _shown(name: str, value: float, spread: tuple[float, float] | None) -> str:
+    scale, unit = (1e9, "ns a byte") if name == "time_per_byte" else (1e6, "us")
+    text = f"{value * scale:.4g} {unit}"
+    if spread is None:
+        return text
+    return f"{text} (90 %: {value * spread[0] * scale:.4g} to {value * spread[1] * scale:.4g})"

@@ -1,0 +1,77 @@
+"""Fit by how much communication slows backward: backward beside collectives over backward alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simnet.calibrate import bootstrap
+from simnet.calibrate.fit import Fitted, Floats, Residual
+from simnet.calibrate.measurement import Measurements
+from simnet.errors import SimnetError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Backward alone and beside one collective, every repetition [s]."""
+
+    label: str
+    alone_s: Floats
+    beside_s: Floats
+
+
+def pairs(measurements: Sequence[Measurements]) -> list[Pair]:
+    """Return what measurement files hold.
+
+    Raises:
+        SimnetError: one of a pair is missing.
+    """
+    found = []
+    for whole in measurements:
+        series = {
+            (one.name, str(one.labels["model"]), str(one.labels["collective"])): np.array(one.values, dtype=np.float64)
+            for one in whole.series
+            if one.kind == "interference"
+        }
+        for (name, model, collective), values in series.items():
+            if name == "backward_beside":
+                if ("backward_alone", model, collective) not in series:
+                    raise SimnetError(f"interference: {model} beside {collective}, but not alone; measure again")
+                found.append(
+                    Pair(
+                        label=f"backward of {model} beside {collective}",
+                        alone_s=series["backward_alone", model, collective],
+                        beside_s=values,
+                    )
+                )
+    return found
+
+
+def fitted(known: Sequence[Pair], draws: int) -> Fitted:
+    """Return the geometric mean of the slowdowns, at least 1."""
+    slowdown = _slowdown([(float(np.median(pair.alone_s)), float(np.median(pair.beside_s))) for pair in known])
+
+    drawn = bootstrap.median_drawn
+
+    def draw(rng: np.random.Generator) -> Mapping[str, float]:
+        picked = [known[pick] for pick in rng.integers(len(known), size=len(known))]
+        return {"backward_slowdown": _slowdown([(drawn(p.alone_s, rng), drawn(p.beside_s, rng)) for p in picked])}
+
+    spread = bootstrap.factors({"backward_slowdown": slowdown}, draw, draws)
+    low, high = (max(1.0, slowdown * factor) for factor in spread["backward_slowdown"])
+    return Fitted(
+        table={"backward_slowdown": float(f"{slowdown:.4g}")},
+        shown={"backward_slowdown": f"{slowdown:.3f} (90 %: {low:.3f} to {high:.3f})"},
+        intervals=spread,
+        residuals=tuple(
+            Residual(
+                group="backward beside communication", label=pair.label, measured_s=float(np.median(pair.beside_s)),
+                fitted_s=slowdown * float(np.median(pair.alone_s)), is_judged=False,
+            )
+            for pair in known
+        ),
+    )  # fmt: skip
+
+
+def _slowdown(medians_s: Sequence[tuple[float, float]]) -> float:
+    return max(1.0, float(np.exp(np.mean([np.log(beside / alone) for alone, beside in medians_s]))))

@@ -1,0 +1,274 @@
+"""Fit a launch time and a time per element to measured kernels."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simnet.calibrate import bootstrap
+from simnet.calibrate.fit import Draw, Fitted, Floats, Residual, duration_text, non_negative, widened
+from simnet.calibrate.measurement import Measurements, Series, Setup
+from simnet.errors import SimnetError
+from simnet.hardware import part_beyond
+from simnet.units import Bandwidth, format_bytes, format_seconds
+from simnet.workload.codec import BYTES_MOVED, COMPRESSING_BYTES
+
+NAMES: dict[str, str] = {
+    "update_": "binsgdm_update",
+    "update_quantize_pack_": "binsgdm_update_quantize",
+    "quantize_pack": "quantize",
+    "merge": "merge",
+    "mean_": "mean",
+    "unpack_apply_": "binsgdm_apply",
+    "gather": "gather_gradients",
+    "cast_fp32_bf16": "cast",
+    **{name: name for name in ("momentum", "compress", "server_mean", "server_residual", "decompress", "adam_update")},
+    **{name: name for name in BYTES_MOVED if name.rpartition("_")[0] in COMPRESSING_BYTES},
+}
+"""Kernel as measured to kernel as simulated."""
+COPY = "copy"
+COPY_BYTES = 8
+"""Bytes that a copy of fp32 moves an element."""
+PREFERRED = ("triton", "cpu", "torch", "reference")
+LEAST_SIZES = 3
+LEAST_ELEMENTS = 2**16
+"""Smaller kernels are left out where that makes a bad fit better: buckets are larger, and small ones lie in a cache."""
+
+KNEE_GAIN = 0.6
+"""A cache is told if its end brings the mean error to this part of what it was."""
+SPREAD_OVER = {"merge": "num_nodes", "mean": "ranks_per_node"}
+"""Kernels over as many vectors as a setup has of these."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """One series.
+
+    Attributes:
+        num_elements: that the kernel works on, all vectors counted.
+        wanted_vectors: as many as the layout that was measured on would give it; None where that is not told.
+        options: of the system that it is of.
+        samples_s: every repetition.
+    """
+
+    kernel: str
+    num_elements: float
+    num_vectors: int
+    wanted_vectors: int | None = None
+    options: str = ""
+    samples_s: Floats
+
+    @property
+    def median_s(self) -> float:
+        """Median of the repetitions [s]."""
+        return float(np.median(self.samples_s))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """Launch, time per element and, where a cache ends, that beyond it [s]; `cached` is inf where none ends."""
+
+    launch_s: float
+    element_s: float
+    beyond_s: float
+    cached: float
+
+    @classmethod
+    def fit(cls, rows: Sequence[Timed], cached: float, medians_s: Sequence[float] | None = None) -> "_Line":
+        """Solve for a given end of the cache."""
+        times = np.array(medians_s if medians_s is not None else [row.median_s for row in rows])
+        launch_s, element_s, beyond_s = non_negative(_columns(rows, cached), times).tolist()
+        return cls(launch_s=launch_s, element_s=element_s, beyond_s=beyond_s, cached=cached)
+
+    def times_s(self, rows: Sequence[Timed]) -> Floats:
+        """Return the time of each row [s]."""
+        found: Floats = _columns(rows, self.cached) @ np.array([self.launch_s, self.element_s, self.beyond_s])
+        return found
+
+    def mean_error(self, rows: Sequence[Timed]) -> float:
+        """Return the mean absolute relative error."""
+        return float(np.mean(np.abs(self.times_s(rows) / np.array([row.median_s for row in rows]) - 1)))
+
+
+def timed(measurements: Sequence[Measurements]) -> list[Timed]:
+    """Return the kernels of measurement files that the simulator knows, in the fastest implementation measured."""
+    found = [(one, whole.setups[one.setup]) for whole in measurements for one in whole.series if one.kind == "kernel"]
+    known = [(series, setup) for series, setup in found if series.name in NAMES or series.name == COPY]
+    return [
+        _timed(series, setup)
+        for name in dict.fromkeys(series.name for series, _ in known)
+        for series, setup in _one_kind([pair for pair in known if pair[0].name == name])
+    ]
+
+
+def fitted(known: Sequence[Timed], bound: float, draws: int) -> Fitted:
+    """Fit every kernel by itself, and the memory bandwidth to copies.
+
+    Args:
+        known: from `timed`.
+        bound: mean relative error from which on small sizes are left out.
+        draws: bootstrap fits.
+
+    Raises:
+        SimnetError: a kernel at fewer than `LEAST_SIZES` sizes.
+    """
+    table: dict[str, object] = {}
+    kernels: dict[str, object] = {}
+    shown: dict[str, str] = {}
+    intervals: dict[str, tuple[float, float]] = {}
+    residuals: list[Residual] = []
+    notes: list[str] = []
+    for name in dict.fromkeys(one.kernel for one in known):
+        rows, line, said = _chosen(_with_vectors([one for one in known if one.kernel == name]), bound)
+        notes += said
+        if not line.element_s > 0:
+            raise SimnetError(f"kernel {name}: does not take longer for more elements; measure larger sizes, in quiet")
+        point = {"launch": line.launch_s, "time_per_element": line.element_s, "time_per_element_beyond": line.beyond_s}
+        found = _residuals(rows, line)
+        spread = {
+            key: widened(factors, found) if key != "launch" else factors
+            for key, factors in bootstrap.factors(point, _draw(rows, line.cached), draws).items()
+        }
+        residuals += found
+        shown[name] = _shown(line, spread)
+        if name == COPY:
+            slowest, of_slowest = max((line.element_s, "time_per_element"), (line.beyond_s, "time_per_element_beyond"))
+            table["memory_bandwidth"] = Bandwidth(float(f"{COPY_BYTES / slowest:.4g}")).text()
+            intervals["memory_bandwidth"] = (1 / spread[of_slowest][1], 1 / spread[of_slowest][0])
+            continue
+        kernels[name] = _kernel(line, rows)
+        intervals |= {f"kernels.{name}.{key}": factors for key, factors in spread.items()}
+    if kernels:
+        table["kernels"] = kernels
+    return Fitted(table=table, shown=shown, intervals=intervals, residuals=tuple(residuals), notes=tuple(notes))
+
+
+def _timed(series: Series, setup: Setup) -> Timed:
+    over = SPREAD_OVER.get(NAMES.get(series.name, series.name), "")
+    vectors = int(series.labels.get("num_vectors", 1))
+    return Timed(
+        kernel=NAMES.get(series.name, series.name),
+        num_elements=float(series.labels["num_elements"]) * vectors,
+        num_vectors=vectors,
+        wanted_vectors=getattr(setup, over) if over and setup.world_size > 1 else None,
+        options=str(series.labels.get("options", "")),
+        samples_s=np.array(series.values, dtype=np.float64),
+    )
+
+
+def _one_kind(found: Sequence[tuple[Series, Setup]]) -> list[tuple[Series, Setup]]:
+    """Return the series of one implementation, one type and one setup: the first of `PREFERRED` that is there."""
+
+    def rank(pair: tuple[Series, Setup]) -> tuple[int, bool, int]:
+        kernels = str(pair[0].labels["kernels"])
+        place = PREFERRED.index(kernels) if kernels in PREFERRED else -1
+        return place, pair[0].labels["dtype"] not in {"float32", "fp32"}, pair[0].setup
+
+    best = min(map(rank, found))
+    return [pair for pair in found if rank(pair) == best]
+
+
+def _with_vectors(rows: Sequence[Timed]) -> Sequence[Timed]:
+    """Return the rows of one number of vectors, of which an element costs the less the more are averaged at once.
+
+    It is the nearest to what the layout gives, else the largest.
+    """
+    wanted = {row.wanted_vectors for row in rows} - {None}
+    counts = sorted({row.num_vectors for row in rows})
+    if len(wanted) == 1:
+        aim = wanted.pop() or 1
+        best = min(counts, key=lambda count: abs(math.log(count / aim)))
+    else:
+        best = counts[-1]
+    return [row for row in rows if row.num_vectors == best]
+
+
+def _chosen(rows: Sequence[Timed], bound: float) -> tuple[Sequence[Timed], _Line, list[str]]:
+    """Return the rows to fit, the fit, and sentences about what was left out."""
+    name, vectors = rows[0].kernel, rows[0].num_vectors
+    if len(every := sorted({row.options for row in rows})) > 1:
+        raise SimnetError(f"kernel {name}: timed with {' and with '.join(every)}: calibrate each alone")
+    if len({row.num_elements for row in rows}) < LEAST_SIZES:
+        raise SimnetError(f"kernel {name}: at least {LEAST_SIZES} sizes are needed; measure more")
+    notes = [f"kernel {name}: fitted to {vectors} vectors at once; fewer cost more an element"] if vectors > 1 else []
+    line = _best_line(rows)
+    error = line.mean_error(rows)
+    large = [row for row in rows if row.num_elements >= LEAST_ELEMENTS]
+    if error > bound and len({row.num_elements for row in large}) >= LEAST_SIZES:
+        without = _best_line(large)
+        if without.mean_error(large) < error:
+            notes.append(
+                f"kernel {name}: off by {error:.0%} with those below {LEAST_ELEMENTS:,} elements, which are left out"
+            )
+            return large, without, notes
+    return rows, line, notes
+
+
+def _best_line(rows: Sequence[Timed]) -> _Line:
+    """Return a straight line, or one with the end of a cache where that explains the times much better."""
+    straight = _Line.fit(rows, math.inf)
+    sizes = sorted({row.num_elements for row in rows})
+    bent = [_Line.fit(rows, size) for size in sizes[1:-1]]
+    bent = [line for line in bent if line.beyond_s > line.element_s > 0]
+    best = min(bent, key=lambda line: line.mean_error(rows), default=straight)
+    return best if best.mean_error(rows) <= KNEE_GAIN * straight.mean_error(rows) else straight
+
+
+def _columns(rows: Sequence[Timed], cached: float) -> Floats:
+    beyond = [part_beyond(row.num_elements, cached) for row in rows]
+    return np.array(
+        [[1.0, row.num_elements * (1 - part), row.num_elements * part] for row, part in zip(rows, beyond, strict=True)]
+    )
+
+
+def _draw(rows: Sequence[Timed], cached: float) -> Draw:
+    def draw(rng: np.random.Generator) -> Mapping[str, float]:
+        picked = [rows[pick] for pick in rng.integers(len(rows), size=len(rows))]
+        medians = [bootstrap.median_drawn(row.samples_s, rng) for row in picked]
+        if len({row.num_elements for row in picked}) < 2:
+            raise SimnetError("all of one size")
+        line = _Line.fit(picked, cached, medians)
+        return {
+            "launch": line.launch_s,
+            "time_per_element": line.element_s,
+            "time_per_element_beyond": line.beyond_s,
+        }
+
+    return draw
+
+
+def _kernel(line: _Line, rows: Sequence[Timed]) -> dict[str, object]:
+    sizes = [row.num_elements for row in rows]
+    times = {"launch": line.launch_s, "time_per_element": line.element_s}
+    ends = {}
+    if math.isfinite(line.cached):
+        times |= {"time_per_element_beyond": line.beyond_s}
+        ends = {"cached_elements": round(line.cached)}
+    return {
+        **{name: duration_text(seconds) for name, seconds in times.items()},
+        **ends,
+        **({"options": rows[0].options} if rows[0].options else {}),
+        "source": f"{len(rows)} series, {min(sizes):,.0f} to {max(sizes):,.0f} elements",
+    }
+
+
+def _residuals(rows: Sequence[Timed], line: _Line) -> list[Residual]:
+    return [
+        Residual(
+            group=f"kernel {row.kernel}",
+            label=f"{row.num_elements:,.0f} elements",
+            measured_s=row.median_s,
+            fitted_s=float(time_s),
+        )
+        for row, time_s in zip(rows, line.times_s(rows), strict=True)
+    ]
+
+
+def _shown(line: _Line, spread: Mapping[str, tuple[float, float]]) -> str:
+    low, high = (line.element_s * factor * 1e9 for factor in spread["time_per_element"])
+    text = f"{format_seconds(line.launch_s)} + {line.element_s * 1e9:.4g} ns an element"
+    text += f" ({format_bytes(4 / line.element_s)}/s of fp32; 90 %: {low:.4g} to {high:.4g} ns)"
+    if math.isfinite(line.cached):
+        text += f"; {line.beyond_s * 1e9:.4g} ns beyond {line.cached:,.0f} elements"
+    return text

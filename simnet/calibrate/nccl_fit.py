@@ -1,0 +1,151 @@
+"""Fit the costs of NCCL's all-reduce to logs of nccl-tests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simnet.calibrate.nccl_model import Floats, NcclCosts, Points, all_reduce_s
+from simnet.calibrate.nccl_tests import NcclLog
+from simnet.errors import SimnetError
+from simnet.validate.fit import least_squares
+
+LARGE_BYTES = 1024**2
+"""From this size on the protocols for large messages are fitted, below it LL."""
+TINY_BYTES = 4096
+"""Below this size all times are alike and carry no more than one of them."""
+LEAST_ROWS = 4
+_GUESS = NcclCosts(
+    node_bytes_per_s=1e11,
+    net_bytes_per_s=1e11,
+    start_s=30e-6,
+    exposed=0.3,
+    ll_start_s=8e-6,
+    ll_hop=2.0,
+    ll_fraction=0.1,
+)
+_LIMITS = {"ll_fraction": (0.01, 0.5), "exposed": (0.0, 1.0), "ll_start_s": (0.0, 1.0), "start_s": (0.0, 1.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Timed all-reduces: where they ran, and the time of each [s]."""
+
+    points: Points
+    times_s: Floats
+
+    def only(self, chosen: "np.ndarray[tuple[int], np.dtype[np.generic]]") -> "Samples":
+        """Return the samples of a mask or of indices."""
+        points = self.points
+        return Samples(
+            points=Points(
+                message_bytes=points.message_bytes[chosen],
+                ranks_per_node=points.ranks_per_node[chosen],
+                num_nodes=points.num_nodes[chosen],
+            ),
+            times_s=self.times_s[chosen],
+        )
+
+    def errors(self, costs: NcclCosts) -> Floats:
+        """Return the relative error of each sample with its sign: modelled / measured - 1."""
+        return all_reduce_s(self.points, costs) / self.times_s - 1
+
+
+def samples(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -> Samples:
+    """Return the all-reduces of logs as samples, out of place and in place.
+
+    Raises:
+        SimnetError: a log is of another collective or of one GPU.
+    """
+    for log in logs:
+        if log.world_size == 1:
+            raise SimnetError(f"{log.name}: one GPU, which sends nothing; leave this log out")
+        if log.collective != "all_reduce":
+            raise SimnetError(f"{log.name}: {log.collective}: only all_reduce logs can be fitted; leave this log out")
+    rows = [
+        (row.message_bytes, log.ranks_per_node, log.num_nodes, time_s)
+        for log in logs
+        for row in log.rows
+        for time_s in row.times_s
+        if time_s is not None and row.message_bytes >= least_bytes
+    ]
+    table = np.array(rows, dtype=np.float64).reshape(-1, 4)
+    return Samples(
+        points=Points(message_bytes=table[:, 0], ranks_per_node=table[:, 1], num_nodes=table[:, 2]), times_s=table[:, 3]
+    )
+
+
+def fit(known: Samples, start: NcclCosts | None = None) -> NcclCosts:
+    """Fit costs by least squares of relative errors: large messages first, then LL on the small ones.
+
+    Args:
+        known: at least `LEAST_ROWS` samples from `LARGE_BYTES` on.
+        start: costs to begin at, such as those of a fit to nearly the same samples.
+
+    Raises:
+        SimnetError: too few large messages.
+    """
+    large = known.only(known.points.message_bytes >= LARGE_BYTES)
+    if len(large.times_s) < LEAST_ROWS:
+        raise SimnetError(
+            f"{len(large.times_s)} times from 1 MiB on: at least {LEAST_ROWS} are needed; run nccl-tests with -e 1G"
+        )
+    names = _large_names(large)
+    costs = _fitted(replace(start or _first_guess(large), ll_fraction=_LIMITS["ll_fraction"][0]), names, large)
+    small = known.only(known.points.message_bytes < LARGE_BYTES)
+    if len(small.times_s) < LEAST_ROWS:
+        return replace(costs, ll_start_s=_GUESS.ll_start_s, ll_hop=_GUESS.ll_hop, ll_fraction=_GUESS.ll_fraction)
+    guess = start or _GUESS
+    costs = replace(costs, ll_start_s=guess.ll_start_s, ll_hop=guess.ll_hop, ll_fraction=guess.ll_fraction)
+    return _fitted(costs, ("ll_start_s", "ll_hop", "ll_fraction"), small)
+
+
+def fitted_names(known: Samples) -> tuple[str, ...]:
+    """Return the names of the costs that these samples tell."""
+    has_small = int(np.sum(known.points.message_bytes < LARGE_BYTES)) >= LEAST_ROWS
+    large = known.only(known.points.message_bytes >= LARGE_BYTES)
+    return _large_names(large) + (("ll_start_s", "ll_hop", "ll_fraction") if has_small else ())
+
+
+def _large_names(large: Samples) -> tuple[str, ...]:
+    alone = large.points.num_nodes == 1
+    names = ["start_s"]
+    if alone.any():
+        names.append("node_bytes_per_s")
+    if len(np.unique(large.points.ranks_per_node[alone])) > 1:
+        names.append("exposed")
+    if not alone.all():
+        names.append("net_bytes_per_s")
+    return tuple(names)
+
+
+def _first_guess(large: Samples) -> NcclCosts:
+    """Return costs with the bandwidths of the largest messages; without rows of a kind, those of the other."""
+    points = large.points
+    bus = 2 * (points.ranks - 1) / points.ranks * points.message_bytes / large.times_s
+    best = {
+        many: float(np.max(bus[(points.num_nodes > 1) == many], initial=0.0)) or float(bus.max())
+        for many in (False, True)
+    }
+    exposed = _GUESS.exposed if "exposed" in _large_names(large) else 0.0
+    return replace(_GUESS, node_bytes_per_s=best[False], net_bytes_per_s=best[True], exposed=exposed)
+
+
+def _fitted(costs: NcclCosts, names: Sequence[str], known: Samples) -> NcclCosts:
+    """Fit the named costs as factors on what they are, so that seconds and bytes per second weigh alike."""
+    scales = [getattr(costs, name) or getattr(_GUESS, name) for name in names]
+
+    def tried(factors: Sequence[float]) -> NcclCosts:
+        found = zip(names, scales, factors, strict=True)
+        return replace(costs, **{name: _limited(name, scale * factor) for name, scale, factor in found})
+
+    def residuals(factors: Sequence[float]) -> Sequence[float]:
+        errors: list[float] = known.errors(tried(factors)).tolist()
+        return errors
+
+    return tried(least_squares(residuals, [1.0] * len(names)))
+
+
+def _limited(name: str, value: float) -> float:
+    low, high = _LIMITS.get(name, (1e-12, np.inf))
+    return float(min(max(value, low), high))

@@ -1,0 +1,202 @@
+"""From logs of nccl-tests to a calibration: latencies, and efficiency by size of one send, that give NCCL's times.
+
+A simulated flat ring takes launch + 2(n - 1)(latency + s / (efficiency(s) x bandwidth)) with sends of s = S/n bytes.
+The efficiency written is the one with which that equals the model of NCCL's ring at the largest group that was logged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from simnet.calibrate import bootstrap
+from simnet.calibrate.fit import Fitted, Residual, duration_text
+from simnet.calibrate.nccl_fit import LARGE_BYTES, Samples, fit, fitted_names, samples
+from simnet.calibrate.nccl_model import HOP_S, NcclCosts, Points, all_reduce_s, chosen, ring_all_reduce_s
+from simnet.calibrate.nccl_tests import NcclLog
+from simnet.hardware import Cluster
+from simnet.show.text import nodes_text
+from simnet.units import Bandwidth, Size, format_bytes, format_seconds
+
+SEND_BYTES = tuple(2**power for power in range(12, 31))
+TOLERANCE = 0.01
+"""Points of the curve that a line between their neighbours meets this closely are left out."""
+Curve = list[tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nominal:
+    """Nominal rates that efficiencies are fractions of [B/s]: of a link in a node, of one NIC, and NICs of a node."""
+
+    intra_bytes_per_s: float
+    nic_bytes_per_s: float
+    nics_per_node: int = 1
+
+
+def nominal(costs: NcclCosts, cluster: Cluster | None) -> Nominal:
+    """Return the rates of a cluster, or without one those that were fitted."""
+    if cluster is None:
+        return Nominal(intra_bytes_per_s=costs.node_bytes_per_s, nic_bytes_per_s=costs.net_bytes_per_s)
+    return Nominal(
+        intra_bytes_per_s=float(cluster.intra_node.bytes_per_s),
+        nic_bytes_per_s=float(cluster.inter_node.bytes_per_s),
+        nics_per_node=cluster.nics_per_node,
+    )
+
+
+def fitted(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Cluster | None, draws: int) -> Fitted:
+    """Fit logs, with intervals and residuals.
+
+    Args:
+        logs: to fit.
+        held_out: only to compare with.
+        cluster: whose nominal bandwidths the efficiencies are fractions of.
+        draws: bootstrap fits.
+
+    Raises:
+        SimnetError: a log that cannot be fitted, or too few rows.
+    """
+    known = samples(logs)
+    costs = fit(known)
+    names = fitted_names(known)
+    point = {name: value for name, value in asdict(costs).items() if name in names}
+
+    def draw(rng: np.random.Generator) -> dict[str, float]:
+        again = fit(_drawn(known, rng), start=replace(costs, exposed=costs.exposed or 1e-3))
+        return {name: value for name, value in asdict(again).items() if name in names}
+
+    spread = bootstrap.factors(point, draw, draws)
+    return Fitted(
+        table=table(costs, logs, nominal(costs, cluster)),
+        shown={name: _shown(name, value, spread.get(name)) for name, value in point.items()},
+        intervals=_intervals(spread, logs),
+        residuals=(*_residuals(logs, costs, is_held_out=False), *_residuals(held_out, costs, is_held_out=True)),
+        notes=_notes(names, cluster),
+    )
+
+
+def table(costs: NcclCosts, logs: Sequence[NcclLog], rates: Nominal) -> dict[str, object]:
+    """Return the part of a calibration that the logs tell, in file form."""
+    intra_s, inter_s = (costs.ll_hop * hop_s for hop_s in HOP_S["ring"]["LL"])
+    parts: dict[str, object] = {
+        "collective_launch": duration_text(costs.ll_start_s), "flat_ring_latency": "mean",
+        "intra_node": {"latency": duration_text(intra_s)},
+    }  # fmt: skip
+    alone = [log for log in logs if log.num_nodes == 1]
+    apart = [log for log in logs if log.num_nodes > 1]
+    if alone:
+        shape = max(alone, key=lambda log: log.world_size)
+        curve = _curve(costs, shape, intra_s, rates.intra_bytes_per_s)
+        parts["intra_node"] = _link(curve, intra_s, rates.intra_bytes_per_s, alone)
+    if apart:
+        shape = max(apart, key=lambda log: log.world_size)
+        crossing = 1 / shape.ranks_per_node
+        mean_s = crossing * inter_s + (1 - crossing) * intra_s
+        curve = _curve(costs, shape, mean_s, rates.nic_bytes_per_s * rates.nics_per_node)
+        parts["inter_node"] = _link(curve, inter_s, rates.nic_bytes_per_s, apart)
+    return parts
+
+
+def _link(curve: Curve, latency_s: float, bytes_per_s: float, logs: Sequence[NcclLog]) -> dict[str, object]:
+    gpus = ", ".join(str(log.world_size) for log in logs)
+    return {
+        "latency": duration_text(latency_s),
+        "measured_on": Bandwidth(float(f"{bytes_per_s:.4g}")).text(),
+        "efficiency": [[Size(size).text(), round(value, 4)] for size, value in curve],
+        "source": f"nccl-tests all_reduce on {gpus} GPUs; the curve is that of {max(log.world_size for log in logs)}",
+    }
+
+
+def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: float) -> Curve:
+    """Return the efficiency by bytes of a send, up to the largest that was logged, without needless points."""
+    sends = 2 * (shape.world_size - 1)
+    largest = max(row.message_bytes for row in shape.rows) / shape.world_size
+    sizes = [float(size) for size in SEND_BYTES if size <= largest]
+    times = ring_all_reduce_s(_points([size * shape.world_size for size in sizes], shape), costs)
+    each_s = np.maximum((times - costs.ll_start_s) / sends - latency_s, 1e-9)
+    efficiency = np.minimum(np.array(sizes) / bytes_per_s / each_s, 1.0)
+    return _thinned(list(zip(sizes, efficiency.tolist(), strict=True)))
+
+
+def _thinned(curve: Curve) -> Curve:
+    """Leave out points that the line between the kept ones meets, log-linear as the simulator reads them."""
+    kept = [curve[0]]
+    for end in range(2, len(curve)):
+        inside = curve[curve.index(kept[-1]) + 1 : end]
+        if any(abs(_between(kept[-1], curve[end], size) / value - 1) > TOLERANCE for size, value in inside):
+            kept.append(curve[end - 1])
+    return [*kept, curve[-1]] if len(curve) > 1 else kept
+
+
+def _between(low: tuple[float, float], high: tuple[float, float], size: float) -> float:
+    part = np.log(size / low[0]) / np.log(high[0] / low[0])
+    return float(low[1] + part * (high[1] - low[1]))
+
+
+def _points(message_bytes: Sequence[float], shape: NcclLog) -> Points:
+    sizes = np.array(message_bytes, dtype=np.float64)
+    return Points(
+        message_bytes=sizes,
+        ranks_per_node=np.full_like(sizes, shape.ranks_per_node),
+        num_nodes=np.full_like(sizes, shape.num_nodes),
+    )
+
+
+def _drawn(known: Samples, rng: np.random.Generator) -> Samples:
+    """Return as many samples of each group of GPUs, drawn with replacement."""
+    ranks = known.points.ranks
+    picks = [rng.choice(np.flatnonzero(ranks == count), size=int(np.sum(ranks == count))) for count in np.unique(ranks)]
+    return known.only(np.concatenate(picks))
+
+
+def _intervals(spread: dict[str, tuple[float, float]], logs: Sequence[NcclLog]) -> dict[str, tuple[float, float]]:
+    """Return the intervals of calibration keys: a bandwidth's is that of the whole efficiency curve."""
+    keys: dict[str, tuple[str, ...]] = {"ll_start_s": ("collective_launch",), "ll_hop": ("intra_node.latency",)}
+    if any(log.num_nodes == 1 for log in logs):
+        keys["node_bytes_per_s"] = ("intra_node.efficiency",)
+    if any(log.num_nodes > 1 for log in logs):
+        keys["net_bytes_per_s"] = ("inter_node.efficiency",)
+        keys["ll_hop"] = ("intra_node.latency", "inter_node.latency")
+    return {key: spread[name] for name, found in keys.items() if name in spread for key in found}
+
+
+def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, *, is_held_out: bool) -> list[Residual]:
+    """Return the residuals of large messages, out of place, or in place where only that was measured."""
+    found = []
+    for log in logs:
+        rows = [row for row in log.rows if row.message_bytes >= LARGE_BYTES]
+        points = _points([row.message_bytes for row in rows], log)
+        for row, time_s, name in zip(rows, all_reduce_s(points, costs), chosen(points, costs), strict=True):
+            measured_s = row.times_s[0] if row.times_s[0] is not None else row.times_s[1]
+            if measured_s is not None:
+                found.append(
+                    Residual(
+                        group=f"all_reduce, {log.world_size} GPUs on {nodes_text(log.num_nodes)}",
+                        label=f"{format_bytes(row.message_bytes)}, {name}",
+                        measured_s=measured_s,
+                        fitted_s=float(time_s),
+                        is_held_out=is_held_out,
+                    )
+                )
+    return found
+
+
+def _notes(names: Sequence[str], cluster: Cluster | None) -> tuple[str, ...]:
+    notes = []
+    if cluster is None:
+        notes.append(
+            "without --cluster, efficiencies are fractions of the fitted bandwidths; give these to the cluster that "
+            "uses the calibration (measured_on)"
+        )
+    if "ll_hop" not in names:
+        notes.append("too few times below 1 MiB: latencies are guesses; run nccl-tests with -b 8 to measure them")
+    return tuple(notes)
+
+
+def _shown(name: str, value: float, spread: tuple[float, float] | None) -> str:
+    def text(number: float) -> str:
+        if name.endswith("bytes_per_s"):
+            return f"{number / 1e9:.1f} GB/s"
+        return format_seconds(number) if name.endswith("_s") else f"{number:.3f}"
+
+    return text(value) + (f" (90 %: {text(value * spread[0])} to {text(value * spread[1])})" if spread else "")

@@ -1,0 +1,74 @@
+"""Tell what kind of file each one is, and read it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simnet.calibrate import iperf3, kineto, measurement, nccl_tests
+from simnet.errors import SimnetError
+
+KNOWN = "a measurement file, nccl-tests text, iperf3 -J, or a torch.profiler trace"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """What was read, by kind."""
+
+    files: list[tuple[Path, measurement.Measurements]] = field(default_factory=list)
+    logs: list[nccl_tests.NcclLog] = field(default_factory=list)
+    iperf3: list[tuple[dict[str, Any], Path]] = field(default_factory=list)
+    traces: list[tuple[kineto.Trace, Path]] = field(default_factory=list)
+
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def measurements(self) -> list[measurement.Measurements]:
+        """The measurement files without their paths."""
+        return [whole for _, whole in self.files]
+
+    @property
+    def gpu(self) -> str:
+        """The GPU that was measured, if all files that tell one tell the same, else empty."""
+        found = {log.gpu for log in self.logs} | {whole.hardware.gpu for whole in self.measurements}
+        return found.pop() if len(found - {""}) == 1 else ""
+
+
+def read(paths: Sequence[Path]) -> Sources:
+    """Read files of any known kind.
+
+    Raises:
+        SimnetError: one cannot be read, is of no known kind, is damaged, or is named twice.
+    """
+    found = Sources()
+    whole = [path.resolve() for path in paths]
+    for path in paths:
+        if whole.count(path.resolve()) > 1:
+            raise SimnetError(f"{path}: is named twice; name each file once")
+        _add(found, path)
+        found.names.append(path.name)
+    return found
+
+
+def _add(found: Sources, path: Path) -> None:
+    if path.suffix not in {".json", ".gz"}:
+        text = _text(path)
+        if not text.lstrip().startswith("{"):
+            if not nccl_tests.looks_like(text):
+                raise SimnetError(f"{path}: is of no known kind; give {KNOWN}")
+            found.logs.append(nccl_tests.parse(text, str(path)))
+            return
+    data = dict(kineto.load(path))
+    if kineto.looks_like(data):
+        found.traces.append((kineto.parse(data, path), path))
+    elif iperf3.looks_like(data):
+        found.iperf3.append((data, path))
+    else:
+        found.files.append((path, measurement.read(path)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SimnetError(f"{path}: cannot be read ({error.strerror}): give {KNOWN}") from error

@@ -1,0 +1,72 @@
+"""Put fitted parts together to a calibration file, checked before it is written."""
+
+from collections.abc import Mapping, Sequence
+
+from simnet.calibrate import provenance
+from simnet.calibrate.fit import Fitted
+from simnet.calibrate.sources import Sources
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration
+from simnet.scenario import Draft
+from simnet.toml_text import to_toml
+
+
+def document(parts: Sequence[Fitted], head: Mapping[str, object]) -> dict[str, object]:
+    """Return one calibration of all parts, in file form.
+
+    Args:
+        parts: what was fitted; no two may tell the same key.
+        head: `title`, `kind`, `gpu` and `source`.
+
+    Raises:
+        SimnetError: two parts tell the same key, or the whole is no calibration.
+    """
+    whole: dict[str, object] = dict(head)
+    intervals: dict[str, object] = {}
+    for part in parts:
+        for key, value in part.table.items():
+            whole[key] = _joined(key, whole.get(key), value)
+        intervals |= {key: [round(low, 4), round(high, 4)] for key, (low, high) in part.intervals.items()}
+    if intervals:
+        whole["intervals"] = intervals
+    calibration(whole)
+    return whole
+
+
+def calibration(whole: Mapping[str, object]) -> Calibration:
+    """Return a calibration in file form as the simulator reads it.
+
+    Raises:
+        SimnetError: it is none.
+    """
+    return Draft(data={"name": "fitted", **whole}, origins={(): "the fitted calibration"}).converted(Calibration)
+
+
+def text(whole: Mapping[str, object], comments: Sequence[str]) -> str:
+    """Return the TOML of a calibration, with comments above it."""
+    lines = [f"# {line}" for comment in comments for line in comment.splitlines()]
+    return "\n".join([*lines, to_toml(whole)])
+
+
+def _joined(key: str, old: object, new: object) -> object:
+    if old is None:
+        return new
+    if isinstance(old, dict) and isinstance(new, Mapping) and not set(old) & set(new):
+        return {**old, **new}
+    raise SimnetError(f"{key}: two of the files tell it: calibrate each alone, or leave one out")
+
+
+def head(known: Sources, placed: Sources) -> dict[str, object]:
+    """Return title, kind, GPU, source and measurements of a calibration of files."""
+    names = ", ".join([*known.names, *(f"{name} (in place)" for name in placed.names)])
+    files = [*known.files, *placed.files]
+    dates = sorted({whole.created[:10] for _, whole in files})
+    source = f"simnet calibrate {names}" + (f"; measured {' and '.join(dates)}" if dates else "")
+    gpu = {"gpu": known.gpu} if known.gpu else {}
+    fitted_to = {"fitted_to": provenance.rows(files)} if files else {}
+    return {"title": f"Fitted to {names}", "kind": "measured", **gpu, "source": source, **fitted_to}
+
+
+def comment(known: Sources, placed: Sources) -> str:
+    """Return what stands above a calibration."""
+    return f"Fitted by simnet calibrate to {', '.join([*known.names, *placed.names])}"

@@ -1,0 +1,84 @@
+"""The same scenario with something that costs nothing, or more: what bounds a step, and how robust a speedup is."""
+
+from msgspec.structs import replace
+
+from simnet.compare.advise.advice import SLOW
+from simnet.hardware import HostCost, KernelTime
+from simnet.result import RunResult
+from simnet.scenario import Scenario
+from simnet.training.plan import UPDATES
+from simnet.units import Bandwidth, Duration
+from simnet.workload.codec import BYTES_MOVED
+
+FREE = 1e6
+"""What is so many times as fast costs nothing beside the rest."""
+NO_TIME = KernelTime(s_per_element=Duration(0))
+
+
+def at_bandwidth(scenario: Scenario, bytes_per_s: float) -> Scenario:
+    """Return the scenario with NICs of this bandwidth."""
+    link = replace(scenario.cluster.inter_node, bytes_per_s=Bandwidth(bytes_per_s))
+    return replace(scenario, cluster=replace(scenario.cluster, inter_node=link))
+
+
+def free_wire(scenario: Scenario, _result: RunResult) -> Scenario:
+    """Return the scenario in which bytes cost nothing, inside a node and between nodes."""
+    cluster, calibration = scenario.cluster, scenario.calibration
+    links = {
+        name: replace(link, bytes_per_s=Bandwidth(link.bytes_per_s * FREE))
+        for name, link in (("intra_node", cluster.intra_node), ("inter_node", cluster.inter_node))
+    }
+    host = replace(calibration.host, s_per_byte=Duration(0))
+    return replace(scenario, cluster=replace(cluster, **links), calibration=replace(calibration, host=host))
+
+
+def free_latency(scenario: Scenario, _result: RunResult) -> Scenario:
+    """Return the scenario in which messages cost their bytes alone."""
+    calibration = scenario.calibration
+    free = replace(
+        calibration,
+        collective_launch_s=Duration(0),
+        message_s=Duration(0),
+        poll_s=Duration(0),
+        host=HostCost(s_per_byte=calibration.host.s_per_byte),
+        intra_node=replace(calibration.intra_node, alpha_s=Duration(0)),
+        inter_node=replace(calibration.inter_node, alpha_s=Duration(0)),
+    )
+    return replace(scenario, calibration=free)
+
+
+def free_codec(scenario: Scenario, _result: RunResult) -> Scenario:
+    """Return the scenario in which kernels take no time, but those that update the parameters."""
+    free = dict.fromkeys(BYTES_MOVED.keys() - UPDATES, NO_TIME)
+    return _with_kernels(scenario, free)
+
+
+def free_compute(scenario: Scenario, result: RunResult) -> Scenario:
+    """Return the scenario in which forward, backward and the update of the parameters take next to no time."""
+    parts = result.result.breakdown
+    workload = replace(
+        scenario.workload,
+        compute=(),
+        forward_s=Duration(parts.forward_s / FREE),
+        backward_s=Duration(parts.backward_s / FREE),
+        optimizer_s=Duration(parts.optimizer_s / FREE),
+    )
+    return _with_kernels(replace(scenario, workload=workload), dict.fromkeys(UPDATES, NO_TIME))
+
+
+def free_communication(scenario: Scenario, result: RunResult) -> Scenario:
+    """Return the scenario in which bytes, messages and kernels cost nothing."""
+    for free in (free_wire, free_latency, free_codec):
+        scenario = free(scenario, result)
+    return scenario
+
+
+def slow_kernels(scenario: Scenario) -> Scenario:
+    """Return the scenario in which estimated kernels take `SLOW` times as long; those that are timed do not change."""
+    calibration = scenario.calibration
+    return replace(scenario, calibration=replace(calibration, codec_efficiency=calibration.codec_efficiency / SLOW))
+
+
+def _with_kernels(scenario: Scenario, kernels: dict[str, KernelTime]) -> Scenario:
+    calibration = scenario.calibration
+    return replace(scenario, calibration=replace(calibration, kernels={**calibration.kernels, **kernels}))

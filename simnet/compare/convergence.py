@@ -1,0 +1,146 @@
+"""Measured convergence: a metric by step for several systems on one task, read from a file."""
+
+import statistics
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from simnet import files
+from simnet.errors import SimnetError
+from simnet.scenario import Draft
+from simnet.strategies import AllReduce, AnyStrategy
+from simnet.values import Count
+
+LARGEST = 1e100
+"""Largest value of a metric, up or down: what is beyond can not be drawn."""
+Value = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+
+
+class System(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was trained: `strategy` as a scenario names it; `optimizer` and its `settings` are for people."""
+
+    title: str
+    strategy: AnyStrategy
+    optimizer: str = ""
+    settings: dict[str, Any] = {}
+
+
+class Curve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A metric after some steps of one training; None from where it was no number any more."""
+
+    system: str
+    ranks: Count
+    seed: Annotated[int, Meta(ge=0)]
+    steps: tuple[Count, ...]
+    values: tuple[Value | None, ...]
+    accuracy: tuple[Value | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.steps or len(self.steps) != len(self.values):
+            raise ValueError(f"steps: {len(self.steps)} for {len(self.values)} values: give as many, and at least one")
+        if self.accuracy is not None and len(self.accuracy) != len(self.steps):
+            raise ValueError(f"accuracy: {len(self.accuracy)} for {len(self.steps)} steps: give as many, or none")
+        if any(later <= earlier for earlier, later in zip(self.steps, self.steps[1:], strict=False)):
+            raise ValueError("steps: must ascend; sort them")
+
+    def step_at(self, target: float, *, is_lower_better: bool) -> int | None:
+        """Return the first step after which the metric is at least as good as a target and was evaluated so."""
+        sign = 1.0 if is_lower_better else -1.0
+        pairs = zip(self.steps, self.values, strict=True)
+        return next((step for step, value in pairs if value is not None and sign * value <= sign * target), None)
+
+
+class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Trainings of one task.
+
+    Attributes:
+        metric: what the values are, such as "validation loss".
+        unit: of the values, empty if they have none.
+        better: which values are.
+        batch: samples of all ranks together in a step.
+        target: a value that shows success, stated before the trainings were looked at.
+        source: how, where and when it was measured.
+        systems: by a short name.
+        curves: each system has the same seeds and steps at a number of ranks.
+    """
+
+    format: Literal["simnet-convergence"]
+    version: Annotated[int, Meta(ge=1, le=1)]
+    task: str
+    metric: str
+    unit: str = ""
+    better: Literal["lower", "higher"]
+    batch: Count
+    target: Value | None = None
+    source: str
+    systems: dict[str, System]
+    curves: tuple[Curve, ...]
+
+    def __post_init__(self) -> None:
+        titles: dict[str, str] = {}
+        for name, system in self.systems.items():
+            if not system.title.strip():
+                raise ValueError(f"systems.{name}.title: {system.title!r}: is empty; name the system for people")
+            if (other := titles.setdefault(system.title, name)) != name:
+                raise ValueError(f"systems.{name}.title: {system.title!r}: is that of {other!r}, too; tell them apart")
+        seen: set[tuple[str, int, int]] = set()
+        for index, curve in enumerate(self.curves):
+            if curve.system not in self.systems:
+                raise ValueError(f"curves.{index}.system: {curve.system!r}: not among systems; add it there")
+            if (key := (curve.system, curve.ranks, curve.seed)) in seen:
+                raise ValueError(f"curves.{index}: a second curve of {key}: drop one of them")
+            seen.add(key)
+        if not any(isinstance(system.strategy, AllReduce) for system in self.systems.values()):
+            raise ValueError("systems: none without compression to compare with; add one of kind 'all_reduce'")
+
+    @property
+    def is_lower_better(self) -> bool:
+        """Whether lower values are better."""
+        return self.better == "lower"
+
+    @property
+    def rank_counts(self) -> tuple[int, ...]:
+        """Numbers of ranks that were trained with, ascending."""
+        return tuple(sorted({curve.ranks for curve in self.curves}))
+
+    def of(self, system: str, ranks: int) -> tuple[Curve, ...]:
+        """Return the curves of a system at a number of ranks, by seed."""
+        found = [curve for curve in self.curves if curve.system == system and curve.ranks == ranks]
+        return tuple(sorted(found, key=lambda curve: curve.seed))
+
+
+def load(name_or_path: str) -> Convergence:
+    """Read measured convergence, shipped by name or a JSON file by path.
+
+    Raises:
+        SimnetError: there is no such file, or it does not hold together.
+    """
+    path: Path = files.locate("convergence", name_or_path)
+    found = Draft(data=files.read_file(path), origins={(): files.label(path)}).converted(Convergence)
+    for system in found.systems:
+        for ranks in found.rank_counts:
+            _check_alike(found.of(system, ranks), f"{files.label(path)}: curves of {system!r} on {ranks} ranks")
+    return found
+
+
+def _check_alike(curves: tuple[Curve, ...], where: str) -> None:
+    if len({curve.steps for curve in curves}) > 1:
+        raise SimnetError(f"{where}: not all have the same steps; evaluate every seed after the same ones")
+
+
+def median_curve(curves: tuple[Curve, ...]) -> list[tuple[int, float, float, float]]:
+    """Return (step, median, lowest, highest) over seeds, up to where the first of them has no number.
+
+    Example:
+        >>> one = Curve(system="a", ranks=1, seed=0, steps=(5,), values=(1.0,))
+        >>> median_curve((one,))
+        [(5, 1.0, 1.0, 1.0)]
+    """
+    rows = []
+    for place, step in enumerate(curves[0].steps):
+        values = [value for curve in curves if (value := curve.values[place]) is not None]
+        if len(values) < len(curves):
+            break
+        rows.append((step, statistics.median(values), min(values), max(values)))
+    return rows

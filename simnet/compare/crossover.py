@@ -1,0 +1,241 @@
+"""Where a strategy and its baseline take the same time, by bisection on the simulator along one key."""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from simnet.errors import SimnetError
+from simnet.result import RunResult
+from simnet.scenario import Experiment, Scenario, Setting
+from simnet.units import Quantity
+
+Number = int | float
+MIN_TOLERANCE, MAX_TOLERANCE = 1e-9, 0.5
+PROBES = 9
+"""Values tried first, about evenly spaced, to notice more than one crossing."""
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """What strategy and baseline take at one value of the key; `text` is the value as a user writes it."""
+
+    value: Number
+    text: str
+    iteration_s: float
+    baseline_iteration_s: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def speedup(self) -> float:
+        """Baseline time / time of one iteration."""
+        return self.baseline_iteration_s / self.iteration_s
+
+    @property
+    def is_faster(self) -> bool:
+        """Tell whether the strategy is faster than the baseline."""
+        return self.iteration_s < self.baseline_iteration_s
+
+
+class Crossing(Struct, frozen=True, kw_only=True):
+    """Two values between which the faster one changes; they are neighbours, or as near as the tolerance."""
+
+    low: Trial
+    high: Trial
+
+    @property
+    def relative_width(self) -> float:
+        """Distance of the two values, relative to the higher one."""
+        return 1 - self.low.value / self.high.value
+
+
+class Crossover(Struct, frozen=True, kw_only=True):
+    """What a search found; `trials` are the evenly spaced first ones, in ascending order."""
+
+    key: str
+    strategy: str
+    baseline: str
+    trials: tuple[Trial, ...]
+    crossings: tuple[Crossing, ...]
+
+
+def search(  # noqa: PLR0913 - the arguments of one command
+    experiment: Experiment,
+    *,
+    key: str,
+    start: object,
+    end: object,
+    tolerance: float = 1e-4,
+    simulate: Callable[[Scenario], RunResult],
+) -> Crossover:
+    """Find where the faster of strategy and baseline changes.
+
+    Args:
+        experiment: scenario with a baseline.
+        key: dotted key of a number or a quantity.
+        start: value at one end, as in a scenario file.
+        end: value at the other end.
+        tolerance: greatest relative distance of the two values around a crossing; integers are found exactly.
+        simulate: the simulator.
+
+    Raises:
+        SimnetError: a wrong tolerance, no baseline, a key that is not a number or has no effect, or two equal ends.
+    """
+    if not MIN_TOLERANCE <= tolerance <= MAX_TOLERANCE:
+        raise SimnetError(f"--tolerance: {tolerance!r}: must be from {MIN_TOLERANCE:g} to {MAX_TOLERANCE:g}")
+
+    def at(value: object, origin: str = "--over") -> Scenario:
+        setting = Setting(key=key, value=value, origin=origin)
+        return experiment.base.with_settings([*experiment.settings, setting]).scenario()
+
+    ends = [_number(at(start, "--from"), key, start), _number(at(end, "--to"), key, end)]
+    low, high = sorted(ends)
+    if low == high:
+        raise SimnetError(f"--from: {start!r}: is the same as --to; give two values")
+
+    def trial(value: Number) -> Trial:
+        return _trial(value, simulate(at(value)))
+
+    trials = tuple(trial(value) for value in _spaced(low, high))
+    if all(_same_times(trial, trials[0]) for trial in trials):
+        raise SimnetError(
+            f"--over: {key}: has no effect here: all {len(trials)} values tried from {trials[0].text} to "
+            f"{trials[-1].text} give the same two times; {_reason(at(low), key)}"
+        )
+    pairs = [(left, right) for left, right in itertools.pairwise(trials) if left.is_faster != right.is_faster]
+    crossings = tuple(bisected(left, right, tolerance, trial) for left, right in pairs)
+    scenario = at(low)
+    assert scenario.baseline is not None
+    return Crossover(
+        key=key,
+        strategy=_kind(scenario.strategy),
+        baseline=_kind(scenario.baseline),
+        trials=trials,
+        crossings=crossings,
+    )
+
+
+def bisected(low: Trial, high: Trial, tolerance: float, trial: Callable[[Number], Trial]) -> Crossing:
+    """Narrow down where the faster one changes.
+
+    Args:
+        low: trial at the lower value.
+        high: trial at the higher value, at which the other one is faster.
+        tolerance: greatest relative distance of the two values in the end; integers are found exactly.
+        trial: what both take at a value.
+    """
+    least = tolerance**2 * high.value  # where the search runs into zero, which no relative distance reaches
+    while high.value - low.value > max(tolerance * high.value, least) or isinstance(low.value, int):
+        middle = _middle(low.value, high.value)
+        if not low.value < middle < high.value:
+            break
+        tried = trial(middle)
+        low, high = (tried, high) if tried.is_faster == low.is_faster else (low, tried)
+    return Crossing(low=low, high=high)
+
+
+def _middle(low: Number, high: Number) -> Number:
+    """Return a value in between, of positive numbers on a logarithmic scale; of integers a whole one, or `low`."""
+    if isinstance(low, int) and isinstance(high, int):
+        whole = math.isqrt(low * high) if low > 0 else low
+        return whole if whole > low else (low + high) // 2
+    middle = math.sqrt(low) * math.sqrt(high) if low > 0 else low / 2 + high / 2  # low * high may overflow
+    return type(low)(min(max(middle, low), high))
+
+
+def _spaced(low: Number, high: Number) -> list[Number]:
+    """Return both ends and up to seven values between, spaced as `_middle` halves but for rounding."""
+    values = [low, high]
+    while len(values) < PROBES:
+        between = [_rounded_middle(a, b) for a, b in itertools.pairwise(values)]
+        longer = sorted({*values, *between})
+        if len(longer) == len(values):
+            break
+        values = longer
+    return values
+
+
+def _text(value: Number, digits: int) -> str:
+    """Return a value as a user writes it, rounded; an integer as it is."""
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, Quantity):
+        return f"{value:.{digits}g}"
+    unit = next((unit for unit in value.shown if value >= value.factors[unit]), value.shown[-1])
+    return f"{value / value.factors[unit]:.{digits}g} {unit}"
+
+
+def _rounded_middle(low: Number, high: Number) -> Number:
+    """Return a value in between that a user would write."""
+    middle = _middle(low, high)
+    rounded = middle.parse(_text(middle, digits=3)) if isinstance(middle, Quantity) else middle
+    return rounded if low < rounded < high else middle
+
+
+def _trial(value: Number, result: RunResult) -> Trial:
+    assert result.baseline is not None
+    return Trial(
+        value=value,
+        text=_text(value, digits=6),
+        iteration_s=result.result.iteration_s,
+        baseline_iteration_s=result.baseline.iteration_s,
+        notes=result.notes,
+    )
+
+
+def _same_times(one: Trial, other: Trial) -> bool:
+    """Tell whether two values give the same times, but for rounding."""
+    return math.isclose(one.iteration_s, other.iteration_s, rel_tol=1e-9) and math.isclose(
+        one.baseline_iteration_s, other.baseline_iteration_s, rel_tol=1e-9
+    )
+
+
+def _reason(scenario: Scenario, key: str) -> str:
+    """Say why a key may change nothing, and what to do."""
+    cluster, calibration = scenario.cluster, scenario.calibration
+    part, _, field = key.rpartition(".")
+    link = {"cluster.intra_node": calibration.intra_node, "cluster.inter_node": calibration.inter_node}.get(part)
+    reasons = {
+        "forward and backward are given as times of one micro-batch, so that its size changes samples/s alone; give "
+        "compute rows instead, or search over workload.forward or workload.backward": (
+            key == "workload.batch_per_rank" and scenario.workload.forward_s is not None
+        ),
+        f"calibration.{part.rpartition('.')[2]}.latency of {calibration.name!r} replaces it; search over that": (
+            field == "latency" and link is not None and link.alpha_s is not None
+        ),
+        "one node sends nothing over its NIC; set cluster.num_nodes": "inter_node" in key and cluster.num_nodes == 1,
+        "nodes of one rank send nothing inside; set cluster.ranks_per_node": (
+            "intra_node" in key and cluster.ranks_per_node == 1
+        ),
+        "steps count in the end-to-end time alone: simnet simulate": key in ("run.steps", "strategy.dense_steps"),
+    }
+    other = "something else decides, or the strategies do not use it; search over another key"
+    return next((reason for reason, holds in reasons.items() if holds), other)
+
+
+def _number(scenario: Scenario, key: str, given: object) -> Number:
+    """Return the number that a key has in a scenario."""
+    if scenario.baseline is None:
+        raise SimnetError(f"{scenario.name}: baseline: missing; add --set baseline=all_reduce")
+    value: Any = scenario
+    for name in key.split("."):
+        value = _member(value, name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SimnetError(f"--over: {key}: {given!r}: not a number; give the key of a number or a quantity")
+    return value
+
+
+def _member(value: Any, name: str) -> Any:
+    """Return a field by its name in the file, an item of a list by its index, or a value of a table by its key."""
+    if isinstance(value, Struct):
+        return getattr(
+            value,
+            dict(zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)).get(name, "kind"),
+            None,
+        )
+    return value[int(name)] if isinstance(value, tuple) else value[name]
+
+
+def _kind(strategy: Struct) -> str:
+    return str(strategy.__struct_config__.tag)

@@ -1,0 +1,215 @@
+"""Compare plain data with the structs that files become and say what does not fit, where, and how to repair it.
+
+msgspec checks the same rules; its messages lack the value, the nearest known key, and keys of open tables.
+"""
+
+import math
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import msgspec.inspect as types
+
+from simnet.errors import nearest
+from simnet.units import Quantity
+
+Path = tuple[str, ...]
+
+
+class Misfit(Exception):  # noqa: N818 - becomes a SimnetError once the file is known
+    """Something in the data that does not fit.
+
+    Attributes:
+        path: keys from the top to the value that the message is about.
+        text: what was given, the rule, the repair.
+        culprit: keys from the top to what must change; longer than `path` for an unknown key.
+    """
+
+    def __init__(self, path: Path, text: str, culprit: Path | None = None) -> None:
+        super().__init__(text)
+        self.path, self.text, self.culprit = path, text, culprit or path
+
+
+@cache
+def type_of(struct: type) -> types.StructType:
+    """Return the type description of a struct."""
+    info = types.type_info(struct)
+    assert isinstance(info, types.StructType)
+    return info
+
+
+def check(info: types.Type, given: object, path: Path = ()) -> None:
+    """Check data against a type, down to its leaves.
+
+    Raises:
+        Misfit: at the first thing that does not fit, in the order of the data.
+    """
+    match info:
+        case types.Metadata():
+            check(info.type, given, path)
+        case types.StructType():
+            _check_struct(info, given, path)
+        case types.UnionType():
+            _check_union(info, given, path)
+        case types.DictType():
+            for key, value in _table(given, path, ()).items():
+                check(info.value_type, value, (*path, str(key)))
+        case types.VarTupleType():
+            for index, item in enumerate(_list(given, path)):
+                check(info.item_type, item, (*path, str(index)))
+        case types.TupleType():
+            _check_tuple(info, given, path)
+        case _:
+            _check_leaf(info, given, path)
+
+
+def _check_leaf(info: types.Type, given: object, path: Path) -> None:
+    match info:
+        case types.CustomType():
+            _check_quantity(info, given, path)
+        case types.LiteralType():
+            _check_name(given, [str(value) for value in info.values], path)
+        case types.IntType():
+            _require(type(given) is int, given, "write a whole number without quotes", path)
+            _check_range(info, given, f"must be a whole number {_range(info)}", path)
+        case types.FloatType():
+            _require(type(given) in (int, float), given, "write a number without quotes", path)
+            _check_range(info, given, f"must be a number {_range(info)}".rstrip(), path)
+        case types.BoolType():
+            _require(type(given) is bool, given, "write true or false, without quotes", path)
+        case types.StrType():
+            _require(isinstance(given, str), given, "write text in quotes", path)
+
+
+def _check_struct(info: types.StructType, given: object, path: Path, others: tuple[types.StructType, ...] = ()) -> None:
+    """Check a table; `others` are the other structs of its union, to name the one that an unknown key belongs to."""
+    fields = {field.encode_name: field for field in info.fields}
+    table = _table(given, path, tuple(fields))
+    for key, value in table.items():
+        if key in fields:
+            check(fields[key].type, value, (*path, key))
+        elif key != info.tag_field:
+            raise Misfit(path, _unknown_key(info, key, others), (*path, str(key)))
+    for key, field in fields.items():
+        if field.required and key not in table:
+            raise Misfit((*path, key), f"missing; add {key} = {_example(field.type)}")
+
+
+def _unknown_key(info: types.StructType, key: object, others: tuple[types.StructType, ...]) -> str:
+    owners = [str(other.tag) for other in others if key in {field.encode_name for field in other.fields}]
+    if owners:
+        belongs = f"key {key!r} belongs to {info.tag_field} {owners[0]!r}, not to {info.tag!r}"
+        return f"{belongs}; drop it, or replace the whole table by {str(info.tag)!r}"
+    return f"unknown key {key!r}.{nearest(str(key), _keys(info))}"
+
+
+def _keys(info: types.StructType) -> list[str]:
+    return [field.encode_name for field in info.fields] + ([info.tag_field] if info.tag_field else [])
+
+
+def _check_union(info: types.UnionType, given: object, path: Path) -> None:
+    members = [member for member in info.types if not isinstance(member, types.NoneType)]
+    structs = tuple(member for member in members if isinstance(member, types.StructType))
+    if given is None and len(members) < len(info.types):
+        return
+    if len(structs) > 1:
+        _check_struct(*_tagged(structs, given, path))
+    elif len(members) == 1:
+        check(members[0], given, path)
+    else:
+        is_list = isinstance(given, list | tuple)
+        check(next(m for m in members if is_list == isinstance(m, types.VarTupleType)), given, path)
+
+
+def _tagged(
+    structs: tuple[types.StructType, ...], given: object, path: Path
+) -> tuple[types.StructType, object, Path, tuple[types.StructType, ...]]:
+    """Return the struct that the tag of a table names, ready for `_check_struct`."""
+    tag_field = str(structs[0].tag_field)
+    by_tag = {str(struct.tag): struct for struct in structs}
+    table = _table(given, path, (tag_field,))
+    if tag_field not in table:
+        raise Misfit((*path, tag_field), f"missing; add {tag_field} = one of {', '.join(sorted(by_tag))}")
+    _check_name(table[tag_field], by_tag, (*path, tag_field))
+    chosen = by_tag[str(table[tag_field])]
+    return chosen, given, path, tuple(other for other in structs if other is not chosen)
+
+
+def _check_tuple(info: types.TupleType, given: object, path: Path) -> None:
+    items = _list(given, path)
+    _require(len(items) == len(info.item_types), given, f"write a list of {len(info.item_types)} values", path)
+    for index, (item_type, item) in enumerate(zip(info.item_types, items, strict=True)):
+        check(item_type, item, (*path, str(index)))
+
+
+def _check_quantity(info: types.CustomType, given: object, path: Path) -> None:
+    assert issubclass(info.cls, Quantity)
+    try:
+        info.cls.parse(given)
+    except ValueError as error:
+        raise Misfit(path, str(error)) from error
+
+
+def _check_name(given: object, known: Any, path: Path) -> None:
+    _require(isinstance(given, str), given, "write a name in quotes", path)
+    if given not in known:
+        raise Misfit(path, f"{given!r}: unknown.{nearest(str(given), known)}")
+
+
+def _check_range(info: types.IntType | types.FloatType, given: Any, rule: str, path: Path) -> None:
+    is_finite = isinstance(given, int) or math.isfinite(given)  # a whole number may be too large for a float
+    fits = not isinstance(info, types.FloatType) or abs(given) <= sys.float_info.max
+    inside = (
+        is_finite
+        and fits
+        and all(
+            (
+                info.ge is None or given >= info.ge,
+                info.gt is None or given > info.gt,
+                info.le is None or given <= info.le,
+            )
+        )
+    )
+    _require(inside, given, rule if is_finite and fits else "must be finite", path)
+
+
+def _range(info: types.IntType | types.FloatType) -> str:
+    """Return the limits of a number in words: "above 0, at most 1"."""
+    limits = (("of at least", info.ge), ("above", info.gt), ("at most", info.le))
+    return ", ".join(
+        f"{words} {limit:g}" if limit < 1e6 else f"{words} {limit}" for words, limit in limits if limit is not None
+    )
+
+
+def _require(fits: bool, given: object, rule: str, path: Path) -> None:
+    if not fits:
+        raise Misfit(path, f"{given!r}: {rule}")
+
+
+def _table(given: object, path: Path, keys: tuple[str, ...]) -> Mapping[Any, object]:
+    if not isinstance(given, Mapping):
+        raise Misfit(path, f"{given!r}: write a table" + (f" with the keys {', '.join(keys)}" if keys else ""))
+    return given
+
+
+def _list(given: object, path: Path) -> list[object] | tuple[object, ...]:
+    if not isinstance(given, list | tuple):
+        raise Misfit(path, f"{given!r}: write a list in brackets")
+    return given
+
+
+def _example(info: types.Type) -> str:
+    """Return an example of a value, as it stands in a file."""
+    match info:
+        case types.CustomType() if issubclass(info.cls, Quantity):
+            return f'"{info.cls.example}"'
+        case types.IntType():
+            return "8"
+        case types.StrType():
+            return '"..."'
+        case types.StructType():
+            return "{...}, a table" if info.tag_field else "a name, or a table"
+        case types.UnionType():
+            return _example(info.types[0])
+    return "..."

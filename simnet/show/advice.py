@@ -1,0 +1,107 @@
+"""An advice as a table for people, and as an object for programs."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from simnet.compare.advise.advice import Advice, Row
+from simnet.compare.advise.sentences import PUBLISHED, ranges_text, sentences
+from simnet.compare.advise.systems import SYSTEMS, kind
+from simnet.scenario import Scenario, to_dict
+from simnet.show.notes import notes_lines
+from simnet.show.text import aligned, count_text, gpus_text, hanging, nodes_text, printable, speedup_text
+from simnet.units import format_bytes, format_seconds
+
+
+def to_text(advice: Advice) -> str:
+    """Return a table of all systems, what to do in sentences, and the notes."""
+    rows: list[tuple[str, ...]] = [
+        ("system", "step", "speedup", "pays", "slow codec", "vs plain", "bound by", "NIC bytes", "faster")
+    ]
+    rows += [_cells(row, advice) for row in advice.rows]
+    said = [line for sentence in sentences(advice) for line in hanging("", sentence)]
+    left_out = [line for text in _left_out(advice) for line in hanging("not predicted: ", text)]
+    notes = notes_lines([row.notes for row in advice.rows])
+    lines = [*heading(advice), "", *aligned(rows), "", *said, "", *left_out, *notes]
+    return "\n".join(printable(line).rstrip() for line in lines)
+
+
+def _left_out(advice: Advice) -> Iterator[str]:
+    """Yield each reason once, with all systems that cannot be predicted for it."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in advice.left_out:
+        text = reason.removeprefix(f"strategy.kind: {kind(SYSTEMS[name][0])!r}: ")
+        groups.setdefault(text, []).append(name)
+    yield from (f"{', '.join(names)}: {text}" for text, names in groups.items())
+
+
+def heading(advice: Advice) -> list[str]:
+    """Return on what everything rests."""
+    scenario, cluster = advice.scenario, advice.scenario.cluster
+    nics = count_text(cluster.nics_per_node, "NIC")
+    network = f"{nics} of {cluster.inter_node.bytes_per_s.text()} a node"
+    where = f"{nodes_text(cluster.num_nodes)} x {gpus_text(cluster.ranks_per_node)}"
+    return [
+        f"{scenario.workload.name} on {where}, {network if cluster.num_nodes > 1 else 'one node'}; calibration "
+        f"{scenario.calibration.name} ({scenario.calibration.kind})",
+        f"speedup over {advice.baseline} at its best",
+    ]
+
+
+def _cells(row: Row, advice: Advice) -> tuple[str, ...]:
+    interval = " ({:.2f}-{:.2f})".format(*row.speedup_interval) if row.speedup_interval else ""
+    return (
+        row.name,
+        format_seconds(row.iteration_s),
+        speedup_text(row.speedup) + interval,
+        "baseline" if row.name == advice.baseline else "-" if row.is_dense else row.verdict,
+        speedup_text(row.speedup_if_slow),
+        speedup_text(row.speedup_vs_plain),
+        f"{row.bound} {100 * row.saved[row.bound]:.0f} %",
+        format_bytes(row.nic_bytes_per_node),
+        ranges_text(row.faster_in) if row.curve else "-",
+    )
+
+
+def to_object(advice: Advice) -> dict[str, object]:
+    """Return what was found as a JSON object."""
+    scenario = advice.scenario
+    return {
+        "cluster": scenario.cluster.name,
+        "workload": scenario.workload.name,
+        "calibration": scenario.calibration.name,
+        "nic_bytes_per_s": scenario.cluster.inter_node.bytes_per_s,
+        "baseline": advice.baseline,
+        "plain_iteration_s": advice.plain_s,
+        "free_communication_speedup": advice.ceiling,
+        "best": advice.best.name if advice.best else None,
+        "advice": sentences(advice),
+        "published": PUBLISHED,
+        "systems": [_row_object(row, scenario) for row in advice.rows],
+        "left_out": dict(advice.left_out),
+        "notes": list(dict.fromkeys(note for row in advice.rows for note in row.notes)),
+    }
+
+
+def _row_object(row: Row, scenario: Scenario) -> dict[str, object]:
+    return {
+        "name": row.name,
+        "compresses": not row.is_dense,
+        "strategy": to_dict(replace(scenario, strategy=row.strategy))["strategy"],
+        "iteration_s": row.iteration_s,
+        "speedup": row.speedup,
+        "speedup_interval": row.speedup_interval,
+        "least_speedup": row.least_speedup,
+        "speedup_if_slow": row.speedup_if_slow,
+        "speedup_vs_plain": row.speedup_vs_plain,
+        "room_s": row.room_s,
+        "pays": None if row.is_dense else row.verdict,
+        "bound": row.bound,
+        "saved": row.saved,
+        "nic_bytes_per_node": row.nic_bytes_per_node,
+        "unmeasured_kernels": list(row.unmeasured),
+        "faster_in_bytes_per_s": [list(ends) for ends in row.faster_in],
+        "pays_in_bytes_per_s": [list(ends) for ends in row.pays_in],
+        "crossover_bytes_per_s": list(row.crossovers),
+        "curve": [list(point) for point in row.curve],
+    }

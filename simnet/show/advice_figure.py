@@ -1,0 +1,90 @@
+"""Draw the speedup of each system over the bandwidth of a NIC, DDP tuned at each."""
+
+import textwrap
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from simnet.compare.advise.advice import PAYS, Advice, Row
+from simnet.errors import SimnetError
+from simnet.show.advice import heading
+from simnet.show.files import write_file
+from simnet.show.layout import image
+from simnet.show.plot import format_of, styled
+
+# Colours of Okabe and Ito, which colour-blind readers can tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = "osD^vP"
+OTHERS, PAYING = "#BBBBBB", "#E5F3EC"
+LOWEST = 0.25
+"""A system that takes more than four times as long is out of question; how much more does not matter."""
+HEADROOM = 1.2
+TITLE_CHARACTERS = 100
+GBIT = 1e9 / 8
+
+
+def draw(advice: Advice, path: Path) -> None:
+    """Write the figure in the format of the file's ending.
+
+    Raises:
+        SimnetError: there is nothing to draw, or it cannot be written.
+    """
+    if not advice.compressing:
+        name, reason = advice.left_out[0]
+        raise SimnetError(f"--plot: no system that compresses could be predicted: {name}: {reason}")
+    with styled():
+        write_file(path, image(figure_of(advice), format_of(path)))
+
+
+def figure_of(advice: Advice) -> Figure:
+    """Return the figure."""
+    figure = Figure(figsize=(7.16, 3.6), layout="constrained")
+    axes = figure.subplots()
+    rows = advice.compressing
+    named = rows[: len(COLOURS)]
+    highest = HEADROOM * max([2.0, *(speedup for row in rows for _, speedup in row.curve)])
+    axes.axhspan(PAYS, highest, color=PAYING, linewidth=0, zorder=0, label=f"pays (at least {PAYS:g})")
+    axes.axhline(1.0, color="black", linewidth=0.8, zorder=1)
+    _lines(axes, named, rows[len(named) :])
+    here = advice.scenario.cluster.inter_node.bytes_per_s
+    axes.axvline(here / GBIT, color="black", linewidth=0.8, linestyle="--", label="this cluster")
+    _axes(axes, rows, highest)
+    where, _ = heading(advice)
+    title = textwrap.fill(f"{where}; speedup over DDP, both tuned at each bandwidth", TITLE_CHARACTERS)
+    figure.suptitle(title, x=0.01, ha="left")
+    figure.legend(loc="outside right center")
+    return figure
+
+
+def _lines(axes: Axes, named: Sequence[Row], others: Sequence[Row]) -> None:
+    """Draw the fastest systems of this cluster in colour, a broken line where kernels must be measured first."""
+    for row, colour, marker in zip(named, cycle(COLOURS), cycle(MARKERS), strict=False):
+        label = row.name + (", measure first" if row.unmeasured else "")
+        dash = ":" if row.unmeasured else "-"
+        axes.plot(*_points(row), color=colour, marker=marker, linestyle=dash, label=label, zorder=3, clip_on=False)
+    for number, row in enumerate(others):
+        axes.plot(*_points(row), color=OTHERS, linewidth=0.9, zorder=2, label="others" if number == 0 else "_nolegend_")
+
+
+def _points(row: Row) -> tuple[list[float], list[float]]:
+    return [rate / GBIT for rate, _ in row.curve], [speedup for _, speedup in row.curve]
+
+
+def _axes(axes: Axes, rows: Sequence[Row], highest: float) -> None:
+    rates = [rate / GBIT for rate, _ in rows[0].curve]
+    axes.set_xscale("log")
+    axes.set_xlim(rates[0], rates[-1])
+    axes.xaxis.set_major_locator(FixedLocator(rates))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("bandwidth of a NIC [Gbit/s]")
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(LOWEST, highest)
+    axes.yaxis.set_major_locator(LogLocator(base=2))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel("speedup (times)")

@@ -1,0 +1,320 @@
+"""Draw the figures of a sweep; every function draws the points of one panel on the axes it is given."""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LogNorm
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from numpy.typing import NDArray
+
+from simnet.show.document import WORKLOAD_KEYS, Metrics, Point
+from simnet.show.labels import PART_KEYS, grouped, numbers, value_label
+from simnet.show.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
+
+# Colours of Okabe and Ito, which colour-blind readers can tell apart.
+PARTS = {
+    "forward_s": ("forward", "#56B4E9"),
+    "backward_s": ("backward", "#0072B2"),
+    "encode_s": ("encode", "#F0E442"),
+    "decode_s": ("decode", "#009E73"),
+    "exposed_comm_s": ("exposed communication", "#D55E00"),
+    "optimizer_s": ("optimizer", "#999999"),
+}
+STRATEGY_COLOUR, BASELINE_COLOUR = "#56B4E9", "#D55E00"
+# What the labels of lines call the two, until the legend names them.
+ROLES = ("strategy", "baseline")
+MARKERS = "osD^vP*X<>"
+DASHES = ("-", "--", "-.", ":")
+SAME_TIME = "1.0: same time"
+# What an axis of speedups shows at least, so that a few percent do not look like much.
+LEAST_SPEEDUPS_SHOWN = (0.92, 2.0)
+HEADROOM = 1.05
+MAX_TICKS = 12
+MAX_LINEAR_SPAN = 4
+LABEL_CHARACTERS = 26
+BASELINE_HATCH = "////"
+FloatArray = NDArray[np.float64]
+
+
+def rates(points: Iterable[Point]) -> list[float]:
+    """Return the NIC bandwidths [Gbit/s], ascending."""
+    return sorted({point.nic_gbit_per_s for point in points})
+
+
+def node_counts(points: Iterable[Point]) -> list[int]:
+    """Return the numbers of nodes, ascending."""
+    return sorted({point.num_nodes for point in points})
+
+
+def speedup_over_nodes(axes: Axes, points: Sequence[Point]) -> None:
+    """Draw speedup over nodes, a line for each bandwidth."""
+    for index, rate in enumerate(rates(points)):
+        line = sorted((p for p in points if p.nic_gbit_per_s == rate), key=lambda p: p.num_nodes)
+        style = _line_style(index, len(rates(points)))
+        _speedups(axes, [point.num_nodes for point in line], line, label=bandwidth_text(rate), style=style)
+    _nodes_axis(axes, points)
+    _speedup_axis(axes)
+
+
+def speedup_over_bandwidth(axes: Axes, points: Sequence[Point]) -> None:
+    """Draw speedup over bandwidth, a line for each number of nodes; where it meets 1.0 is the crossover."""
+    for index, num_nodes in enumerate(node_counts(points)):
+        line = sorted((p for p in points if p.num_nodes == num_nodes), key=lambda p: p.nic_gbit_per_s)
+        style = _line_style(index, len(node_counts(points)))
+        _speedups(axes, [point.nic_gbit_per_s for point in line], line, label=nodes_text(num_nodes), style=style)
+    _log_axis(axes, rates(points), base=10)
+    axes.set_xlabel("NIC bandwidth of a node [Gbit/s]")
+    _speedup_axis(axes)
+
+
+def throughput(axes: Axes, points: Sequence[Point]) -> None:
+    """Draw throughput over nodes at one bandwidth: strategy, baseline, and compute alone as the linear ideal."""
+    line = sorted(points, key=lambda point: point.num_nodes)
+    nodes = [point.num_nodes for point in line]
+    for index, (result, colour, marker, dash) in enumerate(_strategies(line)):
+        axes.plot(
+            nodes,
+            [metrics.samples_per_s for metrics in result],
+            color=colour,
+            marker=marker,
+            linestyle=dash,
+            label=ROLES[index],
+        )
+    if ideal := _ideal_samples_per_s(line):
+        axes.plot(nodes, ideal, color="black", linestyle=":", label="linear (compute alone)")
+    _nodes_axis(axes, line)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_ylabel("throughput [samples/s]")
+
+
+def breakdown(axes: Axes, points: Sequence[Point]) -> None:
+    """Draw where an iteration's time goes: stacked bars of strategy and baseline, over bandwidth or else over nodes."""
+    over_bandwidth = len(rates(points)) > 1
+    shown = sorted(points, key=lambda point: point.nic_gbit_per_s if over_bandwidth else point.num_nodes)
+    _columns(axes, shown, [f"{point.nic_gbit_per_s:g}" if over_bandwidth else str(point.num_nodes) for point in shown])
+    axes.set_xlabel("NIC bandwidth of a node [Gbit/s]" if over_bandwidth else _nodes_label(shown))
+
+
+def breakdown_over(axes: Axes, points: Sequence[Point], *, key: str) -> None:
+    """Draw where an iteration's time goes: stacked bars of strategy and baseline, over the numbers of a swept key."""
+    shown = _ascending(points, key)
+    _columns(axes, shown, [value_label(point, key) for point in shown])
+    axes.set_xlabel(key_text(key))
+
+
+def breakdown_of_each(axes: Axes, points: Sequence[Point], *, key: str) -> None:
+    """Draw where an iteration's time goes: stacked bars to the right of what a key is set to, baseline below."""
+    scale, unit = _time_unit(max(_slowest(point) for point in points))
+    results = [result for result, _, _, _ in _strategies(points)]
+    for index, result in enumerate(results):
+        offset = 0.4 * index - 0.2 * (len(results) - 1)
+        _stack_sideways(axes, result, index=index, scale=scale, offset=offset)
+    _rows(axes, points, key)
+    axes.set_xlabel(f"iteration time [{unit}]")
+    axes.set_xlim(0, HEADROOM * scale * max(_slowest(point) for point in points))
+
+
+def speedup_over(axes: Axes, points: Sequence[Point], *, key: str, others: Sequence[str]) -> None:
+    """Draw speedup over the numbers of a swept key, a line for each setting of the other keys."""
+    lines = grouped(points, others)
+    for index, (name, line) in enumerate(lines.items()):
+        shown = _ascending(line, key)
+        style = _line_style(index, len(lines))
+        _speedups(axes, numbers(shown, key) or [], shown, label=name or "_nolegend_", style=style)
+    values = dict(zip(numbers(points, key) or [], (value_label(point, key) for point in points), strict=True))
+    _numbers_axis(axes, dict(sorted(values.items())))
+    axes.set_xlabel(key_text(key))
+    _speedup_axis(axes)
+
+
+def speedup_of_each(axes: Axes, points: Sequence[Point], *, key: str) -> None:
+    """Draw speedup as a bar to the right of what a key is set to."""
+    speedups = [point.speedup or 0.0 for point in points]
+    bars = axes.barh(range(len(points)), speedups, 0.6, color=STRATEGY_COLOUR)
+    axes.bar_label(bars, [speedup_text(speedup) for speedup in speedups], padding=2)
+    axes.axvline(1.0, color="black", linewidth=0.8, label=SAME_TIME)
+    _rows(axes, points, key)
+    axes.set_xlim(0, max(1.25 * max(speedups), 1.5))
+    axes.set_xlabel("speedup (times)")
+
+
+def heat_map(axes: Axes, points: Sequence[Point]) -> None:
+    """Draw speedup by bandwidth and nodes: the value in each cell, and the line that parts above 1.0 from below."""
+    rows, columns = rates(points), node_counts(points)
+    speedups = np.full((len(rows), len(columns)), np.nan)
+    for point in points:
+        speedups[rows.index(point.nic_gbit_per_s), columns.index(point.num_nodes)] = point.speedup
+    norm = LogNorm(vmin=min(0.95, float(np.nanmin(speedups))), vmax=max(1.05, float(np.nanmax(speedups))))
+    axes.imshow(speedups, origin="lower", aspect="auto", cmap="cividis", norm=norm)
+    _border(axes, speedups)
+    for (row, column), speedup in np.ndenumerate(speedups):
+        dark = np.isnan(speedup) or norm(speedup) < 0.5
+        text = speedup_text(None if np.isnan(speedup) else float(speedup)).rstrip("x")
+        axes.text(column, row, text, ha="center", va="center", color="white" if dark else "black")
+    axes.set_facecolor("#777777")
+    axes.set_xticks(range(len(columns)), [str(count) for count in columns])
+    axes.set_yticks(range(len(rows)), [f"{rate:g}" for rate in rows])
+    axes.set_xlabel(_nodes_label(points))
+    axes.set_ylabel("NIC bandwidth [Gbit/s]")
+
+
+def _strategies(points: Sequence[Point]) -> Iterable[tuple[Sequence[Metrics], str, str, str]]:
+    """Yield the results of the strategy and of the baseline, each with its colour, marker and dash."""
+    yield points, STRATEGY_COLOUR, "o", "-"
+    baseline = [point.baseline for point in points if point.baseline is not None]
+    if len(baseline) == len(points):
+        yield baseline, BASELINE_COLOUR, "s", "--"
+
+
+def _ideal_samples_per_s(points: Sequence[Point]) -> list[float]:
+    """Return the throughput in compute time alone, the least that any point takes; nothing where none computes."""
+    reference = [point.baseline or point for point in points]
+    compute_s = min(m.breakdown.forward_s + m.breakdown.backward_s + m.breakdown.optimizer_s for m in reference)
+    if not compute_s:
+        return []
+    return [point.samples_per_s * point.iteration_s / compute_s for point in points]
+
+
+def _slowest(point: Point) -> float:
+    return max(point.iteration_s, point.baseline.iteration_s if point.baseline else 0.0)
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    """Return the factor from seconds to the unit in which an axis up to `seconds` reads well."""
+    return (1.0, "s") if seconds >= 1 else (1e3, "ms")
+
+
+def _ascending(points: Sequence[Point], key: str) -> list[Point]:
+    """Return points by the number that a key is set to."""
+    order = numbers(points, key) or []
+    return [points[index] for index in sorted(range(len(points)), key=lambda index: order[index])]
+
+
+def _columns(axes: Axes, shown: Sequence[Point], labels: Sequence[str]) -> None:
+    """Draw a stack for each strategy above each label."""
+    slowest_s = max(_slowest(point) for point in shown)
+    scale, unit = _time_unit(slowest_s)
+    for index, (result, _, _, _) in enumerate(_strategies(shown)):
+        _stack(axes, result, index=index, scale=scale, offset=0.4 * index)
+    pairs = len(list(_strategies(shown)))
+    stride = -(-len(shown) // MAX_TICKS)
+    axes.set_xticks([place + 0.2 * (pairs - 1) for place in range(0, len(shown), stride)], list(labels)[::stride])
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylabel(f"iteration time [{unit}]")
+    axes.set_ylim(0, HEADROOM * scale * slowest_s)
+
+
+def _rows(axes: Axes, points: Sequence[Point], key: str) -> None:
+    """Name the rows of bars, the first one on top."""
+    texts = [
+        textwrap.fill(clipped(value_label(point, key), 3 * LABEL_CHARACTERS), LABEL_CHARACTERS) for point in points
+    ]
+    axes.set_yticks(range(len(points)), texts)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(points) - 0.5, -0.5)
+    if key not in (*WORKLOAD_KEYS, *PART_KEYS):
+        axes.set_ylabel(key_text(key))
+
+
+def _numbers_axis(axes: Axes, labels: dict[float, str]) -> None:
+    """Put a tick at each number that was simulated, on a logarithmic axis where they span much."""
+    values = list(labels)
+    if values[0] > 0 and values[-1] / values[0] > MAX_LINEAR_SPAN:
+        axes.set_xscale("log", base=2)
+    stride = -(-len(values) // MAX_TICKS)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(values[::stride], list(labels.values())[::stride])
+
+
+def _stack(axes: Axes, result: Sequence[Metrics], *, index: int, scale: float, offset: float) -> None:
+    """Draw a column a point, hatched for the baseline, which is the strategy of index 1."""
+    for heights, bottom, style in _pieces(result, index, scale):
+        axes.bar([place + offset for place in range(len(result))], heights, 0.36, bottom=bottom, **style)
+
+
+def _stack_sideways(axes: Axes, result: Sequence[Metrics], *, index: int, scale: float, offset: float) -> None:
+    """Draw a row a point, as `_stack` does columns."""
+    for widths, left, style in _pieces(result, index, scale):
+        axes.barh([place + offset for place in range(len(result))], widths, 0.36, left=left, **style)
+
+
+def _pieces(
+    result: Sequence[Metrics], index: int, scale: float
+) -> Iterator[tuple[FloatArray, FloatArray, dict[str, Any]]]:
+    """Yield each part of the breakdown: how long it is at each point, where it starts, and how it looks."""
+    start = np.zeros(len(result))
+    hatch = BASELINE_HATCH if index else ""
+    for key, (_, colour) in PARTS.items():
+        lengths = np.array([getattr(metrics.breakdown, key) * scale for metrics in result])
+        yield lengths, start, {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+        start = start + lengths
+
+
+def _speedups(axes: Axes, at: Sequence[float], line: Sequence[Point], *, label: str, style: dict[str, Any]) -> None:
+    """Draw a line of speedups, and their 90 % intervals as a band if they have some."""
+    axes.plot(at, [point.speedup or 0.0 for point in line], label=label, **style)
+    bands = [point.intervals.get("speedup") for point in line]
+    known = [(x, band) for x, band in zip(at, bands, strict=True) if band is not None]
+    if known:
+        places, ends = zip(*known, strict=True)
+        low, high = zip(*ends, strict=True)
+        axes.fill_between(places, low, high, color=style["color"], alpha=0.2, linewidth=0)
+
+
+def _line_style(index: int, count: int) -> dict[str, Any]:
+    """Return colour, marker and dash of one of `count` lines in order, distinct also in black and white."""
+    colour = colormaps["viridis"](0.85 * index / max(1, count - 1))
+    return {"color": colour, "marker": MARKERS[index % len(MARKERS)], "linestyle": DASHES[index % len(DASHES)]}
+
+
+def _nodes_axis(axes: Axes, points: Sequence[Point]) -> None:
+    _log_axis(axes, node_counts(points), base=2)
+    axes.set_xlabel(_nodes_label(points))
+
+
+def _nodes_label(points: Sequence[Point]) -> str:
+    return f"nodes (of {gpus_text(*(point.ranks_per_node for point in points))})"
+
+
+def _log_axis(axes: Axes, values: Sequence[float], *, base: int) -> None:
+    """Make the x axis logarithmic, with a tick at each value that was simulated."""
+    axes.set_xscale("log", base=base)
+    axes.xaxis.set_major_locator(FixedLocator(list(values)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _speedup_axis(axes: Axes) -> None:
+    """Make the y axis logarithmic, so that twice as fast and half as fast are as far from 1.0."""
+    axes.axhline(1.0, color="black", linewidth=0.8, label=SAME_TIME)
+    axes.set_yscale("log", base=2)
+    # Not `set_ylim`, which would end the fitting of an axis that panels share.
+    axes.update_datalim([(1.0, speedup) for speedup in LEAST_SPEEDUPS_SHOWN], updatex=False)
+    axes.autoscale_view(scalex=False)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(LogLocator(base=2, subs=(1.25, 1.5, 1.75)))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if _is_narrow(axes) else ""))
+    axes.set_ylabel("speedup (times)")
+
+
+def _is_narrow(axes: Axes) -> bool:
+    """Tell whether an axis of speedups has too few powers of two to be read by them."""
+    lowest, highest = axes.get_ylim()
+    return bool(highest / lowest < 5)
+
+
+def _border(axes: Axes, speedups: FloatArray) -> None:
+    """Draw the line between the cells that are faster and those that are slower, as the rounded values say."""
+    faster = np.round(speedups, 2) >= 1
+    upright = [[(c + 0.5, r - 0.5), (c + 0.5, r + 0.5)] for r, c in np.argwhere(faster[:, 1:] != faster[:, :-1])]
+    level = [[(c - 0.5, r + 0.5), (c + 0.5, r + 0.5)] for r, c in np.argwhere(faster[1:, :] != faster[:-1, :])]
+    for width, colour in ((4.0, "white"), (2.0, "black")):
+        axes.add_collection(LineCollection(upright + level, linewidths=width, colors=colour, capstyle="projecting"))

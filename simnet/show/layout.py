@@ -1,0 +1,301 @@
+"""Lay the figures of a sweep out for print."""
+
+import io
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
+from msgspec import structs
+
+from simnet.errors import SimnetError
+from simnet.show import figures, labels
+from simnet.show.document import BANDWIDTH_KEYS, NODES_KEYS, Document, Point, names
+from simnet.show.plot import Format
+from simnet.show.text import bandwidth_text, clipped, nodes_text
+
+Draw = Callable[[Axes, Sequence[Point]], None]
+Panels = dict[str, list[Point]]
+
+MAX_PANELS, MAX_ROWS = 12, 40
+# A figure is as wide as it is printed, one or two columns of a page, so that 8 pt stay 8 pt.
+COLUMN_WIDTH_IN = {1: 3.5, 2: 7.16}
+PANEL_HEIGHT_IN = 2.2
+# A row of bars, and what a panel of rows needs beside them.
+ROW_HEIGHT_IN, ROWS_FRAME_IN = 0.36, 0.75
+# How many times as tall the baseline's bars must be for the strategy's to be drawn once more alone.
+MUCH_TALLER = 2.0
+ALONE = "without the baseline"
+# An average character of a title and of a legend, a legend's marker, and a line.
+CHARACTER_IN, LEGEND_CHARACTER_IN, LEGEND_HANDLE_IN, LINE_IN = 0.07, 0.058, 0.42, 0.17
+TITLE_CHARACTERS = 38
+LEGEND_CHARACTERS = 60
+# Of one text.
+MAX_LINES = 6
+# No dates in the files: the same results give the same bytes.
+METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+
+
+class Drawing(NamedTuple):
+    """One figure: what it shows, what it needs, and how a panel of it is drawn.
+
+    Its panels differ in the swept keys apart from those in `drawn`; `rows` tells that each point is a row of its own.
+    """
+
+    title: str
+    draw: Draw
+    drawn: tuple[str, ...] = (*BANDWIDTH_KEYS, *NODES_KEYS)
+    rows: bool = False
+    bars: bool = False
+    needs_nodes: bool = False
+    needs_bandwidth: bool = False
+    needs_baseline: bool = False
+    share_y: bool | Literal["row"] = False
+    split: Callable[[Panels], Panels] = lambda panels: panels
+
+
+def images(document: Document, file_format: Format, *, where: str) -> dict[str, bytes]:
+    """Return every figure for which the results have the axes, by name, as the contents of a file.
+
+    Raises:
+        SimnetError: there are more panels or rows of bars than fit one figure.
+    """
+    drawings = _possible(document)
+    _check_size(document, drawings.values(), where=where)
+    return {name: image(_figure(document, drawing), file_format) for name, drawing in drawings.items()}
+
+
+def _check_size(document: Document, drawings: Iterable[Drawing], *, where: str) -> None:
+    """Refuse what does not fit one figure.
+
+    Raises:
+        SimnetError: there are too many panels, or rows of bars.
+    """
+    for drawing in drawings:
+        panels = _panels(document, drawing)
+        most_rows = max(len(points) for points in panels.values()) if drawing.rows else 0
+        for number, most, noun in ((len(panels), MAX_PANELS, "panels"), (most_rows, MAX_ROWS, "rows of bars")):
+            if number > most:
+                raise SimnetError(f"{where}: {number} {noun}: at most {most} fit one figure; sweep fewer values")
+
+
+def _possible(document: Document) -> dict[str, Drawing]:
+    """Return the figures whose axes vary in these results."""
+    panels = document.panels.values()
+    num_nodes = max(len(figures.node_counts(points)) for points in panels)
+    num_rates = max(len(figures.rates(points)) for points in panels)
+    drawings = NETWORK_DRAWINGS if num_nodes > 1 or num_rates > 1 else _key_drawings(document)
+    compared = all(point.speedup is not None and point.baseline is not None for point in document.points)
+    return {
+        name: drawing
+        for name, drawing in drawings.items()
+        if num_nodes >= 2 or not drawing.needs_nodes
+        if num_rates >= 2 or not drawing.needs_bandwidth
+        if compared or not drawing.needs_baseline
+    }
+
+
+def _key_drawings(document: Document) -> dict[str, Drawing]:
+    """Return the figures of a sweep over neither nodes nor bandwidth: lines over numbers, else bars."""
+    key = labels.main_key(document)
+    others = [other for other in document.varied if other != key]
+    title, breakdown_title = "Speedup of {strategy} over {baseline}", NETWORK_DRAWINGS["breakdown"].title
+    if labels.numbers(document.points, key) is None:
+        bars, stacks = partial(figures.speedup_of_each, key=key), partial(figures.breakdown_of_each, key=key)
+        return {
+            "speedup": Drawing(title, bars, (key,), rows=True, needs_baseline=True, share_y="row"),
+            "breakdown": Drawing(
+                breakdown_title, stacks, (key,), rows=True, bars=True, share_y="row", split=_with_alone
+            ),
+        }
+    lines = partial(figures.speedup_over, key=key, others=others)
+    columns = partial(figures.breakdown_over, key=key)
+    return {
+        "speedup": Drawing(title, lines, tuple(document.varied), needs_baseline=True),
+        "breakdown": Drawing(breakdown_title, columns, (key,), bars=True, split=_with_alone),
+    }
+
+
+def _with_alone(panels: Panels) -> Panels:
+    """Put beside each panel one of the strategy alone, if beside the baseline's its bars are too short to be read."""
+    if all(_tallest(points) < MUCH_TALLER * max(p.iteration_s for p in points) for points in panels.values()):
+        return panels
+    doubled: Panels = {}
+    for label, points in panels.items():
+        join = ", " if "\n" in label else "\n"
+        doubled[label] = points
+        doubled[f"{label}{join}{ALONE}"] = [structs.replace(point, baseline=None) for point in points]
+    return doubled
+
+
+def _tallest(points: Sequence[Point]) -> float:
+    return max(metrics.iteration_s for point in points for metrics in (point, point.baseline or point))
+
+
+def _slowest_and_fastest_network(panels: Panels) -> Panels:
+    """Split each panel in two: its lowest bandwidth and its highest."""
+    return {
+        f"{label}\n{bandwidth_text(rate)}": [point for point in points if point.nic_gbit_per_s == rate]
+        for label, points in panels.items()
+        for rate in dict.fromkeys((min(figures.rates(points)), max(figures.rates(points))))
+    }
+
+
+def _largest_cluster(panels: Panels) -> Panels:
+    """Keep of each panel the points that differ in bandwidth alone, or else in nodes alone."""
+    return _with_alone(dict(_one_dimension(label, points) for label, points in panels.items()))
+
+
+def _one_dimension(label: str, points: list[Point]) -> tuple[str, list[Point]]:
+    if len(figures.rates(points)) < 2:
+        return f"{label}\n{bandwidth_text(points[0].nic_gbit_per_s)}", points
+    most = max(figures.node_counts(points))
+    return f"{label}\n{nodes_text(most)}", [point for point in points if point.num_nodes == most]
+
+
+def _figure(document: Document, drawing: Drawing) -> Figure:
+    panels = drawing.split(_panels(document, drawing))
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    tallest = max(len(points) for points in panels.values())
+    height = tallest * ROW_HEIGHT_IN + ROWS_FRAME_IN if drawing.rows else PANEL_HEIGHT_IN
+    figure = Figure(figsize=(COLUMN_WIDTH_IN[columns], rows * height), layout="constrained")
+    grid = list(figure.subplots(rows, columns, squeeze=False, sharey=drawing.share_y).flat)
+    for axes, (label, points) in zip(grid, panels.items(), strict=False):
+        drawing.draw(axes, points)
+        axes.set_title(_wrapped(label, TITLE_CHARACTERS))
+        if drawing.share_y and grid.index(axes) % columns:
+            axes.set_ylabel("")
+    for axes in grid[len(panels) :]:
+        axes.remove()
+    _frame(figure, drawing, document)
+    return figure
+
+
+def _panels(document: Document, drawing: Drawing) -> Panels:
+    """Return the points by the values of the keys that a drawing has no axis for, in file order."""
+    keys = [key for key in document.varied if key not in drawing.drawn]
+    return labels.grouped(document.points, keys)
+
+
+def _frame(figure: Figure, drawing: Drawing, document: Document) -> None:
+    """Write on top what is shown, below the legend of all panels and what they rest on; the figure grows by it."""
+    width, panels_height = figure.get_size_inches()
+    title = _wrapped(_title(document, drawing), int(width / CHARACTER_IN))
+    footer = _wrapped(_footer(document), int(width / CHARACTER_IN))
+    called = names(document.points)
+    handles = _breakdown_handles(called, drawing) if drawing.bars else _line_handles(figure.axes, called)
+    for handle in handles:
+        handle.set_label(clipped(str(handle.get_label()), LEGEND_CHARACTERS))
+    legend_rows = _legend_rows(handles, width)
+    footer_in = LINE_IN * (footer.count("\n") + 1) + 0.05
+    strip_in = footer_in + LINE_IN * legend_rows + 0.1
+    height = panels_height + strip_in + LINE_IN * (title.count("\n") + 1)
+    figure.set_size_inches(width, height)
+    figure.suptitle(title, x=0.01, ha="left")
+    figure.text(0.01, footer_in / height / 2, footer, ha="left", va="center", color="#333333")
+    if handles:
+        columns = -(-len(handles) // legend_rows)
+        figure.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, footer_in / height), ncols=columns)
+    engine = figure.get_layout_engine()
+    assert isinstance(engine, ConstrainedLayoutEngine)
+    engine.set(rect=(0, strip_in / height, 1, 1 - strip_in / height))
+
+
+def _wrapped(text: str, characters: int) -> str:
+    """Break each line of a text where it is too long, and cut it where it is far too long."""
+    lines = (clipped(line, MAX_LINES * characters) for line in text.splitlines() if line)
+    return "\n".join(textwrap.fill(line, characters) for line in lines)
+
+
+def _title(document: Document, drawing: Drawing) -> str:
+    strategy, baseline = [*names(document.points), ""][:2]
+    shown = drawing.title.format(strategy=strategy, baseline=baseline)
+    return f"{document.question}\n{shown}\n{labels.context(document.points)}"
+
+
+def _footer(document: Document) -> str:
+    calibrations = ", ".join(dict.fromkeys(point.calibration for point in document.points))
+    versions = ", ".join(dict.fromkeys(point.version for point in document.points))
+    draws = max(
+        (point.scenario.get("run", {}).get("draws", 0) for point in document.points if point.intervals), default=0
+    )
+    bands = f" Bands of speedup curves: 90 % intervals over {draws} calibrations drawn from it." if draws else ""
+    return f"Simulated by simnet {versions}. Calibration: {calibrations}.{bands}"
+
+
+def _legend_rows(handles: Sequence[Artist], width: float) -> int:
+    """Return how many rows a legend of these entries needs in a figure of this width [in]."""
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+    fitting = int((width - 0.2) / (longest * LEGEND_CHARACTER_IN + LEGEND_HANDLE_IN))
+    return -(-len(handles) // max(1, fitting))
+
+
+def _line_handles(grid: Iterable[Axes], called: Sequence[str]) -> list[Artist]:
+    """Return one line for each label that any panel has, strategy and baseline by what they are called."""
+    by_label = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    for role, name in zip(figures.ROLES, called, strict=False):
+        if role in by_label:
+            by_label[role].set_label(name)
+    return list(by_label.values())
+
+
+def _breakdown_handles(called: Sequence[str], drawing: Drawing) -> list[Artist]:
+    """Return the parts, top of the stack first, then how the two strategies' bars differ."""
+    handles: list[Artist] = [Patch(color=colour, label=label) for label, colour in reversed(figures.PARTS.values())]
+    if len(called) > 1:
+        first, second = ("upper", "lower") if drawing.rows else ("left", "right")
+        bar: dict[str, Any] = {"facecolor": "#aaaaaa", "edgecolor": "white", "linewidth": 0}
+        handles.append(Patch(label=f"{first}: {called[0]}", **bar))
+        handles.append(Patch(label=f"{second}: {called[1]}", hatch=figures.BASELINE_HATCH, **bar))
+    return handles
+
+
+def image(figure: Figure, file_format: Format) -> bytes:
+    """Return a figure as the contents of a file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=file_format, metadata=METADATA[file_format])
+    return buffer.getvalue()
+
+
+NETWORK_DRAWINGS = {
+    "speedup_over_nodes": Drawing(
+        "Speedup of {strategy} over {baseline}, by nodes",
+        figures.speedup_over_nodes,
+        needs_nodes=True,
+        needs_baseline=True,
+        share_y=True,
+    ),
+    "speedup_over_bandwidth": Drawing(
+        "Speedup of {strategy} over {baseline}, by NIC bandwidth",
+        figures.speedup_over_bandwidth,
+        needs_bandwidth=True,
+        needs_baseline=True,
+        share_y=True,
+    ),
+    "throughput": Drawing(
+        "Throughput against linear scaling, samples per rank fixed (weak scaling)",
+        figures.throughput,
+        needs_nodes=True,
+        share_y="row",
+        split=_slowest_and_fastest_network,
+    ),
+    "breakdown": Drawing(
+        "Where the time of one iteration goes, on the slowest rank",
+        figures.breakdown,
+        bars=True,
+        split=_largest_cluster,
+    ),
+    "heat_map": Drawing(
+        "Speedup of {strategy} over {baseline}; the line parts faster from slower",
+        figures.heat_map,
+        needs_nodes=True,
+        needs_bandwidth=True,
+        needs_baseline=True,
+    ),
+}

@@ -1,0 +1,150 @@
+"""Draw the table of a sweep: a speedup matrix for each workload, or a list of points, and the headlines."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import Any
+
+from simnet.show.document import Document, Point, names, same_times, to_document
+from simnet.show.notes import notes_lines
+from simnet.show.text import bandwidth_text, gpus_text, hanging, nodes_text, speedup_text, throughput_text, value_text
+from simnet.units import format_seconds
+
+MAX_COLUMNS = 11
+MAX_HEADLINE_PANELS = 3
+Matrix = dict[tuple[float, int], Point]
+
+
+def sweep_table(document: dict[str, Any]) -> str:
+    """Return what `simnet sweep` prints.
+
+    Args:
+        document: The contents of `results.json`.
+
+    Raises:
+        SimnetError: the document is damaged, empty or of another format.
+    """
+    doc = to_document(document)
+    heading = [doc.question, ""] if doc.question else []
+    blocks = _matrix_blocks(doc) if _fits_matrices(doc) else _list_block(doc)
+    notes = [line for key in doc.varied for line in _without_effect(doc, key)]
+    notes += notes_lines([point.notes for point in doc.points])
+    lines = [*heading, *blocks, *_headlines(doc), *([""] if notes else []), *notes]
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def matrix(points: list[Point]) -> Matrix:
+    """Return the points of a panel by NIC bandwidth [Gbit/s] and number of nodes."""
+    return {(point.nic_gbit_per_s, point.num_nodes): point for point in points}
+
+
+def _fits_matrices(doc: Document) -> bool:
+    """Tell whether rows of bandwidth and columns of nodes show every point and its speedup."""
+    cells = [matrix(points) for points in doc.panels.values()]
+    nodes = {num_nodes for cell in cells for _, num_nodes in cell}
+    return (
+        all(point.speedup is not None for point in doc.points)
+        and sum(len(cell) for cell in cells) == len(doc.points)
+        and len({key for cell in cells for key in cell}) > 1
+        and len(nodes) <= MAX_COLUMNS
+    )
+
+
+def _matrix_blocks(doc: Document) -> Iterator[str]:
+    for label, points in doc.panels.items():
+        cells = matrix(points)
+        rates = sorted({rate for rate, _ in cells})
+        nodes = sorted({num_nodes for _, num_nodes in cells})
+        gpus = gpus_text(*(point.ranks_per_node for point in points))
+        yield f"{label}: speedup of {' over '.join(names(points))}, by NIC bandwidth and nodes of {gpus}"
+        yield f"{'nodes':>14}" + "".join(f"{num_nodes:>7}" for num_nodes in nodes)
+        for rate in rates:
+            shown = (cells[rate, num_nodes].speedup if (rate, num_nodes) in cells else None for num_nodes in nodes)
+            yield f"{bandwidth_text(rate):>14}" + "".join(f"{speedup_text(speedup):>7}" for speedup in shown)
+        yield ""
+
+
+def _list_block(doc: Document) -> Iterator[str]:
+    keys = list(dict.fromkeys(key for point in doc.points for key in point.set))
+    rows = [[*keys, "iteration", "throughput", "speedup"]]
+    for point in doc.points:
+        values = [value_text(point.set.get(key, "")) for key in keys]
+        metrics = [format_seconds(point.iteration_s), throughput_text(point.samples_per_s), speedup_text(point.speedup)]
+        rows.append([*values, *metrics])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+    yield ""
+
+
+def _without_effect(doc: Document, key: str) -> list[str]:
+    """Return a note if the time of an iteration is the same at all values of a key."""
+    rows: dict[str, list[Point]] = defaultdict(list)
+    for point in doc.points:
+        rows[repr({other: value for other, value in point.set.items() if other != key})].append(point)
+    if any(not same_times(point, row[0]) for row in rows.values() for point in row):
+        return []
+    others = [
+        text
+        for text, metric in (("samples/s", _samples_per_s), ("the end-to-end time", _total_s))
+        if any(metric(point) != metric(row[0]) for row in rows.values() for point in row)
+    ]
+    but = f" but {' and '.join(others)}" if others else ""
+    return hanging("note: ", f"{key} changes nothing{but}: all its values give the same iteration times here")
+
+
+def _samples_per_s(point: Point) -> float:
+    return point.samples_per_s
+
+
+def _total_s(point: Point) -> float | None:
+    return point.total_s
+
+
+def _headlines(doc: Document) -> Iterator[str]:
+    """Yield what to take away: the largest speedup, and where there is none; of all panels at once if they are many."""
+    panels = doc.panels if len(doc.panels) <= MAX_HEADLINE_PANELS else {"all": list(doc.points)}
+    for label, points in panels.items():
+        compared = [point for point in points if point.speedup is not None]
+        if compared:
+            best = max(compared, key=_speedup)
+            yield f"{label}: largest speedup {speedup_text(best.speedup)}, {_place(best)}."
+            if len(compared) > 1:
+                yield f"{label}: {_slower(compared)}."
+
+
+def _speedup(point: Point) -> float:
+    return point.speedup or 0.0
+
+
+def _place(point: Point) -> str:
+    return f"on {nodes_text(point.num_nodes)} at {bandwidth_text(point.nic_gbit_per_s)}"
+
+
+def _is_slower(point: Point) -> bool:
+    """Tell whether the speedup, as it is shown, is below 1."""
+    return round(_speedup(point), 2) < 1
+
+
+def _slower(points: list[Point]) -> str:
+    """Return where the strategy is slower than its baseline, as a sentence without its end."""
+    least = min(points, key=_speedup)
+    least_text = f"least {speedup_text(least.speedup)}, {_place(least)}"
+    slower = [point for point in points if _is_slower(point)]
+    if not slower:
+        return f"never slower at the points simulated; {least_text}"
+    places = [f"{since}, on {nodes_text(*counts)}" for since, counts in _slower_since(points).items()]
+    return f"slower at {len(slower)} of {len(points)} points: {'; '.join([*places, least_text])}"
+
+
+def _slower_since(points: list[Point]) -> dict[str, list[int]]:
+    """Return the node counts by the bandwidth from which on every faster network leaves the strategy slower."""
+    counts: dict[str, list[int]] = defaultdict(list)
+    for num_nodes in sorted({point.num_nodes for point in points}):
+        row = sorted((p for p in points if p.num_nodes == num_nodes), key=lambda p: p.nic_gbit_per_s, reverse=True)
+        tail = list(takewhile(_is_slower, row))
+        if tail and len(row) > 1:
+            every = len(tail) == len(row)
+            since = "at every bandwidth" if every else f"from {bandwidth_text(tail[-1].nic_gbit_per_s)} on"
+            counts[since].append(num_nodes)
+    return counts

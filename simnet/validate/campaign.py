@@ -1,0 +1,165 @@
+"""A measured campaign: calibrate on what it measured for that, and predict what it trained."""
+
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simnet.calibrate import fitting, sources, workload_file, write
+from simnet.calibrate.fit import Residual, check_errors
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration, Cluster, Link
+from simnet.lab import campaign as campaigns
+from simnet.lab.campaign import Campaign, Job, Layout
+from simnet.network import topology as topologies
+from simnet.scenario import Draft, Run, Scenario
+from simnet.strategies import AllReduce, BinSGDM
+from simnet.training import binsgdm, plan
+from simnet.training.stages import Kernel
+from simnet.units import Duration
+from simnet.validate import measured, unseen
+from simnet.validate.measured import Point, Step
+from simnet.workload.buckets import Bucket
+from simnet.workload.workload import Workload
+
+BOUND = 0.3
+"""Mean relative residual from which on a fit is refused: kernels of some 100 us on shared cores scatter."""
+Watched = Callable[[Sequence[tuple[Scenario, Step]]], Iterable[tuple[Scenario, Step]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What was fitted for one layout: file texts by name, and the residuals."""
+
+    layout: Layout
+    calibration: Calibration
+    text: str
+    residuals: tuple[Residual, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A campaign's outcome.
+
+    Attributes:
+        points: every trained setting with its prediction.
+        fits: of each layout.
+        workloads: TOML by name, such as "mlp_4m_4x1".
+        proofs: why calibration and points are disjoint, a sentence a layout and model, each once.
+    """
+
+    campaign: Campaign
+    points: tuple[Point, ...]
+    fits: tuple[Fit, ...]
+    workloads: dict[str, str]
+    proofs: tuple[str, ...]
+
+
+def evaluated(campaign: Campaign, folder: Path, draws: int, watched: Watched = iter) -> Found:
+    """Calibrate and predict.
+
+    Args:
+        campaign: as measured.
+        folder: of its measurement files.
+        draws: calibrations drawn for the intervals, and bootstrap fits.
+        watched: goes through what is to be predicted, and may show how far it is.
+
+    Raises:
+        SimnetError: a file is missing or damaged, a fit is bad, or a point was calibrated on.
+    """
+    jobs = campaigns.jobs(campaign)
+    _check_there(jobs, folder)
+    fits = [_fit(campaign, jobs, folder, layout, draws) for layout in campaign.layouts]
+    steps: list[tuple[Scenario, Step]] = []
+    workloads: dict[str, str] = {}
+    proofs: dict[str, None] = {}
+    for fit in fits:
+        trained = sources.read(_paths(jobs, folder, "training", fit.layout)).files
+        for model in campaign.models:
+            text = _workload(jobs, folder, fit.layout, model, draws)
+            workloads[f"{model}_{fit.layout.text()}"] = text
+            scenario = _scenario(fit, text, f"{model}_{fit.layout.text()}", draws)
+            proofs[f"{fit.layout.text()}, {unseen.check(scenario, trained)}"] = None
+            mine = measured.steps_of([whole for _, whole in trained])
+            steps += [(scenario, step) for step in mine if step[0].labels["model"] == model]
+    points = tuple(measured.point(scenario, *step) for scenario, step in watched(steps))
+    return Found(campaign=campaign, points=points, fits=tuple(fits), workloads=workloads, proofs=tuple(proofs))
+
+
+def _check_there(jobs: Sequence[Job], folder: Path) -> None:
+    missing = [job.name for job in jobs if not job.path(folder).exists()]
+    if missing:
+        raise SimnetError(
+            f"{folder}: {len(missing)} of {len(jobs)} measurements are missing, {missing[0]}.json among them: go on "
+            f"with simnet lab run CAMPAIGN -o {folder}"
+        )
+
+
+def _paths(jobs: Sequence[Job], folder: Path, part: str, layout: Layout) -> list[Path]:
+    return [job.path(folder) for job in jobs if job.part == part and job.layout == layout]
+
+
+def _kernels(campaign: Campaign) -> set[str]:
+    """Return the kernels that the trained strategies run."""
+    link = Link(bytes_per_s=measured.ENDLESS, alpha_s=Duration(0))
+    nodes = topologies.build(
+        Cluster(num_nodes=2, ranks_per_node=2, intra_node=link, inter_node=link), Calibration(kind="measured")
+    )
+    bucket = Bucket(index=0, num_elements=8.0, backward_part=1.0, shapes=((4, 2),))
+    stages = [stage for one in campaign.strategies for stage in plan.exchange(one, bucket, 4, nodes).stages]
+    for one in campaign.strategies:
+        stages += binsgdm.settlement(one, [8.0], nodes) if isinstance(one, BinSGDM) else ()
+    return {stage.name for stage in stages if isinstance(stage, Kernel)}
+
+
+def _matters(residual: Residual, kernels: set[str]) -> bool:
+    """Tell whether a fit is of a link, or of a kernel that is run."""
+    name = residual.group.removeprefix("kernel ")
+    return name == residual.group or name in kernels
+
+
+def _fit(campaign: Campaign, jobs: Sequence[Job], folder: Path, layout: Layout, draws: int) -> Fit:
+    links = [path for one in campaign.link_layouts for path in _paths(jobs, folder, "links", one)]
+    in_place = [path for part in ("kernels", "beside") for path in _paths(jobs, folder, part, layout)]
+    known = sources.read([*links, *in_place])
+    placed = sources.read(_paths(jobs, folder, "messages", layout))
+    parts = fitting.parts(known, sources.Sources(), placed, fitting.Options(bound=BOUND, draws=draws))
+    residuals = tuple(residual for part in parts for residual in part.residuals)
+    kernels = _kernels(campaign)
+    check_errors([one for one in residuals if _matters(one, kernels)], BOUND)
+    whole = write.document(parts, write.head(known, placed))
+    return Fit(
+        layout=layout,
+        calibration=write.calibration(whole),
+        text=write.text(whole, [write.comment(known, placed)]),
+        residuals=residuals,
+    )
+
+
+def _workload(jobs: Sequence[Job], folder: Path, layout: Layout, model: str, draws: int) -> str:
+    mine = [job for job in jobs if job.part == "model" and job.layout == layout and model in job.arguments]
+    return workload_file.text_of_model(sources.read([job.path(folder) for job in mine]).files, draws)
+
+
+def _scenario(fit: Fit, workload: str, name: str, draws: int) -> Scenario:
+    """Return a scenario whose nodes, NIC and strategy are replaced by those of each point."""
+    link = Link(bytes_per_s=measured.ENDLESS, alpha_s=Duration(0))
+    cluster = Cluster(
+        name="lab",
+        num_nodes=fit.layout.num_nodes,
+        ranks_per_node=fit.layout.ranks_per_node,
+        intra_node=link,
+        inter_node=link,
+    )
+    return Scenario(
+        name=name,
+        cluster=cluster,
+        workload=_read(workload, name),
+        calibration=fit.calibration,
+        strategy=AllReduce(),
+        run=Run(draws=draws),
+    )
+
+
+def _read(text: str, name: str) -> Workload:
+    return Draft(data={"name": name, **tomllib.loads(text)}, origins={(): name}).converted(Workload)

@@ -1,0 +1,87 @@
+"""Read published measurements: one value a row, with its source."""
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+
+import msgspec
+
+from simnet import files
+from simnet.errors import SimnetError
+
+FILE = ("published", "measurements.csv")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One published value; `key` names its file and line."""
+
+    key: str
+    source: str
+    location: str
+    hardware: str
+    network: str
+    effective_gbps: str
+    gpus_per_node: int
+    gpus: int
+    nodes: int
+    model: str
+    batch_per_gpu: str
+    precision: str
+    method: str
+    metric: str
+    unit: str
+    value: float
+    read_from: str
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Rows to choose from."""
+
+    rows: tuple[Row, ...]
+
+    def select(self, source: str, **wanted: object) -> tuple[Row, ...]:
+        """Return the rows whose source starts so, and whose columns have (or are among) these values.
+
+        Args:
+            source: start of the source column.
+            wanted: column = value, or a tuple of allowed values.
+        """
+        return tuple(row for row in self.rows if row.source.startswith(source) and _fits(row, wanted))
+
+    def one(self, source: str, **wanted: object) -> Row:
+        """Return the only such row.
+
+        Raises:
+            SimnetError: there is none, or more than one.
+        """
+        found = self.select(source, **wanted)
+        if len(found) != 1:
+            raise SimnetError(
+                f"{'/'.join(FILE)}: {len(found)} rows of {source!r} with {wanted}: need one; restore the file"
+            )
+        return found[0]
+
+
+def _fits(row: Row, wanted: dict[str, object]) -> bool:
+    return all(
+        getattr(row, column) in value if isinstance(value, tuple) else getattr(row, column) == value
+        for column, value in wanted.items()
+    )
+
+
+@cache
+def load() -> Measurements:
+    """Read the shipped measurements.
+
+    Raises:
+        SimnetError: the file is missing or damaged.
+    """
+    path = files.data_path(*FILE)
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = list(csv.DictReader(file))
+        rows = [{"key": f"{path.name}:{number}", **line} for number, line in enumerate(lines, start=2)]
+        return Measurements(tuple(msgspec.convert(rows, list[Row], strict=False)))
+    except (OSError, msgspec.ValidationError) as error:
+        raise SimnetError(f"{files.label(path)}: {error}: restore the shipped file") from error

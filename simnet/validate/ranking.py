@@ -1,0 +1,52 @@
+"""Which of two strategies is faster: what was predicted, wherever measurements tell the two apart."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from simnet.validate.measured import Point
+from simnet.validate.verdict import place
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two strategies at one place, the one that was measured to be faster first."""
+
+    faster: Point
+    slower: Point
+
+    @property
+    def is_measured_apart(self) -> bool:
+        """Tell whether the 95 % intervals of the two measured medians do not overlap."""
+        return _apart(self.faster.measured_interval_s, self.slower.measured_interval_s)
+
+    @property
+    def is_predicted_apart(self) -> bool:
+        """Tell whether the predicted intervals do not overlap, whichever is said to be faster."""
+        one, other = self.faster.interval_s, self.slower.interval_s
+        return _apart(one, other) or _apart(other, one)
+
+    @property
+    def is_right(self) -> bool:
+        """Tell whether the faster one is predicted to be faster."""
+        return self.faster.predicted_s < self.slower.predicted_s
+
+    @property
+    def difference(self) -> float:
+        """How much longer the slower one takes, as a part of the faster, as measured."""
+        return self.slower.measured_s / self.faster.measured_s - 1
+
+
+def pairs(points: Sequence[Point]) -> list[Pair]:
+    """Return every two strategies of every place."""
+    found = []
+    for where in dict.fromkeys(map(place, points)):
+        mine = sorted((point for point in points if place(point) == where), key=lambda point: point.measured_s)
+        found += [Pair(faster=one, slower=other) for one, other in combinations(mine, 2)]
+    return found
+
+
+def _apart(low: Interval | None, high: Interval | None) -> bool:
+    return low is not None and high is not None and low[1] < high[0]
