@@ -1,0 +1,83 @@
+"""Predicted against measured: the one row of every such table and figure, and what several of them come to.
+
+Published sets, measured steps, lab campaigns and the residuals of a calibration all are tuples of `Comparison`. Who needs
+to say more about a row derives from it and adds fields (`class Prediction(Comparison)` adds the published row).
+A calibration's residual is a `Comparison` with `series` for what was its group, `predicted` for what was `fitted_s`, and
+`role` "fitted" or "held out".
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+Role = Literal["fitted", "held out", "predicted"]
+"""Whether a fit saw the row, was kept from it, or no fit of this table concerns it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A measured value and what a model says of it, both in seconds, or both plain ratios such as speedups.
+
+    Attributes:
+        series: rows of one series share a colour, and a mean of their own.
+        label: of this row within a table.
+        interval: of the prediction; None if it has none. Where a band is all that is predicted, `predicted` is the
+            point of the band next to the measured value.
+    """
+
+    series: str
+    label: str
+    measured: float
+    predicted: float
+    interval: tuple[float, float] | None = None
+    role: Role = "predicted"
+
+    @property
+    def error(self) -> float:
+        """Relative error with its sign: predicted / measured - 1."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Tell whether the measured value lies in the predicted interval; None without one."""
+        if self.interval is None:
+            return None
+        return self.interval[0] <= self.measured <= self.interval[1]
+
+
+AnyComparison = TypeVar("AnyComparison", bound=Comparison)
+
+
+def mean_error(comparisons: Sequence[Comparison]) -> float:
+    """Return the mean of the absolute relative errors; 0 of none."""
+    return sum(abs(one.error) for one in comparisons) / len(comparisons) if comparisons else 0.0
+
+
+def mean_signed_error(comparisons: Sequence[Comparison]) -> float:
+    """Return the mean of the relative errors, above 0 where predictions are too large; 0 of none."""
+    return sum(one.error for one in comparisons) / len(comparisons) if comparisons else 0.0
+
+
+def worst_error(comparisons: Sequence[Comparison]) -> float:
+    """Return the largest absolute relative error; 0 of none."""
+    return max((abs(one.error) for one in comparisons), default=0.0)
+
+
+def coverage(comparisons: Iterable[Comparison]) -> tuple[int, int]:
+    """Return how many measured values lie inside their intervals, and how many rows have one.
+
+    Example:
+        >>> row = Comparison(series="a", label="a", measured=1.0, predicted=1.1, interval=(1.05, 1.2))
+        >>> coverage([row])
+        (0, 1)
+    """
+    inside = [one.is_inside for one in comparisons if one.is_inside is not None]
+    return sum(inside), len(inside)
+
+
+def by_series(comparisons: Iterable[AnyComparison]) -> dict[str, list[AnyComparison]]:
+    """Return the rows of each series, both in their first order."""
+    found: dict[str, list[AnyComparison]] = {}
+    for one in comparisons:
+        found.setdefault(one.series, []).append(one)
+    return found
