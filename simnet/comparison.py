@@ -1,9 +1,9 @@
 """Predicted against measured: the one row of every such table and figure, and what several of them come to.
 
-Published sets, measured steps, lab campaigns and the residuals of a calibration all are tuples of `Comparison`. Who needs
-to say more about a row derives from it and adds fields (`class Prediction(Comparison)` adds the published row).
-A calibration's residual is a `Comparison` with `series` for what was its group, `predicted` for what was `fitted_s`, and
-`role` "fitted" or "held out".
+Published sets, measured steps, lab campaigns and the residuals of a calibration all are tuples of `Comparison`. Who
+needs to say more of a row derives from it and adds fields: `class Prediction(Comparison)` adds the published row.
+A residual of a calibration is a `Comparison` with what was its group as `series`, what was `fitted_s` as `predicted`,
+and the role "fitted" or "held out".
 """
 
 from collections.abc import Iterable, Sequence
