@@ -1,12 +1,17 @@
-"""The shipped parts: clusters, workloads, calibrations and experiments, found by name from any directory."""
+"""The one place that finds, reads and writes files.
 
-import json
+The shipped parts (clusters, workloads, calibrations, experiments) are found by name from any directory.
+"""
+
+import os
 import stat
-import tomllib
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from simnet.errors import SimnetError, nearest
+from simnet.parsing import parse_json, parse_toml
 
 KINDS: dict[str, str] = {
     "clusters": "cluster",
@@ -17,6 +22,12 @@ KINDS: dict[str, str] = {
     "convergence": "convergence",
 }
 _SUFFIX = {"gradients": ".json", "convergence": ".json"}
+# What is larger is a mistake or an attack: a profiler's trace has some hundred megabytes, a file by hand some hundred
+# kilobytes; tomllib reads about a megabyte a second.
+MAX_BYTES, MAX_TOML_BYTES = 2**29, 2**24
+_GZIP = b"\x1f\x8b"
+# The files that a command has read, by device and number, as long as somebody asks: none of them may be replaced.
+_inputs: ContextVar[dict[tuple[int, int], Path] | None] = ContextVar("inputs", default=None)
 
 
 @cache
@@ -125,25 +136,96 @@ def read(kind: str, name: str, directory: Path = Path()) -> dict[str, object]:
     return read_file(locate(kind, name, directory))
 
 
-def _read_json(text: str) -> object:
-    """Read JSON as strictly as TOML is read: no key twice, no half of a character."""
-    data = json.loads(text, object_pairs_hook=_table)
+def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """Read a regular file whole; a pipe, a device or a folder is refused at once.
+
+    Args:
+        path: of the file.
+        limit: largest size [bytes].
+
+    Raises:
+        SimnetError: it cannot be read, is no regular file, or is too large.
+    """
     try:
-        if "\\ud" in text.lower():
-            json.dumps(data, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = error.object[error.start : error.end]
-        raise ValueError(f"{half!r}: is half of a character; write it whole, or drop it") from error
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe without a writer would wait for one
+        with os.fdopen(handle, "rb") as file:
+            about = os.fstat(handle)
+            _check_readable(path, about, limit)
+            data = file.read()
+    except OSError as error:
+        raise SimnetError(f"{label(path)}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SimnetError(f"{label(path)}: no name of a file: {error}") from error  # a null character
+    _note_input(about, path)
     return data
 
 
-def _table(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    table: dict[str, object] = {}
-    for key, value in pairs:
-        if key in table:
-            raise ValueError(f"the key {key!r} comes twice in one object; drop one of them")
-        table[key] = value
-    return table
+def _check_readable(path: Path, about: os.stat_result, limit: int) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        raise SimnetError(f"{label(path)}: not a regular file; give a file on a disk")
+    if about.st_size > limit:
+        raise _too_large(path, limit)
+
+
+def _too_large(path: Path, limit: int) -> SimnetError:
+    return SimnetError(f"{label(path)}: larger than {limit >> 20} MiB, the most that is read; give a smaller file")
+
+
+def unpacked(data: bytes, path: Path, limit: int = MAX_BYTES) -> bytes:
+    """Return data as they are, or what they hold if they are packed by gzip.
+
+    Args:
+        data: the content of a file.
+        path: of the file, for messages.
+        limit: largest size unpacked [bytes].
+
+    Raises:
+        SimnetError: they are damaged, or hold too much.
+    """
+    if not data.startswith(_GZIP):
+        return data
+    import gzip
+    import io
+    import zlib
+
+    parts: list[bytes] = []
+    room = limit
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            while part := file.read(2**20):
+                parts.append(part)
+                room -= len(part)
+                if room < 0:
+                    raise _too_large(path, limit)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SimnetError(f"{label(path)}: packed by gzip, and damaged or cut off: {error}; copy it again") from error
+    return b"".join(parts)
+
+
+def read_text(path: Path, limit: int = MAX_BYTES, errors: Literal["strict", "replace"] = "strict") -> str:
+    """Read text in UTF-8, with or without a byte order mark.
+
+    Args:
+        path: of the file.
+        limit: largest size [bytes].
+        errors: "replace" puts a question mark in the place of what is no UTF-8, as in the output of other programs.
+
+    Raises:
+        SimnetError: as `read_bytes`, or it is no UTF-8.
+    """
+    try:
+        return read_bytes(path, limit).decode("utf-8-sig", errors)
+    except UnicodeDecodeError as error:
+        raise SimnetError(f"{label(path)}: no text in UTF-8 (byte {error.start}); save it as UTF-8") from error
+
+
+def read_json(path: Path) -> object:
+    """Read JSON, packed by gzip or not.
+
+    Raises:
+        SimnetError: the file cannot be read, or is no JSON that `parse_json` takes.
+    """
+    return parse_json(unpacked(read_bytes(path), path), label(path))
 
 
 def read_file(path: Path) -> dict[str, object]:
@@ -152,14 +234,103 @@ def read_file(path: Path) -> dict[str, object]:
     Raises:
         SimnetError: the file cannot be read, or does not hold one table.
     """
-    language = "JSON" if path.suffix == ".json" else "TOML"
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        data = _read_json(text) if language == "JSON" else tomllib.loads(text)
-    except OSError as error:
-        raise SimnetError(f"{label(path)}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise SimnetError(f"{label(path)}: not {language}: {error}") from error
+    is_json = path.suffix == ".json"
+    data = read_json(path) if is_json else parse_toml(read_text(path, MAX_TOML_BYTES), label(path))
     if not isinstance(data, dict):
         raise SimnetError(f"{label(path)}: {type(data).__name__}: must hold one object with keys")
     return data
+
+
+def watch_inputs() -> None:
+    """Remember what is read from now on, and only that, so that `write_file` replaces none of it."""
+    _inputs.set({})
+
+
+def _note_input(about: os.stat_result, path: Path) -> None:
+    known = _inputs.get()
+    if known is not None:
+        known[about.st_dev, about.st_ino] = path
+
+
+def check_no_input(path: Path) -> None:
+    """Check that a place to write to is none of the files that were read since `watch_inputs`, under whatever name.
+
+    Raises:
+        SimnetError: it is one.
+        OSError: the place cannot be looked at.
+    """
+    known = _inputs.get()
+    if not known or not path.exists():
+        return
+    about = path.stat()
+    if (source := known.get((about.st_dev, about.st_ino))) is not None:
+        raise SimnetError(f"{path}: is an input ({label(source)}) and would be replaced; name another file")
+
+
+def write_file(path: Path, data: bytes, inside: Path | None = None) -> None:
+    """Write `data` to `path`, making its folder; a reader sees the old file or the new one, never a part.
+
+    A link is followed; a device or a pipe is written to as it is; a file that is replaced keeps its mode.
+
+    Args:
+        path: of the file.
+        data: all that it holds afterwards.
+        inside: a folder that no link may lead out of.
+
+    Raises:
+        SimnetError: the folder or the file cannot be written, a link leads out of `inside`, or an input would be lost.
+    """
+    import tempfile  # which itself imports much
+
+    try:
+        check_no_input(path)
+        path = target(path, inside)
+        if is_special(path):
+            path.write_bytes(data)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(prefix=".simnet-", dir=path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            os.fchmod(handle, _mode(path))
+        os.replace(partial, path)  # noqa: PTH105 - `partial` is a str
+    except OSError as error:
+        Path(partial).unlink(missing_ok=True)
+        raise unwritable(path, error) from error
+
+
+def target(path: Path, inside: Path | None = None) -> Path:
+    """Return where writing to a path leads, links followed.
+
+    Raises:
+        SimnetError: a link leads out of the folder `inside`.
+        OSError: the place cannot be looked at.
+    """
+    whole = path.resolve()
+    if inside is not None and not whole.is_relative_to(inside.resolve()):
+        raise SimnetError(
+            f"{path}: a link leads out of {str(inside)!r}; remove the link, or choose another place with -o"
+        )
+    return whole
+
+
+def _mode(path: Path) -> int:
+    """Return the mode of the file that is replaced, or that of a new one: 0o666 less the umask."""
+    if path.exists():
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0)  # it can only be read by setting it
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def is_special(path: Path) -> bool:
+    """Tell a device or a pipe, which must not be replaced, from a file or a place for one."""
+    return path.exists() and not path.is_file()
+
+
+def unwritable(path: Path, error: OSError, option: str = "-o") -> SimnetError:
+    """Return how the user is told that a place cannot be written to."""
+    return SimnetError(f"{path}: cannot be written ({error.strerror}): choose another place with {option}")

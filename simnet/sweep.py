@@ -52,7 +52,7 @@ class Point:
         digest.update(json.dumps(to_dict(self.scenario), sort_keys=True).encode())
         gradients = self.scenario.workload.gradients
         if gradients and files.is_path(gradients):
-            digest.update(files.gradients_path(gradients).read_bytes())
+            digest.update(files.read_bytes(files.gradients_path(gradients)))
         return digest.hexdigest()
 
 

@@ -107,7 +107,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 def _draw(residuals: "list[Residual]", path: Path) -> None:
     """Write the figure, also of a fit that is then refused."""
     from simnet.calibrate.figure import png
-    from simnet.show.files import write_file
+    from simnet.files import write_file
 
     if not residuals:
         raise SimnetError("--figure: there are no residuals to draw; drop it")

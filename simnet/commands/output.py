@@ -13,7 +13,7 @@ import click
 
 from simnet.commands.main import is_watched, tell
 from simnet.errors import SimnetError
-from simnet.show.files import is_special, write_file
+from simnet.files import is_special, write_file
 
 if TYPE_CHECKING:
     from simnet.scenario import Experiment

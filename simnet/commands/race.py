@@ -93,7 +93,7 @@ def _bandwidths(text: str) -> list[Bandwidth]:
 
 
 def _draw(found: Race, path: Path) -> None:
-    from simnet.show.files import write_file
+    from simnet.files import write_file
     from simnet.show.plot import format_of
     from simnet.show.race_figure import race_figure
 

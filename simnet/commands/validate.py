@@ -104,7 +104,7 @@ def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: 
 
 
 def _draw(points: "list[Point]", path: Path) -> None:
-    from simnet.show.files import write_file
+    from simnet.files import write_file
     from simnet.validate import campaign_figures
 
     write_file(path, campaign_figures.scatter(points))
@@ -132,7 +132,7 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
 
 def _write(outcomes: "list[Outcome]", output: Path) -> None:
     """Write the page and its figures."""
-    from simnet.show.files import write_file
+    from simnet.files import write_file
     from simnet.validate import figures, measurements, page
 
     for outcome in outcomes:

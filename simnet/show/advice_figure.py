@@ -11,8 +11,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from simnet.compare.advise.advice import PAYS, Advice, Row
 from simnet.errors import SimnetError
+from simnet.files import write_file
 from simnet.show.advice import heading
-from simnet.show.files import write_file
 from simnet.show.layout import image
 from simnet.show.plot import format_of, styled
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from simnet.errors import SimnetError
+from simnet.files import write_file
 from simnet.show.document import read_document
-from simnet.show.files import write_file
 
 Format = Literal["png", "pdf", "svg"]
 STYLE: dict[Any, Any] = {

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simnet.files import write_file
 from simnet.result import RunResult, Span, StrategyResult
-from simnet.show.files import write_file
 
 Event = dict[str, Any]
 STREAMS = ("compute", "communication")

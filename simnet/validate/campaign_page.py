@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from simnet.calibrate.fit import mean_error as residual_error
+from simnet.files import write_file
 from simnet.lab import words
-from simnet.show.files import write_file
 from simnet.units import format_seconds
 from simnet.validate import campaign_figures as figures
 from simnet.validate import measured, ranking, verdict

@@ -132,9 +132,7 @@ def _from_file(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
     """Read a gradients file, made by tools/export_models.py."""
     path = files.gradients_path(name)
     try:
-        data = msgspec.json.decode(path.read_bytes(), type=_File)
-    except OSError as error:
-        raise SimnetError(f"{path}: cannot be read ({error.strerror}): give a readable file") from error
+        data = msgspec.json.decode(files.read_bytes(path), type=_File)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise SimnetError(f"{path}: {error}: not a gradients file; make one with tools/export_models.py") from error
     total = sum(flops for _, _, flops in data.tensors)

@@ -1,16 +1,21 @@
 """Shipped parts and files."""
 
+import contextvars
 import errno
+import gzip
 import json
 import os
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from simnet import files
 from simnet.errors import SimnetError
+from simnet.parsing import parse_json, parse_toml
 
 
 def test_every_shipped_part_can_be_read_by_its_name() -> None:
@@ -115,10 +120,10 @@ def test_a_path_starts_at_the_given_directory(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.toml", b"num_nodes = \n", "not TOML: Invalid value"),
-        ("a.toml", b"\xff\xfe", "not TOML: 'utf-8' codec"),
+        ("a.toml", b"\xff\xfe", "no text in UTF-8 (byte 0)"),
         ("a.json", b"{", "not JSON: Expecting"),
         ("a.json", b"[1]", "list: must hold one object with keys"),
-        ("a.json", b"[" * 100_000, "not JSON: maximum recursion"),
+        ("a.json", b"[" * 100_000, "not JSON: nested deeper than 50 levels"),
     ],
 )
 def test_a_file_with_wrong_content_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -160,3 +165,137 @@ def test_json_is_read_as_strictly_as_toml(text: str, said: str, tmp_path: Path) 
 def test_a_missing_file_of_trainings_is_asked_for_by_its_ending() -> None:
     with pytest.raises(SimnetError, match=r"'no.json': no such file; give the path of a .json file, or one name of"):
         files.locate("convergence", "no.json")
+
+
+class TestReading:
+    def test_a_pipe_is_refused_at_once(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.json")
+        with pytest.raises(SimnetError, match=r"pipe.json: not a regular file"):
+            files.read_bytes(tmp_path / "pipe.json")
+
+    def test_a_device_is_refused(self) -> None:
+        with pytest.raises(SimnetError, match=r"/dev/zero: not a regular file"):
+            files.read_bytes(Path("/dev/zero"))
+
+    def test_what_is_larger_than_the_limit_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "a").write_bytes(bytes(2**20 + 1))
+        assert len(files.read_bytes(tmp_path / "a", 2**20 + 1)) == 2**20 + 1
+        with pytest.raises(SimnetError, match="a: larger than 1 MiB, the most that is read"):
+            files.read_bytes(tmp_path / "a", 2**20)
+
+    def test_a_name_with_a_null_character_is_refused(self) -> None:
+        with pytest.raises(SimnetError, match="no name of a file: embedded null"):
+            files.read_bytes(Path("a\0b"))
+
+    def test_what_is_packed_is_unpacked_up_to_the_limit(self) -> None:
+        packed = gzip.compress(bytes(3 * 2**20))
+        assert files.unpacked(packed, Path("a.gz")) == bytes(3 * 2**20)
+        assert files.unpacked(b"plain", Path("a.gz")) == b"plain"
+        with pytest.raises(SimnetError, match=r"a.gz: larger than 1 MiB"):
+            files.unpacked(packed, Path("a.gz"), 2**20)
+
+    @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:30] + b"x" * 20 + data[50:]])
+    def test_what_is_packed_and_damaged_is_refused(self, damage: Callable[[bytes], bytes]) -> None:
+        packed = gzip.compress(json.dumps([i**3 for i in range(200)]).encode())
+        with pytest.raises(SimnetError, match=r"a.gz: packed by gzip, and damaged or cut off"):
+            files.unpacked(damage(packed), Path("a.gz"))
+
+    def test_what_is_no_utf_8_is_refused_or_replaced(self, tmp_path: Path) -> None:
+        (tmp_path / "a").write_bytes(b"ab\xffc")
+        with pytest.raises(SimnetError, match=r"a: no text in UTF-8 \(byte 2\); save it as UTF-8"):
+            files.read_text(tmp_path / "a")
+        assert files.read_text(tmp_path / "a", errors="replace") == "ab\ufffdc"
+
+    @pytest.mark.parametrize(
+        "text", ["a = " + "9" * 5000, "a = 0x" + "f" * 5000, "a = [1, " + "9" * 301 + "000000000]"]
+    )
+    def test_whole_numbers_without_end_are_refused(self, text: str) -> None:
+        with pytest.raises(SimnetError, match="t: not TOML: a whole number of more than 300 digits"):
+            parse_toml(text, "t")
+
+    def test_whole_numbers_without_end_in_json_are_refused(self) -> None:
+        with pytest.raises(SimnetError, match="t: not JSON: a whole number of more than 300 digits"):
+            parse_json(b'{"a": -' + b"9" * 5000 + b"}", "t")
+
+    @pytest.mark.parametrize("text", ["a = " + "[" * 60 + "]" * 60, "a." * 60 + "b = 1", "a." * 3000 + "b = 1"])
+    def test_deep_toml_is_refused(self, text: str) -> None:
+        with pytest.raises(SimnetError, match="t: not TOML: nested deeper than 50 levels; write it flatter"):
+            parse_toml(text, "t")
+
+    @pytest.mark.parametrize("depth", [52, 300, 100_000])
+    def test_deep_json_is_refused(self, depth: int) -> None:
+        with pytest.raises(SimnetError, match="t: not JSON: nested deeper than 50 levels; write it flatter"):
+            parse_json(b"[" * depth + b"]" * depth, "t")
+
+    def test_fifty_levels_are_read(self) -> None:
+        assert parse_json(b"[" * 50 + b"]" * 50, "t")
+
+
+class TestWriting:
+    def test_a_file_that_is_replaced_keeps_its_mode(self, tmp_path: Path) -> None:
+        path = tmp_path / "secret"
+        path.write_text("old")
+        path.chmod(0o600)
+        files.write_file(path, b"new")
+        assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", 0o600)
+
+    def test_a_new_file_has_the_mode_of_the_umask(self, tmp_path: Path) -> None:
+        before = os.umask(0o027)
+        try:
+            files.write_file(tmp_path / "a", b"new")
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+
+    def test_a_full_disk_leaves_the_old_file_and_nothing_else(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        (tmp_path / "a").write_text("old")
+        monkeypatch.setattr(os, "replace", full)
+        with pytest.raises(SimnetError, match=r"a: cannot be written \(No space left on device\)"):
+            files.write_file(tmp_path / "a", b"new")
+        assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "old")]
+
+    @pytest.mark.parametrize("name", ["page.md", "figures/a.png"])
+    def test_no_link_leads_out_of_the_folder_that_was_named(self, tmp_path: Path, name: str) -> None:
+        out, other = tmp_path / "out", tmp_path / "other"
+        out.mkdir()
+        other.mkdir()
+        (other / "page.md").write_text("mine")
+        (out / "page.md").symlink_to(other / "page.md")
+        (out / "figures").symlink_to(other)
+        with pytest.raises(SimnetError, match=r"a link leads out of .*out'; remove the link, or choose another place"):
+            files.write_file(out / name, b"new", inside=out)
+        assert [(path.name, path.read_text()) for path in other.iterdir()] == [("page.md", "mine")]
+
+    def test_a_link_within_the_folder_is_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(tmp_path / "a")
+        files.write_file(tmp_path / "link", b"new", inside=tmp_path)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "a").read_bytes() == b"new"
+
+    @pytest.mark.parametrize("kind", ["same", "symlink", "hardlink", "relative"])
+    def test_an_input_is_not_replaced_under_whatever_name(
+        self, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "folder").mkdir()
+        (source := tmp_path / "in.toml").write_text("a = 1")
+        (tmp_path / "symlink").symlink_to(source)
+        (tmp_path / "hardlink").hardlink_to(source)
+        places = {"same": source, "relative": Path("folder/../in.toml")}
+        context = contextvars.copy_context()
+        context.run(files.watch_inputs)
+        context.run(files.read_file, source)
+        with pytest.raises(SimnetError, match=r"is an input .* and would be replaced; name another file"):
+            context.run(files.write_file, places.get(kind, tmp_path / kind), b"new")
+        assert source.read_text() == "a = 1"
+
+    def test_a_program_of_its_own_may_replace_what_it_has_read(self, tmp_path: Path) -> None:
+        (tmp_path / "a.toml").write_text("a = 1")
+        files.read_file(tmp_path / "a.toml")
+        files.write_file(tmp_path / "a.toml", b"a = 2")
+        assert files.read_file(tmp_path / "a.toml") == {"a": 2}
