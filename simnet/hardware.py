@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from simnet.options import Options
 from simnet.units import Bandwidth, Duration, Size
 from simnet.values import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
 
@@ -112,15 +113,15 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A timed kernel: `launch + time_per_element * elements`, which replaces the estimate by bytes moved.
 
     Where a cache ends: up to `cached_elements` so, from twice as many on with `time_per_element_beyond` for all of
-    them, log-linear in between. `options` are those of the system that it was timed for, "bits=4 block_size=8192"; a
-    result of another setting says so.
+    them, log-linear in between. `options` are those of the system that it was timed for, `{ bits = 4, block_size =
+    8192 }`; a result of another setting says so.
     """
 
     launch_s: Duration = field(name="launch", default=Duration(0))
     s_per_element: Duration = field(name="time_per_element")
     cached_elements: Count | None = None
     beyond_s_per_element: Duration | None = field(name="time_per_element_beyond", default=None)
-    options: str = ""
+    options: Options = field(default_factory=Options)
     source: str = ""
 
     def __post_init__(self) -> None:

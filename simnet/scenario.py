@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from simnet import files, schema
 from simnet.errors import SimnetError, nearest
 from simnet.hardware import Calibration, Cluster, Part
+from simnet.options import Options
 from simnet.schema import Misfit
 from simnet.strategies import AnyStrategy, OneBitAdam
 from simnet.units import Quantity
@@ -133,7 +134,7 @@ class Draft:
         """
         try:
             schema.check(schema.type_of(struct), self.data)
-            return msgspec.convert(self.data, struct, dec_hook=_read_quantity)
+            return msgspec.convert(self.data, struct, dec_hook=_read_custom)
         except Misfit as misfit:
             raise SimnetError(self._sentence(misfit.path, misfit.text, misfit.culprit)) from misfit
         except msgspec.ValidationError as error:
@@ -365,8 +366,8 @@ def _replaced(data: object, path: KeyPath, value: object, where: str) -> object:
     raise SimnetError(f"{where}: unknown key {key!r}: {data!r} there has no such key; set the whole value")
 
 
-def _read_quantity(kind: type, given: object) -> Quantity:
-    assert issubclass(kind, Quantity)
+def _read_custom(kind: type, given: object) -> Quantity | Options:
+    assert issubclass(kind, Quantity | Options)
     return kind.parse(given)
 
 

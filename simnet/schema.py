@@ -12,6 +12,7 @@ from typing import Any
 import msgspec.inspect as types
 
 from simnet.errors import nearest
+from simnet.options import Options
 from simnet.units import Quantity
 
 Path = tuple[str, ...]
@@ -67,7 +68,7 @@ def check(info: types.Type, given: object, path: Path = ()) -> None:
 def _check_leaf(info: types.Type, given: object, path: Path) -> None:
     match info:
         case types.CustomType():
-            _check_quantity(info, given, path)
+            _check_custom(info, given, path)
         case types.LiteralType():
             _check_name(given, [str(value) for value in info.values], path)
         case types.IntType():
@@ -143,8 +144,8 @@ def _check_tuple(info: types.TupleType, given: object, path: Path) -> None:
         check(item_type, item, (*path, str(index)))
 
 
-def _check_quantity(info: types.CustomType, given: object, path: Path) -> None:
-    assert issubclass(info.cls, Quantity)
+def _check_custom(info: types.CustomType, given: object, path: Path) -> None:
+    assert issubclass(info.cls, Quantity | Options)
     try:
         info.cls.parse(given)
     except ValueError as error:

@@ -74,7 +74,7 @@ def timed(measurements: Sequence[Measurements], cluster: Cluster | None) -> list
         _timed(series, whole.setups[series.setup], cluster)
         for whole in measurements
         for series in whole.series
-        if series.kind == "collective" and series.name in FITTED and int(series.labels["group_size"]) > 1
+        if series.kind == "collective" and series.name in FITTED and series.count("group_size") > 1
     ]
 
 
@@ -122,11 +122,10 @@ def fitted(known: Sequence[Timed], held_out: Sequence[Timed], draws: int, *, onl
 
 
 def _timed(series: Series, setup: Setup, cluster: Cluster | None) -> Timed:
-    labels = series.labels
-    group, size, message = str(labels["group"]), int(labels["group_size"]), float(labels["message_bytes"])
+    group, size, message = str(series.labels["group"]), series.count("group_size"), series.number("message_bytes")
     level = "intra_node" if group == "intra_node" or setup.num_nodes == 1 else "inter_node"
     rounds, sends, at_once = _rounds(series.name, size)
-    lanes = int(labels["lanes"]) if level == "inter_node" and group == "inter_node" else 1
+    lanes = series.count("lanes") if level == "inter_node" and group == "inter_node" else 1
     chunk = message if series.name == "send" else message / size
     link_bytes = sends * chunk * lanes
     if series.name == "all_to_all" and level == "inter_node" and group == "world":

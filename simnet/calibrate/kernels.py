@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from simnet.calibrate.fit import Draw, Fitted, Floats, Residual, duration_text, 
 from simnet.calibrate.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError
 from simnet.hardware import part_beyond
+from simnet.options import Options
 from simnet.units import Bandwidth, format_bytes, format_seconds
 from simnet.workload.codec import BYTES_MOVED, COMPRESSING_BYTES
 
@@ -56,7 +57,7 @@ class Timed:
     num_elements: float
     num_vectors: int
     wanted_vectors: int | None = None
-    options: str = ""
+    options: Options = field(default_factory=Options)
     samples_s: Floats
 
     @property
@@ -146,13 +147,13 @@ def fitted(known: Sequence[Timed], bound: float, draws: int) -> Fitted:
 
 def _timed(series: Series, setup: Setup) -> Timed:
     over = SPREAD_OVER.get(NAMES.get(series.name, series.name), "")
-    vectors = int(series.labels.get("num_vectors", 1))
+    vectors = series.count("num_vectors") if "num_vectors" in series.labels else 1
     return Timed(
         kernel=NAMES.get(series.name, series.name),
-        num_elements=float(series.labels["num_elements"]) * vectors,
+        num_elements=float(series.number("num_elements") * vectors),
         num_vectors=vectors,
         wanted_vectors=getattr(setup, over) if over and setup.world_size > 1 else None,
-        options=str(series.labels.get("options", "")),
+        options=series.options,
         samples_s=np.array(series.values, dtype=np.float64),
     )
 
@@ -187,7 +188,8 @@ def _with_vectors(rows: Sequence[Timed]) -> Sequence[Timed]:
 def _chosen(rows: Sequence[Timed], bound: float) -> tuple[Sequence[Timed], _Line, list[str]]:
     """Return the rows to fit, the fit, and sentences about what was left out."""
     name, vectors = rows[0].kernel, rows[0].num_vectors
-    if len(every := sorted({row.options for row in rows})) > 1:
+    if any(row.options != rows[0].options for row in rows):
+        every = sorted({row.options.text() for row in rows})
         raise SimnetError(f"kernel {name}: timed with {' and with '.join(every)}: calibrate each alone")
     if len({row.num_elements for row in rows}) < LEAST_SIZES:
         raise SimnetError(f"kernel {name}: at least {LEAST_SIZES} sizes are needed; measure more")

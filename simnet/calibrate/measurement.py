@@ -8,6 +8,7 @@ from typing import Literal, NoReturn, TypeVar
 import msgspec
 
 from simnet.errors import SimnetError, nearest
+from simnet.options import Options
 
 WHAT = "simnet measurements"
 FORMAT = 1
@@ -40,7 +41,7 @@ _MAY_BE_ZERO = frozenset({"order", "overlap"})
 _REPAIR = "measure again, or take the file from where it was written"
 
 T = TypeVar("T")
-Label = str | int | float
+Label = str | int | float | dict[str, str | int | float | bool | None]
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,6 +115,26 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unit: Literal["s", "B"]
     labels: dict[str, Label]
     values: tuple[float, ...]
+
+    def count(self, label: str) -> int:
+        """Return a label that is a whole number."""
+        return int(self.number(label))
+
+    def number(self, label: str) -> float:
+        """Return a label that is a number.
+
+        Raises:
+            SimnetError: it is not, which `read` does not allow for those of `_LABELS`.
+        """
+        value = self.labels[label]
+        if not isinstance(value, int | float):
+            raise SimnetError(f"{self.kind} {self.name}: {label}: {value!r}: must be a number: {_REPAIR}")
+        return value
+
+    @property
+    def options(self) -> Options:
+        """Options of the system that was measured; older files write them as text."""
+        return Options.parse(self.labels.get("options", {}))
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -230,8 +251,15 @@ def _check_labels(path: Path, place: str, series: Series) -> None:
                 given,
                 {str: "must be text", int: "must be a whole number"}.get(kind, "must be a number"),
             )
-        if not isinstance(given, str):
+        if isinstance(given, int | float):
             _require(path, f"{place}.{name}", given, "must be above 0", least=0 if name in _MAY_BE_ZERO else None)
+    for name, given in series.labels.items():
+        if isinstance(given, dict) and name != "options":
+            _refuse(path, f"{place}.{name}", given, "must be text or a number")
+    try:
+        series.options  # noqa: B018 - read to be checked
+    except ValueError as error:
+        raise SimnetError(f"{path}: {place}.options: {error}: {_REPAIR}") from error
     group = series.labels.get("group")
     if series.kind == "collective" and group not in GROUPS:
         _refuse(path, f"{place}.group", group, f"must be one of {', '.join(GROUPS)}")

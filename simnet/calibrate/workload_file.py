@@ -99,7 +99,7 @@ class _Run:
 
 
 def _only_model(files: Sequence[tuple[Path, Measurements]]) -> tuple[str, int, Setup]:
-    found = [(s.labels.get("model"), s.labels.get("batch"), whole.setups[s.setup]) for _, whole in files
+    found = [(str(s.labels["model"]), s.count("batch"), whole.setups[s.setup]) for _, whole in files
              for s in whole.series if s.kind == "model"]  # fmt: skip
     models = {(model, batch) for model, batch, _ in found}
     if len(models) != 1:
@@ -108,7 +108,7 @@ def _only_model(files: Sequence[tuple[Path, Measurements]]) -> tuple[str, int, S
     if len(ranks) != 1:
         raise SimnetError("--workload: measured with different numbers of ranks on the machine: give files of one")
     ((model, batch),) = models
-    return str(model), int(batch or 1), found[0][2]
+    return model, batch, found[0][2]
 
 
 def _times(runs: Sequence[_Run]) -> dict[str, float]:
@@ -134,7 +134,7 @@ def _drawn(runs: Sequence[_Run], rng: np.random.Generator) -> dict[str, float]:
 
 def _tensors(runs: Sequence[_Run]) -> list[dict[str, object]]:
     """Return the gradients in the order in which they become ready, with the microseconds of backward before each."""
-    in_order = sorted(runs[0].ready, key=lambda name: float(runs[0].ready[name].labels["order"]))
+    in_order = sorted(runs[0].ready, key=lambda name: runs[0].ready[name].number("order"))
     ready_s = {name: float(np.median([value for run in runs for value in run.ready[name].values])) for name in in_order}
     tensors: list[dict[str, object]] = []
     done_s = 0.0
@@ -155,7 +155,7 @@ def _size(series: Series) -> dict[str, object]:
     """Return the shape of a gradient where it is told, else its elements."""
     if shape := series.labels.get("shape"):
         return {"shape": [int(side) for side in str(shape).split("x")]}
-    return {"num_elements": int(series.labels["num_elements"])}
+    return {"num_elements": series.count("num_elements")}
 
 
 def _values(whole: Measurements, name: str, **labels: object) -> Floats:

@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import fields
 
 from simnet.errors import SimnetError
+from simnet.options import NONE, Options
 from simnet.strategies import AllReduce, AnyCompressing, AnyStrategy, BinSGDM, OneBitAdam, Strategy
 from simnet.units import Size
 
@@ -57,7 +58,7 @@ def of_labels(labels: Mapping[str, Any], *, is_ring: bool) -> AnyStrategy:
     if labels["strategy"] == "one_bit_adam":
         return OneBitAdam(agreement=True)
     if labels["strategy"] != "binsgdm":
-        return _of_system(str(labels["strategy"]), str(labels.get("options", "")), cap)
+        return _of_system(str(labels["strategy"]), Options.parse(labels.get("options", "")), cap)
     agreement: Literal["ring", "auto"] = "ring" if is_ring else "auto"
     options: dict[str, Any] = {"overlap": bool(labels["overlap"]), "bucket_cap": cap, "agreement": agreement}
     if labels["topology"] == "flat":
@@ -70,7 +71,7 @@ def text_of(labels: Mapping[str, Any]) -> str:
     """Return the same for people: "binsgdm flat, overlap", "qsgd bits=4"."""
     kind = str(labels["strategy"])
     if kind != "binsgdm":
-        return " ".join(filter(None, [kind, str(labels.get("options", ""))]))
+        return " ".join(filter(None, [kind, Options.parse(labels.get("options", "")).text()]))
     options = [str(labels["topology"])]
     options += [str(labels["intra"])] if labels["topology"] != "flat" and labels["intra"] != "fp32" else []
     options += ["average gradients"] if labels.get("average") == "gradients" else []
@@ -110,12 +111,11 @@ def _text(value: object) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
-def _of_system(kind: str, options: str, cap: Size) -> AnyCompressing:
-    pairs = (word.partition("=") for word in options.split())
-    given = {key: None if value == "none" else value for key, _, value in pairs}
+def _of_system(kind: str, options: Options, cap: Size) -> AnyCompressing:
+    given = {key: None if value == NONE else value for key, value in options.items()}
     try:
         found = msgspec.convert({"kind": kind, **given}, AnyCompressing, strict=False)
     except msgspec.ValidationError as error:
-        raise SimnetError(f"training with {kind} {options}: is not known to the simulator ({error})") from error
+        raise SimnetError(f"training with {kind} {options.text()}: is not known to the simulator ({error})") from error
     made: AnyCompressing = msgspec.structs.replace(found, bucket_cap=cap)
     return made

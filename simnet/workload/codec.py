@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from simnet.errors import SimnetError, nearest
 from simnet.hardware import Calibration, KernelTime
+from simnet.options import Options, value_text
 
 COMPRESSING_BYTES: dict[str, tuple[float, float, float]] = {
     # encode: g, and the residual where there is one, read once for what they share (norm, mean, threshold) and once for
@@ -93,13 +94,9 @@ def _timed(calibration: Calibration, name: str) -> KernelTime | None:
 def other_options(calibration: Calibration, name: str, options: Mapping[str, object]) -> str:
     """Return how a kernel's timed options differ from these, "bits=4, not bits=8"; empty where none of these does."""
     timed = _timed(calibration, name)
-    pairs = [word.partition("=") for word in timed.options.split()] if timed is not None else []
-    wrong = [(key, value, _text(options[key])) for key, _, value in pairs if _text(options.get(key)) not in {"", value}]
-    return "; ".join(f"{key}={value}, not {key}={wanted}" for key, value, wanted in wrong)
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+    there = timed.options if timed is not None else Options()
+    wrong = {key: value for key, value in there.items() if options.get(key) not in (None, value)}
+    return "; ".join(f"{key}={value_text(value)}, not {key}={value_text(options[key])}" for key, value in wrong.items())
 
 
 def is_estimated(calibration: Calibration, name: str) -> bool:

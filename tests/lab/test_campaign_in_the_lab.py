@@ -74,5 +74,5 @@ def test_systems_are_trained_and_predicted_to_beat_dense_steps_where_the_wire_is
         assert point.measured_s < dense.measured_s
         assert point.predicted_s < dense.predicted_s
     kernels = found.fits[0].calibration.kernels
-    assert kernels["power_sgd_merge"].options == "matrix_rank=4 warm_start=true"
+    assert kernels["power_sgd_merge"].options == {"matrix_rank": 4, "warm_start": True}
     assert {"momentum", "server_mean", "qsgd_encode"} <= set(kernels)

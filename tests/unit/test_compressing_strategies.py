@@ -7,6 +7,7 @@ from topologies import cluster
 
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, KernelTime
+from simnet.options import Options
 from simnet.scenario import Run, Scenario
 from simnet.simulate import simulate
 from simnet.strategies import (
@@ -214,7 +215,7 @@ def test_options_out_of_range_are_refused_where_they_are_built(given, said):
     ],
 )
 def test_a_kernel_that_was_timed_with_other_options_is_told(strategy, said):
-    timed = KernelTime(s_per_element=Duration(1e-9), options="bits=4 block_size=8192 unknown=1")
+    timed = KernelTime(s_per_element=Duration(1e-9), options=Options({"bits": 4, "block_size": 8192, "unknown": 1}))
     found = simulate(scenario(strategy, calibration=replace(COSTLY, kernels={"qsgd_encode": timed})))
     assert [note for note in found.notes if "was timed with" in note] == said
 

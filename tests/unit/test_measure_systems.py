@@ -79,9 +79,9 @@ def test_a_calibration_takes_the_kernels_with_their_options(every: Measurements)
     found = write.calibration(write.document(parts, write.head(known, sources.Sources())))
     assert {f"{name}_encode" for name in SYSTEMS if name != "dense"} | set(OWN) <= set(found.kernels)
     assert found.kernels["top_k_decode"].s_per_element == pytest.approx(1e-9)
-    assert found.kernels["qsgd_decode"].options == "bits=4 block_size=8192 coding=packed"
-    assert found.kernels["top_k_encode"].options == "ratio=0.01"
-    assert found.kernels["merge"].options == ""
+    assert found.kernels["qsgd_decode"].options == {"bits": 4, "block_size": 8192, "coding": "packed"}
+    assert found.kernels["top_k_encode"].options == {"ratio": 0.01}
+    assert found.kernels["merge"].options == {}
 
 
 def test_one_system_with_two_settings_is_no_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,70 @@
+"""Options of a compressing system as plain values, as calibrations and measurements carry them."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+NONE = "none"
+"""Stands for an option that is switched off; TOML has no word for it."""
+_WORDS: dict[str, bool] = {"true": True, "false": False}
+Option = str | int | float | bool
+
+
+class Options(dict[str, Option]):
+    """Options by name, such as `{"bits": 4, "block_size": 8192}`; not to be changed."""
+
+    example: ClassVar[str] = "{ bits = 4 }"
+
+    @classmethod
+    def parse(cls, given: object) -> "Options":
+        """Read a table of plain values, or the text that older files have in its place.
+
+        Raises:
+            ValueError: it is neither; the message is the part after "where:".
+
+        Example:
+            >>> Options.parse("bits=4 k=none") == Options.parse({"bits": 4, "k": None})
+            True
+        """
+        if isinstance(given, str):
+            given = dict(_pair(word, given) for word in given.split())
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{given!r}: write a table of options, such as {cls.example}")
+        return cls({str(key): _plain(key, value) for key, value in given.items()})
+
+    def text(self) -> str:
+        """Return the options for people: "bits=4 coding=packed warm_start=true"."""
+        return " ".join(f"{key}={value_text(value)}" for key, value in self.items())
+
+
+def value_text(value: object) -> str:
+    """Return the value of an option for people: "4", "true", "none"."""
+    return NONE if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def _pair(word: str, whole: str) -> tuple[str, Option]:
+    key, is_there, value = word.partition("=")
+    if not key or not is_there:
+        raise ValueError(f"{whole!r}: write a table of options, such as {Options.example}")
+    return key, _value(value)
+
+
+def _value(text: str) -> Option:
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text) if math.isfinite(float(text)) else text
+    except ValueError:
+        return text
+
+
+def _plain(key: object, value: object) -> Option:
+    if value is None:
+        return NONE
+    if not isinstance(value, str | int | float):
+        raise ValueError(f"{key}: {value!r}: an option is a number, true, false or text")
+    return value

@@ -1,0 +1,69 @@
+"""Options of a system are values; the text of older files becomes values where it is read."""
+
+import tomllib
+
+import pytest
+
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration
+from simnet.options import Options
+from simnet.scenario import Draft, build, to_dict
+from simnet.workload import codec
+
+TABLE = '[kernels.qsgd_encode]\ntime_per_element = "1 ns"\noptions = {options}\n'
+OLD, NEW = '"bits=4 block_size=8192 warm=true"', "{ bits = 4, block_size = 8192, warm = true }"
+
+
+def calibration(options: str) -> Calibration:
+    data = {"name": "mine", **tomllib.loads(TABLE.format(options=options))}
+    return Draft(data=data, origins={(): "mine.toml"}).converted(Calibration)
+
+
+def test_the_text_of_older_files_and_the_table_are_one() -> None:
+    assert calibration(OLD) == calibration(NEW)
+    assert calibration(NEW).kernels["qsgd_encode"].options == {"bits": 4, "block_size": 8192, "warm": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("4", "4: write a table of options, such as { bits = 4 }"),
+        ('"bits"', "'bits': write a table of options, such as { bits = 4 }"),
+        ('"=4"', "'=4': write a table of options, such as { bits = 4 }"),
+        ("{ bits = [4] }", "bits: [4]: an option is a number, true, false or text"),
+    ],
+)
+def test_what_is_no_table_of_plain_values_is_refused(options: str, said: str) -> None:
+    with pytest.raises(SimnetError) as refused:
+        calibration(options)
+    assert str(refused.value) == f"mine.toml: kernels.qsgd_encode.options: {said}"
+
+
+def test_values_are_compared_and_not_their_text() -> None:
+    timed = calibration("{ ratio = 0.010, bits = 4.0, k = 'none', unknown = 1 }")
+    same = {"ratio": 1e-2, "bits": 4, "k": None}
+    assert not codec.other_options(timed, "qsgd_encode", same)
+    assert (
+        codec.other_options(timed, "qsgd_encode", {**same, "bits": 8, "k": 5})
+        == "bits=4.0, not bits=8; k=none, not k=5"
+    )
+
+
+def test_a_resolved_scenario_keeps_the_table() -> None:
+    link = {"bandwidth": "25 Gbit/s", "latency": "5 us"}
+    times = {"forward": "1 ms", "backward": "2 ms", "optimizer": "1 ms"}
+    made = build(
+        {
+            "cluster": {"num_nodes": 2, "ranks_per_node": 1, "intra_node": link, "inter_node": link},
+            "workload": {"gradient": "4 MB", **times},
+            "strategy": "all_reduce",
+            "calibration": tomllib.loads(TABLE.format(options=OLD)),
+        }
+    )
+    plain = to_dict(made)
+    assert plain["calibration"]["kernels"]["qsgd_encode"]["options"] == {"bits": 4, "block_size": 8192, "warm": True}
+    assert build(plain) == made
+
+
+def test_text_for_people() -> None:
+    assert Options.parse({"bits": 4, "k": None, "warm": True}).text() == "bits=4 k=none warm=true"
