@@ -1,0 +1,174 @@
+"""`python tools/compare_checkouts.py BEFORE AFTER [--quick]`: does any number differ between two checkouts?
+
+Runs the same commands in both, each on its own sources with this Python, and compares what they print and write, every
+number to its last digit. Prints a table and every difference; exit code 1: a number differs, or a command fails.
+Texts that differ, and columns or keys that stand on one side only, are listed and do not fail.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from same_numbers import Finding, compare
+
+TOOLS = Path(__file__).resolve().parent
+SHOWN = 12
+"""Differences of one command that are listed."""
+WIDTH = 400
+"""Letters of a difference that are shown."""
+SIMNET = ("-m", "simnet")
+CROSSOVER = ("--over", "cluster.inter_node.bandwidth", "--from", "1 Gbit/s", "--to", "400 Gbit/s")
+Documents = dict[str, tuple[str, str]]
+"""By name: the form ("csv", "json" or "prose") and the text."""
+
+
+class Job(NamedTuple):
+    """A Python command that is run in both checkouts; `{out}` stands for a folder, `{root}` for the checkout."""
+
+    title: str
+    form: str
+    arguments: tuple[str, ...]
+
+
+def experiments(checkout: Path) -> list[str]:
+    """Return the names of the shipped experiments."""
+    return sorted(path.stem for path in (checkout / "scenarios" / "experiments").glob("*.toml"))
+
+
+def quick_jobs(checkout: Path) -> Iterator[Job]:
+    """Yield what takes a few seconds: every shipped experiment and its sweep, and one search."""
+    for name in experiments(checkout):
+        yield simnet(f"simulate {name}", "csv", "simulate", name)
+        if "[sweep]" in (checkout / "scenarios" / "experiments" / f"{name}.toml").read_text(encoding="utf-8"):
+            yield simnet(f"sweep {name}", "csv", "sweep", name, "--jobs", "1")
+    for name in ("bert_base_10gbit", "resnet50_10gbit"):
+        yield simnet(f"crossover {name}", "json", "crossover", name, *CROSSOVER)
+    exact = ("--set", "cluster.num_nodes=2", "--set", "run.fidelity=exact")
+    yield simnet("simulate exact", "json", "simulate", "bert_base_10gbit", *exact)
+    yield simnet("simulate --draws 20", "json", "simulate", "bert_base_10gbit", "--draws", "20")
+    yield simnet("simulate --trace", "json", "simulate", "bert_base_10gbit", "--trace", "{out}/trace.json")
+
+
+def long_jobs(checkout: Path) -> Iterator[Job]:
+    """Yield what takes half a minute each: publications, campaigns, advice, the training pages."""
+    for name in ("bert_base_10gbit", "infiniband"):
+        yield simnet(f"advise {name}", "json", "advise", name)
+    for name in ("characters", "digits"):
+        yield simnet(f"race {name}", "json", "race", "bert_base_10gbit", name, "--steps", "100000")
+    golden = checkout / "tests" / "golden"
+    logs = sorted(str(path) for path in (golden / "calibrate").glob("*[248]gpus.log"))
+    trace = str(golden / "calibrate" / "kineto_gloo_2_ranks.json.gz")
+    yield simnet("calibrate nccl-tests", "prose", "calibrate", *logs, "--accept-poor-fit", "-o", "{out}/made.toml")
+    yield simnet("calibrate trace", "prose", "calibrate", trace, "--workload", "{out}/made.toml")
+    for campaign in sorted(golden.glob("lab_*/campaign.toml")):
+        folder = campaign.parent
+        yield simnet(f"lab report {folder.name}", "prose", "lab", "report", str(folder), "--draws", "20", "-o", "{out}")
+    yield simnet("validate --published", "json", "validate", "--published", "-o", "{out}")
+    yield Job("training pages", "prose", (str(TOOLS / "training_pages.py"), "{root}"))
+
+
+def simnet(title: str, form: str, *arguments: str) -> Job:
+    """Return a job of the command line; a form that is no prose is asked for."""
+    return Job(title, form, (*SIMNET, *arguments, *(("--format", form) if form != "prose" else ())))
+
+
+def run(job: Job, checkout: Path, data: Path) -> Documents | str:
+    """Run a command in a checkout, on files of `data` where it reads any; both are called CHECKOUT in what is returned.
+
+    Returns:
+        What it printed and every text that it wrote, or how it failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        out.mkdir()
+        places = {"{out}": str(out), "{root}": str(checkout)}
+        words = [_replaced(word, places) for word in job.arguments]
+        environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+        done = subprocess.run(
+            [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+            return f"exit code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+        names = {str(out): "OUT", str(checkout): "CHECKOUT", str(data): "CHECKOUT"}
+        documents = {"printed": (job.form, done.stdout), "exit code": ("prose", str(done.returncode))}
+        documents |= {str(path.relative_to(out)): _document(path) for path in _texts(out)}
+        return {name: (form, _replaced(text, names)) for name, (form, text) in documents.items()}
+
+
+def _replaced(text: str, names: dict[str, str]) -> str:
+    for name, other in names.items():
+        text = text.replace(name, other)
+    return text
+
+
+def _texts(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".toml", ".json", ".csv"))
+
+
+def _document(path: Path) -> tuple[str, str]:
+    return {".json": "json", ".csv": "csv"}.get(path.suffix, "prose"), path.read_text(encoding="utf-8")
+
+
+def compare_job(job: Job, before: Path, after: Path) -> Finding:
+    """Run a job in both checkouts and compare all that it gives."""
+    old, new = run(job, before, before), run(job, after, before)
+    if isinstance(old, str) or isinstance(new, str):
+        told = [f"{side}: {given}" for side, given in (("before", old), ("after", new)) if isinstance(given, str)]
+        return Finding(largest=float("inf"), differing=told)
+    found = Finding()
+    for name in old.keys() & new.keys():
+        one = compare(old[name][1], new[name][1], old[name][0])
+        found.add(Finding(numbers=one.numbers, largest=one.largest))
+        found.differing += [f"{name}: {line}" for line in one.differing]
+        found.texts += [f"{name}: {line}" for line in one.texts]
+    found.texts += [f"{name}: written by one side only" for name in sorted(old.keys() ^ new.keys())]
+    return found
+
+
+def row(job: Job, found: Finding) -> str:
+    """Return the row of a command in the table."""
+    cells = (job.title, f"{found.numbers:,}", f"{found.largest:.2g}", str(len(found.differing)), str(len(found.texts)))
+    return f"| {' | '.join(cells)} |"
+
+
+def details(job: Job, found: Finding) -> list[str]:
+    """Return the differences of a command, those of numbers first."""
+    lines = [f"{job.title}: NUMBER {line}" for line in found.differing[:SHOWN]]
+    lines += [f"{job.title}: text {line}" for line in found.texts[:SHOWN]]
+    hidden = max(len(found.differing) - SHOWN, 0) + max(len(found.texts) - SHOWN, 0)
+    lines += [f"{job.title}: and {hidden} more"] if hidden else []
+    return [line if len(line) <= WIDTH else f"{line[:WIDTH]}..." for line in lines]
+
+
+def main() -> int:
+    """Print the table and the differences; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    parser.add_argument("--quick", action="store_true", help="experiments, sweeps and searches only")
+    parser.add_argument("--only", metavar="TEXT", help="only commands whose title has this text")
+    parser.add_argument("--jobs", type=int, default=1, help="commands at once")
+    given = parser.parse_args()
+    before, after = given.before.resolve(), given.after.resolve()
+    jobs = [*quick_jobs(before), *(() if given.quick else long_jobs(before))]
+    jobs = [job for job in jobs if given.only is None or given.only in job.title]
+    print("| command | numbers compared | largest relative difference | numbers that differ | texts that differ |")
+    print("|---|---|---|---|---|")
+    total, lines = Finding(), list[str]()
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for job, found in zip(jobs, pool.map(lambda job: compare_job(job, before, after), jobs), strict=True):
+            print(row(job, found), flush=True)
+            total.add(found)
+            lines += details(job, found)
+    print(row(Job("all", "", ()), total), "", *lines, sep="\n")
+    return 1 if total.differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Compare two texts number by number: tables of CSV, JSON documents, and prose."""
+
+import csv
+import difflib
+import io
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+NUMBER = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+IGNORED = "version"
+NAMES = ("system", "name", "title", "label", "key")
+"""Keys by which the items of a list are told apart, so that another order is no difference of every number."""
+
+
+@dataclass(kw_only=True)
+class Finding:
+    """What the comparison of two texts found.
+
+    Attributes:
+        numbers: how many numbers stand on both sides.
+        largest: largest relative difference of a number, 0 if all are the same.
+        differing: a line for each number that differs.
+        texts: a line for each text that differs in its words, or stands on one side only.
+    """
+
+    numbers: int = 0
+    largest: float = 0.0
+    differing: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+    def add(self, other: "Finding") -> None:
+        """Add what another comparison found."""
+        self.numbers += other.numbers
+        self.largest = max(self.largest, other.largest)
+        self.differing += other.differing
+        self.texts += other.texts
+
+
+def compare(before: str, after: str, form: str) -> Finding:
+    """Compare two texts.
+
+    Args:
+        before: one text.
+        after: the other.
+        form: "csv", "json" or "prose".
+    """
+    if form == "prose":
+        return compare_prose(before, after)
+    leaves = csv_leaves if form == "csv" else json_leaves
+    return compare_leaves(leaves(before), leaves(after))
+
+
+def compare_leaves(before: Mapping[str, str], after: Mapping[str, str]) -> Finding:
+    """Compare named texts."""
+    found = Finding()
+    for where in before.keys() & after.keys():
+        found.add(compare_leaf(where, before[where], after[where]))
+    found.texts += [f"{where}: only before" for where in before if where not in after]
+    found.texts += [f"{where}: only after" for where in after if where not in before]
+    return found
+
+
+def compare_leaf(where: str, before: str, after: str) -> Finding:
+    """Compare two short texts: numbers by value, where the words around them are the same.
+
+    A number of which the other side has made something else differs; other words are a difference of texts.
+    """
+    words = masked(before), masked(after)
+    if words[0] != words[1]:
+        told = [f"{where}: {before!r} -> {after!r}"]
+        return Finding(largest=math.inf, differing=told) if "#" in words else Finding(texts=told)
+    found = Finding(numbers=len(numbers(before)))
+    for old, new in zip(numbers(before), numbers(after), strict=True):
+        if old != new:
+            found.largest = max(found.largest, relative(old, new))
+            found.differing.append(f"{where}: {old!r} -> {new!r}")
+    if not found.differing and before != after:
+        found.texts.append(f"{where}: {before!r} -> {after!r}")
+    return found
+
+
+def compare_prose(before: str, after: str) -> Finding:
+    """Compare pages line by line; lines whose words are the same belong together."""
+    found = Finding()
+    old, new = before.splitlines(), after.splitlines()
+    matcher = difflib.SequenceMatcher(None, [*map(masked, old)], [*map(masked, new)], autojunk=False)
+    for kind, i1, i2, j1, j2 in matcher.get_opcodes():
+        if kind == "equal":
+            for number, (one, other) in enumerate(zip(old[i1:i2], new[j1:j2], strict=True), i1 + 1):
+                found.add(compare_leaf(f"line {number}", one, other))
+        else:
+            found.texts.append(f"line {i1 + 1}: {' / '.join(old[i1:i2])!r} -> {' / '.join(new[j1:j2])!r}")
+    return found
+
+
+def csv_leaves(text: str) -> dict[str, str]:
+    """Return every cell of a table by its row and column."""
+    rows = csv.DictReader(io.StringIO(text))
+    return {
+        f"row {number}, {column}": cell or ""
+        for number, row in enumerate(rows, 1)
+        for column, cell in row.items()
+        if column != IGNORED
+    }
+
+
+def json_leaves(text: str) -> dict[str, str]:
+    """Return every value of a JSON document by the keys that lead to it; numbers as they are written."""
+    return dict(_leaves(json.loads(text, parse_float=str, parse_int=str), ()))
+
+
+def _leaves(data: object, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            if key != IGNORED:
+                yield from _leaves(value, (*path, str(key)))
+    elif isinstance(data, list):
+        for label, item in zip(_labels(data), data, strict=True):
+            yield from _leaves(item, (*path, label))
+    else:
+        yield ".".join(path), str(data)
+
+
+def _labels(items: list[object]) -> list[str]:
+    """Return a label of each item of a list: a name that each has and no two share, else the index."""
+    for key in NAMES:
+        labels = [str(item.get(key)) if isinstance(item, dict) else "" for item in items]
+        if all(labels) and len(set(labels)) == len(items):
+            return labels
+    return [str(index) for index in range(len(items))]
+
+
+def numbers(text: str) -> list[float]:
+    """Return the numbers in a text.
+
+    Example:
+        >>> numbers("1,606 GB, 5.53x, 1e-3")
+        [1606.0, 5.53, 0.001]
+    """
+    return [float(found.replace(",", "")) for found in NUMBER.findall(text)]
+
+
+def masked(text: str) -> str:
+    """Return a text without its numbers, and without the widths that they give a table.
+
+    Example:
+        >>> masked("| 5.53x |  12 |")
+        '| #x | # |'
+    """
+    return " ".join(NUMBER.sub("#", text).split())
+
+
+def relative(before: float, after: float) -> float:
+    """Return the relative difference of two numbers that are not the same."""
+    largest = max(abs(before), abs(after))
+    return abs(before - after) / largest if math.isfinite(largest) else math.inf

@@ -1,0 +1,24 @@
+"""`python tools/training_pages.py CHECKOUT`: print what is generated of the training pages.
+
+PYTHONPATH is the checkout. The tables come from the committed results: nothing is trained, no file is written.
+"""
+
+import sys
+from pathlib import Path
+
+
+def main(checkout: Path) -> None:
+    """Print the part of docs/systems-training.md, then the tables of docs/training.md."""
+    sys.path.insert(0, str(checkout / "examples"))
+    import compare
+    import systems_page
+    from written import Written
+
+    print(systems_page.generated(Written()))
+    tables = compare.searched(), compare.verdicts(), compare.explored(), *map(compare.scaled, ("digits", "lm"))
+    for table in (*tables, compare.varied("digits")):
+        print(*table, "", sep="\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
