@@ -8,7 +8,7 @@ import numpy as np
 from simnet.calibrate.nccl_model import Floats, NcclCosts, Points, all_reduce_s
 from simnet.calibrate.nccl_tests import NcclLog
 from simnet.errors import SimnetError
-from simnet.validate.fit import least_squares
+from simnet.numeric import least_squares
 
 LARGE_BYTES = 1024**2
 """From this size on the protocols for large messages are fitted, below it LL."""

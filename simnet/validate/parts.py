@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from simnet import files
 from simnet.hardware import Calibration, Cluster, LinkCalibration
+from simnet.numeric import least_squares
 from simnet.scenario import Draft
-from simnet.validate.fit import least_squares
 
 FIRST_GUESS = 0.25
 

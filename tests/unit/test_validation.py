@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from simnet import files
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
+from simnet.numeric import least_squares, root
 from simnet.validate import coverage, measurements, page, parts, sets, terminal, text
-from simnet.validate.fit import least_squares, root
 from simnet.validate.measurements import Measurements, Row
 from simnet.validate.outcome import Limit, Outcome, Parameter, Prediction, Status
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from simnet.hardware import Calibration
+from simnet.numeric import least_squares, root
 from simnet.units import Duration
-from simnet.validate.fit import least_squares, root
 from simnet.validate.measurements import Measurements, Row
 from simnet.validate.outcome import Alternative, Limit, Outcome, Parameter, Prediction, alternative
 from simnet.validate.sets import hkbu, hkbu_bsp

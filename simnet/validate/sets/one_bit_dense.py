@@ -1,8 +1,8 @@
 """1-bit Adam, Fig 5a: throughput of dense Adam, from the calibration of Table 1 with nothing fitted to it."""
 
 from simnet.hardware import Calibration
+from simnet.numeric import root
 from simnet.validate import parts
-from simnet.validate.fit import root
 from simnet.validate.measurements import Measurements, Row
 from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction, alternative
 from simnet.validate.sets import one_bit_adam, one_bit_fig5a, one_bit_table1

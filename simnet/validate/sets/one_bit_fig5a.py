@@ -6,10 +6,10 @@ from itertools import combinations
 from msgspec.structs import replace
 
 from simnet.hardware import Calibration, KernelTime
+from simnet.numeric import root
 from simnet.strategies import OneBitAdam
 from simnet.units import Duration
 from simnet.validate import parts
-from simnet.validate.fit import root
 from simnet.validate.measurements import Measurements, Row
 from simnet.validate.outcome import Alternative, Limit, Outcome, Parameter, Prediction, alternative, mean_error
 from simnet.validate.sets import one_bit_adam, one_bit_table1

@@ -1,9 +1,9 @@
 """1-bit Adam, Fig 9: speedup of the compression stage under a shaped network."""
 
 from simnet.hardware import Calibration
+from simnet.numeric import root
 from simnet.strategies import OneBitAdam
 from simnet.validate import parts
-from simnet.validate.fit import root
 from simnet.validate.measurements import Measurements, Row
 from simnet.validate.outcome import Alternative, Limit, Outcome, Parameter, Prediction, alternative, mean_error
 from simnet.validate.sets import one_bit_adam, one_bit_fig5a

@@ -1,11 +1,11 @@
 """PyTorch's own DDP benchmark: iteration times on two DGX-1 nodes."""
 
 from simnet.hardware import Calibration, Cluster, Link, LinkCalibration
+from simnet.numeric import root
 from simnet.scenario import Scenario
 from simnet.simulate import simulate
 from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration
-from simnet.validate.fit import root
 from simnet.validate.measurements import Measurements, Row
 from simnet.validate.outcome import Alternative, Limit, Outcome, Parameter, Prediction, alternative
 from simnet.validate.sets import one_bit_adam, one_bit_table1
