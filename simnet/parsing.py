@@ -9,7 +9,7 @@ from simnet.errors import SimnetError
 MAX_DEPTH = 50
 # No float is larger; and Python writes no whole number of more than 4,300 digits.
 MAX_BITS = 1024
-_LONG_NUMBER = "a whole number of more than 300 digits; write a shorter one"
+LONG_NUMBER = "a whole number of more than 300 digits; write a shorter one"
 _DEEP = f"nested deeper than {MAX_DEPTH} levels; write it flatter"
 
 
@@ -61,7 +61,7 @@ def check_plain(data: object) -> None:
     level = [data]
     for _ in range(MAX_DEPTH + 1):
         if any(type(value) is int and value.bit_length() > MAX_BITS for value in level):
-            raise ValueError(_LONG_NUMBER)
+            raise ValueError(LONG_NUMBER)
         level = [item for value in level if isinstance(value, dict | list) for item in _items(value)]
         if not level:
             return
@@ -89,4 +89,4 @@ def _reason(error: ValueError | RecursionError) -> str:
         return f"{error.object[error.start : error.end]!r}: is half of a character; write it whole, or drop it"
     if isinstance(error, RecursionError):
         return _DEEP
-    return _LONG_NUMBER if str(error).startswith("Exceeds the limit") else str(error)
+    return LONG_NUMBER if str(error).startswith("Exceeds the limit") else str(error)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec.inspect as types
 
-from simnet.errors import nearest
+from simnet.errors import nearest, shown
 from simnet.options import Options
 from simnet.units import Quantity
 
@@ -100,9 +100,9 @@ def _check_struct(info: types.StructType, given: object, path: Path, others: tup
 def _unknown_key(info: types.StructType, key: object, others: tuple[types.StructType, ...]) -> str:
     owners = [str(other.tag) for other in others if key in {field.encode_name for field in other.fields}]
     if owners:
-        belongs = f"key {key!r} belongs to {info.tag_field} {owners[0]!r}, not to {info.tag!r}"
+        belongs = f"key {shown(key)} belongs to {info.tag_field} {owners[0]!r}, not to {info.tag!r}"
         return f"{belongs}; drop it, or replace the whole table by {str(info.tag)!r}"
-    return f"unknown key {key!r}.{nearest(str(key), _keys(info))}"
+    return f"unknown key {shown(key)}.{nearest(str(key), _keys(info))}"
 
 
 def _keys(info: types.StructType) -> list[str]:
@@ -155,7 +155,7 @@ def _check_custom(info: types.CustomType, given: object, path: Path) -> None:
 def _check_name(given: object, known: Any, path: Path) -> None:
     _require(isinstance(given, str), given, "write a name in quotes", path)
     if given not in known:
-        raise Misfit(path, f"{given!r}: unknown.{nearest(str(given), known)}")
+        raise Misfit(path, f"{shown(given)}: unknown.{nearest(str(given), known)}")
 
 
 def _check_range(info: types.IntType | types.FloatType, given: Any, rule: str, path: Path) -> None:
@@ -185,18 +185,18 @@ def _range(info: types.IntType | types.FloatType) -> str:
 
 def _require(fits: bool, given: object, rule: str, path: Path) -> None:
     if not fits:
-        raise Misfit(path, f"{given!r}: {rule}")
+        raise Misfit(path, f"{shown(given)}: {rule}")
 
 
 def _table(given: object, path: Path, keys: tuple[str, ...]) -> Mapping[Any, object]:
     if not isinstance(given, Mapping):
-        raise Misfit(path, f"{given!r}: write a table" + (f" with the keys {', '.join(keys)}" if keys else ""))
+        raise Misfit(path, f"{shown(given)}: write a table" + (f" with the keys {', '.join(keys)}" if keys else ""))
     return given
 
 
 def _list(given: object, path: Path) -> list[object] | tuple[object, ...]:
     if not isinstance(given, list | tuple):
-        raise Misfit(path, f"{given!r}: write a list in brackets")
+        raise Misfit(path, f"{shown(given)}: write a list in brackets")
     return given
 
 

@@ -9,8 +9,12 @@ import math
 import re
 from typing import ClassVar, Self
 
+from simnet.errors import shown
+
 _DIGITS = "[0-9]+(?:_[0-9]+)*"
 _TEXT = re.compile(rf"\s*([-+]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)\s*")
+# Matching takes a time that grows with the square of the digits.
+MAX_TEXT = 64
 _DECIMAL = {"": 1, "k": 1000, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4, "P": 1000**5}
 _BINARY = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4}
 _PREFIXES = _DECIMAL | _BINARY
@@ -50,10 +54,10 @@ class Quantity(float):
         if isinstance(given, cls):
             return given
         if not isinstance(given, str):
-            raise ValueError(f"{given!r}: write a number and a unit in quotes, such as {cls.example!r}")
-        match = _TEXT.fullmatch(given)
+            raise ValueError(f"{shown(given)}: write a number and a unit in quotes, such as {cls.example!r}")
+        match = _TEXT.fullmatch(given) if len(given) <= MAX_TEXT else None
         if match is None:
-            raise ValueError(f"{given!r}: write a number and a unit, such as {cls.example!r}")
+            raise ValueError(f"{shown(given)}: write a number and a unit, such as {cls.example!r}")
         number, unit = match.groups()
         factor = cls.factors.get(unit)
         if factor is None:

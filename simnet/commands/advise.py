@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
-from simnet.commands.output import OUTPUT, check_figure, check_file, emit, tell_of_axes, watched
-from simnet.commands.settings import DRAWS, add_draws, read_settings
+from simnet.commands import options
+from simnet.commands.output import check_figure, check_file, emit, tell_of_axes, watched
+from simnet.commands.settings import add_draws, read_settings
 from simnet.errors import SimnetError
 from simnet.scenario import Scenario
 
@@ -19,12 +20,12 @@ from simnet.scenario import Scenario
     epilog="\b\nExample:\n  simnet advise bert_base_10gbit --set 'cluster.inter_node.bandwidth=100 Gbit/s'",
 )
 @click.argument("scenario")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value; repeatable.")
-@DRAWS
+@options.SET
+@options.DRAWS
 @click.option("--systems", metavar="NAMES", help="Rank these alone: names or kinds, such as 'BinSGDM,power_sgd'.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("-o", "--output", type=OUTPUT, help="Write to this file instead of the terminal.")
-@click.option("--plot", type=OUTPUT, help="Draw speedup over NIC bandwidth to this .png, .pdf or .svg file.")
+@options.form("table", "json")
+@options.OUTPUT
+@options.plot("speedup over NIC bandwidth")
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
     scenario: str,
     settings: tuple[str, ...],

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands.main import tell
-from simnet.commands.output import OUTPUT, check_different, check_file, emit
+from simnet.commands import options
+from simnet.commands.output import check_different, check_file, emit
+from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from simnet.hardware import Cluster
 
 BOUND_PERCENT = 10.0
-FILES = click.Path(path_type=Path)
 
 
 @click.command(
@@ -27,18 +27,18 @@ FILES = click.Path(path_type=Path)
     epilog="\b\nExample:\n  simnet calibrate 8gpus.log 16gpus.log --hold-out 32gpus.log --cluster azure_nd_a100_v4 "
     "-o mine.toml",
 )
-@click.argument("files", nargs=-1, required=True, type=FILES)
-@click.option("-o", "--output", type=OUTPUT, help="Write the calibration to this file.")
+@click.argument("files", nargs=-1, required=True, type=options.INPUT)
+@click.option("-o", "--output", type=options.PLACE, help="Write the calibration to this file.")
 @click.option(
     "--workload",
-    type=OUTPUT,
+    type=options.PLACE,
     help="Write the compute times of a measured model or a torch.profiler trace to this file.",
 )
 @click.option(
-    "--hold-out", "held_out", multiple=True, type=FILES, help="Predict this file and do not fit it; repeatable."
+    "--hold-out", "held_out", multiple=True, type=options.INPUT, help="Predict this file and do not fit it; repeatable."
 )
 @click.option(
-    "--in-place", "in_place", multiple=True, type=FILES,
+    "--in-place", "in_place", multiple=True, type=options.INPUT,
     help="Collectives on NICs without a limit, by as many ranks on the machine as will train: what their cores take, "
     "and the links inside a node; repeatable.",
 )  # fmt: skip
@@ -54,7 +54,7 @@ FILES = click.Path(path_type=Path)
 @click.option(
     "--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="Bootstrap fits for the intervals."
 )
-@click.option("--figure", type=OUTPUT, help="Draw the residuals to this PNG file.")
+@click.option("--figure", type=options.PLACE, help="Draw the residuals to this PNG file.")
 @click.option("--all-rows", is_flag=True, help="Print every residual.")
 def command(  # noqa: PLR0913, PLR0917 - one argument an option
     files: tuple[Path, ...],
@@ -89,7 +89,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     if held_out and not any(residual.is_held_out for residual in residuals):
         raise SimnetError("--hold-out: nothing in these files can be predicted from those fitted; drop it")
     texts += [show.rows(residuals)] if all_rows and residuals else []
-    click.echo("\n\n".join(texts))
+    say("\n\n".join(texts))
     if figure is not None:
         _draw(residuals, figure)
     if not accept_poor_fit:

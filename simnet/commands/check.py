@@ -4,6 +4,7 @@ import click
 
 from simnet.commands.main import Failure
 from simnet.commands.parts import find
+from simnet.commands.terminal import say
 from simnet.compare import convergence
 from simnet.errors import SimnetError
 from simnet.scenario import PART_TYPES, check_part, load_experiment
@@ -22,7 +23,7 @@ def command(ctx: click.Context, files: tuple[str, ...]) -> None:
     failed = False
     for name in files:
         try:
-            click.echo(f"{name}: ok: {_checked(name)}")
+            say(f"{name}: ok: {_checked(name)}")
         except SimnetError as error:
             Failure(str(error)).show()
             failed = True

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from simnet.commands.output import OUTPUT, check_file, emit
+from simnet.commands import options
+from simnet.commands.output import check_file, emit
 from simnet.commands.settings import read_settings, read_value
 from simnet.compare.crossover import Crossing, Crossover, Trial, search
 from simnet.show.notes import notes_lines
@@ -22,7 +23,7 @@ from simnet.units import format_seconds
 @click.option("--over", required=True, metavar="KEY", help="Dotted key of a number or a quantity.")
 @click.option("--from", "start", required=True, metavar="A", help="Value at one end.")
 @click.option("--to", "end", required=True, metavar="B", help="Value at the other end.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value; repeatable.")
+@options.SET
 @click.option(
     "--tolerance",
     type=float,
@@ -30,8 +31,8 @@ from simnet.units import format_seconds
     show_default=True,
     help="Relative; integers are found exactly.",
 )
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("-o", "--output", type=OUTPUT, help="Write to this file instead of the terminal.")
+@options.form("table", "json")
+@options.OUTPUT
 def command(  # noqa: PLR0913, PLR0917 - one argument an option
     scenario: str,
     over: str,

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
-from simnet.commands.main import INTERRUPTED, tell
-from simnet.commands.output import OUTPUT, watched
+from simnet.commands import options
+from simnet.commands.main import INTERRUPTED
+from simnet.commands.output import watched
+from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 from simnet.units import Bandwidth, Duration, Quantity
 
@@ -44,7 +46,7 @@ def command() -> None:
 @click.option("--bandwidth", metavar="B", help="Of each node's NIC in each direction.  [default: unshaped]")
 @click.option("--threads", type=int, default=1, show_default=True, metavar="N", help="OMP_NUM_THREADS of a rank.")
 @click.option("--timeout", metavar="TIME", help="Stop all ranks after this time, such as '10 min'.")
-@click.option("-o", "--output", type=OUTPUT, help="Directory of a campaign.")
+@options.directory("Directory of a campaign.")
 @click.option(
     "--patience", metavar="TIME", help="How long a launch of a campaign waits for a quiet machine.  [default: 5 min]"
 )
@@ -121,11 +123,11 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
     "Needs no root. Exit code 1: the errors are above --mean or --worst.",
     epilog="\b\nExample:\n  simnet lab report out/lab --mean 6 --worst 15 -o out/lab-report",
 )
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIRECTORY")
-@click.option("--mean", type=click.FloatRange(0), help="Largest mean error [%].")
-@click.option("--worst", type=click.FloatRange(0), help="Largest error of one point [%].")
+@click.argument("folder", type=options.INPUT, metavar="DIRECTORY")
+@options.MEAN
+@options.WORST
 @click.option("--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="For the intervals.")
-@click.option("-o", "--output", type=OUTPUT, help="Write the page, its figures and the calibrations to this directory.")
+@options.directory("Write the page, its figures and the calibrations to this directory.")
 @click.pass_context
 def report(  # noqa: PLR0913, PLR0917 - one argument an option
     context: click.Context, folder: Path, mean: float | None, worst: float | None, draws: int, output: Path | None
@@ -137,7 +139,7 @@ def report(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.validate.outcome import mean_error, worst_error
 
     found = evaluation.evaluated(campaigns.load(folder / CAMPAIGN), folder, draws, watched)
-    click.echo(campaign_page.summary(found))
+    say(campaign_page.summary(found))
     if output is not None:
         for path in campaign_page.write(found, output):
             tell(f"wrote {path}")
@@ -153,9 +155,9 @@ def clean() -> None:
 
     machine.check()
     removed = machine.remove_abandoned()
-    click.echo(f"removed {_labs(len(removed))} whose process had ended" if removed else "nothing to remove")
+    say(f"removed {_labs(len(removed))} whose process had ended" if removed else "nothing to remove")
     for owner in machine.namespaces():
-        click.echo(f"left the lab of process {owner.pid}, which still runs")
+        say(f"left the lab of process {owner.pid}, which still runs")
 
 
 def _read(kind: type[AnyQuantity], option: str, text: str | None) -> AnyQuantity | None:

@@ -3,6 +3,7 @@
 import click
 
 from simnet import files
+from simnet.commands.terminal import say
 
 
 @click.command(
@@ -16,10 +17,10 @@ def command(kind: str | None) -> None:
     """Run `simnet list`."""
     for shown in [kind] if kind else files.KINDS:
         names = files.names(shown)
-        click.echo(f"{shown}:")
+        say(f"{shown}:")
         width = max(map(len, names), default=0)
         for name in names:
-            click.echo(f"  {name:<{width}}  {_about(shown, name)}".rstrip())
+            say(f"  {name:<{width}}  {_about(shown, name)}".rstrip())
 
 
 def _about(kind: str, name: str) -> str:

@@ -2,13 +2,14 @@
 
 import errno
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import IO, Any
 
 import click
 
+from simnet import files
+from simnet.commands.terminal import refuse, say, silence, tell
 from simnet.errors import SimnetError, nearest
 
 COMMANDS: dict[str, str] = {
@@ -37,20 +38,7 @@ class Failure(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - click's signature
         """Print the line on stderr, if that can be written to."""
-        tell(f"simnet: {self.message}")
-
-
-def tell(line: str) -> None:
-    """Print a line on stderr; that nobody can read it (closed, or a full disk) is no reason to fail."""
-    try:
-        click.echo(line, err=True)
-    except OSError:
-        _silence(sys.stderr)
-
-
-def is_watched() -> bool:
-    """Tell whether a person sees stderr."""
-    return sys.stderr is not None and sys.stderr.isatty()
+        refuse(self.message)
 
 
 class LazyGroup(click.Group):
@@ -104,6 +92,7 @@ class LazyGroup(click.Group):
         Raises:
             Failure: the user made a mistake.
         """
+        files.watch_inputs()
         try:
             return super().invoke(ctx)
         except SimnetError as error:
@@ -122,7 +111,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> No
     if is_asked:
         from simnet.simulate import version
 
-        click.echo(f"simnet {version()}")
+        say(f"simnet {version()}")
         ctx.exit()
 
 
@@ -149,8 +138,8 @@ def main(args: Sequence[str] | None = None) -> None:
         tell(INTERRUPTION)
         sys.exit(INTERRUPTED)
     except (OSError, UnicodeEncodeError) as error:
-        tell(f"simnet: {_reason(error)}")
-        _silence(sys.stdout)
+        refuse(_reason(error))
+        silence(sys.stdout)
         sys.exit(Failure.exit_code)
 
 
@@ -161,9 +150,3 @@ def _reason(error: OSError | UnicodeEncodeError) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return f"{error.strerror}: raise the limit with ulimit -n, or use fewer --jobs"
     return f"{error.filename or 'standard output'}: cannot be used ({error.strerror})"
-
-
-def _silence(stream: IO[str] | None) -> None:
-    """Send what a stream still holds, and all that follows, nowhere: else Python fails on it once more at its end."""
-    if stream is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -2,34 +2,17 @@
 
 import errno
 import os
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import click
-
-from simnet.commands.main import is_watched, tell
+from simnet.commands.terminal import progress, say, tell
 from simnet.errors import SimnetError
-from simnet.files import is_special, write_file
+from simnet.files import check_no_input, is_special, target, unwritable, write_file
 
 if TYPE_CHECKING:
     from simnet.scenario import Experiment
-
-
-class _Output(click.Path):
-    """A place to write to; empty text, which `pathlib` takes for the working directory, is refused."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path."""
-        if value == "":
-            self.fail("'': is empty; name a place.", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-OUTPUT = _Output(path_type=Path)
 
 
 Item = TypeVar("Item")
@@ -37,11 +20,10 @@ Item = TypeVar("Item")
 
 def watched(items: Sequence[Item]) -> Iterator[Item]:
     """Go through what is to be predicted, with a bar on stderr if that is a terminal."""
-    if not is_watched():
-        yield from items
-        return
-    with click.progressbar(items, label="predicting", show_pos=True, file=sys.stderr) as bar:
-        yield from bar
+    with progress(len(items), "predicting") as advance:
+        for item in items:
+            yield item
+            advance(1)
 
 
 def tell_of_axes(experiment: "Experiment") -> None:
@@ -68,14 +50,22 @@ def check_file(path: Path | None, option: str = "-o") -> None:
     check_writable(path, option)
 
 
-def check_writable(path: Path, option: str = "-o") -> None:
+def check_writable(path: Path, option: str = "-o", inside: Path | None = None) -> None:
     """Check that a file can be written, before anything is computed; nothing is left behind, no directory is made.
 
+    Args:
+        path: of the file.
+        option: that named it.
+        inside: the folder that no link may lead out of.
+
     Raises:
-        SimnetError: it cannot.
+        SimnetError: it cannot, or an input would be replaced.
     """
+    import tempfile  # which itself imports much
+
     with _told_of(path, option):
-        whole = path.resolve()
+        check_no_input(path)
+        whole = target(path, inside)
         if whole.is_dir():
             raise SimnetError(f"{path}: is a directory; name a file with {option}")
         if is_special(whole):
@@ -88,13 +78,13 @@ def check_writable(path: Path, option: str = "-o") -> None:
         tempfile.TemporaryFile(dir=folder).close()
 
 
-def check_replaceable(path: Path) -> None:
-    """Check that a file can be written or replaced, and is no pipe or device.
+def check_replaceable(path: Path, inside: Path | None) -> None:
+    """Check that a file of a folder can be written or replaced, and is no pipe or device.
 
     Raises:
         SimnetError: it cannot, or is one.
     """
-    check_writable(path)
+    check_writable(path, inside=inside)
     if is_special(path):
         raise SimnetError(f"{path}: is not a regular file; remove it, or choose another place with -o")
 
@@ -124,17 +114,17 @@ def check_figure(path: Path | None, output: Path | None) -> None:
     check_different(output, path, "--plot")
 
 
-def emit(text: str, path: Path | None) -> None:
+def emit(text: str, path: Path | None, inside: Path | None = None) -> None:
     """Print text, or write it to a file; it ends with a newline.
 
     Raises:
-        SimnetError: the file cannot be written, as on a full disk.
+        SimnetError: the file cannot be written, as on a full disk, or is an input.
     """
     whole = text if text.endswith("\n") else text + "\n"
     if path is None:
-        click.echo(whole, nl=False)
+        say(whole)
     else:
-        write_file(path, whole.encode())
+        write_file(path, whole.encode(), inside)
 
 
 @contextmanager
@@ -143,8 +133,6 @@ def _told_of(path: Path, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SimnetError(
-            f"{path}: cannot be written ({error.strerror}): choose another place with {option}"
-        ) from error
+        raise unwritable(path, error, option) from error
     except RuntimeError as error:  # how Python 3.11 and 3.12 tell of links that lead in a circle
         raise SimnetError(f"{path}: links lead in a circle; choose another place with {option}") from error

@@ -1,16 +1,16 @@
 """`simnet race`: who reaches a metric first on a cluster."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from simnet.commands.main import is_watched
-from simnet.commands.output import OUTPUT, check_figure, check_file, emit, tell_of_axes
-from simnet.commands.settings import DRAWS, add_draws, read_settings, read_values
+from simnet.commands import options
+from simnet.commands.output import check_figure, check_file, emit, tell_of_axes
+from simnet.commands.settings import add_draws, read_settings, read_values
+from simnet.commands.terminal import progress
 from simnet.compare.convergence import load
 from simnet.compare.racing.run import num_simulations, race
 from simnet.compare.racing.standings import Race
@@ -42,11 +42,11 @@ RATES = "10 Gbit/s,25 Gbit/s,40 Gbit/s,100 Gbit/s"
     type=click.IntRange(1, 10**12),
     help="Of the whole training; the measured curves are stretched to it [default: as measured]",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value; repeatable.")
-@DRAWS
-@click.option("--plot", type=OUTPUT, help="Draw the metric over simulated time to this .png, .pdf or .svg file.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("-o", "--output", type=OUTPUT, help="Write to this file instead of the terminal.")
+@options.SET
+@options.DRAWS
+@options.plot("the metric over simulated time")
+@options.form("table", "json")
+@options.OUTPUT
 def command(  # noqa: PLR0913, PLR0917 - one argument an option
     experiment: str,
     convergence: str,
@@ -103,14 +103,11 @@ def _draw(found: Race, path: Path) -> None:
 @contextmanager
 def _counted(simulate: Callable[[Scenario], RunResult], total: int) -> Iterator[Callable[[Scenario], RunResult]]:
     """Show how many simulations are done, on a terminal."""
-    if not is_watched():
-        yield simulate
-        return
-    with click.progressbar(length=total, label="simulating", file=sys.stderr) as bar:
+    with progress(total, "simulating") as advance:
 
         def counted(scenario: Scenario) -> RunResult:
             result = simulate(scenario)
-            bar.update(1)
+            advance(1)
             return result
 
         yield counted

@@ -4,9 +4,8 @@ import re
 import tomllib
 from collections.abc import Iterable
 
-import click
-
-from simnet.errors import SimnetError
+from simnet.errors import SimnetError, shown
+from simnet.parsing import LONG_NUMBER, check_plain
 
 # A quoted text, a bracketed list or table (nested once), or any other character but a comma.
 _PIECE = re.compile(r"""(?:"[^"]*"|'[^']*'|\[(?:[^][]|\[[^][]*\])*\]|\{(?:[^{}]|\{[^{}]*\})*\}|[^,])+""")
@@ -45,13 +44,6 @@ def add_draws(settings: dict[str, object], draws: int | None) -> None:
     settings["run.draws"] = draws
 
 
-DRAWS = click.option(
-    "--draws",
-    type=click.IntRange(0, 10_000),
-    help="Draw so many calibrations from the intervals of the given one, and show 90 % intervals; 200 are plenty.",
-)
-
-
 def read_value(text: str) -> object:
     """Read one value: TOML if it is a TOML number, boolean, text, list or table, else text.
 
@@ -63,6 +55,12 @@ def read_value(text: str) -> object:
         table = tomllib.loads(f"value = {text}")
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
+    except ValueError as error:  # a number that Python does not read: more than 4,300 digits
+        raise SimnetError(f"--set: {shown(text)}: {LONG_NUMBER}") from error
+    try:
+        check_plain(table)
+    except ValueError as error:
+        raise SimnetError(f"--set: {shown(text)}: {error}") from error
     value = table["value"]
     return value if len(table) == 1 and isinstance(value, bool | int | float | str | list | dict) else text
 
@@ -82,8 +80,8 @@ def _split(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         key, _, value = (part.strip() for part in text.partition("="))
         if not all(key.split(".")) or not value:
-            raise SimnetError(f"--set: {text!r}: write KEY=VALUE, such as cluster.num_nodes=16")
+            raise SimnetError(f"--set: {shown(text)}: write KEY=VALUE, such as cluster.num_nodes=16")
         if key in pairs:
-            raise SimnetError(f"--set: {text!r}: {key!r} is set twice; drop one of them")
+            raise SimnetError(f"--set: {shown(text)}: {shown(key)} is set twice; drop one of them")
         pairs[key] = value
     return pairs

@@ -4,6 +4,7 @@ import click
 
 from simnet import files
 from simnet.commands.parts import find
+from simnet.commands.terminal import say
 from simnet.scenario import load_experiment
 from simnet.toml_text import to_toml
 
@@ -19,7 +20,7 @@ def command(name: str) -> None:
     kind, name = find(name)
     table = _experiment(name) if kind == "experiments" else files.read(kind, name)
     table.pop("curves", None)  # of trainings: thousands of numbers
-    click.echo(f"# {files.label(files.locate(kind, name))}\n{to_toml(table)}", nl=False)
+    say(f"# {files.label(files.locate(kind, name))}\n{to_toml(table)}")
 
 
 def _experiment(name: str) -> dict[str, object]:

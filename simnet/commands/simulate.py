@@ -1,16 +1,16 @@
 """`simnet simulate`: one scenario to one result."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from simnet.commands.main import is_watched, tell
-from simnet.commands.output import OUTPUT, check_different, check_file, emit
-from simnet.commands.settings import DRAWS, add_draws, read_settings
+from simnet.commands import options
+from simnet.commands.output import check_different, check_file, emit
+from simnet.commands.settings import add_draws, read_settings
+from simnet.commands.terminal import progress, tell
 from simnet.result import RunResult
 
 
@@ -20,11 +20,11 @@ from simnet.result import RunResult
     epilog="\b\nExample:\n  simnet simulate bert_base_10gbit --set cluster.num_nodes=16 --format json",
 )
 @click.argument("scenario")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value; repeatable.")
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
-@click.option("-o", "--output", type=OUTPUT, help="Write to this file instead of the terminal.")
-@DRAWS
-@click.option("--trace", type=OUTPUT, help="Write a timeline for ui.perfetto.dev to this file.")
+@options.SET
+@options.form("table", "json", "csv")
+@options.OUTPUT
+@options.DRAWS
+@click.option("--trace", type=options.PLACE, help="Write a timeline for ui.perfetto.dev to this file.")
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
     scenario: str, settings: tuple[str, ...], form: str, output: Path | None, draws: int | None, trace: Path | None
 ) -> None:
@@ -53,11 +53,11 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 @contextmanager
 def _progress(rounds: int) -> Iterator[Callable[[], None] | None]:
     """Show how far an exact run is, on a terminal."""
-    if not rounds or not is_watched():
+    if not rounds:
         yield None
         return
-    with click.progressbar(length=rounds, label="simulating every send", file=sys.stderr) as bar:
-        yield lambda: bar.update(1)
+    with progress(rounds, "simulating every send") as advance:
+        yield lambda: advance(1)
 
 
 def _text(result: RunResult, form: str) -> str:

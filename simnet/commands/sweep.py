@@ -1,7 +1,6 @@
 """`simnet sweep`: a grid of scenarios to a table, a CSV file and a JSON file."""
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,9 +9,11 @@ from typing import Any
 
 import click
 
-from simnet.commands.main import INTERRUPTED, is_watched, tell
-from simnet.commands.output import OUTPUT, check_replaceable, emit
-from simnet.commands.settings import DRAWS, add_draws, read_axes
+from simnet.commands import options
+from simnet.commands.main import INTERRUPTED
+from simnet.commands.output import check_replaceable, emit
+from simnet.commands.settings import add_draws, read_axes
+from simnet.commands.terminal import progress, tell
 
 RESULTS = ("results.csv", "results.json")
 
@@ -26,14 +27,9 @@ RESULTS = ("results.csv", "results.json")
 )
 @click.argument("scenario")
 @click.option("--set", "settings", multiple=True, metavar="KEY=V1,V2,...", help="Replace a value or sweep; repeatable.")
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
-@click.option(
-    "-o",
-    "--output",
-    type=OUTPUT,
-    help="Directory for results.csv, results.json and the journal that lets a killed sweep resume.",
-)
-@DRAWS
+@options.form("table", "json", "csv")
+@options.directory("Directory for results.csv, results.json and the journal that lets a killed sweep resume.")
+@options.DRAWS
 @click.option("--jobs", type=click.IntRange(1, 1024), help="Processes at most.  [default: one a core]")
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
     scenario: str, settings: tuple[str, ...], form: str, output: Path | None, draws: int | None, jobs: int | None
@@ -50,7 +46,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     points = sweep.expand(experiment)
     files = [output / name for name in RESULTS] if output else []
     for file in files:
-        check_replaceable(file)
+        check_replaceable(file, output)
     done: list[int] = []
     with _told_how_to_resume(output), _progress(len(points), done) as progress:
         results = sweep.run(points, output, jobs or sweep.num_cores(), progress)
@@ -58,7 +54,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     table = sweep.to_csv([to_row(point.values, result) for point, result in zip(points, results, strict=True)])
     whole = json.dumps(document, indent=1, allow_nan=False)
     for file, text in zip(files, (table, whole), strict=False):
-        emit(text, file)
+        emit(text, file, output)
     emit({"csv": table, "json": whole}.get(form) or _table(document), None)
     tell(_summary(len(points), done[0], time.perf_counter() - start, files))
 
@@ -79,14 +75,11 @@ def _table(document: dict[str, Any]) -> str:
 @contextmanager
 def _progress(num_points: int, done: list[int]) -> Iterator[Callable[[int], object]]:
     """Note what is done, and show it as a bar on stderr if that is a terminal."""
-    if not is_watched():
-        yield done.append
-        return
-    with click.progressbar(length=num_points, label="simulating", show_pos=True, file=sys.stderr) as bar:
+    with progress(num_points, "simulating") as advance:
 
         def note(count: int) -> None:
             done.append(count)
-            bar.update(count)
+            advance(count)
 
         yield note
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.commands.main import tell
-from simnet.commands.output import OUTPUT, check_file, check_writable, watched
-from simnet.commands.settings import DRAWS, add_draws
+from simnet.commands import options
+from simnet.commands.output import check_file, check_writable, watched
+from simnet.commands.settings import add_draws
+from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
@@ -30,16 +31,16 @@ PAGE = "validation.md"
     "  simnet validate mine.toml training.json --draws 200 --mean 10",
 )
 @click.argument("experiment", required=False)
-@click.argument("files", nargs=-1, metavar="[MEASUREMENTS]...", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, metavar="[MEASUREMENTS]...", type=options.INPUT)
 @click.option("--model", help="Only the steps of this model.")
-@click.option("--figure", type=OUTPUT, help="Draw predicted against measured to this PNG file.")
-@click.option("--mean", type=click.FloatRange(0), help="Largest mean error [%].")
-@click.option("--worst", type=click.FloatRange(0), help="Largest error of one point [%].")
-@DRAWS
+@click.option("--figure", type=options.PLACE, help="Draw predicted against measured to this PNG file.")
+@options.MEAN
+@options.WORST
+@options.DRAWS
 @click.option("--published", is_flag=True, help="Compare with the published measurements that are shipped.")
 @click.option("--set", "names", multiple=True, metavar="NAME", help="Only this set; repeatable.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("-o", "--output", type=OUTPUT, help="Also write validation.md and figures to this directory.")
+@options.form("table", "json")
+@options.directory("Also write validation.md and figures to this directory.")
 @click.pass_context
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
     context: click.Context,
@@ -78,7 +79,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     _check(output, names)
     rows = measurements.load()
     outcomes = [sets.run(name, rows, alternatives=output is not None) for name in wanted]
-    click.echo(json.dumps(terminal.to_object(outcomes), indent=2) if form == "json" else terminal.table(outcomes))
+    say(json.dumps(terminal.to_object(outcomes), indent=2) if form == "json" else terminal.table(outcomes))
     if output is not None:
         _write(outcomes, output)
     if not all(outcome.holds for outcome in outcomes):
@@ -99,7 +100,7 @@ def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: 
     known = [(path, read(path)) for path in files]
     proof = unseen.check(scenario, known)
     found = measured.points(scenario, [whole for _, whole in known], model, watched)
-    click.echo(f"{measured.table(found)}\n{proof}")
+    say(f"{measured.table(found)}\n{proof}")
     return found
 
 
@@ -127,7 +128,7 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
         raise SimnetError("validate: --set with -o: the page holds every set; drop one of them")
     if output.exists() and not output.is_dir():
         raise SimnetError(f"{output}: is a file; name a directory with -o")
-    check_writable(output / PAGE)
+    check_writable(output / PAGE, inside=output)
 
 
 def _write(outcomes: "list[Outcome]", output: Path) -> None:
@@ -136,6 +137,6 @@ def _write(outcomes: "list[Outcome]", output: Path) -> None:
     from simnet.validate import figures, measurements, page
 
     for outcome in outcomes:
-        write_file(output / "figures" / page.figure_name(outcome), figures.png(outcome))
-    write_file(output / PAGE, page.page(outcomes, measurements.load().rows).encode())
+        write_file(output / "figures" / page.figure_name(outcome), figures.png(outcome), output)
+    write_file(output / PAGE, page.page(outcomes, measurements.load().rows).encode(), output)
     tell(f"wrote {output / PAGE} and {len(outcomes)} figures")

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from simnet import files, simulate
 from simnet.commands import main as commands
+from simnet.commands import terminal
 from simnet.commands.main import COMMANDS, cli
 from simnet.commands.settings import read_axes, read_settings, read_value, read_values
 from simnet.errors import SimnetError
@@ -501,8 +502,8 @@ class TestProcesses:
 
         told: list[str] = []
         monkeypatch.setattr(files, "names", refused)
-        monkeypatch.setattr(commands, "tell", told.append)
-        monkeypatch.setattr(commands, "_silence", lambda _: None)
+        monkeypatch.setattr(terminal, "tell", told.append)
+        monkeypatch.setattr(commands, "silence", lambda _: None)
         with pytest.raises(SystemExit) as ended:
             commands.main(["list"])
         assert ended.value.code == 2

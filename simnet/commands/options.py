@@ -1,0 +1,48 @@
+"""The options that several commands have in common, in one spelling."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+
+class _Output(click.Path):
+    """A place to write to; empty text, which `pathlib` takes for the working directory, is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if value == "":
+            self.fail("'': is empty; name a place.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
+
+INPUT = click.Path(path_type=Path)
+PLACE = _Output(path_type=Path)
+
+SET = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value; repeatable.")
+OUTPUT = click.option("-o", "--output", type=PLACE, help="Write to this file instead of the terminal.")
+DRAWS = click.option(
+    "--draws",
+    type=click.IntRange(0, 10_000),
+    help="Draw so many calibrations from the intervals of the given one, and show 90 % intervals; 200 are plenty.",
+)
+MEAN = click.option("--mean", type=click.FloatRange(0), help="Largest mean error [%].")
+WORST = click.option("--worst", type=click.FloatRange(0), help="Largest error of one point [%].")
+
+
+def form(*names: str) -> Callable[[Command], Command]:
+    """Return the option `--format` with these choices, the first of them as default."""
+    return click.option("--format", "form", type=click.Choice(names), default=names[0], show_default=True)
+
+
+def plot(what: str) -> Callable[[Command], Command]:
+    """Return the option `--plot`, which draws something to a file."""
+    return click.option("--plot", type=PLACE, help=f"Draw {what} to this .png, .pdf or .svg file.")
+
+
+def directory(what: str, *, required: bool = False) -> Callable[[Command], Command]:
+    """Return the option `-o` of a command that writes several files."""
+    return click.option("-o", "--output", type=PLACE, required=required, help=what)

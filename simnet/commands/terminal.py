@@ -1,0 +1,84 @@
+"""The one place that prints: no text of a file, a key or a name steers the terminal, and a refusal is one line."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO
+
+import click
+
+from simnet.errors import cut
+
+# A refusal has at most so many characters, and a word of it (a value, a path) at most so many.
+LINE, WORD = 500, 200
+_LONG_WORD = re.compile(rf"\S{{{WORD + 1},}}")
+
+
+def say(text: str) -> None:
+    """Print text on standard output, and a newline if it ends in none."""
+    click.echo(harmless(text.removesuffix("\n")))
+
+
+def tell(text: str) -> None:
+    """Print text on stderr; that nobody can read it (closed, or a full disk) is no reason to fail."""
+    try:
+        click.echo(harmless(text), err=True)
+    except OSError:
+        silence(sys.stderr)
+
+
+def refuse(message: str) -> None:
+    """Print on stderr, in one line, what a user has done wrong."""
+    tell(one_line(f"simnet: {message}"))
+
+
+def harmless(text: str) -> str:
+    """Return text whose lines hold only what a terminal shows, with spaces and question marks for all else."""
+    lines = text.split("\n")
+    if all(line.isprintable() for line in lines):
+        return text
+    from simnet.show.text import printable
+
+    return "\n".join(map(printable, lines))
+
+
+def one_line(text: str) -> str:
+    """Return text in one line, its long words and then all of it cut in the middle: its place and the repair stay.
+
+    Example:
+        >>> one_line(f"a.toml: {'9' * 900}: too large")[:20], len(one_line("word " * 200))
+        ('a.toml: 999999999999', 500)
+    """
+    line = " ".join(harmless(text).split("\n"))
+    return cut(_LONG_WORD.sub(lambda word: cut(word[0], WORD), line), LINE)
+
+
+def is_watched() -> bool:
+    """Tell whether a person sees stderr."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+@contextmanager
+def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
+    """Show a bar on stderr, if a person sees that.
+
+    Args:
+        total: at which the bar is full.
+        label: what is being done.
+
+    Yields:
+        What to call with how much more is done.
+    """
+    if not is_watched():
+        yield lambda _: None
+        return
+    with click.progressbar(length=total, label=label, show_pos=True, file=sys.stderr) as bar:
+        yield bar.update
+
+
+def silence(stream: IO[str] | None) -> None:
+    """Send what a stream still holds, and all that follows, nowhere: else Python fails on it once more at its end."""
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
