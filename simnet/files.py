@@ -241,6 +241,16 @@ def read_file(path: Path) -> dict[str, object]:
     return data
 
 
+def state(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file does, for what is read once and used often; the file counts as read."""
+    try:
+        about = path.stat()
+    except OSError:
+        return ()  # whoever reads the file says why that cannot be done
+    _note_input(about, path)
+    return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size
+
+
 def watch_inputs() -> None:
     """Remember what is read from now on, and only that, so that `write_file` replaces none of it."""
     _inputs.set({})

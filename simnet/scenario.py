@@ -1,7 +1,8 @@
 """Scenario files: parts by name or written inline, with keys that replace some of theirs, checked and resolved."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -178,8 +179,24 @@ class Experiment:
         Raises:
             SimnetError: it does not hold together there.
         """
+        return self._draft(values).scenario()
+
+    def each(self, points: Iterable[Mapping[str, object]]) -> Iterator[Scenario]:
+        """Yield the scenario at each of several points, as `at` gives it; parts equal to those before are not redone.
+
+        Raises:
+            SimnetError: one does not hold together.
+        """
+        before: tuple[Mapping[str, object], Scenario] | None = None
+        for values in points:
+            draft = self._draft(values)
+            scenario = before and _with_parts(*before, draft.data)
+            before = draft.data, scenario or draft.scenario()
+            yield before[1]
+
+    def _draft(self, values: Mapping[str, object]) -> Draft:
         point = [axis.setting(values[axis.key]) for axis in self.axes if axis.key in values]
-        return self.base.with_settings([*self.settings, *point]).scenario()
+        return self.base.with_settings([*self.settings, *point])
 
 
 def load(name_or_path: str, overrides: Mapping[str, object] | None = None) -> Scenario:
@@ -257,7 +274,7 @@ def check_part(kind: str, name: str) -> None:
         SimnetError: it cannot be found or read, or something in it does not fit.
     """
     part, label = _named_part(kind, name, "", Path())
-    Draft(data=part, origins={(): label}).converted(PART_TYPES[kind])
+    _checked_part(kind, part, label)
 
 
 def to_dict(scenario: Scenario) -> dict[str, object]:
@@ -265,6 +282,28 @@ def to_dict(scenario: Scenario) -> dict[str, object]:
     plain = _without_none(msgspec.to_builtins(scenario, enc_hook=_write_quantity))
     assert isinstance(plain, dict)
     return plain
+
+
+def _with_parts(
+    old_data: Mapping[str, object], old: Scenario, data: Mapping[str, object]
+) -> Scenario | None:
+    """Return a scenario with the parts that are other data than before, None if that does not do.
+
+    Where a part does not fit, the whole is to be read again: only that names the place.
+    """
+    others = [key for key in {**old_data, **data} if data.get(key) is not old_data.get(key)]
+    tables = {key: table for key in others if key in PARTS and isinstance(table := data.get(key), Mapping)}
+    if len(tables) < len(others):
+        return None
+    try:
+        parts = {key: _checked_part(PARTS[key], table, "") for key, table in tables.items()}
+    except SimnetError:
+        return None
+    return msgspec.structs.replace(old, **parts)
+
+
+def _checked_part(kind: str, table: Mapping[str, object], where: str) -> Part:
+    return Draft(data=table, origins={(): where}).converted(PART_TYPES[kind])
 
 
 def _draft(data: Mapping[str, object], where: str, directory: Path) -> Draft:
@@ -291,7 +330,7 @@ def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object,
         raise SimnetError(f"{where}: {key}: {use!r}: write the name of a {key} in quotes, or a table")
     part, label = _named_part(PARTS[key], use, f"{where}: {key}", directory)
     origins = {(key,): label} | {(key, *path): where for path in _leaves(changes)}
-    return _merged(part, changes), origins
+    return _merged(part, changes) if changes else part, origins
 
 
 def _named_part(kind: str, name: str, where: str, directory: Path) -> tuple[dict[str, object], str]:
@@ -299,7 +338,13 @@ def _named_part(kind: str, name: str, where: str, directory: Path) -> tuple[dict
         path = files.locate(kind, name, directory)
     except SimnetError as error:
         raise SimnetError(f"{where}: {error}" if where else str(error)) from error
-    return {"name": path.stem, **_with_gradients_at(files.read_file(path), path.parent)}, files.label(path)
+    return _read_part(path, files.state(path)), files.label(path)
+
+
+@lru_cache(maxsize=64)
+def _read_part(path: Path, _state: tuple[int, ...]) -> dict[str, object]:
+    """Read a part; a sweep asks for the same file at every point, and whoever gets the table does not change it."""
+    return {"name": path.stem, **_with_gradients_at(files.read_file(path), path.parent)}
 
 
 def _with_gradients_at(part: dict[str, object], directory: Path) -> dict[str, object]:
@@ -371,6 +416,7 @@ def _read_custom(kind: type, given: object) -> Quantity | Options:
     return kind.parse(given)
 
 
+@lru_cache(maxsize=4096, typed=True)
 def _write_quantity(quantity: object) -> str:
     assert isinstance(quantity, Quantity)
     return quantity.text()

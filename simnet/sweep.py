@@ -21,15 +21,19 @@ from pathlib import Path
 from threading import Thread, current_thread, main_thread
 from typing import Any
 
+import msgspec
+
 from simnet import files
 from simnet.errors import SimnetError
 from simnet.journal import Journal
-from simnet.scenario import Experiment, Scenario, to_dict
+from simnet.scenario import Experiment, Scenario
 
 FORMAT = 1
 MAX_POINTS = 100_000
 TASK_S = 0.02
 """Least time of one task of a worker: below it, passing the task costs as much as the simulation."""
+LONGEST_TASK_S = 0.5
+"""Time of a task from which on points of one shape are parted: an interrupted task is simulated again."""
 PROBE_S = 0.3
 """How long points are simulated in this process before workers are considered."""
 WORKERS_PAY_S = 1.0
@@ -49,7 +53,7 @@ class Point:
     def key(self) -> str:
         """Content hash of the scenario, its gradients file if it has one of its own, and the simulator's code."""
         digest = hashlib.sha256(_code_hash().encode())
-        digest.update(json.dumps(to_dict(self.scenario), sort_keys=True).encode())
+        digest.update(msgspec.json.encode(self.scenario, enc_hook=float, order="deterministic"))
         gradients = self.scenario.workload.gradients
         if gradients and files.is_path(gradients):
             digest.update(files.read_bytes(files.gradients_path(gradients)))
@@ -71,8 +75,9 @@ def expand(experiment: Experiment) -> tuple[Point, ...]:
         rule = f"at most {MAX_POINTS}; split it into several sweeps, or drop some values"
         raise SimnetError(f"{experiment.where}: sweep: {num_points} points: {rule}")
     grid = itertools.product(*(axis.values for axis in axes))
-    points = (dict(zip([axis.key for axis in axes], values, strict=True)) for values in grid)
-    return tuple(Point(values=values, scenario=experiment.at(values)) for values in points)
+    points = [dict(zip([axis.key for axis in axes], values, strict=True)) for values in grid]
+    scenarios = experiment.each(points)
+    return tuple(Point(values=values, scenario=scenario) for values, scenario in zip(points, scenarios, strict=True))
 
 
 def run(
@@ -137,28 +142,52 @@ def to_csv(rows: Sequence[dict[str, object]]) -> str:
 def _finish(points: Sequence[Point], jobs: int) -> Iterator[tuple[str, str]]:
     """Simulate points, some here to see how long they take, and the rest in workers if that pays.
 
+    Points of one cluster shape follow each other: the schedules of its collectives are made once for them.
+
     Yields:
         Key and result in JSON of each point, in the order in which they finish.
     """
+    points = sorted(points, key=_shape)
     start = time.perf_counter()
     for done, point in enumerate(points):
         elapsed_s = time.perf_counter() - start
         rest = points[done:]
         if jobs > 1 and done and elapsed_s > PROBE_S and len(rest) * elapsed_s / done > WORKERS_PAY_S:
-            yield from _in_workers(rest, jobs, point_s=elapsed_s / done)
+            yield from _in_workers(_tasks(rest, jobs, point_s=elapsed_s / done), jobs)
             return
         yield _simulated(point)
 
 
-def _in_workers(points: Sequence[Point], jobs: int, point_s: float) -> Iterator[tuple[str, str]]:
-    size = min(math.ceil(TASK_S / point_s), math.ceil(len(points) / (4 * jobs)))
-    chunks = [points[i : i + size] for i in range(0, len(points), size)]
+def _shape(point: Point) -> tuple[int, int]:
+    """Return what the schedules of collectives depend on."""
+    return point.scenario.cluster.num_nodes, point.scenario.cluster.ranks_per_node
+
+
+def _tasks(points: Sequence[Point], jobs: int, point_s: float) -> list[list[Point]]:
+    """Part points into tasks of workers: whole shapes if they are not too long, the largest clusters first.
+
+    The largest take longest; last, they would keep one worker busy while the others are done.
+    """
+    most = max(1, min(int(LONGEST_TASK_S / point_s), math.ceil(len(points) / (4 * jobs))))
+    least = min(math.ceil(TASK_S / point_s), most)
+    tasks: list[list[Point]] = [[]]
+    for _, alike in itertools.groupby(reversed(points), _shape):
+        for point in alike:
+            if len(tasks[-1]) >= most:
+                tasks.append([])
+            tasks[-1].append(point)
+        if len(tasks[-1]) >= least:
+            tasks.append([])
+    return [task for task in tasks if task]
+
+
+def _in_workers(tasks: Sequence[Sequence[Point]], jobs: int) -> Iterator[tuple[str, str]]:
     others = multiprocessing.active_children()
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(chunks)), context, _end_with_parent)
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, _end_with_parent)
     try:
         with _interrupts_ignored():
-            futures = [pool.submit(_simulated_all, chunk) for chunk in chunks]
+            futures = [pool.submit(_simulated_all, task) for task in tasks]
         for future in as_completed(futures):
             yield from future.result()
     except BrokenProcessPool as error:

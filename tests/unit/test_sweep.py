@@ -1,7 +1,9 @@
 """One experiment to many results."""
 
+import contextvars
 import csv
 import io
+import itertools
 import json
 import os
 import resource
@@ -9,14 +11,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simnet import files, scenario, sweep
 from simnet import simulate as simulator
-from simnet import sweep
 from simnet.errors import SimnetError
 from simnet.journal import NAME, Journal
 from simnet.result import RunResult
@@ -81,6 +84,58 @@ class TestExpand:
         path = str(write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [1, 0]})))
         with pytest.raises(SimnetError, match=r"pod.toml: sweep: cluster.num_nodes: 0: must be"):
             expand(load_experiment(path))
+
+    def test_parts_that_stay_the_same_are_read_and_checked_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        read, checked = [], []
+        real_read, real_check = files.read_file, scenario.Draft.converted
+        monkeypatch.setattr(files, "read_file", lambda path: read.append(path.stem) or real_read(path))
+        monkeypatch.setattr(
+            scenario.Draft, "converted", lambda *given: checked.append(given[1].__name__) or real_check(*given)
+        )
+        scenario._read_part.cache_clear()
+        points = expand(load_experiment("speedup"))
+        assert (len(points), sorted(read)) == (
+            56,
+            ["a100_8x8_10gbit", "a100_tcp_estimate", "bert_base", "resnet50", "speedup"],
+        )
+        assert Counter(checked) == {"Scenario": 1, "Cluster": 55, "Workload": 1}
+
+    @pytest.mark.parametrize("name", files.names("experiments"))
+    def test_every_point_is_the_scenario_that_the_experiment_has_there(self, name: str) -> None:
+        experiment = load_experiment(name)
+        points = [point.values for point in expand(experiment)] if experiment.axes else [{}, {}]
+        assert list(experiment.each(points)) == [experiment.at(values) for values in points]
+
+    def test_a_part_that_has_changed_meanwhile_is_read_again(self, tmp_path: Path) -> None:
+        part = write(tmp_path / "part.toml", pod()["cluster"])
+        experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep={"cluster": ["part.toml"]}))))
+        assert experiment.at({"cluster": "part.toml"}).cluster.num_nodes == 2
+        write(part, pod(cluster__num_nodes=16)["cluster"])
+        assert experiment.at({"cluster": "part.toml"}).cluster.num_nodes == 16
+
+    def test_a_part_that_was_read_before_is_an_input_all_the_same(self, tmp_path: Path) -> None:
+        part = write(tmp_path / "part.toml", pod()["cluster"])
+        path = str(write(tmp_path / "pod.toml", pod(cluster="part.toml")))
+        load_experiment(path)
+        context = contextvars.copy_context()
+        context.run(files.watch_inputs)
+        context.run(load_experiment, path)
+        with pytest.raises(SimnetError, match="is an input"):
+            context.run(files.check_no_input, part)
+
+
+class TestTasks:
+    def test_they_hold_every_point_once_and_the_largest_clusters_first(self, experiment: Experiment) -> None:
+        points = sorted(expand(experiment), key=sweep._shape)
+        tasks = sweep._tasks(points, jobs=1, point_s=0.01)
+        assert sorted(map(id, itertools.chain(*tasks))) == sorted(map(id, points))
+        assert [[point.scenario.cluster.num_nodes for point in task] for task in tasks] == [[4, 4], [2, 2], [1, 1]]
+
+    def test_long_points_go_one_by_one_and_short_ones_together(self, experiment: Experiment) -> None:
+        points = sorted(expand(experiment), key=sweep._shape)
+        assert [len(task) for task in sweep._tasks(points, jobs=1, point_s=10)] == [1] * 6
+        many = points * 20
+        assert min(len(task) for task in sweep._tasks(many, jobs=1, point_s=0.001)[:-1]) >= 20
 
 
 class TestRun:
