@@ -284,9 +284,7 @@ def to_dict(scenario: Scenario) -> dict[str, object]:
     return plain
 
 
-def _with_parts(
-    old_data: Mapping[str, object], old: Scenario, data: Mapping[str, object]
-) -> Scenario | None:
+def _with_parts(old_data: Mapping[str, object], old: Scenario, data: Mapping[str, object]) -> Scenario | None:
     """Return a scenario with the parts that are other data than before, None if that does not do.
 
     Where a part does not fit, the whole is to be read again: only that names the place.
