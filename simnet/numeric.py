@@ -1,12 +1,22 @@
 """Numbers that meet rows: a root, and the least squares of residuals, by scipy, which loads where a fit is made."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from simnet.errors import SimnetError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 RELATIVE_TOLERANCE = 1e-8
 RELATIVE_STEP = 1e-6
 """By which a parameter is nudged to find its slopes: far above rounding, far below what bends a simulation."""
+MAX_ROUNDS = 30
+HUBER = 0.05
+"""Relative residual from which on a row weighs less: a tenth of a second off is no reason to bend a fit."""
 
 
 def root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -48,3 +58,36 @@ def least_squares(residuals: Callable[[Sequence[float]], Sequence[float]], start
 
     found = minimized(at, np.array(start), method="lm", diff_step=[RELATIVE_STEP] * len(start))
     return tuple(map(float, found.x))
+
+
+def non_negative(columns: "Floats", times: "Floats") -> "Floats":
+    """Return the non-negative coefficients with the least squares of relative errors, rows far off weighing less.
+
+    Args:
+        columns: a row for each time, a column for each coefficient; that of a column of zeros is 0.
+        times: above zero.
+
+    Source: Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23, on rows divided by their times;
+        reweighted after Huber, "Robust Statistics", 1981. Not `least_squares(loss="huber")`, which stays inside the
+        bounds: a cost that is absent must come out as exactly 0, since the file then leaves it out.
+
+    Example:
+        >>> import numpy as np
+        >>> rows = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 4.0]])
+        >>> non_negative(rows, rows @ np.array([3.0, 2.0])).round(6).tolist()
+        [3.0, 2.0]
+    """
+    import numpy as np
+    from scipy.optimize import nnls
+
+    relative = columns / times[:, None]
+    norms = np.linalg.norm(relative, axis=0)
+    scale = np.where(norms > 0, norms, 1.0)
+    weights = np.ones(len(times))
+    found = np.zeros(columns.shape[1])
+    for _ in range(MAX_ROUNDS):
+        before, found = found, nnls(relative / scale * weights[:, None], weights)[0] / scale
+        if np.allclose(found, before, rtol=1e-6, atol=0):
+            break
+        weights = np.sqrt(HUBER / np.maximum(np.abs(relative @ found - 1), HUBER))
+    return found

@@ -1,10 +1,12 @@
 """Intervals of fitted numbers: the same fit on samples drawn from the samples, many times over."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from simnet.calibrate.fit import Draw, Floats
+from simnet.calibrate.fit import Draw, Floats, Interval
 from simnet.errors import SimnetError
 
 DRAWS = 200
@@ -17,9 +19,22 @@ LEAST_KEPT = 0.5
 """Draws of which no fit can be made (all rows of one size, say) are left out, up to this part."""
 
 
-def factors(
-    point: Mapping[str, float], draw: Draw, draws: int = DRAWS, seed: int = SEED
-) -> dict[str, tuple[float, float]]:
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """A row to fit: every repetition of one measured time."""
+
+    samples_s: Floats
+
+    @property
+    def median_s(self) -> float:
+        """Median of the repetitions [s]."""
+        return float(np.median(self.samples_s))
+
+
+AnySampled = TypeVar("AnySampled", bound=Sampled)
+
+
+def factors(point: Mapping[str, float], draw: Draw, draws: int = DRAWS, seed: int = SEED) -> dict[str, Interval]:
     """Return the 90 % interval of every value, as factors on it, that hold 1 between them.
 
     Values that are zero have no factors and are left out.
@@ -59,6 +74,12 @@ def median_drawn(samples: Floats, rng: np.random.Generator) -> float:
     return float(np.median(rng.choice(samples, size=len(samples))))
 
 
-def _interval(ratios: list[float]) -> tuple[float, float]:
+def drawn(rows: Sequence[AnySampled], rng: np.random.Generator) -> tuple[list[AnySampled], list[float]]:
+    """Return as many rows drawn from these, and the median of samples drawn from those of each [s]."""
+    picked = [rows[pick] for pick in rng.integers(len(rows), size=len(rows))]
+    return picked, [median_drawn(row.samples_s, rng) for row in picked]
+
+
+def _interval(ratios: list[float]) -> Interval:
     low, high = np.percentile(ratios, [LOW, HIGH])
     return min(max(float(low), LEAST_FACTOR), 1.0), max(float(high), 1.0)

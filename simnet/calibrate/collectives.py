@@ -11,10 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.calibrate import bootstrap
-from simnet.calibrate.fit import Fitted, Floats, Residual, duration_text, needed_columns, non_negative, widened
+from simnet.calibrate.bootstrap import Sampled
+from simnet.calibrate.fit import (
+    Fitted,
+    Floats,
+    Interval,
+    duration_text,
+    needed_columns,
+    widened,
+    with_interval,
+)
 from simnet.calibrate.measurement import Measurements, Series, Setup
+from simnet.comparison import Comparison, Role
 from simnet.errors import SimnetError
 from simnet.hardware import Cluster
+from simnet.numeric import non_negative
 from simnet.units import Bandwidth, Size, format_bytes
 
 FITTED = ("all_reduce", "all_gather", "all_to_all", "send")
@@ -38,7 +49,7 @@ _LATENCIES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class Timed(Sampled):
     """One series as the fit sees it.
 
     Attributes:
@@ -49,7 +60,6 @@ class Timed:
         link_bytes: through the busiest link, all groups together.
         send_bytes: one message.
         nominal_bytes_per_s: of that link; None where it is not known.
-        samples_s: every repetition.
     """
 
     level: str
@@ -60,7 +70,6 @@ class Timed:
     link_bytes: float
     send_bytes: float
     nominal_bytes_per_s: float | None
-    samples_s: Floats
 
     @property
     def polls(self) -> int:
@@ -92,14 +101,12 @@ def fitted(known: Sequence[Timed], held_out: Sequence[Timed], draws: int, *, onl
     """
     if len(known) < LEAST_SERIES:
         raise SimnetError(f"{len(known)} collectives: at least {LEAST_SERIES} sizes or groups are needed; measure more")
-    medians_s = [float(np.median(one.samples_s)) for one in known]
+    medians_s = [one.median_s for one in known]
     model = _Model.wires(known, medians_s) if only_wire else _Model.fit(known, medians_s)
     point = model.values()
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
-        picks = rng.integers(len(known), size=len(known))
-        rows = [known[pick] for pick in picks]
-        again_s = [bootstrap.median_drawn(row.samples_s, rng) for row in rows]
+        rows, again_s = bootstrap.drawn(known, rng)
         again = _Model.wires(rows, again_s) if only_wire else _Model.chosen(rows, again_s, model.edges)
         values = again.values()
         if any(name.endswith("efficiency") and name not in values for name in point):
@@ -107,16 +114,16 @@ def fitted(known: Sequence[Timed], held_out: Sequence[Timed], draws: int, *, onl
         return dict.fromkeys(point, 0.0) | values
 
     spread = bootstrap.factors(point, draw, draws)
-    residuals = _residuals(model, known, is_held_out=False)
+    residuals = _residuals(model, known, "fitted")
     for level in ("intra_node", "inter_node"):
-        name, rows = f"{level}.efficiency", [one for one in residuals if one.group.endswith(level)]
+        name, rows = f"{level}.efficiency", [one for one in residuals if one.series.endswith(level)]
         if name in spread:
             spread[name] = widened(spread[name], rows)
     return Fitted(
         table=_table(model, known),
         shown={name: _shown(name, value, spread.get(name)) for name, value in point.items()},
         intervals={key: spread[key] for key in point if key in spread and point[key] > 0},
-        residuals=(*residuals, *_residuals(model, held_out, is_held_out=True)),
+        residuals=(*residuals, *_residuals(model, held_out, "held out")),
         notes=_notes(model, known),
     )
 
@@ -313,16 +320,13 @@ def _link(model: _Model, level: str, rows: Sequence[Timed], latency_s: float) ->
     }
 
 
-def _residuals(model: _Model, rows: Sequence[Timed], *, is_held_out: bool) -> list[Residual]:
+def _residuals(model: _Model, rows: Sequence[Timed], role: Role) -> list[Comparison]:
+    times_s = model.times_s(rows).tolist() if rows else []
     return [
-        Residual(
-            group=f"collectives, {row.level}",
-            label=row.label,
-            measured_s=float(np.median(row.samples_s)),
-            fitted_s=float(time_s),
-            is_held_out=is_held_out,
+        Comparison(
+            series=f"collectives, {row.level}", label=row.label, measured=row.median_s, predicted=time_s, role=role
         )
-        for row, time_s in zip(rows, model.times_s(rows) if rows else (), strict=True)
+        for row, time_s in zip(rows, times_s, strict=True)
     ]
 
 
@@ -335,13 +339,13 @@ def _notes(model: _Model, known: Sequence[Timed]) -> tuple[str, ...]:
     return (*notes, *(f"{level}: {NO_NOMINAL}" for level in nameless))
 
 
-def _shown(name: str, value: float, spread: tuple[float, float] | None) -> str:
+def _shown(name: str, value: float, spread: Interval | None) -> str:
     def text(number: float) -> str:
         if not name.endswith("efficiency"):
             return f"{number * 1e6:.4g} us"
         return f"{number:.3f}" if number <= 10 else f"{number / 1e9:.4g} GB/s"
 
-    return text(value) + (f" (90 %: {text(value * spread[0])} to {text(value * spread[1])})" if spread else "")
+    return with_interval(value, spread, text)
 
 
 def _size(num_bytes: float) -> str:

@@ -49,7 +49,7 @@ def parts(known: Sources, unseen: Sources, placed: Sources, options: Options) ->
         found.append(host.fitted(in_place, options.draws))
     measured = [*known.measurements, *placed.measurements]
     if timed := kernels.timed(measured):
-        found.append(kernels.fitted(timed, options.bound, options.draws))
+        found += kernels.fitted(timed, options.bound, options.draws)
     if pairs := interference.pairs(measured):
         found.append(interference.fitted(pairs, options.draws))
     return found

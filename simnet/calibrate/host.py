@@ -6,8 +6,10 @@ import numpy as np
 
 from simnet.calibrate import bootstrap
 from simnet.calibrate.collectives import LEAST_SERIES, Timed
-from simnet.calibrate.fit import Fitted, Floats, Residual, duration_text, non_negative, widened
+from simnet.calibrate.fit import Fitted, Floats, Interval, duration_text, widened
+from simnet.comparison import Comparison
 from simnet.errors import SimnetError
+from simnet.numeric import non_negative
 
 COSTS = ("launch", "round", "message", "time_per_byte")
 
@@ -26,13 +28,8 @@ def fitted(rows: Sequence[Timed], draws: int) -> Fitted:
     """
     if len(rows) < LEAST_SERIES:
         raise SimnetError(f"--in-place: {len(rows)} collectives: at least {LEAST_SERIES} are needed")
-    point = _solve(rows, [float(np.median(row.samples_s)) for row in rows])
-
-    def draw(rng: np.random.Generator) -> Mapping[str, float]:
-        picked = [rows[pick] for pick in rng.integers(len(rows), size=len(rows))]
-        return _solve(picked, [bootstrap.median_drawn(row.samples_s, rng) for row in picked])
-
-    spread = bootstrap.factors(point, draw, draws)
+    point = _solve(rows, [row.median_s for row in rows])
+    spread = bootstrap.factors(point, lambda rng: _solve(*bootstrap.drawn(rows, rng)), draws)
     residuals = _residuals(rows, point)
     table = {name: duration_text(value) for name, value in point.items() if value > 0}
     return Fitted(
@@ -42,7 +39,8 @@ def fitted(rows: Sequence[Timed], draws: int) -> Fitted:
         },
         shown={f"host.{name}": _shown(name, value, spread.get(name)) for name, value in point.items()},
         intervals={f"host.{name}": widened(factors, residuals) for name, factors in spread.items()},
-        residuals=tuple(residuals),
+        residuals=residuals,
+        is_judged=False,
     )
 
 
@@ -55,18 +53,16 @@ def _columns(rows: Sequence[Timed]) -> Floats:
     return np.array([[1, row.rounds, row.sends, row.sends * row.send_bytes] for row in rows], dtype=np.float64)
 
 
-def _residuals(rows: Sequence[Timed], point: Mapping[str, float]) -> list[Residual]:
-    fitted_s = _columns(rows) @ np.array([point[name] for name in COSTS])
-    return [
-        Residual(
-            group="collectives, cores in place", label=row.label, measured_s=float(np.median(row.samples_s)),
-            fitted_s=float(time_s), is_judged=False,
-        )
+def _residuals(rows: Sequence[Timed], point: Mapping[str, float]) -> tuple[Comparison, ...]:
+    fitted_s = (_columns(rows) @ np.array([point[name] for name in COSTS])).tolist()
+    series = "collectives, cores in place"
+    return tuple(
+        Comparison(series=series, label=row.label, measured=row.median_s, predicted=time_s, role="fitted")
         for row, time_s in zip(rows, fitted_s, strict=True)
-    ]  # fmt: skip
+    )
 
 
-def _shown(name: str, value: float, spread: tuple[float, float] | None) -> str:
+def _shown(name: str, value: float, spread: Interval | None) -> str:
     scale, unit = (1e9, "ns a byte") if name == "time_per_byte" else (1e6, "us")
     text = f"{value * scale:.4g} {unit}"
     if spread is None:

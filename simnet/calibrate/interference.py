@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.calibrate import bootstrap
-from simnet.calibrate.fit import Fitted, Floats, Residual
+from simnet.calibrate.fit import Fitted, Floats
 from simnet.calibrate.measurement import Measurements
+from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 
 
@@ -63,14 +64,19 @@ def fitted(known: Sequence[Pair], draws: int) -> Fitted:
         table={"backward_slowdown": float(f"{slowdown:.4g}")},
         shown={"backward_slowdown": f"{slowdown:.3f} (90 %: {low:.3f} to {high:.3f})"},
         intervals=spread,
-        residuals=tuple(
-            Residual(
-                group="backward beside communication", label=pair.label, measured_s=float(np.median(pair.beside_s)),
-                fitted_s=slowdown * float(np.median(pair.alone_s)), is_judged=False,
-            )
-            for pair in known
-        ),
-    )  # fmt: skip
+        residuals=tuple(_residual(pair, slowdown) for pair in known),
+        is_judged=False,
+    )
+
+
+def _residual(pair: Pair, slowdown: float) -> Comparison:
+    return Comparison(
+        series="backward beside communication",
+        label=pair.label,
+        measured=float(np.median(pair.beside_s)),
+        predicted=slowdown * float(np.median(pair.alone_s)),
+        role="fitted",
+    )
 
 
 def _slowdown(medians_s: Sequence[tuple[float, float]]) -> float:

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simnet.calibrate import bootstrap
-from simnet.calibrate.fit import Draw, Fitted, Floats, Residual, duration_text, non_negative, widened
+from simnet.calibrate.bootstrap import Sampled
+from simnet.calibrate.fit import Draw, Fitted, Floats, Interval, duration_text, widened
 from simnet.calibrate.measurement import Measurements, Series, Setup
+from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 from simnet.hardware import part_beyond
+from simnet.numeric import non_negative
 from simnet.options import Options
 from simnet.units import Bandwidth, format_bytes, format_seconds
 from simnet.workload.codec import BYTES_MOVED, COMPRESSING_BYTES
@@ -43,14 +46,13 @@ SPREAD_OVER = {"merge": "num_nodes", "mean": "ranks_per_node"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class Timed(Sampled):
     """One series.
 
     Attributes:
         num_elements: that the kernel works on, all vectors counted.
         wanted_vectors: as many as the layout that was measured on would give it; None where that is not told.
         options: of the system that it is of.
-        samples_s: every repetition.
     """
 
     kernel: str
@@ -58,12 +60,6 @@ class Timed:
     num_vectors: int
     wanted_vectors: int | None = None
     options: Options = field(default_factory=Options)
-    samples_s: Floats
-
-    @property
-    def median_s(self) -> float:
-        """Median of the repetitions [s]."""
-        return float(np.median(self.samples_s))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +83,14 @@ class _Line:
         found: Floats = _columns(rows, self.cached) @ np.array([self.launch_s, self.element_s, self.beyond_s])
         return found
 
+    def values(self) -> dict[str, float]:
+        """Return the times by key of a calibration [s]."""
+        return {
+            "launch": self.launch_s,
+            "time_per_element": self.element_s,
+            "time_per_element_beyond": self.beyond_s,
+        }
+
     def mean_error(self, rows: Sequence[Timed]) -> float:
         """Return the mean absolute relative error."""
         return float(np.mean(np.abs(self.times_s(rows) / np.array([row.median_s for row in rows]) - 1)))
@@ -103,7 +107,7 @@ def timed(measurements: Sequence[Measurements]) -> list[Timed]:
     ]
 
 
-def fitted(known: Sequence[Timed], bound: float, draws: int) -> Fitted:
+def fitted(known: Sequence[Timed], bound: float, draws: int) -> list[Fitted]:
     """Fit every kernel by itself, and the memory bandwidth to copies.
 
     Args:
@@ -111,38 +115,41 @@ def fitted(known: Sequence[Timed], bound: float, draws: int) -> Fitted:
         bound: mean relative error from which on small sizes are left out.
         draws: bootstrap fits.
 
+    Returns:
+        A part of a calibration for each kernel.
+
     Raises:
         SimnetError: a kernel at fewer than `LEAST_SIZES` sizes.
     """
-    table: dict[str, object] = {}
-    kernels: dict[str, object] = {}
-    shown: dict[str, str] = {}
-    intervals: dict[str, tuple[float, float]] = {}
-    residuals: list[Residual] = []
-    notes: list[str] = []
-    for name in dict.fromkeys(one.kernel for one in known):
-        rows, line, said = _chosen(_with_vectors([one for one in known if one.kernel == name]), bound)
-        notes += said
-        if not line.element_s > 0:
-            raise SimnetError(f"kernel {name}: does not take longer for more elements; measure larger sizes, in quiet")
-        point = {"launch": line.launch_s, "time_per_element": line.element_s, "time_per_element_beyond": line.beyond_s}
-        found = _residuals(rows, line)
-        spread = {
-            key: widened(factors, found) if key != "launch" else factors
-            for key, factors in bootstrap.factors(point, _draw(rows, line.cached), draws).items()
-        }
-        residuals += found
-        shown[name] = _shown(line, spread)
-        if name == COPY:
-            slowest, of_slowest = max((line.element_s, "time_per_element"), (line.beyond_s, "time_per_element_beyond"))
-            table["memory_bandwidth"] = Bandwidth(float(f"{COPY_BYTES / slowest:.4g}")).text()
-            intervals["memory_bandwidth"] = (1 / spread[of_slowest][1], 1 / spread[of_slowest][0])
-            continue
-        kernels[name] = _kernel(line, rows)
-        intervals |= {f"kernels.{name}.{key}": factors for key, factors in spread.items()}
-    if kernels:
-        table["kernels"] = kernels
-    return Fitted(table=table, shown=shown, intervals=intervals, residuals=tuple(residuals), notes=tuple(notes))
+    names = dict.fromkeys(one.kernel for one in known)
+    return [_fitted([one for one in known if one.kernel == name], bound, draws) for name in names]
+
+
+def _fitted(known: Sequence[Timed], bound: float, draws: int) -> Fitted:
+    """Fit one kernel."""
+    name = known[0].kernel
+    rows, line, notes = _chosen(_with_vectors(known), bound)
+    if not line.element_s > 0:
+        raise SimnetError(f"kernel {name}: does not take longer for more elements; measure larger sizes, in quiet")
+    residuals = _residuals(rows, line)
+    spread = {
+        key: widened(factors, residuals) if key != "launch" else factors
+        for key, factors in bootstrap.factors(line.values(), _draw(rows, line.cached), draws).items()
+    }
+    if name == COPY:
+        slowest, of_slowest = max((line.element_s, "time_per_element"), (line.beyond_s, "time_per_element_beyond"))
+        table: dict[str, object] = {"memory_bandwidth": Bandwidth(float(f"{COPY_BYTES / slowest:.4g}")).text()}
+        intervals = {"memory_bandwidth": (1 / spread[of_slowest][1], 1 / spread[of_slowest][0])}
+    else:
+        table = {"kernels": {name: _kernel(line, rows)}}
+        intervals = {f"kernels.{name}.{key}": factors for key, factors in spread.items()}
+    return Fitted(
+        table=table,
+        shown={name: _shown(line, spread)},
+        intervals=intervals,
+        residuals=residuals,
+        notes=tuple(notes),
+    )
 
 
 def _timed(series: Series, setup: Setup) -> Timed:
@@ -226,16 +233,10 @@ def _columns(rows: Sequence[Timed], cached: float) -> Floats:
 
 def _draw(rows: Sequence[Timed], cached: float) -> Draw:
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
-        picked = [rows[pick] for pick in rng.integers(len(rows), size=len(rows))]
-        medians = [bootstrap.median_drawn(row.samples_s, rng) for row in picked]
+        picked, medians = bootstrap.drawn(rows, rng)
         if len({row.num_elements for row in picked}) < 2:
             raise SimnetError("all of one size")
-        line = _Line.fit(picked, cached, medians)
-        return {
-            "launch": line.launch_s,
-            "time_per_element": line.element_s,
-            "time_per_element_beyond": line.beyond_s,
-        }
+        return _Line.fit(picked, cached, medians).values()
 
     return draw
 
@@ -255,19 +256,20 @@ def _kernel(line: _Line, rows: Sequence[Timed]) -> dict[str, object]:
     }
 
 
-def _residuals(rows: Sequence[Timed], line: _Line) -> list[Residual]:
-    return [
-        Residual(
-            group=f"kernel {row.kernel}",
+def _residuals(rows: Sequence[Timed], line: _Line) -> tuple[Comparison, ...]:
+    return tuple(
+        Comparison(
+            series=f"kernel {row.kernel}",
             label=f"{row.num_elements:,.0f} elements",
-            measured_s=row.median_s,
-            fitted_s=float(time_s),
+            measured=row.median_s,
+            predicted=time_s,
+            role="fitted",
         )
-        for row, time_s in zip(rows, line.times_s(rows), strict=True)
-    ]
+        for row, time_s in zip(rows, line.times_s(rows).tolist(), strict=True)
+    )
 
 
-def _shown(line: _Line, spread: Mapping[str, tuple[float, float]]) -> str:
+def _shown(line: _Line, spread: Mapping[str, Interval]) -> str:
     low, high = (line.element_s * factor * 1e9 for factor in spread["time_per_element"])
     text = f"{format_seconds(line.launch_s)} + {line.element_s * 1e9:.4g} ns an element"
     text += f" ({format_bytes(4 / line.element_s)}/s of fp32; 90 %: {low:.4g} to {high:.4g} ns)"

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from simnet.calibrate import bootstrap
-from simnet.calibrate.fit import Fitted, Residual, duration_text
+from simnet.calibrate.fit import Fitted, Interval, duration_text, with_interval
 from simnet.calibrate.nccl_fit import LARGE_BYTES, Samples, fit, fitted_names, samples
 from simnet.calibrate.nccl_model import HOP_S, NcclCosts, Points, all_reduce_s, chosen, ring_all_reduce_s
 from simnet.calibrate.nccl_tests import NcclLog
+from simnet.comparison import Comparison, Role
 from simnet.hardware import Cluster
-from simnet.show.text import nodes_text
 from simnet.units import Bandwidth, Size, format_bytes, format_seconds
 
 SEND_BYTES = tuple(2**power for power in range(12, 31))
@@ -70,7 +70,7 @@ def fitted(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Cluste
         table=table(costs, logs, nominal(costs, cluster)),
         shown={name: _shown(name, value, spread.get(name)) for name, value in point.items()},
         intervals=_intervals(spread, logs),
-        residuals=(*_residuals(logs, costs, is_held_out=False), *_residuals(held_out, costs, is_held_out=True)),
+        residuals=(*_residuals(logs, costs, "fitted"), *_residuals(held_out, costs, "held out")),
         notes=_notes(names, cluster),
     )
 
@@ -149,7 +149,7 @@ def _drawn(known: Samples, rng: np.random.Generator) -> Samples:
     return known.only(np.concatenate(picks))
 
 
-def _intervals(spread: dict[str, tuple[float, float]], logs: Sequence[NcclLog]) -> dict[str, tuple[float, float]]:
+def _intervals(spread: dict[str, Interval], logs: Sequence[NcclLog]) -> dict[str, Interval]:
     """Return the intervals of calibration keys: a bandwidth's is that of the whole efficiency curve."""
     keys: dict[str, tuple[str, ...]] = {"ll_start_s": ("collective_launch",), "ll_hop": ("intra_node.latency",)}
     if any(log.num_nodes == 1 for log in logs):
@@ -160,7 +160,7 @@ def _intervals(spread: dict[str, tuple[float, float]], logs: Sequence[NcclLog]) 
     return {key: spread[name] for name, found in keys.items() if name in spread for key in found}
 
 
-def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, *, is_held_out: bool) -> list[Residual]:
+def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, role: Role) -> list[Comparison]:
     """Return the residuals of large messages, out of place, or in place where only that was measured."""
     found = []
     for log in logs:
@@ -170,12 +170,12 @@ def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, *, is_held_out: bool) 
             measured_s = row.times_s[0] if row.times_s[0] is not None else row.times_s[1]
             if measured_s is not None:
                 found.append(
-                    Residual(
-                        group=f"all_reduce, {log.world_size} GPUs on {nodes_text(log.num_nodes)}",
+                    Comparison(
+                        series=f"all_reduce, {log.about}",
                         label=f"{format_bytes(row.message_bytes)}, {name}",
-                        measured_s=measured_s,
-                        fitted_s=float(time_s),
-                        is_held_out=is_held_out,
+                        measured=measured_s,
+                        predicted=float(time_s),
+                        role=role,
                     )
                 )
     return found
@@ -193,10 +193,10 @@ def _notes(names: Sequence[str], cluster: Cluster | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _shown(name: str, value: float, spread: tuple[float, float] | None) -> str:
+def _shown(name: str, value: float, spread: Interval | None) -> str:
     def text(number: float) -> str:
         if name.endswith("bytes_per_s"):
             return f"{number / 1e9:.1f} GB/s"
         return format_seconds(number) if name.endswith("_s") else f"{number:.3f}"
 
-    return text(value) + (f" (90 %: {text(value * spread[0])} to {text(value * spread[1])})" if spread else "")
+    return with_interval(value, spread, text)

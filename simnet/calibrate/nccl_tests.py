@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from simnet.errors import SimnetError
-from simnet.files import label
+from simnet.files import label, read_text
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "unknown"]
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\](?:<\w+>)?:|\s*\d+:\s)")
@@ -22,11 +22,17 @@ _FACTOR_TOLERANCE = 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class LogRow:
-    """A line of a log: message [B] (the whole array) and times [s] out of place and in place (None: not measured)."""
+    """A line of a log: message [B] (the whole array) and times [us] out of place and in place (None: not measured)."""
 
     line: int
     message_bytes: int
-    times_s: tuple[float | None, float | None]
+    times_us: tuple[float | None, float | None]
+
+    @property
+    def times_s(self) -> tuple[float | None, float | None]:
+        """The times [s]."""
+        out_of_place, in_place = (None if time_us is None else time_us / 1e6 for time_us in self.times_us)
+        return out_of_place, in_place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,11 @@ class NcclLog:
         """Number of GPUs."""
         return self.num_nodes * self.ranks_per_node
 
+    @property
+    def about(self) -> str:
+        """Where it ran, for people: "16 GPUs on 2 nodes"."""
+        return f"{self.world_size} GPUs on {self.num_nodes} {'node' if self.num_nodes == 1 else 'nodes'}"
+
 
 def looks_like(text: str) -> bool:
     """Tell whether a text is the output of nccl-tests."""
@@ -57,11 +68,7 @@ def read(path: Path) -> NcclLog:
     Raises:
         SimnetError: the file cannot be read, or is no whole log; see `parse`.
     """
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise SimnetError(f"{label(path)}: cannot be read: {error.strerror}") from error
-    return parse(text, label(path))
+    return parse(read_text(path, errors="replace"), label(path))
 
 
 def parse(text: str, name: str) -> NcclLog:
@@ -131,18 +138,18 @@ def _row(words: list[str], named: int, where: str, number: int, *, counts_wrong:
         if counts_wrong and half and half[3] not in {"0", "N/A"}:
             raise SimnetError(f"{where}: {half[3]} wrong values: times of wrong results are worthless; run it again")
     return LogRow(
-        line=number, message_bytes=int(words[0]), times_s=(_time_s(halves[0], where), _time_s(halves[1], where))
+        line=number, message_bytes=int(words[0]), times_us=(_time_us(halves[0], where), _time_us(halves[1], where))
     )
 
 
-def _time_s(half: Sequence[str], where: str) -> float | None:
-    """Return the time of a set of measures, which are in microseconds [s]."""
+def _time_us(half: Sequence[str], where: str) -> float | None:
+    """Return the time of a set of measures [us]."""
     if not half or half[0] == "N/A":
         return None
-    seconds = float(half[0]) / 1e6
-    if not 0 < seconds < math.inf:
+    time_us = float(half[0])
+    if not 0 < time_us < math.inf:
         raise SimnetError(f"{where}: {half[0]} us: a time must be above 0; restore the line or drop it")
-    return seconds
+    return time_us
 
 
 def _is_measure(word: str) -> bool:

@@ -11,8 +11,9 @@ from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.calibrate.fit import Fitted, Residual
+    from simnet.calibrate.fit import Fitted
     from simnet.calibrate.sources import Sources
+    from simnet.comparison import Comparison
     from simnet.hardware import Cluster
 
 BOUND_PERCENT = 10.0
@@ -70,8 +71,9 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     all_rows: bool,
 ) -> None:
     """Run `simnet calibrate`."""
-    from simnet.calibrate import fitting, show, sources, workload_file, write
-    from simnet.calibrate.fit import check_errors
+    from simnet.calibrate import fitting, sources, workload_file, write
+    from simnet.calibrate.fit import check_errors, judged
+    from simnet.show import calibration as show
 
     for path, option in ((output, "-o"), (workload, "--workload"), (figure, "--figure")):
         check_file(path, option)
@@ -86,14 +88,14 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     texts = [show.step_times(trace, str(path)) for trace, path in known.traces]
     texts += [show.report(parts)] if parts else []
     residuals = [residual for part in parts for residual in part.residuals]
-    if held_out and not any(residual.is_held_out for residual in residuals):
+    if held_out and not any(residual.role == "held out" for residual in residuals):
         raise SimnetError("--hold-out: nothing in these files can be predicted from those fitted; drop it")
     texts += [show.rows(residuals)] if all_rows and residuals else []
     say("\n\n".join(texts))
     if figure is not None:
         _draw(residuals, figure)
     if not accept_poor_fit:
-        check_errors(residuals, bound / 100)
+        check_errors(judged(parts), bound / 100)
     if output is not None:
         emit(write.text(write.document(parts, write.head(known, placed)), [write.comment(known, placed)]), output)
         tell(f"wrote {output}")
@@ -104,10 +106,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         tell(f"wrote {workload}")
 
 
-def _draw(residuals: "list[Residual]", path: Path) -> None:
+def _draw(residuals: "list[Comparison]", path: Path) -> None:
     """Write the figure, also of a fit that is then refused."""
-    from simnet.calibrate.figure import png
     from simnet.files import write_file
+    from simnet.show.calibration_figure import png
 
     if not residuals:
         raise SimnetError("--figure: there are no residuals to draw; drop it")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simnet.calibrate import fitting, sources, workload_file, write
-from simnet.calibrate.fit import Residual, check_errors
+from simnet.calibrate.fit import check_errors, judged
+from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.lab import campaign as campaigns
@@ -34,7 +35,7 @@ class Fit:
     layout: Layout
     calibration: Calibration
     text: str
-    residuals: tuple[Residual, ...]
+    residuals: tuple[Comparison, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +113,10 @@ def _kernels(campaign: Campaign) -> set[str]:
     return {stage.name for stage in stages if isinstance(stage, Kernel)}
 
 
-def _matters(residual: Residual, kernels: set[str]) -> bool:
+def _matters(residual: Comparison, kernels: set[str]) -> bool:
     """Tell whether a fit is of a link, or of a kernel that is run."""
-    name = residual.group.removeprefix("kernel ")
-    return name == residual.group or name in kernels
+    name = residual.series.removeprefix("kernel ")
+    return name == residual.series or name in kernels
 
 
 def _fit(campaign: Campaign, jobs: Sequence[Job], folder: Path, layout: Layout, draws: int) -> Fit:
@@ -126,7 +127,7 @@ def _fit(campaign: Campaign, jobs: Sequence[Job], folder: Path, layout: Layout, 
     parts = fitting.parts(known, sources.Sources(), placed, fitting.Options(bound=BOUND, draws=draws))
     residuals = tuple(residual for part in parts for residual in part.residuals)
     kernels = _kernels(campaign)
-    check_errors([one for one in residuals if _matters(one, kernels)], BOUND)
+    check_errors([one for one in judged(parts) if _matters(one, kernels)], BOUND)
     whole = write.document(parts, write.head(known, placed))
     return Fit(
         layout=layout,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from simnet.calibrate.fit import mean_error as residual_error
+from simnet.comparison import mean_error as residual_error
 from simnet.files import write_file
 from simnet.lab import words
 from simnet.units import format_seconds

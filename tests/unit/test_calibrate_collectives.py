@@ -1,19 +1,22 @@
 """Fits to measured collectives: what the simulator would take is what the fit finds again."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from simnet.calibrate import bootstrap, collectives, write
-from simnet.calibrate.fit import Residual, check_errors, non_negative
+from simnet.calibrate.fit import check_errors
 from simnet.calibrate.measurement import WHAT, Hardware, Measurements, Series, Setup, Software
 from simnet.collectives import direct, loads, ring
 from simnet.collectives.schedule import GroupKind, Schedule
+from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Link, LinkCalibration
 from simnet.network import topology
 from simnet.network.topology import Topology
+from simnet.numeric import non_negative
 from simnet.units import Bandwidth, Duration
 
 SHAPES = ((2, 1, 1.25e8), (3, 1, 1.25e8), (4, 1, 2.5e7), (2, 2, 1.25e8), (8, 1, 2.5e7))
@@ -150,7 +153,7 @@ def test_without_a_nominal_rate_the_fastest_measured_stands_for_it() -> None:
 def test_rows_that_are_held_out_are_predicted_and_not_fitted() -> None:
     rows = collectives.timed([simulated(TRUE)], cluster(2, 2, 1.25e8))
     fitted = collectives.fitted(rows[::2], rows[1::2], draws=20)
-    unseen = [residual for residual in fitted.residuals if residual.is_held_out]
+    unseen = [residual for residual in fitted.residuals if residual.role == "held out"]
     assert len(unseen) == len(rows[1::2])
     assert max(abs(residual.error) for residual in unseen) < 0.01
 
@@ -180,9 +183,9 @@ def test_coefficients_are_never_negative_and_one_wild_time_does_not_bend_them() 
 
 
 def test_a_poor_fit_is_refused_and_held_out_rows_do_not_count() -> None:
-    good = Residual(group="a", label="", measured_s=1.0, fitted_s=1.05)
-    poor = Residual(group="b", label="", measured_s=1.0, fitted_s=1.3)
-    check_errors([good, Residual(group="b", label="", measured_s=1.0, fitted_s=1.3, is_held_out=True)], 0.1)
+    good = Comparison(series="a", label="", measured=1.0, predicted=1.05, role="fitted")
+    poor = Comparison(series="b", label="", measured=1.0, predicted=1.3, role="fitted")
+    check_errors([good, replace(poor, role="held out")], 0.1)
     with pytest.raises(SimnetError, match=r"b: the fit is off by 30.0% on average: at most 10%"):
         check_errors([good, poor], 0.1)
 

@@ -183,4 +183,4 @@ def test_intervals_hold_the_value_and_are_narrow_where_many_rows_tell_it() -> No
     fitted = nccl_table.fitted([log(8), log(16)], [log(32)], None, draws=50)
     low, high = fitted.intervals["inter_node.efficiency"]
     assert 0.9 < low < 1 < high < 1.1
-    assert {residual.is_held_out for residual in fitted.residuals if "32 GPUs" in residual.group} == {True}
+    assert {residual.role for residual in fitted.residuals if "32 GPUs" in residual.series} == {"held out"}

@@ -7,6 +7,7 @@ import pytest
 
 from simnet.calibrate import fitting, host, interference, sources
 from simnet.calibrate.collectives import Timed
+from simnet.calibrate.fit import judged
 from simnet.calibrate.measurement import Measurements, Series
 from simnet.errors import SimnetError
 from simnet.units import Duration
@@ -40,7 +41,7 @@ def test_what_cores_take_is_found_and_is_not_judged() -> None:
     seconds = [Duration.parse(found[name]) for name in ("launch", "round", "message", "time_per_byte")]
     assert seconds == pytest.approx([LAUNCH_S, ROUND_S, MESSAGE_S, BYTE_S], rel=0.02)
     assert {"host.launch", "host.round", "host.message", "host.time_per_byte"} == set(fitted.intervals)
-    assert not any(residual.is_judged for residual in fitted.residuals)
+    assert judged([fitted]) == []
 
 
 def test_rows_that_scatter_widen_the_intervals() -> None:

@@ -1,9 +1,9 @@
 """nccl-tests on Azure: large all-reduces on 32 GPUs from those on 16."""
 
-import re
 from collections.abc import Sequence
 
 from simnet import files
+from simnet.calibrate import nccl_tests
 from simnet.collectives import loads, ring
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
@@ -19,7 +19,6 @@ RANKS_PER_NODE = 8
 CALIBRATION_GPUS, PREDICTED_GPUS = 16, 32
 LEAST_BYTES = 64 * 1024**2
 BOUND = Limit(mean=0.06, worst=0.12)
-_LINE = re.compile(r"\s(\d+)\s+\d+\s+float\s+sum\s+(?:-?\d+\s+)?([\d.]+)\s+[\d.]+\s+[\d.]+")
 
 ABOUT = """\
 Raw nccl-tests output of all-reduces of 64 MiB and more on Azure ND A100 v4, 8 GPUs and 8 x 200 Gbit InfiniBand a \
@@ -66,14 +65,13 @@ def log_rows(gpus: int) -> tuple[Row, ...]:
     """
     path = files.data_path("published", "nccl-tests", f"a100_azure_nd_v4_{gpus}gpus.log")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise SimnetError(f"{files.label(path)}: {error.strerror}: restore the shipped file") from error
-    found = ((number, match) for number, line in enumerate(lines, start=1) if (match := _LINE.search(line)))
+        rows = nccl_tests.read(path).rows
+    except SimnetError as error:
+        raise SimnetError(f"{error}: restore the shipped file") from error
     return tuple(
-        _row(f"{path.name}:{number}", gpus, int(match[1]), float(match[2]))
-        for number, match in found
-        if int(match[1]) >= LEAST_BYTES
+        _row(f"{path.name}:{row.line}", gpus, row.message_bytes, row.times_us[0])
+        for row in rows
+        if row.message_bytes >= LEAST_BYTES and row.times_us[0] is not None
     )
 
 

@@ -8,7 +8,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
-from simnet.calibrate.fit import Residual
+from simnet.comparison import Comparison
 from simnet.show.plot import STYLE
 
 # Colours of Okabe and Ito, which colour-blind readers can tell apart.
@@ -18,25 +18,25 @@ BAND = 0.05
 LEAST_SHOWN = 0.1
 
 
-def png(residuals: Sequence[Residual]) -> bytes:
+def png(residuals: Sequence[Comparison]) -> bytes:
     """Return relative errors over measured times as PNG; groups that were held out are filled."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.16, 3.4), layout="constrained")
         axes = figure.subplots()
         axes.axhspan(-BAND, BAND, color="#DDDDDD", linewidth=0, label=f"±{BAND:.0%}", zorder=0)
         axes.axhline(0, color="black", linewidth=0.8, zorder=1)
-        groups = dict.fromkeys((one.group, one.is_held_out) for one in residuals)
-        for (group, is_held_out), colour, marker in zip(groups, cycle(COLOURS), cycle(MARKERS), strict=False):
-            rows = [one for one in residuals if (one.group, one.is_held_out) == (group, is_held_out)]
+        groups = dict.fromkeys((one.series, one.role) for one in residuals)
+        for (series, role), colour, marker in zip(groups, cycle(COLOURS), cycle(MARKERS), strict=False):
+            rows = [one for one in residuals if (one.series, one.role) == (series, role)]
             axes.plot(
-                [one.measured_s * 1e3 for one in rows],
+                [one.measured * 1e3 for one in rows],
                 [one.error for one in rows],
                 linestyle="none",
                 marker=marker,
                 color=colour,
-                markerfacecolor=colour if is_held_out else "none",
+                markerfacecolor=colour if role == "held out" else "none",
                 markeredgewidth=1.1,
-                label=f"{group}, {'held out' if is_held_out else 'fitted'}",
+                label=f"{series}, {role}",
             )
         limit = 1.1 * max(LEAST_SHOWN, *(abs(one.error) for one in residuals))
         axes.set_ylim(-limit, limit)

@@ -1,9 +1,10 @@
-"""Show people what was fitted, how well, and where a traced step went."""
+"""A calibration for people: what was fitted, how well, and where a traced step went."""
 
 from collections.abc import Iterable, Sequence
 
-from simnet.calibrate.fit import Fitted, Residual, mean_error
+from simnet.calibrate.fit import Fitted
 from simnet.calibrate.kineto import Trace
+from simnet.comparison import Comparison, mean_error
 from simnet.show.text import aligned, hanging
 from simnet.units import format_bytes, format_seconds
 
@@ -24,15 +25,15 @@ def report(parts: Sequence[Fitted]) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def rows(residuals: Iterable[Residual]) -> str:
+def rows(residuals: Iterable[Comparison]) -> str:
     """Return every residual as a line of a table."""
     head = ("group", "row", "measured", "fitted", "error")
     cells = [
         (
-            one.group + (" (held out)" if one.is_held_out else ""),
+            _series(one.series, one.role),
             one.label,
-            format_seconds(one.measured_s),
-            format_seconds(one.fitted_s),
+            format_seconds(one.measured),
+            format_seconds(one.predicted),
             f"{one.error:+.1%}",
         )
         for one in residuals
@@ -50,17 +51,20 @@ def step_times(trace: Trace, name: str) -> str:
     return "\n".join(lines)
 
 
-def _table(residuals: Sequence[Residual]) -> list[str]:
+def _table(residuals: Sequence[Comparison]) -> list[str]:
     """Return mean and worst error of every group, fitted ones first."""
     if not residuals:
         return []
-    keys = dict.fromkeys((one.is_held_out, one.group) for one in residuals)
+    keys = dict.fromkeys((one.role, one.series) for one in residuals)
     head = ("residuals", "rows", "mean", "worst", "worst row")
     return list(aligned([head, *(_line(residuals, *key) for key in sorted(keys, key=lambda key: key[0]))]))
 
 
-def _line(residuals: Sequence[Residual], is_held_out: bool, group: str) -> tuple[str, ...]:
-    mine = [one for one in residuals if one.group == group and one.is_held_out == is_held_out]
+def _line(residuals: Sequence[Comparison], role: str, series: str) -> tuple[str, ...]:
+    mine = [one for one in residuals if (one.role, one.series) == (role, series)]
     worst = max(mine, key=lambda one: abs(one.error))
-    name = group + (" (held out)" if is_held_out else "")
-    return name, str(len(mine)), f"{mean_error(mine):.1%}", f"{worst.error:+.1%}", worst.label
+    return _series(series, role), str(len(mine)), f"{mean_error(mine):.1%}", f"{worst.error:+.1%}", worst.label
+
+
+def _series(series: str, role: str) -> str:
+    return f"{series} (held out)" if role == "held out" else series
