@@ -105,7 +105,7 @@ def check_figure(path: Path | None, output: Path | None) -> None:
     Raises:
         SimnetError: it cannot, or is no figure by its ending.
     """
-    from simnet.show.plot import format_of
+    from simnet.show.figure import format_of
 
     if path is None:
         return

@@ -94,7 +94,7 @@ def _bandwidths(text: str) -> list[Bandwidth]:
 
 def _draw(found: Race, path: Path) -> None:
     from simnet.files import write_file
-    from simnet.show.plot import format_of
+    from simnet.show.figure import format_of
     from simnet.show.race_figure import race_figure
 
     write_file(path, race_figure(found, format_of(path)))

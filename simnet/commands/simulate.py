@@ -51,11 +51,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 
 
 @contextmanager
-def _progress(rounds: int) -> Iterator[Callable[[], None] | None]:
+def _progress(rounds: int) -> Iterator[Callable[[], None]]:
     """Show how far an exact run is, on a terminal."""
-    if not rounds:
-        yield None
-        return
     with progress(rounds, "simulating every send") as advance:
         yield lambda: advance(1)
 
@@ -65,7 +62,7 @@ def _text(result: RunResult, form: str) -> str:
     from simnet.show.metrics import to_object, to_row
 
     if form == "table":
-        from simnet.show.table import result_table
+        from simnet.show.result_page import result_table
 
         return result_table(result)
     if form == "json":

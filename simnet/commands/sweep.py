@@ -67,7 +67,7 @@ def _summary(num_points: int, num_kept: int, elapsed_s: float, files: list[Path]
 
 
 def _table(document: dict[str, Any]) -> str:
-    from simnet.show.table import sweep_table
+    from simnet.show.sweep_table import sweep_table
 
     return sweep_table(document)
 

@@ -65,17 +65,24 @@ def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
     """Show a bar on stderr, if a person sees that.
 
     Args:
-        total: at which the bar is full.
+        total: at which the bar is full; nothing is shown for 0.
         label: what is being done.
 
     Yields:
         What to call with how much more is done.
     """
-    if not is_watched():
+    if not total or not is_watched():
         yield lambda _: None
         return
-    with click.progressbar(length=total, label=label, show_pos=True, file=sys.stderr) as bar:
-        yield bar.update
+    from rich.console import Console  # only here: a command in a pipe does not pay for it
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(file=sys.stderr)
+    # What is printed meanwhile is the commands' own: rich must not catch it.
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 def silence(stream: IO[str] | None) -> None:

@@ -13,12 +13,8 @@ from simnet.compare.advise.advice import PAYS, Advice, Row
 from simnet.errors import SimnetError
 from simnet.files import write_file
 from simnet.show.advice import heading
-from simnet.show.layout import image
-from simnet.show.plot import format_of, styled
+from simnet.show.figure import COLOURS, MARKERS, PAGE_IN, format_of, image, styled
 
-# Colours of Okabe and Ito, which colour-blind readers can tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = "osD^vP"
 OTHERS, PAYING = "#BBBBBB", "#E5F3EC"
 LOWEST = 0.25
 """A system that takes more than four times as long is out of question; how much more does not matter."""
@@ -42,7 +38,7 @@ def draw(advice: Advice, path: Path) -> None:
 
 def figure_of(advice: Advice) -> Figure:
     """Return the figure."""
-    figure = Figure(figsize=(7.16, 3.6), layout="constrained")
+    figure = Figure(figsize=(PAGE_IN, 3.6), layout="constrained")
     axes = figure.subplots()
     rows = advice.compressing
     named = rows[: len(COLOURS)]

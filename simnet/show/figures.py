@@ -13,19 +13,19 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from numpy.typing import NDArray
 
 from simnet.show.document import WORKLOAD_KEYS, Metrics, Point
+from simnet.show.figure import BLUE, GREEN, SKY, VERMILION, YELLOW
 from simnet.show.labels import PART_KEYS, grouped, numbers, value_label
 from simnet.show.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
-# Colours of Okabe and Ito, which colour-blind readers can tell apart.
 PARTS = {
-    "forward_s": ("forward", "#56B4E9"),
-    "backward_s": ("backward", "#0072B2"),
-    "encode_s": ("encode", "#F0E442"),
-    "decode_s": ("decode", "#009E73"),
-    "exposed_comm_s": ("exposed communication", "#D55E00"),
+    "forward_s": ("forward", SKY),
+    "backward_s": ("backward", BLUE),
+    "encode_s": ("encode", YELLOW),
+    "decode_s": ("decode", GREEN),
+    "exposed_comm_s": ("exposed communication", VERMILION),
     "optimizer_s": ("optimizer", "#999999"),
 }
-STRATEGY_COLOUR, BASELINE_COLOUR = "#56B4E9", "#D55E00"
+STRATEGY_COLOUR, BASELINE_COLOUR = SKY, VERMILION
 # What the labels of lines call the two, until the legend names them.
 ROLES = ("strategy", "baseline")
 MARKERS = "osD^vP*X<>"

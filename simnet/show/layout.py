@@ -1,6 +1,5 @@
 """Lay the figures of a sweep out for print."""
 
-import io
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -16,15 +15,14 @@ from msgspec import structs
 from simnet.errors import SimnetError
 from simnet.show import figures, labels
 from simnet.show.document import BANDWIDTH_KEYS, NODES_KEYS, Document, Point, names
-from simnet.show.plot import Format
+from simnet.show.figure import COLUMN_IN, PAGE_IN, Format, image
 from simnet.show.text import bandwidth_text, clipped, nodes_text
 
 Draw = Callable[[Axes, Sequence[Point]], None]
 Panels = dict[str, list[Point]]
 
 MAX_PANELS, MAX_ROWS = 12, 40
-# A figure is as wide as it is printed, one or two columns of a page, so that 8 pt stay 8 pt.
-COLUMN_WIDTH_IN = {1: 3.5, 2: 7.16}
+COLUMN_WIDTH_IN = {1: COLUMN_IN, 2: PAGE_IN}
 PANEL_HEIGHT_IN = 2.2
 # A row of bars, and what a panel of rows needs beside them.
 ROW_HEIGHT_IN, ROWS_FRAME_IN = 0.36, 0.75
@@ -37,8 +35,6 @@ TITLE_CHARACTERS = 38
 LEGEND_CHARACTERS = 60
 # Of one text.
 MAX_LINES = 6
-# No dates in the files: the same results give the same bytes.
-METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 class Drawing(NamedTuple):
@@ -254,13 +250,6 @@ def _breakdown_handles(called: Sequence[str], drawing: Drawing) -> list[Artist]:
         handles.append(Patch(label=f"{first}: {called[0]}", **bar))
         handles.append(Patch(label=f"{second}: {called[1]}", hatch=figures.BASELINE_HATCH, **bar))
     return handles
-
-
-def image(figure: Figure, file_format: Format) -> bytes:
-    """Return a figure as the contents of a file."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=file_format, metadata=METADATA[file_format])
-    return buffer.getvalue()
 
 
 NETWORK_DRAWINGS = {

@@ -7,18 +7,15 @@ from matplotlib.figure import Figure
 
 from simnet.compare.convergence import median_curve
 from simnet.compare.racing.standings import Heat, Race, Runner
-from simnet.show.layout import image
-from simnet.show.plot import Format, styled
+from simnet.show.figure import BLUE, GREEN, ORANGE, PAGE_IN, PURPLE, SKY, VERMILION, Format, image, label, styled
 from simnet.show.race import time_unit
-from simnet.show.text import clipped, printable
 
-# Colours of Okabe and Ito, which colour-blind readers can tell apart; the baseline is black.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255")
+# The baseline is black.
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE, "#882255")
 BASELINE_COLOUR, OTHERS_COLOUR = "black", "#CCCCCC"
 NUM_NAMED = 3
 """Systems drawn in colour: the first so many of every panel."""
-WIDTH_IN, PANEL_HEIGHT_IN, LEGEND_HEIGHT_IN = 7.16, 2.3, 0.6
-LABEL_CHARACTERS = 36
+PANEL_HEIGHT_IN, LEGEND_HEIGHT_IN = 2.3, 0.6
 ROOM = 1.15
 """The time axis ends so many times later than the baseline's training."""
 
@@ -33,7 +30,7 @@ def _figure(race: Race) -> Figure:
     num_rows = math.ceil(len(race.heats) / 2)
     num_columns = min(2, len(race.heats))
     height_in = PANEL_HEIGHT_IN * num_rows + LEGEND_HEIGHT_IN
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    figure = Figure(figsize=(PAGE_IN, height_in), layout="constrained")
     panels = list(figure.subplots(num_rows, num_columns, squeeze=False, sharey=True).flat)
     colours = _colours(race)
     for axes, heat in zip(panels, race.heats, strict=False):
@@ -65,7 +62,7 @@ def _panel(axes: Axes, race: Race, heat: Heat, colours: dict[str, str]) -> None:
     axes.set_xlabel(f"simulated time [{unit}]")
     if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
         found = race.convergence
-        axes.set_ylabel(_label(f"{found.metric} [{found.unit}]" if found.unit else found.metric))
+        axes.set_ylabel(label(f"{found.metric} [{found.unit}]" if found.unit else found.metric))
 
 
 def _line(axes: Axes, race: Race, runner: Runner, colour: str, unit_s: float) -> None:
@@ -77,11 +74,6 @@ def _line(axes: Axes, race: Race, runner: Runner, colour: str, unit_s: float) ->
     if is_named:
         lows, highs = [row[2] for row in rows], [row[3] for row in rows]
         axes.fill_between(times, lows, highs, color=colour, alpha=0.15, linewidth=0)
-
-
-def _label(text: str) -> str:
-    """Return text of a file as it fits beside an axis and into a legend."""
-    return clipped(printable(text), LABEL_CHARACTERS)
 
 
 def _shown(race: Race) -> tuple[float, float]:
@@ -102,7 +94,7 @@ def _shown(race: Race) -> tuple[float, float]:
 
 def _legend(figure: Figure, race: Race, colours: dict[str, str]) -> None:
     systems = race.convergence.systems
-    entries = {_label(systems[name].title): (colour, 1.4, "-") for name, colour in colours.items()}
+    entries = {label(systems[name].title): (colour, 1.4, "-") for name, colour in colours.items()}
     if any(runner.name not in colours for heat in race.heats for runner in heat.runners):
         entries["the others"] = (OTHERS_COLOUR, 0.8, "-")
     entries[f"target {race.target:g}"] = ("black", 0.7, ":")

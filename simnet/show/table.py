@@ -1,199 +1,144 @@
-"""Draw the table of one run: the question, what it was asked of, and the strategy beside its baseline."""
+"""The one table of this project: columns and rows of text, for a terminal, Markdown, CSV or HTML."""
 
-import textwrap
-from collections.abc import Callable, Iterator
+import csv
+import html
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Literal
 
-from simnet.hardware import Cluster, Part
-from simnet.result import RunResult, StrategyResult
-from simnet.scenario import Scenario
-from simnet.show.metrics import INLINE
-from simnet.show.sweep_table import sweep_table
-from simnet.show.text import (
-    WIDTH,
-    called_apart,
-    count_text,
-    hanging,
-    nodes_text,
-    printable,
-    speedup_text,
-    throughput_text,
-)
-from simnet.units import format_bytes, format_seconds
+from simnet.show.text import WIDTH, printable
 
-__all__ = ["result_table", "sweep_table"]
-
-LABEL_WIDTH = 28
-VALUE_WIDTH = 22
-PARTS = {
-    "forward_s": "forward",
-    "backward_s": "backward",
-    "encode_s": "encode",
-    "decode_s": "decode",
-    "exposed_comm_s": "exposed communication",
-    "optimizer_s": "optimizer",
-}
-Cell = tuple[str, str]
+Align = Literal["left", "right"]
+Row = tuple[str, ...]
 
 
-def result_table(run_result: RunResult) -> str:
-    """Return what `simnet simulate` prints: at most 100 columns of plain text, every number with its unit."""
-    results = [run_result.result] + ([run_result.baseline] if run_result.baseline else [])
-    lines = [
-        *_paragraph(run_result.scenario.question),
-        *_parts(run_result),
-        "",
-        *_comparison(results, _names(run_result), run_result.scenario.run.steps),
-        "",
-        *_uncertainty(run_result),
-        *_verdict(run_result),
-        *(line for note in run_result.notes for line in hanging("note: ", note)),
-    ]
-    return "\n".join(printable(line).rstrip() for line in lines).strip("\n")
+@dataclass(frozen=True)
+class Column:
+    """What stands above a column and how its cells are laid out.
+
+    Attributes:
+        title: several lines where it has line breaks.
+        align: side at which the cells stand.
+        unit: of all cells; shown behind the title in brackets.
+        width: characters in plain text; 0 takes those of the longest cell.
+        gap: spaces before the column in plain text; the first column has none.
+    """
+
+    title: str
+    align: Align = "left"
+    unit: str = ""
+    width: int = 0
+    gap: int = 2
+
+    @property
+    def head(self) -> str:
+        """Title with unit, such as "time [ms]"."""
+        return f"{self.title} [{self.unit}]" if self.unit else self.title
+
+    def padded(self, cell: str, longest: int) -> str:
+        """Return a cell as wide as the column; one longer than a fixed width pushes the rest of its line."""
+        return f"{cell:{'>' if self.align == 'right' else '<'}{self.width or longest}}"
 
 
-def _paragraph(text: str) -> list[str]:
-    return [*textwrap.wrap(text, WIDTH), ""] if text else []
+@dataclass(frozen=True)
+class Table:
+    """Columns, and rows with one cell each; numbers come formatted, by `simnet.units` and `simnet.show.text`.
 
+    Example:
+        >>> table = Table([Column("nodes", "right"), Column("speedup", "right")], [("2", "1.50x"), ("16", "3.00x")])
+        >>> print(table.terminal())
+        nodes  speedup
+            2    1.50x
+           16    3.00x
+        >>> print(table.markdown())
+        | nodes | speedup |
+        |---:|---:|
+        | 2 | 1.50x |
+        | 16 | 3.00x |
+    """
 
-def _parts(run_result: RunResult) -> Iterator[str]:
-    """Yield one line for each part, with the kind of its numbers in brackets."""
-    scenario = run_result.scenario
-    simulated = f"{count_text(run_result.world_size, 'rank')}, {run_result.result.fidelity} executor"
-    if run_result.version:
-        simulated += f", simnet {run_result.version}"
-    described = {
-        "cluster": _cluster(scenario),
-        "workload": _workload(run_result),
-        "calibration": f"{_name(scenario.calibration, scenario)} ({scenario.calibration.kind})",
-        "simulated": simulated,
-    }
-    for label, text in described.items():
-        yield from hanging(f"{label:<13}", text)
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
 
+    def __init__(self, columns: Iterable[Column | str], rows: Iterable[Iterable[str]]) -> None:
+        """Take columns, a mere title for a column of text, and rows in any order of containers.
 
-def _name(part: Part, scenario: Scenario) -> str:
-    """Return the name of a part; one that was written in the scenario's own file goes by the scenario's name."""
-    return scenario.name if part.name == INLINE else part.name
+        Raises:
+            ValueError: a row has more or fewer cells than there are columns.
+        """
+        made = tuple(Column(column) if isinstance(column, str) else column for column in columns)
+        cells = tuple(tuple(row) for row in rows)
+        if wrong := [row for row in cells if len(row) != len(made)]:
+            raise ValueError(f"rows: {wrong[0]!r}: must have {len(made)} cells, one for each column")
+        object.__setattr__(self, "columns", made)
+        object.__setattr__(self, "rows", cells)
 
+    def terminal(self, width: int = WIDTH, *, rich: bool = False) -> str:
+        """Return the table as plain text, or drawn with rich for a terminal of this width."""
+        return self._drawn(width) if rich else "\n".join(self.lines())
 
-def _cluster(scenario: Scenario) -> str:
-    cluster = scenario.cluster
-    nics = "" if cluster.nics_per_node == 1 else f"{cluster.nics_per_node} x "
-    nodes = f"{nodes_text(cluster.num_nodes)} x {_gpus(cluster)}"
-    nic, inside = cluster.inter_node.bytes_per_s.text(), cluster.intra_node.bytes_per_s.text()
-    return f"{_name(cluster, scenario)}: {nodes}, NIC {nics}{nic}, in the node {inside} (nominal rates)"
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of plain text, without spaces at their ends."""
+        heads = [column.head.split("\n") for column in self.columns]
+        above = [row for row in zip_longest(*heads, fillvalue="") if any(row)]
+        grid = [[printable(cell) for cell in row] for row in (*above, *self.rows)]
+        longest = [max(map(len, column)) for column in zip(*grid, strict=True)]
+        for row in grid:
+            cells = [one.padded(cell, most) for one, cell, most in zip(self.columns, row, longest, strict=True)]
+            gaps = [0, *(column.gap for column in self.columns[1:])]
+            yield "".join(" " * gap + cell for gap, cell in zip(gaps, cells, strict=True)).rstrip()
 
+    def markdown(self) -> str:
+        """Return a table of GitHub's Markdown."""
+        rules = "".join("---:|" if column.align == "right" else "---|" for column in self.columns)
+        head, *body = (f"| {' | '.join(map(_markdown, row))} |" for row in (self._heads, *self.rows))
+        return "\n".join([head, f"|{rules}", *body])
 
-def _gpus(cluster: Cluster) -> str:
-    return f"{cluster.ranks_per_node} {cluster.gpu}" if cluster.gpu else count_text(cluster.ranks_per_node, "GPU")
+    def csv(self) -> str:
+        """Return the table as CSV, its columns named in the first line."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self._heads, *self.rows])
+        return text.getvalue()
 
-
-def _workload(run_result: RunResult) -> str:
-    scenario = run_result.scenario
-    workload = scenario.workload
-    gradients = f"gradients {format_bytes(run_result.gradient_bytes)}"
-    samples = f"{count_text(workload.batch_per_rank, 'sample')} per rank"
-    return f"{_name(workload, scenario)}: {gradients}, {samples} (compute times {_compute_kind(scenario)})"
-
-
-def _compute_kind(scenario: Scenario) -> str:
-    """Say where the compute times come from: the kinds of the rows that fit, or the scenario's own text."""
-    workload, gpu = scenario.workload, scenario.cluster.gpu
-    fitting = {
-        row.kind
-        for row in workload.compute
-        if row.gpu == (gpu or row.gpu) and row.precision == (workload.precision or row.precision)
-    }
-    return " or ".join(sorted(fitting)) or "given"
-
-
-def _names(run_result: RunResult) -> list[str]:
-    """Return what to call the strategy, and the baseline if there is one, so that they differ."""
-    from simnet.scenario import to_dict
-
-    result, baseline = run_result.result, run_result.baseline
-    if baseline is None:
-        return [result.strategy]
-    if result.strategy != baseline.strategy:
-        return [result.strategy, baseline.strategy]
-    scenario: dict[str, Any] = to_dict(run_result.scenario)
-    return list(called_apart(result.strategy, scenario["strategy"], scenario["baseline"]))
-
-
-def _header(names: list[str]) -> Iterator[str]:
-    """Yield what the strategies are called, a line for each setting."""
-    cells = [[line for part in name.split(", ") for line in textwrap.wrap(part, VALUE_WIDTH)] for name in names]
-    for row in zip_longest(*cells, fillvalue=""):
-        yield _line("", [(text, "") for text in row])
-
-
-def _comparison(results: list[StrategyResult], names: list[str], steps: int | None) -> Iterator[str]:
-    """Yield the header and one line for each metric, a pair of cells (value, share) for each strategy."""
-    yield from _header(names)
-    yield _line("iteration time", [(format_seconds(result.iteration_s), "") for result in results])
-    for key, label in PARTS.items():
-        yield _line(f"  {label}", [_share(result, key) for result in results])
-    for label, cell in _metric_cells(steps).items():
-        cells = [cell(result) for result in results]
-        if any(cells):
-            yield _line(label, [(text, "") for text in cells])
-
-
-def _share(result: StrategyResult, key: str) -> Cell:
-    seconds: float = getattr(result.breakdown, key)
-    return format_seconds(seconds), f"{seconds / result.iteration_s:.1%}".replace("%", " %")
-
-
-def _metric_cells(steps: int | None) -> dict[str, Callable[[StrategyResult], str]]:
-    """Return how each line's cells are written; a line whose cells are all empty is left out."""
-    return {
-        "throughput": lambda result: throughput_text(result.samples_per_s),
-        "communication time": lambda result: format_seconds(result.comm_s),
-        "  hidden behind compute": lambda result: f"{result.overlap * 100:.1f} %",
-        "NIC bytes out of a node": lambda result: format_bytes(result.nic_bytes_per_node),
-        "compression ratio": lambda result: f"{result.compression_ratio:.4g}x",
-        "algorithm": lambda result: result.algorithm,
-        "buckets": lambda result: str(result.num_buckets),
-        "dense iteration time": lambda result: _optional_seconds(result.dense_iteration_s),
-        f"time of {steps:,} steps" if steps else "end-to-end time": lambda result: _optional_seconds(result.total_s),
-    }
-
-
-def _optional_seconds(seconds: float | None) -> str:
-    return "" if seconds is None else format_seconds(seconds)
-
-
-def _line(label: str, cells: list[Cell]) -> str:
-    return f"{label:<{LABEL_WIDTH}}" + "".join(f"{value:>{VALUE_WIDTH}}{share:>9}" for value, share in cells)
-
-
-def _uncertainty(run_result: RunResult) -> Iterator[str]:
-    """Yield the intervals of the iteration times."""
-    for key, name in zip(("iteration_s", "baseline_iteration_s"), _names(run_result), strict=False):
-        if between := _between(run_result, key, format_seconds):
-            yield from hanging("", f"iteration time of {name}{between}")
-
-
-def _between(run_result: RunResult, name: str, written: Callable[[float], str]) -> str:
-    """Return an interval in brackets, if there is one."""
-    if name not in run_result.intervals:
-        return ""
-    low, high = run_result.intervals[name]
-    return f" (90 % interval {written(low)} to {written(high)})"
-
-
-def _verdict(run_result: RunResult) -> Iterator[str]:
-    """Yield the speedups, saying against what."""
-    if run_result.baseline is None:
-        return
-    pair = " against ".join(_names(run_result))
-    if run_result.speedup is not None:
-        text = f"{speedup_text(run_result.speedup)}{_between(run_result, 'speedup', speedup_text)}"
-        yield from hanging("", f"speedup {text} per iteration, {pair}")
-    if run_result.end_to_end_speedup is not None:
-        text = (
-            f"{speedup_text(run_result.end_to_end_speedup)}{_between(run_result, 'end_to_end_speedup', speedup_text)}"
+    def html(self) -> str:
+        """Return an HTML table with everything escaped."""
+        head, *body = (
+            "".join(self._html(row, tag)) for row, tag in ((self._heads, "th"), *((r, "td") for r in self.rows))
         )
-        yield from hanging("", f"speedup {text} end to end, {pair}")
+        rows = "\n".join(f"<tr>{row}</tr>" for row in body)
+        return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>"
+
+    @property
+    def _heads(self) -> Row:
+        return tuple(column.head.replace("\n", " ") for column in self.columns)
+
+    def _html(self, row: Row, tag: str) -> Iterator[str]:
+        for column, cell in zip(self.columns, row, strict=True):
+            style = ' style="text-align: right"' if column.align == "right" else ""
+            yield f"<{tag}{style}>{html.escape(printable(cell))}</{tag}>"
+
+    def _drawn(self, width: int) -> str:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+        for column in self.columns:
+            grid.add_column(Text(_lines(column.head)), justify=column.align, overflow="fold")
+        for row in self.rows:
+            grid.add_row(*(Text(printable(cell)) for cell in row))  # as Text: brackets are no markup
+        console = Console(file=io.StringIO(), force_terminal=True, width=width)
+        console.print(grid)
+        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
+
+
+def _lines(text: str) -> str:
+    """Return text fit for a terminal, its line breaks kept."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _markdown(cell: str) -> str:
+    return printable(cell).replace("|", "\\|")

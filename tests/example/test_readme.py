@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simnet.scenario import load_experiment
-from simnet.show.table import sweep_table
+from simnet.show.sweep_table import sweep_table
 from simnet.sweep import document, expand, run
 
 ROOT = Path(__file__).resolve().parents[2]

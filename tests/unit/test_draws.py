@@ -14,7 +14,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration, KernelTime, LinkCalibration
 from simnet.scenario import Run
 from simnet.show.metrics import to_object, to_row
-from simnet.show.table import result_table
+from simnet.show.result_page import result_table
 from simnet.simulate import simulate
 from simnet.strategies import AllReduce, BinSGDM
 from simnet.units import Bandwidth, Duration, Size

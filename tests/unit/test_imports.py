@@ -20,7 +20,7 @@ SIMPY_ROOMS = (
 )
 SIMULATOR = ("simpy", "simnet.simulate", "simnet.network", "simnet.training")
 MACHINE = ("os", "pathlib", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "simnet.lab.machine")
-HEAVY = {"torch", "pandas", "matplotlib", "numpy", "scipy"}
+HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy"}
 SIMULATE_INLINE = """
 import json, sys
 import simnet.commands.main

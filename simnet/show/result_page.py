@@ -1,0 +1,196 @@
+"""Draw the table of one run: the question, what it was asked of, and the strategy beside its baseline."""
+
+import textwrap
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from typing import Any
+
+from simnet.hardware import Cluster, Part
+from simnet.result import RunResult, StrategyResult
+from simnet.scenario import Scenario
+from simnet.show.metrics import INLINE
+from simnet.show.text import (
+    WIDTH,
+    called_apart,
+    count_text,
+    hanging,
+    nodes_text,
+    printable,
+    speedup_text,
+    throughput_text,
+)
+from simnet.units import format_bytes, format_seconds
+
+LABEL_WIDTH = 28
+VALUE_WIDTH = 22
+PARTS = {
+    "forward_s": "forward",
+    "backward_s": "backward",
+    "encode_s": "encode",
+    "decode_s": "decode",
+    "exposed_comm_s": "exposed communication",
+    "optimizer_s": "optimizer",
+}
+Cell = tuple[str, str]
+
+
+def result_table(run_result: RunResult) -> str:
+    """Return what `simnet simulate` prints: at most 100 columns of plain text, every number with its unit."""
+    results = [run_result.result] + ([run_result.baseline] if run_result.baseline else [])
+    lines = [
+        *_paragraph(run_result.scenario.question),
+        *_parts(run_result),
+        "",
+        *_comparison(results, _names(run_result), run_result.scenario.run.steps),
+        "",
+        *_uncertainty(run_result),
+        *_verdict(run_result),
+        *(line for note in run_result.notes for line in hanging("note: ", note)),
+    ]
+    return "\n".join(printable(line).rstrip() for line in lines).strip("\n")
+
+
+def _paragraph(text: str) -> list[str]:
+    return [*textwrap.wrap(text, WIDTH), ""] if text else []
+
+
+def _parts(run_result: RunResult) -> Iterator[str]:
+    """Yield one line for each part, with the kind of its numbers in brackets."""
+    scenario = run_result.scenario
+    simulated = f"{count_text(run_result.world_size, 'rank')}, {run_result.result.fidelity} executor"
+    if run_result.version:
+        simulated += f", simnet {run_result.version}"
+    described = {
+        "cluster": _cluster(scenario),
+        "workload": _workload(run_result),
+        "calibration": f"{_name(scenario.calibration, scenario)} ({scenario.calibration.kind})",
+        "simulated": simulated,
+    }
+    for label, text in described.items():
+        yield from hanging(f"{label:<13}", text)
+
+
+def _name(part: Part, scenario: Scenario) -> str:
+    """Return the name of a part; one that was written in the scenario's own file goes by the scenario's name."""
+    return scenario.name if part.name == INLINE else part.name
+
+
+def _cluster(scenario: Scenario) -> str:
+    cluster = scenario.cluster
+    nics = "" if cluster.nics_per_node == 1 else f"{cluster.nics_per_node} x "
+    nodes = f"{nodes_text(cluster.num_nodes)} x {_gpus(cluster)}"
+    nic, inside = cluster.inter_node.bytes_per_s.text(), cluster.intra_node.bytes_per_s.text()
+    return f"{_name(cluster, scenario)}: {nodes}, NIC {nics}{nic}, in the node {inside} (nominal rates)"
+
+
+def _gpus(cluster: Cluster) -> str:
+    return f"{cluster.ranks_per_node} {cluster.gpu}" if cluster.gpu else count_text(cluster.ranks_per_node, "GPU")
+
+
+def _workload(run_result: RunResult) -> str:
+    scenario = run_result.scenario
+    workload = scenario.workload
+    gradients = f"gradients {format_bytes(run_result.gradient_bytes)}"
+    samples = f"{count_text(workload.batch_per_rank, 'sample')} per rank"
+    return f"{_name(workload, scenario)}: {gradients}, {samples} (compute times {_compute_kind(scenario)})"
+
+
+def _compute_kind(scenario: Scenario) -> str:
+    """Say where the compute times come from: the kinds of the rows that fit, or the scenario's own text."""
+    workload, gpu = scenario.workload, scenario.cluster.gpu
+    fitting = {
+        row.kind
+        for row in workload.compute
+        if row.gpu == (gpu or row.gpu) and row.precision == (workload.precision or row.precision)
+    }
+    return " or ".join(sorted(fitting)) or "given"
+
+
+def _names(run_result: RunResult) -> list[str]:
+    """Return what to call the strategy, and the baseline if there is one, so that they differ."""
+    from simnet.scenario import to_dict
+
+    result, baseline = run_result.result, run_result.baseline
+    if baseline is None:
+        return [result.strategy]
+    if result.strategy != baseline.strategy:
+        return [result.strategy, baseline.strategy]
+    scenario: dict[str, Any] = to_dict(run_result.scenario)
+    return list(called_apart(result.strategy, scenario["strategy"], scenario["baseline"]))
+
+
+def _header(names: list[str]) -> Iterator[str]:
+    """Yield what the strategies are called, a line for each setting."""
+    cells = [[line for part in name.split(", ") for line in textwrap.wrap(part, VALUE_WIDTH)] for name in names]
+    for row in zip_longest(*cells, fillvalue=""):
+        yield _line("", [(text, "") for text in row])
+
+
+def _comparison(results: list[StrategyResult], names: list[str], steps: int | None) -> Iterator[str]:
+    """Yield the header and one line for each metric, a pair of cells (value, share) for each strategy."""
+    yield from _header(names)
+    yield _line("iteration time", [(format_seconds(result.iteration_s), "") for result in results])
+    for key, label in PARTS.items():
+        yield _line(f"  {label}", [_share(result, key) for result in results])
+    for label, cell in _metric_cells(steps).items():
+        cells = [cell(result) for result in results]
+        if any(cells):
+            yield _line(label, [(text, "") for text in cells])
+
+
+def _share(result: StrategyResult, key: str) -> Cell:
+    seconds: float = getattr(result.breakdown, key)
+    return format_seconds(seconds), f"{seconds / result.iteration_s:.1%}".replace("%", " %")
+
+
+def _metric_cells(steps: int | None) -> dict[str, Callable[[StrategyResult], str]]:
+    """Return how each line's cells are written; a line whose cells are all empty is left out."""
+    return {
+        "throughput": lambda result: throughput_text(result.samples_per_s),
+        "communication time": lambda result: format_seconds(result.comm_s),
+        "  hidden behind compute": lambda result: f"{result.overlap * 100:.1f} %",
+        "NIC bytes out of a node": lambda result: format_bytes(result.nic_bytes_per_node),
+        "compression ratio": lambda result: f"{result.compression_ratio:.4g}x",
+        "algorithm": lambda result: result.algorithm,
+        "buckets": lambda result: str(result.num_buckets),
+        "dense iteration time": lambda result: _optional_seconds(result.dense_iteration_s),
+        f"time of {steps:,} steps" if steps else "end-to-end time": lambda result: _optional_seconds(result.total_s),
+    }
+
+
+def _optional_seconds(seconds: float | None) -> str:
+    return "" if seconds is None else format_seconds(seconds)
+
+
+def _line(label: str, cells: list[Cell]) -> str:
+    return f"{label:<{LABEL_WIDTH}}" + "".join(f"{value:>{VALUE_WIDTH}}{share:>9}" for value, share in cells)
+
+
+def _uncertainty(run_result: RunResult) -> Iterator[str]:
+    """Yield the intervals of the iteration times."""
+    for key, name in zip(("iteration_s", "baseline_iteration_s"), _names(run_result), strict=False):
+        if between := _between(run_result, key, format_seconds):
+            yield from hanging("", f"iteration time of {name}{between}")
+
+
+def _between(run_result: RunResult, name: str, written: Callable[[float], str]) -> str:
+    """Return an interval in brackets, if there is one."""
+    if name not in run_result.intervals:
+        return ""
+    low, high = run_result.intervals[name]
+    return f" (90 % interval {written(low)} to {written(high)})"
+
+
+def _verdict(run_result: RunResult) -> Iterator[str]:
+    """Yield the speedups, saying against what."""
+    if run_result.baseline is None:
+        return
+    pair = " against ".join(_names(run_result))
+    if run_result.speedup is not None:
+        text = f"{speedup_text(run_result.speedup)}{_between(run_result, 'speedup', speedup_text)}"
+        yield from hanging("", f"speedup {text} per iteration, {pair}")
+    if run_result.end_to_end_speedup is not None:
+        text = (
+            f"{speedup_text(run_result.end_to_end_speedup)}{_between(run_result, 'end_to_end_speedup', speedup_text)}"
+        )
+        yield from hanging("", f"speedup {text} end to end, {pair}")
