@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.quantizers import Gradient, bits_an_element, bucket_of, relative_errors
-from binsgdm.compressors.atomo import Atomo, probabilities
-from binsgdm.compressors.base import numel_of
-from binsgdm.compressors.low_rank import GradZip, PowerSGD
-from binsgdm.compressors.matrices import is_factored, matrix_shape
-from binsgdm.compressors.signs import OneBitSGD, ScaledSign, TernGrad
-from binsgdm.compressors.sparse import MSTopK, RandomK, TopK, UnbiasedRandomK
 from binsgdm.exchange import Place, run_together
 from binsgdm.random import Key
+from binsgdm.systems.atomo import Atomo, probabilities
+from binsgdm.systems.base import numel_of
+from binsgdm.systems.low_rank import GradZip, PowerSGD
+from binsgdm.systems.matrices import is_factored, matrix_shape
+from binsgdm.systems.signs import OneBitSGD, ScaledSign, TernGrad
+from binsgdm.systems.sparse import MSTopK, RandomK, TopK
 
 RATIO = 0.01
 DRAWS = 100
@@ -130,7 +130,7 @@ def low_rank(system: Any, gradient: Gradient, steps: int) -> Loss:
 def losses() -> dict[str, Callable[[Gradient], Loss]]:
     """Return every system outside the QSGD family with its settings."""
     top, ms, ms_few = TopK(ratio=RATIO), MSTopK(ratio=RATIO), MSTopK(ratio=RATIO, num_samplings=12)
-    rand, unbiased = RandomK(ratio=RATIO), UnbiasedRandomK(ratio=RATIO)
+    rand, unbiased = RandomK(ratio=RATIO), RandomK(ratio=RATIO, unbiased=True)
 
     def kept(gradient: Gradient) -> int:
         return top.num_kept(gradient.shapes)

@@ -17,10 +17,10 @@ import torch
 from torch.nn import functional
 
 from benchmarks import bounds, systems_table
-from binsgdm.compressors.base import GradientBucket, Payload, Shapes, numel_of
-from binsgdm.compressors.levels import unpack_codes
-from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 from binsgdm.random import Key
+from binsgdm.systems.base import GradientBucket, Payload, Shapes, numel_of
+from binsgdm.systems.levels import unpack_codes
+from binsgdm.systems.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 
 BLOCKS = (8192, 512)
 DRAWS = 4

@@ -8,18 +8,15 @@ from typing import Any
 
 import torch
 
-from binsgdm.compressors.base import GradientBucket, Shapes, numel_of
-from binsgdm.compressors.one_bit_adam import OneBitAdam
-from binsgdm.compressors.one_bit_momentum import Residuals, one_bit_momentum, padded_numel
-from binsgdm.compressors.registry import SYSTEMS, make
-from binsgdm.compressors.sparse import UnbiasedRandomK
 from binsgdm.exchange import AllGather, AllReduce, AllToAll, Conversation, Message, Place
+from binsgdm.systems.base import GradientBucket, Shapes, numel_of
+from binsgdm.systems.one_bit_adam import OneBitAdam
+from binsgdm.systems.one_bit_momentum import Residuals, one_bit_momentum, padded_numel
+from binsgdm.systems.registry import SYSTEMS, make
 
 LAYOUT: Shapes = ((1024, 256), (1024,), (256, 1024), (256,))
 """The two linear layers of a transformer block of width 256, with their biases."""
 WORLD_SIZE = 16
-SHOWN = {"top_k": {"ratio": 0.01}, "ms_top_k": {"ratio": 0.01}, "random_k": {"ratio": 0.01}}
-"""Options for those that need one."""
 
 
 def place() -> Place:
@@ -73,7 +70,7 @@ def overview() -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, entry in SYSTEMS.items():
-        system = make(name, rank=0, world_size=WORLD_SIZE, **SHOWN.get(name, {}))
+        system = make(name, rank=0, world_size=WORLD_SIZE, **entry.usual_options)
         leaves = leaving_bytes(system.mean(bucket(), place())) / numel_of(LAYOUT)
         feedback = "yes" if entry.has_feedback else "no"
         cells = [f"`{name}`", entry.title, entry.source, entry.travels, entry.carrier, feedback, shown_options(name)]
@@ -89,8 +86,7 @@ def one_bit_adam_row() -> str:
     names = ("dense_steps", "topology")
     given = inspect.signature(OneBitAdam).parameters
     options = ", ".join(f"{name}={given[name].default!r}" for name in names)
-    travels = "1 bit an element of the momentum to its owner, 1 bit of the mean to all, an fp32 scale a chunk"
-    cells = ["`OneBitAdam`", "1-bit Adam (an optimizer)", "Tang et al., ICML 2021", travels]
+    cells = ["`OneBitAdam`", f"{OneBitAdam.title} (an optimizer)", OneBitAdam.source, OneBitAdam.travels]
     return (
         "| " + " | ".join([*cells, "all_to_all + all_gather", "yes, two-sided", options, "-", f"{leaves:.4f}"]) + " |"
     )
@@ -98,15 +94,9 @@ def one_bit_adam_row() -> str:
 
 def differences() -> str:
     """Return for every system what its docstring says that differs from its paper."""
-    classes = {name: type(_described(name)) for name in SYSTEMS} | {"OneBitAdam": OneBitAdam}
+    classes: dict[str, type] = {**SYSTEMS, "OneBitAdam": OneBitAdam}
     pairs = [(name, *_source(kind)) for name, kind in classes.items() if name != "dense"]
-    pairs.append(("random_k, unbiased=True", *_source(UnbiasedRandomK)))
     return "\n".join(f"- **`{name}`** {source} *Differs:* {differs}" for name, source, differs in pairs)
-
-
-def _described(name: str) -> Any:
-    system = make(name, rank=0, world_size=1, **SHOWN.get(name, {}))
-    return getattr(system, "compressor", system)
 
 
 def _source(kind: type) -> tuple[str, str]:

@@ -53,6 +53,10 @@ class BinSGDM(torch.optim.Optimizer):
     Source: Birder (NeurIPS 2023), algorithm 1. Differs: no AMSGrad-style maximum (not used in practice either).
     """
 
+    title = "BinSGDM"
+    source = "Birder, NeurIPS 2023"
+    travels = "1 bit an element between nodes, both ways; inside a node fp32, bf16 or 1 bit"
+
     def __init__(  # noqa: PLR0913
         self,
         params: Params,

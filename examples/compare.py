@@ -24,6 +24,8 @@ import train_digits
 import train_lm
 import training
 
+from binsgdm import BinSGDM
+
 # ruff: noqa: T201
 
 Trial = dict[str, Any]
@@ -37,7 +39,7 @@ FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "training_curves.png"
 MARGINS = {"digits": ("accuracy", 0.01), "lm": ("loss", 0.05), "lm_long": ("loss", 0.05), "lm_alone": ("loss", 0.05)}
 """Fixed before any final run: BinSGDM reaches Adam if the whole interval is no worse than Adam by more than this."""
 
-OPTIMIZERS = {"binsgdm": "BinSGDM", "adam": "Adam"}
+OPTIMIZERS = {"binsgdm": BinSGDM.title, "adam": "Adam"}
 """By the name on the command line, the name on the page."""
 SEARCH_SEEDS = {"digits": (100, 101), "lm": (100,), "lm_long": (100,), "lm_alone": (100,)}
 FINAL_SEEDS = (0, 1, 2, 3, 4)

@@ -6,6 +6,12 @@ from typing import Any
 
 from tasks import Trial
 
+from binsgdm import BinSGDM
+from binsgdm.systems.base import System
+from binsgdm.systems.dense import Dense
+from binsgdm.systems.one_bit_adam import OneBitAdam
+from binsgdm.systems.registry import BUILT_IN
+
 FINAL_SEEDS = (0, 1, 2, 3, 4)
 FINAL_RANKS = (4, 16)
 SEARCH_SEEDS = {"characters": (100,), "mnist_5k": (100, 101), "digits": (100, 101)}
@@ -40,42 +46,46 @@ class Setting:
     kind: str | None = None
 
 
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    **dict.fromkeys(("qsgd", "qsgd_inf", "nuqsgd"), ("4 bits", {"bits": 4, "block_size": 8192})),
+    "marsit": ("", {"sync_period": 100}),
+    **dict.fromkeys(("power_sgd", "grad_zip"), ("rank 4", {"matrix_rank": 4})),
+    "atomo": ("budget 3", {"budget": 3.0}),
+    **dict.fromkeys(("top_k", "ms_top_k"), ("1 %", {"ratio": 0.01})),
+    "random_k": ("10 %", {"ratio": 0.1}),
+}
+"""Options beside a system's defaults, and what of them its title tells. They are the papers' or usual ones, with one
+exception: Random-k keeps 10 % instead of 1 %, since 1 % would deliver each element once in all of 120 steps."""
+BY_SIGNS: tuple[Choice, ...] = (
+    ({"optimizer": "sgd", "momentum": 0.0}, (3e-3, 1e-2)),
+    ({"optimizer": "sgd", "momentum": 0.9}, (3e-4, 1e-3)),
+)
+"""Where the gradient is +1 or -1, whatever it was."""
+
+
+def _averaging(system: type[System]) -> Setting:
+    """Return how a system that averages gradients is run."""
+    told, options = OPTIONS.get(system.name, ("", dict(system.usual_options)))
+    choices = BY_SIGNS if system.name == "sign_sgd" else (ADAM, SGD)
+    return Setting(title=", ".join(filter(None, (system.title, told))), options=options, choices=choices)
+
+
 SETTINGS: dict[str, Setting] = {
     "adam": Setting(title="dense, Adam", kind="all_reduce", choices=((ADAM[0], (1e-3, 3e-3, 1e-2, 3e-2)),)),
     "sgd": Setting(title="dense, SGD", kind="all_reduce", choices=((SGD[0], (1e-2, 3e-2, 1e-1, 3e-1)),)),
     "binsgdm": Setting(
-        title="BinSGDM",
+        title=BinSGDM.title,
         choices=tuple(({"optimizer": "binsgdm", "beta": beta}, (3e-3, 1e-2)) for beta in (0.9, 0.95)),
     ),
     "one_bit_adam": Setting(
-        title="1-bit Adam",
+        title=OneBitAdam.title,
         choices=tuple(
             ({"optimizer": "one_bit_adam", "dense_share": 0.2, "eps": eps}, (3e-3, 1e-2)) for eps in (1e-8, 1e-4)
         ),
     ),
-    "one_bit_sgd": Setting(title="1-bit SGD"),
-    "sign_sgd": Setting(
-        title="SignSGD, majority vote",
-        choices=(
-            ({"optimizer": "sgd", "momentum": 0.0}, (3e-3, 1e-2)),
-            ({"optimizer": "sgd", "momentum": 0.9}, (3e-4, 1e-3)),
-        ),
-    ),
-    "ef_sign_sgd": Setting(title="EF-SignSGD"),
-    "terngrad": Setting(title="TernGrad"),
-    "qsgd": Setting(title="QSGD, 4 bits", options={"bits": 4, "block_size": 8192}),
-    "qsgd_inf": Setting(title="QSGDinf, 4 bits", options={"bits": 4, "block_size": 8192}),
-    "nuqsgd": Setting(title="NUQSGD, 4 bits", options={"bits": 4, "block_size": 8192}),
-    "marsit": Setting(title="Marsit", options={"sync_period": 100}),
-    "power_sgd": Setting(title="PowerSGD, rank 4", options={"matrix_rank": 4}),
-    "grad_zip": Setting(title="GradZip, rank 4", options={"matrix_rank": 4}),
-    "atomo": Setting(title="ATOMO, budget 3", options={"budget": 3.0}),
-    "top_k": Setting(title="Top-k, 1 %", options={"ratio": 0.01}),
-    "ms_top_k": Setting(title="MSTop-k, 1 %", options={"ratio": 0.01}),
-    "random_k": Setting(title="Random-k, 10 %", options={"ratio": 0.1}),
+    **{system.name: _averaging(system) for system in BUILT_IN if system is not Dense},
 }
-"""The one table of all systems and their options. Options are the papers' or usual ones, with one exception: Random-k
-keeps 10 % instead of 1 %, since 1 % would deliver each element once in all of 120 steps."""
+"""All that are compared: two dense optimizers, both 1-bit optimizers, and every system of binsgdm."""
 
 
 def strategy_of(system: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Many ranks in one process: their gradients in one pass, then each system's own code on every rank.
 
-The systems are those of `binsgdm.compressors`, every rank with its own state, and talk by
+The systems are those of `binsgdm.systems`, every rank with its own state, and talk by
 `binsgdm.exchange.run_together` as they do over gloo. BinSGDM is that of `together.py`: the same distribution, other
 draws.
 
@@ -17,12 +17,12 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from binsgdm.compressors.base import Compressor, GradientBucket, Payload, Shapes, System
-from binsgdm.compressors.carriers import Carrier
-from binsgdm.compressors.feedback import ErrorFeedback, Plain
-from binsgdm.compressors.one_bit_adam import Member, OneBitAdam
-from binsgdm.compressors.registry import make
 from binsgdm.exchange import Conversation, Place, run_together
+from binsgdm.systems.base import Compressor, End, GradientBucket, Payload, Shapes
+from binsgdm.systems.carriers import Carrier
+from binsgdm.systems.feedback import ErrorFeedback, Plain
+from binsgdm.systems.one_bit_adam import Member, OneBitAdam
+from binsgdm.systems.registry import make
 
 
 class Stack(Protocol):
@@ -83,7 +83,7 @@ class DecodedOnce:
     def __call__(
         self, compressor: Compressor, payload: Payload, shapes: Shapes, place: Place, own: torch.Tensor | None
     ) -> Conversation:
-        """Do as `binsgdm.compressors.carriers.Carrier`."""
+        """Do as `binsgdm.systems.carriers.Carrier`."""
         talk = self._carry(compressor, payload, shapes, place, own)
         if place.rank == 0:
             self._mean = yield from talk
@@ -95,7 +95,7 @@ class DecodedOnce:
         return self._mean
 
 
-def systems_of(name: str, options: dict[str, Any], num_ranks: int) -> list[System]:
+def systems_of(name: str, options: dict[str, Any], num_ranks: int) -> list[End]:
     """Return a system's ends on all ranks, whose payloads are decoded once."""
     systems = [make(name, rank=rank, world_size=num_ranks, **options) for rank in range(num_ranks)]
     if isinstance(systems[0], Plain | ErrorFeedback):
@@ -118,7 +118,7 @@ class AveragedGradients:
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, systems: Sequence[System], *, ranks_per_node: int, seed: int
+        self, optimizer: torch.optim.Optimizer, systems: Sequence[End], *, ranks_per_node: int, seed: int
     ) -> None:
         self.optimizer, self.param_groups = optimizer, optimizer.param_groups
         self._parameters: list[nn.Parameter] = [p for group in self.param_groups for p in group["params"]]

@@ -9,13 +9,16 @@ from outcome import Outcome
 from tasks import TASKS
 from written import ROOT, Written
 
+from binsgdm import BinSGDM
+from binsgdm.systems.one_bit_adam import OneBitAdam
+
 PAGE = ROOT / "docs" / "systems-training.md"
 FIGURES = ROOT / "docs" / "figures"
 MARK = "<!-- From here on written by `python examples/systems.py page`. -->\n"
 LEGEND = """\
 Final test loss less that of the dense reference, in nats: the mean over seeds, paired. "behind" and "ahead" are said
 where the 95 % interval leaves zero out. "lost" counts seeds that diverged or ended at a guess (95 % of its loss)."""
-NAMES = {"adam": "Adam", "sgd": "SGD", "binsgdm": "BinSGDM", "one_bit_adam": "1-bit Adam"}
+NAMES = {"adam": "Adam", "sgd": "SGD", "binsgdm": BinSGDM.title, "one_bit_adam": OneBitAdam.title}
 SET_TO = {"momentum": "momentum", "beta": "beta", "dense_share": "dense stage", "eps": "eps"}
 
 

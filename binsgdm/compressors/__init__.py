@@ -1,1 +1,1 @@
-"""The compressing systems of the field under one interface; `registry` names them all."""
+"""The former name of `binsgdm.systems`, for scripts that say it."""

@@ -4,16 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from binsgdm.compressors.registry import SYSTEMS, check_options, make
 from binsgdm.errors import BinsgdmError
+from binsgdm.systems.registry import SYSTEMS, check_options, make
 
 ONE_BIT_ADAM = "one_bit_adam"
-NAMES = (*(name for name in SYSTEMS if name != "dense"), ONE_BIT_ADAM)
-"""All that can be chosen: those of the registry, which average gradients, and 1-bit Adam, which is an optimizer."""
-NEEDED: dict[str, dict[str, Any]] = {name: {"ratio": 0.01} for name in ("top_k", "ms_top_k", "random_k")}
-"""Options of systems that do not go without."""
 WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 Option = str | int | float | bool | None
+
+
+def names() -> tuple[str, ...]:
+    """Return all that can be chosen: systems that average gradients, and 1-bit Adam, which is an optimizer."""
+    return (*(name for name in SYSTEMS if name != "dense"), ONE_BIT_ADAM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,11 @@ class Choice:
         defaults = {"topology": "flat"} if self.name == ONE_BIT_ADAM else SYSTEMS[self.name].options
         return {**defaults, **self.given}
 
+    @property
+    def steady(self) -> dict[str, Any]:
+        """All options, those with which steps differ set so that all are alike."""
+        return {**self.whole, **({} if self.name == ONE_BIT_ADAM else SYSTEMS[self.name].steady_options)}
+
 
 def choice(text: str, where: str) -> Choice:
     """Read a system: "power_sgd", or "top_k:ratio=0.01" with options as its class takes them.
@@ -51,17 +57,28 @@ def choice(text: str, where: str) -> Choice:
     """
     name, _, options = text.partition(":")
     pairs = [word.partition("=") for word in options.split(",")] if options else []
-    if name not in NAMES:
-        raise BinsgdmError(f"{where} {text!r}: unknown: give one of {', '.join(NAMES)}")
+    if not is_one(name):
+        raise BinsgdmError(f"{where} {text!r}: unknown: give one of {', '.join(names())}")
     if not all(key and is_there for key, is_there, _ in pairs):
         raise BinsgdmError(f"{where} {text!r}: after {name}: give KEY=VALUE,KEY=VALUE, such as qsgd:bits=4")
     given = {key.strip(): _value(value.strip()) for key, _, value in pairs}
     if len(given) < len(pairs):
         raise BinsgdmError(f"{where} {text!r}: an option comes twice: give each once, or --system once more")
-    if not {"ratio", "k"} & set(given):
-        given = NEEDED.get(name, {}) | given
+    usual = {} if name == ONE_BIT_ADAM else SYSTEMS[name].usual_options
+    if usual and not given.keys() & _without_default(name):
+        given = {**usual, **given}
     _check(name, given, f"{where} {text!r}")
     return Choice(name=name, options=tuple(given.items()))
+
+
+def is_one(name: str) -> bool:
+    """Tell whether a system can be chosen, without a look at those of other packages if it can."""
+    return name != "dense" and (name == ONE_BIT_ADAM or name in SYSTEMS)
+
+
+def _without_default(name: str) -> set[str]:
+    """Return the options of which one must be given."""
+    return {option for option, default in SYSTEMS[name].options.items() if default is None}
 
 
 def text_of(options: Mapping[str, Any]) -> str:

@@ -205,7 +205,7 @@ def _kernels(kernels: tuple[str, ...], systems: tuple[str, ...], **sizes: Any) -
     from binsgdm.measure.kernels import measure as work
     from binsgdm.measure.systems import measure as systems_work
 
-    names = choices.NAMES if "all" in systems else systems
+    names = choices.names() if "all" in systems else systems
     chosen = [choices.choice(text, "--system") for text in names]
     sized = {"min_numel": sizes["min_size"], "max_numel": sizes["max_size"]}
 

@@ -6,18 +6,18 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 import torch
 
-from binsgdm.compressors.base import GradientBucket
-from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.exchange import AllGather, AllReduce, Conversation, Message, Place, group_members
 from binsgdm.measure import choices, one_bit_adam
 from binsgdm.measure.choices import Choice
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
 from binsgdm.measure.timing import Effort, Progress, Stopwatch, Trial, pause_s, take_turns
+from binsgdm.systems.base import GradientBucket
+from binsgdm.systems.feedback import ErrorFeedback, Plain
+from binsgdm.systems.registry import SYSTEMS, make
 
 MAX_NUMEL = 2**24
 ALONE = 4
@@ -25,8 +25,6 @@ ALONE = 4
 LEAST_SIZES = 3
 """A launch and a time per element can be told from so many."""
 PARTS = ("encode", "merge", "decode")
-FIXED: dict[str, dict[str, Any]] = {"marsit": {"sync_period": None}}
-"""Options with which all steps are alike."""
 
 
 def measure(  # noqa: PLR0913
@@ -78,8 +76,7 @@ def _contestant(system: Choice, numel: int, world_size: int, device: torch.devic
 
 
 def _add(record: Record, system: Choice, world_size: int, parts: Parts, rows: Sequence[Sequence[float]]) -> None:
-    whole = system.whole | FIXED.get(system.name, {})
-    options = choices.text_of({key: value for key, value in whole.items() if value is not None})
+    options = choices.text_of({key: value for key, value in system.steady.items() if value is not None})
     for place, (name, elements) in enumerate(parts.items(), 1):
         times = [row[place] for row in rows]
         if all(times):
@@ -92,10 +89,8 @@ def _parts(system: Choice, numel: int, world_size: int) -> Parts:
     name, whole = system.name, {"num_elements": numel}
     if SYSTEMS[name].carrier != "all_gather":
         return {f"{name}_{part}": whole for part in PARTS}
-    options = system.whole
-    decoded = numel
-    if options.get("k") is not None or options.get("ratio") is not None:
-        decoded = min(numel, options.get("k") or max(1, round(options["ratio"] * numel)))
+    end = make(name, rank=0, world_size=world_size, **system.given)
+    decoded = end.compressor.num_sent(((numel,),)) if isinstance(end, Plain | ErrorFeedback) else numel
     gathered = {"num_elements": decoded, "num_vectors": world_size}
     return {f"{name}_encode": whole, f"{name}_merge": whole, f"{name}_decode": gathered}
 
@@ -108,7 +103,7 @@ def _trial(system: Choice, numel: int, world_size: int, device: torch.device) ->
     """
     shapes = ((rows := 2 ** (int(math.log2(numel)) // 2), numel // rows),)
     gradient = torch.randn(shapes[0], device=device)
-    end = make(system.name, rank=0, world_size=world_size, **system.given | FIXED.get(system.name, {}))
+    end = make(system.name, rank=0, world_size=world_size, **system.steady)
     place = Place(rank=0, world_size=world_size, ranks_per_node=1, seed=1, step=1)
     steps = itertools.count(1)
     watch = Stopwatch(device)

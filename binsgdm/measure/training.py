@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.compressors.hook import compress_gradients
-from binsgdm.compressors.one_bit_adam import OneBitAdam
-from binsgdm.compressors.one_bit_attach import attach_one_bit_adam
 from binsgdm.ddp import attach
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure import choices
@@ -21,6 +18,9 @@ from binsgdm.measure.ranks import Ranks, guarded
 from binsgdm.measure.record import Record
 from binsgdm.measure.timing import WARM_UP, Effort, Progress, Stopwatch, part_of, phases
 from binsgdm.optimizer import BinSGDM
+from binsgdm.systems.hook import compress_gradients
+from binsgdm.systems.one_bit_adam import OneBitAdam
+from binsgdm.systems.one_bit_attach import attach_one_bit_adam
 
 BLOCK_S = 1.0
 MAX_BLOCK = 10
@@ -75,7 +75,7 @@ def strategy(text: str) -> Strategy:
         'bf16'
     """
     kind, _, options = text.partition(":")
-    if kind in choices.NAMES:
+    if choices.is_one(kind):
         system = choices.choice(text, "--strategy")
         return Strategy(kind=kind, system=system, overlap=kind != choices.ONE_BIT_ADAM)
     words = [word.strip() for word in options.split(",")] if options else []

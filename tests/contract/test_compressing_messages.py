@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import msgspec
 
-from binsgdm.compressors.base import GradientBucket, numel_of
-from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.exchange import AllGather, AllReduce, AllToAll, Message, Place, Shift, group_members
+from binsgdm.systems.base import GradientBucket, numel_of
+from binsgdm.systems.registry import SYSTEMS, make
 from simnet import strategies
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.network.topology import Topology

@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.one_bit_adam import Member, OneBitAdam
 from binsgdm.exchange import AllGather, AllReduce, AllToAll, group_members
+from binsgdm.systems.one_bit_adam import Member, OneBitAdam
 from simnet import strategies
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.network.topology import build as build_topology

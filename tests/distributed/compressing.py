@@ -9,12 +9,12 @@ from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.compressors.base import GradientBucket
-from binsgdm.compressors.hook import GradientExchange, compress_gradients
-from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place, run_together
 from binsgdm.replicas import check_replicas
+from binsgdm.systems.base import GradientBucket
+from binsgdm.systems.hook import GradientExchange, compress_gradients
+from binsgdm.systems.registry import SYSTEMS, make
 
 STEPS = 4
 SEED = 11

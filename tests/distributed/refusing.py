@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from binsgdm.compressors.hook import GradientExchange, compress_gradients
-from binsgdm.compressors.one_bit_adam import OneBitAdam
-from binsgdm.compressors.one_bit_attach import attach_one_bit_adam
-from binsgdm.compressors.registry import SYSTEMS
+from binsgdm.systems.hook import GradientExchange, compress_gradients
+from binsgdm.systems.one_bit_adam import OneBitAdam
+from binsgdm.systems.one_bit_attach import attach_one_bit_adam
+from binsgdm.systems.registry import SYSTEMS
 
 WORLD_SIZE, WRONG = 3, 1
 TIMEOUT = timedelta(seconds=120)

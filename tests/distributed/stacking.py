@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from stacked import AveragedGradients, StackedOneBitAdam, systems_of
 
-from binsgdm.compressors.hook import compress_gradients
-from binsgdm.compressors.one_bit_adam import OneBitAdam
-from binsgdm.compressors.one_bit_attach import attach_one_bit_adam
+from binsgdm.systems.hook import compress_gradients
+from binsgdm.systems.one_bit_adam import OneBitAdam
+from binsgdm.systems.one_bit_attach import attach_one_bit_adam
 
 STEPS = 6
 SEED = 13

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import refusing
 from launch import launch, once
 
-from binsgdm.compressors.registry import SYSTEMS
+from binsgdm.systems.registry import SYSTEMS
 
 SECONDS = 30
 """Far above what a case takes, far below the two minutes of the collectives."""

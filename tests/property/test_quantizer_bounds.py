@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from benchmarks import bounds, other_systems
 from benchmarks.quantizers import Gradient, coded, largest_bound, quantizers, relative_errors
-from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
+from binsgdm.systems.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 
 NUMEL = 4096
 
@@ -140,7 +140,7 @@ def test_elias_codes_are_below_their_bound_and_independent_levels_not_below_thei
 
 
 def test_the_length_of_a_code_is_that_of_the_encoder() -> None:
-    from binsgdm.compressors.elias import omega
+    from binsgdm.systems.elias import omega
 
     numbers = torch.arange(1, 3000)
     assert omega(numbers)[1].tolist() == [bounds.omega_bits(number) for number in numbers.tolist()]

@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.atomo import Atomo, probabilities
-from binsgdm.compressors.base import Payload
-from binsgdm.compressors.feedback import Plain
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import run_together
 from binsgdm.random import Key
+from binsgdm.systems.atomo import Atomo, probabilities
+from binsgdm.systems.base import Payload
+from binsgdm.systems.feedback import Plain
 from tests.unit.low_rank_samples import NUMEL, SHAPES, WHOLE, bucket, energy, normal, place, with_spectrum
 
 KEY = Key(seed=3, step=1)

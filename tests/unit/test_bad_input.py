@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.base import GradientBucket, Payload, Shapes
-from binsgdm.compressors.registry import SYSTEMS, check_options, make
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place, run_together
 from binsgdm.random import Key
+from binsgdm.systems.base import GradientBucket, Payload, Shapes
+from binsgdm.systems.registry import SYSTEMS, check_options, make
 
 SHAPES: Shapes = ((12, 20), (9,), (0, 3), ())
 NUMEL = 250

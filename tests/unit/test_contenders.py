@@ -24,7 +24,7 @@ from outcome import Interval, Outcome
 from systems_page import difference_text, found_text, loss_text, standing_text, steps_text
 from written import Written
 
-from binsgdm.compressors.registry import SYSTEMS
+from binsgdm.systems.registry import SYSTEMS
 
 
 @pytest.mark.parametrize("module", [contenders, outcome, plans, systems_page], ids=lambda module: module.__name__)

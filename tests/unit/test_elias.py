@@ -7,8 +7,8 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binsgdm.compressors import elias
 from binsgdm.errors import BinsgdmError
+from binsgdm.systems import elias
 
 
 def omega_text(number: int) -> str:

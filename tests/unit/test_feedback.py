@@ -7,13 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.base import GradientBucket
-from binsgdm.compressors.carriers import all_reduced_mean, gathered_mean
-from binsgdm.compressors.feedback import ErrorFeedback, Plain, Residuals
-from binsgdm.compressors.signs import ScaledSign
-from binsgdm.compressors.sparse import RandomK, TopK
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place, run_together
+from binsgdm.systems.base import GradientBucket
+from binsgdm.systems.carriers import all_reduced_mean, gathered_mean
+from binsgdm.systems.feedback import ErrorFeedback, Plain, Residuals
+from binsgdm.systems.signs import ScaledSign
+from binsgdm.systems.sparse import RandomK, TopK
 
 SHAPES = ((16, 12), (), (0, 3), (7,), (8, 3, 2))
 NAMES = ("conv", "scale", "nothing", "bias", "head")

@@ -7,8 +7,8 @@ torch = pytest.importorskip("torch")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binsgdm.compressors import levels
 from binsgdm.random import Key
+from binsgdm.systems import levels
 
 GRIDS = [
     levels.uniform_levels(2),

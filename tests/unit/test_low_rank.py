@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.low_rank import GradZip, PowerSGD
-from binsgdm.compressors.matrices import is_factored, orthonormalized
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllReduce, run_together
+from binsgdm.systems.low_rank import GradZip, PowerSGD
+from binsgdm.systems.matrices import is_factored, orthonormalized
 from tests.unit.low_rank_samples import (
     NAMES,
     NUMEL,

@@ -7,13 +7,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm.bits import pack_signs, unpack_signs
-from binsgdm.compressors import marsit as module
-from binsgdm.compressors.base import GradientBucket
-from binsgdm.compressors.marsit import Marsit, merge_signs, merged_signs
-from binsgdm.compressors.rings import Ring
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, Place, Shift, run_together
 from binsgdm.random import Key
+from binsgdm.systems import marsit as module
+from binsgdm.systems.base import GradientBucket
+from binsgdm.systems.marsit import Marsit, merge_signs, merged_signs
+from binsgdm.systems.rings import Ring
 
 PLAIN = {"sync_period": None}
 TORUS = {"sync_period": None, "torus": True}

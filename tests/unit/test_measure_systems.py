@@ -11,12 +11,12 @@ pytest.importorskip("numba")
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from binsgdm.compressors.one_bit_adam import OneBitAdam
-from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place
 from binsgdm.measure import choices, one_bit_adam, systems
 from binsgdm.measure.choices import choice
+from binsgdm.systems.one_bit_adam import OneBitAdam
+from binsgdm.systems.registry import SYSTEMS, make
 from simnet.calibrate import fitting, sources, write
 from simnet.calibrate.measurement import Measurements, Series, read
 from simnet.commands.main import cli
@@ -92,7 +92,7 @@ def test_one_system_with_two_settings_is_no_calibration(tmp_path: Path, monkeypa
         fitting.parts(known, sources.Sources(), sources.Sources(), fitting.Options(bound=9.0, draws=20))
 
 
-@pytest.mark.parametrize("name", [name for name in choices.NAMES if name != "one_bit_adam"])
+@pytest.mark.parametrize("name", [name for name in choices.names() if name != "one_bit_adam"])
 def test_the_parts_of_a_trial_are_those_of_the_conversation(name: str) -> None:
     system = choice(name, "--system")
     parts, trial = systems._contestant(system, NUMEL, 4, CPU)
@@ -129,7 +129,7 @@ def test_one_bit_adam_is_timed_doing_what_it_does(world_size: int, monkeypatch: 
 
 
 def one_bit_adam_member(place: Place) -> Any:
-    from binsgdm.compressors.one_bit_adam import Member
+    from binsgdm.systems.one_bit_adam import Member
 
     return Member(rank=place.rank, world_size=place.world_size, ranks_per_node=place.ranks_per_node)
 
@@ -150,7 +150,7 @@ class TestChoice:
         assert choices.text_of(choice("power_sgd:warm_start=false", "").whole) == "matrix_rank=4 warm_start=false"
 
     def test_every_name_can_be_made(self) -> None:
-        for name in choices.NAMES:
+        for name in choices.names():
             if name != "one_bit_adam":
                 make(name, rank=0, world_size=2, **choice(name, "").given)
 

@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist
 
-from binsgdm.compressors import one_bit_adam_moves as module
-from binsgdm.compressors.one_bit_adam import Member, OneBitAdam
-from binsgdm.compressors.one_bit_attach import attach_one_bit_adam
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import run_together
+from binsgdm.systems import one_bit_adam_moves as module
+from binsgdm.systems.one_bit_adam import Member, OneBitAdam
+from binsgdm.systems.one_bit_attach import attach_one_bit_adam
 
 SHAPES = [(5, 3), (), (0,), (33, 9), (7,)]
 DENSE = 3

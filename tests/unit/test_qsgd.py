@@ -7,12 +7,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from benchmarks.bounds import variance_bound
-from binsgdm.compressors.base import GradientBucket, Payload
-from binsgdm.compressors.feedback import Plain
-from binsgdm.compressors.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place, run_together
 from binsgdm.random import Key
+from binsgdm.systems.base import GradientBucket, Payload
+from binsgdm.systems.feedback import Plain
+from binsgdm.systems.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 
 KEY = Key(seed=5, step=2, rank=1)
 EACH = [

@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist
 
-from binsgdm.compressors import rings as ring
-from binsgdm.compressors.base import GradientBucket
-from binsgdm.compressors.marsit import Marsit
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, Place, Shift, run_together
 from binsgdm.groups import make
+from binsgdm.systems import rings as ring
+from binsgdm.systems.base import GradientBucket
+from binsgdm.systems.marsit import Marsit
 from binsgdm.transport import Transport, shift
 
 NUMEL = 101

@@ -7,12 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.base import Compressor, GradientBucket, Payload
-from binsgdm.compressors.feedback import ErrorFeedback, Plain
-from binsgdm.compressors.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Conversation, Message, Place, run_together
 from binsgdm.random import Key
+from binsgdm.systems.base import Compressor, GradientBucket, Payload
+from binsgdm.systems.feedback import ErrorFeedback, Plain
+from binsgdm.systems.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
 
 KEY = Key(seed=5, step=2, rank=1)
 BIASED = [ScaledSign(), ScaledSign(scale_per="bucket"), OneBitSGD()]

@@ -1,27 +1,28 @@
 """Sparsifiers: exactly k values arrive, where they belong, and the rest is lost as theory says."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.compressors.base import GradientBucket, Payload
-from binsgdm.compressors.carriers import all_reduced_mean
-from binsgdm.compressors.feedback import Plain
-from binsgdm.compressors.sparse import (
-    MSTopK,
-    RandomK,
-    TopK,
-    UnbiasedRandomK,
-    drawn_indices,
-)
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place, run_together
 from binsgdm.random import Key
+from binsgdm.systems.base import GradientBucket, Payload
+from binsgdm.systems.carriers import all_reduced_mean
+from binsgdm.systems.feedback import Plain
+from binsgdm.systems.sparse import (
+    MSTopK,
+    RandomK,
+    TopK,
+    drawn_indices,
+)
 
 KEY = Key(seed=3, step=1)
 CPU = torch.device("cpu")
+UnbiasedRandomK = partial(RandomK, unbiased=True)
 EVERY = (TopK, MSTopK, RandomK, UnbiasedRandomK)
 INDEXED = (TopK, MSTopK)
 DRAWN = (RandomK, UnbiasedRandomK)

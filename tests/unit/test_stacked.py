@@ -19,7 +19,7 @@ from contenders import SETTINGS, strategy_of
 from together import BinSGDMTogether
 from torch import nn
 
-from binsgdm.compressors.registry import SYSTEMS, make
+from binsgdm.systems.registry import SYSTEMS, make
 
 NUM_RANKS = 4
 WITH_ACCURACY = [name for name, task in tasks.TASKS.items() if task.has_accuracy]

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks import systems_table
-from binsgdm.compressors.registry import SYSTEMS
+from binsgdm.systems.registry import SYSTEMS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "systems.md"
 

@@ -1,7 +1,7 @@
 """QSGD, its max-norm variant, and NUQSGD: values rounded at random to a few levels of their block's norm.
 
 A payload is one fp32 norm a block, then the codes of all elements: `bits` bits each, packed (`coding="packed"`), or the
-runs and levels of `binsgdm.compressors.elias` (`coding="elias"`), whose length depends on the values and which is the
+runs and levels of `binsgdm.systems.elias` (`coding="elias"`), whose length depends on the values and which is the
 shorter one where most levels are zero: wide blocks, few bits, L2 norm.
 
 A value that is not finite makes its whole block NaN after decompression. Blocks run over the bucket, not tensor by
@@ -10,15 +10,17 @@ tensor.
 Shape letters: N elements, B = ceil(N / block_size) blocks.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from binsgdm.compressors import elias, levels
-from binsgdm.compressors.base import (
+from binsgdm.errors import BinsgdmError
+from binsgdm.random import Key
+from binsgdm.systems import elias, levels
+from binsgdm.systems.base import (
     Payload,
     Shapes,
     check_choice,
@@ -28,14 +30,13 @@ from binsgdm.compressors.base import (
     check_whole,
     numel_of,
 )
-from binsgdm.errors import BinsgdmError
-from binsgdm.random import Key
+from binsgdm.systems.feedback import CompressorSystem
 
 Coding = Literal["packed", "elias"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LevelQuantizer(ABC):
+class LevelQuantizer(CompressorSystem):
     """What the three share; each says which norm and which levels.
 
     Attributes:
@@ -47,9 +48,8 @@ class LevelQuantizer(ABC):
         BinsgdmError: a setting is out of range.
     """
 
-    name: ClassVar[str]
-    is_unbiased: ClassVar[bool] = True
-    draws_alike: ClassVar[bool] = False
+    travels = "`bits` bits an element, or an Elias code, and an fp32 norm a block"
+    is_unbiased = True
     norm: ClassVar[levels.Norm]
     max_bits: ClassVar[int] = 8
 
@@ -68,7 +68,7 @@ class LevelQuantizer(ABC):
         """The levels, ascending from -1 to 1."""
 
     def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Round every value to a level below or above it; see `binsgdm.compressors.base.Compressor`.
+        """Round every value to a level below or above it; see `binsgdm.systems.base.Compressor`.
 
         Shape:
             values: (N,) fp32; payload: (B,) fp32, then (ceil(N bits / 8),) uint8, or with "elias" (B,) int32 bits of
@@ -87,7 +87,7 @@ class LevelQuantizer(ABC):
         return Payload(tensors=(scales, *elias.encode(signed)))
 
     def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
-        """Return level times norm; see `binsgdm.compressors.base.Compressor`.
+        """Return level times norm; see `binsgdm.systems.base.Compressor`.
 
         Shape:
             returned: (N,) fp32.
@@ -143,6 +143,8 @@ class QSGD(LevelQuantizer):
     """
 
     name = "qsgd"
+    title = "QSGD"
+    source = "Alistarh et al., NeurIPS 2017"
     norm = "l2"
 
     @property
@@ -166,6 +168,8 @@ class QSGDInf(LevelQuantizer):
     """
 
     name = "qsgd_inf"
+    title = "QSGDinf"
+    source = "Alistarh et al., NeurIPS 2017"
     norm = "max"
 
     @property
@@ -192,6 +196,8 @@ class NUQSGD(LevelQuantizer):
     """
 
     name = "nuqsgd"
+    title = "NUQSGD"
+    source = "Ramezani-Kebrya et al., JMLR 2021"
     norm = "l2"
     max_bits = 7
 

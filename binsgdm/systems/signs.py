@@ -7,18 +7,22 @@ Shape letters: N elements, M tensors, C columns.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from binsgdm.bits import pack_signs, packed_numel, unpack_signs
-from binsgdm.compressors import levels
-from binsgdm.compressors.base import (
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllGather, AllToAll, Conversation, Place
+from binsgdm.layout import BITS_PER_BYTE
+from binsgdm.random import Key, Stream, draws
+from binsgdm.systems import levels
+from binsgdm.systems.base import (
     GradientBucket,
     Payload,
+    ProtocolSystem,
     Shapes,
     check_choice,
     check_payload,
@@ -27,16 +31,12 @@ from binsgdm.compressors.base import (
     is_number,
     numel_of,
 )
-from binsgdm.compressors.feedback import check_stateless
-from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllToAll, Conversation, Place
-from binsgdm.layout import BITS_PER_BYTE
-from binsgdm.random import Key, Stream, draws
+from binsgdm.systems.feedback import CompressorSystem
 
 _TERNARY = (-1.0, 0.0, 1.0)
 
 
-class MajorityVote:
+class MajorityVote(ProtocolSystem):
     """signSGD with majority vote: the sign that most ranks have, element by element, the same on every rank.
 
     Each rank sends the packed signs of the k-th chunk to rank k, which counts and sends the winners to all: 2 (n-1) / n
@@ -51,10 +51,14 @@ class MajorityVote:
     one chunk; the sign of a zero gradient is +1; ties as above.
     """
 
-    name: ClassVar[str] = "sign_sgd"
+    name = "sign_sgd"
+    title = "SignSGD, majority vote"
+    source = "Bernstein et al., ICML 2018"
+    travels = "1 bit an element to the element's owner, the winning bit to all"
+    carrier = "all_to_all + all_gather"
 
     def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
-        """Return the winning signs as +1 and -1; see `binsgdm.compressors.base.System`."""
+        """Return the winning signs as +1 and -1; see `binsgdm.systems.base.End`."""
         check_values(self.name, bucket.values, bucket.shapes)
         chunk = -(-bucket.values.numel() // (place.world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
         padded = torch.nn.functional.pad(bucket.values, (0, chunk * place.world_size - bucket.values.numel()))
@@ -65,14 +69,6 @@ class MajorityVote:
         everyone = yield AllGather(group="world", sent=torch.cat([received[:, 0].amax().view(1), pack_signs(winners)]))
         voted = unpack_signs(everyone[:, 1:].reshape(-1), bucket.values.numel())
         return voted.masked_fill_(everyone[:, 0].bool().any(), torch.nan)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take nothing."""
-        check_stateless(self.name, state)
 
 
 def _winners(packed: Tensor, chunk: int, place: Place) -> Tensor:
@@ -86,11 +82,11 @@ def _winners(packed: Tensor, chunk: int, place: Place) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaledSign:
+class ScaledSign(CompressorSystem):
     """EF-signSGD's compressor: the sign times the mean magnitude.
 
     It is a contraction, not unbiased: ||v - C(v)||^2 = (1 - delta) ||v||^2 for what shares a scale, with
-    delta = ||v||_1^2 / (n ||v||_2^2) >= 1 / n. Use it under error feedback (`binsgdm.compressors.feedback`).
+    delta = ||v||_1^2 / (n ||v||_2^2) >= 1 / n. Use it under error feedback (`binsgdm.systems.feedback`).
 
     Attributes:
         scale_per: what shares a scale, "tensor" or "bucket".
@@ -102,9 +98,12 @@ class ScaledSign:
     schemes", ICML 2019, its compressor of the sign and the mean magnitude. Differs: the sign of zero is +1.
     """
 
-    name: ClassVar[str] = "ef_sign_sgd"
-    is_unbiased: ClassVar[bool] = False
-    draws_alike: ClassVar[bool] = False
+    name = "ef_sign_sgd"
+    title = "EF-SignSGD"
+    source = "Karimireddy et al., ICML 2019"
+    travels = "1 bit an element and an fp32 scale a tensor"
+    has_feedback = True
+    is_unbiased = False
 
     scale_per: Literal["tensor", "bucket"] = "tensor"
 
@@ -112,7 +111,7 @@ class ScaledSign:
         check_choice("ef_sign_sgd: scale_per", self.scale_per, ("tensor", "bucket"))
 
     def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:  # noqa: ARG002
-        """Keep signs and mean magnitudes; see `binsgdm.compressors.base.Compressor`.
+        """Keep signs and mean magnitudes; see `binsgdm.systems.base.Compressor`.
 
         Shape:
             values: (N,) fp32; payload: (M,) or (1,) fp32, then (ceil(N / 8),) uint8.
@@ -126,7 +125,7 @@ class ScaledSign:
         return Payload(tensors=(scales, pack_signs(values >= 0)))
 
     def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
-        """Return sign times scale; see `binsgdm.compressors.base.Compressor`.
+        """Return sign times scale; see `binsgdm.systems.base.Compressor`.
 
         Raises:
             BinsgdmError: a payload of other settings.
@@ -146,25 +145,28 @@ class ScaledSign:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneBitSGD:
+class OneBitSGD(CompressorSystem):
     """1-bit SGD's compressor: one bit an element, and two means for each column of a matrix.
 
     A tensor is the matrix (shape[0], all others), so that a column has shape[0] elements; a vector is one column. What
     is negative becomes the mean of the column's negative values, the rest that of its others. It is a contraction:
     ||v - C(v)||^2 = ||v||^2 - sum of count * mean^2 over the two halves of all columns. Use it under error feedback
-    (`binsgdm.compressors.feedback`), as the paper does. A matrix with few rows has many means: 64 bits a column.
+    (`binsgdm.systems.feedback`), as the paper does. A matrix with few rows has many means: 64 bits a column.
 
     Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to data-parallel
     distributed training of speech DNNs", Interspeech 2014 (threshold zero, values per column). Differs:
     ranks' gradients are quantized once and averaged, where the paper quantizes the sum a second time.
     """
 
-    name: ClassVar[str] = "one_bit_sgd"
-    is_unbiased: ClassVar[bool] = False
-    draws_alike: ClassVar[bool] = False
+    name = "one_bit_sgd"
+    title = "1-bit SGD"
+    source = "Seide et al., Interspeech 2014"
+    travels = "1 bit an element and two fp32 means a column"
+    has_feedback = True
+    is_unbiased = False
 
     def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:  # noqa: ARG002
-        """Keep signs and the means of columns; see `binsgdm.compressors.base.Compressor`.
+        """Keep signs and the means of columns; see `binsgdm.systems.base.Compressor`.
 
         Shape:
             values: (N,) fp32; payload: (2 C,) fp32 (of each tensor the means of negative values, then the others), then
@@ -179,7 +181,7 @@ class OneBitSGD:
         return Payload(tensors=(means, pack_signs(values >= 0)))
 
     def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
-        """Return the mean that each bit selects; see `binsgdm.compressors.base.Compressor`.
+        """Return the mean that each bit selects; see `binsgdm.systems.base.Compressor`.
 
         Raises:
             BinsgdmError: a payload of other shapes.
@@ -220,7 +222,7 @@ def _column_means(matrix: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TernGrad:
+class TernGrad(CompressorSystem):
     """TernGrad: -1, 0 or +1 times the largest magnitude of the tensor, at random, after clipping.
 
     Unbiased for the clipped values, hence for all with clip_sigmas=None. The variance of a value g is |g| (s - |g|), s
@@ -239,9 +241,11 @@ class TernGrad:
     where the paper counts log2(3) = 1.585.
     """
 
-    name: ClassVar[str] = "terngrad"
-    is_unbiased: ClassVar[bool] = False
-    draws_alike: ClassVar[bool] = False
+    name = "terngrad"
+    title = "TernGrad"
+    source = "Wen et al., NeurIPS 2017"
+    travels = "1.6 bits an element and an fp32 scale a tensor"
+    is_unbiased = False
 
     clip_sigmas: float | None = 2.5
 
@@ -253,7 +257,7 @@ class TernGrad:
             )
 
     def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Round to -s, 0 or s; see `binsgdm.compressors.base.Compressor`.
+        """Round to -s, 0 or s; see `binsgdm.systems.base.Compressor`.
 
         Shape:
             values: (N,) fp32; payload: (M,) fp32, then (ceil(N / 5),) uint8.
@@ -268,7 +272,7 @@ class TernGrad:
         return Payload(tensors=(scales, levels.pack_trits(codes)))
 
     def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
-        """Return -s, 0 or s; see `binsgdm.compressors.base.Compressor`.
+        """Return -s, 0 or s; see `binsgdm.systems.base.Compressor`.
 
         Raises:
             BinsgdmError: a payload of other shapes.

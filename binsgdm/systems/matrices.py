@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from binsgdm.compressors.base import ParameterId, Shapes, numel_of
 from binsgdm.exchange import Place
 from binsgdm.random import thresholds
+from binsgdm.systems.base import ParameterId, Shapes, numel_of
 
 _DEPENDENT = 1e-5
 """A column that loses all but this part to the columns before it is dependent on them, up to fp32 rounding."""

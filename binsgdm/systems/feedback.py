@@ -7,15 +7,29 @@ Shape letters: N elements of a bucket.
 """
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from binsgdm.compressors.base import Compressor, GradientBucket, ParameterId, check_values
-from binsgdm.compressors.carriers import Carrier, gathered_mean, key_of
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Conversation, Place
+from binsgdm.random import Key
+from binsgdm.systems.base import (
+    CarrierName,
+    Compressor,
+    End,
+    GradientBucket,
+    ParameterId,
+    Payload,
+    Shapes,
+    System,
+    check_stateless,
+    check_values,
+    numel_of,
+)
+from binsgdm.systems.carriers import Carrier, gathered_mean, key_of
 
 _STATE_KEYS = {"rank", "world_size", "residuals"}
 
@@ -143,8 +157,8 @@ class Residuals:
         return residual.to(device)
 
 
-class Plain:
-    """A system without state: every rank's payload is the compressed gradient.
+class Plain(End):
+    """An end without state: every rank's payload is the compressed gradient.
 
     Args:
         compressor: unbiased, if the system shall converge.
@@ -159,21 +173,17 @@ class Plain:
         self.carry = carry
 
     def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
-        """Compress the gradients of a bucket and average over all ranks; see `binsgdm.compressors.base.System`."""
+        """Compress the gradients of a bucket and average over all ranks; see `binsgdm.systems.base.End`."""
         payload = self.compressor.compress(bucket.values, bucket.shapes, key_of(self.compressor, place))
         return (yield from self.carry(self.compressor, payload, bucket.shapes, place, None))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take nothing."""
         check_stateless(self.compressor.name, state)
 
 
-class ErrorFeedback:
-    """A system whose payload is the gradient plus what earlier payloads lost of it.
+class ErrorFeedback(End):
+    """An end whose payload is the gradient plus what earlier payloads lost of it.
 
     Args:
         compressor: any. A biased one needs this to converge; an unbiased one of large variance may diverge with it,
@@ -197,7 +207,7 @@ class ErrorFeedback:
         self.carry = carry
 
     def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
-        """Correct, compress, average, and keep what this rank's payload lost; see `binsgdm.compressors.base.System`."""
+        """Correct, compress, average, and keep what this rank's payload lost; see `binsgdm.systems.base.End`."""
         corrected = self.residuals.corrected(bucket, place)
         key = key_of(self.compressor, place)
         payload = self.compressor.compress(corrected, bucket.shapes, key)
@@ -215,6 +225,55 @@ class ErrorFeedback:
         self.residuals.load_state_dict(state)
 
 
+class CompressorSystem(System):
+    """A system that is a compressor: its payloads are carried to all ranks, under error feedback if it has it.
+
+    Its constructor takes the options by keyword; a frozen dataclass does so by itself.
+
+    Attributes:
+        is_unbiased: as `binsgdm.systems.base.Compressor`.
+        draws_alike: as `binsgdm.systems.base.Compressor`.
+        carry: how payloads travel.
+    """
+
+    carrier: ClassVar[CarrierName] = "all_gather"
+    draws_alike: ClassVar[bool] = False
+    carry: Carrier = staticmethod(gathered_mean)
+
+    @property
+    @abstractmethod
+    def is_unbiased(self) -> bool:
+        """Tell whether the mean over all draws of what decompression gives is what was compressed."""
+
+    @abstractmethod
+    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
+        """Do as `binsgdm.systems.base.Compressor.compress`."""
+
+    @abstractmethod
+    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
+        """Do as `binsgdm.systems.base.Compressor.decompress`."""
+
+    @abstractmethod
+    def num_bytes(self, shapes: Shapes) -> int | None:
+        """Do as `binsgdm.systems.base.Compressor.num_bytes`."""
+
+    def num_sent(self, shapes: Shapes) -> int:
+        """Return of how many elements a payload has something to decode: all, unless it leaves some out."""
+        return numel_of(shapes)
+
+    @classmethod
+    def end(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> End:
+        """Return one rank's end."""
+        compressor = cls(**options)
+        if not compressor.needs_feedback():
+            return Plain(compressor, cls.carry)
+        return ErrorFeedback(compressor, cls.carry, rank=rank, world_size=world_size)
+
+    def needs_feedback(self) -> bool:
+        """Tell whether it has error feedback with these options."""
+        return self.has_feedback
+
+
 def _check_residuals(residuals: object) -> None:
     """Refuse what no residuals are, before anything is taken of it."""
     tensors = residuals.values() if isinstance(residuals, Mapping) else [residuals]
@@ -224,13 +283,3 @@ def _check_residuals(residuals: object) -> None:
             raise BinsgdmError(
                 f"error feedback: a residual that is {kind}: must be flat float32; load what state_dict() returned"
             )
-
-
-def check_stateless(name: str, state: Mapping[str, Any]) -> None:
-    """Refuse a state for a system that has none.
-
-    Raises:
-        BinsgdmError: it is not empty.
-    """
-    if state:
-        raise BinsgdmError(f"{name}: a state of {sorted(map(str, state))}: it keeps none; load it into its own system")

@@ -7,26 +7,28 @@ Top-k and MSTop-k deliver as many as they keep values; with Random-k all K value
 Shape letters: N values of a bucket, K of them kept.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
 
 import torch
 
-from binsgdm.compressors.base import (
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllGather, Conversation, Place
+from binsgdm.random import Key, draws
+from binsgdm.systems.base import (
     Compressor,
     Payload,
     Shapes,
+    check_choice,
     check_payload,
     check_values,
     check_whole,
     is_number,
     numel_of,
 )
-from binsgdm.compressors.carriers import as_bytes, from_bytes
-from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, Conversation, Place
-from binsgdm.random import Key, draws
+from binsgdm.systems.carriers import all_reduced_mean, as_bytes, from_bytes
+from binsgdm.systems.feedback import CompressorSystem
 
 INDEX_DTYPE = torch.int32
 MAX_NUMEL = 2**31 - 1
@@ -36,8 +38,27 @@ MAGNITUDE_BITS = 31
 _BYTES = 4
 
 
+def gathered_sparse_mean(
+    _compressor: Compressor,
+    payload: Payload,
+    shapes: Shapes,
+    place: Place,
+    _delivered: torch.Tensor | None = None,
+) -> Conversation:
+    """Gather every rank's values and indices, and add them up where they belong, in the order of ranks.
+
+    Where `gathered_mean` would touch every element of the bucket for each rank, this touches what was sent.
+    """
+    received = yield AllGather(group="world", sent=as_bytes(payload))
+    total = torch.zeros(numel_of(shapes), device=received.device)
+    for row in received:
+        kept, indices = from_bytes(row, payload).tensors
+        total.index_add_(0, indices.to(torch.int64), kept)
+    return total.div_(place.world_size)
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Sparsifier(ABC):
+class _Sparsifier(CompressorSystem):
     """How many values are kept: exactly one of the two is given.
 
     Attributes:
@@ -48,7 +69,9 @@ class _Sparsifier(ABC):
     ratio: float | None = None
     k: int | None = None
 
-    name: ClassVar[str]
+    is_unbiased = False
+    has_feedback = True
+    usual_options = MappingProxyType({"ratio": 0.01})
 
     def __post_init__(self) -> None:
         if (self.ratio is None) == (self.k is None):
@@ -57,6 +80,10 @@ class _Sparsifier(ABC):
             raise BinsgdmError(f"{self.name}: ratio: {self.ratio!r}: must be above 0 and at most 1, such as 0.01")
         if self.k is not None:
             check_whole(f"{self.name}: k", self.k, low=1)
+
+    def num_sent(self, shapes: Shapes) -> int:
+        """Return k for a bucket of tensors of these shapes."""
+        return self.num_kept(shapes)
 
     def num_kept(self, shapes: Shapes) -> int:
         """Return k for a bucket of tensors of these shapes."""
@@ -71,8 +98,8 @@ class _Sparsifier(ABC):
 class _Indexed(_Sparsifier):
     """A sparsifier whose payload has the values and their indices: 8 K bytes."""
 
-    is_unbiased: ClassVar[bool] = False
-    draws_alike: ClassVar[bool] = False
+    travels = "k values in fp32 and their int32 indices"
+    carry = staticmethod(gathered_sparse_mean)
 
     @abstractmethod
     def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:
@@ -129,7 +156,9 @@ class TopK(_Indexed):
     over the model (the paper's "local" and "global" threshold).
     """
 
-    name: ClassVar[str] = "top_k"
+    name = "top_k"
+    title = "Top-k"
+    source = "Aji and Heafield, EMNLP 2017"
 
     def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:  # noqa: ARG002
         return torch.topk(values.abs(), num_kept, sorted=False).indices
@@ -160,7 +189,9 @@ class MSTopK(_Indexed):
 
     num_samplings: int = MAGNITUDE_BITS
 
-    name: ClassVar[str] = "ms_top_k"
+    name = "ms_top_k"
+    title = "MSTop-k"
+    source = "Shi et al., MLSys 2021"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -191,14 +222,53 @@ def _thresholds(magnitudes: torch.Tensor, num_kept: int, num_samplings: int) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Drawn(_Sparsifier):
-    """A sparsifier whose indices are drawn, alike on all ranks, so that only values travel: 4 K bytes."""
+class RandomK(_Sparsifier):
+    """Keep K values drawn uniformly without replacement, alike on all ranks, so that payloads can be added up.
 
-    draws_alike: ClassVar[bool] = True
+    As they are: biased, E ||v - C(v)||^2 = (1 - K / N) ||v||^2, for error feedback. Or times N / K: unbiased, with
+    E ||v - C(v)||^2 = (N / K - 1) ||v||^2, without error feedback, with which it would diverge; a value above the
+    largest fp32 times K / N overflows. Only values travel: 4 K bytes.
 
-    @abstractmethod
+    Attributes:
+        ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
+        k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
+        unbiased: times N / K.
+
+    Raises:
+        BinsgdmError: If not exactly one of ratio and k is given, or a setting is out of range.
+
+    Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018, its rand_k; unbiased=True: Wangni,
+    Wang, Liu and Zhang, "Gradient sparsification for communication-efficient distributed optimization", NeurIPS 2018,
+    with the uniform probabilities K / N. Differs: indices common to all ranks (as the Random K that Vogels et al. 2019
+    compare with); with unbiased=True exactly K values instead of K on average.
+    """
+
+    unbiased: bool = False
+
+    name = "random_k"
+    title = "Random-k"
+    source = "Stich et al., NeurIPS 2018; unbiased=True: Wangni et al., NeurIPS 2018, without error feedback"
+    travels = "k values in fp32, at indices that all ranks draw alike"
+    carrier = "all_reduce"
+    draws_alike = True
+    carry = staticmethod(all_reduced_mean)
+
+    def __post_init__(self) -> None:
+        check_choice("random_k: unbiased", self.unbiased, (True, False))
+        super().__post_init__()
+
+    @property
+    def is_unbiased(self) -> bool:  # type: ignore[override]
+        """Tell which of the two it is."""
+        return self.unbiased
+
+    def needs_feedback(self) -> bool:
+        """Tell which of the two it is."""
+        return not self.unbiased
+
     def _scale(self, shapes: Shapes) -> float:
         """Return by what the kept values are multiplied."""
+        return numel_of(shapes) / max(1, self.num_kept(shapes)) if self.unbiased else 1.0
 
     def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
         """Keep the K values that the key draws.
@@ -233,57 +303,6 @@ class _Drawn(_Sparsifier):
         return _BYTES * self.num_kept(shapes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RandomK(_Drawn):
-    """Keep K values drawn uniformly without replacement, as they are.
-
-    Biased: E ||v - C(v)||^2 = (1 - K / N) ||v||^2; for error feedback. All ranks draw
-    the same indices, so that payloads can be added up.
-
-    Attributes:
-        ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
-        k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
-
-    Raises:
-        BinsgdmError: If not exactly one is given, or it is out of range.
-
-    Source: Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018, its rand_k. Differs:
-    indices common to all ranks (as the Random K that Vogels et al. 2019 compare with).
-    """
-
-    name: ClassVar[str] = "random_k"
-    is_unbiased: ClassVar[bool] = False
-
-    def _scale(self, shapes: Shapes) -> float:  # noqa: ARG002
-        return 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnbiasedRandomK(_Drawn):
-    """Keep K values drawn uniformly without replacement, times N / K.
-
-    Unbiased, with E ||v - C(v)||^2 = (N / K - 1) ||v||^2: for use without error feedback. A value above the largest
-    fp32 times K / N overflows.
-
-    Attributes:
-        ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
-        k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
-
-    Raises:
-        BinsgdmError: If not exactly one is given, or it is out of range.
-
-    Source: Wangni, Wang, Liu and Zhang, "Gradient sparsification for communication-efficient distributed optimization",
-    NeurIPS 2018, with the uniform probabilities K / N. Differs: exactly K values instead of K on average,
-    and indices common to all ranks.
-    """
-
-    name: ClassVar[str] = "unbiased_random_k"
-    is_unbiased: ClassVar[bool] = True
-
-    def _scale(self, shapes: Shapes) -> float:
-        return numel_of(shapes) / max(1, self.num_kept(shapes))
-
-
 def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> torch.Tensor:
     """Draw `num_kept` of `numel` indices uniformly without replacement: those of the smallest draws.
 
@@ -301,25 +320,6 @@ def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> 
     order = torch.arange(numel, device=device)
     tickets = draws(key, start=0, numel=numel, device=device) << MAGNITUDE_BITS | order
     return torch.topk(tickets, num_kept, largest=False, sorted=False).indices.sort().values
-
-
-def gathered_sparse_mean(
-    _compressor: Compressor,
-    payload: Payload,
-    shapes: Shapes,
-    place: Place,
-    _delivered: torch.Tensor | None = None,
-) -> Conversation:
-    """Gather every rank's values and indices, and add them up where they belong, in the order of ranks.
-
-    Where `gathered_mean` would touch every element of the bucket for each rank, this touches what was sent.
-    """
-    received = yield AllGather(group="world", sent=as_bytes(payload))
-    total = torch.zeros(numel_of(shapes), device=received.device)
-    for row in received:
-        kept, indices = from_bytes(row, payload).tensors
-        total.index_add_(0, indices.to(torch.int64), kept)
-    return total.div_(place.world_size)
 
 
 def _scattered(kept: torch.Tensor, indices: torch.Tensor, shapes: Shapes) -> torch.Tensor:

@@ -3,13 +3,15 @@
 A compressor takes one bucket, the flat gradients of some tensors (whose shapes it may use: low rank, columns), to a
 payload and back. A system takes this rank's gradients of a bucket to an estimate of their mean over all ranks, the same
 on every rank, in a conversation with the others (`binsgdm.exchange`). Most systems are a compressor, a carrier
-(`binsgdm.compressors.carriers`) and, where the compressor is biased, error feedback (`binsgdm.compressors.feedback`).
+(`binsgdm.systems.carriers`) and, where the compressor is biased, error feedback (`binsgdm.systems.feedback`).
 """
 
+import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
@@ -72,9 +74,17 @@ class Compressor(Protocol):
         draws_alike: all ranks compress with one key, so that payloads can be added up.
     """
 
-    name: ClassVar[str]
-    is_unbiased: ClassVar[bool]
-    draws_alike: ClassVar[bool]
+    @property
+    def name(self) -> str:  # noqa: D102
+        ...
+
+    @property
+    def is_unbiased(self) -> bool:  # noqa: D102
+        ...
+
+    @property
+    def draws_alike(self) -> bool:  # noqa: D102
+        ...
 
     def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
         """Compress flat fp32 values of tensors of these shapes; draws come from `key` and nothing else."""
@@ -88,25 +98,110 @@ class Compressor(Protocol):
         """Return the exact bytes of a payload; None where they depend on the values."""
         ...
 
+    def num_sent(self, shapes: Shapes) -> int:
+        """Return of how many elements a payload has something to decode."""
+        ...
 
-class System(Protocol):
-    """One rank's end of a system, with its state."""
 
+class End(ABC):
+    """One rank's end of a system, with its state.
+
+    Attributes:
+        common_state: which keys of the state are the same on all ranks, whose ends check it before they begin.
+    """
+
+    common_state: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
     def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
         """Return an estimate of the mean over all ranks, flat fp32, the same on every rank.
 
         Raises:
             BinsgdmError: values that the system cannot compress; on all ranks alike, since it is about what all share.
         """
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state for a checkpoint; every rank saves its own. Empty if there is none."""
-        ...
+        return {}
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a copy of what `state_dict` returned.
+
+        Raises:
+            BinsgdmError: it is no such state.
+        """
+
+
+CarrierName = Literal["all_reduce", "all_gather", "all_to_all + all_gather", "ring"]
+
+
+class _Options:
+    """The options of a system's class and their defaults: what its constructor takes by keyword."""
+
+    def __get__(self, _: object, kind: type) -> dict[str, Any]:
+        parameters = inspect.signature(kind).parameters.values()
+        return {one.name: one.default for one in parameters if one.name not in RANK}
+
+
+RANK = ("rank", "world_size")
+"""What a constructor takes that is no option."""
+
+
+class System(ABC):
+    """A system that averages gradients: what it says of itself, and how one rank's end of it is made.
+
+    A class of one's own says all this as class attributes, is a `binsgdm.systems.feedback.CompressorSystem` or a
+    `ProtocolSystem`, and becomes known by `binsgdm.systems.registry.register`, which has an example.
+
+    Attributes:
+        name: as `compress_gradients`, scenarios and measurements call it.
+        title: as its paper names it, for people.
+        source: its paper.
+        travels: what every rank sends.
+        carrier: which collectives carry its payloads.
+        has_feedback: what it loses comes back with the next gradient.
+        options: by name with their defaults; what the constructor takes beside `rank` and `world_size`.
+        usual_options: of those that it does not go without, what is usual.
+        steady_options: with these every step does the same, so that one can be timed.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    source: ClassVar[str]
+    travels: ClassVar[str]
+    carrier: ClassVar[CarrierName]
+    has_feedback: ClassVar[bool] = False
+    options: ClassVar[_Options] = _Options()
+    usual_options: ClassVar[Mapping[str, Any]] = {}
+    steady_options: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    @abstractmethod
+    def end(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> End:
+        """Return one rank's end.
+
+        Raises:
+            BinsgdmError: an option out of range.
+        """
+
+
+class ProtocolSystem(System, End):
+    """A system whose messages are its own: the class is one rank's end, and has `mean`.
+
+    Its constructor takes the options by keyword, and `rank` and `world_size` if it needs them.
+    """
+
+    @classmethod
+    def end(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> End:
+        """Return one rank's end."""
+        taken = inspect.signature(cls).parameters
+        place = {key: value for key, value in zip(RANK, (rank, world_size), strict=True) if key in taken}
+        return cls(**options, **place)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a copy of what `state_dict` returned."""
-        ...
+        """Take a copy of what `state_dict` returned: nothing, unless a class says otherwise."""
+        check_stateless(self.name, state)
 
 
 def numel_of(shapes: Shapes) -> int:
@@ -188,3 +283,13 @@ def check_choice(where: str, given: object, choices: tuple[object, ...]) -> None
     """
     if given not in choices:
         raise BinsgdmError(f"{where}: {given!r}: must be one of {list(choices)}; give one of them")
+
+
+def check_stateless(name: str, state: Mapping[str, Any]) -> None:
+    """Refuse a state for a system that has none.
+
+    Raises:
+        BinsgdmError: it is not empty.
+    """
+    if state:
+        raise BinsgdmError(f"{name}: a state of {sorted(map(str, state))}: it keeps none; load it into its own system")

@@ -15,24 +15,25 @@ and taken for every element, also where the bits are equal.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
 from binsgdm.bits import pack_signs, unpack_signs
-from binsgdm.compressors.base import GradientBucket, check_choice, check_values, check_whole, is_number
-from binsgdm.compressors.feedback import Residuals
-from binsgdm.compressors.rings import Hop, Ring, all_reduce_round_rings
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, Conversation, GroupName, Place
 from binsgdm.layout import BITS_PER_BYTE
 from binsgdm.random import Key, Stream, draws
+from binsgdm.systems.base import GradientBucket, ProtocolSystem, check_choice, check_values, check_whole, is_number
+from binsgdm.systems.feedback import Residuals
+from binsgdm.systems.rings import Hop, Ring, all_reduce_round_rings
 
 DRAWS = 2**32
 """Values that a draw may have."""
 
 
-class Marsit:
+class Marsit(ProtocolSystem):
     """Average signs bit by bit round a ring, and keep what that misses until the next full-precision average.
 
     Args:
@@ -51,7 +52,13 @@ class Marsit:
         BinsgdmError: a setting out of range.
     """
 
-    name: ClassVar[str] = "marsit"
+    name = "marsit"
+    title = "Marsit"
+    source = "Wu et al., DAC 2022"
+    travels = "1 bit an element on every hop, and an fp32 magnitude a rank; every `sync_period` steps fp32"
+    carrier = "ring"
+    has_feedback = True
+    steady_options = MappingProxyType({"sync_period": None})
 
     def __init__(
         self,
@@ -72,7 +79,7 @@ class Marsit:
         self._groups: tuple[GroupName, ...] = ("intra_node", "inter_node") if torus else ("world",)
 
     def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
-        """Return signs times what they stand for, or the mean; see `binsgdm.compressors.base.System`.
+        """Return signs times what they stand for, or the mean; see `binsgdm.systems.base.End`.
 
         A value that is not finite makes the whole estimate NaN on all ranks.
         """

@@ -4,10 +4,10 @@ from collections.abc import Callable, Generator
 
 import torch
 
-from binsgdm.compressors.base import Compressor, Payload, Shapes
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllReduce, Conversation, Message, Place
 from binsgdm.random import Key, Stream
+from binsgdm.systems.base import Compressor, Payload, Shapes
 
 Carrier = Callable[[Compressor, Payload, Shapes, Place, torch.Tensor | None], Conversation]
 """Takes this rank's payload, and what it says if that is known, to the mean of what all ranks' payloads say."""

@@ -1,7 +1,7 @@
 """Low-rank systems: of a gradient matrix travel thin factors, which all ranks average.
 
 PowerSGD and GradZip are no compressors: what travels is a mean over all ranks already, and what one rank computes next
-depends on it. They have the residuals (`binsgdm.compressors.feedback`) and the factors by parameter.
+depends on it. They have the residuals (`binsgdm.systems.feedback`) and the factors by parameter.
 
 A gradient with an infinity or a NaN is not finite on any rank, at least in the row or the column of its matrix.
 Residuals stay what they were; a factor that is not finite starts anew at random.
@@ -9,18 +9,26 @@ Residuals stay what they were; a factor that is not finite starts anew at random
 Shape letters: N values of a bucket; n rows, m columns, rank r of a matrix.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from binsgdm.compressors.base import GradientBucket, ParameterId, Shapes, check_choice, check_whole, numel_of
-from binsgdm.compressors.carriers import reduced_mean
-from binsgdm.compressors.feedback import Residuals
-from binsgdm.compressors.matrices import Matrix, is_factored, matrix_shape, orthonormalized, part
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Conversation, Message, Place
+from binsgdm.systems.base import (
+    GradientBucket,
+    ParameterId,
+    ProtocolSystem,
+    Shapes,
+    check_choice,
+    check_whole,
+    numel_of,
+)
+from binsgdm.systems.carriers import reduced_mean
+from binsgdm.systems.feedback import Residuals
+from binsgdm.systems.matrices import Matrix, is_factored, matrix_shape, orthonormalized, part
 
 _BYTES = 4
 
@@ -29,10 +37,12 @@ Averaged = Generator[Message, torch.Tensor, Tensors]
 Means = Generator[Message, torch.Tensor, tuple[Tensors, Tensors, Tensors]]
 
 
-class _LowRankSystem(ABC):
+class _LowRankSystem(ProtocolSystem):
     """Error feedback, the state by parameter, and the split of a bucket, which PowerSGD and GradZip share."""
 
-    name: ClassVar[str]
+    carrier = "all_reduce"
+    has_feedback = True
+    common_state = ("factors", "turns")
 
     def __init__(self, matrix_rank: int, *, rank: int, world_size: int) -> None:
         check_whole(f"{self.name}: matrix_rank", matrix_rank, low=1)
@@ -41,7 +51,7 @@ class _LowRankSystem(ABC):
         self._factors: dict[ParameterId, torch.Tensor] = {}
 
     def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
-        """Average a low-rank approximation over all ranks and keep what it lost; see `binsgdm.compressors.base.System`.
+        """Average a low-rank approximation over all ranks and keep what it lost; see `binsgdm.systems.base.End`.
 
         The result is the same on every rank to the bit where all ranks compute alike (the same device, library and
         number of threads): the last product of factors is each rank's own.
@@ -148,7 +158,10 @@ class PowerSGD(_LowRankSystem):
     powerSGD_hook takes that of the mean (both have the same mean over ranks).
     """
 
-    name: ClassVar[str] = "power_sgd"
+    name = "power_sgd"
+    title = "PowerSGD"
+    source = "Vogels et al., NeurIPS 2019"
+    travels = "two thin factors of every matrix in fp32, vectors whole"
 
     def __init__(self, *, matrix_rank: int = 4, warm_start: bool = True, rank: int, world_size: int) -> None:
         super().__init__(matrix_rank, rank=rank, world_size=world_size)
@@ -207,7 +220,10 @@ class GradZip(_LowRankSystem):
     inverse; the first V is random; sides alternate by step and parameter; error feedback is that of PowerSGD.
     """
 
-    name: ClassVar[str] = "grad_zip"
+    name = "grad_zip"
+    title = "GradZip"
+    source = "Cho et al., NeurIPS 2019 workshop"
+    travels = "one thin factor of every matrix in fp32, vectors whole"
 
     def __init__(self, *, matrix_rank: int = 4, rank: int, world_size: int) -> None:
         super().__init__(matrix_rank, rank=rank, world_size=world_size)

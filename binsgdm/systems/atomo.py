@@ -5,21 +5,21 @@ Shape letters: N values of a bucket; n rows, m columns of a matrix; c triplets; 
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
-from binsgdm.compressors.base import Payload, Shapes, check_payload, check_shapes, check_values, is_number, numel_of
-from binsgdm.compressors.matrices import Matrix, is_factored, matrix_shape, part
 from binsgdm.errors import BinsgdmError
 from binsgdm.random import Key, draws
+from binsgdm.systems.base import Payload, Shapes, check_payload, check_shapes, check_values, is_number, numel_of
+from binsgdm.systems.feedback import CompressorSystem
+from binsgdm.systems.matrices import Matrix, is_factored, matrix_shape, part
 
 COUNT_DTYPE = torch.int32
 _BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Atomo:
+class Atomo(CompressorSystem):
     """Send a random few of a matrix's singular triplets, each scaled up by its chance: spectral ATOMO.
 
     Unbiased. A matrix with singular values s_i, sent with chances p_i, has E ||M - C(M)||_F^2 = sum s_i^2 (1/p_i - 1),
@@ -41,9 +41,11 @@ class Atomo:
 
     budget: float = 3.0
 
-    name: ClassVar[str] = "atomo"
-    is_unbiased: ClassVar[bool] = True
-    draws_alike: ClassVar[bool] = False
+    name = "atomo"
+    title = "ATOMO"
+    source = "Wang et al., NeurIPS 2018"
+    travels = "drawn singular triplets of every matrix in fp32, vectors whole"
+    is_unbiased = True
 
     def __post_init__(self) -> None:
         if not is_number(self.budget, above=0):

@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import torch
 
-from binsgdm.compressors.one_bit_momentum import (
+from binsgdm.exchange import Conversation, Place
+from binsgdm.session import check_dense
+from binsgdm.systems.one_bit_momentum import (
     Residuals,
     Topology,
     hierarchical_one_bit_momentum,
     one_bit_momentum,
     padded_numel,
 )
-from binsgdm.exchange import Conversation, Place
-from binsgdm.session import check_dense
 from binsgdm.worker import Slot
 
 STABLE_RATIO = 0.96

@@ -1,0 +1,1 @@
+"""The compressing systems of the field under one interface; `registry` names them all."""

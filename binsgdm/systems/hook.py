@@ -1,0 +1,297 @@
+"""One DDP communication hook for every system of the registry, beside backward."""
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from binsgdm import groups as grouping
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Place
+from binsgdm.groups import Groups
+from binsgdm.replicas import agree, digest
+from binsgdm.systems.base import End, GradientBucket, check_whole
+from binsgdm.systems.registry import check_options, make
+from binsgdm.transport import Sent, Transport
+
+
+def compress_gradients(  # noqa: PLR0913
+    model: DistributedDataParallel,
+    system: str,
+    *,
+    seed: int = 0,
+    ranks_per_node: int | None = None,
+    timeout: timedelta | None = None,
+    on_sent: Callable[[Sent], None] | None = None,
+    **options: Any,
+) -> "GradientExchange":
+    """Let a system average the gradients of a DDP model beside backward; every rank must call it before the first one.
+
+    Gradients are whatever the system makes of them: with "sign_sgd" they are +1 and -1. They are computed in fp32 and
+    given back in their own dtype. A gradient that is not finite makes those of its bucket (or of its tensor, or block)
+    not finite on every rank alike, so that a GradScaler skips the step everywhere. Clip after backward, when gradients
+    are the averages that are alike on all ranks.
+
+    A rank that cannot exchange a bucket (a sparse gradient, a residual of another model) raises its sentence in
+    backward and closes its connections, so that the others raise in backward, too, with the same sentence, and do not
+    wait. After that all ranks have to be started again. (Over NCCL the others notice when the collective times out.)
+
+    Args:
+        model: has no communication hook yet.
+        system: a name in `binsgdm.systems.registry.SYSTEMS`.
+        seed: of the draws, the same on all ranks.
+        ranks_per_node: default LOCAL_WORLD_SIZE from torchrun, else all ranks.
+        timeout: of the collectives; a rank that is gone is noticed after it.
+        on_sent: called with every collective that this rank takes part in, from the thread that exchanges.
+        options: of the system, such as bits=4.
+
+    Returns:
+        The exchange, whose state belongs into the checkpoint of its rank.
+
+    Raises:
+        BinsgdmError: no DDP model, complex parameters, an unknown system or option, a value out of range, or ranks that
+            differ in any of it; on all ranks, also where one alone was given something wrong.
+
+    Example:
+        model = DistributedDataParallel(module)
+        exchange = compress_gradients(model, "power_sgd", matrix_rank=2)
+    """
+    world_size = dist.get_world_size()
+    made: tuple[End, int] | None = None
+    refused: BinsgdmError | None = None
+    try:
+        _check_model(model)
+        check_whole("compress_gradients: seed", seed, low=0, high=2**64 - 1)
+        local = grouping.node_size(ranks_per_node, world_size, default=world_size)
+        check_options(system, options)  # here, too: an option may have the name of an argument of make
+        made = make(system, rank=dist.get_rank(), world_size=world_size, **options), local
+    except BinsgdmError as error:
+        refused = error
+    settings = {"system": system, "seed": seed, "ranks_per_node": made and made[1], **options}
+    agree("compress_gradients", settings, refused)
+    if made is None:
+        raise AssertionError("agree raises what this rank refused")
+    one, local = made
+    exchange = GradientExchange(model, one, grouping.make(local, timeout), seed=seed, on_sent=on_sent)
+    model.register_comm_hook(exchange, _exchange_bucket)
+    setattr(model, _HOOKED, True)
+    return exchange
+
+
+_HOOKED = "_binsgdm_compresses"
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, DistributedDataParallel):
+        raise BinsgdmError(
+            f"compress_gradients: a {type(model).__name__}: must be a DistributedDataParallel model; wrap the module"
+        )
+    if hasattr(model, _HOOKED):
+        raise BinsgdmError("compress_gradients: a model that has a system: must have none yet; wrap the module anew")
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) is True:
+            raise BinsgdmError(
+                f"compress_gradients: {name}: sparse gradients: must be dense; build it with sparse=False"
+            )
+    for name, parameter in model.named_parameters():
+        if parameter.is_complex():
+            raise BinsgdmError(f"compress_gradients: {name}: complex: must be real; leave it out of the model")
+
+
+class _Job(NamedTuple):
+    """A bucket to exchange, or why this rank cannot."""
+
+    bucket: GradientBucket | BinsgdmError
+    place: Place
+    buffer: torch.Tensor
+    future: "torch.futures.Future[torch.Tensor]"
+    is_ready: Any
+
+
+class GradientExchange:
+    """One rank's end of a system at work in DDP.
+
+    Buckets are exchanged in DDP's order, which is the same on all ranks, by one thread, on process groups of its own:
+    exchanges of two phases that are called from completion callbacks deadlock on gloo.
+
+    Attributes:
+        system: with its state.
+        step: of the coming backward, from 1; draws and periods count by it.
+    """
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        system: End,
+        groups: Groups,
+        *,
+        seed: int,
+        on_sent: Callable[[Sent], None] | None,
+    ) -> None:
+        self.system = system
+        self.step = 1
+        self._numbers = {parameter: number for number, parameter in enumerate(model.parameters())}
+        self._groups: Groups | None = groups
+        self._seed = seed
+        self._transport: Transport | None = Transport(groups, on_sent)
+        self._has_agreed = False
+        self._jobs: queue.SimpleQueue[_Job | None] | None = None
+        self._error: BaseException | None = None
+        self._futures: list[torch.futures.Future[torch.Tensor]] = []
+        self._stream: Any = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return step and state of the system; every rank saves its own."""
+        return {"step": self.step, "system": self.system.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a copy of what `state_dict` returned on this rank; every rank must, before its first backward.
+
+        The first backward compares what all ranks must have alike (the step, factors) and refuses on all ranks.
+
+        Raises:
+            BinsgdmError: it is no such state, or that of another system; or backward has run already.
+        """
+        if self._has_agreed:
+            raise BinsgdmError(
+                "compress_gradients: a state after the first backward: must be loaded before, on all ranks; wrap the "
+                "module anew, compress and load again"
+            )
+        if set(state) != {"step", "system"}:
+            raise BinsgdmError(
+                f"compress_gradients: a state of {sorted(map(str, state))}: must be ['step', 'system']; load what "
+                "state_dict() returned"
+            )
+        check_whole("compress_gradients: step of the state", state["step"], low=1)
+        self.system.load_state_dict(state["system"])
+        self.step = state["step"]
+
+    def start(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":  # type: ignore[name-defined]
+        """Hand a bucket to the thread; the future will hold the mean, in the bucket's dtype."""
+        if self._error is not None:
+            raise BinsgdmError(
+                "compress_gradients: an exchange failed before, and ranks may be out of step: start all ranks again "
+                "from their checkpoints"
+            )
+        buffer = bucket.buffer()
+        on_gpu = buffer.device.type == "cuda"
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device] if on_gpu else [])
+        self._futures.append(future)
+        if self._jobs is None:
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            self._jobs = queue.SimpleQueue()
+            name = "binsgdm-compress"
+            threading.Thread(target=self._work, args=(self._jobs, buffer.device), name=name, daemon=True).start()
+        self._jobs.put(self._job(bucket, buffer, future))
+        if bucket.is_last():
+            self._jobs.put(None)
+            self._jobs = None
+            self.step += 1
+        return future
+
+    def _job(self, bucket: Any, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]") -> _Job:
+        groups = self._groups
+        if groups is None:
+            raise AssertionError("start refuses where there are no groups any more")
+        is_ready = torch.cuda.current_stream().record_event() if buffer.device.type == "cuda" else None
+        place = Place(
+            rank=groups.rank,
+            world_size=groups.world_size,
+            ranks_per_node=groups.ranks_per_node,
+            seed=self._seed,
+            step=self.step,
+            bucket=bucket.index(),
+        )
+        return _Job(self._gradients(bucket), place, buffer, future, is_ready)
+
+    def _gradients(self, bucket: Any) -> GradientBucket | BinsgdmError:
+        """Return the gradients, or why there are none; the thread says so when it is their turn."""
+        parameters, gradients = bucket.parameters(), bucket.gradients()
+        for gradient in (bucket.buffer(), *gradients):
+            if gradient.is_sparse or gradient.is_complex():
+                kind = "sparse" if gradient.is_sparse else "complex"
+                return BinsgdmError(
+                    f"compress_gradients: a {kind} gradient of shape {tuple(gradient.shape)}: must be dense and real; "
+                    "use a dense layer, such as Embedding(sparse=False)"
+                )
+        return GradientBucket(
+            values=torch.cat([gradient.reshape(-1) for gradient in gradients]).to(torch.float32),
+            parameters=tuple(self._numbers[parameter] for parameter in parameters),
+            shapes=tuple(tuple(parameter.shape) for parameter in parameters),
+        )
+
+    def _work(self, jobs: "queue.SimpleQueue[_Job | None]", device: torch.device) -> None:
+        """Exchange the buckets of one backward."""
+        with torch.no_grad(), self._own_stream(device):
+            while (job := jobs.get()) is not None:
+                self._exchange(job)
+
+    def _own_stream(self, device: torch.device) -> Any:
+        if device.type != "cuda":
+            return nullcontext()
+        self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return torch.cuda.stream(self._stream)
+
+    def _exchange(self, job: _Job) -> None:
+        """Put the mean into the future, or why there is none."""
+        if self._error is not None:
+            job.future.set_result(job.buffer)  # for nobody: backward raises
+            return
+        try:
+            if job.is_ready is not None:
+                torch.cuda.current_stream().wait_event(job.is_ready)
+            job.future.set_result(self._mean(job).to(job.buffer.dtype))
+        except BaseException as error:  # raised in backward
+            self._error = error
+            self._leave(str(error) or type(error).__name__)
+            job.future.set_result(job.buffer)
+
+    def _mean(self, job: _Job) -> torch.Tensor:
+        if self._transport is None:
+            raise AssertionError("a broken exchange has no transport")
+        if not self._has_agreed:
+            self._agree(job.place.step)
+        if isinstance(job.bucket, BinsgdmError):
+            raise job.bucket
+        values = job.bucket.values
+        return self._transport.run(self.system.mean(job.bucket, job.place)) if values.numel() else values
+
+    def _agree(self, step: int) -> None:
+        """Check once, before the first exchange, that all ranks have alike what must be alike."""
+        if self._groups is None or self._transport is None:
+            raise AssertionError("a broken exchange has no groups")
+        common = {name: value for name, value in self.system.state_dict().items() if name in self.system.common_state}
+        told = {name: digest(value) if name == "factors" else value for name, value in common.items()}
+        settings, world = {"step": step, **told}, self._groups.world
+        self._transport.guarded(
+            partial(agree, "compress_gradients: state", settings, group=world), "agreement in world"
+        )
+        self._has_agreed = True
+
+    def _leave(self, reason: str) -> None:
+        """Tell the others, and drop all that holds connections."""
+        transport, self._groups, self._transport = self._transport, None, None
+        if transport is not None:
+            transport.leave(reason)
+
+    def _finish(self) -> None:
+        """Wait for the buckets of this backward, and raise in it what went wrong: DDP would only call it no tensor."""
+        futures, self._futures = self._futures, []
+        for future in futures:
+            future.wait()
+        if self._error is not None:
+            raise self._error
+
+
+def _exchange_bucket(
+    state: GradientExchange,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at name and annotation
+) -> torch.futures.Future[torch.Tensor]:  # not as text, which DDP refuses
+    return state.start(bucket)

@@ -1,0 +1,228 @@
+"""All systems that average gradients, by name: one list of classes, each of which says what it is.
+
+A system of one's own, in any file:
+
+    @register
+    @dataclass(frozen=True, kw_only=True)
+    class Half(CompressorSystem):
+        name = "half"
+        title = "Half precision"
+        source = "Micikevicius et al., ICLR 2018"
+        travels = "gradients in fp16"
+        is_unbiased = False
+        has_feedback = True  # error feedback by parameter
+
+        largest: float = 65504.0  # an option: compress_gradients(model, "half", largest=1.0)
+
+        def compress(self, values, shapes, key):
+            return Payload(tensors=(values.clamp(-self.largest, self.largest).half(),))
+
+        def decompress(self, payload, shapes, key):
+            return payload.tensors[0].float()
+
+        def num_bytes(self, shapes):
+            return 2 * numel_of(shapes)
+
+`compress_gradients`, `simnet measure` and whoever goes through `SYSTEMS` know it from then on, by its name, in this
+process: every rank registers it. A system that is no compressor is a `binsgdm.systems.base.ProtocolSystem`, whose
+`mean` yields its messages. A package lets its systems be found without an import by an entry point, whose name is that
+of the system:
+
+    [project.entry-points."binsgdm.systems"]
+    half = "my_package.half:Half"
+"""
+
+import difflib
+import inspect
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Any, TypeVar
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.systems.atomo import Atomo
+from binsgdm.systems.base import End, System
+from binsgdm.systems.dense import Dense
+from binsgdm.systems.low_rank import GradZip, PowerSGD
+from binsgdm.systems.marsit import Marsit
+from binsgdm.systems.qsgd import NUQSGD, QSGD, QSGDInf
+from binsgdm.systems.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
+from binsgdm.systems.sparse import MSTopK, RandomK, TopK
+
+ENTRY_POINTS = "binsgdm.systems"
+"""The group in which other packages name their systems."""
+RESERVED = frozenset({"model", "system", "seed", "ranks_per_node", "timeout", "on_sent", "name", "options"})
+"""Arguments of those who take options by keyword, beside them."""
+SAID = ("name", "title", "source", "travels", "carrier")
+
+AnySystem = TypeVar("AnySystem", bound=type[System])
+
+
+class Registry(Mapping[str, type[System]]):
+    """Systems by name, in the order in which they came.
+
+    Those of other packages are loaded when a name is asked for that is not known otherwise, or the whole list is. One
+    that cannot be loaded is left out, with a warning.
+    """
+
+    def __init__(self, systems: Iterable[type[System]]) -> None:
+        self._systems: dict[str, type[System]] = {}
+        self._refused: dict[str, str] = {}
+        for system in systems:
+            self.add(system)
+
+    def add(self, system: type[System]) -> None:
+        """Take a system in; one of the same place in the sources replaces what it was, as in a notebook.
+
+        Raises:
+            BinsgdmError: it does not say what it is, or its name is taken.
+        """
+        _check(system)
+        other = self._systems.get(system.name, system)
+        if (other.__module__, other.__qualname__) != (system.__module__, system.__qualname__):
+            raise BinsgdmError(
+                f"register: {system.__qualname__}: name {system.name!r} is that of {other.__qualname__} of "
+                f"{other.__module__}; give another"
+            )
+        self._systems[system.name] = system
+
+    def remove(self, name: str) -> None:
+        """Forget a system."""
+        del self._systems[name]
+
+    def __getitem__(self, name: str) -> type[System]:
+        if name not in self._systems:
+            self._load(name)
+        return self._systems[name]
+
+    def __contains__(self, name: object) -> bool:
+        if isinstance(name, str) and name not in self._systems:
+            self._load(name)
+        return name in self._systems
+
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return iter(tuple(self._systems))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def refusal(self, name: object) -> str:
+        """Return why another package's system could not be loaded; empty if there is none of this name."""
+        return self._refused.get(str(name), "")
+
+    def _load(self, name: str | None = None) -> None:
+        """Load the entry point of a name, or all that are not loaded; each is tried once."""
+        for point in metadata.entry_points(group=ENTRY_POINTS):
+            if point.name in self._systems or point.name in self._refused or name not in (None, point.name):
+                continue
+            try:
+                self.add(_loaded(point))
+            except Exception as error:  # whatever another package does, the rest goes on
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                self._refused[point.name] = f"system: {point.name!r}: {point.value} cannot be loaded ({reason})"
+                warnings.warn(self._refused[point.name], stacklevel=3)
+
+
+def _loaded(point: metadata.EntryPoint) -> type[System]:
+    system: type[System] = point.load()
+    if getattr(system, "name", None) != point.name:
+        raise BinsgdmError(f"its name is {getattr(system, 'name', None)!r}, and must be that of the entry point")
+    return system
+
+
+def _check(system: object) -> None:
+    """Refuse what does not say what a system says."""
+    if not (inspect.isclass(system) and issubclass(system, System)):
+        raise BinsgdmError(
+            f"register: {system!r}: must be a class of CompressorSystem or ProtocolSystem; see help(register)"
+        )
+    where = f"register: {system.__qualname__}"
+    for said in SAID:
+        given = getattr(system, said, None)
+        if not isinstance(given, str) or not given:
+            raise BinsgdmError(f"{where}: {said}: {given!r}: must be text; set it in the class")
+    if not system.name.isidentifier():
+        raise BinsgdmError(f"{where}: name: {system.name!r}: must be letters, digits and _; such as 'top_k'")
+    if inspect.isabstract(system):
+        missing = ", ".join(sorted(system.__abstractmethods__))
+        raise BinsgdmError(f"{where}: has no {missing}: a system must have all; see help(binsgdm.systems.base)")
+    for option, default in system.options.items():
+        if option in RESERVED or default is inspect.Parameter.empty:
+            raise BinsgdmError(
+                f"{where}: option {option!r}: must have a default and another name than {', '.join(sorted(RESERVED))}"
+            )
+
+
+BUILT_IN: tuple[type[System], ...] = (
+    Dense, OneBitSGD, MajorityVote, ScaledSign, TernGrad, QSGD, QSGDInf, NUQSGD, Marsit, PowerSGD, GradZip, Atomo, TopK,
+    MSTopK, RandomK,
+)  # fmt: skip
+"""The systems of this package."""
+SYSTEMS = Registry(BUILT_IN)
+"""Those that average gradients. BinSGDM and 1-bit Adam are optimizers: what travels there comes from momenta."""
+
+
+def register(system: AnySystem) -> AnySystem:
+    """Make a system known by its name, in this process; a decorator for its class, above that of a dataclass.
+
+    Raises:
+        BinsgdmError: it does not say what it is, or its name is taken.
+    """
+    SYSTEMS.add(system)
+    return system
+
+
+@contextmanager
+def registered(*systems: type[System]) -> Iterator[None]:
+    """Make systems known for a while, as a test does."""
+    for system in systems:
+        SYSTEMS.add(system)
+    try:
+        yield
+    finally:
+        for system in systems:
+            SYSTEMS.remove(system.name)
+
+
+def make(name: str, *, rank: int, world_size: int, **options: Any) -> End:
+    """Return one rank's end of a system.
+
+    Args:
+        name: in `SYSTEMS`.
+        rank: this rank.
+        world_size: all ranks.
+        options: as the system's class takes them; the same on all ranks.
+
+    Raises:
+        BinsgdmError: an unknown system or option, or a value out of range.
+
+    Example:
+        >>> make("qsgd", rank=0, world_size=4, bits=8).compressor.bits
+        8
+    """
+    check_options(name, options)
+    return SYSTEMS[name].end(rank, world_size, options)
+
+
+def check_options(name: object, options: Iterable[str]) -> None:
+    """Check that there is a system of this name, and that it takes these options, whatever their values.
+
+    Raises:
+        BinsgdmError: there is none, or it does not.
+    """
+    if not isinstance(name, str) or name not in SYSTEMS:
+        if refusal := SYSTEMS.refusal(name):
+            raise BinsgdmError(f"{refusal}; mend or remove that package")
+        raise BinsgdmError(f"system: {name!r}: unknown{_nearest(str(name), SYSTEMS)}; known are {', '.join(SYSTEMS)}")
+    taken = SYSTEMS[name].options
+    for option in options:
+        if option not in taken:
+            known = ", ".join(taken) or "none"
+            raise BinsgdmError(f"{name}: {option}: unknown option{_nearest(option, taken)}; it takes {known}")
+
+
+def _nearest(given: str, known: Mapping[str, Any]) -> str:
+    found = difflib.get_close_matches(given, known, n=1)
+    return f", did you mean {found[0]!r}?" if found else ""

@@ -1,0 +1,251 @@
+"""A system that a user writes: one class and one registration, and all that goes through the list knows it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllReduce, Conversation, Place, run_together
+from binsgdm.measure import choices, systems
+from binsgdm.random import Key
+from binsgdm.systems.base import GradientBucket, Payload, ProtocolSystem, Shapes, System, check_payload, numel_of
+from binsgdm.systems.feedback import CompressorSystem
+from binsgdm.systems.hook import compress_gradients
+from binsgdm.systems.registry import SYSTEMS, make, register, registered
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPES: Shapes = ((20, 30), (30,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Half(CompressorSystem):
+    """Half precision, clipped."""
+
+    largest: float = 65504.0
+
+    name = "half_of_outside"
+    title = "Half precision"
+    source = "Micikevicius et al., ICLR 2018"
+    travels = "gradients in fp16"
+    is_unbiased = False
+    has_feedback = True
+
+    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
+        return Payload(tensors=(values.clamp(-self.largest, self.largest).half(),))
+
+    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
+        check_payload(self.name, payload, ((torch.float16, numel_of(shapes)),))
+        return payload.tensors[0].float()
+
+    def num_bytes(self, shapes: Shapes) -> int:
+        return 2 * numel_of(shapes)
+
+
+class Largest(ProtocolSystem):
+    """The mean of what is above a part of the largest value, with a protocol of its own."""
+
+    name = "largest_of_outside"
+    title = "Largest"
+    source = "this test"
+    travels = "gradients in fp32, small ones as 0"
+    carrier = "all_reduce"
+
+    def __init__(self, *, part: float = 0.1) -> None:
+        self._part = part
+
+    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+        kept = bucket.values * (bucket.values.abs() >= self._part * bucket.values.abs().amax())
+        total = yield AllReduce(group="world", sent=kept)
+        return total / place.world_size
+
+
+@pytest.fixture
+def known() -> Any:
+    with registered(Half, Largest):
+        yield
+
+
+def buckets(world_size: int) -> list[GradientBucket]:
+    draws = torch.Generator().manual_seed(4)
+    return [
+        GradientBucket(values=torch.randn(numel_of(SHAPES), generator=draws), parameters=(0, 1), shapes=SHAPES)
+        for _ in range(world_size)
+    ]
+
+
+@pytest.mark.usefixtures("known")
+def test_ranks_in_lock_step_get_the_mean_within_the_error_of_the_system() -> None:
+    ends = [make("half_of_outside", rank=rank, world_size=2) for rank in range(2)]
+    given = buckets(2)
+    wanted = (given[0].values + given[1].values) / 2
+    talks = [
+        end.mean(bucket, Place(rank=rank, world_size=2, ranks_per_node=1, seed=0, step=1))
+        for rank, (end, bucket) in enumerate(zip(ends, given, strict=True))
+    ]
+    one, other = run_together(talks, 1)
+    assert torch.equal(one, other)
+    error = (one - wanted).abs().max()
+    assert 0 < error <= 2.0**-11 * max(bucket.values.abs().max() for bucket in given)
+    kept = sum(end.residuals.of(bucket) for end, bucket in zip(ends, given, strict=True)) / 2
+    torch.testing.assert_close(one + kept, wanted, rtol=0, atol=1e-6)
+
+
+def train(system: str, folder: Path, **options: Any) -> list[list[float]]:
+    """Return gradients of a DDP model of one gloo process, first without and then with the system."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+    try:
+        found = []
+        for compresses in (False, True):
+            torch.manual_seed(0)
+            module = DistributedDataParallel(nn.Linear(6, 4))
+            if compresses:
+                compress_gradients(module, system, **options)
+            module(torch.linspace(-1, 1, 12).view(2, 6)).square().sum().backward()
+            found.append(torch.cat([one.grad.flatten() for one in module.parameters()]).tolist())
+        return found
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("known")
+def test_the_hook_of_ddp_takes_it_by_name_with_its_options(tmp_path: Path) -> None:
+    plain, halved = train("half_of_outside", tmp_path, largest=0.5)
+    assert halved == torch.tensor(plain).clamp(-0.5, 0.5).half().float().tolist()
+    assert max(map(abs, plain)) > 0.5
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("name", ["half_of_outside", "largest_of_outside"])
+def test_whoever_goes_through_the_list_sees_it(name: str) -> None:
+    assert name in choices.names()
+    parts, trial = systems._contestant(choices.choice(name, "--system"), 4096, 4, torch.device("cpu"))
+    assert list(parts) == [f"{name}_{part}" for part in systems.PARTS]
+    assert min(trial()[:2]) > 0
+
+
+@pytest.mark.usefixtures("known")
+def test_its_options_are_checked_as_those_of_any_other() -> None:
+    assert SYSTEMS["half_of_outside"].options == {"largest": 65504.0}
+    with pytest.raises(BinsgdmError, match="half_of_outside: larges: unknown option, did you mean 'largest'"):
+        make("half_of_outside", rank=0, world_size=1, larges=1.0)
+
+
+def test_it_is_known_only_for_a_while() -> None:
+    before = list(SYSTEMS)
+    with registered(Half):
+        assert list(SYSTEMS) == [*before, "half_of_outside"]
+    assert list(SYSTEMS) == before
+
+
+def changed(**said: Any) -> type[System]:
+    return type("Changed", (Half,), said)
+
+
+def with_option(**options: Any) -> type[System]:
+    def init(self: Any, *, rank: int = 0, seed: int = 0) -> None: ...
+
+    return type("Changed", (Largest,), {"__init__": init})
+
+
+@pytest.mark.parametrize(
+    ("system", "sentence"),
+    [
+        (3, "register: 3: must be a class of CompressorSystem or ProtocolSystem"),
+        (nn.Linear, "must be a class of CompressorSystem or ProtocolSystem"),
+        (changed(title=""), "register: Changed: title: '': must be text"),
+        (changed(name="top_k"), "register: Changed: name 'top_k' is that of TopK of binsgdm.systems.sparse"),
+        (changed(name="no name"), "register: Changed: name: 'no name': must be letters, digits and _"),
+        (
+            type("Bare", (CompressorSystem,), dict.fromkeys(("name", "title", "source", "travels"), "x")),
+            "has no compress",
+        ),
+        (with_option(), "register: Changed: option 'seed': must have a default and another name"),
+    ],
+)
+def test_what_does_not_say_what_it_is_is_refused_in_a_sentence(system: Any, sentence: str) -> None:
+    before = list(SYSTEMS)
+    with pytest.raises(BinsgdmError, match=sentence) as told:
+        register(system)
+    assert "\n" not in str(told.value)
+    assert list(SYSTEMS) == before
+
+
+PACKAGE = """
+from binsgdm.systems.base import ProtocolSystem
+from binsgdm.systems.carriers import reduced_mean
+
+print("imported")
+
+
+class Other(ProtocolSystem):
+    name, title, source, travels, carrier = "other", "Other", "nobody", "fp32", "all_reduce"
+
+    def mean(self, bucket, place):
+        return (yield from reduced_mean(bucket.values, place))
+"""
+POINTS = """
+[binsgdm.systems]
+other = other_systems:Other
+broken = other_systems:Missing
+named = other_systems:Other
+"""
+
+
+def asked(folder: Path, code: str) -> str:
+    """Return what a Python prints that has a package with entry points on its path."""
+    (folder / "other_systems.py").write_text(PACKAGE)
+    (folder / "other-1.0.dist-info").mkdir()
+    (folder / "other-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (folder / "other-1.0.dist-info" / "entry_points.txt").write_text(POINTS)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    head = "from binsgdm.systems.registry import SYSTEMS, make\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", head + textwrap.dedent(code)],
+        capture_output=True, text=True, env=environment, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_system_of_another_package_is_found_when_its_name_is_asked_for_and_not_before(tmp_path: Path) -> None:
+    said = asked(
+        tmp_path,
+        """
+        make("qsgd", rank=0, world_size=1)
+        print("known without")
+        print(type(make("other", rank=0, world_size=2)).__name__)
+        """,
+    )
+    assert said.split() == ["known", "without", "imported", "Other"]
+
+
+def test_a_broken_package_is_one_sentence_and_the_rest_goes_on(tmp_path: Path) -> None:
+    said = asked(
+        tmp_path,
+        """
+        print(len(SYSTEMS), "other" in list(SYSTEMS), "broken" in list(SYSTEMS))
+        for name in ("broken", "named"):
+            try:
+                make(name, rank=0, world_size=1)
+            except Exception as error:
+                print(type(error).__name__, error)
+        """,
+    )
+    assert "16 True False" in said
+    wanted = "BinsgdmError system: 'broken': other_systems:Missing cannot be loaded (AttributeError: module"
+    assert wanted in said
+    assert "its name is 'other', and must be that of the entry point); mend or remove that package" in said
+    assert said.count("UserWarning") == 2
+    assert "Traceback" not in said
