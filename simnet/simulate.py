@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import metadata
 
 import msgspec
 
@@ -20,6 +19,7 @@ from simnet.training import iteration
 from simnet.training import plan as plans
 from simnet.training.iteration import Timeline
 from simnet.training.plan import Plan
+from simnet.version import VERSION
 from simnet.workload import codec, model
 from simnet.workload.model import Step
 
@@ -159,11 +159,8 @@ def _setting(scenario: Scenario, on_round: Callable[[], None] | None = None) -> 
 
 
 def version() -> str:
-    """Return the version of the installed distribution."""
-    try:
-        return metadata.version("binsgdm")
-    except metadata.PackageNotFoundError:
-        return "0+checkout"
+    """Return the version of this code."""
+    return VERSION
 
 
 def _strategy_result(setting: _Setting, strategy: AnyStrategy) -> StrategyResult:

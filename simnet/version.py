@@ -1,0 +1,3 @@
+"""The version of both packages, which pyproject.toml reads here: at run time no package metadata is parsed."""
+
+VERSION = "0.1.0"
