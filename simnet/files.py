@@ -5,6 +5,8 @@ The shipped parts (clusters, workloads, calibrations, experiments) are found by 
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -251,9 +253,14 @@ def state(path: Path) -> tuple[int, ...]:
     return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size
 
 
-def watch_inputs() -> None:
-    """Remember what is read from now on, and only that, so that `write_file` replaces none of it."""
-    _inputs.set({})
+@contextmanager
+def inputs_watched() -> Iterator[None]:
+    """Remember what is read meanwhile, so that `write_file` replaces none of it."""
+    token = _inputs.set({})
+    try:
+        yield
+    finally:
+        _inputs.reset(token)
 
 
 def _note_input(about: os.stat_result, path: Path) -> None:
@@ -263,7 +270,7 @@ def _note_input(about: os.stat_result, path: Path) -> None:
 
 
 def check_no_input(path: Path) -> None:
-    """Check that a place to write to is none of the files that were read since `watch_inputs`, under whatever name.
+    """Check that a place to write to is none of the files that were read within `inputs_watched`, under whatever name.
 
     Raises:
         SimnetError: it is one.

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Iterable
 
 from simnet.errors import SimnetError
 
@@ -25,9 +26,9 @@ def parse_toml(text: str, where: str) -> dict[str, object]:
     """
     try:
         data = tomllib.loads(text)
-        check_plain(data)
     except (ValueError, RecursionError) as error:
-        raise SimnetError(f"{where}: not TOML: {_reason(error)}") from error
+        raise _refused(error, where, "TOML") from error
+    check_plain(data, where)
     return data
 
 
@@ -44,32 +45,52 @@ def parse_json(data: bytes, where: str) -> object:
     try:
         text = data.decode("utf-8-sig")
         value = json.loads(text, object_pairs_hook=_table)
-        check_plain(value)
         if "\\ud" in text or "\\uD" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise SimnetError(f"{where}: not JSON: {_reason(error)}") from error
+        raise _refused(error, where, "JSON") from error
+    check_plain(value, where)
     return value
 
 
-def check_plain(data: object) -> None:
+def check_plain(data: object, where: str) -> None:
     """Check data that were just parsed: how deep they are nested, and how long their whole numbers are.
 
+    Args:
+        data: tables, lists and plain values.
+        where: how messages call them.
+
     Raises:
-        ValueError: nested too deep, or a whole number too long.
+        SimnetError: nested too deep, or a whole number too long.
     """
     level = [data]
     for _ in range(MAX_DEPTH + 1):
-        if any(type(value) is int and value.bit_length() > MAX_BITS for value in level):
-            raise ValueError(LONG_NUMBER)
-        level = [item for value in level if isinstance(value, dict | list) for item in _items(value)]
+        if any(_is_long(value) for value in level):
+            raise SimnetError(f"{where}: {'.'.join(_long_number(data))}: {LONG_NUMBER}")
+        level = [item for value in level for _, item in _items(value)]
         if not level:
             return
-    raise ValueError(_DEEP)
+    raise SimnetError(f"{where}: {_DEEP}")
 
 
-def _items(value: dict[str, object] | list[object]) -> list[object]:
-    return value if isinstance(value, list) else list(value.values())
+def _is_long(value: object) -> bool:
+    return type(value) is int and value.bit_length() > MAX_BITS
+
+
+def _long_number(value: object) -> list[str]:
+    """Return the keys to the first number that is too long, outermost first, or none."""
+    for key, item in _items(value):
+        if _is_long(item):
+            return [str(key)]
+        if inner := _long_number(item):
+            return [str(key), *inner]
+    return []
+
+
+def _items(value: object) -> Iterable[tuple[object, object]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
 
 
 def _table(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -81,12 +102,19 @@ def _table(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return table
 
 
-def _reason(error: ValueError | RecursionError) -> str:
-    """Say what a parser has refused, where Python's own words are for programmers."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"no text in UTF-8 (byte {error.start}); save it as UTF-8"
-    if isinstance(error, UnicodeEncodeError):
-        return f"{error.object[error.start : error.end]!r}: is half of a character; write it whole, or drop it"
-    if isinstance(error, RecursionError):
-        return _DEEP
-    return LONG_NUMBER if str(error).startswith("Exceeds the limit") else str(error)
+def _refused(error: ValueError | RecursionError, where: str, language: str) -> SimnetError:
+    """Return what a parser has refused as a sentence, where Python's own words are for programmers."""
+    match error:
+        case RecursionError():
+            return SimnetError(f"{where}: {_DEEP}")
+        case UnicodeDecodeError():
+            text = f"no text in UTF-8 (byte {error.start}); save it as UTF-8"
+        case UnicodeEncodeError():
+            text = f"{error.object[error.start : error.end]!r}: is half of a character; write it whole, or drop it"
+        case json.JSONDecodeError():
+            text = f"{error}; mend it, or take the file again from where it was written"
+        case _ if str(error).startswith("Exceeds the limit"):
+            return SimnetError(f"{where}: {LONG_NUMBER}")
+        case _:
+            text = str(error)
+    return SimnetError(f"{where}: not {language}: {text}")

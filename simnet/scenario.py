@@ -12,8 +12,6 @@ from msgspec import Meta, Struct
 from simnet import files, schema
 from simnet.errors import SimnetError, nearest
 from simnet.hardware import Calibration, Cluster, Part
-from simnet.options import Options
-from simnet.schema import Misfit
 from simnet.strategies import AnyStrategy, OneBitAdam
 from simnet.units import Quantity
 from simnet.values import Count
@@ -133,19 +131,7 @@ class Draft:
         Raises:
             SimnetError: something does not fit; the message says where it was given.
         """
-        try:
-            schema.check(schema.type_of(struct), self.data)
-            return msgspec.convert(self.data, struct, dec_hook=_read_custom)
-        except Misfit as misfit:
-            raise SimnetError(self._sentence(misfit.path, misfit.text, misfit.culprit)) from misfit
-        except msgspec.ValidationError as error:
-            path, text = _contradiction(error)
-            raise SimnetError(self._sentence(path, text, path)) from error
-
-    def _sentence(self, path: KeyPath, text: str, culprit: KeyPath) -> str:
-        known = (culprit[:length] for length in range(len(culprit), -1, -1))
-        origin = next(self.origins[prefix] for prefix in known if prefix in self.origins)
-        return ": ".join(filter(None, (origin, ".".join(path), text)))
+        return schema.build(struct, self.data, self.origins)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,11 +395,6 @@ def _replaced(data: object, path: KeyPath, value: object, where: str) -> object:
     raise SimnetError(f"{where}: unknown key {key!r}: {data!r} there has no such key; set the whole value")
 
 
-def _read_custom(kind: type, given: object) -> Quantity | Options:
-    assert issubclass(kind, Quantity | Options)
-    return kind.parse(given)
-
-
 @lru_cache(maxsize=4096, typed=True)
 def _write_quantity(quantity: object) -> str:
     assert isinstance(quantity, Quantity)
@@ -425,14 +406,3 @@ def _without_none(data: object) -> object:
     if isinstance(data, dict):
         return {key: _without_none(value) for key, value in data.items() if value is not None}
     return [_without_none(item) for item in data] if isinstance(data, list | tuple) else data
-
-
-def _contradiction(error: msgspec.ValidationError) -> tuple[KeyPath, str]:
-    """Return what msgspec says of values that do not go together: the keys to one of them, and the sentence.
-
-    A struct's own check starts its message with a key; msgspec appends the place of the struct: " - at `$.cluster`".
-    """
-    text, _, place = str(error).partition(" - at `")
-    key, _, sentence = text.partition(": ")
-    steps = place.rstrip("`").replace("[", ".").replace("]", "").removeprefix("$").split(".")
-    return (*filter(None, steps), *key.split(".")), sentence

@@ -1,21 +1,26 @@
-"""Compare plain data with the structs that files become and say what does not fit, where, and how to repair it.
+"""Plain data to the structs that files become, or a sentence: what does not fit, where, and how to repair it.
 
-msgspec checks the same rules; its messages lack the value, the nearest known key, and keys of open tables.
+msgspec builds; its own messages lack the value, the nearest known key and keys of open tables, and speak of `object`.
 """
 
 import math
+import re
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import msgspec.inspect as types
 
-from simnet.errors import nearest, shown
+from simnet.errors import SimnetError, nearest, shown
 from simnet.options import Options
+from simnet.parsing import parse_json
 from simnet.units import Quantity
 
+T = TypeVar("T", bound=msgspec.Struct)
 Path = tuple[str, ...]
+Origins = Mapping[Path, str]
 
 
 class Misfit(Exception):  # noqa: N818 - becomes a SimnetError once the file is known
@@ -32,12 +37,73 @@ class Misfit(Exception):  # noqa: N818 - becomes a SimnetError once the file is 
         self.path, self.text, self.culprit = path, text, culprit or path
 
 
+def build(struct: type[T], data: object, where: str | Origins) -> T:
+    """Check plain data against a struct, and return that.
+
+    Args:
+        struct: what the data become.
+        data: as they stand in a file.
+        where: how messages call the file; or, by the keys from the top, how they call the file that gave these.
+
+    Raises:
+        SimnetError: something does not fit.
+    """
+    origins: Origins = {(): where} if isinstance(where, str) else where
+    try:
+        check(type_of(struct), data)
+        return msgspec.convert(data, struct, dec_hook=_read_custom)
+    except Misfit as misfit:
+        raise SimnetError(_sentence(origins, misfit.path, misfit.text, misfit.culprit)) from misfit
+    except msgspec.ValidationError as error:
+        path, text = _contradiction(str(error))
+        raise SimnetError(_sentence(origins, path, text, path)) from error
+
+
+def decode(struct: type[T], data: bytes, where: str) -> T:
+    """Read JSON that a program wrote: as fast as can be if it is whole, and told as well as any other file if not.
+
+    Args:
+        struct: what the data become.
+        data: the content of the file.
+        where: how messages call it.
+
+    Raises:
+        SimnetError: it is no JSON, or something does not fit.
+    """
+    try:
+        return msgspec.json.decode(data, type=struct, dec_hook=_read_custom)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return build(struct, parse_json(data, where), where)
+
+
+def _read_custom(kind: type, given: object) -> Quantity | Options:
+    assert issubclass(kind, Quantity | Options)
+    return kind.parse(given)
+
+
+def _sentence(origins: Origins, path: Path, text: str, culprit: Path) -> str:
+    known = (culprit[:length] for length in range(len(culprit), -1, -1))
+    origin = next(origins[prefix] for prefix in known if prefix in origins)
+    return ": ".join(filter(None, (origin, ".".join(path), text)))
+
+
+def _contradiction(message: str) -> tuple[Path, str]:
+    """Return what msgspec says of values that do not go together: the keys to one of them, and the sentence.
+
+    A struct's own check starts its message with a key; msgspec appends the place of the struct: " - at `$.cluster`".
+    """
+    text, _, place = message.partition(" - at `")
+    steps = tuple(filter(None, place.rstrip("`").replace("[", ".").replace("]", "").removeprefix("$").split(".")))
+    key, _, sentence = text.partition(": ")
+    if not (sentence and key[:1].islower()):  # msgspec's own words, of a rule that `check` does not know
+        return steps, "is not what this key takes"
+    return (*steps, *key.split(".")), sentence
+
+
 @cache
-def type_of(struct: type) -> types.StructType:
-    """Return the type description of a struct."""
-    info = types.type_info(struct)
-    assert isinstance(info, types.StructType)
-    return info
+def type_of(struct: type) -> types.Type:
+    """Return the type description of a struct, or of a union of structs."""
+    return types.type_info(struct)
 
 
 def check(info: types.Type, given: object, path: Path = ()) -> None:
@@ -56,7 +122,7 @@ def check(info: types.Type, given: object, path: Path = ()) -> None:
         case types.DictType():
             for key, value in _table(given, path, ()).items():
                 check(info.value_type, value, (*path, str(key)))
-        case types.VarTupleType():
+        case types.VarTupleType() | types.ListType():
             for index, item in enumerate(_list(given, path)):
                 check(info.item_type, item, (*path, str(index)))
         case types.TupleType():
@@ -81,6 +147,10 @@ def _check_leaf(info: types.Type, given: object, path: Path) -> None:
             _require(type(given) is bool, given, "write true or false, without quotes", path)
         case types.StrType():
             _require(isinstance(given, str), given, "write text in quotes", path)
+            matches = info.pattern is None or re.search(info.pattern, str(given))
+            _require(bool(matches), given, f"must match {info.pattern}", path)
+        case types.NoneType():
+            _require(given is None, given, "must be null", path)
 
 
 def _check_struct(info: types.StructType, given: object, path: Path, others: tuple[types.StructType, ...] = ()) -> None:
@@ -90,7 +160,7 @@ def _check_struct(info: types.StructType, given: object, path: Path, others: tup
     for key, value in table.items():
         if key in fields:
             check(fields[key].type, value, (*path, key))
-        elif key != info.tag_field:
+        elif key != info.tag_field and info.forbid_unknown_fields:
             raise Misfit(path, _unknown_key(info, key, others), (*path, str(key)))
     for key, field in fields.items():
         if field.required and key not in table:
@@ -119,8 +189,32 @@ def _check_union(info: types.UnionType, given: object, path: Path) -> None:
     elif len(members) == 1:
         check(members[0], given, path)
     else:
-        is_list = isinstance(given, list | tuple)
-        check(next(m for m in members if is_list == isinstance(m, types.VarTupleType)), given, path)
+        check(_member(members, given, path), given, path)
+
+
+# What a value of each kind is in plain data, and what to write for one.
+_KINDS: dict[type[types.Type], tuple[tuple[type, ...], str]] = {
+    types.BoolType: ((bool,), "true or false"),
+    types.IntType: ((int,), "a whole number"),
+    types.FloatType: ((int, float), "a number"),
+    types.StrType: ((str,), "text in quotes"),
+    types.VarTupleType: ((list, tuple), "a list in brackets"),
+    types.ListType: ((list, tuple), "a list in brackets"),
+    types.DictType: ((dict,), "a table"),
+    types.StructType: ((dict,), "a table"),
+}
+
+
+def _member(members: list[types.Type], given: object, path: Path) -> types.Type:
+    """Return the member of a union that a value is of, or that it is told it should be."""
+    for member in members:
+        if type(given) in _KINDS.get(type(member), ((), ""))[0]:
+            return member
+    others = [member for member in members if not isinstance(member, types.VarTupleType)]
+    if len(others) == 1:
+        return others[0]
+    wanted = dict.fromkeys(_KINDS[type(member)][1] for member in members if type(member) in _KINDS)
+    raise Misfit(path, f"{shown(given)}: write {' or '.join(wanted)}")
 
 
 def _tagged(

@@ -3,12 +3,14 @@
 import math
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, NoReturn, TypeVar
+from typing import Literal, NoReturn
 
 import msgspec
 
 from simnet.errors import SimnetError, nearest
+from simnet.files import read_bytes
 from simnet.options import Options
+from simnet.schema import decode
 
 WHAT = "simnet measurements"
 FORMAT = 1
@@ -40,7 +42,6 @@ _NAMES: dict[str, tuple[str, ...]] = {
 _MAY_BE_ZERO = frozenset({"order", "overlap"})
 _REPAIR = "measure again, or take the file from where it was written"
 
-T = TypeVar("T")
 Label = str | int | float | dict[str, str | int | float | bool | None]
 
 
@@ -162,33 +163,16 @@ def read(path: Path) -> Measurements:
         SimnetError: it cannot be read, is damaged, is of a newer format, or something in it makes no sense; the message
             is one sentence with the file and the place in it.
     """
-    try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise SimnetError(f"{path}: cannot be read ({reason}): name a file that simnet measure has written") from error
+    data = read_bytes(path)
     _check_head(path, data)
-    whole = _decoded(path, data, Measurements)
+    whole = decode(Measurements, data, str(path))
     _check_whole(path, whole)
     return whole
 
 
-def _decoded(path: Path, data: bytes, wanted: type[T]) -> T:
-    """Return the file as a type, or refuse."""
-    try:
-        return msgspec.json.decode(data, type=wanted)
-    except msgspec.ValidationError as error:
-        rule, _, place = str(error).partition(" - at `$")
-        raise SimnetError(f"{path}: {place.strip('.`') or 'the file'}: {rule}: {_REPAIR}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SimnetError(f"{path}: is damaged or cut off ({_one_line(error)}): {_REPAIR}") from error
-    except RecursionError as error:
-        raise SimnetError(f"{path}: is damaged (lists in lists without end): {_REPAIR}") from error
-
-
 def _check_head(path: Path, data: bytes) -> None:
     """Refuse what is no measurement file, and one of a newer format, before anything else is looked at."""
-    head = _decoded(path, data, _Head)
+    head = decode(_Head, data, str(path))
     if head.what != WHAT:
         raise SimnetError(f"{path}: what: {head.what!r}: must be {WHAT!r}; name a file that simnet measure has written")
     if head.format is None or head.format < 1:
@@ -273,7 +257,3 @@ def _require(path: Path, place: str, given: float, rule: str, least: int | None)
 
 def _refuse(path: Path, place: str, given: object, rule: str) -> NoReturn:
     raise SimnetError(f"{path}: {place}: {given!r}: {rule}: {_REPAIR}")
-
-
-def _one_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

@@ -92,9 +92,9 @@ class LazyGroup(click.Group):
         Raises:
             Failure: the user made a mistake.
         """
-        files.watch_inputs()
         try:
-            return super().invoke(ctx)
+            with files.inputs_watched():
+                return super().invoke(ctx)
         except SimnetError as error:
             raise Failure(str(error)) from error
         except click.exceptions.NoArgsIsHelpError:

@@ -56,11 +56,8 @@ def read_value(text: str) -> object:
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
     except ValueError as error:  # a number that Python does not read: more than 4,300 digits
-        raise SimnetError(f"--set: {shown(text)}: {LONG_NUMBER}") from error
-    try:
-        check_plain(table)
-    except ValueError as error:
-        raise SimnetError(f"--set: {shown(text)}: {error}") from error
+        raise SimnetError(f"{shown(text)}: {LONG_NUMBER}") from error
+    check_plain(table, shown(text))
     value = table["value"]
     return value if len(table) == 1 and isinstance(value, bool | int | float | str | list | dict) else text
 

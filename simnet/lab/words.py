@@ -1,12 +1,12 @@
 """Strategies as `simnet measure` takes and labels them: to words that can be run, and back from labels."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec.structs import fields
 
-from simnet.errors import SimnetError
+from simnet import schema
 from simnet.options import NONE, Options
 from simnet.strategies import AllReduce, AnyCompressing, AnyStrategy, BinSGDM, OneBitAdam, Strategy
 from simnet.units import Size
@@ -113,9 +113,6 @@ def _text(value: object) -> str:
 
 def _of_system(kind: str, options: Options, cap: Size) -> AnyCompressing:
     given = {key: None if value == NONE else value for key, value in options.items()}
-    try:
-        found = msgspec.convert({"kind": kind, **given}, AnyCompressing, strict=False)
-    except msgspec.ValidationError as error:
-        raise SimnetError(f"training with {kind} {options.text()}: is not known to the simulator ({error})") from error
-    made: AnyCompressing = msgspec.structs.replace(found, bucket_cap=cap)
-    return made
+    where = f"training with {kind} {options.text()}: is not known to the simulator"
+    found = schema.build(cast("type[AnyCompressing]", AnyCompressing), {"kind": kind, **given}, where)
+    return msgspec.structs.replace(found, bucket_cap=cap)

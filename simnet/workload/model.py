@@ -6,10 +6,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta, Struct
 
-from simnet import files
+from simnet import files, schema
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster
 from simnet.values import BYTES_PER_ELEMENT, Shape
@@ -131,10 +130,7 @@ class _File(Struct, frozen=True):
 def _from_file(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
     """Read a gradients file, made by tools/export_models.py."""
     path = files.gradients_path(name)
-    try:
-        data = msgspec.json.decode(files.read_bytes(path), type=_File)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise SimnetError(f"{path}: {error}: not a gradients file; make one with tools/export_models.py") from error
+    data = schema.decode(_File, files.read_bytes(path), files.label(path))
     total = sum(flops for _, _, flops in data.tensors)
     if not 0 < total < math.inf:
         raise SimnetError(f"{path}: tensors: FLOPs of {total!r} in all: must be above 0 and finite")

@@ -96,10 +96,13 @@ def test_medians_end_where_the_first_training_has_no_number(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"target": 10**400}, "target: 1000.*: must be finite"),
+        ({"target": 10**400}, "t.json: target: a whole number of more than 300 digits"),
         ({"target": 1e300}, "target: 1e.300: must be a number of at least -1e.100, at most 1e.100"),
-        ({"batch": 10**400}, "batch: 1000.*: must be a whole number of at least 1, at most 1000000000"),
-        ({"curves": [curve(values=[10**400, 3.0, 2.0, 1.0])]}, "curves.0.values.0: 1000.*: must be finite"),
+        ({"batch": 10**300}, "batch: 1000.*: must be a whole number of at least 1, at most 1000000000"),
+        (
+            {"curves": [curve(values=[10**400, 3.0, 2.0, 1.0])]},
+            "curves.0.values.0: a whole number of more",
+        ),
         ({"curves": [curve(accuracy=[0.5])]}, "curves.0.accuracy: 1 for 4 steps: give as many, or none"),
         ({"systems": {**SYSTEMS, "dense": {**SYSTEMS["dense"], "title": " "}}}, "systems.dense.title: ' ': is empty"),
         (

@@ -1,6 +1,5 @@
 """Shipped parts and files."""
 
-import contextvars
 import errno
 import gzip
 import json
@@ -123,7 +122,7 @@ def test_a_path_starts_at_the_given_directory(tmp_path: Path) -> None:
         ("a.toml", b"\xff\xfe", "no text in UTF-8 (byte 0)"),
         ("a.json", b"{", "not JSON: Expecting"),
         ("a.json", b"[1]", "list: must hold one object with keys"),
-        ("a.json", b"[" * 100_000, "not JSON: nested deeper than 50 levels"),
+        ("a.json", b"[" * 100_000, "nested deeper than 50 levels"),
     ],
 )
 def test_a_file_with_wrong_content_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -207,24 +206,24 @@ class TestReading:
         assert files.read_text(tmp_path / "a", errors="replace") == "ab\ufffdc"
 
     @pytest.mark.parametrize(
-        "text", ["a = " + "9" * 5000, "a = 0x" + "f" * 5000, "a = [1, " + "9" * 301 + "000000000]"]
+        "text", ["a = " + "9" * 5000, "a = 0x" + "f" * 5000, "a.b = [1, " + "9" * 301 + "000000000]"]
     )
     def test_whole_numbers_without_end_are_refused(self, text: str) -> None:
-        with pytest.raises(SimnetError, match="t: not TOML: a whole number of more than 300 digits"):
+        with pytest.raises(SimnetError, match=r"t: .*a whole number of more than 300 digits"):
             parse_toml(text, "t")
 
     def test_whole_numbers_without_end_in_json_are_refused(self) -> None:
-        with pytest.raises(SimnetError, match="t: not JSON: a whole number of more than 300 digits"):
+        with pytest.raises(SimnetError, match="t: a whole number of more than 300 digits"):
             parse_json(b'{"a": -' + b"9" * 5000 + b"}", "t")
 
     @pytest.mark.parametrize("text", ["a = " + "[" * 60 + "]" * 60, "a." * 60 + "b = 1", "a." * 3000 + "b = 1"])
     def test_deep_toml_is_refused(self, text: str) -> None:
-        with pytest.raises(SimnetError, match="t: not TOML: nested deeper than 50 levels; write it flatter"):
+        with pytest.raises(SimnetError, match="t: nested deeper than 50 levels; write it flatter"):
             parse_toml(text, "t")
 
     @pytest.mark.parametrize("depth", [52, 300, 100_000])
     def test_deep_json_is_refused(self, depth: int) -> None:
-        with pytest.raises(SimnetError, match="t: not JSON: nested deeper than 50 levels; write it flatter"):
+        with pytest.raises(SimnetError, match="t: nested deeper than 50 levels; write it flatter"):
             parse_json(b"[" * depth + b"]" * depth, "t")
 
     def test_fifty_levels_are_read(self) -> None:
@@ -287,11 +286,10 @@ class TestWriting:
         (tmp_path / "symlink").symlink_to(source)
         (tmp_path / "hardlink").hardlink_to(source)
         places = {"same": source, "relative": Path("folder/../in.toml")}
-        context = contextvars.copy_context()
-        context.run(files.watch_inputs)
-        context.run(files.read_file, source)
-        with pytest.raises(SimnetError, match=r"is an input .* and would be replaced; name another file"):
-            context.run(files.write_file, places.get(kind, tmp_path / kind), b"new")
+        with files.inputs_watched():
+            files.read_file(source)
+            with pytest.raises(SimnetError, match=r"is an input .* and would be replaced; name another file"):
+                files.write_file(places.get(kind, tmp_path / kind), b"new")
         assert source.read_text() == "a = 1"
 
     def test_a_program_of_its_own_may_replace_what_it_has_read(self, tmp_path: Path) -> None:
