@@ -1,6 +1,5 @@
 """One experiment to many results."""
 
-import contextvars
 import csv
 import io
 import itertools
@@ -117,11 +116,10 @@ class TestExpand:
         part = write(tmp_path / "part.toml", pod()["cluster"])
         path = str(write(tmp_path / "pod.toml", pod(cluster="part.toml")))
         load_experiment(path)
-        context = contextvars.copy_context()
-        context.run(files.watch_inputs)
-        context.run(load_experiment, path)
-        with pytest.raises(SimnetError, match="is an input"):
-            context.run(files.check_no_input, part)
+        with files.inputs_watched():
+            load_experiment(path)
+            with pytest.raises(SimnetError, match="is an input"):
+                files.check_no_input(part)
 
 
 class TestTasks:
