@@ -36,8 +36,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     plot: Path | None,
 ) -> None:
     """Run `simnet advise`."""
-    from simnet.compare.advise.rank import advise
-    from simnet.compare.advise.systems import chosen
+    from simnet.compare.rank import advise
+    from simnet.compare.tune import chosen
     from simnet.scenario import load_experiment
     from simnet.show.advice import to_object, to_text
     from simnet.simulate import simulate

@@ -88,14 +88,14 @@ def _names(found: Crossover) -> tuple[str, str]:
 
 def _rows(found: Crossover) -> list[str]:
     """Return the values tried first as a table."""
-    cells = [(found.key, *_names(found), "speedup"), *map(_cells, found.trials)]
+    cells = [(found.key, *_names(found), "speedup", "verdict"), *map(_cells, found.trials)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in cells]
 
 
-def _cells(trial: Trial) -> tuple[str, str, str, str]:
+def _cells(trial: Trial) -> tuple[str, str, str, str, str]:
     times = format_seconds(trial.iteration_s), format_seconds(trial.baseline_iteration_s)
-    return trial.text, *times, f"{trial.speedup:.3f}x"
+    return trial.text, *times, f"{trial.speedup.value:.3f}x", trial.speedup.verdict
 
 
 def _object(found: Crossover) -> dict[str, object]:
@@ -124,5 +124,6 @@ def _trial_object(trial: Trial) -> dict[str, object]:
         "value": trial.value if isinstance(trial.value, int) else trial.text,
         "iteration_s": trial.iteration_s,
         "baseline_iteration_s": trial.baseline_iteration_s,
-        "speedup": trial.speedup,
+        "speedup": trial.speedup.value,
+        "verdict": trial.speedup.verdict,
     }

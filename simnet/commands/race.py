@@ -12,8 +12,7 @@ from simnet.commands.output import check_figure, check_file, emit, tell_of_axes
 from simnet.commands.settings import add_draws, read_settings, read_values
 from simnet.commands.terminal import progress
 from simnet.compare.convergence import load
-from simnet.compare.racing.run import num_simulations, race
-from simnet.compare.racing.standings import Race
+from simnet.compare.time_to_target import TimesToTarget, num_simulations, times_to_target
 from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Scenario
@@ -74,7 +73,9 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     check_figure(plot, output)
     tell_of_axes(asked)
     with _counted(simulate, num_simulations(trainings, len(bandwidths), scenario.run.draws)) as counted:
-        found = race(scenario, trainings, counted, bandwidths=bandwidths, ranks=ranks, target=target, steps=steps)
+        found = times_to_target(
+            scenario, trainings, counted, bandwidths=bandwidths, ranks=ranks, target=target, steps=steps
+        )
     if plot is not None:
         _draw(found, plot)
     emit(json.dumps(race_object(found), indent=2) if form == "json" else "\n".join(race_lines(found)), output)
@@ -92,7 +93,7 @@ def _bandwidths(text: str) -> list[Bandwidth]:
     return list(dict.fromkeys(found))
 
 
-def _draw(found: Race, path: Path) -> None:
+def _draw(found: TimesToTarget, path: Path) -> None:
     from simnet.files import write_file
     from simnet.show.figure import format_of
     from simnet.show.race_figure import race_figure

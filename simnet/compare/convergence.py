@@ -1,6 +1,7 @@
 """Measured convergence: a metric by step for several systems on one task, read from a file."""
 
 import statistics
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -144,3 +145,25 @@ def median_curve(curves: tuple[Curve, ...]) -> list[tuple[int, float, float, flo
             break
         rows.append((step, statistics.median(values), min(values), max(values)))
     return rows
+
+
+def missed_in(strategy: AnyStrategy) -> tuple[str, ...]:
+    """Return the shipped trainings in which a kind of system missed the target, on the most ranks.
+
+    It missed it where half or more of its trainings did. Options may differ from those that were trained.
+    """
+    return tuple(name for name, found in _shipped().items() if _misses(found, type(strategy)))
+
+
+@cache
+def _shipped() -> dict[str, Convergence]:
+    return {name: load(name) for name in files.names("convergence")}
+
+
+def _misses(found: Convergence, kind: type) -> bool:
+    names = [name for name, system in found.systems.items() if type(system.strategy) is kind]
+    curves = [curve for name in names for curve in found.of(name, found.rank_counts[-1])]
+    if found.target is None or not curves:
+        return False
+    reached = [curve.step_at(found.target, is_lower_better=found.is_lower_better) is not None for curve in curves]
+    return 2 * sum(reached) <= len(reached)

@@ -3,16 +3,19 @@
 import itertools
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
 
+from simnet.compare import whatif
+from simnet.compare.crossing import Number, bisected, changes, middle
+from simnet.compare.verdict import PAYS, Speedup, model_error
 from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Experiment, Scenario, Setting
 from simnet.units import Quantity
 
-Number = int | float
 MIN_TOLERANCE, MAX_TOLERANCE = 1e-9, 0.5
 PROBES = 9
 """Values tried first, about evenly spaced, to notice more than one crossing."""
@@ -25,12 +28,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     text: str
     iteration_s: float
     baseline_iteration_s: float
+    speedup: Speedup
     notes: tuple[str, ...] = ()
-
-    @property
-    def speedup(self) -> float:
-        """Baseline time / time of one iteration."""
-        return self.baseline_iteration_s / self.iteration_s
 
     @property
     def is_faster(self) -> bool:
@@ -94,17 +93,21 @@ def search(  # noqa: PLR0913 - the arguments of one command
     if low == high:
         raise SimnetError(f"--from: {start!r}: is the same as --to; give two values")
 
+    @cache
     def trial(value: Number) -> Trial:
-        return _trial(value, simulate(at(value)))
+        return _trial(value, at(value), simulate)
 
-    trials = tuple(trial(value) for value in _spaced(low, high))
+    def is_faster(value: Number) -> bool:
+        return trial(value).is_faster
+
+    values = _spaced(low, high)
+    trials = tuple(map(trial, values))
     if all(_same_times(trial, trials[0]) for trial in trials):
         raise SimnetError(
             f"--over: {key}: has no effect here: all {len(trials)} values tried from {trials[0].text} to "
             f"{trials[-1].text} give the same two times; {_reason(at(low), key)}"
         )
-    pairs = [(left, right) for left, right in itertools.pairwise(trials) if left.is_faster != right.is_faster]
-    crossings = tuple(bisected(left, right, tolerance, trial) for left, right in pairs)
+    found = [bisected(*pair, tolerance, is_faster) for pair in changes(values, is_faster)]
     scenario = at(low)
     assert scenario.baseline is not None
     return Crossover(
@@ -112,43 +115,15 @@ def search(  # noqa: PLR0913 - the arguments of one command
         strategy=_kind(scenario.strategy),
         baseline=_kind(scenario.baseline),
         trials=trials,
-        crossings=crossings,
+        crossings=tuple(Crossing(low=trial(below), high=trial(above)) for below, above in found),
     )
 
 
-def bisected(low: Trial, high: Trial, tolerance: float, trial: Callable[[Number], Trial]) -> Crossing:
-    """Narrow down where the faster one changes.
-
-    Args:
-        low: trial at the lower value.
-        high: trial at the higher value, at which the other one is faster.
-        tolerance: greatest relative distance of the two values in the end; integers are found exactly.
-        trial: what both take at a value.
-    """
-    least = tolerance**2 * high.value  # where the search runs into zero, which no relative distance reaches
-    while high.value - low.value > max(tolerance * high.value, least) or isinstance(low.value, int):
-        middle = _middle(low.value, high.value)
-        if not low.value < middle < high.value:
-            break
-        tried = trial(middle)
-        low, high = (tried, high) if tried.is_faster == low.is_faster else (low, tried)
-    return Crossing(low=low, high=high)
-
-
-def _middle(low: Number, high: Number) -> Number:
-    """Return a value in between, of positive numbers on a logarithmic scale; of integers a whole one, or `low`."""
-    if isinstance(low, int) and isinstance(high, int):
-        whole = math.isqrt(low * high) if low > 0 else low
-        return whole if whole > low else (low + high) // 2
-    middle = math.sqrt(low) * math.sqrt(high) if low > 0 else low / 2 + high / 2  # low * high may overflow
-    return type(low)(min(max(middle, low), high))
-
-
 def _spaced(low: Number, high: Number) -> list[Number]:
-    """Return both ends and up to seven values between, spaced as `_middle` halves but for rounding."""
+    """Return both ends and up to seven values between, spaced as `middle` halves but for rounding."""
     values = [low, high]
     while len(values) < PROBES:
-        between = [_rounded_middle(a, b) for a, b in itertools.pairwise(values)]
+        between = [_roundedmiddle(a, b) for a, b in itertools.pairwise(values)]
         longer = sorted({*values, *between})
         if len(longer) == len(values):
             break
@@ -166,21 +141,38 @@ def _text(value: Number, digits: int) -> str:
     return f"{value / value.factors[unit]:.{digits}g} {unit}"
 
 
-def _rounded_middle(low: Number, high: Number) -> Number:
+def _roundedmiddle(low: Number, high: Number) -> Number:
     """Return a value in between that a user would write."""
-    middle = _middle(low, high)
-    rounded = middle.parse(_text(middle, digits=3)) if isinstance(middle, Quantity) else middle
-    return rounded if low < rounded < high else middle
+    between = middle(low, high)
+    rounded = between.parse(_text(between, digits=3)) if isinstance(between, Quantity) else between
+    return rounded if low < rounded < high else between
 
 
-def _trial(value: Number, result: RunResult) -> Trial:
+def _trial(value: Number, scenario: Scenario, simulate: Callable[[Scenario], RunResult]) -> Trial:
+    result = simulate(scenario)
     assert result.baseline is not None
+    baseline_s = result.baseline.iteration_s
     return Trial(
         value=value,
         text=_text(value, digits=6),
         iteration_s=result.result.iteration_s,
-        baseline_iteration_s=result.baseline.iteration_s,
+        baseline_iteration_s=baseline_s,
+        speedup=_speedup(result.result.iteration_s, baseline_s, scenario, simulate),
         notes=result.notes,
+    )
+
+
+def _speedup(own_s: float, baseline_s: float, scenario: Scenario, simulate: Callable[[Scenario], RunResult]) -> Speedup:
+    value = baseline_s / own_s
+    if value < PAYS:
+        return Speedup(value=value)  # does not pay, however fast the kernels are
+    kernels = whatif.known_kernels(scenario.strategy, scenario)
+    slow = simulate(whatif.slow_kernels(scenario)).result if kernels.are_estimated else None
+    return Speedup(
+        value=value,
+        model_error=model_error(scenario.calibration),
+        if_kernels_slow=baseline_s / slow.iteration_s if slow else None,
+        unmeasured=kernels.unmeasured,
     )
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from simnet.compare.advise.advice import Advice, Row
-from simnet.compare.advise.sentences import PUBLISHED, ranges_text, sentences
-from simnet.compare.advise.systems import SYSTEMS, kind
+from simnet.compare.advice import Advice, Row
+from simnet.compare.tune import SYSTEMS, kind
 from simnet.scenario import Scenario, to_dict
+from simnet.show.advice_sentences import PUBLISHED, ranges_text, sentences
 from simnet.show.notes import notes_lines
 from simnet.show.text import aligned, count_text, gpus_text, hanging, nodes_text, printable, speedup_text
 from simnet.units import format_bytes, format_seconds
@@ -16,7 +16,7 @@ from simnet.units import format_bytes, format_seconds
 def to_text(advice: Advice) -> str:
     """Return a table of all systems, what to do in sentences, and the notes."""
     rows: list[tuple[str, ...]] = [
-        ("system", "step", "speedup", "pays", "slow codec", "vs plain", "bound by", "NIC bytes", "faster")
+        ("system", "step", "speedup", "verdict", "slow codec", "vs plain", "bound by", "NIC bytes", "faster")
     ]
     rows += [_cells(row, advice) for row in advice.rows]
     said = [line for sentence in sentences(advice) for line in hanging("", sentence)]
@@ -49,13 +49,13 @@ def heading(advice: Advice) -> list[str]:
 
 
 def _cells(row: Row, advice: Advice) -> tuple[str, ...]:
-    interval = " ({:.2f}-{:.2f})".format(*row.speedup_interval) if row.speedup_interval else ""
+    interval = " ({:.2f}-{:.2f})".format(*row.speedup.interval) if row.speedup.interval else ""
     return (
         row.name,
         format_seconds(row.iteration_s),
-        speedup_text(row.speedup) + interval,
-        "baseline" if row.name == advice.baseline else "-" if row.is_dense else row.verdict,
-        speedup_text(row.speedup_if_slow),
+        speedup_text(row.speedup.value) + interval,
+        "baseline" if row.name == advice.baseline else "-" if row.is_dense else row.speedup.verdict,
+        speedup_text(row.speedup.if_kernels_slow),
         speedup_text(row.speedup_vs_plain),
         f"{row.bound} {100 * row.saved[row.bound]:.0f} %",
         format_bytes(row.nic_bytes_per_node),
@@ -89,19 +89,20 @@ def _row_object(row: Row, scenario: Scenario) -> dict[str, object]:
         "compresses": not row.is_dense,
         "strategy": to_dict(replace(scenario, strategy=row.strategy))["strategy"],
         "iteration_s": row.iteration_s,
-        "speedup": row.speedup,
-        "speedup_interval": row.speedup_interval,
-        "least_speedup": row.least_speedup,
-        "speedup_if_slow": row.speedup_if_slow,
+        "speedup": row.speedup.value,
+        "speedup_interval": row.speedup.interval,
+        "least_speedup": row.speedup.least,
+        "speedup_if_slow": row.speedup.if_kernels_slow,
         "speedup_vs_plain": row.speedup_vs_plain,
-        "room_s": row.room_s,
-        "pays": None if row.is_dense else row.verdict,
+        "room_s": row.headroom_s,
+        "pays": None if row.is_dense else row.speedup.verdict,
         "bound": row.bound,
         "saved": row.saved,
         "nic_bytes_per_node": row.nic_bytes_per_node,
-        "unmeasured_kernels": list(row.unmeasured),
+        "unmeasured_kernels": list(row.speedup.unmeasured),
         "faster_in_bytes_per_s": [list(ends) for ends in row.faster_in],
         "pays_in_bytes_per_s": [list(ends) for ends in row.pays_in],
         "crossover_bytes_per_s": list(row.crossovers),
         "curve": [list(point) for point in row.curve],
+        "missed_target_in": list(row.missed_in),
     }

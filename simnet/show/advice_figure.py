@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from simnet.compare.advise.advice import PAYS, Advice, Row
+from simnet.compare.advice import Advice, Row
+from simnet.compare.verdict import PAYS
 from simnet.errors import SimnetError
 from simnet.files import write_file
 from simnet.show.advice import heading
@@ -59,8 +60,8 @@ def figure_of(advice: Advice) -> Figure:
 def _lines(axes: Axes, named: Sequence[Row], others: Sequence[Row]) -> None:
     """Draw the fastest systems of this cluster in colour, a broken line where kernels must be measured first."""
     for row, colour, marker in zip(named, cycle(COLOURS), cycle(MARKERS), strict=False):
-        label = row.name + (", measure first" if row.unmeasured else "")
-        dash = ":" if row.unmeasured else "-"
+        label = row.name + (", measure first" if row.speedup.unmeasured else "")
+        dash = ":" if row.speedup.unmeasured else "-"
         axes.plot(*_points(row), color=colour, marker=marker, linestyle=dash, label=label, zorder=3, clip_on=False)
     for number, row in enumerate(others):
         axes.plot(*_points(row), color=OTHERS, linewidth=0.9, zorder=2, label="others" if number == 0 else "_nolegend_")

@@ -1,4 +1,4 @@
-"""Draw a race: the metric over simulated time, a panel for each bandwidth."""
+"""Draw the metric over simulated time, a panel for each bandwidth."""
 
 import math
 
@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simnet.compare.convergence import median_curve
-from simnet.compare.racing.standings import Heat, Race, Runner
+from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
 from simnet.show.figure import BLUE, GREEN, ORANGE, PAGE_IN, PURPLE, SKY, VERMILION, Format, image, label, styled
 from simnet.show.race import time_unit
 
@@ -20,54 +20,54 @@ ROOM = 1.15
 """The time axis ends so many times later than the baseline's training."""
 
 
-def race_figure(race: Race, file_format: Format) -> bytes:
+def race_figure(race: TimesToTarget, file_format: Format) -> bytes:
     """Return the figure as the contents of a file."""
     with styled():
         return image(_figure(race), file_format)
 
 
-def _figure(race: Race) -> Figure:
-    num_rows = math.ceil(len(race.heats) / 2)
-    num_columns = min(2, len(race.heats))
+def _figure(race: TimesToTarget) -> Figure:
+    num_rows = math.ceil(len(race.bandwidths) / 2)
+    num_columns = min(2, len(race.bandwidths))
     height_in = PANEL_HEIGHT_IN * num_rows + LEGEND_HEIGHT_IN
     figure = Figure(figsize=(PAGE_IN, height_in), layout="constrained")
     panels = list(figure.subplots(num_rows, num_columns, squeeze=False, sharey=True).flat)
     colours = _colours(race)
-    for axes, heat in zip(panels, race.heats, strict=False):
-        _panel(axes, race, heat, colours)
-    for axes in panels[len(race.heats) :]:
+    for axes, there in zip(panels, race.bandwidths, strict=False):
+        _panel(axes, race, there, colours)
+    for axes in panels[len(race.bandwidths) :]:
         axes.remove()
     _legend(figure, race, colours)
     return figure
 
 
-def _colours(race: Race) -> dict[str, str]:
+def _colours(race: TimesToTarget) -> dict[str, str]:
     """Return the colours of the systems that are first in some panel, by name."""
     named: dict[str, None] = {}
-    for heat in race.heats:
-        reached = [one.name for one in heat.runners if one.time_s is not None and one.name != race.baseline]
+    for there in race.bandwidths:
+        reached = [one.name for one in there.systems if one.time_s is not None and one.name != race.baseline]
         named.update(dict.fromkeys(reached[:NUM_NAMED]))
     return {race.baseline: BASELINE_COLOUR} | dict(zip(named, COLOURS, strict=False))
 
 
-def _panel(axes: Axes, race: Race, heat: Heat, colours: dict[str, str]) -> None:
-    end_s = ROOM * race.base_end_s(heat)
-    unit_s, unit = time_unit(race, heat)
-    for runner in sorted(heat.runners, key=lambda one: one.name in colours):
-        _line(axes, race, runner, colours.get(runner.name, OTHERS_COLOUR), unit_s)
+def _panel(axes: Axes, race: TimesToTarget, there: AtBandwidth, colours: dict[str, str]) -> None:
+    end_s = ROOM * race.base_end_s(there)
+    unit_s, unit = time_unit(race, there)
+    for system in sorted(there.systems, key=lambda one: one.name in colours):
+        _line(axes, race, system, colours.get(system.name, OTHERS_COLOUR), unit_s)
     axes.axhline(race.target, color="black", linewidth=0.7, linestyle=":")
     axes.set_xlim(0, end_s / unit_s)
     axes.set_ylim(*_shown(race))
-    axes.set_title(f"{heat.bandwidth.text()} a NIC")
+    axes.set_title(f"{there.bandwidth.text()} a NIC")
     axes.set_xlabel(f"simulated time [{unit}]")
     if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
         found = race.convergence
         axes.set_ylabel(label(f"{found.metric} [{found.unit}]" if found.unit else found.metric))
 
 
-def _line(axes: Axes, race: Race, runner: Runner, colour: str, unit_s: float) -> None:
-    rows = median_curve(race.convergence.of(runner.name, race.ranks))
-    times = [runner.pace.elapsed_s(step * race.scale) / unit_s for step, *_ in rows]
+def _line(axes: Axes, race: TimesToTarget, system: TargetTime, colour: str, unit_s: float) -> None:
+    rows = median_curve(race.convergence.of(system.name, race.ranks))
+    times = [system.cost.elapsed_s(step * race.scale) / unit_s for step, *_ in rows]
     is_named = colour != OTHERS_COLOUR
     marker = "o" if len(rows) == 1 else None  # a line of one point is not seen
     axes.plot(times, [row[1] for row in rows], color=colour, linewidth=1.4 if is_named else 0.8, marker=marker)
@@ -76,13 +76,13 @@ def _line(axes: Axes, race: Race, runner: Runner, colour: str, unit_s: float) ->
         axes.fill_between(times, lows, highs, color=colour, alpha=0.15, linewidth=0)
 
 
-def _shown(race: Race) -> tuple[float, float]:
+def _shown(race: TimesToTarget) -> tuple[float, float]:
     """Return the range of the metric: from the best of all medians to where the baseline was first evaluated.
 
     Where that gave no number, to the worst of all.
     """
     rows = median_curve(race.convergence.of(race.baseline, race.ranks))
-    names = {runner.name for heat in race.heats for runner in heat.runners}
+    names = {system.name for there in race.bandwidths for system in there.systems}
     medians = [row[1] for name in names for row in median_curve(race.convergence.of(name, race.ranks))]
     best, worst = min([*medians, race.target]), max([*medians, race.target])
     if not race.convergence.is_lower_better:
@@ -92,10 +92,10 @@ def _shown(race: Race) -> tuple[float, float]:
     return (best - margin, start + margin) if best < start else (start - margin, best + margin)
 
 
-def _legend(figure: Figure, race: Race, colours: dict[str, str]) -> None:
+def _legend(figure: Figure, race: TimesToTarget, colours: dict[str, str]) -> None:
     systems = race.convergence.systems
     entries = {label(systems[name].title): (colour, 1.4, "-") for name, colour in colours.items()}
-    if any(runner.name not in colours for heat in race.heats for runner in heat.runners):
+    if any(system.name not in colours for there in race.bandwidths for system in there.systems):
         entries["the others"] = (OTHERS_COLOUR, 0.8, "-")
     entries[f"target {race.target:g}"] = ("black", 0.7, ":")
     axes = figure.axes[0]

@@ -101,7 +101,12 @@ def other_options(calibration: Calibration, name: str, options: Mapping[str, obj
 
 def is_estimated(calibration: Calibration, name: str) -> bool:
     """Tell whether a kernel has a time that is worth the name, measured or by its bytes."""
-    return name in calibration.kernels or (calibration.memory_bytes_per_s is not None and name not in UNESTIMATED)
+    return is_timed(calibration, name) or (calibration.memory_bytes_per_s is not None and name not in UNESTIMATED)
+
+
+def is_timed(calibration: Calibration, name: str) -> bool:
+    """Tell whether a kernel has a measured time, its own or that of one that it `STANDS_FOR`."""
+    return _timed(calibration, name) is not None
 
 
 def kernel_s(calibration: Calibration, name: str, num_elements: float) -> float:

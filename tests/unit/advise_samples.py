@@ -5,9 +5,9 @@ import typing
 from msgspec.structs import replace
 from topologies import link
 
-from simnet.compare.advise.advice import Advice, Row
-from simnet.compare.advise.rank import advise
-from simnet.compare.advise.systems import candidates, chosen, dense_systems
+from simnet.compare.advice import Advice, Row
+from simnet.compare.rank import advise
+from simnet.compare.tune import candidates, chosen, dense_systems
 from simnet.hardware import Calibration, Cluster
 from simnet.scenario import Run, Scenario
 from simnet.simulate import simulate

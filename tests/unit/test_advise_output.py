@@ -8,11 +8,12 @@ from advise_samples import GBIT, advised, row
 from click.testing import CliRunner, Result
 
 from simnet.commands.main import cli
-from simnet.compare.advise.advice import PAYS, Advice
-from simnet.compare.advise.sentences import sentences
-from simnet.compare.advise.systems import SYSTEMS
+from simnet.compare.advice import Advice
+from simnet.compare.tune import SYSTEMS
+from simnet.compare.verdict import PAYS
 from simnet.show.advice import to_object, to_text
 from simnet.show.advice_figure import draw, figure_of
+from simnet.show.advice_sentences import sentences
 from tests.unit.scenario_samples import pod, write
 
 
@@ -26,7 +27,7 @@ class TestOutput:
         assert found["advice"] == sentences(advice)
         mine = next(one for one in found["systems"] if one["name"] == "BinSGDM")
         assert mine["strategy"]["kind"] == "binsgdm"
-        assert mine["pays"] == "yes"
+        assert mine["pays"] == "pays"
         assert mine["crossover_bytes_per_s"] == list(row(advice, "BinSGDM").crossovers)
 
     def test_the_table_has_a_line_a_system(self) -> None:

@@ -86,12 +86,12 @@ def test_no_crossing_leaves_the_values_that_were_tried(find: Callable[..., Cross
     found = find(BANDWIDTH, "1 Gbit/s", "100 Gbit/s", lambda s: 0.5 + s.cluster.inter_node.bytes_per_s / 1e13)
     assert not found.crossings
     assert [found.trials[0].text, found.trials[-1].text] == ["1 Gbit/s", "100 Gbit/s"]
-    assert [trial.speedup for trial in found.trials] == pytest.approx([2.0] * 9, rel=0.01)
+    assert [trial.speedup.value for trial in found.trials] == pytest.approx([2.0] * 9, rel=0.01)
 
 
 def test_a_tie_counts_as_not_faster(find: Callable[..., Crossover]) -> None:
     found = find("cluster.num_nodes", 1, 2, lambda s: float(s.cluster.num_nodes))
-    assert (found.trials[0].speedup, found.trials[0].is_faster) == (1.0, False)
+    assert (found.trials[0].speedup.value, found.trials[0].is_faster) == (1.0, False)
 
 
 def test_a_range_from_zero_ends(find: Callable[..., Crossover]) -> None:
@@ -208,3 +208,20 @@ def test_a_key_without_effect_is_refused_with_a_reason(
         search(experiment, key=key, start=start, end=end, simulate=simulated)
     assert str(caught.value).startswith(f"--over: {key}: has no effect here: all ")
     assert f"give the same two times; {reason}" in str(caught.value)
+
+
+def test_whether_the_strategy_pays_is_told_at_every_value(find: Callable[..., Crossover]) -> None:
+    found = find("cluster.num_nodes", 1, 64, lambda s: {1: 1.0, 2: 1 / 1.04}.get(s.cluster.num_nodes, 0.5))
+    verdicts = {trial.value: trial.speedup.verdict for trial in found.trials}
+    assert (verdicts[1], verdicts[2], verdicts[64]) == ("does not pay", "does not pay", "pays")
+
+
+def test_slow_kernels_count_in_whether_it_pays(find: Callable[..., Crossover]) -> None:
+    def seconds(scenario: Scenario) -> float:
+        slow = scenario.calibration.codec_efficiency < 0.5
+        return scenario.cluster.inter_node.bytes_per_s / 1e9 * (2.0 if slow else 1.0)
+
+    found = find(BANDWIDTH, "1 Gbit/s", "100 Gbit/s", seconds)
+    told = {trial.speedup.verdict for trial in found.trials if 1.2 < trial.speedup.value < 2.1}
+    assert found.trials[0].speedup.verdict == "pays"
+    assert told == {"may pay: measure kernels first"}

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 from race_samples import scenario, simple_simulate, trainings, write_trainings
 
-from simnet.compare.advise.advice import SLOW
 from simnet.compare.convergence import load
-from simnet.compare.racing.run import race
-from simnet.compare.racing.standings import Pace, Race
+from simnet.compare.step_cost import StepCost
+from simnet.compare.time_to_target import TimesToTarget, times_to_target
+from simnet.compare.whatif import SLOW
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, LinkCalibration
 from simnet.show.race import race_lines, race_object, verdict
@@ -26,12 +26,12 @@ def measured(tmp_path):
     return load(str(write_trainings(tmp_path / "t.json")))
 
 
-def run(measured, *, simulator=simple_simulate, rates=(RATE,), **options) -> Race:
-    return race(options.pop("given", scenario()), measured, simulator, bandwidths=rates, **options)
+def run(measured, *, simulator=simple_simulate, rates=(RATE,), **options) -> TimesToTarget:
+    return times_to_target(options.pop("given", scenario()), measured, simulator, bandwidths=rates, **options)
 
 
-def by_name(found: Race, heat: int = 0) -> dict:
-    return {runner.name: runner for runner in found.heats[heat].runners}
+def by_name(found: TimesToTarget, rate: int = 0) -> dict:
+    return {system.name: system for system in found.bandwidths[rate].systems}
 
 
 def test_the_time_to_a_target_is_the_measured_steps_times_the_simulated_ones(measured):
@@ -43,32 +43,32 @@ def test_the_time_to_a_target_is_the_measured_steps_times_the_simulated_ones(mea
 
 
 def test_the_dense_stage_of_1_bit_adam_takes_dense_steps():
-    pace = Pace(
+    cost = StepCost(
         strategy=OneBitAdam(dense_steps=15), first_s=0.5, step_s=1.0, step_bytes=10, dense_s=3.0, dense_bytes=30
     )
-    assert pace.elapsed_s(10) == 0.5 + 10 * 3.0
-    assert pace.elapsed_s(40) == 0.5 + 15 * 3.0 + 25 * 1.0
-    assert pace.sent_bytes(40) == 15 * 30 + 25 * 10
+    assert cost.elapsed_s(10) == 0.5 + 10 * 3.0
+    assert cost.elapsed_s(40) == 0.5 + 15 * 3.0 + 25 * 1.0
+    assert cost.sent_bytes(40) == 15 * 30 + 25 * 10
 
 
 def test_every_so_manieth_step_of_marsit_is_dense():
-    pace = Pace(strategy=Marsit(sync_period=10), first_s=0.0, step_s=1.0, step_bytes=1, dense_s=5.0, dense_bytes=32)
-    assert pace.elapsed_s(9) == 9.0
-    assert pace.elapsed_s(25) == 23 * 1.0 + 2 * 5.0
-    never = Pace(strategy=Marsit(sync_period=None), first_s=0.0, step_s=1.0, step_bytes=1)
+    cost = StepCost(strategy=Marsit(sync_period=10), first_s=0.0, step_s=1.0, step_bytes=1, dense_s=5.0, dense_bytes=32)
+    assert cost.elapsed_s(9) == 9.0
+    assert cost.elapsed_s(25) == 23 * 1.0 + 2 * 5.0
+    never = StepCost(strategy=Marsit(sync_period=None), first_s=0.0, step_s=1.0, step_bytes=1)
     assert never.elapsed_s(25) == 25.0
 
 
 def test_1_bit_adam_is_simulated_in_both_stages(measured):
-    pace = by_name(run(measured))["adam"].pace
-    assert (pace.step_s, pace.dense_s, pace.first_s) == (1.0, 3.5, 0.0)
+    cost = by_name(run(measured))["adam"].cost
+    assert (cost.step_s, cost.dense_s, cost.first_s) == (1.0, 3.5, 0.0)
 
 
 def test_a_stretched_training_has_a_longer_dense_stage(measured):
     found = run(measured, steps=4000)
     runners = by_name(found)
     assert found.scale == 100
-    assert runners["adam"].pace.strategy == OneBitAdam(dense_steps=1500)
+    assert runners["adam"].cost.strategy == OneBitAdam(dense_steps=1500)
     assert runners["dense"].time_s == 0.5 + 3000 * 3.0
 
 
@@ -89,16 +89,16 @@ def test_speedups_compare_trainings_of_one_seed(measured):
     """dense reaches 2.0 after 30, 40 and 20 steps, quick after 40, 40 and 30."""
     runner = by_name(run(measured))["quick"]
     ratios = sorted([90.5 / 80.5, 120.5 / 80.5, 60.5 / 60.5])
-    assert runner.speedup == pytest.approx(ratios[1])
-    low, high = runner.speedup_interval
+    assert runner.speedup.value == pytest.approx(ratios[1])
+    low, high = runner.speedup.interval
     assert ratios[0] < low < ratios[1] < high < ratios[2]
 
 
 def test_the_first_to_the_target_comes_first_at_every_bandwidth(measured):
     found = run(measured, rates=(RATE, Bandwidth(12.5e9)))
-    assert [heat.bandwidth for heat in found.heats] == [RATE, Bandwidth(12.5e9)]
-    for heat in found.heats:
-        times = [math.inf if one.time_s is None else one.time_s for one in heat.runners]
+    assert [there.bandwidth for there in found.bandwidths] == [RATE, Bandwidth(12.5e9)]
+    for there in found.bandwidths:
+        times = [math.inf if one.time_s is None else one.time_s for one in there.systems]
         assert times == sorted(times)
     assert by_name(found, 1)["dense"].time_s == pytest.approx(by_name(found)["dense"].time_s / 10)
 
@@ -148,7 +148,7 @@ def test_without_a_target_one_is_asked_for(tmp_path):
 
 def test_the_verdict_names_who_is_surely_first(measured):
     found = run(measured)
-    assert "none surely pays: QSGD is first" in verdict(found, found.heats[0])
+    assert "QSGD is first and may pay (within the model's error): 1.12" in verdict(found, found.bandwidths[0])
 
     def faster(given):
         result = simple_simulate(given)
@@ -156,15 +156,14 @@ def test_the_verdict_names_who_is_surely_first(measured):
         return replace(result, result=replace(result.result, iteration_s=0.5)) if is_quick else result
 
     found = run(measured, simulator=faster)
-    assert "QSGD is first, 4." in verdict(found, found.heats[0])
-    assert "none" not in verdict(found, found.heats[0])
+    assert "QSGD is first and pays: 4." in verdict(found, found.bandwidths[0])
 
 
 def test_a_system_whose_kernels_have_no_estimate_is_told_apart(measured):
     bare = replace(scenario(), calibration=Calibration())
     found = run(measured, given=bare)
     assert by_name(found)["quick"].unmeasured
-    assert verdict(found, found.heats[0]).endswith("Before it may be, if their kernels are fast: QSGD.")
+    assert verdict(found, found.bandwidths[0]).endswith("Before it may be, if their kernels are fast: QSGD.")
     assert "QSGD *" in "\n".join(race_lines(found))
 
 
@@ -177,8 +176,9 @@ def test_slow_kernels_can_turn_a_sure_gain_into_an_unsure_one(measured):
         return replace(result, result=replace(result.result, iteration_s=0.5 * factor * result.result.iteration_s))
 
     runner = by_name(run(measured, simulator=slower))["quick"]
-    assert runner.speedup_if_slow == pytest.approx(runner.speedup / SLOW)
-    assert runner.least_speedup == pytest.approx(min(runner.speedup_if_slow, runner.speedup_interval[0]))
+    speedup = runner.speedup
+    assert speedup.if_kernels_slow == pytest.approx(speedup.value / SLOW)
+    assert speedup.least == pytest.approx(min(speedup.if_kernels_slow, speedup.interval[0]))
 
 
 def test_the_verdict_says_when_none_is_sooner(measured):
@@ -187,12 +187,12 @@ def test_the_verdict_says_when_none_is_sooner(measured):
         return replace(result, result=replace(result.result, iteration_s=1.0))
 
     found = run(measured, simulator=alike)
-    assert verdict(found, found.heats[0]) == "10 Gbit/s a NIC: none is sooner there than DDP fp32, 30 s."
+    assert verdict(found, found.bandwidths[0]) == "10 Gbit/s a NIC: none is sooner there than DDP fp32, 30 s."
 
 
 def test_a_baseline_that_never_gets_there_is_told(measured):
     found = run(measured, target=0.5)
-    assert "misses the target" in verdict(found, found.heats[0])
+    assert "misses the target" in verdict(found, found.bandwidths[0])
 
 
 def test_a_report_tells_what_it_stands_on(measured):
@@ -236,12 +236,12 @@ def test_times_are_told_without_powers_of_ten(measured):
 @pytest.mark.parametrize("num_heats", [1, 2, 3, 7])
 def test_a_figure_has_a_panel_for_each_bandwidth_and_no_other(measured, num_heats):
     rates = tuple(Bandwidth.parse(f"{10 * (1 + number)} Gbit/s") for number in range(num_heats))
-    figure = _figure(race(scenario(), measured, simple_simulate, bandwidths=rates))
+    figure = _figure(times_to_target(scenario(), measured, simple_simulate, bandwidths=rates))
     assert [axes.get_title() for axes in figure.axes] == [f"{rate.text()} a NIC" for rate in rates]
 
 
 def test_a_legend_names_others_only_if_there_are_some(measured):
-    def names(found: Race) -> list[str]:
+    def names(found: TimesToTarget) -> list[str]:
         return [text.get_text() for text in _figure(found).legends[0].get_texts()]
 
     assert names(run(measured)) == ["DDP fp32", "QSGD", "the others", "target 2"]

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from simnet.compare.advise.advice import PAYS, SLOW, Advice, Range, Row
+from simnet.compare.advice import Advice, Row
+from simnet.compare.crossing import Range
+from simnet.compare.verdict import MEASURE_FIRST, PAYS, WITHIN_ERROR
+from simnet.compare.whatif import SLOW
 from simnet.units import format_seconds
 
 MAX_NAMED = 3
@@ -38,23 +41,28 @@ def _range_text(ends: Range) -> str:
 def _verdict(advice: Advice) -> str:
     best = advice.best
     if best is None:
-        surely = " surely" if advice.judged("perhaps") or advice.judged("measure first") else ""
+        surely = " surely" if advice.judged(WITHIN_ERROR, MEASURE_FIRST) else ""
         return f"None pays{surely}: {_reason(advice)}."
-    others = [row for row in advice.judged("yes") if row is not best]
+    others = [row for row in advice.judged("pays") if row is not best]
     also = f" So do {_named(others)}." if others else ""
     where = f"; it pays with NICs {ranges_text(best.pays_in)}" if best.pays_in else ""
-    fast = f"{best.speedup:.2f} times as fast as {advice.baseline} at its best"
-    return f"{best.name} pays: {fast} ({_known(best)}){where}.{also}"
+    fast = f"{best.speedup.value:.2f} times as fast as {advice.baseline} at its best"
+    return f"{best.name} pays: {fast} ({_known(best)}){where}{_missed(best, ', but missed')}.{also}"
+
+
+def _missed(row: Row, lead: str) -> str:
+    """Say of which of the shipped trainings a system missed the target."""
+    return f"{lead} the target in {', '.join(row.missed_in)}" if row.missed_in else ""
 
 
 def _known(row: Row) -> str:
     """Return what is known of the uncertainty of a speedup."""
-    low, high = row.speedup_interval or (0.0, 0.0)
-    known = [f"{low:.2f} to {high:.2f}, 90 % interval" if row.speedup_interval else "a point estimate"]
-    if row.may_be_off > 1:
-        known.append(f"published speedups were predicted {100 * (row.may_be_off - 1):.0f} % off on average")
-    if row.speedup_if_slow is not None:
-        known.append(f"{row.speedup_if_slow:.2f} if its kernels take {SLOW:.1f} times as long as estimated")
+    speedup = row.speedup
+    known = ["{:.2f} to {:.2f}, 90 % interval".format(*speedup.interval) if speedup.interval else "a point estimate"]
+    if speedup.model_error > 1:
+        known.append(f"published speedups were predicted {100 * (speedup.model_error - 1):.0f} % off on average")
+    if speedup.if_kernels_slow is not None:
+        known.append(f"{speedup.if_kernels_slow:.2f} if its kernels take {SLOW:.1f} times as long as estimated")
     return "; ".join(known)
 
 
@@ -66,7 +74,7 @@ def _reason(advice: Advice) -> str:
     if advice.ceiling < PAYS:
         return f"{step}, and with communication that costs nothing it would be only {advice.ceiling:.2f} times as fast"
     step += f", and free communication would make it {advice.ceiling:.2f} times as fast"
-    if advice.judged("perhaps") or advice.judged("measure first"):
+    if advice.judged(WITHIN_ERROR, MEASURE_FIRST):
         return f"{step}, but too little is known of the systems that may gain from it"
     if not advice.compressing:
         return f"{step}, but no system that compresses could be predicted"
@@ -74,18 +82,22 @@ def _reason(advice: Advice) -> str:
         return f"{step}, but what bounds it is latency, which fewer bytes do not shorten"
     first = advice.compressing[0]
     bound = "its codec" if first.bound == "codec" else first.bound
-    return f"{step}, but the fastest other system, {first.name}, is {first.speedup:.2f} times as fast, bound by {bound}"
+    fast = f"{first.speedup.value:.2f} times as fast"
+    return f"{step}, but the fastest other system, {first.name}, is {fast}, bound by {bound}"
 
 
 def _uncertain(advice: Advice) -> Iterator[str]:
     """Yield a sentence on each kind of system that may pay."""
-    perhaps, unmeasured = advice.judged("perhaps"), advice.judged("measure first")
-    if perhaps:
-        first = perhaps[0]
-        more = f" So do {_named(perhaps[1:])}." if perhaps[1:] else ""
-        yield f"{first.name} pays perhaps: {first.speedup:.2f} times as fast ({_known(first)}).{more}"
+    unsure, to_measure = advice.judged(WITHIN_ERROR), advice.judged(MEASURE_FIRST)
+    estimated = [row for row in to_measure if not row.speedup.unmeasured]
+    for rows, limit in ((unsure, "within the model's error"), (estimated, "but measure its kernels first")):
+        if rows:
+            first, *others = rows
+            more = f" So may {_named(others)}." if others else ""
+            yield f"{first.name} may pay, {limit}: {first.speedup.value:.2f} times as fast ({_known(first)}).{more}"
+    unmeasured = [row for row in to_measure if row.speedup.unmeasured]
     if unmeasured:
-        room = ", ".join(f"{row.name} {format_seconds(row.room_s)}" for row in unmeasured)
+        room = ", ".join(f"{row.name} {format_seconds(row.headroom_s)}" for row in unmeasured)
         yield (
             "To be measured first, since kernels of theirs have no time here and no estimate worth the name (simnet "
             f"measure kernels); they pay if these add no more to a step than: {room}."
@@ -112,6 +124,6 @@ def _rates(advice: Advice) -> Iterator[str]:
 
 def _named(rows: Sequence[Row]) -> str:
     """Return names with speedups, the first few."""
-    names = [f"{row.name} ({row.speedup:.2f})" for row in rows[:MAX_NAMED]]
+    names = [f"{row.name} ({row.speedup.value:.2f}{_missed(row, '; missed')})" for row in rows[:MAX_NAMED]]
     more = len(rows) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

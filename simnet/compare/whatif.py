@@ -1,18 +1,52 @@
 """The same scenario with something that costs nothing, or more: what bounds a step, and how robust a speedup is."""
 
+from typing import NamedTuple
+
 from msgspec.structs import replace
 
-from simnet.compare.advise.advice import SLOW
 from simnet.hardware import HostCost, KernelTime
 from simnet.result import RunResult
 from simnet.scenario import Scenario
+from simnet.simulate import kernel_names
+from simnet.strategies import AnyStrategy
 from simnet.training.plan import UPDATES
 from simnet.units import Bandwidth, Duration
+from simnet.workload import codec
 from simnet.workload.codec import BYTES_MOVED
 
+SLOW = 170 / 44
+"""How many times as long as estimated kernels may take: 1-bit Adam's own took 44 ms on one of its two clusters, which
+the estimates follow, and 170 ms on the other (arXiv 2102.02888, Fig 5a, one node; docs/model.md)."""
 FREE = 1e6
 """What is so many times as fast costs nothing beside the rest."""
 NO_TIME = KernelTime(s_per_element=Duration(0))
+
+
+class Kernels(NamedTuple):
+    """What a calibration knows of a strategy's kernels.
+
+    Attributes:
+        are_estimated: some have no time and an estimate instead, which may be too short.
+        unmeasured: those that have neither a time nor an estimate that is worth the name.
+    """
+
+    are_estimated: bool
+    unmeasured: tuple[str, ...]
+
+
+def known_kernels(strategy: AnyStrategy, scenario: Scenario) -> Kernels:
+    """Return what the calibration of a scenario knows of a strategy's kernels.
+
+    Raises:
+        SimnetError: the strategy cannot be simulated there.
+    """
+    calibration = scenario.calibration
+    names = kernel_names(replace(scenario, strategy=strategy))
+    untimed = {name for name in names - codec.STREAMING if not codec.is_timed(calibration, name)}
+    return Kernels(
+        are_estimated=calibration.memory_bytes_per_s is not None and bool(untimed),
+        unmeasured=tuple(sorted(name for name in names if not codec.is_estimated(calibration, name))),
+    )
 
 
 def at_bandwidth(scenario: Scenario, bytes_per_s: float) -> Scenario:

@@ -29,13 +29,15 @@ from simnet.units import Size
 from simnet.values import Dtype
 
 Variants = tuple[AnyStrategy, ...]
+Settings = tuple[AnyStrategy, ...]
 
 BUCKET_CAPS = (None, Size.parse("5 MiB"), Size.parse("100 MiB"))
 """Tried beside one bucket of all after backward; None is DDP's default, 1 MiB and then 25 MiB."""
 PLAIN = AllReduce()
 """DDP as papers compare with: gradients as they are, default buckets, a flat ring."""
-DENSE_PART = 23_000 / 152_000
-"""Of 1-bit Adam's steps, those without compression: BERT-Large in its authors' tutorial (one_bit_adam_end_to_end)."""
+TRAINING_STEPS, DENSE_STEPS = 152_000, 23_000
+"""Of a training, and those without compression of a system that starts with some and does not say how many: BERT-Large
+in the tutorial of 1-bit Adam's authors (one_bit_adam_end_to_end)."""
 
 SYSTEMS: dict[str, Variants] = {
     "BinSGDM": (BinSGDM(), BinSGDM(intra="bf16")),
@@ -94,7 +96,7 @@ def kind(strategy: AnyStrategy) -> str:
 def candidates(variants: Variants) -> Iterator[AnyStrategy]:
     """Yield every setting that a system is tried with."""
     for variant in variants:
-        if isinstance(variant, OneBitAdam):
+        if variant.bucketing == "fused":
             yield variant
             continue
         yield from (replace(variant, bucket_cap=cap) for cap in BUCKET_CAPS)
@@ -103,6 +105,10 @@ def candidates(variants: Variants) -> Iterator[AnyStrategy]:
 
 def dense_part(strategy: AnyStrategy) -> float:
     """Return the part of a training's steps that a compressing system does without compression."""
-    if isinstance(strategy, OneBitAdam):
-        return DENSE_PART
-    return 1 / strategy.sync_period if isinstance(strategy, Marsit) and strategy.sync_period else 0.0
+    stage = strategy.dense_stage(TRAINING_STEPS)
+    return (stage.steps or DENSE_STEPS) / TRAINING_STEPS if stage else 0.0
+
+
+def is_dense(strategy: AnyStrategy) -> bool:
+    """Tell whether gradients travel without compression."""
+    return kind(strategy) == kind(PLAIN)

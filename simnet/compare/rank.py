@@ -1,15 +1,17 @@
-"""Rank all systems on the cluster and the workload of one scenario."""
+"""Rank all systems on the cluster and the workload of one scenario, against DDP at its best."""
 
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
 from simnet import draws
-from simnet.compare.advise import whatif
-from simnet.compare.advise.advice import OFF, PAYS, Advice, Bound, Row
-from simnet.compare.advise.kernels import known_of
-from simnet.compare.advise.systems import PLAIN, SYSTEMS, Variants, candidates, dense_systems
-from simnet.compare.advise.times import Settings, Simulate, Timed, Times, fastest, timed
+from simnet.compare import whatif
+from simnet.compare.advice import Advice, Bound, Row
+from simnet.compare.convergence import missed_in
+from simnet.compare.crossing import Range
+from simnet.compare.times import Simulate, Timed, Times, Versus, timed
+from simnet.compare.tune import PLAIN, SYSTEMS, Settings, candidates, dense_systems
+from simnet.compare.verdict import PAYS, Speedup, model_error
 from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Scenario
@@ -47,7 +49,7 @@ def advise(
     rows = [ranking.dense_row(name) for name in ranking.dense]
     for name in watch(names):
         try:
-            rows.append(ranking.row(name, SYSTEMS[name]))
+            rows.append(ranking.row(name))
         except SimnetError as error:
             left_out.append((name, str(error)))
     return Advice(
@@ -66,13 +68,13 @@ class _Ranking:
     def __init__(self, scenario: Scenario, simulate: Simulate, *, num_draws: int) -> None:
         self._scenario = scenario
         self._simulate = simulate
+        self._times = Times(scenario, simulate)
         self.dense: dict[str, Settings] = {
             name: tuple(candidates(variants)) for name, variants in dense_systems(scenario.workload.dtype).items()
         }
-        every = tuple(strategy for settings in self.dense.values() for strategy in settings)
-        self._times = Times(scenario, simulate, every)
-        self.plain_s = self._times.of(PLAIN).iteration_s
-        self._baseline = self._times.baseline()
+        self._every_dense = tuple(strategy for settings in self.dense.values() for strategy in settings)
+        self.plain_s = self._times.of(PLAIN, self._times.here).iteration_s
+        self._baseline = self._times.best(self._every_dense, self._times.here)
         self.baseline_name = next(name for name, found in self.dense.items() if self._baseline.strategy in found)
         free = whatif.free_communication(scenario, self._baseline.result)
         self.ceiling = self._baseline.iteration_s / timed(self._baseline.strategy, free, simulate).iteration_s
@@ -82,33 +84,43 @@ class _Ranking:
 
     def dense_row(self, name: str) -> Row:
         """Return the row of DDP in one precision."""
-        return self._row(name, self.dense[name], is_dense=True)
+        return self._row(name, Versus(self._times, self.dense[name], self._every_dense), is_dense=True)
 
-    def row(self, name: str, variants: Variants) -> Row:
+    def row(self, name: str) -> Row:
         """Return the row of a system that compresses."""
-        return self._row(name, tuple(candidates(variants)), is_dense=False)
+        versus = Versus(self._times, tuple(candidates(SYSTEMS[name])), self._every_dense)
+        row = self._row(name, versus, is_dense=False)
+        return replace(
+            row,
+            faster_in=versus.ranges(Versus.gain),
+            pays_in=self._pays_in(versus, row.speedup),
+            curve=versus.curve(),
+            missed_in=missed_in(row.strategy) if row.speedup.pays else (),
+        )
 
-    def _row(self, name: str, settings: Settings, *, is_dense: bool) -> Row:
-        found = self._times.best(settings)
-        kernels = known_of(found.strategy, self._scenario)
+    def _row(self, name: str, versus: Versus, *, is_dense: bool) -> Row:
+        found = versus.best(self._times.here)
         return Row(
             name=name,
             is_dense=is_dense,
             strategy=found.strategy,
             iteration_s=found.iteration_s,
-            speedup=self._baseline.iteration_s / found.iteration_s,
-            speedup_interval=self._interval(found.strategy),
-            speedup_if_slow=self._speedup_if_slow(settings) if kernels.are_estimated else None,
-            may_be_off=1.0 if self._scenario.calibration.kind == "measured" else OFF,
+            speedup=self._speedup(found, versus),
             speedup_vs_plain=self.plain_s / found.iteration_s,
-            room_s=self._baseline.iteration_s / PAYS - found.iteration_s,
+            headroom_s=self._baseline.iteration_s / PAYS - found.iteration_s,
             nic_bytes_per_node=found.result.result.nic_bytes_per_node,
             saved=self._saved(found),
-            unmeasured=kernels.unmeasured,
-            faster_in=() if is_dense else self._times.faster_in(settings),
-            pays_in=() if is_dense else self._times.faster_in(settings, PAYS),
-            curve=() if is_dense else self._times.curve(settings),
             notes=found.result.notes,
+        )
+
+    def _speedup(self, found: Timed, versus: Versus) -> Speedup:
+        kernels = whatif.known_kernels(found.strategy, self._scenario)
+        return Speedup(
+            value=self._baseline.iteration_s / found.iteration_s,
+            interval=self._interval(found.strategy),
+            model_error=model_error(self._scenario.calibration),
+            if_kernels_slow=versus.slow_speedup(self._times.here) if kernels.are_estimated else None,
+            unmeasured=kernels.unmeasured,
         )
 
     def _interval(self, strategy: AnyStrategy) -> tuple[float, float] | None:
@@ -121,10 +133,20 @@ class _Ranking:
     def _drawn_s(self, strategy: AnyStrategy) -> list[float]:
         return [timed(strategy, scenario, self._simulate).iteration_s for scenario in self._drawn]
 
-    def _speedup_if_slow(self, settings: Settings) -> float:
-        slow = whatif.slow_kernels(self._scenario)
-        own = fastest(timed(strategy, slow, self._simulate) for strategy in settings)
-        return self._baseline.iteration_s / own.iteration_s
+    def _pays_in(self, versus: Versus, here: Speedup) -> tuple[Range, ...]:
+        """Return the bandwidths at which the rule of the verdict holds, the interval in proportion to that here."""
+        if here.unmeasured:
+            return ()
+        low = here.interval[0] / here.value if here.interval else 1.0
+        least = min(low, 1 / here.model_error)
+
+        def excess(versus: Versus, rate: float) -> float:
+            found = least * versus.speedup(rate) - PAYS
+            if found <= 0 or here.if_kernels_slow is None:
+                return found
+            return min(found, versus.slow_speedup(rate) - PAYS)
+
+        return versus.ranges(excess, slow=here.if_kernels_slow is not None)
 
     def _saved(self, found: Timed) -> dict[Bound, float]:
         """Return which part of a step would be gone if one thing took no time."""

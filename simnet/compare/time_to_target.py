@@ -1,0 +1,291 @@
+"""Which system reaches a metric first: measured steps to a target, times what a step takes on a cluster."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct, structs
+
+from simnet import draws
+from simnet.compare import whatif
+from simnet.compare.convergence import LARGEST, Convergence, Curve
+from simnet.compare.step_cost import Notes, Simulate, StepCost, StepCosts, step_costs, stretched
+from simnet.compare.tune import PLAIN, is_dense
+from simnet.compare.verdict import Speedup, model_error
+from simnet.errors import SimnetError
+from simnet.scenario import Scenario
+from simnet.units import Bandwidth
+
+SeedTimes = dict[tuple[int, int], float]
+"""Time to the target by seed and number of the cost [s]; infinite if never."""
+
+
+class TargetTime(Struct, frozen=True, kw_only=True):
+    """What a system takes to the target at one bandwidth.
+
+    Attributes:
+        name: in the convergence file.
+        num_seeds: trainings.
+        num_reached: of them that reached the target.
+        steps: to the target, the median of trainings (a training that never got there counts as the slowest); None if
+            half or more did not.
+        time_s: likewise, the simulated time.
+        interval_s: 90 % over trainings and drawn calibrations; the upper end is None where a training never got there.
+        speedup: baseline's time / this one's, of trainings with the same seed and the same draw; None where one of the
+            two has none.
+        unmeasured: kernels that have neither a time nor an estimate that is worth the name.
+        sent_bytes: out of a node up to the target.
+        final: median of the last values; None where a training had no number at its end.
+    """
+
+    name: str
+    title: str
+    cost: StepCost
+    num_seeds: int
+    num_reached: int
+    steps: float | None
+    time_s: float | None
+    interval_s: tuple[float, float | None] | None
+    speedup: Speedup | None
+    unmeasured: tuple[str, ...]
+    sent_bytes: float | None
+    final: float | None
+
+
+class AtBandwidth(Struct, frozen=True, kw_only=True):
+    """All systems at one bandwidth, the first to the target first."""
+
+    bandwidth: Bandwidth
+    systems: tuple[TargetTime, ...]
+
+    def find(self, name: str) -> TargetTime | None:
+        """Return what a system takes, if it could be predicted."""
+        return next((system for system in self.systems if system.name == name), None)
+
+
+class TimesToTarget(Struct, frozen=True, kw_only=True):
+    """All systems at all bandwidths.
+
+    Attributes:
+        scale: steps of the training that one measured step stands for.
+        left_out: systems that cannot be predicted here or were not trained on so many ranks, with the reason.
+        notes: of the simulations.
+    """
+
+    scenario: Scenario
+    convergence: Convergence
+    ranks: int
+    target: float
+    scale: float
+    baseline: str
+    bandwidths: tuple[AtBandwidth, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def base(self, there: AtBandwidth) -> TargetTime:
+        """Return the baseline at a bandwidth, where it always is."""
+        found = there.find(self.baseline)
+        assert found is not None
+        return found
+
+    def base_end_s(self, there: AtBandwidth) -> float:
+        """Return what the baseline's whole training takes at a bandwidth [s]."""
+        last = self.convergence.of(self.baseline, self.ranks)[0].steps[-1]
+        return self.base(there).cost.elapsed_s(last * self.scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    convergence: Convergence
+    curves: dict[str, tuple[Curve, ...]]
+    target: float
+    scale: float
+    baseline: str
+
+    def steps_of(self, curve: Curve) -> float | None:
+        """Return the steps of the whole training up to the target; None if it never got there."""
+        step = curve.step_at(self.target, is_lower_better=self.convergence.is_lower_better)
+        return None if step is None else step * self.scale
+
+    def seed_times(self, name: str, costs: Sequence[StepCost]) -> SeedTimes:
+        """Return what a system takes with every seed and cost."""
+        steps = {curve.seed: self.steps_of(curve) for curve in self.curves[name]}
+        return {
+            (seed, number): math.inf if step is None else cost.elapsed_s(step)
+            for seed, step in steps.items()
+            for number, cost in enumerate(costs)
+        }
+
+
+def times_to_target(  # noqa: PLR0913 - the arguments of one command
+    scenario: Scenario,
+    convergence: Convergence,
+    simulate: Simulate,
+    *,
+    bandwidths: Sequence[Bandwidth],
+    ranks: int | None = None,
+    target: float | None = None,
+    steps: int | None = None,
+) -> TimesToTarget:
+    """Return what all systems of measured trainings take to a target, at each bandwidth.
+
+    Args:
+        scenario: cluster, workload and calibration; `run.draws` are those of the intervals.
+        convergence: measured trainings.
+        simulate: the simulator.
+        bandwidths: of a NIC.
+        ranks: those of the trainings; default the most there are.
+        target: of the metric; default that of the file.
+        steps: of the whole training; default those measured. A measured step then stands for more or fewer of them:
+            the curves are stretched, 1-bit Adam's dense stage with them; a sync period of Marsit stays.
+
+    Raises:
+        SimnetError: no such ranks, no target, or not even the baseline can be predicted.
+    """
+    ranks = _ranks(convergence, ranks)
+    curves = {name: found for name in convergence.systems if (found := convergence.of(name, ranks))}
+    settings = _Settings(
+        convergence=convergence,
+        curves=curves,
+        target=_target(convergence, target),
+        scale=1.0 if steps is None else steps / max(curve.steps[-1] for all_ in curves.values() for curve in all_),
+        baseline=_baseline(convergence, curves),
+    )
+    left_out = {name: f"not trained on {ranks} ranks" for name in convergence.systems if name not in curves}
+    notes: Notes = {}
+    plain = structs.replace(scenario, baseline=None, strategy=PLAIN)
+    times = tuple(_at(settings, whatif.at_bandwidth(plain, rate), simulate, left_out, notes) for rate in bandwidths)
+    return TimesToTarget(
+        scenario=scenario,
+        convergence=convergence,
+        ranks=ranks,
+        target=settings.target,
+        scale=settings.scale,
+        baseline=settings.baseline,
+        bandwidths=times,
+        left_out=tuple(left_out.items()),
+        notes=tuple(notes),
+    )
+
+
+def num_simulations(convergence: Convergence, num_bandwidths: int, num_draws: int) -> int:
+    """Return at most how many simulations `times_to_target` takes, for a progress bar."""
+    return 3 * len(convergence.systems) * num_bandwidths * (2 + num_draws)
+
+
+def _ranks(convergence: Convergence, ranks: int | None) -> int:
+    known = convergence.rank_counts
+    if not known:
+        raise SimnetError(f"{convergence.task}: curves: there are none; train at least one system")
+    if ranks is not None and ranks not in known:
+        raise SimnetError(f"--ranks: {ranks}: must be one of {', '.join(map(str, known))}, those of the trainings")
+    return known[-1] if ranks is None else ranks
+
+
+def _target(convergence: Convergence, target: float | None) -> float:
+    chosen = convergence.target if target is None else target
+    if chosen is None:
+        raise SimnetError(f"{convergence.task}: target: missing; give one with --target")
+    if not abs(chosen) <= LARGEST:
+        raise SimnetError(f"--target: {chosen}: must be finite, at most {LARGEST:g}; give a {convergence.metric}")
+    return chosen
+
+
+def _baseline(convergence: Convergence, curves: dict[str, tuple[Curve, ...]]) -> str:
+    """Return the system without compression that ends best."""
+    sign = 1.0 if convergence.is_lower_better else -1.0
+    dense = {name: found for name, found in curves.items() if is_dense(convergence.systems[name].strategy)}
+    if not dense:
+        raise SimnetError(f"{convergence.task}: curves: none without compression to compare with; train 'all_reduce'")
+    finals = {name: sign * final for name, found in dense.items() if (final := _final(found)) is not None}
+    if not finals:
+        names = ", ".join(map(repr, dense))
+        raise SimnetError(
+            f"{convergence.task}: curves of {names}: end in null for some seed: a baseline must have a value at the "
+            "end of every training; train it with a smaller step size, or drop that seed from all systems"
+        )
+    return min(finals, key=lambda name: finals[name])
+
+
+def _at(
+    settings: _Settings, scenario: Scenario, simulate: Simulate, left_out: dict[str, str], notes: Notes
+) -> AtBandwidth:
+    """Return all systems at one bandwidth; fills in those left out, and the notes."""
+    costs: dict[str, StepCosts] = {}
+    for name in settings.curves:
+        strategy = stretched(settings.convergence.systems[name].strategy, settings.scale)
+        try:
+            costs[name] = step_costs(strategy, scenario, simulate, notes)
+        except SimnetError as error:
+            if name == settings.baseline:
+                raise
+            left_out[name] = str(error)
+    off = model_error(scenario.calibration)
+    systems = [_target_time(settings, name, costs[name], costs[settings.baseline], off) for name in costs]
+    return AtBandwidth(
+        bandwidth=scenario.cluster.inter_node.bytes_per_s,
+        systems=tuple(sorted(systems, key=lambda one: math.inf if one.time_s is None else one.time_s)),
+    )
+
+
+def _target_time(settings: _Settings, name: str, own: StepCosts, base: StepCosts, off: float) -> TargetTime:
+    curves = settings.curves[name]
+    found = [settings.steps_of(curve) for curve in curves]
+    steps = _median([math.inf if step is None else step for step in found])
+    time_s = _median(list(settings.seed_times(name, [own.usual]).values()))
+    drawn = settings.seed_times(name, own.drawn or [own.usual])
+    return TargetTime(
+        name=name,
+        title=settings.convergence.systems[name].title,
+        cost=own.usual,
+        num_seeds=len(curves),
+        num_reached=sum(step is not None for step in found),
+        steps=steps,
+        time_s=time_s,
+        interval_s=_interval(list(drawn.values()), time_s) if time_s is not None else None,
+        speedup=None if steps is None or name == settings.baseline else _speedup(settings, name, own, base, off),
+        unmeasured=own.unmeasured,
+        sent_bytes=None if steps is None else own.usual.sent_bytes(steps),
+        final=_final(curves),
+    )
+
+
+def _speedup(settings: _Settings, name: str, own: StepCosts, base: StepCosts, off: float) -> Speedup | None:
+    """Return how much sooner a system is than the baseline; None where the baseline never gets there."""
+
+    def ratios(costs: Sequence[StepCost], base_costs: Sequence[StepCost]) -> list[float]:
+        dense_s = settings.seed_times(settings.baseline, base_costs)
+        mine = settings.seed_times(name, costs)
+        return [dense_s[key] / mine[key] for key in mine if math.isfinite(dense_s.get(key, math.inf))]
+
+    usual = ratios([own.usual], [base.usual])
+    if not usual:
+        return None
+    return Speedup(
+        value=statistics.median(usual),
+        interval=draws.interval(ratios(own.drawn or [own.usual], base.drawn or [base.usual])),
+        model_error=off,
+        if_kernels_slow=statistics.median(ratios([own.slow], [base.usual])) if own.slow else None,
+        unmeasured=own.unmeasured,
+    )
+
+
+def _interval(values: Sequence[float], middle: float) -> tuple[float, float | None]:
+    """Return the middle 90 %, drawn out to hold what is told beside it: of two values that is the larger."""
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = draws.interval(finite)
+    return min(low, middle), max(high, middle) if len(finite) == len(values) else None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    """Return the median; None if it is infinite."""
+    middle = statistics.median_high(values) if len(values) % 2 == 0 else statistics.median(values)
+    return middle if math.isfinite(middle) else None
+
+
+def _final(curves: Sequence[Curve]) -> float | None:
+    """Return the median of the last values; None if one is no number."""
+    values = [curve.values[-1] for curve in curves]
+    finite = [value for value in values if value is not None]
+    return statistics.median(finite) if len(finite) == len(values) else None

@@ -1,0 +1,65 @@
+"""Whether a system pays: one rule for every speedup, wherever two systems are compared."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from simnet.hardware import Calibration
+
+PAYS = 1.05
+"""The least speedup that counts: predictions of steps were off by 4.4 % on average (docs/lab-campaign.md)."""
+MODEL_ERROR = 1.18
+"""Factor by which speedups were off on average where the calibration was not measured on the cluster: 1-bit Adam over
+Adam, Fig 5a (docs/validation.md)."""
+
+Verdict = Literal["pays", "may pay: measure kernels first", "may pay: within the model's error", "does not pay"]
+MEASURE_FIRST: Verdict = "may pay: measure kernels first"
+WITHIN_ERROR: Verdict = "may pay: within the model's error"
+
+
+def model_error(calibration: Calibration) -> float:
+    """Return the factor by which a speedup may be off: 1 if the calibration was measured on the cluster."""
+    return 1.0 if calibration.kind == "measured" else MODEL_ERROR
+
+
+class Speedup(Struct, frozen=True, kw_only=True):
+    """Baseline time / time, and how far it may be off.
+
+    Attributes:
+        value: as predicted (or measured).
+        interval: 90 %, if there is one.
+        model_error: factor by which the value may be off; 1 for a measured one.
+        if_kernels_slow: with estimated kernels at their slowest; None if all are timed, or there are none.
+        unmeasured: kernels that have neither a time nor an estimate that is worth the name: the value is then a bound
+            from above.
+    """
+
+    value: float
+    interval: tuple[float, float] | None = None
+    model_error: float = 1.0
+    if_kernels_slow: float | None = None
+    unmeasured: tuple[str, ...] = ()
+
+    @property
+    def least(self) -> float:
+        """The least that it may be: model error, interval and slow kernels counted, each alone."""
+        low = self.interval[0] if self.interval else self.value
+        slow = self.value if self.if_kernels_slow is None else self.if_kernels_slow
+        return min(self.value / self.model_error, low, slow)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it is `PAYS` or more; where it only may be, what stands between.
+
+        Kernels come first: they can be measured alone, and until they are the other limits say little.
+        """
+        if self.value < PAYS:
+            return "does not pay"
+        if self.unmeasured or (self.if_kernels_slow is not None and self.if_kernels_slow < PAYS):
+            return MEASURE_FIRST
+        return "pays" if self.least >= PAYS else WITHIN_ERROR
+
+    @property
+    def pays(self) -> bool:
+        """Whether it surely pays."""
+        return self.verdict == "pays"
