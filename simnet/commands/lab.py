@@ -98,7 +98,7 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
 def _campaign(context: click.Context, program: tuple[str, ...], output: Path | None, patience_s: float | None) -> None:
     """Measure a campaign."""
     from simnet.lab import campaign as campaigns
-    from simnet.lab import grid, machine, quiet
+    from simnet.lab import idle_probe, machine, runner
 
     if len(program) != 1 or not program[0].endswith(".toml"):
         raise SimnetError("lab: give --nodes N and -- COMMAND..., or a campaign file that ends in .toml, and -o")
@@ -107,10 +107,10 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
     path = Path(program[0])
     campaign = campaigns.load(path)
     machine.check()
-    grid.check_folder(output, path.read_text(encoding="utf-8"), CAMPAIGN)
+    runner.check_folder(output, path.read_text(encoding="utf-8"), CAMPAIGN)
     try:
-        patience_s = quiet.PATIENCE_S if patience_s is None else patience_s
-        grid.run(campaign, campaigns.jobs(campaign), output, tell, patience_s)
+        patience_s = idle_probe.PATIENCE_S if patience_s is None else patience_s
+        runner.run(campaign, campaigns.jobs(campaign), output, tell, patience_s)
     except KeyboardInterrupt:
         tell(f"simnet: lab: interrupted; go on with the same command, {output} keeps what is measured")
         context.exit(INTERRUPTED)

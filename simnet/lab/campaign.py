@@ -1,18 +1,19 @@
 """A campaign as data: what a lab measures to calibrate, what it trains to be predicted, and the launches of both."""
 
 import re
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
 from simnet.errors import SimnetError
-from simnet.lab.words import MIB, kernels, words
+from simnet.files import read_file
+from simnet.lab.strategy_spec import MIB, StrategySpec
 from simnet.scenario import Draft
-from simnet.strategies import AnyStrategy, BinSGDM
+from simnet.strategies import AnyStrategy
 from simnet.units import Bandwidth, Size
 from simnet.values import Count
 
@@ -21,6 +22,7 @@ MODULE = "binsgdm.measure"
 BESIDE = 40
 """Backwards beside each collective, each of which waits until the collective has ended."""
 PARTS = ("links", "model", "kernels", "messages", "beside", "training")
+_MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_.]+)?")
 Seconds = Annotated[float, Meta(gt=0.0, le=3600.0)]
 
 
@@ -104,12 +106,17 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for name in ("models", "strategies", "points"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: is empty; give at least one")
-        every = [words(strategy) for strategy in self.strategies]
-        kinds = [
-            text.partition(":")[0] for strategy, text in zip(self.strategies, every, strict=True) if kernels(strategy)
-        ]
-        if len(set(kinds)) < len(kinds):
-            raise ValueError(f"strategies: {', '.join(kinds)}: the kernels of a system are timed once; give each once")
+        systems = [spec.system for spec in self.specs if spec.kernels_argument]
+        if len(set(systems)) < len(systems):
+            raise ValueError(
+                f"strategies: {', '.join(systems)}: the kernels of a system are timed once; give each once"
+            )
+        _check_models(self.models)
+
+    @property
+    def specs(self) -> tuple[StrategySpec, ...]:
+        """How each strategy is run."""
+        return tuple(map(StrategySpec.of_strategy, self.strategies))
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -157,15 +164,7 @@ def load(path: Path) -> Campaign:
     Raises:
         SimnetError: it cannot be read, or something in it does not fit.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SimnetError(f"{path}: cannot be read ({error.strerror}): name a campaign file") from error
-    except UnicodeDecodeError as error:
-        raise SimnetError(f"{path}: is no text in UTF-8 (byte {error.start}): name a campaign file") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SimnetError(f"{path}: is no TOML ({error}): mend it") from error
-    campaign = Draft(data=data, origins={(): str(path)}).converted(Campaign)
+    campaign = Draft(data=read_file(path), origins={(): str(path)}).converted(Campaign)
     check_disjoint(campaign, str(path))
     return campaign
 
@@ -211,7 +210,7 @@ def strategies(campaign: Campaign, layout: Layout) -> list[AnyStrategy]:
     return [
         strategy
         for strategy in campaign.strategies
-        if layout.ranks_per_node > 1 or not isinstance(strategy, BinSGDM) or strategy.topology == "flat"
+        if layout.ranks_per_node > 1 or not StrategySpec.of_strategy(strategy).is_hierarchical
     ]
 
 
@@ -233,7 +232,7 @@ def _links(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Job:
 
 def _kernels(campaign: Campaign, layout: Layout) -> Job:
     sizes = ("--kernels", "cpu", "--min-size", campaign.min_elements, "--max-size", campaign.max_elements)
-    systems = [word for one in campaign.strategies if (text := kernels(one)) for word in ("--system", text)]
+    systems = [word for one in campaign.specs if (text := one.kernels_argument) for word in ("--system", text)]
     return _job(campaign, "kernels", layout, "kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
 
 
@@ -249,7 +248,7 @@ def _beside(campaign: Campaign, layout: Layout) -> Job:
 
 def _model(campaign: Campaign, layout: Layout, model: str, start: int) -> Job:
     what = ("--model", model, "--batch", campaign.batch, "--max-seconds", campaign.model_seconds)
-    return _job(campaign, "model", layout, "model", *what, more=f"{_file(model)}_{start + 1}")
+    return _job(campaign, "model", layout, "model", *what, more=f"{file_part(model)}_{start + 1}")
 
 
 def _training(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Job:
@@ -258,7 +257,7 @@ def _training(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Job:
     if len(caps) != 1:
         raise SimnetError("strategies: bucket_cap: give all the same")
     what: list[object] = [word for model in campaign.models for word in ("--model", model)]
-    what += [word for strategy in chosen for word in ("--strategy", words(strategy))]
+    what += [word for strategy in chosen for word in ("--strategy", StrategySpec.of_strategy(strategy).argument)]
     what += ["--batch", campaign.batch, "--max-seconds", campaign.training_seconds]
     return _job(campaign, "training", layout, "training", *what, "--bucket-cap-mb", caps.pop() / MIB, rate=rate)
 
@@ -269,6 +268,25 @@ def _rate(rate: Bandwidth, space: str = " ") -> str:
     return f"{mbit:g} Mbit/s" if space else f"{mbit:g}mbit"
 
 
-def _file(model: str) -> str:
-    """Return a model's name as a part of a file name."""
-    return re.sub(r"\W+", "-", model)
+def file_part(name: str) -> str:
+    """Return a name as a part of a file name, which leads into no other folder whatever the name is.
+
+    Example:
+        >>> file_part("my.pkg:build"), file_part("../../x")
+        ('my-pkg-build', '-x')
+    """
+    return re.sub(r"\W+", "-", name)
+
+
+def _check_models(models: Sequence[str]) -> None:
+    """Refuse names of models that are no names, and two that would share a file.
+
+    Raises:
+        ValueError: one is.
+    """
+    for name in models:
+        if not _MODEL.fullmatch(name) or ".." in name:
+            raise ValueError(f"models: {name!r}: is no name; use letters, digits, '_', '-' and '.', or module:function")
+    for first, second in combinations(models, 2):
+        if file_part(first) == file_part(second):
+            raise ValueError(f"models: {first!r} and {second!r} would share their files; rename one, or drop it")

@@ -11,7 +11,7 @@ from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.lab import campaign as campaigns
-from simnet.lab.campaign import Campaign, Job, Layout
+from simnet.lab.campaign import Campaign, Job, Layout, file_part
 from simnet.network import topology as topologies
 from simnet.scenario import Draft, Run, Scenario
 from simnet.strategies import AllReduce, BinSGDM
@@ -78,7 +78,7 @@ def evaluated(campaign: Campaign, folder: Path, draws: int, watched: Watched = i
         trained = sources.read(_paths(jobs, folder, "training", fit.layout)).files
         for model in campaign.models:
             text = _workload(jobs, folder, fit.layout, model, draws)
-            workloads[f"{model}_{fit.layout.text()}"] = text
+            workloads[f"{file_part(model)}_{fit.layout.text()}"] = text
             scenario = _scenario(fit, text, f"{model}_{fit.layout.text()}", draws)
             proofs[f"{fit.layout.text()}, {unseen.check(scenario, trained)}"] = None
             mine = measured.steps_of([whole for _, whole in trained])

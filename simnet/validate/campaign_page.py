@@ -5,7 +5,7 @@ from pathlib import Path
 
 from simnet.comparison import mean_error as residual_error
 from simnet.files import write_file
-from simnet.lab import words
+from simnet.lab.campaign import file_part
 from simnet.units import format_seconds
 from simnet.validate import campaign_figures as figures
 from simnet.validate import measured, ranking, verdict
@@ -42,7 +42,7 @@ def write(found: Found, folder: Path) -> list[Path]:
     files |= {f"lab/{of}calibration_{fit.layout.text()}.toml": fit.text.encode() for fit in found.fits}
     files |= {f"lab/{of}workload_{name}.toml": text.encode() for name, text in found.workloads.items()}
     for name, content in files.items():
-        write_file(folder / name, content)
+        write_file(folder / name, content, inside=folder)
     return [folder / name for name in files]
 
 
@@ -56,7 +56,8 @@ def drawn(found: Found) -> dict[str, bytes]:
 
 
 def _picture(found: Found, what: str) -> str:
-    return f"lab_{what}.png" if found.campaign.page == "campaign" else f"lab_{found.campaign.page}_{what}.png"
+    page = "" if found.campaign.page == "campaign" else f"{found.campaign.page}_"
+    return f"lab_{page}{file_part(what)}.png"
 
 
 def page(found: Found) -> str:
@@ -102,7 +103,7 @@ def _about(found: Found) -> str:
 
 def _is_of_systems(found: Found) -> bool:
     """Tell whether there are systems besides dense DDP and BinSGDM."""
-    return any(map(words.kernels, found.campaign.strategies))
+    return any(spec.kernels_argument for spec in found.campaign.specs)
 
 
 def _verdict(found: Found) -> list[str]:

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from simnet.calibrate.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError
-from simnet.lab import words
+from simnet.lab.strategy_spec import MIB, StrategySpec
 from simnet.scenario import Scenario
 from simnet.show.text import aligned, bandwidth_text
 from simnet.simulate import simulate
-from simnet.units import Bandwidth, format_seconds
+from simnet.units import Bandwidth, Size, format_seconds
 from simnet.validate.outcome import mean_error, worst_error
 from simnet.validate.text import percent
 
@@ -110,7 +110,7 @@ def point(scenario: Scenario, series: Series, setup: Setup) -> Point:
     return Point(
         setup=setup,
         model=str(series.labels["model"]),
-        strategy=words.text_of(series.labels),
+        strategy=StrategySpec.of_labels(series.labels).label,
         measured_s=statistics.median(series.values),
         predicted_s=result.result.iteration_s,
         interval_s=result.intervals.get("iteration_s"),
@@ -129,7 +129,8 @@ def at(scenario: Scenario, series: Series, setup: Setup) -> Scenario:
         ranks_per_node=setup.ranks_per_node,
         inter_node=replace(scenario.cluster.inter_node, bytes_per_s=Bandwidth(setup.nic_bytes_per_s)),
     )
-    strategy = words.of_labels(series.labels, is_ring=setup.backend == "gloo")
+    cap = Size(round(series.number("bucket_cap_mb") * MIB))
+    strategy = StrategySpec.of_labels(series.labels).strategy(cap, is_ring=setup.backend == "gloo")
     return replace(scenario, cluster=cluster, strategy=strategy, baseline=None)
 
 

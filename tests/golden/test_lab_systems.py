@@ -2,7 +2,6 @@
 
 import pytest
 
-from simnet.lab import words
 from simnet.validate import ranking
 from simnet.validate.campaign import Found
 from simnet.validate.outcome import mean_error
@@ -42,6 +41,6 @@ def test_the_page_tells_how_many_pairs_are_ranked_as_measured(found: Found) -> N
 
 def test_what_is_shipped_is_the_campaign_that_was_measured(found: Found) -> None:
     assert (FOLDER / "campaign.toml").read_text() == (ROOT / "scenarios/lab/systems.toml").read_text()
-    kinds = {words.words(strategy).partition(":")[0] for strategy in found.campaign.strategies}
+    kinds = {spec.system for spec in found.campaign.specs}
     assert kinds == {"all_reduce", "binsgdm", "one_bit_adam", "ef_sign_sgd", "qsgd", "power_sgd", "top_k"}
     assert all(proof.startswith("4x1, unseen: ") for proof in found.proofs)

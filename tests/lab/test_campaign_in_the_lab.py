@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.lab import campaign, grid
+from simnet.lab import campaign, runner
 from simnet.validate import campaign_page
 from simnet.validate.campaign import evaluated
 
@@ -20,9 +20,9 @@ def test_the_short_campaign_is_measured_and_its_dense_steps_on_a_slow_network_ar
     mine = campaign.load(SHORT)
     jobs = campaign.jobs(mine)
     told: list[str] = []
-    paths = grid.run(mine, jobs, tmp_path, told.append, patience_s=0.0)
+    paths = runner.run(mine, jobs, tmp_path, told.append, patience_s=0.0)
     assert [path.name for path in paths] == [f"{job.name}.json" for job in jobs]
-    assert grid.run(mine, jobs, tmp_path, told.append, patience_s=0.0) == paths
+    assert runner.run(mine, jobs, tmp_path, told.append, patience_s=0.0) == paths
     assert told[-1] == f"{len(jobs)} of {len(jobs)} launches are there already"
     found = evaluated(mine, tmp_path, draws=20)
     assert len(found.points) == 4
@@ -65,7 +65,7 @@ def test_systems_are_trained_and_predicted_to_beat_dense_steps_where_the_wire_is
     path = tmp_path / "campaign.toml"
     path.write_text(SYSTEMS)
     mine = campaign.load(path)
-    grid.run(mine, campaign.jobs(mine), tmp_path, lambda _: None, patience_s=0.0)
+    runner.run(mine, campaign.jobs(mine), tmp_path, lambda _: None, patience_s=0.0)
     found = evaluated(mine, tmp_path, draws=20)
     points = {point.strategy: point for point in found.points}
     assert set(points) == {"all_reduce", "one_bit_adam", "qsgd bits=4", "power_sgd matrix_rank=4"}

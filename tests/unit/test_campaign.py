@@ -12,10 +12,11 @@ from msgspec import structs
 from simnet.calibrate.measurement import Setup
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.lab import campaign, grid, words
+from simnet.lab import campaign, runner
 from simnet.lab.campaign import Job
-from simnet.lab.quiet import Watch, probe_s
+from simnet.lab.idle_probe import Watch, probe_s
 from simnet.lab.ranks import Outcome
+from simnet.lab.strategy_spec import StrategySpec
 from simnet.strategies import (
     NUQSGD,
     QSGD,
@@ -104,7 +105,7 @@ class TestFile:
             ('kind = "all_reduce"', 'kind = "qsdg"', "qsdg"),
             ('models = ["mlp', 'page = "../x"\nmodels = ["mlp', "page"),
             ("models", "modles", "modles"),
-            ("[links]", "[links", "is no TOML"),
+            ("[links]", "[links", "not TOML"),
         ],
     )
     def test_a_mistake_is_told_where_it_is(self, old: str, new: str, message: str | None, tmp_path: Path) -> None:
@@ -116,6 +117,20 @@ class TestFile:
         with pytest.raises(SimnetError, match=r"mine\.toml|points") as told:
             campaign.jobs(campaign.load(path))
         assert message in str(told.value)
+
+    @pytest.mark.parametrize("name", ["../../x", "a/b", "/tmp/x", "..", "-o", "a b", "", "a:b:c", "mlp\\\\4m", "a..b"])
+    def test_a_model_whose_name_leads_elsewhere_is_refused(self, name: str, tmp_path: Path) -> None:
+        with pytest.raises(SimnetError, match="is no name; use letters, digits"):
+            campaign.load(write(tmp_path, TEXT.replace('"mlp_4m"', f'"{name}"')))
+
+    def test_two_models_do_not_share_a_file(self, tmp_path: Path) -> None:
+        with pytest.raises(SimnetError, match=r"'my-pkg-build' and 'my.pkg:build' would share their files"):
+            campaign.load(write(tmp_path, TEXT.replace('"mlp_4m"', '"my-pkg-build"')))
+
+    @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "..", "a\\b", "a/../../b"])
+    def test_no_name_becomes_a_file_in_another_folder(self, name: str) -> None:
+        assert Path(f"lab_{campaign.file_part(name)}.png").name == f"lab_{campaign.file_part(name)}.png"
+        assert ".." not in campaign.file_part(name)
 
     def test_systems_are_trained_and_their_kernels_timed_with_their_options(self, tmp_path: Path) -> None:
         text = TEXT.replace(
@@ -152,15 +167,15 @@ class TestRun:
                 job.path(place).write_text("{}")
             return Outcome(exit_code=code, elapsed_s=1.0, outputs=("", ""), failed_rank=1 if code else None)
 
-        monkeypatch.setattr(grid, "_launched", launched)
+        monkeypatch.setattr(runner, "_launched", launched)
         probes = iter(self.PROBES)
         watch = partial(Watch, probe=lambda: next(probes, 1.0), sleep=lambda _: None)
-        monkeypatch.setattr(grid, "Watch", watch)
+        monkeypatch.setattr(runner, "Watch", watch)
         told: list[str] = []
         mine = campaign.load(write(folder))
         place = folder / "out"
         place.mkdir(exist_ok=True)
-        grid.run(mine, campaign.jobs(mine), place, told.append)
+        runner.run(mine, campaign.jobs(mine), place, told.append)
         return told
 
     def test_every_launch_has_its_file_and_a_second_run_has_nothing_to_do(
@@ -204,15 +219,15 @@ class TestRun:
         assert probe_s() > 0
 
     def test_a_folder_is_of_one_campaign(self, tmp_path: Path) -> None:
-        grid.check_folder(tmp_path / "out", "a", "campaign.toml")
-        grid.check_folder(tmp_path / "out", "a", "campaign.toml")
+        runner.check_folder(tmp_path / "out", "a", "campaign.toml")
+        runner.check_folder(tmp_path / "out", "a", "campaign.toml")
         with pytest.raises(SimnetError, match="holds another campaign"):
-            grid.check_folder(tmp_path / "out", "b", "campaign.toml")
+            runner.check_folder(tmp_path / "out", "b", "campaign.toml")
         with pytest.raises(SimnetError, match="is not empty and holds no"):
-            grid.check_folder(tmp_path, "a", "campaign.toml")
+            runner.check_folder(tmp_path, "a", "campaign.toml")
         (tmp_path / "file").write_text("")
         with pytest.raises(SimnetError, match="file: cannot be used"):
-            grid.check_folder(tmp_path / "file", "a", "campaign.toml")
+            runner.check_folder(tmp_path / "file", "a", "campaign.toml")
 
     @pytest.mark.parametrize(
         ("args", "message"),
@@ -321,14 +336,15 @@ STRATEGIES = [
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_what_is_trained_with_comes_back_from_its_labels(strategy: AnyStrategy) -> None:
     training = pytest.importorskip("binsgdm.measure.training")
-    run = training.strategy(words.words(strategy))
-    labels = {**run.labels, "bucket_cap_mb": 8.0}
-    found = words.of_labels(labels, is_ring=True)
-    cap = None if isinstance(strategy, OneBitAdam) else Size(8 * 2**20)
-    assert found == structs.replace(strategy, bucket_cap=cap)
-    assert words.text_of(labels).startswith(str(strategy.__struct_config__.tag))
+    run = training.strategy(StrategySpec.of_strategy(strategy).argument)
+    cap = Size(8 * 2**20)
+    found = StrategySpec.of_labels(run.labels)
+    assert found.strategy(cap, is_ring=True) == structs.replace(
+        strategy, bucket_cap=None if isinstance(strategy, OneBitAdam) else cap
+    )
+    assert found.label.startswith(str(strategy.__struct_config__.tag))
 
 
 def test_labels_of_a_system_that_is_not_known_are_refused() -> None:
     with pytest.raises(SimnetError, match="training with qsgd bit=4: is not known"):
-        words.of_labels({"strategy": "qsgd", "options": "bit=4", "bucket_cap_mb": 1}, is_ring=True)
+        StrategySpec.of_labels({"strategy": "qsgd", "options": "bit=4"}).strategy(Size(1e6), is_ring=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from simnet.errors import SimnetError
 from simnet.lab.campaign import MODULE, Campaign, Job
+from simnet.lab.idle_probe import PATIENCE_S, Watch
 from simnet.lab.lab import Lab
 from simnet.lab.plan import LabSpec
-from simnet.lab.quiet import PATIENCE_S, Watch
 from simnet.lab.ranks import Outcome
 from simnet.units import Duration
 

@@ -1,0 +1,169 @@
+"""How a strategy is run for real: the system and its options, taken from a campaign or from a measurement's labels."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
+
+from simnet.errors import SimnetError
+from simnet.options import NONE, Options, value_text
+from simnet.strategies import AllReduce, AnyStrategy, BinSGDM, OneBitAdam, Strategy
+from simnet.units import Size
+
+MIB = 2**20
+SIMULATED_ONLY = {field.name for field in fields(Strategy)} | {"algorithm", "coded_bits", "dense", "dense_steps"}
+"""Options that are not of the system itself: how it is bucketed, aggregated and counted."""
+ALWAYS_TOLD = {"bits", "matrix_rank"}
+"""Options without which the name of a system says little, told even where they are the default."""
+DENSE, BINSGDM, ONE_BIT_ADAM = "all_reduce", "binsgdm", "one_bit_adam"
+
+
+class StrategySpec(Struct, frozen=True, kw_only=True):
+    """What `simnet measure training` runs.
+
+    Attributes:
+        system: tag of the strategy, such as "qsgd".
+        options: of the system itself; of BinSGDM its topology, intra, average and overlap.
+    """
+
+    system: str
+    options: Options
+
+    @classmethod
+    def of_strategy(cls, strategy: Any) -> "StrategySpec":
+        """Return how a strategy of a scenario is run.
+
+        Raises:
+            ValueError: it cannot be run.
+        """
+        system = str(strategy.__struct_config__.tag)
+        return cls(system=system, options=Options.parse(_OPTIONS.get(system, _of_compressing)(strategy)))
+
+    @classmethod
+    def of_labels(cls, labels: Mapping[str, Any]) -> "StrategySpec":
+        """Return what a series of training is labelled with."""
+        system = str(labels["strategy"])
+        if system != BINSGDM:
+            return cls(system=system, options=Options.parse(labels.get("options", {})))
+        told = {key: labels[key] for key in ("topology", "intra")}
+        average = labels.get("average") or "updates"
+        return cls(system=system, options=Options({**told, "average": average, "overlap": bool(labels["overlap"])}))
+
+    @property
+    def argument(self) -> str:
+        """As simnet measure takes it: "binsgdm:flat,overlap", "qsgd:bits=4,block_size=8192"."""
+        if self.system == BINSGDM:
+            words = [word for (key, value), word in _BINSGDM_WORDS.items() if self.options[key] == value]
+        else:
+            words = [f"{key}={value_text(value)}" for key, value in self.options.items()]
+        return ":".join(filter(None, [self.system, ",".join(words)]))
+
+    @property
+    def kernels_argument(self) -> str:
+        """What simnet measure kernels has to time, as its `--system`; empty where it always does."""
+        return "" if self.system in {DENSE, BINSGDM} else self.argument
+
+    @property
+    def is_hierarchical(self) -> bool:
+        """Whether ranks of a node exchange apart from nodes, which needs several of them."""
+        return self.options.get("topology") == "hierarchical"
+
+    @property
+    def label(self) -> str:
+        """For people: "binsgdm flat, overlap", "qsgd bits=4"."""
+        given = self.options
+        if self.system != BINSGDM:
+            return " ".join(filter(None, [self.system, given.text()]))
+        words = [
+            str(given["topology"]),
+            *([str(given["intra"])] if self.is_hierarchical and given["intra"] != "fp32" else []),
+            *(["average gradients"] if given["average"] == "gradients" else []),
+            *(["overlap"] if given["overlap"] else []),
+        ]
+        return f"{BINSGDM} {', '.join(words)}"
+
+    def strategy(self, bucket_cap: Size, *, is_ring: bool) -> AnyStrategy:
+        """Return the strategy that predicts it.
+
+        Args:
+            bucket_cap: of DDP; 1-bit Adam has none.
+            is_ring: all-reduces are rings whatever their size, as gloo's.
+
+        Raises:
+            SimnetError: a system or options that the simulator does not know.
+        """
+        given: dict[str, object] = {key: None if value == NONE else value for key, value in self.options.items()}
+        if self.system == BINSGDM:
+            given |= {"agreement": "ring" if is_ring else "auto"}
+            given |= {} if self.is_hierarchical else {"intra": None, "average": "updates"}
+        try:
+            found: Any = msgspec.convert({"kind": self.system, **given}, AnyStrategy)
+        except msgspec.ValidationError as error:
+            raise SimnetError(f"training with {self.label}: is not known to the simulator ({error})") from error
+        made: AnyStrategy = (
+            found if self.system == ONE_BIT_ADAM else msgspec.structs.replace(found, bucket_cap=bucket_cap)
+        )
+        return made
+
+
+_BINSGDM_WORDS = {
+    ("topology", "flat"): "flat",
+    ("intra", "bf16"): "bf16",
+    ("intra", "one_bit"): "one_bit",
+    ("average", "gradients"): "gradients",
+    ("overlap", True): "overlap",
+}
+
+
+def _of_all_reduce(strategy: AllReduce) -> dict[str, object]:
+    _check_bucketing(strategy)
+    if strategy != AllReduce(bucket_cap=strategy.bucket_cap):
+        raise ValueError("strategies: all_reduce runs as DDP does: fp32, overlapped; drop the other keys")
+    return {}
+
+
+def _of_one_bit_adam(strategy: OneBitAdam) -> dict[str, object]:
+    if strategy != OneBitAdam(agreement=strategy.agreement):
+        raise ValueError("strategies: one_bit_adam runs in its compression stage; drop the other keys")
+    return {}
+
+
+def _of_binsgdm(strategy: BinSGDM) -> dict[str, object]:
+    _check_bucketing(strategy)
+    if strategy.intra == "fp16":
+        raise ValueError("strategies: intra 'fp16' cannot be run; use 'fp32', 'bf16' or 'one_bit'")
+    return {
+        "topology": strategy.topology,
+        "intra": strategy.intra or "fp32",
+        "average": strategy.average,
+        "overlap": strategy.overlap,
+    }
+
+
+def _of_compressing(strategy: Strategy) -> dict[str, object]:
+    _check_bucketing(strategy)
+    kind = strategy.__struct_config__.tag
+    if not strategy.overlap:
+        raise ValueError(f"strategies: {kind} runs in DDP's hook, beside backward; drop overlap")
+    if getattr(strategy, "algorithm", "ring") != "ring" or getattr(strategy, "coded_bits", None) is not None:
+        raise ValueError(f"strategies: {kind} runs with rings and codes of a fixed width; drop algorithm and coding")
+    return {
+        field.name: getattr(strategy, field.name)
+        for field in fields(strategy)
+        if field.name not in SIMULATED_ONLY
+        and (field.name in ALWAYS_TOLD or getattr(strategy, field.name) != field.default)
+    }
+
+
+_OPTIONS: dict[str, Callable[[Any], dict[str, object]]] = {
+    DENSE: _of_all_reduce,
+    BINSGDM: _of_binsgdm,
+    ONE_BIT_ADAM: _of_one_bit_adam,
+}
+
+
+def _check_bucketing(strategy: Strategy) -> None:
+    if strategy.bucketing != "ddp" or strategy.planner is not None:
+        raise ValueError(f"strategies: bucketing {strategy.bucketing!r} cannot be run; use 'ddp'")
