@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.quantizers import Gradient, bits_an_element, bucket_of, relative_errors
+from benchmarks.gradients import Gradient, bits_an_element, bucket_of, relative_errors
 from binsgdm.exchange import Place, run_together
 from binsgdm.random import Key
 from binsgdm.systems.atomo import Atomo, probabilities

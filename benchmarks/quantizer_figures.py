@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from benchmarks.quantizers import Row
+from benchmarks.gradients import Row
 from simnet.show.plot import STYLE
 
 COLORS = {"QSGD": "#0072B2", "QSGDinf": "#009E73", "NUQSGD": "#D55E00", "NUQSGD without 0": "#CC79A7"}

@@ -8,74 +8,19 @@ they replace their regions of docs/systems.md, and the figures are drawn.
 import argparse
 import math
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional
 
-from benchmarks import bounds, systems_table
+from benchmarks import bounds, other_systems, systems_table
+from benchmarks.gradients import Gradient, Row, gradients, relative_errors
 from binsgdm.random import Key
-from binsgdm.systems.base import GradientBucket, Payload, Shapes, numel_of
+from binsgdm.systems.base import Payload
 from binsgdm.systems.levels import unpack_codes
 from binsgdm.systems.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 
 BLOCKS = (8192, 512)
-DRAWS = 4
-TRAINED_STEPS, BATCH = 100, 64
-
-
-class Gradient(NamedTuple):
-    """Flat fp32 values and the shapes of their tensors."""
-
-    values: torch.Tensor
-    shapes: Shapes
-
-
-class Row(NamedTuple):
-    """A quantizer on one gradient: variances as parts of the squared norm, bits an element."""
-
-    gradient: str
-    block: int
-    name: str
-    bits: int
-    variance: float
-    bound: float
-    elias_bits: float | None
-    elias_bound: float | None
-    entropy: float
-
-
-def gradients() -> dict[str, Gradient]:
-    """Return the three gradients."""
-    normal = torch.randn(512 * 512, generator=torch.Generator().manual_seed(0))
-    return {"normal": Gradient(normal, ((512, 512),)), **digits_gradients()}
-
-
-def digits_gradients() -> dict[str, Gradient]:
-    """Return the gradient of the digits network at the start and after training."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-    import train_digits
-
-    torch.manual_seed(0)
-    network = train_digits.convolutions()
-    images, labels = train_digits.data("train", torch.device("cpu"))
-    optimizer = torch.optim.Adam(network.parameters(), lr=7e-3)
-    generator = torch.Generator().manual_seed(0)
-    found = {}
-    for step in range(TRAINED_STEPS + 1):
-        batch = torch.randperm(len(images), generator=generator)[:BATCH]
-        optimizer.zero_grad()
-        functional.cross_entropy(network(images[batch]), labels[batch]).backward()
-        if step in (0, TRAINED_STEPS):
-            given = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
-            name = "digits, start" if step == 0 else "digits, trained"
-            flat = torch.cat([one.reshape(-1) for one in given])
-            found[name] = Gradient(flat, tuple(tuple(one.shape) for one in given))
-        optimizer.step()
-    return found
 
 
 def quantizers(bits: int, block: int) -> dict[str, LevelQuantizer]:
@@ -88,17 +33,6 @@ def quantizers(bits: int, block: int) -> dict[str, LevelQuantizer]:
         found["NUQSGD"] = NUQSGD(bits=bits, block_size=block)
         found["NUQSGD without 0"] = NUQSGD(bits=bits, block_size=block, with_zero=False)
     return found
-
-
-def relative_errors(compressor: Any, gradient: Gradient, draws: int = DRAWS) -> list[float]:
-    """Return ||C(v) - v||^2 / ||v||^2 of some draws."""
-    values, shapes = gradient
-    found = []
-    for number in range(draws):
-        key = Key(seed=1, step=number)
-        restored = compressor.decompress(compressor.compress(values, shapes, key), shapes, key)
-        found.append((restored.double() - values.double()).square().sum().item())
-    return [lost / values.double().square().sum().item() for lost in found]
 
 
 def largest_bound(quantizer: LevelQuantizer, gradient: Gradient) -> float:
@@ -176,21 +110,8 @@ def bits_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def bucket_of(gradient: Gradient) -> GradientBucket:
-    """Return a gradient as a bucket of its own."""
-    names = tuple(range(len(gradient.shapes)))
-    return GradientBucket(values=gradient.values, parameters=names, shapes=gradient.shapes)
-
-
-def bits_an_element(payload: Payload, shapes: Shapes) -> float:
-    """Return the bits of a payload for an element."""
-    return 8 * payload.num_bytes / numel_of(shapes)
-
-
 def main() -> None:
     """Print the tables, or put them with the figures into the documentation."""
-    from benchmarks import other_systems
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", type=Path, help="the folder of systems.md and figures/")
     docs = parser.parse_args().docs

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from benchmarks import bounds, other_systems
-from benchmarks.quantizers import Gradient, coded, largest_bound, quantizers, relative_errors
+from benchmarks.gradients import Gradient, relative_errors
+from benchmarks.quantizers import coded, largest_bound, quantizers
 from binsgdm.systems.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 
 NUMEL = 4096

@@ -5,8 +5,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatch
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,38 @@ SIMPY_ROOMS = (
 )
 SIMULATOR = ("simpy", "simnet.simulate", "simnet.network", "simnet.training")
 MACHINE = ("os", "pathlib", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "simnet.lab.machine")
+PACKAGES = ("simnet", "binsgdm", "benchmarks", "tools", "examples")
+ORDER = (
+    ("units", "values", "errors", "files", "parsing", "options", "toml_text", "schema", "registry", "numeric", "version"),
+    ("hardware",),
+    ("collectives.schedule",),
+    ("network",),
+    ("collectives",),
+    ("workload",),
+    ("program",),
+    ("strategies", "training"),
+    ("scenario",),
+    ("result", "draws"),
+    ("simulate",),
+    ("compare",),
+    ("sweep", "journal", "lab", "comparison", "calibrate", "validate"),
+    ("show",),
+    ("commands",),
+    ("__init__", "__main__"),
+)
+"""The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
+BEING_MENDED: dict[str, set[str]] = {
+    "simnet.sweep": {"simnet.show.metrics"},
+    "simnet.training.iteration": {"simnet.result"},
+    "simnet.training.plan": {"simnet.scenario"},
+    "simnet.validate.campaign_figures": {"simnet.show.plot"},
+    "simnet.validate.figures": {"simnet.show.plot"},
+    "simnet.validate.measured": {"simnet.show.text"},
+    "simnet.validate.unseen": {"simnet.show.text"},
+    "simnet.workload.buckets": {"simnet.strategies"},
+    "simnet.workload.payload": {"simnet.strategies"},
+}
+"""Imports that go up the list and are to go."""
 HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy"}
 SIMULATE_INLINE = """
 import json, sys
@@ -61,6 +94,43 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             module = absolute(node, path)
             yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def graph(*packages: str) -> dict[str, set[str]]:
+    """Return which of its own modules each module of some packages imports; scripts import others of their folder."""
+    modules = {name_of(path): path for package in packages for path in sources(package)}
+    return {name: own_imports(path, modules.keys()) - {name} for name, path in modules.items()}
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def own_imports(path: Path, modules: Collection[str]) -> set[str]:
+    """Return the modules that a file imports; of `from package import x` that is package.x where it is a module."""
+    folder = path.relative_to(ROOT).parts[0]
+    found = set[str]()
+    for name in imported(path):
+        candidates = (name, name.rpartition(".")[0], f"{folder}.{name}", f"{folder}.{name.rpartition('.')[0]}")
+        found |= {next((one for one in candidates if one in modules), "")}
+    return found - {""}
+
+
+def place(module: str) -> int | None:
+    """Return the line of a module of simnet in the order of dependence: that of its longest name there."""
+    inner = module.partition(".")[2] or "__init__"
+    places = {name: number for number, names in enumerate(ORDER) for name in names}
+    known = [name for name in places if inner == name or inner.startswith(f"{name}.")]
+    return places[max(known, key=len)] if known else None
+
+
+def upward(imports: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return the imports that go up the order of dependence, by importing module."""
+    found = {
+        module: {name for name in names if (place(name) or 0) > (place(module) or 0)}
+        for module, names in imports.items()
+    }
+    return {module: names for module, names in found.items() if names}
 
 
 def offences(paths: list[Path], forbidden: tuple[str, ...]) -> list[str]:
@@ -124,6 +194,69 @@ def test_fits_never_import_the_simulator_they_are_made_for() -> None:
     assert sources("simnet/calibrate")
     above = ("simnet.collectives", "simnet.validate", "simnet.lab", "simnet.show", "simnet.commands")
     assert offences(sources("simnet/calibrate"), (*SIMULATOR, *above)) == []
+
+
+def test_every_module_has_its_place_in_the_order_of_dependence() -> None:
+    modules = graph("simnet")
+    assert [module for module in modules if place(module) is None] == []
+    empty = {name for names in ORDER for name in names if not any(place_is(name, module) for module in modules)}
+    assert empty <= {"program", "registry", "training"}
+
+
+def place_is(name: str, module: str) -> bool:
+    return f"{module}.".startswith(f"simnet.{name}.") or (name == "__init__" and module == "simnet")
+
+
+def test_no_import_goes_up_the_order_of_dependence() -> None:
+    found = {module: names - BEING_MENDED.get(module, set()) for module, names in upward(graph("simnet")).items()}
+    assert {module: names for module, names in found.items() if names} == {}
+
+
+def test_an_import_that_goes_up_is_found_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(
+        tmp_path,
+        monkeypatch,
+        {
+            "simnet/units.py": "def f():\n    from simnet.hardware import Link",
+            "simnet/hardware.py": "from simnet import units",
+            "simnet/collectives/schedule.py": "",
+            "simnet/network/links.py": "if TYPE_CHECKING:\n    from simnet.collectives.ring import x\n"
+            "from simnet.collectives import schedule",
+            "simnet/collectives/ring.py": "from simnet.network.links import x",
+        },
+    )
+    assert upward(graph("simnet")) == {
+        "simnet.units": {"simnet.hardware"},
+        "simnet.network.links": {"simnet.collectives.ring"},
+    }
+
+
+def test_there_is_no_import_cycle() -> None:
+    assert all(sources(package) for package in PACKAGES)
+    TopologicalSorter(graph(*PACKAGES)).prepare()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"simnet/a.py": "import simnet.b", "simnet/b.py": "def f():\n    from simnet import a"},
+        {"tools/a.py": "from b import x", "tools/b.py": "import a"},
+        {"simnet/a/__init__.py": "from simnet.a.b import x", "simnet/a/b.py": "from simnet.a import x"},
+    ],
+    ids=["lazy", "scripts", "package"],
+)
+def test_a_cycle_is_found(files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path, monkeypatch, files)
+    with pytest.raises(CycleError):
+        TopologicalSorter(graph("simnet", "tools")).prepare()
+
+
+def plant(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
+    """Let the sources be these files."""
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", folder)
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text + "\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize(
