@@ -23,7 +23,19 @@ SIMULATOR = ("simpy", "simnet.simulate", "simnet.network", "simnet.training")
 MACHINE = ("os", "pathlib", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "simnet.lab.machine")
 PACKAGES = ("simnet", "binsgdm", "benchmarks", "tools", "examples")
 ORDER = (
-    ("units", "values", "errors", "files", "parsing", "options", "toml_text", "schema", "registry", "numeric", "version"),
+    (
+        "units",
+        "values",
+        "errors",
+        "files",
+        "parsing",
+        "options",
+        "toml_text",
+        "schema",
+        "registry",
+        "numeric",
+        "version",
+    ),
     ("hardware",),
     ("collectives.schedule",),
     ("network",),
