@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from simnet import schema
 from simnet.errors import SimnetError
+from simnet.files import target, unwritable
+from simnet.parsing import check_plain
 from simnet.result import StrategyResult
 from simnet.units import Bandwidth
 
@@ -45,12 +48,19 @@ class _Scenario(Struct, frozen=True):
     strategy: dict[str, Any]
 
 
-class _Result(StrategyResult, frozen=True, kw_only=True):
+class _Times(StrategyResult, frozen=True, kw_only=True):
+    """What the simulator never gives otherwise."""
+
+    iteration_s: Annotated[float, Meta(gt=0.0)]
+    samples_per_s: Annotated[float, Meta(gt=0.0)]
+
+
+class _Result(_Times, frozen=True, kw_only=True):
     """What a table, a CSV row and the figures ask of a result, as `report.metrics.to_object` writes it."""
 
     scenario: _Scenario
     world_size: int
-    baseline: StrategyResult | None
+    baseline: _Times | None
     speedup: float | None
     end_to_end_speedup: float | None
     notes: list[str]
@@ -79,9 +89,9 @@ class Journal:
             if self.path.exists() and not self.path.is_file():
                 rule = "is not a regular file; remove it, or choose another place with -o"
                 raise SimnetError(f"{self.path}: {rule}")
-            self._file = self.path.open("a+b")
+            self._file = target(self.path, directory).open("a+b")
         except OSError as error:
-            raise _unwritable(directory, error) from error
+            raise unwritable(directory, error) from error
         try:
             self._lock()
             self._lines: dict[str, int] = {}
@@ -109,7 +119,7 @@ class Journal:
             self._file.write(f'{{"key": "{key}", "result": {result_json}}}\n'.encode())
             self._file.flush()
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise unwritable(self.path, error) from error
         self.results[key] = json.loads(result_json)
 
     def _lock(self) -> None:
@@ -129,8 +139,9 @@ class Journal:
         wanted = [key for key in self.results if key in asked]
         for key in wanted:
             try:
-                msgspec.convert(self.results[key], _Result)
-            except (msgspec.ValidationError, ValueError) as error:
+                check_plain(self.results[key], "result")
+                schema.convert(_Result, self.results[key], "result")
+            except SimnetError as error:
                 raise self._damaged(self._lines[key], str(error)) from error
         return {key: self.results[key] for key in wanted}
 
@@ -160,7 +171,3 @@ class Journal:
 
 def _shown(line: bytes) -> str:
     return repr(line[:40].decode(errors="replace"))
-
-
-def _unwritable(path: Path, error: OSError) -> SimnetError:
-    return SimnetError(f"{path}: cannot be written ({error.strerror}): choose another place with -o")

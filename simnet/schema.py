@@ -59,6 +59,18 @@ def build(struct: type[T], data: object, where: str | Origins) -> T:
         raise SimnetError(_sentence(origins, path, text, path)) from error
 
 
+def convert(struct: type[T], data: object, where: str) -> T:
+    """Return plain data that a program wrote as a struct, as `build` does, but faster if they are whole.
+
+    Raises:
+        SimnetError: something does not fit.
+    """
+    try:
+        return msgspec.convert(data, struct, dec_hook=_read_custom)
+    except ValueError:  # msgspec's own errors are such
+        return build(struct, data, where)
+
+
 def decode(struct: type[T], data: bytes, where: str) -> T:
     """Read JSON that a program wrote: as fast as can be if it is whole, and told as well as any other file if not.
 

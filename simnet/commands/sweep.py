@@ -53,9 +53,10 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     document = sweep.document(experiment, points, results)
     table = sweep.to_csv([to_row(point.values, result) for point, result in zip(points, results, strict=True)])
     whole = json.dumps(document, indent=1, allow_nan=False)
+    shown = {"csv": table, "json": whole}.get(form) or _table(document)  # before anything is written: it may be refused
     for file, text in zip(files, (table, whole), strict=False):
         emit(text, file, output)
-    emit({"csv": table, "json": whole}.get(form) or _table(document), None)
+    emit(shown, None)
     tell(_summary(len(points), done[0], time.perf_counter() - start, files))
 
 

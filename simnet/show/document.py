@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from simnet import files, schema
 from simnet.errors import SimnetError
+from simnet.parsing import parse_json
 from simnet.result import Breakdown
 from simnet.show.metrics import nic_gbit_per_s, part_name
 from simnet.show.text import called_apart, printable, value_text
@@ -20,8 +22,10 @@ WORKLOAD_KEYS = ("workload", "workload.name")
 BANDWIDTH_KEYS = ("cluster.inter_node.bandwidth", "cluster.nics_per_node")
 NODES_KEYS = ("cluster.num_nodes",)
 # The widest range of numbers that axes can be drawn for.
-Positive = Annotated[float, Meta(ge=1e-30, le=1e30)]
+SMALLEST, LARGEST = 1e-30, 1e30
+Positive = Annotated[float, Meta(ge=SMALLEST, le=LARGEST)]
 MAX_NODES = 10**9
+_REPAIR = "name the results.json of a sweep, or its folder"
 MAX_DEPTH = 50
 ROUNDING = 1e-9
 
@@ -87,10 +91,12 @@ class Point(Metrics, frozen=True, kw_only=True):
         """Check that what the reports ask for is there."""
         super().__post_init__()
         try:
-            msgspec.convert(self.scenario, type=_Scenario)
-            msgspec.convert(self.nic_gbit_per_s, type=Positive)
-        except (msgspec.ValidationError, ValueError) as error:
-            raise ValueError(f"scenario: {error}") from error
+            schema.convert(_Scenario, self.scenario, "scenario")
+            rate = self.nic_gbit_per_s
+        except (SimnetError, ValueError) as error:
+            raise ValueError(str(error).replace(": ", ".", 1)) from error
+        if not SMALLEST <= rate <= LARGEST:
+            raise ValueError(f"scenario.cluster: {rate} Gbit/s a node: must be at least {SMALLEST}, at most {LARGEST}")
         if self.world_size < self.num_nodes:
             raise ValueError(f"world_size: {self.world_size}: must be at least the number of nodes, {self.num_nodes}")
 
@@ -208,19 +214,14 @@ def read_raw(results: Path) -> Any:
     path = results
     try:
         path = results / RESULTS_NAME if results.is_dir() else results
-        if path.exists() and not path.is_file():
-            raise SimnetError(f"{path}: is no regular file: name the results.json of a sweep, or its folder")
-        text = path.read_bytes()
+        text = files.read_bytes(path)
     except OSError as error:
-        raise SimnetError(
-            f"{path}: cannot be read ({error.strerror}): name the results.json of a sweep, or its folder"
-        ) from error
+        raise SimnetError(f"{path}: cannot be read: {error.strerror}: {_REPAIR}") from error
+    except SimnetError as error:
+        raise SimnetError(f"{error}: {_REPAIR}") from error
     if not text.strip():
         raise SimnetError(f"{path}: is empty: run the sweep again")
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SimnetError(f"{path}: is damaged, no whole JSON document ({error}): run the sweep again") from error
+    return parse_json(text, str(path))
 
 
 def to_document(raw: object, *, where: str = "results") -> Document:
@@ -238,8 +239,10 @@ def to_document(raw: object, *, where: str = "results") -> Document:
     if raw.get("points") == []:
         raise SimnetError(f"{where}: points: []: no point was simulated; run the sweep again")
     try:
-        return msgspec.convert(_printable(raw), type=Document)
-    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        return schema.convert(Document, _printable(raw), where)
+    except SimnetError as error:
+        raise SimnetError(f"{error}: is damaged: run the sweep again") from error
+    except ValueError as error:
         raise SimnetError(f"{where}: is damaged ({error}): run the sweep again") from error
 
 

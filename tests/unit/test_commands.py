@@ -248,6 +248,59 @@ class TestSweep:
             run("sweep", file, "-o", str(tmp_path)), "points.jsonl: line 1: '{}': is damaged; delete this line"
         )
 
+    @pytest.mark.parametrize(
+        ("path", "value"),
+        [
+            (("result", "scenario"), "text"),
+            (("result", "scenario", "cluster"), ["text"]),
+            (("result", "scenario", "cluster", "num_nodes"), "many"),
+            (("result", "scenario", "workload"), {"a": json.loads("[" * 200 + "]" * 200)}),
+            (("result", "iteration_s"), -1.0),
+            (("result", "iteration_s"), 10**400),
+            (("result", "breakdown"), {"forward_s": "x"}),
+            (("result", "baseline", "iteration_s"), 0),
+            (("result", "notes"), "none"),
+            (("result", "speedup"), "fast"),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("form", ["table", "csv"])
+    def test_a_journal_with_a_damaged_result_is_refused_before_anything_is_written(
+        self, file: str, tmp_path: Path, path: tuple[str, ...], value: object, form: str
+    ) -> None:
+        out = tmp_path / "out"
+        run("sweep", file, "-o", str(out))
+        first, *rest = (out / "points.jsonl").read_text().splitlines()
+        entry = json.loads(first)
+        *outer, last = path
+        place = entry
+        for key in outer:
+            place = place[key]
+        place[last] = value
+        (out / "points.jsonl").write_text("\n".join([json.dumps(entry), *rest, ""]))
+        for name in ("results.csv", "results.json"):
+            (out / name).unlink()
+        before = (out / "points.jsonl").read_bytes()
+        refused = run("sweep", file, "-o", str(out), "--format", form)
+        assert_refused(refused, "damaged")
+        assert "`" not in refused.stderr
+        assert [found.name for found in out.iterdir()] == ["points.jsonl"]
+        assert (out / "points.jsonl").read_bytes() == before
+
+    def test_a_journal_that_is_a_link_to_elsewhere_is_refused(self, file: str, tmp_path: Path) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "mine").write_text("")
+        (tmp_path / "out" / "points.jsonl").symlink_to(tmp_path / "mine")
+        assert_refused(run("sweep", file, "-o", str(tmp_path / "out")), "points.jsonl: a link leads out of")
+        assert (tmp_path / "mine").read_text() == ""
+
+    @pytest.mark.usefixtures("never_simulated")
+    def test_results_that_are_a_link_to_elsewhere_are_refused(self, file: str, tmp_path: Path) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "results.csv").symlink_to(tmp_path / "mine")
+        assert_refused(run("sweep", file, "-o", str(tmp_path / "out")), "results.csv: a link leads out of")
+        assert not (tmp_path / "mine").exists()
+
 
 class TestCrossover:
     def test_the_value_is_told_with_its_tolerance(self, file: str) -> None:
