@@ -9,7 +9,17 @@ from simnet.compare.tune import SYSTEMS, kind
 from simnet.scenario import Scenario, to_dict
 from simnet.show.advice_sentences import PUBLISHED, ranges_text, sentences
 from simnet.show.notes import notes_lines
-from simnet.show.text import aligned, count_text, gpus_text, hanging, nodes_text, printable, speedup_text
+from simnet.show.text import (
+    aligned,
+    count_text,
+    gpus_text,
+    hanging,
+    nodes_text,
+    part_title,
+    printable,
+    speedup_text,
+    workload_title,
+)
 from simnet.units import format_bytes, format_seconds
 
 
@@ -42,8 +52,8 @@ def heading(advice: Advice) -> list[str]:
     network = f"{nics} of {cluster.inter_node.bytes_per_s.text()} a node"
     where = f"{nodes_text(cluster.num_nodes)} x {gpus_text(cluster.ranks_per_node)}"
     return [
-        f"{scenario.workload.name} on {where}, {network if cluster.num_nodes > 1 else 'one node'}; calibration "
-        f"{scenario.calibration.name} ({scenario.calibration.kind})",
+        f"{workload_title(scenario)} on {where}, {network if cluster.num_nodes > 1 else 'one node'}; calibration "
+        f"{part_title(scenario.calibration.name, scenario.name)} ({scenario.calibration.kind})",
         f"speedup over {advice.baseline} at its best",
     ]
 
@@ -68,7 +78,7 @@ def to_object(advice: Advice) -> dict[str, object]:
     scenario = advice.scenario
     return {
         "cluster": scenario.cluster.name,
-        "workload": scenario.workload.name,
+        "workload": workload_title(scenario),
         "calibration": scenario.calibration.name,
         "nic_bytes_per_s": scenario.cluster.inter_node.bytes_per_s,
         "baseline": advice.baseline,

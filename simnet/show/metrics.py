@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 
 from simnet.result import Breakdown, RunResult, StrategyResult
+from simnet.show.text import INLINE, part_title
 from simnet.units import Bandwidth
 
-INLINE = "inline"  # what `spec.Part` is called without a name
 BREAKDOWN_KEYS = Breakdown.__struct_fields__
 METRIC_KEYS = (
     "iteration_s",
@@ -114,8 +114,7 @@ def _metric_columns(prefix: str, metrics: dict[str, Any] | None) -> dict[str, An
 
 def part_name(scenario: dict[str, Any], part: str) -> str:
     """Return the name of a part of a resolved scenario, the scenario's own if the part was written in its file."""
-    name: str = scenario.get(part, {}).get("name", INLINE)
-    return str(scenario.get("name", INLINE)) if name == INLINE else name
+    return part_title(scenario.get(part, {}).get("name", INLINE), str(scenario.get("name", INLINE)))
 
 
 def nic_gbit_per_s(cluster: dict[str, Any]) -> float:

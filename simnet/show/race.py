@@ -6,7 +6,7 @@ from simnet import draws
 from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
 from simnet.compare.whatif import SLOW
 from simnet.show.notes import notes_lines
-from simnet.show.text import aligned, count_text, hanging, nodes_text, printable
+from simnet.show.text import aligned, count_text, hanging, nodes_text, printable, workload_title
 from simnet.units import format_bytes, format_seconds
 
 NEVER = "never"
@@ -34,7 +34,7 @@ def _head(race: TimesToTarget) -> Iterator[str]:
     unit = f" {found.unit}" if found.unit else ""
     yield (
         f"{found.task}: {found.metric} of {goal} {race.target:g}{unit}, trained on {count_text(race.ranks, 'rank')}; "
-        f"steps of {race.scenario.workload.name} on {nodes_text(cluster.num_nodes)} x {cluster.ranks_per_node} GPUs"
+        f"steps of {workload_title(race.scenario)} on {nodes_text(cluster.num_nodes)} x {cluster.ranks_per_node} GPUs"
     )
 
 
@@ -136,7 +136,7 @@ def _reservations(race: TimesToTarget) -> Iterator[str]:
     baseline = found.systems[race.baseline].strategy
     if getattr(baseline, "payload", None) is None and race.scenario.workload.dtype == "fp32":
         yield "the baseline sends fp32; what bf16 would gain without compression is told by simnet advise"
-    yield f"convergence is that of {found.task}, steps are those of {race.scenario.workload.name}: are they one task?"
+    yield f"convergence is that of {found.task}, steps are those of {workload_title(race.scenario)}: are they one task?"
 
 
 def _sources(race: TimesToTarget) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 from simnet.hardware import Cluster, Part
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
-from simnet.show.metrics import INLINE
 from simnet.show.text import (
+    INLINE,
     WIDTH,
     called_apart,
     count_text,

@@ -3,9 +3,23 @@
 import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simnet.scenario import Scenario
 
 WIDTH = 100
+INLINE = "inline"  # what a part or a scenario is called without a name
+
+
+def part_title(name: str, otherwise: str) -> str:
+    """Return what to call a part: its name, or something else if it was written without one."""
+    return otherwise if name == INLINE else name
+
+
+def workload_title(scenario: "Scenario") -> str:
+    """Return what to call the workload of a scenario: its name, its title, or the scenario's own name."""
+    return part_title(scenario.workload.name, scenario.workload.title or scenario.name)
 
 
 def throughput_text(samples_per_s: float) -> str:

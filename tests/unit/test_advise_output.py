@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from advise_samples import GBIT, advised, row
 from click.testing import CliRunner, Result
+from race_samples import write_trainings
 
 from simnet.commands.main import cli
 from simnet.compare.advice import Advice
@@ -76,7 +77,7 @@ class TestCommand:
     def test_a_table_and_a_sentence_are_printed(self, file: Path) -> None:
         result = run(file, "--systems", "BinSGDM, one_bit_adam")
         assert result.exit_code == 0
-        assert result.stdout.splitlines()[0].startswith("inline on 2 nodes x 8 GPUs, 1 NIC of 25 Gbit/s a node; cal")
+        assert result.stdout.splitlines()[0].startswith("pod on 2 nodes x 8 GPUs, 1 NIC of 25 Gbit/s a node; cal")
         assert "pays" in result.stdout
         assert "QSGD" not in result.stdout
         assert result.stderr == ""
@@ -121,3 +122,18 @@ class TestCommand:
         assert (result.exit_code, result.stdout) == (2, "")
         assert message in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("workload", "called"),
+    [({"title": "Llama-like, 1.35 B"}, "Llama-like, 1.35 B"), ({}, "pod"), ({"name": "mine", "title": "Mine"}, "mine")],
+)
+def test_a_workload_without_a_name_is_called_by_its_title_or_by_the_scenario(
+    workload: dict[str, object], called: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "pod.toml", pod() | {"workload": pod()["workload"] | workload})
+    assert run(file, "--systems", "BinSGDM").stdout.startswith(f"{called} on 2 nodes x 8 GPUs")
+    trainings = write_trainings(tmp_path / "trainings.json")
+    raced = CliRunner().invoke(cli, ["race", str(file), str(trainings), "--at", "10 Gbit/s"])
+    assert f"steps of {called} on 2 nodes" in raced.stdout
+    assert f"steps are those of {called}: are they" in " ".join(raced.stdout.split())
