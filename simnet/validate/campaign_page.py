@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from simnet.compare.verdict import PAYS
 from simnet.comparison import mean_error as residual_error
 from simnet.files import write_file
 from simnet.lab.campaign import file_part
@@ -14,7 +15,7 @@ from simnet.validate.measured import Point
 from simnet.validate.outcome import mean_error, worst_error
 from simnet.validate.ranking import Pair
 from simnet.validate.text import percent
-from simnet.validate.verdict import CLOSE, Crossover, Winner
+from simnet.validate.verdict import Crossover, Winner
 
 LEAST_SHARE = 0.1
 """A step of which the network is a smaller part says nothing about a network."""
@@ -114,10 +115,10 @@ def _verdict(found: Found) -> list[str]:
     lines = [_line(points, "all points")]
     lines += [_line(judged, f"points of which the network is {percent(LEAST_SHARE)} or more")] if judged else []
     same = sum(winner.measured == winner.predicted for winner in won)
-    close = sum(winner.regret <= CLOSE for winner in won)
+    close = sum(winner.is_close for winner in won)
     lines.append(
         f"the fastest strategy is predicted in {same} of {len(won)} places; in {close} what is predicted to be "
-        f"fastest is within {percent(CLOSE)} of the fastest"
+        f"fastest is within {percent(PAYS - 1)} of the fastest"
     )
     return lines + (_ranked(ranking.pairs(points)) if _is_of_systems(found) else [])
 

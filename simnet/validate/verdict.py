@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from simnet.compare.verdict import Speedup
 from simnet.validate.measured import Point
 
-CLOSE = 0.05
-"""Two strategies are as good as one another if the slower takes this part longer at most."""
 Place = tuple[str, int, int, float]
 """Model, nodes, ranks on each, NIC bandwidth [B/s]."""
 
@@ -25,6 +24,11 @@ class Winner:
     measured: str
     predicted: str
     regret: float
+
+    @property
+    def is_close(self) -> bool:
+        """Whether it does not pay to take the fastest measured instead, by the rule of `simnet advise`."""
+        return not Speedup(value=1 + self.regret).pays
 
 
 @dataclass(frozen=True, kw_only=True)
