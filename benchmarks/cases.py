@@ -1,0 +1,117 @@
+"""What is timed: groups of cases, each over one thing that can grow or against the first of its group."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from benchmarks.timing import Case, command, program
+
+RATES = ",".join(f"{gbit} Gbit/s" for gbit in (5, 10, 15, 20, 25, 30, 40, 50, 75, 100))
+MORE_RATES = ",".join(f"{gbit} Gbit/s" for gbit in range(1, 501))
+MANY_NODES = ",".join(str(number) for number in range(1, 51))
+FUSED = {"kind": "all_reduce", "bucketing": "fused", "overlap": False}
+ONE_ALL_REDUCE = {
+    "strategy": FUSED,
+    "workload": {"gradient": "440 MB", "forward": "0 s", "backward": "0 s"},
+    "baseline": None,
+}
+FLAT = {"strategy": {"kind": "all_reduce", "bucket_cap": "25 MB"}, "baseline": None}
+INTERVALS = '{"inter_node.efficiency" = [0.9, 1.1], "inter_node.latency" = [0.8, 1.3], "codec_efficiency" = [0.7, 1.2]}'
+NAIVE = "from benchmarks.every_hop import ring_all_reduce_s"
+
+
+class Group(NamedTuple):
+    """Cases beside each other; with `grows` the ratio to the first says what growth costs."""
+
+    title: str
+    cases: list[Case]
+
+
+def groups() -> list[Group]:
+    """Return all groups, the fast ones first."""
+    return [
+        Group("One folded step, in a process that has simulated it before", list(folded_steps())),
+        Group(
+            "Nodes, folded", [step(f"{nodes} nodes", {**FLAT, "cluster.num_nodes": nodes}) for nodes in (8, 64, 512)]
+        ),
+        Group("Buckets, folded", [buckets(cap) for cap in (25, 5, 1)]),
+        Group("Tensors, folded", [tensors(count) for count in (100, 1_000, 10_000)]),
+        Group("Ranks, every send an event", list(exact())),
+        Group("Start-up", list(start_up())),
+        Group("Calibrations drawn", [draws(number) for number in (20, 200)]),
+        Group("1,000 points of `simnet sweep speedup`", list(sweeps())),
+        Group("Searches and pages, CPU time", list(searches())),
+    ]
+
+
+def step(title: str, settings: dict[str, object], name: str = "reference_ddp_step", runs: int = 15) -> Case:
+    """Return the case of simulating one scenario again and again."""
+    return program(title, f"given = load({name!r}, {settings!r})", "simulate(given)", runs)
+
+
+def folded_steps() -> Iterator[Case]:
+    """Yield BERT-Base with each kind of exchange."""
+    for title, strategy in (
+        ("flat ring DDP", {"kind": "all_reduce", "algorithm": "ring"}),
+        ("hierarchical DDP", {"kind": "all_reduce", "algorithm": "hierarchical"}),
+        ("BinSGDM", {"kind": "binsgdm"}),
+    ):
+        yield step(f"BERT-Base, {title}", {"strategy": strategy, "baseline": None}, "bert_base_10gbit")
+
+
+def buckets(cap_mb: int) -> Case:
+    """Return the flat step with buckets of one size."""
+    strategy = {"kind": "all_reduce", "bucket_cap": f"{cap_mb} MB"}
+    return step(f"{-(-440 // cap_mb)} buckets", {"strategy": strategy, "baseline": None}, runs=5)
+
+
+def tensors(count: int) -> Case:
+    """Return the step of a workload of equal tensors."""
+    rows = [{"shape": [4_400_000 // count, 25], "count": count}]
+    workload = {"tensors": rows, "forward": "40 ms", "backward": "80 ms", "optimizer": "5 ms"}
+    return step(f"{count:,} tensors", {"workload": workload, "baseline": None}, runs=5)
+
+
+def exact() -> Iterator[Case]:
+    """Yield one flat all-reduce with every send an event, against every hop as SimPy resources, and folded."""
+    for nodes in (8, 32):
+        ranks = nodes * 8
+        settings = {**ONE_ALL_REDUCE, "cluster.num_nodes": nodes}
+        naive = f"ring_all_reduce_s({ranks}, 440e6, 5e-6, 1.25e9)"
+        yield program(f"{ranks} ranks, every hop a SimPy Resource and Store", NAIVE, naive, 1)
+        yield step(f"{ranks} ranks, exact executor", {**settings, "run.fidelity": "exact"}, runs=1)
+        yield step(f"{ranks} ranks, folded", settings)
+
+
+def start_up() -> Iterator[Case]:
+    """Yield processes from start to end."""
+    yield Case("an empty Python", ("-c", "pass"), "cpu", 15)
+    yield command("`simnet --version`", "--version", repeat=10)
+    yield command("`simnet simulate bert_base_10gbit`", "simulate", "bert_base_10gbit", repeat=15)
+    big = ("simulate", "reference_ddp_step", "--set", "cluster.num_nodes=512")
+    yield command("`simnet simulate`, 4096 ranks", *big, repeat=3)
+
+
+def draws(number: int) -> Case:
+    """Return BERT-Base with a calibration that has intervals."""
+    settings = ("--set", f"calibration.intervals={INTERVALS}", "--draws", str(number))
+    return command(f"`--draws {number}`", "simulate", "bert_base_10gbit", *settings)
+
+
+def sweeps() -> Iterator[Case]:
+    """Yield sweeps of as many points: over one number of nodes and over fifty."""
+    one = ("--set", "cluster.num_nodes=8", "--set", f"cluster.inter_node.bandwidth={MORE_RATES}")
+    fifty = ("--set", f"cluster.num_nodes={MANY_NODES}", "--set", f"cluster.inter_node.bandwidth={RATES}")
+    for title, axes in (("8 nodes, 500 bandwidths", one), ("50 numbers of nodes, 10 bandwidths", fifty)):
+        for jobs in ("1", "2"):
+            words = ("sweep", "speedup", "--format", "csv", "--jobs", jobs, *axes)
+            yield command(f"{title}, {jobs} at once, wall time", *words, clock="wall")
+
+
+def searches() -> Iterator[Case]:
+    """Yield what goes through many scenarios."""
+    crossover = ("--over", "cluster.inter_node.bandwidth", "--from", "1 Gbit/s", "--to", "400 Gbit/s")
+    yield command("`crossover`", "crossover", "bert_base_10gbit", *crossover)
+    yield command("`race`", "race", "bert_base_10gbit", "characters")
+    yield command("`advise`, BERT-Base", "advise", "bert_base_10gbit")
+    yield command("`advise`, BERT-Large on InfiniBand", "advise", "infiniband")
+    yield command("`validate --published`", "validate", "--published")

@@ -1,0 +1,99 @@
+"""Time a command in a checkout: a whole process, or what its program times itself."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+SELF_TIMED = """
+import time
+from simnet.scenario import load
+from simnet.simulate import simulate
+{setup}
+def best(times):
+    for _ in range({repeat}):
+        start = time.process_time()
+        {work}
+        times.append(time.process_time() - start)
+    return min(times)
+print(best([]))
+"""
+"""A program that prints the shortest CPU time of several runs of its work."""
+
+
+class Case(NamedTuple):
+    """One thing that is timed.
+
+    Attributes:
+        title: how the table calls it.
+        arguments: of Python.
+        clock: wall time or CPU time of the whole process, or the seconds that it prints itself.
+        repeat: how many processes; the best counts.
+    """
+
+    title: str
+    arguments: tuple[str, ...]
+    clock: Literal["wall", "cpu", "printed"] = "printed"
+    repeat: int = 3
+
+
+def command(title: str, *words: str, clock: Literal["wall", "cpu"] = "cpu", repeat: int = 1) -> Case:
+    """Return a case of the command line."""
+    return Case(title, ("-m", "simnet", *words), clock, repeat)
+
+
+def program(title: str, setup: str, work: str, runs: int = 9, repeat: int = 2) -> Case:
+    """Return a case that times a part of itself."""
+    return Case(title, ("-c", SELF_TIMED.format(setup=setup, work=work, repeat=runs)), "printed", repeat)
+
+
+class Timed(NamedTuple):
+    """The best of a case's runs; memory is that of its largest process, where a whole process is timed."""
+
+    seconds: float
+    peak_mib: float | None
+
+
+class Checkout:
+    """A place with sources, and a folder for what Python compiles of them: its own, so that none is written to."""
+
+    def __init__(self, path: Path, scratch: Path) -> None:
+        self.path = path
+        compiled = scratch / f"compiled-{len(list(scratch.iterdir()))}"
+        compiled.mkdir()
+        self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {
+            "PYTHONPATH": str(path),
+            "PYTHONPYCACHEPREFIX": str(compiled),
+        }
+        self.run(Case("", ("-m", "simnet", "simulate", "bert_base_10gbit"), "wall"))
+
+    def run(self, case: Case) -> Timed:
+        """Run a case once."""
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as out:
+            start = time.perf_counter()
+            process = subprocess.Popen(
+                [sys.executable, *case.arguments],
+                cwd=folder,
+                env=self.environment,
+                stdout=out,
+                stderr=subprocess.DEVNULL,
+            )
+            _, status, used = os.wait4(process.pid, 0)
+            wall_s = time.perf_counter() - start
+            process.returncode = os.waitstatus_to_exitcode(status)
+            if process.returncode not in (0, 1):
+                raise SystemExit(f"{case.title}: exit code {process.returncode} in {self.path}")
+            out.seek(0)
+            if case.clock == "printed":
+                return Timed(float(out.read()), None)
+        seconds = wall_s if case.clock == "wall" else used.ru_utime + used.ru_stime
+        return Timed(seconds, used.ru_maxrss / 1024)
+
+
+def in_turns(case: Case, checkouts: list[Checkout]) -> list[Timed]:
+    """Return the best of each checkout; they take turns, so that a busy machine slows all of them down alike."""
+    rounds = [[checkout.run(case) for checkout in checkouts] for _ in range(case.repeat)]
+    return [min(timed) for timed in zip(*rounds, strict=True)]
