@@ -5,13 +5,16 @@ program; its name in the file has no unit, its name in the program has one.
 """
 
 import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta, Struct, field
 
 from simnet.options import Options
+from simnet.registry import Registry
 from simnet.units import Bandwidth, Duration, Size
 from simnet.values import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
+
+LinkKind = Literal["port_tx", "port_rx", "nic_tx", "nic_rx", "leaf_up", "leaf_down"]
 
 
 def check_intervals(intervals: Intervals) -> None:
@@ -49,12 +52,76 @@ class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str = ""
 
 
-class SlowNode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LinkId(NamedTuple):
+    """One direction of one link: the port of a rank, the NICs of a node, or the uplinks of a leaf."""
+
+    kind: LinkKind
+    place: int
+
+
+class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Something that makes some ranks or links slower than the rest; a subclass says which, and by how much.
+
+    A cluster with a fault is simulated rank by rank (the exact executor). Factors of several faults multiply.
+    """
+
+    title: ClassVar[str] = ""
+
+    def check(self, cluster: "Cluster") -> None:
+        """Refuse a cluster that it does not fit.
+
+        Raises:
+            ValueError: "key: given: rule".
+        """
+
+    def compute_factor(self, node: int, local_rank: int) -> float:  # noqa: ARG002
+        """Return how many times as long compute takes on a rank."""
+        return 1.0
+
+    def link_factor(self, link: LinkId, time_s: float) -> float:  # noqa: ARG002
+        """Return how many times as long a byte takes on a link at a time [s from the start of the iteration]."""
+        return 1.0
+
+    @property
+    def changes_s(self) -> tuple[float, ...]:
+        """Times at which `link_factor` changes [s]."""
+        return ()
+
+
+FAULTS: Registry[Fault] = Registry("fault", Fault, "simnet.faults")
+if TYPE_CHECKING:
+    AnyFault = Fault
+else:
+    AnyFault = FAULTS.annotation
+
+
+@FAULTS.register
+class SlowNode(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="slow_node"):
     """One node that is slower than the rest, as a factor >= 1 on its compute time and on its NIC time."""
+
+    title: ClassVar[str] = "slow node"
 
     node: Annotated[int, Meta(ge=0)]
     compute_slowdown: Factor = 1.0
     nic_slowdown: Factor = 1.0
+
+    def check(self, cluster: "Cluster") -> None:
+        """Refuse a node that is not there.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if self.node >= cluster.num_nodes:
+            raise ValueError(f"slow_nodes: node {self.node}: the cluster has nodes 0 to {cluster.num_nodes - 1}")
+
+    def compute_factor(self, node: int, local_rank: int) -> float:  # noqa: ARG002
+        """Return the node's own factor."""
+        return self.compute_slowdown if node == self.node else 1.0
+
+    def link_factor(self, link: LinkId, time_s: float) -> float:  # noqa: ARG002
+        """Return the slowdown of the node's NICs."""
+        is_mine = link.kind in ("nic_tx", "nic_rx") and link.place == self.node
+        return self.nic_slowdown if is_mine else 1.0
 
 
 class Cluster(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,14 +139,14 @@ class Cluster(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gpu: str = ""
     fabric: Fabric | None = None
     slow_nodes: tuple[SlowNode, ...] = ()
+    faults: tuple[AnyFault, ...] = ()
 
     def __post_init__(self) -> None:
         if self.world_size > MAX_RANKS:
             raise ValueError(f"num_nodes: {self.num_nodes} x {self.ranks_per_node} ranks: at most {MAX_RANKS} ranks")
+        for fault in self.all_faults:
+            fault.check(self)
         nodes = [slow.node for slow in self.slow_nodes]
-        for node in nodes:
-            if node >= self.num_nodes:
-                raise ValueError(f"slow_nodes: node {node}: the cluster has nodes 0 to {self.num_nodes - 1}")
         if len(set(nodes)) < len(nodes):
             raise ValueError(f"slow_nodes: {nodes}: name each node once")
 
@@ -87,6 +154,11 @@ class Cluster(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def world_size(self) -> int:
         """Number of ranks."""
         return self.num_nodes * self.ranks_per_node
+
+    @property
+    def all_faults(self) -> tuple[Fault, ...]:
+        """All that is slower than the rest; `slow_nodes` is a short way to write the commonest."""
+        return (*self.slow_nodes, *self.faults)
 
 
 class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from simnet import files, schema
 from simnet.errors import SimnetError, nearest
 from simnet.hardware import Calibration, Cluster, Part
-from simnet.strategies import AnyStrategy, OneBitAdam
+from simnet.strategies import AnyStrategy
 from simnet.units import Quantity
 from simnet.values import Count
 from simnet.workload.workload import Workload
@@ -49,11 +49,10 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     question: str = ""
 
     def __post_init__(self) -> None:
-        dense_steps = self.strategy.dense_steps if isinstance(self.strategy, OneBitAdam) else 0
-        if dense_steps and self.run.steps is None:
-            raise ValueError(f"strategy.dense_steps: {dense_steps}: has no effect without run.steps; give both")
-        if dense_steps > (self.run.steps or dense_steps):
-            raise ValueError(f"strategy.dense_steps: {dense_steps}: more than run.steps ({self.run.steps})")
+        try:
+            self.strategy.check_steps(self.run.steps)
+        except ValueError as error:
+            raise ValueError(f"strategy.{error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,9 +88,12 @@ def decode(struct: type[T], data: bytes, where: str) -> T:
         return build(struct, parse_json(data, where), where)
 
 
-def _read_custom(kind: type, given: object) -> Quantity | Options:
-    assert issubclass(kind, Quantity | Options)
-    return kind.parse(given)
+def _read_custom(kind: type, given: object) -> object:
+    """Build what msgspec does not know: a quantity or options from text, or a registered struct from its table."""
+    if issubclass(kind, Quantity | Options):
+        return kind.parse(given)
+    assert isinstance(kind, OpenType)
+    return msgspec.convert(given, kind.registry.find(kind.registry.tag_in(given)), dec_hook=_read_custom)
 
 
 def _sentence(origins: Origins, path: Path, text: str, culprit: Path) -> str:
@@ -145,6 +148,8 @@ def check(info: types.Type, given: object, path: Path = ()) -> None:
 
 def _check_leaf(info: types.Type, given: object, path: Path) -> None:
     match info:
+        case types.CustomType(cls=OpenType() as kind):
+            _check_registered(kind.registry, given, path)
         case types.CustomType():
             _check_custom(info, given, path)
         case types.LiteralType():
@@ -241,6 +246,16 @@ def _tagged(
     _check_name(table[tag_field], by_tag, (*path, tag_field))
     chosen = by_tag[str(table[tag_field])]
     return chosen, given, path, tuple(other for other in structs if other is not chosen)
+
+
+def _check_registered(registry: Registry[Any], given: object, path: Path) -> None:
+    """Check a table whose tag says which registered struct it is."""
+    if not isinstance(given, Mapping) or str(given.get("kind")) not in (own := registry.names_of_built_in()):
+        known = registry.names()  # other packages are asked only now
+    else:
+        known = own
+    structs = tuple(type_of(registry.find(name)) for name in known)
+    _check_struct(*_tagged(structs, given, path))
 
 
 def _check_tuple(info: types.TupleType, given: object, path: Path) -> None:

@@ -2,59 +2,116 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
+from msgspec.structs import asdict, replace
 
-from simnet import draws
-from simnet.collectives.execute import Exact, Folded
+from simnet import draws, folded
+from simnet.collectives import loads
 from simnet.errors import SimnetError
+from simnet.hardware import Calibration
 from simnet.network import topology as topologies
 from simnet.network.topology import Topology
+from simnet.program import Compute, Kernel, Operation, Program
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
-from simnet.strategies import AnyStrategy
-from simnet.training import iteration
-from simnet.training import plan as plans
-from simnet.training.iteration import Timeline
-from simnet.training.plan import Plan
+from simnet.strategies import Strategy, kernels
+from simnet.timeline import Priced, Streams, Timeline
 from simnet.version import VERSION
-from simnet.workload import codec, model
+from simnet.workload import model
+from simnet.workload.kernels import KernelCost
 from simnet.workload.model import Step
 
 EXACT_MAX_SENDS = 20_000_000
 """Most sends of one iteration that the exact executor takes on: several minutes (docs/benchmarks.md)."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Setting:
     """A scenario with what follows from it, the same for every strategy."""
 
-    scenario: Scenario
-    topology: Topology
-    step: Step
-    fidelity: str
-    on_round: Callable[[], None] | None
+    def __init__(self, scenario: Scenario, on_round: Callable[[], None] | None = None) -> None:
+        kernels.check(scenario.calibration)
+        step = model.resolve(scenario.workload, scenario.cluster, scenario.calibration)
+        self.scenario = scenario
+        self.topology: Topology = topologies.build(scenario.cluster, scenario.calibration)
+        self.step: Step = replace(step, micro_batches=scenario.run.grad_accumulation)
+        self.fidelity = _fidelity(scenario, self.topology)
+        self._on_round = on_round
+        self._plans: dict[Strategy, _Plan] = {}
 
-    plans: dict[AnyStrategy, Plan] = field(default_factory=dict)
+    def plan(self, strategy: Strategy) -> "_Plan":
+        if strategy not in self._plans:
+            self._plans[strategy] = _Plan(strategy, self)
+        return self._plans[strategy]
 
-    def plan(self, strategy: AnyStrategy) -> Plan:
-        if strategy not in self.plans:
-            self.plans[strategy] = plans.make(strategy, self.scenario, self.step, self.topology)
-        return self.plans[strategy]
+    def run(self, plan: "_Plan") -> Timeline:
+        comm_slowdown = float(self.scenario.calibration.backward_slowdown)
+        if self.fidelity == "folded" and folded.takes(plan.streams):
+            return folded.run(plan.streams, self.topology, comm_slowdown)
+        return self._on_the_clock(plan, comm_slowdown)
 
-    def run(self, plan: Plan) -> Timeline:
+    def _on_the_clock(self, plan: "_Plan", comm_slowdown: float) -> Timeline:
+        from simnet import runner
+        from simnet.collectives.execute import Exact, Folded
+
         if self.fidelity == "folded":
-            return iteration.run(plan, self.topology, self.scenario.calibration, Folded)
-        sends = plan.num_rounds * self.topology.world_size
+            return runner.run(plan.streams, self.topology, comm_slowdown, Folded)
+        sends = plan.program.num_rounds * self.topology.world_size
         if sends > EXACT_MAX_SENDS:
             raise SimnetError(
                 f"run.fidelity: 'exact': about {sends} sends in one iteration: at most {EXACT_MAX_SENDS}; use fewer "
                 "nodes or larger buckets, or 'folded' where all nodes are alike"
             )
-        executor = partial(Exact, on_round=self.on_round)
-        return iteration.run(plan, self.topology, self.scenario.calibration, executor)
+        return runner.run(plan.streams, self.topology, comm_slowdown, partial(Exact, on_round=self._on_round))
+
+
+class _Plan:
+    """A strategy's program, and what the calibration knows of its kernels.
+
+    Attributes:
+        free_kernels: those that have no time.
+        other_kernels: tells of those that were timed with other options than the strategy's.
+        streams: the program's, every kernel priced; the dense optimizer takes nothing where a kernel that has a time
+            updates the parameters.
+    """
+
+    def __init__(self, strategy: Strategy, setting: _Setting) -> None:
+        calibration = setting.scenario.calibration
+        self.strategy = strategy
+        self.program: Program = strategy.program(setting.step, setting.topology)
+        costs = kernels.of(self.program.kernels)
+        self.free_kernels = tuple(sorted(name for name, cost in costs.items() if not cost.is_known(calibration)))
+        options = asdict(strategy)
+        told = {name: costs[name].other_options(calibration, options) for name in sorted(costs)}
+        self.other_kernels = tuple(f"{name} was timed with {said}" for name, said in told.items() if said)
+        updating = [cost for cost in costs.values() if cost.updates]
+        updates_itself = bool(updating) and all(cost.is_known(calibration) for cost in updating)
+        priced = partial(_priced, costs=costs, calibration=calibration, without_optimizer=updates_itself)
+        self.streams: Streams = tuple(tuple(map(priced, stream)) for stream in self.program.streams)
+
+    def nic_bytes_per_node(self, topology: Topology) -> float:
+        """Return the bytes that leave the busiest node in one iteration."""
+        return sum(
+            loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives
+        )
+
+
+def _priced(
+    operation: Operation, *, costs: dict[str, KernelCost], calibration: Calibration, without_optimizer: bool
+) -> Priced:
+    """Return an operation with its seconds."""
+    if isinstance(operation, Kernel):
+        return Compute(
+            part=operation.part,
+            seconds=costs[operation.name].seconds(calibration, operation.num_elements),
+            name=operation.name,
+            bucket=operation.bucket,
+            after=operation.after,
+        )
+    if isinstance(operation, Compute) and operation.part == "optimizer" and without_optimizer:
+        return replace(operation, seconds=0.0)
+    return operation
 
 
 def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
@@ -100,7 +157,7 @@ def _uncertain(result: RunResult) -> dict[str, float]:
 
 def _simulated(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
     """Simulate without intervals."""
-    setting = _setting(scenario, on_round)
+    setting = _Setting(scenario, on_round)
     result = _strategy_result(setting, scenario.strategy)
     baseline = _strategy_result(setting, scenario.baseline) if scenario.baseline else None
     return RunResult(
@@ -122,25 +179,25 @@ def check(scenario: Scenario) -> None:
     Raises:
         SimnetError: as `simulate`.
     """
-    setting = _setting(scenario)
+    setting = _Setting(scenario)
     for strategy in _run_strategies(scenario):
         setting.plan(strategy)
 
 
 def num_exact_rounds(scenario: Scenario) -> int:
     """Return how many rounds a run on the exact executor goes through, 0 if it would be folded."""
-    setting = _setting(scenario)
+    setting = _Setting(scenario)
     if setting.fidelity == "folded":
         return 0
-    return sum(setting.plan(strategy).num_rounds for strategy in _run_strategies(scenario))
+    return sum(setting.plan(strategy).program.num_rounds for strategy in _run_strategies(scenario))
 
 
 def kernel_names(scenario: Scenario) -> frozenset[str]:
     """Return the kernels that an iteration of a scenario's strategy runs around its messages."""
-    return _setting(scenario).plan(scenario.strategy).kernels
+    return _Setting(scenario).plan(scenario.strategy).program.kernels
 
 
-def _run_strategies(scenario: Scenario) -> Iterator[AnyStrategy]:
+def _run_strategies(scenario: Scenario) -> Iterator[Strategy]:
     """Yield every strategy that `simulate` runs: the scenario's own, its baseline, and their dense stages."""
     for strategy in (scenario.strategy, scenario.baseline):
         if strategy is not None:
@@ -150,20 +207,12 @@ def _run_strategies(scenario: Scenario) -> Iterator[AnyStrategy]:
             yield stage.strategy
 
 
-def _setting(scenario: Scenario, on_round: Callable[[], None] | None = None) -> _Setting:
-    codec.check(scenario.calibration)
-    topology = topologies.build(scenario.cluster, scenario.calibration)
-    step = model.resolve(scenario.workload, scenario.cluster, scenario.calibration)
-    fidelity = _fidelity(scenario, topology)
-    return _Setting(scenario=scenario, topology=topology, step=step, fidelity=fidelity, on_round=on_round)
-
-
 def version() -> str:
     """Return the version of this code."""
     return VERSION
 
 
-def _strategy_result(setting: _Setting, strategy: AnyStrategy) -> StrategyResult:
+def _strategy_result(setting: _Setting, strategy: Strategy) -> StrategyResult:
     plan = setting.plan(strategy)
     timeline = setting.run(plan)
     if not 0 < timeline.iteration_s < math.inf:
@@ -173,33 +222,27 @@ def _strategy_result(setting: _Setting, strategy: AnyStrategy) -> StrategyResult
         )
     stage = strategy.dense_stage(setting.scenario.run.steps)
     dense_s = setting.run(setting.plan(stage.strategy)).iteration_s if stage else None
-    samples = setting.topology.world_size * plan.step.samples * plan.grad_accumulation
+    step, program = setting.step, plan.program
+    samples = setting.topology.world_size * step.samples * step.micro_batches
     return StrategyResult(
-        strategy=str(strategy.__struct_config__.tag),
+        strategy=strategy.kind,
         fidelity=setting.fidelity,
-        algorithm="+".join(sorted({found.algorithm for found in plan.exchanges})),
+        algorithm=program.algorithm,
         iteration_s=timeline.iteration_s,
         samples_per_s=samples / timeline.iteration_s,
         breakdown=timeline.breakdown,
         comm_s=timeline.comm_s,
-        overlap=_hidden_fraction(timeline),
+        overlap=timeline.overlap,
         nic_bytes_per_node=plan.nic_bytes_per_node(setting.topology),
-        compression_ratio=plan.step.gradient_bytes / plan.payload_bytes,
-        num_buckets=len(plan.buckets),
+        compression_ratio=step.gradient_bytes / program.payload_bytes,
+        num_buckets=program.num_buckets,
         dense_iteration_s=dense_s,
         total_s=_total_s(strategy, setting.scenario.run.steps, timeline.iteration_s, dense_s),
         spans=timeline.spans,
     )
 
 
-def _hidden_fraction(timeline: Timeline) -> float:
-    """Return the part of communication that ran beside compute, 0 if there was no communication."""
-    if timeline.comm_s <= 0:
-        return 0.0
-    return min(max(1 - timeline.breakdown.exposed_comm_s / timeline.comm_s, 0.0), 1.0)
-
-
-def _total_s(strategy: AnyStrategy, steps: int | None, iteration_s: float, dense_s: float | None) -> float | None:
+def _total_s(strategy: Strategy, steps: int | None, iteration_s: float, dense_s: float | None) -> float | None:
     if steps is None:
         return None
     stage = strategy.dense_stage(steps)
@@ -250,7 +293,7 @@ def _notes(setting: _Setting) -> tuple[str, ...]:
     others = {said for s in _run_strategies(setting.scenario) for said in setting.plan(s).other_kernels}
     notes += [f"kernel {said}: measure again with the strategy's options" for said in sorted(others)]
     if setting.fidelity == "folded" and any(
-        c.schedule.bounded for s in _run_strategies(setting.scenario) for c in setting.plan(s).collectives
+        c.schedule.bounded for s in _run_strategies(setting.scenario) for c in setting.plan(s).program.collectives
     ):
         notes.append(
             f"trees over {cluster.num_nodes} nodes are not level: their folded time is an upper bound, up to 12 % too "

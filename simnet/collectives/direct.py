@@ -2,40 +2,52 @@
 
 from functools import lru_cache
 
+from msgspec import Struct
+
 from simnet.collectives.schedule import Group, Round, Schedule, Send
 
 
-@lru_cache(maxsize=256)
+class DirectSends(Struct, frozen=True):
+    """The chunk of one partner a repetition: first the members of the node, then those of other nodes in turn."""
+
+    group: Group
+
+    def __call__(self, rank: int, index: int) -> tuple[Send, ...]:
+        """Return the one send of a rank in a repetition."""
+        group, width = self.group, self.group.members_per_node
+        node, local = divmod(group.position(rank), width)
+        inside = _inside(group)
+        if index < inside:
+            target = node * width + (local + index + 1) % width
+        else:
+            # Repetitions that leave the node go through all its members, so that any `width` of them in a row load
+            # every NIC alike.
+            nodes, members = divmod(index - inside, width)
+            target = (node + nodes + 1) * width + (local + members) % width
+        dst = group.rank_at(rank, target)
+        return (Send(dst, group.position(dst), 1, True),)
+
+
+def _inside(group: Group) -> int:
+    """Return how many partners are in the node."""
+    return group.members_per_node - 1
+
+
+@lru_cache(maxsize=16_384)
 def all_to_all(group: Group) -> Schedule:
     """Return the all-to-all that hands chunk c of every rank to position c; (n-1)/n of the message leaves each rank.
 
     As the first half of a compressed all-reduce it is a reduce-scatter whose owner adds up what it receives.
     """
-    inside = group.ranks_per_node - 1 if group.kind == "world" else 0
-    times = group.size - 1
-
-    def sends(rank: int, index: int) -> tuple[Send, ...]:
-        target = _target(group, rank, index, inside)
-        return (Send(target, group.position(target), 1, True),)
-
+    inside, times = _inside(group), group.size - 1
     alike = tuple((index, number) for index, number in ((0, inside), (inside, times - inside)) if number)
-    rounds = (Round(repeat=times, sends=sends, at_once=True, alike=alike),) if times else ()
+    inter_node = None if group.is_mixed else group.nodes > 1
+    rounds = Round(repeat=times, sends=DirectSends(group), at_once=True, alike=alike, inter_node=inter_node)
     return Schedule(
-        name="direct all_to_all",
+        collective="all_to_all",
+        algorithm="direct",
         group=group,
         num_chunks=group.size,
-        rounds=rounds,
-        lanes_alike=group.kind != "world",
+        rounds=(rounds,) if times else (),
+        rails_alike=not group.is_mixed,
     )
-
-
-def _target(group: Group, rank: int, index: int, inside: int) -> int:
-    """Return the partner of repetition `index`: first `inside` ranks of the node, then those of others."""
-    if group.kind != "world":
-        return group.rank_at(rank, group.position(rank) + index + 1)
-    width = group.ranks_per_node
-    node, lane = divmod(rank, width)
-    if index < inside:
-        return node * width + (lane + index + 1) % width
-    nodes, lanes = divmod(index - inside, width)
-    return group.rank_at(rank, (node + nodes + 1) * width + (lane + lanes) % width)

@@ -5,7 +5,7 @@ representative stands for all ranks, and each phase is one activity a level, so 
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
 from functools import partial
 from typing import Protocol, get_args
 
@@ -13,8 +13,9 @@ import simpy
 
 from simnet.collectives import loads
 from simnet.collectives.schedule import Round, Schedule, Send
+from simnet.hardware import LinkId, LinkKind
 from simnet.network.links import Network
-from simnet.network.topology import LinkId, LinkKind, Topology
+from simnet.network.topology import Topology
 
 Steps = Generator[simpy.Event, object, tuple[float, float]]
 
@@ -23,8 +24,9 @@ class Executor(Protocol):
     """Runs collectives for `num_ranks` ranks, which must all call them in the same order."""
 
     num_ranks: int
+    topology: Topology
 
-    def run(self, rank: int, sequence: int, schedule: Schedule, message_bytes: float) -> Steps:
+    def run(self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float) -> Steps:
         """Take part as `rank` in collective number `sequence`.
 
         Returns:
@@ -40,23 +42,23 @@ class Folded:
 
     def __init__(self, env: simpy.Environment, topology: Topology) -> None:
         self._env = env
-        self._topology = topology
+        self.topology = topology
         self._network = Network(env)
         for kind in get_args(LinkKind):
             self._network.add_link(LinkId(kind, 0), topology.capacity(LinkId(kind, 0)))
 
-    def run(self, rank: int, sequence: int, schedule: Schedule, message_bytes: float) -> Steps:  # noqa: ARG002
+    def run(self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float) -> Steps:  # noqa: ARG002
         """Run every phase as one activity a level."""
         start_s = self._env.now
-        phases = loads.phases(self._topology, schedule, message_bytes)
-        if phases and self._topology.launch_s:
-            yield self._env.timeout(self._topology.launch_s)
+        phases = loads.phases(self.topology, schedule, message_bytes)
+        if phases and self.topology.launch_s:
+            yield self._env.timeout(self.topology.launch_s)
         for phase in phases:
             if len(phase) == 1:
                 yield from self._level(phase[0])
             else:
                 yield self._env.all_of([self._env.process(self._level(load)) for load in phase])
-        yield from _until(self._env, start_s + loads.host_s(self._topology, schedule, message_bytes))
+        yield from _until(self._env, start_s + loads.host_s(self.topology, schedule, message_bytes))
         return start_s, self._env.now
 
     def _level(self, load: loads.LevelLoad) -> Generator[simpy.Event]:
@@ -69,23 +71,32 @@ class Exact:
 
     def __init__(self, env: simpy.Environment, topology: Topology, on_round: Callable[[], None] | None = None) -> None:
         self._env = env
-        self._topology = topology
+        self.topology = topology
         self._on_round = on_round
         self.num_ranks = topology.world_size
         self.network = Network(env)
         for link in _all_links(topology):
             self.network.add_link(link, topology.capacity(link))
-        self._calls: dict[int, _Call] = {}
+        if topology.changes_s:
+            env.process(self._change_links())
+        self._calls: dict[Hashable, _Call] = {}
 
-    def run(self, rank: int, sequence: int, schedule: Schedule, message_bytes: float) -> Steps:
+    def _change_links(self) -> Generator[simpy.Event]:
+        """Set the rate of every link anew when a fault begins or ends."""
+        for time_s in self.topology.changes_s:
+            yield self._env.timeout(time_s - self._env.now)
+            for link in _all_links(self.topology):
+                self.network.add_link(link, self.topology.capacity(link, time_s))
+
+    def run(self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float) -> Steps:
         """Wait for the group, then go through this rank's rounds."""
         if sequence not in self._calls:
-            self._calls[sequence] = _Call(self._env, self._topology, self.network, schedule, message_bytes)
+            self._calls[sequence] = _Call(self._env, self.topology, self.network, schedule, message_bytes)
         call = self._calls[sequence]
         yield call.arrive(rank)
         start_s = self._env.now
-        if schedule.rounds and self._topology.launch_s:
-            yield self._env.timeout(self._topology.launch_s)
+        if schedule.rounds and self.topology.launch_s:
+            yield self._env.timeout(self.topology.launch_s)
         for number, round_ in enumerate(schedule.rounds):
             for indices in _batches(round_):
                 yield call.exchange(rank, number, indices)
@@ -94,7 +105,7 @@ class Exact:
         call.ranks_left -= 1
         if not call.ranks_left:
             del self._calls[sequence]
-        yield from _until(self._env, start_s + loads.host_s(self._topology, schedule, message_bytes))
+        yield from _until(self._env, start_s + loads.host_s(self.topology, schedule, message_bytes))
         return start_s, self._env.now
 
 
@@ -126,7 +137,7 @@ class _Call:
         self, env: simpy.Environment, topology: Topology, network: Network, schedule: Schedule, message_bytes: float
     ) -> None:
         self._env = env
-        self._topology = topology
+        self.topology = topology
         self._network = network
         self._schedule = schedule
         self._chunk_bytes = message_bytes / schedule.num_chunks
@@ -157,25 +168,25 @@ class _Call:
         return exchange.done[rank]
 
     def _open(self, round_: Round, indices: range) -> _Exchange:
-        ranks = range(self._topology.world_size)
+        ranks = range(self.topology.world_size)
         sends = tuple(tuple(s for index in indices for s in round_.sends(rank, index)) for rank in ranks)
         return _Exchange(self._env, sends)
 
     def _post(self, rank: int, exchange: _Exchange, round_: Round) -> None:
         mine = exchange.sends[rank]
-        posting_s = self._topology.posting_s(len(mine), at_once=round_.at_once)
-        for level in (self._topology.intra, self._topology.inter):
-            same = [send for send in mine if self._topology.level(rank, send.dst) is level]
+        posting_s = self.topology.posting_s(len(mine), at_once=round_.at_once)
+        for level in (self.topology.intra, self.topology.inter):
+            same = [send for send in mine if self.topology.level(rank, send.dst) is level]
             if same:
-                start = self._env.timeout(posting_s + self._topology.alpha_s(level, round_))
+                start = self._env.timeout(posting_s + self.topology.alpha_s(level, round_))
                 _then(start, partial(self._start, rank, same, exchange, at_once=round_.at_once))
 
     def _start(self, rank: int, sends: list[Send], exchange: _Exchange, *, at_once: bool) -> None:
-        level = self._topology.level(rank, sends[0].dst)
+        level = self.topology.level(rank, sends[0].dst)
         for send in sends:
             size = send.width * self._chunk_bytes
-            inflated = size / loads.send_efficiency(self._topology, level, size, at_once=at_once)
-            done = self._network.transfer(dict.fromkeys(self._topology.path(rank, send.dst), inflated))
+            inflated = size / loads.send_efficiency(self.topology, level, size, at_once=at_once)
+            done = self._network.transfer(dict.fromkeys(self.topology.path(rank, send.dst), inflated))
             _then(done, partial(self._delivered, rank, send.dst, exchange))
 
     def _delivered(self, src: int, dst: int, exchange: _Exchange) -> None:

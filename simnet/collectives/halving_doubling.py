@@ -7,41 +7,52 @@ Differs: only for a power of two of ranks per node and of nodes; elsewhere MPICH
 
 from functools import lru_cache
 
+from msgspec import Struct
+
 from simnet.collectives.schedule import Group, Round, Schedule, Send
+
+
+class HalvingSends(Struct, frozen=True):
+    """Half of what a rank still holds (reducing) or has got (gathering), to the partner that differs in bit `level`."""
+
+    group: Group
+    level: int
+    reduce: bool
+
+    def __call__(self, rank: int, _index: int) -> tuple[Send, ...]:
+        """Return the one send of a rank."""
+        group, level = self.group, self.level
+        position = group.position(rank)
+        partner = position ^ (1 << level)
+        owner = partner if self.reduce else position
+        first = _first_chunk(group.size, owner, level + 1)
+        return (Send(group.rank_at(rank, partner), first, group.size >> (level + 1), self.reduce),)
 
 
 def fits(group: Group) -> bool:
     """Tell whether the algorithm exists for this group."""
-    sizes = (group.size,) if group.kind != "world" else (group.num_nodes, group.ranks_per_node)
-    return all(size & (size - 1) == 0 for size in sizes)
+    return all(size & (size - 1) == 0 for size in (group.nodes, group.members_per_node))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16_384)
 def all_reduce(group: Group) -> Schedule:
     """Return log2(n) rounds of halving, then as many of doubling; 2(n-1)/n of the message leaves each rank."""
     depth = group.size.bit_length() - 1
     halving = tuple(_round(group, level, reduce=True) for level in range(depth))
     doubling = tuple(_round(group, level, reduce=False) for level in reversed(range(depth)))
     return Schedule(
-        name="halving_doubling all_reduce",
+        collective="all_reduce",
+        algorithm="halving_doubling",
         group=group,
         num_chunks=group.size,
         rounds=halving + doubling,
-        lanes_alike=True,
+        rails_alike=True,
     )
 
 
 def _round(group: Group, level: int, *, reduce: bool) -> Round:
-    """Exchange with the partner whose position differs in bit `level`."""
-    count = group.size >> (level + 1)
-
-    def sends(rank: int, _index: int) -> tuple[Send, ...]:
-        position = group.position(rank)
-        partner = position ^ (1 << level)
-        owner = partner if reduce else position
-        return (Send(group.rank_at(rank, partner), _first_chunk(group.size, owner, level + 1), count, reduce),)
-
-    return Round(repeat=1, sends=sends, alike=((0, 1),))
+    leaves_node = 1 << level >= group.members_per_node
+    return Round(repeat=1, sends=HalvingSends(group, level, reduce), alike=((0, 1),), inter_node=leaves_node)
 
 
 def _first_chunk(size: int, position: int, levels: int) -> int:

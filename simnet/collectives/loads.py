@@ -6,38 +6,34 @@ side; each of the two takes its latencies plus its bytes over its busiest link, 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from simnet.collectives.schedule import Round, Schedule
-from simnet.hardware import HostCost
-from simnet.network.topology import Level, LinkId, LinkKind, Topology, path
+from simnet.hardware import HostCost, LinkId, LinkKind
+from simnet.network.topology import Level, Topology, path
 
 NO_HOST_COST = HostCost()
 TX = ("port_tx", "nic_tx", "leaf_up")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LevelLoad:
+class LevelLoad(NamedTuple):
     """Sends of one phase on one level: seconds of latency, bytes on the busiest link of each kind.
 
     `inflated_bytes` are the bytes divided by the efficiency of sends of this size; `wire_bytes` are what is sent.
+    `duration_s` is the time on an idle symmetric cluster.
     """
 
     latency_s: float
     inflated_bytes: dict[LinkKind, float]
     wire_bytes: dict[LinkKind, float]
-
-    def duration_s(self, topology: Topology) -> float:
-        """Return the time on an idle symmetric cluster."""
-        return self.latency_s + max(
-            size / topology.capacity(LinkId(kind, 0)) for kind, size in self.inflated_bytes.items()
-        )
+    duration_s: float
 
 
 Phase = tuple[LevelLoad, ...]
 
 
+@lru_cache(maxsize=65_536)
 def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
     """Return the load of every phase of `schedule` for a message of `message_bytes` in each group.
 
@@ -47,19 +43,34 @@ def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tupl
         message_bytes: whole message of one group (per rank before a reduction, in all after an all-gather).
     """
     chunk_bytes = message_bytes / schedule.num_chunks
-    shape = (topology.nodes_per_leaf, topology.has_leaves)
     return tuple(
         _phase(topology, round_, tally, chunk_bytes)
-        for round_ in schedule.rounds
-        for tally in _tallies(schedule, round_, *shape)
+        for round_, tallies in zip(schedule.rounds, _tallies_of(schedule, topology), strict=True)
+        for tally in tallies
     )
 
 
 def duration_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
     """Return the time of a collective on an idle symmetric cluster [s]."""
     found = phases(topology, schedule, message_bytes)
-    wire_s = sum(max(load.duration_s(topology) for load in phase) for phase in found)
+    wire_s = sum(max(load.duration_s for load in phase) for phase in found)
     return max((topology.launch_s if found else 0.0) + wire_s, host_s(topology, schedule, message_bytes))
+
+
+def least_s(topology: Topology, schedule: Schedule) -> float:
+    """Return a time that the collective takes at least, whatever the size of its message [s].
+
+    Only the latencies of its rounds; counting what they load is the dear part of `duration_s`, and an algorithm whose
+    latencies alone take longer than another one's whole time need not be counted.
+    """
+    alphas = topology.intra.alpha_s, topology.inter.alpha_s
+    total_s = topology.launch_s if schedule.rounds else 0.0
+    for round_ in schedule.rounds:
+        alpha_s = min(alphas) if round_.inter_node is None else alphas[round_.inter_node]
+        if round_.crossing is not None and topology.mean_ring_latency:
+            alpha_s = min(alphas)
+        total_s += (1 if round_.at_once else round_.repeat) * alpha_s
+    return total_s * (1 - 1e-9)  # sums of equal numbers in another order may differ in the last digits
 
 
 def host_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
@@ -75,7 +86,7 @@ def host_s(topology: Topology, schedule: Schedule, message_bytes: float) -> floa
     return float(max(times, default=0.0))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=16_384)
 def _work_of_ranks(schedule: Schedule, nodes_per_leaf: int) -> tuple[tuple[int, int, int], ...]:
     """Return rounds that a rank waits for, sends and chunks sent, of every rank that stands for others."""
     ranks = _representatives(schedule, nodes_per_leaf)
@@ -99,8 +110,7 @@ def nic_bytes_per_node(topology: Topology, schedule: Schedule, message_bytes: fl
     return sum(load.wire_bytes.get("nic_tx", 0.0) for phase in found for load in phase)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Tally:
+class _Tally(NamedTuple):
     """Chunks on the busiest link of each kind, as multiples of one chunk, for `rounds` rounds that wait in turn."""
 
     rounds: int
@@ -111,10 +121,20 @@ class _Tally:
     chunks: tuple[tuple[LinkKind, float], ...]
 
 
-@lru_cache(maxsize=4096)
-def _tallies(
-    schedule: Schedule, round_: Round, nodes_per_leaf: int, has_leaves: bool
-) -> tuple[tuple[_Tally, ...], ...]:
+Tallies = tuple[tuple[_Tally, ...], ...]
+
+
+@lru_cache(maxsize=16_384)
+def _all_tallies(schedule: Schedule, nodes_per_leaf: int, has_leaves: bool) -> tuple[Tallies, ...]:
+    return tuple(_tallies(schedule, round_, nodes_per_leaf, has_leaves) for round_ in schedule.rounds)
+
+
+def _tallies_of(schedule: Schedule, topology: Topology) -> tuple[Tallies, ...]:
+    """Return what each round of a schedule loads; it hangs on the shape of the fabric, not on its rates."""
+    return _all_tallies(schedule, topology.nodes_per_leaf, topology.has_leaves)
+
+
+def _tallies(schedule: Schedule, round_: Round, nodes_per_leaf: int, has_leaves: bool) -> Tallies:
     """Return one entry a run of equal repetitions; each has at most one tally a level."""
     every = tuple((index, 1) for index in range(round_.repeat))
     alike = every if round_.alike is None or (round_.at_once and has_leaves) else round_.alike
@@ -172,8 +192,8 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
             inter_node = rank // per_node != send.dst // per_node
             widths[inter_node] = max(widths[inter_node], send.width)
             for link in path(rank, send.dst, per_node, nodes_per_leaf):
-                lanes = per_node if schedule.lanes_alike and inter_node else 1
-                loads[inter_node][link] += send.width * lanes
+                rails = per_node if schedule.rails_alike and inter_node else 1
+                loads[inter_node][link] += send.width * rails
     return tuple(
         _Tally(
             rounds=1,
@@ -209,9 +229,15 @@ def _representatives(schedule: Schedule, nodes_per_leaf: int) -> Iterator[int]:
     if schedule.nodes_alike:
         nodes = range(1 if one_leaf else nodes_per_leaf)
     elif one_leaf and schedule.busiest_nodes:
-        nodes = schedule.busiest_nodes
-    lanes = 1 if schedule.lanes_alike else group.ranks_per_node
-    return (node * group.ranks_per_node + lane for node in nodes for lane in range(lanes))
+        nodes = (_node_at(schedule, position) for position in schedule.busiest_nodes)
+    rails = 1 if schedule.rails_alike else group.ranks_per_node
+    return (node * group.ranks_per_node + rail for node in nodes for rail in range(rails))
+
+
+def _node_at(schedule: Schedule, position: int) -> int:
+    """Return the node at a position of the first rail."""
+    _, inter = schedule.group.levels()
+    return inter.rank_at(0, position) // inter.ranks_per_node
 
 
 def _phase(topology: Topology, round_: Round, tallies: tuple[_Tally, ...], chunk_bytes: float) -> Phase:
@@ -228,11 +254,9 @@ def _phase(topology: Topology, round_: Round, tallies: tuple[_Tally, ...], chunk
 def _level_load(topology: Topology, level: Level, tally: _Tally, chunk_bytes: float, latency_s: float) -> LevelLoad:
     efficiency = send_efficiency(topology, level, tally.chunks_per_send * chunk_bytes, at_once=tally.at_once)
     wire = {kind: number * chunk_bytes for kind, number in tally.chunks}
-    return LevelLoad(
-        latency_s=latency_s,
-        inflated_bytes={kind: size / efficiency for kind, size in wire.items()},
-        wire_bytes=wire,
-    )
+    inflated = {kind: size / efficiency for kind, size in wire.items()}
+    busiest_s = max(size / topology.capacity(LinkId(kind, 0)) for kind, size in inflated.items())
+    return LevelLoad(latency_s, inflated, wire, latency_s + busiest_s)
 
 
 def send_efficiency(topology: Topology, level: Level, send_bytes: float, *, at_once: bool) -> float:

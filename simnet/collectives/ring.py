@@ -6,63 +6,99 @@ Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for cluster
 from collections.abc import Callable
 from functools import lru_cache
 
-from simnet.collectives.schedule import Group, Round, Schedule, Send
+from msgspec import Struct
+
+from simnet.collectives.schedule import CollectiveName, Group, Round, Schedule, Send
 
 ChunksOf = Callable[[int, int], tuple[int, int]]
 """(rank, position) -> the first chunk that this position owns in the rank's group, and how many it owns."""
 
 
-def one_chunk(_rank: int, position: int) -> tuple[int, int]:
-    """Let the position own the chunk of its own number."""
-    return position, 1
+class Slices(Struct, frozen=True):
+    """Every position owns `width` chunks in a row, from `offset(rank) + position * width` on.
+
+    The offset is `rail_width` times the rank's position among the rails: the slice of the node that its rail reduces.
+    """
+
+    width: int = 1
+    rails: Group | None = None
+    rail_width: int = 0
+
+    def __call__(self, rank: int, position: int) -> tuple[int, int]:
+        """Return the first chunk and how many."""
+        offset = self.rails.position(rank) * self.rail_width if self.rails is not None else 0
+        return offset + position * self.width, self.width
 
 
-def reduce_scatter_rounds(group: Group, chunks_of: ChunksOf = one_chunk) -> tuple[Round, ...]:
+ONE_CHUNK = Slices()
+
+
+class RingSends(Struct, frozen=True):
+    """One hop to the next neighbour: when reducing the chunk that comes to rest there last, else the one got last."""
+
+    group: Group
+    chunks_of: ChunksOf
+    reduce: bool
+
+    def __call__(self, rank: int, index: int) -> tuple[Send, ...]:
+        """Return the one send of a rank in a repetition."""
+        position = self.group.position(rank)
+        owner = (position - index - self.reduce) % self.group.size
+        first, count = self.chunks_of(rank, owner)
+        return (Send(self.group.rank_at(rank, position + 1), first, count, self.reduce),)
+
+
+def reduce_scatter_rounds(group: Group, chunks_of: ChunksOf = ONE_CHUNK) -> tuple[Round, ...]:
     """Return size - 1 rounds after which each position holds the sum of the chunks that it owns."""
-
-    def sends(rank: int, index: int) -> tuple[Send, ...]:
-        position = group.position(rank)
-        first, count = chunks_of(rank, (position - index - 1) % group.size)
-        return (Send(group.rank_at(rank, position + 1), first, count, True),)
-
-    return _rounds(group, sends)
+    return _rounds(group, chunks_of, reduce=True)
 
 
-def all_gather_rounds(group: Group, chunks_of: ChunksOf = one_chunk) -> tuple[Round, ...]:
+def all_gather_rounds(group: Group, chunks_of: ChunksOf = ONE_CHUNK) -> tuple[Round, ...]:
     """Return size - 1 rounds after which every position holds what each of them owned."""
-
-    def sends(rank: int, index: int) -> tuple[Send, ...]:
-        position = group.position(rank)
-        first, count = chunks_of(rank, (position - index) % group.size)
-        return (Send(group.rank_at(rank, position + 1), first, count, False),)
-
-    return _rounds(group, sends)
+    return _rounds(group, chunks_of, reduce=False)
 
 
-def _rounds(group: Group, sends: Callable[[int, int], tuple[Send, ...]]) -> tuple[Round, ...]:
+def _rounds(group: Group, chunks_of: ChunksOf, *, reduce: bool) -> tuple[Round, ...]:
     times = group.size - 1
-    crossing = 1 / group.ranks_per_node if group.kind == "world" and group.num_nodes > 1 else None
-    return (Round(repeat=times, sends=sends, alike=((0, times),), crossing=crossing),) if times else ()
+    if not times:
+        return ()
+    # One hop in `members_per_node` leaves the node: the last member's.
+    crossing = 1 / group.members_per_node if group.nodes > 1 else None
+    return (
+        Round(
+            repeat=times,
+            sends=RingSends(group, chunks_of, reduce),
+            alike=((0, times),),
+            crossing=crossing,
+            inter_node=None if group.is_mixed else group.nodes > 1,
+        ),
+    )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16_384)
 def all_reduce(group: Group) -> Schedule:
     """Return the flat ring all-reduce: reduce-scatter, then all-gather; 2(n-1)/n of the message leaves each rank."""
-    rounds = reduce_scatter_rounds(group) + all_gather_rounds(group)
-    return _schedule("ring all_reduce", group, rounds)
+    return _schedule("all_reduce", group, reduce_scatter_rounds(group) + all_gather_rounds(group))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16_384)
 def reduce_scatter(group: Group) -> Schedule:
     """Return the ring reduce-scatter; (n-1)/n of the message leaves each rank."""
-    return _schedule("ring reduce_scatter", group, reduce_scatter_rounds(group))
+    return _schedule("reduce_scatter", group, reduce_scatter_rounds(group))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16_384)
 def all_gather(group: Group) -> Schedule:
     """Return the ring all-gather of a message of which each rank gives 1/n; (n-1)/n of it leaves each rank."""
-    return _schedule("ring all_gather", group, all_gather_rounds(group))
+    return _schedule("all_gather", group, all_gather_rounds(group))
 
 
-def _schedule(name: str, group: Group, rounds: tuple[Round, ...]) -> Schedule:
-    return Schedule(name=name, group=group, num_chunks=group.size, rounds=rounds, lanes_alike=group.kind != "world")
+def _schedule(collective: CollectiveName, group: Group, rounds: tuple[Round, ...]) -> Schedule:
+    return Schedule(
+        collective=collective,
+        algorithm="ring",
+        group=group,
+        num_chunks=group.size,
+        rounds=rounds,
+        rails_alike=not group.is_mixed,
+    )

@@ -1,9 +1,15 @@
-"""A collective algorithm as data: rounds of sends of numbered chunks."""
+"""A collective algorithm as data: rounds of sends of numbered chunks, on process groups told by (first, size, stride).
+
+Everything here is equal by value: two schedules made apart are one, so caches hold across topologies and processes.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
+CollectiveName = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 GroupKind = Literal["world", "intra_node", "inter_node"]
 
 
@@ -16,85 +22,121 @@ class Send(NamedTuple):
     reduce: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """Sends that may run at once, `repeat` times over.
+Sends = Callable[[int, int], tuple[Send, ...]]
+"""(rank, repetition) -> what the rank sends in it."""
 
-    `sends(rank, index)` gives what `rank` sends in repetition `index`. A rank enters the next repetition when what it
-    sends and receives in this one is done; with `at_once` it posts all repetitions together instead.
-    `alike` says which repetitions load the NICs and ports alike, as (index, how many it stands for); None: no two.
-    `crossing` is the fraction of hops that leave a node in a ring of which only some do.
+
+class Group(NamedTuple):
+    """A process group of `size` ranks, `stride` apart from rank `first` on, and its equals side by side.
+
+    One dimension of a device mesh: groups of this size and stride tile the world, and a collective runs in all of them
+    at once. All ranks are (size world, stride 1), a node (ranks_per_node, 1), a rail, which is one local rank of each
+    node, (num_nodes, ranks_per_node). `num_nodes` and `ranks_per_node` are those of the cluster.
+
+    Example:
+        >>> rail = Group(first=0, size=4, stride=8, num_nodes=4, ranks_per_node=8)
+        >>> rail.position(17), rail.rank_at(17, 0), rail.members_per_node, rail.nodes
+        (2, 1, 1, 4)
     """
 
-    repeat: int
-    sends: Callable[[int, int], tuple[Send, ...]]
-    at_once: bool = False
-    alike: tuple[tuple[int, int], ...] | None = None
-    crossing: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Equal process groups side by side: all ranks, the ranks of each node, or the ranks of each lane.
-
-    A lane is the ranks with one local rank, one of each node.
-    """
-
-    kind: GroupKind
+    first: int
+    size: int
+    stride: int
     num_nodes: int
     ranks_per_node: int
-
-    @property
-    def size(self) -> int:
-        """Ranks in one group."""
-        return {
-            "world": self.num_nodes * self.ranks_per_node,
-            "intra_node": self.ranks_per_node,
-            "inter_node": self.num_nodes,
-        }[self.kind]
 
     @property
     def world_size(self) -> int:
         """Ranks in all groups."""
         return self.num_nodes * self.ranks_per_node
 
+    @property
+    def members_per_node(self) -> int:
+        """Ranks of one group in one node, at least 1."""
+        return max(1, min(self.size, self.ranks_per_node // self.stride))
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that one group reaches."""
+        return self.size // self.members_per_node
+
+    @property
+    def is_mixed(self) -> bool:
+        """Tell whether some neighbours of a group are in one node and others are not."""
+        return self.nodes > 1 and self.members_per_node > 1
+
     def position(self, rank: int) -> int:
         """Return the place of `rank` in its own group."""
-        if self.kind == "world":
-            return rank
-        return rank % self.ranks_per_node if self.kind == "intra_node" else rank // self.ranks_per_node
+        return (rank - self.first) // self.stride % self.size
 
     def rank_at(self, rank: int, position: int) -> int:
         """Return the rank at `position` (taken modulo the size) of the group that `rank` is in."""
-        place = position % self.size
-        if self.kind == "world":
-            return place
-        if self.kind == "intra_node":
-            return rank - rank % self.ranks_per_node + place
-        return place * self.ranks_per_node + rank % self.ranks_per_node
+        return rank + (position % self.size - self.position(rank)) * self.stride
 
     def group_id(self, rank: int) -> int:
-        """Return which of the groups `rank` is in."""
-        if self.kind == "world":
-            return 0
-        return rank // self.ranks_per_node if self.kind == "intra_node" else rank % self.ranks_per_node
+        """Return the first rank of the group that `rank` is in, which no other group has."""
+        return self.rank_at(rank, 0)
+
+    def levels(self) -> tuple["Group", "Group"]:
+        """Return its part in a node, and the rails that join these parts."""
+        inside = self.members_per_node
+        between = self._replace(size=self.nodes, stride=self.stride * inside)
+        return self._replace(size=inside), between
 
 
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
+@lru_cache(maxsize=16_384)
+def group_of(kind: GroupKind, num_nodes: int, ranks_per_node: int) -> Group:
+    """Return the groups that every cluster has: all ranks, the ranks of each node, or the rails between nodes."""
+    size, stride = {
+        "world": (num_nodes * ranks_per_node, 1),
+        "intra_node": (ranks_per_node, 1),
+        "inter_node": (num_nodes, ranks_per_node),
+    }[kind]
+    return Group(first=0, size=size, stride=stride, num_nodes=num_nodes, ranks_per_node=ranks_per_node)
+
+
+class Round(Struct, frozen=True, kw_only=True):
+    """Sends that may run at once, `repeat` times over.
+
+    `sends(rank, index)` gives what `rank` sends in repetition `index`; it is a struct that can be called, so that equal
+    rounds compare equal. A rank enters the next repetition when what it sends and receives in this one is done; with
+    `at_once` it posts all repetitions together instead. `alike` says which repetitions load the NICs and ports alike,
+    as (index, how many it stands for); None: no two. `crossing` is the fraction of hops that leave a node in a ring of
+    which only some do. `inter_node`: every send of it leaves the node, or none does; None: some do.
+    """
+
+    repeat: int
+    sends: Sends
+    at_once: bool = False
+    alike: tuple[tuple[int, int], ...] | None = None
+    crossing: float | None = None
+    inter_node: bool | None = None
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
     """One collective on groups of ranks: a message of `num_chunks` equal chunks, moved by `rounds`.
 
     `nodes_alike`: renaming nodes cyclically (or by exclusive or) maps the sends onto themselves, so the ranks of node 0
     stand for all; else `busiest_nodes` hold a busiest NIC of every round and all that send to it (empty: any node may).
-    `lanes_alike`: local rank 0 stands for every local rank of its node. `bounded`: the folded executor gives an upper
+    `rails_alike`: local rank 0 stands for every local rank of its node. `bounded`: the folded executor gives an upper
     bound of its time, not the time.
     """
 
-    name: str
+    collective: CollectiveName
+    algorithm: str
     group: Group
     num_chunks: int
     rounds: tuple[Round, ...]
     nodes_alike: bool = True
     busiest_nodes: tuple[int, ...] = ()
-    lanes_alike: bool = False
+    rails_alike: bool = False
     bounded: bool = False
+
+    def __hash__(self) -> int:
+        """Hash what tells schedules apart; rounds follow from it and would take long."""
+        return hash((self.collective, self.algorithm, self.group, self.num_chunks))
+
+    @property
+    def name(self) -> str:
+        """For people: "ring all_reduce"."""
+        return f"{self.algorithm} {self.collective}"

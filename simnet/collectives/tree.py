@@ -9,74 +9,98 @@ one latency a level.
 
 from functools import lru_cache
 
+from msgspec import Struct
+
 from simnet.collectives import ring
-from simnet.collectives.hierarchical import levels
+from simnet.collectives.ring import Slices
 from simnet.collectives.schedule import Group, Round, Schedule, Send
 
 Parents = tuple[int, ...]
 """The parent of each node, -1 at the root."""
-
+Table = tuple[Parents, tuple[int, ...], tuple[tuple[int, ...], ...]]
+"""One tree: parents, depths and children of its nodes."""
 
 CHUNKS = (1, 2, 4, 8, 16, 32, 64)
 """Into how many chunks half a slice may be cut; more pipeline better but pay more latencies."""
 
 
-@lru_cache(maxsize=256)
+class TreeSends(Struct, frozen=True):
+    """What a node sends in one repetition: in each tree the chunk whose turn it is there, to its parent or children.
+
+    Chunks follow each other a repetition apart, so a node at depth d handles chunk c in repetition c + (deepest - d) on
+    the way up and c + d on the way down.
+    """
+
+    intra: Group
+    inter: Group
+    num_chunks: int
+    up: bool
+
+    def __call__(self, rank: int, index: int) -> tuple[Send, ...]:
+        """Return the sends of a rank in a repetition."""
+        inter, deepest = self.inter, _deepest(self.inter.size)
+        node, rail = inter.position(rank), self.intra.position(rank)
+        found: list[Send] = []
+        for tree, (parents, depth, below) in enumerate(_tables(inter.size)):
+            chunk = index - (deepest - depth[node] if self.up else depth[node])
+            if 0 <= chunk < self.num_chunks:
+                number = (rail * 2 + tree) * self.num_chunks + chunk
+                targets = (parents[node],) if self.up else below[node]
+                found += [Send(inter.rank_at(rank, t), number, 1, self.up) for t in targets if t >= 0]
+        return tuple(found)
+
+
+@lru_cache(maxsize=16_384)
 def all_reduce(group: Group, num_chunks: int = 1) -> Schedule:
     """Return the all-reduce with each half of a slice cut into `num_chunks` chunks."""
-    intra, inter = levels(group)
+    intra, inter = group.levels()
     nodes, per_slice = inter.size, 2 * num_chunks
-
-    def slice_of(_rank: int, position: int) -> tuple[int, int]:
-        return position * per_slice, per_slice
-
+    slice_of = Slices(per_slice)
     return Schedule(
-        name="tree all_reduce",
+        collective="all_reduce",
+        algorithm="tree",
         group=group,
         num_chunks=intra.size * per_slice,
         rounds=(
             *ring.reduce_scatter_rounds(intra, slice_of),
-            *_tree_rounds(inter, nodes, num_chunks, up=True),
-            *_tree_rounds(inter, nodes, num_chunks, up=False),
+            *_tree_rounds(intra, inter, num_chunks, up=True),
+            *_tree_rounds(intra, inter, num_chunks, up=False),
             *ring.all_gather_rounds(intra, slice_of),
         ),
         nodes_alike=False,
         busiest_nodes=_one_of_each_kind(nodes),
-        lanes_alike=True,
+        rails_alike=True,
         bounded=nodes & (nodes - 1) != 0,
     )
 
 
-def _tree_rounds(inter: Group, nodes: int, num_chunks: int, *, up: bool) -> tuple[Round, ...]:
+def _tree_rounds(intra: Group, inter: Group, num_chunks: int, *, up: bool) -> tuple[Round, ...]:
     """Return the pipelined rounds up both trees (adding) or down both (copying)."""
-    if nodes == 1:
+    if inter.size == 1:
         return ()
-    trees = two_trees(nodes)
-    tables = tuple((parents, depths(parents), children(parents)) for parents in trees)
-    deepest = max(max(levels_of) for _, levels_of, _ in tables)
-
-    def sends(rank: int, index: int) -> tuple[Send, ...]:
-        node, lane = inter.position(rank), inter.group_id(rank)
-        found: list[Send] = []
-        for tree, (parents, level, below) in enumerate(tables):
-            chunk = index - (deepest - level[node] if up else level[node])
-            if 0 <= chunk < num_chunks:
-                number = (lane * 2 + tree) * num_chunks + chunk
-                targets = (parents[node],) if up else below[node]
-                found += [Send(inter.rank_at(rank, t), number, 1, up) for t in targets if t >= 0]
-        return tuple(found)
-
-    return (Round(repeat=deepest + num_chunks - 1, sends=sends),)
+    repeat = _deepest(inter.size) + num_chunks - 1
+    return (Round(repeat=repeat, sends=TreeSends(intra, inter, num_chunks, up), inter_node=True),)
 
 
+@lru_cache(maxsize=4096)
+def _tables(nodes: int) -> tuple[Table, ...]:
+    return tuple((parents, depths(parents), children(parents)) for parents in two_trees(nodes))
+
+
+@lru_cache(maxsize=4096)
+def _deepest(nodes: int) -> int:
+    return max(max(depth) for _, depth, _ in _tables(nodes))
+
+
+@lru_cache(maxsize=4096)
 def _one_of_each_kind(nodes: int) -> tuple[int, ...]:
     """Return one node of each combination of level and number of children in the two trees, and their children."""
-    tables = tuple((depths(parents), children(parents)) for parents in two_trees(nodes))
-    kinds = {tuple((level[n], len(below[n])) for level, below in tables): n for n in range(nodes)}
-    return tuple(sorted({*kinds.values(), *(c for n in kinds.values() for _, below in tables for c in below[n])}))
+    tables = _tables(nodes)
+    kinds = {tuple((depth[n], len(below[n])) for _, depth, below in tables): n for n in range(nodes)}
+    return tuple(sorted({*kinds.values(), *(c for n in kinds.values() for _, _, below in tables for c in below[n])}))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def two_trees(nodes: int) -> tuple[Parents, Parents]:
     """Return two binary trees over the nodes; the second is the first shifted by one, or mirrored if `nodes` is even.
 

@@ -9,10 +9,8 @@ from simnet.result import RunResult
 from simnet.scenario import Scenario
 from simnet.simulate import kernel_names
 from simnet.strategies import AnyStrategy
-from simnet.training.plan import UPDATES
+from simnet.strategies import kernels as costs
 from simnet.units import Bandwidth, Duration
-from simnet.workload import codec
-from simnet.workload.codec import BYTES_MOVED
 
 SLOW = 170 / 44
 """How many times as long as estimated kernels may take: 1-bit Adam's own took 44 ms on one of its two clusters, which
@@ -42,10 +40,11 @@ def known_kernels(strategy: AnyStrategy, scenario: Scenario) -> Kernels:
     """
     calibration = scenario.calibration
     names = kernel_names(replace(scenario, strategy=strategy))
-    untimed = {name for name in names - codec.STREAMING if not codec.is_timed(calibration, name)}
+    known = costs.of(names)
+    untimed = {name for name, cost in known.items() if not (cost.is_streaming or cost.timed(calibration))}
     return Kernels(
         are_estimated=calibration.memory_bytes_per_s is not None and bool(untimed),
-        unmeasured=tuple(sorted(name for name in names if not codec.is_estimated(calibration, name))),
+        unmeasured=tuple(sorted(name for name, cost in known.items() if not cost.is_estimated(calibration))),
     )
 
 
@@ -83,7 +82,7 @@ def free_latency(scenario: Scenario, _result: RunResult) -> Scenario:
 
 def free_codec(scenario: Scenario, _result: RunResult) -> Scenario:
     """Return the scenario in which kernels take no time, but those that update the parameters."""
-    free = dict.fromkeys(BYTES_MOVED.keys() - UPDATES, NO_TIME)
+    free = {name: NO_TIME for name, cost in costs.every().items() if not cost.updates}
     return _with_kernels(scenario, free)
 
 
@@ -97,7 +96,8 @@ def free_compute(scenario: Scenario, result: RunResult) -> Scenario:
         backward_s=Duration(parts.backward_s / FREE),
         optimizer_s=Duration(parts.optimizer_s / FREE),
     )
-    return _with_kernels(replace(scenario, workload=workload), dict.fromkeys(UPDATES, NO_TIME))
+    updates = {name: NO_TIME for name, cost in costs.every().items() if cost.updates}
+    return _with_kernels(replace(scenario, workload=workload), updates)
 
 
 def free_communication(scenario: Scenario, result: RunResult) -> Scenario:

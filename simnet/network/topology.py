@@ -2,21 +2,12 @@
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from simnet.collectives.schedule import Group, GroupKind, Round
-from simnet.hardware import Calibration, Cluster, HostCost, LinkCalibration, SlowNode
+from msgspec import Struct
 
-LinkKind = Literal["port_tx", "port_rx", "nic_tx", "nic_rx", "leaf_up", "leaf_down"]
-
-
-class LinkId(NamedTuple):
-    """One direction of one link: the port of a rank, the NICs of a node, or the uplinks of a leaf."""
-
-    kind: LinkKind
-    place: int
+from simnet.collectives.schedule import Group, GroupKind, Round, group_of
+from simnet.hardware import Calibration, Cluster, Fault, HostCost, LinkCalibration, LinkId
 
 
 class Level(NamedTuple):
@@ -33,9 +24,11 @@ class Level(NamedTuple):
         return _interpolate(self.curve, max(send_bytes, 1e-9))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Topology:
-    """A cluster as links: nodes x ranks, two levels, and the costs that every message and collective pays [s]."""
+class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
+    """A cluster as links: nodes x ranks, two levels, and the costs that every message and collective pays [s].
+
+    Its hash is kept, since it is the key of every cache of what a collective takes.
+    """
 
     num_nodes: int
     ranks_per_node: int
@@ -49,7 +42,7 @@ class Topology:
     host: HostCost
     all_to_all_efficiency: float
     mean_ring_latency: bool
-    slow_nodes: tuple[SlowNode, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -64,7 +57,7 @@ class Topology:
     @property
     def is_symmetric(self) -> bool:
         """Tell whether all nodes are alike, so that one may stand for all."""
-        return not self.slow_nodes and self.num_nodes % self.nodes_per_leaf == 0
+        return not self.faults and self.num_nodes % self.nodes_per_leaf == 0
 
     def posting_s(self, sends: int, *, at_once: bool) -> float:
         """Return the time that a rank takes to post so many sends, one after the other or all at once [s]."""
@@ -78,7 +71,7 @@ class Topology:
 
     def group(self, kind: GroupKind) -> Group:
         """Return the process groups of this kind."""
-        return _group(kind, self.num_nodes, self.ranks_per_node)
+        return group_of(kind, self.num_nodes, self.ranks_per_node)
 
     def level(self, src: int, dst: int) -> Level:
         """Return the level that joins two ranks."""
@@ -89,25 +82,27 @@ class Topology:
         """Return the links that a send from `src` to `dst` loads."""
         return path(src, dst, self.ranks_per_node, self.nodes_per_leaf)
 
-    def capacity(self, link: LinkId) -> float:
-        """Return the bytes per second of a link, its node's slowness counted."""
+    def capacity(self, link: LinkId, time_s: float = 0.0) -> float:
+        """Return the bytes per second of a link at a time, its faults counted."""
+        nominal = self._nominal(link)
+        for fault in self.faults:
+            nominal /= fault.link_factor(link, time_s)
+        return nominal
+
+    def _nominal(self, link: LinkId) -> float:
         if link.kind in ("port_tx", "port_rx"):
             return self.intra.bytes_per_s
-        if link.kind in ("leaf_up", "leaf_down"):
-            return self.leaf_bytes_per_s
-        return self.inter.bytes_per_s / self._nic_slowdown.get(link.place, 1.0)
+        return self.leaf_bytes_per_s if link.kind in ("leaf_up", "leaf_down") else self.inter.bytes_per_s
 
-    def compute_slowdown(self, rank: int) -> float:
-        """Return the factor on compute time of a rank's node."""
-        return self._compute_slowdown.get(rank // self.ranks_per_node, 1.0)
+    @property
+    def changes_s(self) -> tuple[float, ...]:
+        """Times at which the capacity of some link changes [s], ascending."""
+        return tuple(sorted({time_s for fault in self.faults for time_s in fault.changes_s if time_s > 0}))
 
-    @cached_property
-    def _nic_slowdown(self) -> dict[int, float]:
-        return {slow.node: slow.nic_slowdown for slow in self.slow_nodes}
-
-    @cached_property
-    def _compute_slowdown(self) -> dict[int, float]:
-        return {slow.node: slow.compute_slowdown for slow in self.slow_nodes}
+    def compute_factor(self, rank: int) -> float:
+        """Return how many times as long compute takes on a rank."""
+        node, local_rank = divmod(rank, self.ranks_per_node)
+        return math.prod((fault.compute_factor(node, local_rank) for fault in self.faults), start=1.0)
 
 
 def path(src: int, dst: int, ranks_per_node: int, nodes_per_leaf: int) -> tuple[LinkId, ...]:
@@ -140,13 +135,8 @@ def build(cluster: Cluster, calibration: Calibration) -> Topology:
         host=calibration.host,
         all_to_all_efficiency=calibration.all_to_all_efficiency,
         mean_ring_latency=calibration.flat_ring_latency == "mean",
-        slow_nodes=cluster.slow_nodes,
+        faults=cluster.all_faults,
     )
-
-
-@lru_cache(maxsize=1024)
-def _group(kind: GroupKind, num_nodes: int, ranks_per_node: int) -> Group:
-    return Group(kind=kind, num_nodes=num_nodes, ranks_per_node=ranks_per_node)
 
 
 def _level(bytes_per_s: float, alpha_s: float, calibration: LinkCalibration) -> Level:

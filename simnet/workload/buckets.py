@@ -1,10 +1,12 @@
 """Gradients into buckets, each reduced by one exchange, as PyTorch's DDP and the schemes of the papers cut them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec import Struct
 
 from simnet.errors import SimnetError
-from simnet.strategies import Strategy
+from simnet.units import Size
 from simnet.workload.model import Step, Tensor
 
 MIB = 1024.0**2
@@ -15,8 +17,19 @@ DDP_BUCKET_BYTES = 25 * MIB
 """DDP's default bucket_cap_mb."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bucket:
+class Bucketing(Protocol):
+    """What of a strategy says how buckets are cut."""
+
+    @property
+    def bucketing(self) -> str:
+        """The rule: "ddp", "per_tensor", "fused" or "mg_wfbp"."""
+
+    @property
+    def bucket_cap(self) -> Size | None:
+        """Where the rule "ddp" closes a bucket; None for PyTorch's default."""
+
+
+class Bucket(Struct, frozen=True, kw_only=True):
     """Gradients that travel together; ready when `backward_part` more of backward is done than at its predecessor.
 
     `shapes` are those of its tensors; None where they are not known.
@@ -28,15 +41,14 @@ class Bucket:
     shapes: tuple[tuple[int, ...], ...] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class StartUp:
+class StartUp(Struct, frozen=True, kw_only=True):
     """Time of one exchange as `start_s + s_per_byte * bytes`, for rules that weigh start-up cost against waiting."""
 
     start_s: float
     s_per_byte: float
 
 
-def build(strategy: Strategy, step: Step, start_up: StartUp) -> tuple[Bucket, ...]:
+def build(strategy: Bucketing, step: Step, start_up: StartUp) -> tuple[Bucket, ...]:
     """Return the buckets of a strategy in the order in which they become ready.
 
     DDP's state from the second iteration on is meant: in the first one all gradients are one bucket.
@@ -61,7 +73,7 @@ def build(strategy: Strategy, step: Step, start_up: StartUp) -> tuple[Bucket, ..
     return _numbered(_ddp(step, *caps)) if step.tensors else _even(step, *caps)
 
 
-def _caps(strategy: Strategy) -> tuple[float, float]:
+def _caps(strategy: Bucketing) -> tuple[float, float]:
     """Return the size at which the first and every later bucket closes [B]."""
     if strategy.bucket_cap is None:
         return DDP_FIRST_BUCKET_BYTES, DDP_BUCKET_BYTES

@@ -1,7 +1,6 @@
 """One training step of a workload on one GPU: gradients in ready order, and the seconds of each part."""
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated
@@ -12,14 +11,13 @@ from simnet import files, schema
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster
 from simnet.values import BYTES_PER_ELEMENT, Shape
-from simnet.workload.codec import optimizer_s
+from simnet.workload.kernels import optimizer_s
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 
 MAX_TENSORS = 100_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
+class Tensor(Struct, frozen=True, kw_only=True):
     """A gradient: its elements, and the part of backward done between the previous gradient and this one (0 to 1).
 
     `shape` is None where it is not known.
@@ -30,11 +28,11 @@ class Tensor:
     shape: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """What one rank computes in one iteration without communication [s], for one micro-batch.
 
-    `tensors` is empty if only the total is known. `notes` tell how the times came about.
+    `tensors` is empty if only the total is known. `notes` tell how the times came about. `micro_batches` are computed
+    in one iteration, of which the last one's backward hands gradients over.
     """
 
     tensors: tuple[Tensor, ...]
@@ -45,6 +43,7 @@ class Step:
     optimizer_s: float
     samples: int
     notes: tuple[str, ...] = ()
+    micro_batches: int = 1
 
     @property
     def gradient_bytes(self) -> float:

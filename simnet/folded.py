@@ -1,0 +1,237 @@
+"""Run a program whose ranks are all alike in a plain loop, to the bits of `simnet.runner` on the folded executor.
+
+One rank stands for all. At most one stream communicates, so a collective takes a time that hangs on nothing but its
+start, and what is left to interleave is one GPU's kernels. Sums and differences of times are taken just as the clock
+takes them, since a time that is right but for its last digit would make every stored result new.
+"""
+
+import heapq
+from collections import defaultdict
+from functools import lru_cache
+
+from simnet.collectives import loads
+from simnet.collectives.loads import LevelLoad
+from simnet.collectives.schedule import Schedule
+from simnet.hardware import LinkId
+from simnet.network.topology import Topology
+from simnet.program import Communicate, Compute
+from simnet.result import Span
+from simnet.timeline import Priced, Streams, Timeline, span, timeline
+
+_SAME_TIME = 1e-12
+"""Relative: what ends so near each other ends together, as in `network.gpu` and `network.links`."""
+_NEVER = float("inf")
+
+
+def takes(streams: Streams) -> bool:
+    """Tell whether a program is simple enough: one stream at most communicates."""
+    return sum(any(isinstance(one, Communicate) for one in stream) for stream in streams) <= 1
+
+
+def run(streams: Streams, topology: Topology, comm_slowdown: float) -> Timeline:
+    """Simulate one iteration of the rank that stands for all; arguments as `runner.run`."""
+    rank = _Rank(streams, topology, comm_slowdown)
+    rank.run()
+    return timeline(rank.now, rank.gpu.busy_s, rank.spans)
+
+
+class _Gpu:
+    """The kernels that run now share the GPU equally; all are slowed while communication runs."""
+
+    __slots__ = ("_comm_slowdown", "_slowdown", "_updated_s", "busy_s", "communicates", "kernels", "wake_s")
+
+    def __init__(self, slowdown: float, comm_slowdown: float) -> None:
+        self._slowdown = slowdown
+        self._comm_slowdown = comm_slowdown
+        self._updated_s = 0.0
+        self.busy_s: defaultdict[str, float] = defaultdict(float)
+        self.communicates = False
+        self.kernels: list[list] = []  # type: ignore[type-arg] - [remaining seconds, part, stream]
+        self.wake_s = _NEVER
+
+    def start(self, now: float, part: str, seconds: float, stream: int) -> None:
+        self._advance(now)
+        self.kernels.append([seconds * self._slowdown, part, stream])
+        self._plan(now)
+
+    def set_communicates(self, now: float, communicates: bool) -> None:
+        self._advance(now)
+        self.communicates = communicates
+        self._plan(now)
+
+    def end_first(self, now: float) -> list[int]:
+        """End the kernels that are done, and return their streams."""
+        self._advance(now)
+        limit = min(kernel[0] for kernel in self.kernels) + _SAME_TIME * now
+        over = [kernel for kernel in self.kernels if kernel[0] <= limit]
+        self.kernels = [kernel for kernel in self.kernels if kernel[0] > limit]
+        self._plan(now)
+        return [stream for _, _, stream in over]
+
+    @property
+    def _rate(self) -> float:
+        speed = 1 / self._comm_slowdown if self.communicates else 1.0
+        return speed / len(self.kernels)
+
+    def _advance(self, now: float) -> None:
+        passed = now - self._updated_s
+        self._updated_s = now
+        if passed > 0 and self.kernels:
+            done, count = passed * self._rate, len(self.kernels)
+            for kernel in self.kernels:
+                kernel[0] -= done
+                self.busy_s[kernel[1]] += passed / count
+
+    def _plan(self, now: float) -> None:
+        if self.kernels:
+            self.wake_s = now + max(min(kernel[0] for kernel in self.kernels) / self._rate, 0.0)
+        else:
+            self.wake_s = _NEVER
+
+
+class _Rank:
+    """The rank that stands for all, while it runs."""
+
+    def __init__(self, streams: Streams, topology: Topology, comm_slowdown: float) -> None:
+        self._streams = streams
+        self._topology = topology
+        self._ended = [0] * len(streams)  # operations of each stream
+        self._began_s = [_NEVER] * len(streams)  # when the one that runs now did
+        self._arrival: tuple[float, int] = (_NEVER, -1)  # when the collective ends, of which stream
+        self.gpu = _Gpu(topology.compute_factor(0), comm_slowdown)
+        self.spans: list[Span] = []
+        self.now = 0.0
+
+    def run(self) -> None:
+        """Go from one end of an operation to the next until all is done."""
+        self._start_all()
+        while True:
+            arrival_s, stream = self._arrival
+            wake_s = self.gpu.wake_s
+            if wake_s <= arrival_s:  # at one instant a kernel ends before a transfer, as on the clock
+                if wake_s == _NEVER:
+                    return
+                self.now = wake_s
+                for ended in self.gpu.end_first(wake_s):
+                    self._end(ended)
+            else:
+                self.now = arrival_s
+                self._arrival = (_NEVER, -1)
+                self.gpu.set_communicates(arrival_s, False)
+                self._end(stream)
+            self._start_all()
+
+    def _start_all(self) -> None:
+        """Start whatever may start now; what takes no time at all ends at once and may let others start."""
+        moved = True
+        while moved:
+            moved = False
+            for stream, operations in enumerate(self._streams):
+                while self._may_start(stream, operations):
+                    moved = True
+                    if not self._start(stream, operations[self._ended[stream]]):
+                        break
+
+    def _may_start(self, stream: int, operations: tuple[Priced, ...]) -> bool:
+        index = self._ended[stream]
+        if index == len(operations) or self._began_s[stream] != _NEVER:
+            return False
+        return all(self._ended[other] > number for other, number in operations[index].after)
+
+    def _start(self, stream: int, operation: Priced) -> bool:
+        """Start an operation; tell whether it has ended already."""
+        if isinstance(operation, Compute):
+            if operation.seconds <= 0:
+                self._ended[stream] += 1
+                return True
+            self._began_s[stream] = self.now
+            self.gpu.start(self.now, operation.part, operation.seconds, stream)
+            return False
+        if not operation.schedule.rounds:
+            self._ended[stream] += 1
+            return True
+        self._began_s[stream] = self.now
+        self.gpu.set_communicates(self.now, True)
+        self._arrival = arrival_s(self._topology, operation.schedule, operation.message_bytes, self.now), stream
+        return False
+
+    def _end(self, stream: int) -> None:
+        operation, start_s = self._streams[stream][self._ended[stream]], self._began_s[stream]
+        self._began_s[stream] = _NEVER
+        self._ended[stream] += 1
+        if self.now > start_s:
+            if isinstance(operation, Communicate):
+                self.spans.append(span("communication", operation.schedule.name, (start_s, self.now), operation))
+            else:
+                name = operation.name or operation.part
+                self.spans.append(span("compute", name, (start_s, self.now), operation))
+
+
+def arrival_s(topology: Topology, schedule: Schedule, message_bytes: float, start_s: float) -> float:
+    """Return when a collective that starts at `start_s` ends [s], on links that carry nothing else."""
+    now = start_s
+    host_s, phases = _phases(topology, schedule, message_bytes)
+    if phases and topology.launch_s:
+        now += topology.launch_s
+    for phase in phases:
+        if len(phase) == 1:
+            latency_s, transfer_s = phase[0]
+            now += latency_s
+            if transfer_s is not None:
+                end_s = now + transfer_s
+                now += max(end_s - now, 0.0)
+        else:
+            now = _side_by_side(now, phase)
+    until_s = start_s + host_s
+    return now + (until_s - now) if until_s > now else now
+
+
+_Times = tuple[float, float | None]
+"""Seconds of latency, and of the transfer; None where there is nothing to transfer."""
+
+
+@lru_cache(maxsize=65_536)
+def _phases(
+    topology: Topology, schedule: Schedule, message_bytes: float
+) -> tuple[float, tuple[tuple[_Times, ...], ...]]:
+    """Return what cores take, and the times of every level of every phase, one after the other."""
+    phases = loads.phases(topology, schedule, message_bytes)
+    host_s = loads.host_s(topology, schedule, message_bytes)
+    return host_s, tuple(tuple(_times(topology, load) for load in phase) for phase in phases)
+
+
+def _times(topology: Topology, load: LevelLoad) -> _Times:
+    most = max(load.inflated_bytes.values())
+    if most <= 0:
+        return load.latency_s, None
+    rate = min(topology.capacity(LinkId(kind, 0)) / (size / most) for kind, size in load.inflated_bytes.items() if size)
+    return load.latency_s, most / rate
+
+
+def _side_by_side(start_s: float, levels: tuple[_Times, ...]) -> float:
+    """Return when the last of several levels has ended; they load links of their own.
+
+    The clock is woken at the end that is the next one known: an end that is overtaken by an earlier one is timed anew
+    from there, which may change its last digit.
+    """
+    begins = sorted((start_s + latency_s, transfer_s) for latency_s, transfer_s in levels if transfer_s is not None)
+    last_s = max((start_s + latency_s for latency_s, transfer_s in levels if transfer_s is None), default=start_s)
+    ends: list[float] = []
+    calls: list[float] = []
+    wake_s = _NEVER
+    while begins or ends:
+        if begins and (not calls or begins[0][0] <= calls[0]):
+            now, transfer_s = begins.pop(0)
+            heapq.heappush(ends, now + transfer_s)
+        else:
+            now = heapq.heappop(calls)
+            if now < wake_s * (1 - _SAME_TIME):
+                continue
+            wake_s = _NEVER
+            while ends and ends[0] <= now * (1 + _SAME_TIME):
+                heapq.heappop(ends)
+                last_s = now
+        if ends and ends[0] < wake_s:
+            wake_s = ends[0]
+            heapq.heappush(calls, now + max(wake_s - now, 0.0))
+    return last_s

@@ -1,0 +1,89 @@
+"""What one rank does in one iteration, as data: streams of operations, each with what must have ended before it.
+
+Operations of one stream run in order; streams run beside each other and share the GPU and the links. Every strategy
+makes such a program (`simnet.strategies`), and one runner runs it, whatever made it (`simnet.simulate`).
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from simnet.collectives.schedule import Schedule
+
+Part = Literal["forward", "backward", "encode", "decode", "optimizer"]
+
+
+class Mark(NamedTuple):
+    """The end of an operation: of stream number `stream`, operation number `index`."""
+
+    stream: int
+    index: int
+
+
+class Compute(Struct, frozen=True, kw_only=True):
+    """Work of the GPU that takes `seconds` when it runs alone, counted as `part` of the iteration."""
+
+    part: Part
+    seconds: float
+    name: str = ""
+    bucket: int | None = None
+    after: tuple[Mark, ...] = ()
+
+
+class Kernel(Struct, frozen=True, kw_only=True):
+    """A kernel over `num_elements`, whose time the calibration knows; counted as `part` of the iteration."""
+
+    name: str
+    part: Part
+    num_elements: float
+    bucket: int | None = None
+    after: tuple[Mark, ...] = ()
+
+
+class Communicate(Struct, frozen=True, kw_only=True):
+    """A collective on a message of so many bytes in each group (the whole array, as nccl-tests counts it)."""
+
+    schedule: Schedule
+    message_bytes: float
+    bucket: int | None = None
+    after: tuple[Mark, ...] = ()
+
+
+Operation = Compute | Kernel | Communicate
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """One iteration of one rank; all ranks do the same.
+
+    Attributes:
+        streams: operations in order, a stream each. The first one is that of compute.
+        num_buckets: pieces in which gradients travel.
+        payload_bytes: of all gradients in the form in which they travel.
+        algorithm: how they travel, for people.
+    """
+
+    streams: tuple[tuple[Operation, ...], ...]
+    num_buckets: int
+    payload_bytes: float
+    algorithm: str
+
+    @property
+    def operations(self) -> Iterator[Operation]:
+        """Every operation, stream by stream."""
+        return (operation for stream in self.streams for operation in stream)
+
+    @property
+    def collectives(self) -> tuple[Communicate, ...]:
+        """Every collective of the iteration, in order."""
+        return tuple(one for one in self.operations if isinstance(one, Communicate))
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        """Names of all kernels of the iteration."""
+        return frozenset(one.name for one in self.operations if isinstance(one, Kernel))
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds of all collectives, those posted at once counted one by one."""
+        return sum(round_.repeat for one in self.collectives for round_ in one.schedule.rounds)

@@ -1,0 +1,116 @@
+"""Lists that other packages may add to: nouns of one kind by their name in files.
+
+A registered class is a frozen `msgspec.Struct` whose tag is its name in files. A field of a scenario that takes any of
+them is annotated with the registry's `annotation`, since the union of all is not known when the field is written.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from simnet.errors import SimnetError, nearest
+
+T = TypeVar("T", bound=Struct)
+
+
+class OpenType(type):
+    """The annotation of a field that takes any registered struct; `isinstance` asks for their common base."""
+
+    registry: "Registry[Any]"
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        """Tell whether something is such a struct."""
+        return isinstance(instance, cls.registry.base)
+
+
+class Registry(Generic[T]):
+    """Structs of one kind by tag.
+
+    Attributes:
+        noun: what messages call one of them: "strategy".
+        base: their common base.
+        entry_points: group in which other packages name theirs, each a class or a module that registers some.
+        annotation: what a field that takes any of them is annotated with.
+    """
+
+    def __init__(self, noun: str, base: type[T], entry_points: str) -> None:
+        """Start with none."""
+        self.noun = noun
+        self.base = base
+        self.entry_points = entry_points
+        self.annotation = OpenType(f"Any{base.__name__}", (), {"registry": self})
+        self._known: dict[str, type[T]] = {}
+        self._foreign_are_loaded = False
+        self._broken: dict[str, str] = {}
+
+    def register(self, struct: type[T]) -> type[T]:
+        """Add a struct; use it as a decorator.
+
+        Raises:
+            SimnetError: its name is taken by another.
+        """
+        tag = tag_of(struct)
+        if self._known.setdefault(tag, struct) is not struct:
+            raise SimnetError(f"{self.noun} {tag!r}: is registered twice; give the second one another tag")
+        return struct
+
+    def remove(self, struct: type[T]) -> None:
+        """Take a struct out again, as a test does that has added it."""
+        self._known.pop(tag_of(struct), None)
+
+    def __iter__(self) -> Iterator[type[T]]:
+        """Go through all, those of other packages included, in the order in which they were registered."""
+        self._load_foreign()
+        return iter(tuple(self._known.values()))
+
+    def built_in(self) -> tuple[type[T], ...]:
+        """Return those that are registered by now, without a look at other packages."""
+        return tuple(self._known.values())
+
+    def names_of_built_in(self) -> tuple[str, ...]:
+        """Return the tags of those that are registered by now."""
+        return tuple(self._known)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the tags of all."""
+        return tuple(tag_of(struct) for struct in self)
+
+    def tag_in(self, table: object) -> str:
+        """Return the tag that a table names; the table has been checked before."""
+        field = str(self.base.__struct_config__.tag_field)
+        return str(table[field]) if isinstance(table, Mapping) else ""
+
+    def find(self, tag: str) -> type[T]:
+        """Return the struct of a tag; other packages are asked only for a tag that is not built in.
+
+        Raises:
+            SimnetError: there is none.
+        """
+        if tag not in self._known:
+            self._load_foreign()
+        if tag in self._broken:
+            raise SimnetError(f"{self.noun} {tag!r}: {self._broken[tag]}")
+        if tag not in self._known:
+            raise SimnetError(f"{tag!r}: unknown {self.noun}.{nearest(tag, self._known)}")
+        return self._known[tag]
+
+    def _load_foreign(self) -> None:
+        if self._foreign_are_loaded:
+            return
+        self._foreign_are_loaded = True
+        from importlib.metadata import entry_points  # takes 26 ms, so only where it is needed
+
+        for point in entry_points(group=self.entry_points):
+            try:
+                found = point.load()
+                if isinstance(found, type) and issubclass(found, self.base):
+                    self.register(found)
+            except Exception as error:  # foreign code may fail in any way; all the rest must go on working
+                why = f"{type(error).__name__}: {error}"
+                self._broken[point.name] = f"the package that brings it cannot be loaded ({why}); mend or remove it"
+
+
+def tag_of(struct: type[Struct] | Struct) -> str:
+    """Return the name of a struct in files."""
+    return str(struct.__struct_config__.tag)

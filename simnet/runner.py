@@ -1,0 +1,87 @@
+"""Run any program on the discrete-event clock: every stream of every rank is a process.
+
+Streams of one rank share its GPU; collectives of all ranks share the links. `simnet.folded` takes the same programs
+where one rank stands for all and one stream communicates, in a plain loop, to the same bits.
+"""
+
+from collections.abc import Callable, Generator
+
+import simpy
+
+from simnet.collectives.execute import Executor
+from simnet.network.gpu import Gpu
+from simnet.network.topology import Topology
+from simnet.program import Communicate, Compute, Mark
+from simnet.result import Span
+from simnet.timeline import Priced, Streams, Timeline, span, timeline
+
+MakeExecutor = Callable[[simpy.Environment, Topology], Executor]
+
+
+def run(streams: Streams, topology: Topology, comm_slowdown: float, make_executor: MakeExecutor) -> Timeline:
+    """Simulate one iteration on the ranks that the executor asks for.
+
+    Args:
+        streams: of a program, every kernel priced.
+        topology: the ranks and their links.
+        comm_slowdown: factor on compute while communication runs, >= 1.
+        make_executor: of collectives.
+    """
+    env = simpy.Environment()
+    executor = make_executor(env, topology)
+    ranks = [_Rank(env, number, streams, executor, comm_slowdown) for number in range(executor.num_ranks)]
+    for rank in ranks:
+        for number, stream in enumerate(streams):
+            env.process(rank.run(number, stream))
+    env.run()
+    slowest = max(ranks, key=lambda rank: rank.end_s)
+    return timeline(slowest.end_s, slowest.gpu.busy_s, slowest.spans)
+
+
+class _Rank:
+    """One rank, or the one that stands for all, while it runs."""
+
+    def __init__(
+        self, env: simpy.Environment, number: int, streams: Streams, executor: Executor, comm_slowdown: float
+    ) -> None:
+        self._env = env
+        self._number = number
+        self._executor = executor
+        waited_for = {mark for stream in streams for operation in stream for mark in operation.after}
+        self._ended = {mark: env.event() for mark in waited_for}
+        slowdown = executor.topology.compute_factor(number)
+        self.gpu = Gpu(env, slowdown=slowdown, comm_slowdown=comm_slowdown)
+        self.spans: list[Span] = []
+        self.end_s = 0.0
+
+    def run(self, stream: int, operations: tuple[Priced, ...]) -> Generator[simpy.Event]:
+        """Go through the operations of one stream."""
+        for index, operation in enumerate(operations):
+            for mark in operation.after:
+                yield self._ended[mark]
+            mark = Mark(stream, index)
+            if isinstance(operation, Communicate):
+                yield from self._communicate(operation, mark)
+            else:
+                yield from self._compute(operation)
+            if mark in self._ended:
+                self._ended[mark].succeed()
+        self.end_s = max(self.end_s, self._env.now)
+
+    def _compute(self, operation: Compute) -> Generator[simpy.Event]:
+        start_s = self._env.now
+        yield self.gpu.run(operation.part, operation.seconds)
+        self._keep("compute", operation.name or operation.part, start_s, operation)
+
+    def _communicate(self, operation: Communicate, mark: Mark) -> Generator[simpy.Event]:
+        """Take part in a collective; its mark is the same on every rank, which is how ranks find each other."""
+        if not operation.schedule.rounds:
+            return
+        self.gpu.communication_starts()
+        start_s, _ = yield from self._executor.run(self._number, mark, operation.schedule, operation.message_bytes)
+        self.gpu.communication_ends()
+        self._keep("communication", operation.schedule.name, start_s, operation)
+
+    def _keep(self, stream: str, name: str, start_s: float, operation: Priced) -> None:
+        if self._env.now > start_s:
+            self.spans.append(span(stream, name, (start_s, self._env.now), operation, self._number))

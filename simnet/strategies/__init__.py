@@ -1,0 +1,47 @@
+"""The strategies: what an iteration does with its gradients, one file a family.
+
+Those that compress gradients carry the names and options of `binsgdm.compressors`. Other packages add theirs by
+`register`, or by an entry point of the group `simnet.strategies`.
+"""
+
+# In this order they are listed and, where equal, preferred.
+# isort: off
+from simnet.strategies.base import STRATEGIES, AnyStrategy, DenseStage, Exchange, Planner, Strategy, register
+from simnet.strategies.all_reduce import AllReduce
+from simnet.strategies.binsgdm import BinSGDM
+from simnet.strategies.compressing import Compressing
+from simnet.strategies.one_bit_adam import OneBitAdam
+from simnet.strategies.signs import EFSignSGD, OneBitSGD, SignSGD, TernGrad
+from simnet.strategies.quantizing import NUQSGD, QSGD, QSGDInf
+from simnet.strategies.marsit import Marsit
+from simnet.strategies.low_rank import Atomo, GradZip, PowerSGD
+from simnet.strategies.sparse import MSTopK, RandomK, TopK
+# isort: on
+
+__all__ = [
+    "NUQSGD",
+    "QSGD",
+    "STRATEGIES",
+    "AllReduce",
+    "AnyStrategy",
+    "Atomo",
+    "BinSGDM",
+    "Compressing",
+    "DenseStage",
+    "EFSignSGD",
+    "Exchange",
+    "GradZip",
+    "MSTopK",
+    "Marsit",
+    "OneBitAdam",
+    "OneBitSGD",
+    "Planner",
+    "PowerSGD",
+    "QSGDInf",
+    "RandomK",
+    "SignSGD",
+    "Strategy",
+    "TernGrad",
+    "TopK",
+    "register",
+]

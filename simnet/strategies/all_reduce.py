@@ -1,0 +1,55 @@
+"""DDP's exchange: cast if asked to, all-reduce, cast back."""
+
+from typing import ClassVar
+
+from simnet.collectives import algorithms
+from simnet.network.topology import Topology
+from simnet.program import Kernel, Operation
+from simnet.strategies.base import Exchange, Strategy, all_reduced, register
+from simnet.values import BYTES_PER_ELEMENT, Dtype
+from simnet.workload.buckets import Bucket
+from simnet.workload.kernels import KernelCost
+from simnet.workload.model import Step
+
+Algorithm = str
+"""The name of an all-reduce algorithm, or "auto"."""
+
+
+@register
+class AllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="all_reduce"):
+    """Average gradients without compression, as DDP does, sent as `payload` numbers (default: as they are)."""
+
+    title: ClassVar[str] = "DDP"
+    # read 4, write 2 (or the reverse)
+    kernels: ClassVar[tuple[KernelCost, ...]] = (KernelCost(name="cast", bytes_per_element=6.0, is_streaming=True),)
+    compresses: ClassVar[bool] = False
+
+    payload: Dtype | None = None
+    algorithm: Algorithm = "ring"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_algorithm("algorithm", self.algorithm)
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
+        """Return cast, all-reduce and cast back."""
+        width = BYTES_PER_ELEMENT[self.payload] if self.payload else step.bytes_per_element
+        collective, algorithm = all_reduced(self.algorithm, topology, bucket.num_elements * width)
+        operations: tuple[Operation, ...] = (collective,)
+        if width != step.bytes_per_element:
+            down = Kernel(name="cast", part="encode", num_elements=bucket.num_elements)
+            up = Kernel(name="cast", part="decode", num_elements=bucket.num_elements)
+            operations = (down, collective, up)
+        return Exchange(operations, collective.message_bytes, algorithm)
+
+
+def check_algorithm(key: str, name: str) -> None:
+    """Refuse an algorithm that is not known.
+
+    Raises:
+        ValueError: "key: given: rule".
+    """
+    try:
+        algorithms.check(name)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from error

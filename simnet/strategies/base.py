@@ -1,0 +1,227 @@
+"""What a strategy is: frozen options that say how gradients are bucketed and exchanged, and give a `Program`.
+
+Another strategy is a struct with a tag, a `title`, the costs of its kernels, and `exchange`: what one bucket goes
+through. `register` makes it known to scenario files, `simnet advise` and everything that goes through `STRATEGIES`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from simnet.collectives import algorithms, loads
+from simnet.network.topology import Topology
+from simnet.program import Communicate, Compute, Mark, Operation, Program
+from simnet.registry import Registry, tag_of
+from simnet.units import Bandwidth, Duration, Size
+from simnet.workload import buckets as bucketing
+from simnet.workload.buckets import Bucket, StartUp
+from simnet.workload.kernels import KernelCost
+from simnet.workload.model import Step
+
+BITS_PER_BYTE = 8
+COMPUTE, COMMUNICATION = 0, 1
+"""Numbers of the two streams of a data-parallel iteration."""
+
+
+class DenseStage(NamedTuple):
+    """Iterations without compression: what they do, and how many of a training's steps they are."""
+
+    strategy: "Strategy"
+    steps: int
+
+
+class Planner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a merging rule believes an all-reduce to take: `start_up` + bytes / `bandwidth`, right or wrong."""
+
+    start_up_s: Duration = field(name="start_up")
+    bytes_per_s: Bandwidth = field(name="bandwidth")
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_s < 1:
+            raise ValueError(f"bandwidth: {self.bytes_per_s.text()!r}: must be at least 1 B/s")
+
+
+class Exchange(NamedTuple):
+    """What one bucket goes through, in this order.
+
+    Attributes:
+        operations: kernels and collectives.
+        payload_bytes: of its gradients in the form in which they travel.
+        algorithm: how they travel, for people.
+    """
+
+    operations: tuple[Operation, ...]
+    payload_bytes: float
+    algorithm: str
+
+
+class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """How gradients are bucketed, and whether their exchange overlaps backward.
+
+    `bucketing`: "ddp" closes a bucket when its gradients reach `bucket_cap` (PyTorch's rule; without a `bucket_cap`
+    its default, a first bucket of 1 MiB and then 25 MiB), "per_tensor" one bucket a tensor, "fused" one bucket of all,
+    "mg_wfbp" merges tensors where the start-up cost of an all-reduce outweighs waiting (Shi et al. 2019), as `planner`
+    believes that cost to be, or as it is.
+
+    Attributes:
+        title: for people.
+        kernels: the kernels that it runs around its messages.
+        compresses: whether fewer bits travel than the gradients have.
+    """
+
+    title: ClassVar[str] = ""
+    kernels: ClassVar[tuple[KernelCost, ...]] = ()
+    compresses: ClassVar[bool] = True
+
+    bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "ddp"
+    bucket_cap: Size | None = None
+    overlap: bool = True
+    planner: Planner | None = None
+
+    def __post_init__(self) -> None:
+        if self.planner is not None and self.bucketing != "mg_wfbp":
+            raise ValueError(f"planner: has no effect with bucketing {self.bucketing!r}; drop one of them")
+        if self.bucket_cap is not None and self.bucketing != "ddp":
+            raise ValueError(f"bucket_cap: has no effect with bucketing {self.bucketing!r}; drop one of them")
+        if self.bucket_cap is not None and self.bucket_cap < 1:
+            raise ValueError(f"bucket_cap: {self.bucket_cap.text()!r}: must be at least 1 B")
+
+    @property
+    def kind(self) -> str:
+        """Name in scenario files."""
+        return tag_of(self)
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
+        """Return what one bucket goes through on every rank.
+
+        Raises:
+            SimnetError: it depends on what is not known of the workload, or does not fit the cluster.
+        """
+        raise NotImplementedError
+
+    def epilogue(self, buckets: Sequence[Bucket], topology: Topology) -> tuple[Operation, ...]:  # noqa: ARG002
+        """Return what follows the exchange of the last bucket."""
+        return ()
+
+    def program(self, step: Step, topology: Topology) -> Program:
+        """Return one iteration: buckets exchanged beside backward or after it.
+
+        Raises:
+            SimnetError: as `exchange`, or buckets cannot be cut as asked for.
+        """
+        buckets = bucketing.build(self, step, _start_up(self, step, topology))
+        exchanges = tuple(self.exchange(bucket, step, topology) for bucket in buckets)
+        return data_parallel(self, step, buckets, exchanges, self.epilogue(buckets, topology))
+
+    def dense_stage(self, steps: int | None) -> DenseStage | None:  # noqa: ARG002
+        """Return the iterations without compression of a training of so many steps; None if there never are any."""
+        return None
+
+    @property
+    def dense_part(self) -> float:
+        """Part of a long training's steps that are done without compression, 0 to 1."""
+        return 0.0
+
+    def check_steps(self, steps: int | None) -> None:
+        """Refuse a number of training steps that does not fit the options.
+
+        Raises:
+            ValueError: "key: given: rule".
+        """
+
+    @classmethod
+    def settings(cls) -> dict[str, tuple["Strategy", ...]]:
+        """Return the settings to compare on a new cluster, by what to call them; each is tuned over its variants."""
+        return {cls.title: (cls(),)}
+
+    def tuned(self, caps: Sequence[Size | None]) -> tuple["Strategy", ...]:
+        """Return this setting with each way to cut buckets that is worth a try: these caps, and all fused."""
+        capped = (replace(self, bucket_cap=cap) for cap in caps)
+        return (*capped, replace(self, bucketing="fused", overlap=False))
+
+
+STRATEGIES: Registry[Strategy] = Registry("strategy", Strategy, "simnet.strategies")
+register = STRATEGIES.register
+if TYPE_CHECKING:
+    AnyStrategy = Strategy
+else:
+    AnyStrategy = STRATEGIES.annotation
+
+
+def data_parallel(
+    strategy: Strategy,
+    step: Step,
+    buckets: Sequence[Bucket],
+    exchanges: Sequence[Exchange],
+    epilogue: Sequence[Operation] = (),
+) -> Program:
+    """Return the iteration of data-parallel training: exchanges in order, beside the last backward or after it.
+
+    Backward makes buckets ready; one communication stream takes them in order, as a communication thread or NCCL's
+    stream does. Earlier micro-batches only compute. The dense optimizer follows when all has arrived.
+    """
+    compute: list[Operation] = []
+    for _ in range(step.micro_batches - 1):
+        compute.append(Compute(part="forward", seconds=step.forward_s))
+        compute.append(Compute(part="backward", seconds=step.backward_s))
+    compute.append(Compute(part="forward", seconds=step.forward_s))
+    first = len(compute)
+    compute += [
+        Compute(part="backward", seconds=step.backward_s * bucket.backward_part, bucket=bucket.index)
+        for bucket in buckets
+    ]
+    communication: list[Operation] = []
+    for bucket, found in zip(buckets, exchanges, strict=True):
+        ready = Mark(COMPUTE, first + bucket.index if strategy.overlap else len(compute) - 1)
+        for operation in found.operations:
+            after = () if operation is not found.operations[0] else (ready,)
+            communication.append(_of_bucket(operation, bucket.index, after))
+    communication += epilogue
+    last = (Mark(COMMUNICATION, len(communication) - 1),) if communication else ()
+    compute.append(Compute(part="optimizer", seconds=step.optimizer_s, after=last))
+    return Program(
+        streams=(tuple(compute), tuple(communication)),
+        num_buckets=len(buckets),
+        payload_bytes=sum(found.payload_bytes for found in exchanges),
+        algorithm="+".join(sorted({found.algorithm for found in exchanges})),
+    )
+
+
+def _of_bucket(operation: Operation, bucket: int, after: tuple[Mark, ...]) -> Operation:
+    return replace(operation, bucket=bucket, after=after)
+
+
+def all_reduced(algorithm: str, topology: Topology, message_bytes: float) -> tuple[Communicate, str]:
+    """Return an all-reduce over all ranks, and the algorithm that was chosen.
+
+    Raises:
+        SimnetError: the algorithm does not exist for this cluster.
+    """
+    schedule = algorithms.choose(algorithm, topology, message_bytes)
+    return Communicate(schedule=schedule, message_bytes=message_bytes), schedule.algorithm
+
+
+def padded_sign_bytes(num_elements: float, world_size: int) -> int:
+    """Return the bytes of one bit an element, whole bytes for every rank."""
+    return math.ceil(num_elements / (BITS_PER_BYTE * world_size)) * world_size
+
+
+def _start_up(strategy: Strategy, step: Step, topology: Topology) -> StartUp:
+    """Return what the planner believes, else the line through the times of an empty exchange and of one of all."""
+    if strategy.bucketing != "mg_wfbp":
+        return StartUp(start_s=0.0, s_per_byte=0.0)
+    if strategy.planner is not None:
+        return StartUp(start_s=strategy.planner.start_up_s, s_per_byte=1 / strategy.planner.bytes_per_s)
+    least_s, most_s = (_exchange_s(strategy, step, topology, part) for part in (1e-9, 1.0))
+    return StartUp(start_s=least_s, s_per_byte=(most_s - least_s) / step.gradient_bytes)
+
+
+def _exchange_s(strategy: Strategy, step: Step, topology: Topology, part: float) -> float:
+    bucket = Bucket(index=0, num_elements=step.num_elements * part, backward_part=1.0)
+    operations: tuple[Any, ...] = strategy.exchange(bucket, step, topology).operations
+    collectives = (one for one in operations if isinstance(one, Communicate))
+    return sum(loads.duration_s(topology, one.schedule, one.message_bytes) for one in collectives)

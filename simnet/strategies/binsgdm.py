@@ -1,0 +1,146 @@
+"""BinSGDM's exchange: average the bounded update u = m / b, rounded at random to one bit where it leaves the node.
+
+m = beta m + (1 - beta) g      b = beta b + (1 - beta) |g|      x -= lr * Q(mean of Q(mean of u in the node))
+
+Source: "Birder: Communication-efficient 1-bit adaptive optimizer for practical distributed DNN training", NeurIPS 2023.
+Differs: the paper states the intent of the hierarchical all-reduce; the four steps are this project's reading
+(docs/model.md). Padding of a slice to whole bytes is not counted.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from simnet.collectives import algorithms, direct, ring
+from simnet.network.topology import Topology
+from simnet.program import Communicate, Kernel, Operation
+from simnet.strategies.all_reduce import Algorithm, check_algorithm
+from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, register
+from simnet.values import BYTES_PER_ELEMENT
+from simnet.workload.buckets import Bucket
+from simnet.workload.kernels import KernelCost
+from simnet.workload.model import Step
+
+
+@register
+class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="binsgdm"):
+    """Average 1-bit updates; hierarchical: reduce-scatter in the node, 1 bit between nodes, all-gather in the node.
+
+    `average` says what is averaged in the node: the ranks' updates m / b, or their gradients, of which the node then
+    has one pair of momenta, each rank its slice. `agreement` is the all-reduce of a few bytes after the last bucket, in
+    which all ranks agree that the step counts before parameters move.
+    """
+
+    title: ClassVar[str] = "BinSGDM"
+    kernels: ClassVar[tuple[KernelCost, ...]] = (
+        KernelCost(name="binsgdm_update", bytes_per_element=24.0),  # read g, m, b; write m, b and u = m / b
+        KernelCost(name="binsgdm_update_quantize", bytes_per_element=20.125),  # read g, m, b; write m, b and one bit
+        KernelCost(name="gather_gradients", bytes_per_element=8.0),  # read g, write it into the bucket
+        # per element received: read 4, write 4 for each node's worth (here 8 ranks)
+        KernelCost(name="mean", bytes_per_element=4.5),
+        KernelCost(name="quantize", bytes_per_element=4.125),  # read u, write one bit
+        KernelCost(name="merge", bytes_per_element=0.25),  # per sign received: read one bit, write at most one bit
+        KernelCost(name="binsgdm_apply", bytes_per_element=8.125, updates=True),  # read one bit and x, write x
+    )
+
+    topology: Literal["hierarchical", "flat"] = "hierarchical"
+    intra: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
+    average: Literal["updates", "gradients"] = "updates"
+    agreement: Algorithm = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_algorithm("agreement", self.agreement)
+        if self.topology == "flat" and self.intra is not None:
+            raise ValueError("intra: has no effect with topology 'flat'; drop one of them")
+        if self.average == "gradients" and (self.topology == "flat" or self.intra == "one_bit"):
+            raise ValueError(
+                "average: gradients are averaged with topology 'hierarchical' and intra of 16 or 32 bits only"
+            )
+
+    @classmethod
+    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+        """Return the hierarchical exchange, in fp32 or bf16 inside the node, and the flat one."""
+        return {cls.title: (cls(), cls(intra="bf16")), f"{cls.title} flat": (cls(topology="flat"),)}
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+        """Return all up to the signs that all ranks agree on."""
+        num_elements = bucket.num_elements
+        if self.topology == "flat":
+            operations = _flat(num_elements, topology)
+        else:
+            in_node = _average_gradients if self.average == "gradients" else _reduce_in_node
+            operations = (
+                *in_node(self.intra or "fp32", num_elements, topology),
+                *_between_nodes(num_elements, topology),
+            )
+        return Exchange(operations, num_elements / BITS_PER_BYTE, self.topology)
+
+    def epilogue(self, buckets: Sequence[Bucket], topology: Topology) -> tuple[Operation, ...]:
+        """Return what follows the last bucket: all ranks agree whether the step counts, then parameters move.
+
+        The message is a byte for the step and one for each bucket (binsgdm sends one for each tensor): its time is that
+        of its rounds.
+        """
+        flags_bytes = 1.0 + len(buckets)
+        schedule = algorithms.choose(self.agreement, topology, flags_bytes)
+        apply = (Kernel(name="binsgdm_apply", part="decode", num_elements=one.num_elements) for one in buckets)
+        return (Communicate(schedule=schedule, message_bytes=flags_bytes), *apply)
+
+
+def _flat(num_elements: float, topology: Topology) -> tuple[Operation, ...]:
+    """Quantize, swap pieces among all ranks, average and quantize again, gather."""
+    world = topology.group("world")
+    signs_bytes = num_elements / BITS_PER_BYTE
+    return (
+        Kernel(name="binsgdm_update_quantize", part="encode", num_elements=num_elements),
+        Communicate(schedule=direct.all_to_all(world), message_bytes=signs_bytes),
+        Kernel(name="merge", part="encode", num_elements=num_elements),
+        Communicate(schedule=ring.all_gather(world), message_bytes=signs_bytes),
+    )
+
+
+def _between_nodes(num_elements: float, topology: Topology) -> tuple[Operation, ...]:
+    """Exchange one bit an element of a slice between nodes, then gather the slices in the node."""
+    in_node, between = topology.group("intra_node"), topology.group("inter_node")
+    slice_elements = num_elements / topology.ranks_per_node
+    slice_bytes = slice_elements / BITS_PER_BYTE
+    return (
+        Communicate(schedule=direct.all_to_all(between), message_bytes=slice_bytes),
+        Kernel(name="merge", part="encode", num_elements=slice_elements),
+        Communicate(schedule=ring.all_gather(between), message_bytes=slice_bytes),
+        Communicate(schedule=ring.all_gather(in_node), message_bytes=num_elements / BITS_PER_BYTE),
+    )
+
+
+def _reduce_in_node(intra: str, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
+    """Leave each local rank with the quantized mean of its slice of u.
+
+    The slices are swapped and added up in the order of ranks, not passed round a ring, so that the sum does not depend
+    on the transport; as many bytes leave each rank.
+    """
+    in_node = topology.group("intra_node")
+    if intra == "one_bit":
+        return (
+            Kernel(name="binsgdm_update_quantize", part="encode", num_elements=num_elements),
+            Communicate(schedule=direct.all_to_all(in_node), message_bytes=num_elements / BITS_PER_BYTE),
+            Kernel(name="merge", part="encode", num_elements=num_elements),
+        )
+    message_bytes = num_elements * BYTES_PER_ELEMENT[intra]
+    return (
+        Kernel(name="binsgdm_update", part="encode", num_elements=num_elements),
+        Communicate(schedule=direct.all_to_all(in_node), message_bytes=message_bytes),
+        Kernel(name="mean", part="encode", num_elements=num_elements),
+        Kernel(name="quantize", part="encode", num_elements=num_elements / topology.ranks_per_node),
+    )
+
+
+def _average_gradients(intra: str, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
+    """Leave each local rank with the quantized update of its slice, from the mean gradient of the node."""
+    slice_elements = num_elements / topology.ranks_per_node
+    message_bytes = num_elements * BYTES_PER_ELEMENT[intra]
+    return (
+        Kernel(name="gather_gradients", part="encode", num_elements=num_elements),
+        Communicate(schedule=direct.all_to_all(topology.group("intra_node")), message_bytes=message_bytes),
+        Kernel(name="mean", part="encode", num_elements=num_elements),
+        Kernel(name="binsgdm_update_quantize", part="encode", num_elements=slice_elements),
+    )

@@ -1,0 +1,47 @@
+"""Every kernel that some strategy runs, by name."""
+
+from collections.abc import Mapping
+
+from simnet.errors import SimnetError, nearest
+from simnet.hardware import Calibration
+from simnet.strategies.base import STRATEGIES
+from simnet.workload.kernels import KernelCost
+
+
+def every() -> Mapping[str, KernelCost]:
+    """Return the cost of every kernel, those of other packages' strategies included."""
+    return {cost.name: cost for strategy in STRATEGIES for cost in strategy.kernels}
+
+
+def of(names: frozenset[str]) -> dict[str, KernelCost]:
+    """Return the costs of these kernels; other packages are asked only if one is not built in.
+
+    Raises:
+        SimnetError: a program runs a kernel that no strategy declares.
+    """
+    known = {cost.name: cost for strategy in STRATEGIES.built_in() for cost in strategy.kernels}
+    if not names <= known.keys():
+        known = dict(every())
+    for name in sorted(names - known.keys()):
+        raise SimnetError(f"kernel {name!r}: no strategy declares what it costs; add it to the strategy's kernels")
+    return {name: known[name] for name in names}
+
+
+def check(calibration: Calibration) -> None:
+    """Refuse times of kernels that no strategy has.
+
+    Raises:
+        SimnetError: an unknown name.
+    """
+    if calibration.kernels.keys() <= _built_in_names():
+        return
+    known = every()
+    for name in calibration.kernels:
+        if name not in known:
+            raise SimnetError(
+                f"calibration {calibration.name!r}: kernels: {name!r}: unknown kernel.{nearest(name, known)}"
+            )
+
+
+def _built_in_names() -> set[str]:
+    return {cost.name for strategy in STRATEGIES.built_in() for cost in strategy.kernels}

@@ -1,0 +1,84 @@
+"""Marsit: one bit an element on every hop of a ring, or of the rings of a torus (Wu et al., DAC 2022)."""
+
+from collections.abc import Callable
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from simnet.collectives import ring
+from simnet.collectives.schedule import Group, GroupKind, Schedule
+from simnet.network.topology import Topology
+from simnet.program import Communicate
+from simnet.strategies.all_reduce import AllReduce
+from simnet.strategies.base import DenseStage, Exchange, Strategy, padded_sign_bytes, register
+from simnet.strategies.compressing import SCALE_BYTES, Compressing, costs, decode, encode, merge
+from simnet.values import Count
+from simnet.workload.buckets import Bucket
+from simnet.workload.kernels import KernelCost
+from simnet.workload.model import Step
+
+
+@register
+class Marsit(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="marsit"):
+    """Marsit (Wu et al., DAC 2022): one bit an element on every hop of a ring, or of the rings of a torus.
+
+    `scale` is what a sign stands for (none: the mean magnitude, which ranks gather in either case). Every `sync_period`
+    steps all average in full precision (none: never). `iteration_s` is that of a 1-bit step; with `run.steps` the
+    end-to-end time counts those of full precision.
+    """
+
+    title: ClassVar[str] = "Marsit"
+    kernels: ClassVar[tuple[KernelCost, ...]] = costs("marsit", 20.125, 0.375, 4.125)
+
+    sync_period: Count | None = 100
+    torus: bool = False
+    scale: Annotated[float, Meta(gt=0.0)] | None = None
+
+    def dense_stage(self, steps: int | None) -> DenseStage | None:
+        """Return every `sync_period`-th step."""
+        if self.sync_period is None:
+            return None
+        dense = AllReduce(
+            algorithm="hierarchical" if self.torus else "ring",
+            bucketing=self.bucketing,
+            bucket_cap=self.bucket_cap,
+            overlap=self.overlap,
+            planner=self.planner,
+        )
+        return DenseStage(dense, (steps or 0) // self.sync_period)
+
+    @property
+    def dense_part(self) -> float:
+        """Part of the steps in full precision."""
+        return 1 / self.sync_period if self.sync_period else 0.0
+
+    @classmethod
+    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+        """Return one ring, and the torus."""
+        return {cls.title: (cls(),), f"{cls.title} torus": (cls(torus=True),)}
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+        """Merge signs hop by hop round one ring or two, and hand them back."""
+        world = topology.group("world")
+        message_bytes = float(padded_sign_bytes(bucket.num_elements, world.size))
+        scales = Communicate(schedule=ring.all_gather(world), message_bytes=float(SCALE_BYTES * world.size))
+        kinds: tuple[GroupKind, ...] = ("intra_node", "inter_node") if self.torus else ("world",)
+        groups = [topology.group(kind) for kind in kinds]
+        operations = (
+            encode(self, bucket),
+            scales,
+            *_round_rings(groups, message_bytes, ring.reduce_scatter),
+            merge(self, bucket),
+            *_round_rings(groups, message_bytes, ring.all_gather)[::-1],
+            decode(self, bucket.num_elements),
+        )
+        return Exchange(operations, message_bytes, "torus" if self.torus else "ring")
+
+
+def _round_rings(groups: list[Group], message_bytes: float, way: Callable[[Group], Schedule]) -> list[Communicate]:
+    """Return one collective a ring, each on a chunk of the last one's."""
+    found = []
+    for group in groups:
+        found.append(Communicate(schedule=way(group), message_bytes=message_bytes))
+        message_bytes /= group.size
+    return found

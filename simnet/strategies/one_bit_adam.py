@@ -1,0 +1,135 @@
+"""1-bit Adam's compression stage: error-compensated signs of the momentum, exchanged over all ranks after backward.
+
+Source: Tang et al., "1-bit Adam: Communication efficient large-scale training with Adam's convergence speed",
+ICML 2021, algorithm 1, with the exchange of DeepSpeed's compressed all-reduce: all-to-all of each rank's signs, mean at
+the owner of a chunk, all-gather. One fp32 scale travels with every chunk. The hierarchical variant is
+this project's own. Padding is not counted.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from simnet.collectives import direct, ring
+from simnet.collectives.schedule import Group
+from simnet.network.topology import Topology
+from simnet.program import Communicate, Kernel, Operation
+from simnet.strategies.all_reduce import AllReduce
+from simnet.strategies.base import BITS_PER_BYTE, DenseStage, Exchange, Strategy, register
+from simnet.units import Size
+from simnet.workload.buckets import Bucket
+from simnet.workload.kernels import KernelCost
+from simnet.workload.model import Step
+
+SCALE_BYTES = VALUE_BYTES = 4
+DENSE_PART = 23_000 / 152_000
+"""Of its steps, those without compression: BERT-Large in its authors' tutorial (one_bit_adam_end_to_end)."""
+
+
+@register
+class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_adam"):
+    """Exchange error-compensated 1-bit momentum over all ranks after backward (Tang et al. 2021), after a dense stage.
+
+    `topology` "hierarchical", of this project, averages momenta in the node in fp32 first. `agreement`: before the
+    exchange all ranks gather a byte for the step and one for each tensor, to agree that the step counts, as `binsgdm`
+    does and DeepSpeed does not. `dense` is, if not given, one all-reduce of all gradients after backward, as `binsgdm`
+    does it. `iteration_s` is that of the compression stage; with `run.steps` the end-to-end time counts `dense_steps`
+    at the time of an iteration with `dense`.
+    """
+
+    title: ClassVar[str] = "1-bit Adam"
+    kernels: ClassVar[tuple[KernelCost, ...]] = (
+        KernelCost(name="momentum", bytes_per_element=12.0),  # read g, m; write m
+        # read m and the residual twice (scale, then sign); write the residual and one bit
+        KernelCost(name="compress", bytes_per_element=20.125),
+        # the mean of all ranks' signs, for which fused code needs what BinSGDM's `merge` does
+        KernelCost(name="server_mean", bytes_per_element=0.25, stands_for="merge"),
+        # read the mean and the residual; write the residual and one bit
+        KernelCost(name="server_residual", bytes_per_element=12.125),
+        KernelCost(name="decompress", bytes_per_element=4.125),  # read one bit, write the momentum
+        KernelCost(name="adam_update", bytes_per_element=16.0, updates=True),  # read m, v, x; write x
+    )
+
+    topology: Literal["flat", "hierarchical"] = "flat"
+    agreement: bool = True
+    dense_steps: Annotated[int, Meta(ge=0)] = 0
+    dense: AllReduce = AllReduce(bucketing="fused", overlap=False)
+    bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "fused"
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.overlap or self.bucketing != "fused":
+            raise ValueError("overlap: 1-bit Adam exchanges one fused momentum after backward; drop this key")
+
+    def dense_stage(self, steps: int | None) -> DenseStage:  # noqa: ARG002
+        """Return the first steps."""
+        return DenseStage(self.dense, self.dense_steps)
+
+    @property
+    def dense_part(self) -> float:
+        """Part of the steps before compression begins."""
+        return DENSE_PART
+
+    def check_steps(self, steps: int | None) -> None:
+        """Refuse dense steps without a number of steps, or more than that.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        if self.dense_steps and steps is None:
+            raise ValueError(f"dense_steps: {self.dense_steps}: has no effect without run.steps; give both")
+        if self.dense_steps > (steps or self.dense_steps):
+            raise ValueError(f"dense_steps: {self.dense_steps}: more than run.steps ({steps})")
+
+    @classmethod
+    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+        """Return the flat exchange of the paper."""
+        return {cls.title: (cls(dense=AllReduce(algorithm="auto")),)}
+
+    def tuned(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:  # noqa: ARG002
+        """Return itself: its buckets are not cut."""
+        return (self,)
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+        """Return what the fused momentum goes through, which has the `bucket`'s elements on every rank."""
+        world, num_elements = topology.group("world"), bucket.num_elements
+        operations: tuple[Operation, ...] = (
+            *((_agreement(bucket, world),) if self.agreement else ()),
+            Kernel(name="momentum", part="encode", num_elements=num_elements),
+            *(_averaged(num_elements, world) if self.topology == "flat" else _hierarchical(num_elements, topology)),
+            Kernel(name="decompress", part="decode", num_elements=num_elements),
+            Kernel(name="adam_update", part="optimizer", num_elements=num_elements),
+        )
+        return Exchange(operations, num_elements / BITS_PER_BYTE + SCALE_BYTES * world.size, self.topology)
+
+
+def _agreement(bucket: Bucket, world: Group) -> Communicate:
+    """Gather a byte for the step and one for each tensor (one in all where they are not known)."""
+    flags_bytes = 1.0 + len(bucket.shapes or ((),))
+    return Communicate(schedule=ring.all_gather(world), message_bytes=flags_bytes * world.size)
+
+
+def _averaged(num_elements: float, group: Group) -> tuple[Operation, ...]:
+    """Leave every rank of a group with the encoded average of a momentum that each has."""
+    message_bytes = num_elements / BITS_PER_BYTE + SCALE_BYTES * group.size
+    return (
+        Kernel(name="compress", part="encode", num_elements=num_elements),
+        Communicate(schedule=direct.all_to_all(group), message_bytes=message_bytes),
+        Kernel(name="server_mean", part="encode", num_elements=num_elements),
+        Kernel(name="server_residual", part="encode", num_elements=num_elements / group.size),
+        Communicate(schedule=ring.all_gather(group), message_bytes=message_bytes),
+    )
+
+
+def _hierarchical(num_elements: float, topology: Topology) -> tuple[Operation, ...]:
+    """Average in the node in fp32, each local rank a slice; average the slices between nodes; gather in the node."""
+    in_node, between = topology.group("intra_node"), topology.group("inter_node")
+    gathered_bytes = num_elements / BITS_PER_BYTE + SCALE_BYTES * topology.world_size
+    return (
+        Communicate(schedule=direct.all_to_all(in_node), message_bytes=VALUE_BYTES * num_elements),
+        Kernel(name="mean", part="encode", num_elements=num_elements),
+        *_averaged(num_elements / in_node.size, between),
+        Communicate(schedule=ring.all_gather(in_node), message_bytes=gathered_bytes),
+    )

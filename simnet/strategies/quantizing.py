@@ -1,0 +1,79 @@
+"""QSGD and its kin: levels of the norm of a block of elements, drawn at random so that the mean is right."""
+
+import math
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from simnet.network.topology import Topology
+from simnet.strategies.base import Exchange, Strategy, register
+from simnet.strategies.compressing import SCALE_BYTES, Compressing, Payload, costs, gathered, whole_bytes
+from simnet.workload.buckets import Bucket
+from simnet.workload.kernels import KernelCost
+from simnet.workload.model import Step
+
+BLOCK_LENGTH_BYTES = 4
+
+
+class Quantizing(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Levels of the norm of a block; codes of `bits` bits, packed, and an fp32 norm a block.
+
+    With `coding` "elias" the length depends on the values: `coded_bits` is what was measured per element, and a gather
+    of the lengths comes before that of the payloads.
+    """
+
+    bits: Annotated[int, Meta(ge=2, le=8)] = 4
+    block_size: Annotated[int, Meta(ge=1, le=1_048_576)] = 8192
+    coding: Literal["packed", "elias"] = "packed"
+    coded_bits: Annotated[float, Meta(gt=0.0, le=64.0)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.coding == "elias") != (self.coded_bits is not None):
+            if self.coded_bits is None:
+                raise ValueError("coded_bits: missing; coding 'elias' needs what was measured, in bits per element")
+            raise ValueError(f"coded_bits: {self.coded_bits}: has no effect with coding {self.coding!r}; drop it")
+
+    @classmethod
+    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+        """Return the usual width."""
+        return {f"{cls.title} {cls().bits} bit": (cls(),)}
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+        """Return a gather of codes and norms."""
+        payload = Payload(self._payload_bytes(bucket), bucket.num_elements, self.coding == "elias")
+        return gathered(self, bucket, payload, topology)
+
+    def _payload_bytes(self, bucket: Bucket) -> float:
+        """Return the bytes of codes and norms, and with "elias" of the lengths of blocks."""
+        num_blocks = math.ceil(bucket.num_elements / self.block_size)
+        if self.coded_bits is not None:
+            return (SCALE_BYTES + BLOCK_LENGTH_BYTES) * num_blocks + whole_bytes(bucket.num_elements * self.coded_bits)
+        return SCALE_BYTES * num_blocks + whole_bytes(bucket.num_elements * self.bits)
+
+
+@register
+class QSGD(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="qsgd"):
+    """QSGD with the L2 norm (Alistarh et al., NeurIPS 2017): unbiased, gathered by all."""
+
+    title: ClassVar[str] = "QSGD"
+    kernels: ClassVar[tuple[KernelCost, ...]] = costs("qsgd", 8.5, 0.0, 8.5)
+
+
+@register
+class QSGDInf(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="qsgd_inf"):
+    """QSGD with the maximum norm."""
+
+    title: ClassVar[str] = "QSGDinf"
+    kernels: ClassVar[tuple[KernelCost, ...]] = costs("qsgd_inf", 8.5, 0.0, 8.5)
+
+
+@register
+class NUQSGD(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="nuqsgd"):
+    """QSGD with levels 1, 1/2, 1/4 and so on of the norm (Ramezani-Kebrya et al., JMLR 2021)."""
+
+    title: ClassVar[str] = "NUQSGD"
+    kernels: ClassVar[tuple[KernelCost, ...]] = costs("nuqsgd", 8.5, 0.0, 8.5)
+
+    bits: Annotated[int, Meta(ge=2, le=7)] = 4
+    with_zero: bool = True

@@ -1,0 +1,87 @@
+"""Systems that send some of the elements: Top-k, MSTop-k, Random-k."""
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from simnet.network.topology import Topology
+from simnet.strategies.all_reduce import Algorithm, check_algorithm
+from simnet.strategies.base import Exchange, Strategy, register
+from simnet.strategies.compressing import INDEX_BYTES, VALUE_BYTES, Compressing, Payload, added_up, costs, gathered
+from simnet.values import Count
+from simnet.workload.buckets import Bucket
+from simnet.workload.kernels import KernelCost
+from simnet.workload.model import Step
+
+Ratio = Annotated[float, Meta(gt=0.0, le=1.0)]
+USUAL_RATIO = 0.01
+
+
+class Sparsifying(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Keep a `ratio` of each bucket's elements, or `k` of them."""
+
+    ratio: Ratio | None = None
+    k: Count | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.ratio is None) == (self.k is None):
+            raise ValueError("ratio: give either ratio or k")
+
+    @classmethod
+    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+        """Return the usual ratio."""
+        return {f"{cls.title} 1 %": (cls(ratio=USUAL_RATIO),)}
+
+    def num_kept(self, num_elements: float) -> float:
+        """Return how many of a bucket's elements travel."""
+        wanted = float(self.k) if self.k is not None else max(1.0, round((self.ratio or 0.0) * num_elements))
+        return min(wanted, num_elements)
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+        """Return a gather of values with their indices, which decoding adds at their places."""
+        kept = self.num_kept(bucket.num_elements)
+        return gathered(self, bucket, Payload((VALUE_BYTES + INDEX_BYTES) * kept, kept), topology)
+
+
+@register
+class TopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="top_k"):
+    """Values of largest magnitude with their indices, gathered by all."""
+
+    title: ClassVar[str] = "Top-k"
+    # decode: of what was kept; encode selects the k largest, of which bytes tell little
+    kernels: ClassVar[tuple[KernelCost, ...]] = costs("top_k", 20.0, 0.0, 16.0, measured_only=("encode",))
+
+
+@register
+class MSTopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ms_top_k"):
+    """The same found by counting instead of sorting (Shi et al., MLSys 2021)."""
+
+    title: ClassVar[str] = "MSTop-k"
+    kernels: ClassVar[tuple[KernelCost, ...]] = costs("ms_top_k", 136.0, 0.0, 16.0)  # 31 counts read all
+
+
+@register
+class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="random_k"):
+    """Values that all ranks draw alike, added up by an all-reduce; unbiased, or with error feedback."""
+
+    title: ClassVar[str] = "Random-k"
+    # encode draws numbers for all elements and selects the k largest
+    kernels: ClassVar[tuple[KernelCost, ...]] = costs("random_k", 12.0, 0.0, 4.0, measured_only=("encode",))
+
+    unbiased: bool = False
+    algorithm: Algorithm = "ring"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_algorithm("algorithm", self.algorithm)
+
+    @classmethod
+    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+        """Return the usual ratio."""
+        return {f"{cls.title} 1 %": (cls(ratio=USUAL_RATIO, algorithm="auto"),)}
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+        """Return an all-reduce of the values, whose indices all ranks know."""
+        message_bytes = VALUE_BYTES * self.num_kept(bucket.num_elements)
+        return added_up(self, bucket, message_bytes, self.algorithm, topology)

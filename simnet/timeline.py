@@ -1,0 +1,60 @@
+"""What a runner takes, a program whose seconds are known, and what it leaves: what one iteration took."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from simnet.program import Communicate, Compute
+from simnet.result import Breakdown, Span
+
+Priced = Compute | Communicate
+"""An operation whose seconds are known."""
+Streams = tuple[tuple[Priced, ...], ...]
+PARTS = ("forward", "backward", "encode", "decode", "optimizer")
+
+
+class Timeline(Struct, frozen=True, kw_only=True):
+    """What an iteration took on its slowest rank [s], and what ran there."""
+
+    iteration_s: float
+    breakdown: Breakdown
+    comm_s: float
+    spans: tuple[Span, ...]
+
+    @property
+    def overlap(self) -> float:
+        """The part of communication that ran beside compute, 0 if there was no communication."""
+        if self.comm_s <= 0:
+            return 0.0
+        return min(max(1 - self.breakdown.exposed_comm_s / self.comm_s, 0.0), 1.0)
+
+
+def timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Span]) -> Timeline:
+    """Return the timeline of one rank.
+
+    Args:
+        end_s: when its last operation ended.
+        busy_s: seconds of its GPU by part of the iteration; what they leave of the iteration is exposed communication.
+        spans: what ran there.
+    """
+    parts = {f"{part}_s": busy_s.get(part, 0.0) for part in PARTS}
+    exposed_s = max(end_s - sum(parts.values()), 0.0)
+    return Timeline(
+        iteration_s=end_s,
+        breakdown=Breakdown(exposed_comm_s=exposed_s, **parts),
+        comm_s=sum(span.end_s - span.start_s for span in spans if span.stream == "communication"),
+        spans=tuple(spans),
+    )
+
+
+def span(stream: str, name: str, between_s: tuple[float, float], operation: Priced, rank: int = 0) -> Span:
+    """Return what an operation leaves in the timeline."""
+    return Span(
+        stream=stream,  # type: ignore[arg-type]
+        name=name,
+        start_s=between_s[0],
+        end_s=between_s[1],
+        rank=rank,
+        bucket=operation.bucket,
+        wire_bytes=operation.message_bytes if isinstance(operation, Communicate) else 0.0,
+    )
