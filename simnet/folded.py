@@ -8,6 +8,7 @@ takes them, since a time that is right but for its last digit would make every s
 import heapq
 from collections import defaultdict
 from functools import lru_cache
+from typing import Any
 
 from simnet.collectives import loads
 from simnet.collectives.loads import LevelLoad
@@ -46,7 +47,7 @@ class _Gpu:
         self._updated_s = 0.0
         self.busy_s: defaultdict[str, float] = defaultdict(float)
         self.communicates = False
-        self.kernels: list[list] = []  # type: ignore[type-arg] - [remaining seconds, part, stream]
+        self.kernels: list[list[Any]] = []  # remaining seconds, part, stream
         self.wake_s = _NEVER
 
     def start(self, now: float, part: str, seconds: float, stream: int) -> None:

@@ -15,10 +15,10 @@ Part = Literal["forward", "backward", "encode", "decode", "optimizer"]
 
 
 class Mark(NamedTuple):
-    """The end of an operation: of stream number `stream`, operation number `index`."""
+    """The end of an operation: of stream number `stream`, operation number `number`."""
 
     stream: int
-    index: int
+    number: int
 
 
 class Compute(Struct, frozen=True, kw_only=True):

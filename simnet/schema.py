@@ -16,6 +16,7 @@ import msgspec.inspect as types
 from simnet.errors import SimnetError, nearest, shown
 from simnet.options import Options
 from simnet.parsing import parse_json
+from simnet.registry import OpenType, Registry
 from simnet.units import Quantity
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -254,7 +255,8 @@ def _check_registered(registry: Registry[Any], given: object, path: Path) -> Non
         known = registry.names()  # other packages are asked only now
     else:
         known = own
-    structs = tuple(type_of(registry.find(name)) for name in known)
+    found: list[type] = [registry.find(name) for name in known]
+    structs = tuple(map(type_of, found))
     _check_struct(*_tagged(structs, given, path))
 
 

@@ -15,8 +15,8 @@ from simnet.errors import SimnetError
 from simnet.hardware import part_beyond
 from simnet.numeric import non_negative
 from simnet.options import Options
+from simnet.strategies import STRATEGIES, Compressing
 from simnet.units import Bandwidth, format_bytes, format_seconds
-from simnet.workload.codec import BYTES_MOVED, COMPRESSING_BYTES
 
 NAMES: dict[str, str] = {
     "update_": "binsgdm_update",
@@ -28,7 +28,12 @@ NAMES: dict[str, str] = {
     "gather": "gather_gradients",
     "cast_fp32_bf16": "cast",
     **{name: name for name in ("momentum", "compress", "server_mean", "server_residual", "decompress", "adam_update")},
-    **{name: name for name in BYTES_MOVED if name.rpartition("_")[0] in COMPRESSING_BYTES},
+    **{
+        cost.name: cost.name
+        for strategy in STRATEGIES.built_in()
+        if issubclass(strategy, Compressing)
+        for cost in strategy.kernels
+    },
 }
 """Kernel as measured to kernel as simulated."""
 COPY = "copy"

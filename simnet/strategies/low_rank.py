@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from simnet.network.topology import Topology
+from simnet.program import Operation
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import Exchange, Strategy, all_reduced, register
 from simnet.strategies.compressing import (
@@ -64,7 +65,7 @@ class PowerSGD(LowRank, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         sizes = [size for size in (left + whole, right) if size]
         reductions = [all_reduced(self.algorithm, topology, size) for size in sizes]
         first, *second = (collective for collective, _ in reductions)
-        operations = (
+        operations: tuple[Operation, ...] = (
             encode(self, bucket),
             first,
             merge(self, bucket),

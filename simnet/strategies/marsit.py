@@ -8,7 +8,7 @@ from msgspec import Meta
 from simnet.collectives import ring
 from simnet.collectives.schedule import Group, GroupKind, Schedule
 from simnet.network.topology import Topology
-from simnet.program import Communicate
+from simnet.program import Communicate, Operation
 from simnet.strategies.all_reduce import AllReduce
 from simnet.strategies.base import DenseStage, Exchange, Strategy, padded_sign_bytes, register
 from simnet.strategies.compressing import SCALE_BYTES, Compressing, costs, decode, encode, merge
@@ -64,7 +64,7 @@ class Marsit(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True,
         scales = Communicate(schedule=ring.all_gather(world), message_bytes=float(SCALE_BYTES * world.size))
         kinds: tuple[GroupKind, ...] = ("intra_node", "inter_node") if self.torus else ("world",)
         groups = [topology.group(kind) for kind in kinds]
-        operations = (
+        operations: tuple[Operation, ...] = (
             encode(self, bucket),
             scales,
             *_round_rings(groups, message_bytes, ring.reduce_scatter),

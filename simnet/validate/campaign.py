@@ -14,13 +14,12 @@ from simnet.lab import campaign as campaigns
 from simnet.lab.campaign import Campaign, Job, Layout, file_part
 from simnet.network import topology as topologies
 from simnet.scenario import Draft, Run, Scenario
-from simnet.strategies import AllReduce, BinSGDM
-from simnet.training import binsgdm, plan
-from simnet.training.stages import Kernel
+from simnet.strategies import AllReduce
 from simnet.units import Duration
 from simnet.validate import measured, unseen
 from simnet.validate.measured import Point, Step
-from simnet.workload.buckets import Bucket
+from simnet.workload.model import Step as ComputeStep
+from simnet.workload.model import Tensor
 from simnet.workload.workload import Workload
 
 BOUND = 0.3
@@ -106,11 +105,12 @@ def _kernels(campaign: Campaign) -> set[str]:
     nodes = topologies.build(
         Cluster(num_nodes=2, ranks_per_node=2, intra_node=link, inter_node=link), Calibration(kind="measured")
     )
-    bucket = Bucket(index=0, num_elements=8.0, backward_part=1.0, shapes=((4, 2),))
-    stages = [stage for one in campaign.strategies for stage in plan.exchange(one, bucket, 4, nodes).stages]
-    for one in campaign.strategies:
-        stages += binsgdm.settlement(one, [8.0], nodes) if isinstance(one, BinSGDM) else ()
-    return {stage.name for stage in stages if isinstance(stage, Kernel)}
+    tensor = Tensor(num_elements=8.0, backward_part=1.0, shape=(4, 2))
+    step = ComputeStep(
+        tensors=(tensor,), num_elements=8.0, bytes_per_element=4, forward_s=1.0, backward_s=1.0, optimizer_s=0.0,
+        samples=1,
+    )  # fmt: skip
+    return {name for one in campaign.strategies for name in one.program(step, nodes).kernels}
 
 
 def _matters(residual: Comparison, kernels: set[str]) -> bool:

@@ -12,13 +12,14 @@ from binsgdm.exchange import AllGather, AllReduce, AllToAll, Message, Place, Shi
 from binsgdm.systems.base import GradientBucket, numel_of
 from binsgdm.systems.registry import SYSTEMS, make
 from simnet import strategies
+from simnet.collectives.schedule import Group, group_of
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.network.topology import Topology
 from simnet.network.topology import build as build_topology
-from simnet.training import plan
-from simnet.training.stages import Collective
+from simnet.program import Communicate
 from simnet.units import Bandwidth, Duration
 from simnet.workload.buckets import Bucket
+from simnet.workload.model import Step
 
 LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 8)]
 SHAPES = ((64, 32), (32,), (10, 64, 3, 3), (7, 5), ())
@@ -44,7 +45,10 @@ OPTIONS = [
     ("random_k", {"ratio": 0.1}),
     ("random_k", {"k": 50, "unbiased": True}),
 ]
-Messages = list[tuple[str, str, float]]
+Messages = list[tuple[str, Group, float]]
+STEP = Step(
+    tensors=(), num_elements=1.0, bytes_per_element=4, forward_s=1.0, backward_s=1.0, optimizer_s=0.0, samples=1
+)
 
 
 def test_every_system_is_compared():
@@ -78,7 +82,7 @@ def real_messages(name: str, options: dict, layout: tuple[int, int], steps: int 
         drive(system.mean(bucket, replace(place, step=step)), place, seen)
     sizes = {"world": place.world_size, "intra_node": layout[1], "inter_node": layout[0]}
     return [
-        (NAMES[type(message)], message.group, message.sent.numel() * message.sent.element_size())
+        (NAMES[type(message)], group_of(message.group, *layout), message.sent.numel() * message.sent.element_size())
         for message in seen
         if sizes[message.group] > 1
     ]
@@ -86,13 +90,13 @@ def real_messages(name: str, options: dict, layout: tuple[int, int], steps: int 
 
 def simulated_messages(name: str, options: dict, layout: tuple[int, int]) -> Messages:
     kind = "all_reduce" if name == "dense" else name
-    strategy = msgspec.convert({"kind": kind, **options}, strategies.AnyStrategy)
+    strategy = msgspec.convert(options, strategies.STRATEGIES.find(kind))
     topology = topology_of(layout)
     bucket = Bucket(index=0, num_elements=float(numel_of(SHAPES)), backward_part=1.0, shapes=SHAPES)
     found: Messages = []
-    for stage in plan.exchange(strategy, bucket, 4, topology).stages:
-        if isinstance(stage, Collective) and stage.schedule.rounds:
-            found += as_sent(stage, is_ring=name == "marsit")
+    for operation in strategy.exchange(bucket, STEP, topology).operations:
+        if isinstance(operation, Communicate) and operation.schedule.rounds:
+            found += as_sent(operation, is_ring=name == "marsit")
     return found
 
 
@@ -102,16 +106,15 @@ def topology_of(layout: tuple[int, int]) -> Topology:
     return build_topology(cluster, Calibration())
 
 
-def as_sent(stage: Collective, *, is_ring: bool) -> Messages:
+def as_sent(sent: Communicate, *, is_ring: bool) -> Messages:
     """Return a collective as binsgdm counts it: what one rank gives, or its hops round a ring."""
-    algorithm, collective = stage.schedule.name.split()
-    group = stage.schedule.group
-    part = stage.message_bytes / group.size
+    algorithm, collective, group = sent.schedule.algorithm, sent.schedule.collective, sent.schedule.group
+    part = sent.message_bytes / group.size
     is_scale = collective == "all_gather" and part == 4  # gathered by the backend, not hop by hop
     if is_ring and not is_scale:
         assert algorithm == "ring"
-        return [("send_recv", group.kind, part)] * (group.size - 1)
-    return [(collective, group.kind, part if collective == "all_gather" else stage.message_bytes)]
+        return [("send_recv", group, part)] * (group.size - 1)
+    return [(collective, group, part if collective == "all_gather" else sent.message_bytes)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -8,14 +8,20 @@ from binsgdm import exchange
 from binsgdm.exchange import AllGather, Place
 from binsgdm.kernels import select
 from binsgdm.layout import Bucket
+from simnet.collectives.schedule import Group, group_of
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.network.topology import Topology
 from simnet.network.topology import build as build_topology
+from simnet.program import Communicate
 from simnet.strategies import BinSGDM
-from simnet.training import binsgdm as simulated
-from simnet.training.stages import Collective
 from simnet.units import Bandwidth, Duration
+from simnet.workload import buckets as simulated
+from simnet.workload.model import Step
 
+Messages = list[tuple[str, Group, float]]
+STEP = Step(
+    tensors=(), num_elements=1.0, bytes_per_element=4, forward_s=1.0, backward_s=1.0, optimizer_s=0.0, samples=1
+)
 SHAPES = [(2, 1), (2, 2), (3, 2), (4, 8), (8, 1)]
 SCHEMES = {
     "hierarchical": BinSGDM(),
@@ -33,7 +39,7 @@ def topology(num_nodes: int, ranks_per_node: int) -> Topology:
     return build_topology(cluster, Calibration())
 
 
-def real_messages(scheme: str, num_nodes: int, ranks_per_node: int, numel: int) -> list[tuple[str, str, float]]:
+def real_messages(scheme: str, num_nodes: int, ranks_per_node: int, numel: int) -> Messages:
     """Return (collective, group, bytes that a rank gives) of one rank's conversation; groups of one rank left out."""
     place = Place(rank=0, world_size=num_nodes * ranks_per_node, ranks_per_node=ranks_per_node, seed=0, step=1)
     bucket = Bucket(index=0, start=0, numel=numel, segments=())
@@ -63,20 +69,19 @@ def real_messages(scheme: str, num_nodes: int, ranks_per_node: int, numel: int) 
         gathers = isinstance(message, AllGather)
         if sizes[message.group] > 1:
             name = "all_gather" if gathers else "all_to_all"
-            found.append((name, message.group, message.sent.numel() * message.sent.element_size()))
+            group = group_of(message.group, num_nodes, ranks_per_node)
+            found.append((name, group, message.sent.numel() * message.sent.element_size()))
         answer = message.sent.expand(sizes[message.group], -1).clone() if gathers else message.sent
 
 
-def simulated_messages(
-    strategy: BinSGDM, num_nodes: int, ranks_per_node: int, numel: int
-) -> list[tuple[str, str, float]]:
+def simulated_messages(strategy: BinSGDM, num_nodes: int, ranks_per_node: int, numel: int) -> Messages:
     found = []
-    for stage in simulated.exchange(strategy, numel, topology(num_nodes, ranks_per_node)).stages:
-        if isinstance(stage, Collective) and stage.schedule.rounds:
-            name = stage.schedule.name.split()[1]
-            size = stage.schedule.group.size
-            given = stage.message_bytes / size if name == "all_gather" else stage.message_bytes
-            found.append((name, stage.schedule.group.kind, given))
+    whole = simulated.Bucket(index=0, num_elements=float(numel), backward_part=1.0)
+    for operation in strategy.exchange(whole, STEP, topology(num_nodes, ranks_per_node)).operations:
+        if isinstance(operation, Communicate) and operation.schedule.rounds:
+            name, group = operation.schedule.collective, operation.schedule.group
+            given = operation.message_bytes / group.size if name == "all_gather" else operation.message_bytes
+            found.append((name, group, given))
     return found
 
 
@@ -95,7 +100,7 @@ def test_nic_bytes_out_of_a_node_are_those_of_the_paper(num_nodes, ranks_per_nod
     numel = 8 * num_nodes * ranks_per_node * 10
     out = 0.0
     for name, group, given in real_messages("hierarchical", num_nodes, ranks_per_node, numel):
-        if group == "inter_node":
+        if group == group_of("inter_node", num_nodes, ranks_per_node):
             sent = given * (num_nodes - 1) / num_nodes if name == "all_to_all" else given * (num_nodes - 1)
             out += sent * ranks_per_node
     assert out == pytest.approx(2 * (num_nodes - 1) / num_nodes * numel / 8)

@@ -7,16 +7,20 @@ torch = pytest.importorskip("torch")
 from binsgdm.exchange import AllGather, AllReduce, AllToAll, group_members
 from binsgdm.systems.one_bit_adam import Member, OneBitAdam
 from simnet import strategies
+from simnet.collectives.schedule import Group, group_of
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.network.topology import build as build_topology
-from simnet.training import plan
-from simnet.training.stages import Collective
+from simnet.program import Communicate
 from simnet.units import Bandwidth, Duration
 from simnet.workload.buckets import Bucket
+from simnet.workload.model import Step
 
 LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 8)]
 NAMES = {AllGather: "all_gather", AllToAll: "all_to_all", AllReduce: "all_reduce"}
-Messages = list[tuple[str, str, float]]
+Messages = list[tuple[str, Group, float]]
+STEP = Step(
+    tensors=(), num_elements=1.0, bytes_per_element=4, forward_s=1.0, backward_s=1.0, optimizer_s=0.0, samples=1
+)
 
 
 def shapes(world_size: int) -> tuple[tuple[int, ...], ...]:
@@ -50,7 +54,8 @@ def drive(optimizer: OneBitAdam, layout: tuple[int, int]) -> Messages:
         size = len(group_members(message.group, 0, sizes["world"], layout[1]))
         name = NAMES[type(message)]
         if sizes[message.group] > 1:
-            seen.append((name, message.group, message.sent.numel() * message.sent.element_size()))
+            group = group_of(message.group, *layout)
+            seen.append((name, group, message.sent.numel() * message.sent.element_size()))
         answer = message.sent * size if name == "all_reduce" else message.sent
         if name == "all_gather":
             answer = message.sent.expand(size, *message.sent.shape).clone()
@@ -62,13 +67,13 @@ def simulated_messages(strategy: strategies.AnyStrategy, layout: tuple[int, int]
     world_size = layout[0] * layout[1]
     numel = float(sum(torch.Size(shape).numel() for shape in shapes(world_size)))
     bucket = Bucket(index=0, num_elements=numel, backward_part=1.0, shapes=shapes(world_size))
-    found = plan.exchange(strategy, bucket, 4, build_topology(cluster, Calibration()))
+    found = strategy.exchange(bucket, STEP, build_topology(cluster, Calibration()))
     messages = []
-    for stage in found.stages:
-        if isinstance(stage, Collective) and stage.schedule.rounds:
-            name, group = stage.schedule.name.split()[1], stage.schedule.group
-            given = stage.message_bytes / group.size if name == "all_gather" else stage.message_bytes
-            messages.append((name, group.kind, given))
+    for operation in found.operations:
+        if isinstance(operation, Communicate) and operation.schedule.rounds:
+            name, group = operation.schedule.collective, operation.schedule.group
+            given = operation.message_bytes / group.size if name == "all_gather" else operation.message_bytes
+            messages.append((name, group, given))
     return messages
 
 
@@ -83,5 +88,5 @@ def test_a_compressed_step_sends_what_is_simulated(topology, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_dense_step_sends_flags_and_one_all_reduce(layout):
     flags, *real = real_messages("flat", layout, num_steps=1)
-    assert flags == ("all_gather", "world", 3)
+    assert flags == ("all_gather", group_of("world", *layout), 3)
     assert real == simulated_messages(strategies.OneBitAdam().dense, layout)

@@ -1,10 +1,9 @@
 """Properties that hold whatever the numbers: monotony, conservation, invariance under renaming ranks."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from topologies import link, run_exact, run_folded, topology
 
 from simnet.collectives import direct, halving_doubling, hierarchical, ring, tree

@@ -1,22 +1,22 @@
 """Every schedule delivers every contribution exactly once: proven on sets of ranks, apart from any time."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from proof import complete, own_contributions, walk
 
 from simnet.collectives import direct, halving_doubling, hierarchical, ring, tree
-from simnet.collectives.schedule import Group, Round, Schedule, Send
+from simnet.collectives.schedule import Group, Round, Schedule, Send, group_of
 
 KINDS = ("world", "intra_node", "inter_node")
 sizes = st.integers(1, 7)
 
 
 def group(kind: str, num_nodes: int, ranks_per_node: int) -> Group:
-    return Group(kind=kind, num_nodes=num_nodes, ranks_per_node=ranks_per_node)  # type: ignore[arg-type]
+    return group_of(kind, num_nodes, ranks_per_node)  # type: ignore[arg-type]
 
 
 def assert_all_reduced(schedule: Schedule) -> None:

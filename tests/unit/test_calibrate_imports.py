@@ -14,9 +14,9 @@ from simnet.calibrate import iperf3, kernels, kineto, sources, workload_file, wr
 from simnet.calibrate.kernels import Timed
 from simnet.calibrate.measurement import Series
 from simnet.errors import SimnetError
+from simnet.strategies.kernels import every
 from simnet.units import Bandwidth, Duration
 from simnet.validate import parts
-from simnet.workload.codec import BYTES_MOVED, STANDS_FOR
 from tests.unit.test_calibrate_collectives import measurements, setup
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "calibrate"
@@ -145,7 +145,7 @@ def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_impleme
     )
     found = kernels.timed([whole])
     assert [(one.kernel, one.num_elements) for one in found] == [("binsgdm_update", 1024.0), ("merge", 8192.0)]
-    assert set(kernels.NAMES.values()) <= {*BYTES_MOVED, *STANDS_FOR}
+    assert set(kernels.NAMES.values()) <= every().keys()
 
 
 def test_iperf3_gives_the_efficiency_and_its_spread() -> None:

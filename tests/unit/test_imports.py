@@ -17,9 +17,9 @@ SIMPY_ROOMS = (
     "simnet/network/links.py",
     "simnet/network/gpu.py",
     "simnet/collectives/execute.py",
-    "simnet/training/iteration.py",
+    "simnet/runner.py",
 )
-SIMULATOR = ("simpy", "simnet.simulate", "simnet.network", "simnet.training")
+SIMULATOR = ("simpy", "simnet.simulate", "simnet.network", "simnet.runner", "simnet.folded")
 MACHINE = ("os", "pathlib", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "simnet.lab.machine")
 PACKAGES = ("simnet", "binsgdm", "benchmarks", "tools", "examples")
 ORDER = (

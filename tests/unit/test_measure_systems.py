@@ -21,7 +21,7 @@ from simnet.calibrate import fitting, sources, write
 from simnet.calibrate.measurement import Measurements, Series, read
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.workload import codec
+from simnet.strategies import STRATEGIES, Compressing
 
 CPU = torch.device("cpu")
 NUMEL = 4096
@@ -44,7 +44,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> Measurements:
 
 
 def test_every_kernel_that_is_simulated_is_timed_at_every_size(every: Measurements) -> None:
-    wanted = {name for name in codec.BYTES_MOVED if name.rpartition("_")[0] in codec.COMPRESSING_BYTES} | set(OWN)
+    wanted = {cost.name for one in STRATEGIES if issubclass(one, Compressing) for cost in one.kernels} | set(OWN)
     sizes: dict[str, list[int]] = {}
     for one in every.series:
         if one.labels.get("world_size"):
@@ -99,7 +99,11 @@ def test_the_parts_of_a_trial_are_those_of_the_conversation(name: str) -> None:
     whole, *times = trial()
     assert list(parts) == [f"{name}_{part}" for part in systems.PARTS]
     assert whole == pytest.approx(sum(times))
-    assert [time > 0 for time in times] == [True, bool(codec.COMPRESSING_BYTES[name][1]), True]
+    assert [time > 0 for time in times] == [
+        True,
+        f"{name}_merge" in {cost.name for cost in STRATEGIES.find(name).kernels},
+        True,
+    ]
 
 
 @pytest.mark.parametrize("world_size", [3, 4])

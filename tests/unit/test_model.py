@@ -9,7 +9,7 @@ from simnet.hardware import Calibration
 from simnet.scenario import load
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import model
-from simnet.workload.codec import OPTIMIZER_BYTES
+from simnet.workload.kernels import OPTIMIZER_BYTES
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 
 TIMES = {"forward_s": Duration(0.04), "backward_s": Duration(0.08), "optimizer_s": Duration(0.005)}

@@ -8,7 +8,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.options import Options
 from simnet.scenario import Draft, build, to_dict
-from simnet.workload import codec
+from simnet.strategies.kernels import every
 
 TABLE = '[kernels.qsgd_encode]\ntime_per_element = "1 ns"\noptions = {options}\n'
 OLD, NEW = '"bits=4 block_size=8192 warm=true"', "{ bits = 4, block_size = 8192, warm = true }"
@@ -42,11 +42,9 @@ def test_what_is_no_table_of_plain_values_is_refused(options: str, said: str) ->
 def test_values_are_compared_and_not_their_text() -> None:
     timed = calibration("{ ratio = 0.010, bits = 4.0, k = 'none', unknown = 1 }")
     same = {"ratio": 1e-2, "bits": 4, "k": None}
-    assert not codec.other_options(timed, "qsgd_encode", same)
-    assert (
-        codec.other_options(timed, "qsgd_encode", {**same, "bits": 8, "k": 5})
-        == "bits=4.0, not bits=8; k=none, not k=5"
-    )
+    encode = every()["qsgd_encode"]
+    assert not encode.other_options(timed, same)
+    assert encode.other_options(timed, {**same, "bits": 8, "k": 5}) == "bits=4.0, not bits=8; k=none, not k=5"
 
 
 def test_a_resolved_scenario_keeps_the_table() -> None:

@@ -1,8 +1,7 @@
 """Links, their efficiency and latency, as a cluster and its calibration give them."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from topologies import leaves, topology
 
 from simnet.collectives import loads, tree
@@ -41,7 +40,7 @@ def test_slow_nodes_have_slower_nics_and_compute_and_break_the_symmetry():
     slowed = topology(2, 2, slow_nodes=(SlowNode(node=1, nic_slowdown=4.0, compute_slowdown=2.0),))
     rates = [slowed.capacity(slowed.path(src, dst)[0]) for src, dst in ((0, 2), (2, 0))]
     assert rates == pytest.approx([1.25e9, 1.25e9 / 4])
-    assert [slowed.compute_slowdown(rank) for rank in range(4)] == [1.0, 1.0, 2.0, 2.0]
+    assert [slowed.compute_factor(rank) for rank in range(4)] == [1.0, 1.0, 2.0, 2.0]
     assert not slowed.is_symmetric
     assert not topology(3, 2, fabric=leaves(2, 1.0)).is_symmetric, "the last leaf is half full"
     assert topology(4, 2, fabric=leaves(2, 1.0)).is_symmetric

@@ -127,4 +127,4 @@ def simulated(
 
 def dense(algorithm: str) -> AllReduce:
     """Return Adam's exchange: one fused all-reduce after backward, as Table 1 times it apart from backward."""
-    return AllReduce(algorithm=algorithm, bucketing="fused", overlap=False)  # type: ignore[arg-type]
+    return AllReduce(algorithm=algorithm, bucketing="fused", overlap=False)
