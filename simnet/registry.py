@@ -68,10 +68,6 @@ class Registry(Generic[T]):
         """Return those that are registered by now, without a look at other packages."""
         return tuple(self._known.values())
 
-    def names_of_built_in(self) -> tuple[str, ...]:
-        """Return the tags of those that are registered by now."""
-        return tuple(self._known)
-
     def names(self) -> tuple[str, ...]:
         """Return the tags of all."""
         return tuple(tag_of(struct) for struct in self)
@@ -79,7 +75,7 @@ class Registry(Generic[T]):
     def tag_in(self, table: object) -> str:
         """Return the tag that a table names; the table has been checked before."""
         field = str(self.base.__struct_config__.tag_field)
-        return str(table[field]) if isinstance(table, Mapping) else ""
+        return str(table.get(field, "")) if isinstance(table, Mapping) else ""
 
     def find(self, tag: str) -> type[T]:
         """Return the struct of a tag; other packages are asked only for a tag that is not built in.

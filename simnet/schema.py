@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import msgspec.inspect as types
@@ -16,7 +16,7 @@ import msgspec.inspect as types
 from simnet.errors import SimnetError, nearest, shown
 from simnet.options import Options
 from simnet.parsing import parse_json
-from simnet.registry import OpenType, Registry
+from simnet.registry import OpenType, Registry, tag_of
 from simnet.units import Quantity
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -251,13 +251,11 @@ def _tagged(
 
 def _check_registered(registry: Registry[Any], given: object, path: Path) -> None:
     """Check a table whose tag says which registered struct it is."""
-    if not isinstance(given, Mapping) or str(given.get("kind")) not in (own := registry.names_of_built_in()):
-        known = registry.names()  # other packages are asked only now
-    else:
-        known = own
-    found: list[type] = [registry.find(name) for name in known]
-    structs = tuple(map(type_of, found))
-    _check_struct(*_tagged(structs, given, path))
+    known = registry.built_in()
+    if registry.tag_in(given) not in map(tag_of, known):
+        known = tuple(registry)  # other packages are asked only now
+    infos = [type_of(cast("type", struct)) for struct in known]
+    _check_struct(*_tagged(tuple(info for info in infos if isinstance(info, types.StructType)), given, path))
 
 
 def _check_tuple(info: types.TupleType, given: object, path: Path) -> None:

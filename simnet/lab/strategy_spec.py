@@ -9,7 +9,7 @@ from msgspec.structs import fields
 
 from simnet.errors import SimnetError
 from simnet.options import NONE, Options, value_text
-from simnet.strategies import AllReduce, AnyStrategy, BinSGDM, OneBitAdam, Strategy
+from simnet.strategies import STRATEGIES, AllReduce, BinSGDM, OneBitAdam, Strategy
 from simnet.units import Size
 
 MIB = 2**20
@@ -84,7 +84,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         ]
         return f"{BINSGDM} {', '.join(words)}"
 
-    def strategy(self, bucket_cap: Size, *, is_ring: bool) -> AnyStrategy:
+    def strategy(self, bucket_cap: Size, *, is_ring: bool) -> Strategy:
         """Return the strategy that predicts it.
 
         Args:
@@ -99,13 +99,10 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
             given |= {"agreement": "ring" if is_ring else "auto"}
             given |= {} if self.is_hierarchical else {"intra": None, "average": "updates"}
         try:
-            found: Any = msgspec.convert({"kind": self.system, **given}, AnyStrategy)
-        except msgspec.ValidationError as error:
+            found = msgspec.convert(given, STRATEGIES.find(self.system))
+        except (msgspec.ValidationError, SimnetError) as error:
             raise SimnetError(f"training with {self.label}: is not known to the simulator ({error})") from error
-        made: AnyStrategy = (
-            found if self.system == ONE_BIT_ADAM else msgspec.structs.replace(found, bucket_cap=bucket_cap)
-        )
-        return made
+        return found if self.system == ONE_BIT_ADAM else msgspec.structs.replace(found, bucket_cap=bucket_cap)
 
 
 _BINSGDM_WORDS = {

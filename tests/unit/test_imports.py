@@ -42,10 +42,10 @@ ORDER = (
     ("collectives",),
     ("workload",),
     ("program",),
-    ("strategies", "training"),
+    ("strategies",),
     ("scenario",),
     ("result", "draws"),
-    ("simulate",),
+    ("timeline", "folded", "runner", "simulate"),
     ("compare",),
     ("sweep", "journal", "lab", "comparison", "calibrate", "validate"),
     ("show",),
@@ -55,14 +55,10 @@ ORDER = (
 """The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
 BEING_MENDED: dict[str, set[str]] = {
     "simnet.sweep": {"simnet.show.metrics"},
-    "simnet.training.iteration": {"simnet.result"},
-    "simnet.training.plan": {"simnet.scenario"},
     "simnet.validate.campaign_figures": {"simnet.show.plot"},
     "simnet.validate.figures": {"simnet.show.plot"},
     "simnet.validate.measured": {"simnet.show.text"},
     "simnet.validate.unseen": {"simnet.show.text"},
-    "simnet.workload.buckets": {"simnet.strategies"},
-    "simnet.workload.payload": {"simnet.strategies"},
 }
 """Imports that go up the list and are to go."""
 HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy"}
