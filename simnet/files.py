@@ -200,7 +200,7 @@ def unpacked(data: bytes, path: Path, limit: int = MAX_BYTES) -> bytes:
                 if room < 0:
                     raise _too_large(path, limit)
     except (OSError, EOFError, zlib.error) as error:
-        raise SimnetError(f"{label(path)}: packed by gzip, and damaged or cut off: {error}; copy it again") from error
+        raise SimnetError(f"{label(path)}: packed by gzip, and is damaged or cut off; copy it again") from error
     return b"".join(parts)
 
 
@@ -221,13 +221,17 @@ def read_text(path: Path, limit: int = MAX_BYTES, errors: Literal["strict", "rep
         raise SimnetError(f"{label(path)}: no text in UTF-8 (byte {error.start}); save it as UTF-8") from error
 
 
-def read_json(path: Path) -> object:
+def read_json(path: Path, *, unique: bool = True) -> object:
     """Read JSON, packed by gzip or not.
+
+    Args:
+        path: of the file.
+        unique: refuse a key that comes twice in an object; other programs write such.
 
     Raises:
         SimnetError: the file cannot be read, or is no JSON that `parse_json` takes.
     """
-    return parse_json(unpacked(read_bytes(path), path), label(path))
+    return parse_json(unpacked(read_bytes(path), path), label(path), unique=unique)
 
 
 def read_file(path: Path) -> dict[str, object]:

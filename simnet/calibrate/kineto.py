@@ -5,10 +5,7 @@ Names in the trace: `ProfilerStep#k` is a step, `gloo:...` and `ncclKernel...`/`
 `gpu_user_annotation` events the phases on its clock. Times of gloo include waiting for the slowest rank.
 """
 
-import gzip
-import json
 import re
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from simnet.errors import SimnetError
+from simnet.files import read_json
 
 _STEP = re.compile(r"ProfilerStep#\d+")
 _COMMUNICATION = re.compile(r"gloo:|nccl(Dev)?Kernel")
@@ -91,17 +89,7 @@ def load(path: Path) -> Mapping[str, Any]:
     Raises:
         SimnetError: it cannot be read, or is no JSON object.
     """
-    try:
-        data = path.read_bytes()
-        whole = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except OSError as error:
-        raise SimnetError(
-            f"{path}: cannot be read ({error.strerror or error}): give the file as it was written"
-        ) from error
-    except (ValueError, EOFError, zlib.error, RecursionError) as error:
-        raise SimnetError(
-            f"{path}: is damaged or cut off: write it again, or take it from where it was written"
-        ) from error
+    whole = read_json(path, unique=False)
     if not isinstance(whole, dict):
         raise SimnetError(f"{path}: {type(whole).__name__}: must hold one JSON object")
     return whole

@@ -7,6 +7,7 @@ from typing import Any
 
 from simnet.calibrate import iperf3, kineto, measurement, nccl_tests
 from simnet.errors import SimnetError
+from simnet.files import read_text
 
 KNOWN = "a measurement file, nccl-tests text, iperf3 -J, or a torch.profiler trace"
 
@@ -52,7 +53,7 @@ def read(paths: Sequence[Path]) -> Sources:
 
 def _add(found: Sources, path: Path) -> None:
     if path.suffix not in {".json", ".gz"}:
-        text = _text(path)
+        text = read_text(path, errors="replace")
         if not text.lstrip().startswith("{"):
             if not nccl_tests.looks_like(text):
                 raise SimnetError(f"{path}: is of no known kind; give {KNOWN}")
@@ -65,10 +66,3 @@ def _add(found: Sources, path: Path) -> None:
         found.iperf3.append((data, path))
     else:
         found.files.append((path, measurement.read(path)))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise SimnetError(f"{path}: cannot be read ({error.strerror}): give {KNOWN}") from error

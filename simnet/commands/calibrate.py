@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from simnet.commands import options
-from simnet.commands.output import check_different, check_file, emit
+from simnet.commands.output import check_files, emit
 from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
@@ -75,11 +75,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.calibrate.fit import check_errors, judged
     from simnet.show import calibration as show
 
-    for path, option in ((output, "-o"), (workload, "--workload"), (figure, "--figure")):
-        check_file(path, option)
-    check_different(output, workload, "--workload")
-    check_different(output, figure, "--figure")
     known, unseen, placed = sources.read(files), sources.read(held_out), sources.read(in_place)
+    check_files(output=output, workload=workload, figure=figure)
     _check_disjoint(files, held_out, "--hold-out")
     _check_disjoint(files, in_place, "--in-place")
     options = fitting.Options(cluster=_cluster(cluster), bound=bound / 100, draws=draws)

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -89,14 +90,27 @@ def check_replaceable(path: Path, inside: Path | None) -> None:
         raise SimnetError(f"{path}: is not a regular file; remove it, or choose another place with -o")
 
 
-def check_different(output: Path | None, other: Path | None, option: str = "--trace") -> None:
-    """Check that two outputs do not overwrite each other.
+def check_different(path: Path | None, other: Path | None, first: str, second: str) -> None:
+    """Check that two outputs, named by two options, do not overwrite each other.
 
     Raises:
         SimnetError: they are the same file.
     """
-    if output and other and output.resolve() == other.resolve():
-        raise SimnetError(f"{other}: is named by -o and by {option}; name two files")
+    if path and other and path.resolve() == other.resolve():
+        raise SimnetError(f"{other}: is named by {first} and by {second}; name two files")
+
+
+def check_files(**places: Path | None) -> None:
+    """Check single files, named by their options (`output` is `-o`), as `check_file` does, and that they differ.
+
+    Raises:
+        SimnetError: one cannot be written, or two are the same file.
+    """
+    options = {"-o" if name == "output" else f"--{name}": path for name, path in places.items()}
+    for option, path in options.items():
+        check_file(path, option)
+    for (first, path), (second, other) in combinations(options.items(), 2):
+        check_different(path, other, first, second)
 
 
 def check_figure(path: Path | None, output: Path | None) -> None:
@@ -111,7 +125,7 @@ def check_figure(path: Path | None, output: Path | None) -> None:
         return
     format_of(path)
     check_file(path, "--plot")
-    check_different(output, path, "--plot")
+    check_different(output, path, "-o", "--plot")
 
 
 def emit(text: str, path: Path | None, inside: Path | None = None) -> None:

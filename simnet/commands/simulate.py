@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from simnet.commands import options
-from simnet.commands.output import check_different, check_file, emit
+from simnet.commands.output import check_files, emit
 from simnet.commands.settings import add_draws, read_settings
 from simnet.commands.terminal import progress, tell
 from simnet.result import RunResult
@@ -36,9 +36,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     add_draws(fixed, draws)
     experiment = load_experiment(scenario, fixed)
     resolved = experiment.at({})
-    check_file(output)
-    check_file(trace, option="--trace")
-    check_different(output, trace)
+    check_files(output=output, trace=trace)
     with _progress(num_exact_rounds(resolved)) as on_round:
         result = simulate(resolved, on_round)
     if trace:

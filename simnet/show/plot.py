@@ -33,5 +33,5 @@ def plot(results: Path, directory: Path, file_format: Format = "png") -> list[Pa
         drawn = images(document, file_format, where=str(results))
     paths = {directory / f"{name}.{file_format}": image for name, image in drawn.items()}
     for path, image in paths.items():
-        write_file(path, image)
+        write_file(path, image, inside=directory)
     return list(paths)

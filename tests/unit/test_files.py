@@ -196,7 +196,7 @@ class TestReading:
     @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:30] + b"x" * 20 + data[50:]])
     def test_what_is_packed_and_damaged_is_refused(self, damage: Callable[[bytes], bytes]) -> None:
         packed = gzip.compress(json.dumps([i**3 for i in range(200)]).encode())
-        with pytest.raises(SimnetError, match=r"a.gz: packed by gzip, and damaged or cut off"):
+        with pytest.raises(SimnetError, match=r"a.gz: packed by gzip, and is damaged or cut off"):
             files.unpacked(damage(packed), Path("a.gz"))
 
     def test_what_is_no_utf_8_is_refused_or_replaced(self, tmp_path: Path) -> None:
