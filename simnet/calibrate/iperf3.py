@@ -2,15 +2,59 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from simnet.calibrate.fit import Fitted
-from simnet.errors import SimnetError
+from simnet.errors import SimnetError, shown
 from simnet.hardware import Cluster
+from simnet.schema import build
 from simnet.units import Bandwidth
 
 MOST_EFFICIENCY = 1.05
 """Goodput above the nominal rate by more than this means that the wrong rate was given."""
+
+Rate = Annotated[float, Meta(gt=0.0, le=1e18)]
+"""[bit/s]"""
+
+
+class _Goodput(Struct):
+    bits_per_second: Rate
+
+
+class _Sum(Struct):
+    bits_per_second: Annotated[float, Meta(ge=0.0, le=1e18)]
+    omitted: bool = False
+
+
+class _Interval(Struct):
+    sum: _Sum
+
+
+class _Sender(Struct):
+    mean_rtt: Annotated[float, Meta(ge=0.0, le=1e12)] = 0.0
+
+
+class _Stream(Struct):
+    sender: _Sender | None = None
+
+
+class _End(Struct):
+    sum_received: _Goodput
+    streams: tuple[_Stream, ...] = ()
+
+
+class _Run(Struct):
+    """What is read of a run over TCP."""
+
+    end: _End
+    intervals: tuple[_Interval, ...]
+
+    @property
+    def goodput(self) -> list[float]:
+        """Goodput of each interval [bit/s], without those at the start that iperf3 was told to omit."""
+        return [one.sum.bits_per_second for one in self.intervals if not one.sum.omitted]
 
 
 def looks_like(data: Mapping[str, Any]) -> bool:
@@ -32,16 +76,16 @@ def fitted(data: Mapping[str, Any], path: Path, cluster: Cluster | None) -> Fitt
         SimnetError: the run failed, was UDP, or its numbers make no sense.
     """
     if data.get("error"):
-        raise SimnetError(f"{path}: iperf3 says {data['error']!r}: run it again")
-    bits = _bits_per_s(data["end"], path)
-    per_interval = _intervals(data["intervals"], path)
+        raise SimnetError(f"{path}: iperf3 says {shown(data['error'])}: run it again")
+    run = _read(data, path)
+    bits = run.end.sum_received.bits_per_second
     nominal = float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node if cluster else bits / 8
     efficiency = bits / 8 / nominal
     if efficiency > MOST_EFFICIENCY:
         raise SimnetError(
             f"{path}: {bits / 1e9:.4g} Gbit/s: more than the NICs of the cluster give; name its own --cluster"
         )
-    rtt = _round_trip_s(data["end"])
+    rtt = _round_trip_s(run.end)
     return Fitted(
         table={
             "inter_node": {
@@ -54,36 +98,21 @@ def fitted(data: Mapping[str, Any], path: Path, cluster: Cluster | None) -> Fitt
             "goodput": f"{bits / 1e9:.4g} Gbit/s",
             **({"round trip under load": f"{rtt * 1e6:.4g} us"} if rtt else {}),
         },
-        intervals={"inter_node.efficiency": _spread(per_interval, bits)},
+        intervals={"inter_node.efficiency": _spread(run.goodput, bits)},
         notes=(f"{path.name}: no latency: a round trip under load is that of full queues; measure collectives for it",),
     )
 
 
-def _intervals(intervals: Any, path: Path) -> list[float]:
-    """Return the goodput of each interval [bit/s], without those at the start that iperf3 was told to omit."""
+def _read(data: Mapping[str, Any], path: Path) -> _Run:
     try:
-        sums = [one["sum"] for one in intervals]
-        return [float(one["bits_per_second"]) for one in sums if not one.get("omitted")]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SimnetError(f"{path}: intervals: damaged: give the whole output of iperf3 -J") from error
+        return build(_Run, data, str(path))
+    except SimnetError as error:
+        raise SimnetError(f"{error}: give the whole output of iperf3 -J over TCP") from error
 
 
-def _bits_per_s(end: Any, path: Path) -> float:
-    try:
-        bits = float(end["sum_received"]["bits_per_second"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise SimnetError(
-            f"{path}: no end.sum_received.bits_per_second: give the whole output of iperf3 -J over TCP"
-        ) from error
-    if not bits > 0:
-        raise SimnetError(f"{path}: end.sum_received.bits_per_second: {bits!r}: must be above 0; run it again")
-    return bits
-
-
-def _round_trip_s(end: Any) -> float | None:
+def _round_trip_s(end: _End) -> float | None:
     """Return the mean round-trip time of all streams [s], where the system tells it."""
-    streams = end.get("streams") or ()
-    times = [float(one["sender"].get("mean_rtt", 0)) for one in streams if "sender" in one]
+    times = [stream.sender.mean_rtt for stream in end.streams if stream.sender is not None]
     return sum(times) / len(times) * 1e-6 if times and all(times) else None
 
 

@@ -12,8 +12,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from simnet.errors import SimnetError
-from simnet.files import read_json
+from msgspec import Struct, field
+
+from simnet.errors import SimnetError, shown
+from simnet.schema import build
+from simnet.values import Count
 
 _STEP = re.compile(r"ProfilerStep#\d+")
 _COMMUNICATION = re.compile(r"gloo:|nccl(Dev)?Kernel")
@@ -26,6 +29,37 @@ ITEM_BYTES = {
     "unsigned char": 1, "Byte": 1, "int": 4, "Int": 4, "long int": 8, "Long": 8,
 }  # fmt: skip
 Span = tuple[float, float]
+MAX_MICROSECONDS = 1e18
+"""Traces count from when the machine was started, or from 1970."""
+MAX_ELEMENTS = 2**50
+_REPAIR = "export the trace again"
+
+
+class _Distributed(Struct):
+    backend: str = ""
+    world_size: Count = 1
+
+
+class _Device(Struct):
+    name: str = ""
+
+
+class _About(Struct):
+    """What stands beside the events."""
+
+    distributed: _Distributed | None = field(name="distributedInfo", default=None)
+    devices: tuple[_Device, ...] = field(name="deviceProperties", default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    """A span of time [s]."""
+
+    name: str
+    category: str
+    start_s: float
+    end_s: float
+    args: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,108 +117,121 @@ def looks_like(data: Mapping[str, Any]) -> bool:
     return isinstance(data.get("traceEvents"), list)
 
 
-def load(path: Path) -> Mapping[str, Any]:
-    """Read JSON, packed by gzip or not.
-
-    Raises:
-        SimnetError: it cannot be read, or is no JSON object.
-    """
-    whole = read_json(path, unique=False)
-    if not isinstance(whole, dict):
-        raise SimnetError(f"{path}: {type(whole).__name__}: must hold one JSON object")
-    return whole
-
-
 def parse(data: Mapping[str, Any], path: Path) -> Trace:
     """Return the steps of a trace.
 
     Raises:
-        SimnetError: there are no steps in it.
+        SimnetError: there are no steps in it, or an event is of another form.
     """
-    events = [event for event in data["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
-    if not all({"name", "ts", "dur"} <= event.keys() for event in events):
-        raise SimnetError(f"{path}: traceEvents: an event without name, ts or dur: export the trace again")
-    on_gpu = any(event.get("cat") == "kernel" for event in events)
-    marks = [event for event in events if _STEP.fullmatch(event["name"]) and event.get("cat") == "user_annotation"]
+    raw = enumerate(data["traceEvents"])
+    events = [_event(one, f"{path}: traceEvents[{at}]") for at, one in raw if _is_complete(one)]
+    on_gpu = any(event.category == "kernel" for event in events)
+    marks = [event for event in events if _STEP.fullmatch(event.name) and event.category == "user_annotation"]
     if not marks:
         raise SimnetError(f"{path}: no ProfilerStep: call prof.step() after every training step, and profile again")
-    about = data.get("distributedInfo") or {}
-    devices = data.get("deviceProperties") or [{}]
+    about = build(_About, data, str(path))
     return Trace(
-        backend=str(about.get("backend", "")),
-        world_size=int(about.get("world_size", 1)),
-        gpu=str(devices[0].get("name", "")) if on_gpu else "",
-        steps=tuple(_step(mark, events, on_gpu=on_gpu) for mark in sorted(marks, key=lambda mark: float(mark["ts"]))),
+        backend=about.distributed.backend if about.distributed else "",
+        world_size=about.distributed.world_size if about.distributed else 1,
+        gpu=about.devices[0].name if on_gpu and about.devices else "",
+        steps=tuple(_step(mark, events, on_gpu=on_gpu) for mark in sorted(marks, key=lambda mark: mark.start_s)),
     )
 
 
-def _step(mark: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, on_gpu: bool) -> StepTimes:
-    start, end = _span(mark)
-    inside = [event for event in events if start <= float(event["ts"]) * 1e-6 < end]
+def _is_complete(event: object) -> bool:
+    """Tell a span of time from flows, counters and names of threads."""
+    return isinstance(event, dict) and event.get("ph") == "X"
+
+
+def _event(raw: Mapping[str, Any], where: str) -> _Event:
+    if not {"name", "ts", "dur"} <= raw.keys():
+        raise SimnetError(f"{where}: an event without name, ts or dur: {_REPAIR}")
+    for key, kind, rule in (("name", str, "text"), ("cat", str, "text"), ("args", dict, "an object")):
+        if not isinstance(raw.get(key, kind()), kind):
+            raise SimnetError(f"{where}.{key}: {shown(raw[key])}: must be {rule}: {_REPAIR}")
+    start, duration = (_microseconds(raw[key], f"{where}.{key}") for key in ("ts", "dur"))
+    return _Event(
+        name=raw["name"],
+        category=raw.get("cat", ""),
+        start_s=start * 1e-6,
+        end_s=(start + duration) * 1e-6,
+        args=raw.get("args", {}),
+    )
+
+
+def _microseconds(given: object, where: str) -> float:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not 0 <= given < MAX_MICROSECONDS:  # type: ignore[operator]
+        raise SimnetError(f"{where}: {shown(given)}: must be a number of microseconds: {_REPAIR}")
+    return float(given)  # type: ignore[arg-type]
+
+
+def _step(mark: _Event, events: Sequence[_Event], *, on_gpu: bool) -> StepTimes:
+    inside = [event for event in events if mark.start_s <= event.start_s < mark.end_s]
     talks = [event for event in inside if _is_communication(event, on_gpu=on_gpu)]
     works = [event for event in inside if _is_compute(event, on_gpu=on_gpu)]
-    phases = [event for event in inside if event.get("cat") == ("gpu_user_annotation" if on_gpu else "user_annotation")]
-    talk, work = _union(map(_span, talks)), _union(map(_span, works))
-    forward_s = _length(_union(_span(event) for event in phases if event["name"] == _FORWARD))
-    optimizer_s = _length(_union(_span(event) for event in phases if _OPTIMIZER.match(event["name"])))
-    backward = _union(_span(event) for event in inside if event["name"].startswith(_BACKWARD))
+    phases = [event for event in inside if event.category == ("gpu_user_annotation" if on_gpu else "user_annotation")]
+    talk, work = _union(talks), _union(works)
+    forward_s = _length(_union(event for event in phases if event.name == _FORWARD))
+    optimizer_s = _length(_union(event for event in phases if _OPTIMIZER.match(event.name)))
+    backward = _union(event for event in inside if event.name.startswith(_BACKWARD))
     rest_s = max(_length(work) - forward_s - optimizer_s, 0.0)
     return StepTimes(
-        step_s=end - start,
+        step_s=mark.end_s - mark.start_s,
         forward_s=forward_s,
         backward_s=rest_s if on_gpu or not backward else _length(backward),
         optimizer_s=optimizer_s,
         compute_s=_length(work),
         communication_s=_length(talk),
-        overlapped_s=_length(talk) + _length(work) - _length(_union([*talk, *work])),
+        overlapped_s=_length(talk) + _length(work) - _length(_union([*talks, *works])),
         messages=tuple(_message(event) for event in talks),
     )
 
 
-def _is_communication(event: Mapping[str, Any], *, on_gpu: bool) -> bool:
-    kinds = ("kernel",) if on_gpu else ("user_annotation",)
-    return event.get("cat") in kinds and bool(_COMMUNICATION.match(event["name"]))
+def _is_communication(event: _Event, *, on_gpu: bool) -> bool:
+    return event.category == ("kernel" if on_gpu else "user_annotation") and bool(_COMMUNICATION.match(event.name))
 
 
-def _is_compute(event: Mapping[str, Any], *, on_gpu: bool) -> bool:
+def _is_compute(event: _Event, *, on_gpu: bool) -> bool:
     if on_gpu:
-        return event.get("cat") == "kernel" and not _COMMUNICATION.match(event["name"])
-    return event.get("cat") == "cpu_op" and not event["name"].startswith("c10d::")
+        return event.category == "kernel" and not _COMMUNICATION.match(event.name)
+    return event.category == "cpu_op" and not event.name.startswith("c10d::")
 
 
-def _message(event: Mapping[str, Any]) -> Message:
+def _message(event: _Event) -> Message:
     """Read one collective: NCCL tells elements and type, gloo the shape of its input."""
-    args = event.get("args", {})
+    args = event.args
     if "In msg nelems" in args:
-        name = str(args.get("Collective name", "")) or event["name"]
-        num_bytes = int(args["In msg nelems"]) * ITEM_BYTES.get(str(args.get("dtype")), 0)
+        name = str(args.get("Collective name", "")) or event.name
+        num_bytes = _count(args["In msg nelems"]) * ITEM_BYTES.get(str(args.get("dtype")), 0)
     else:
-        found = _NCCL_NAME.match(event["name"])
-        name = found[1] if found else event["name"].removeprefix("gloo:")
+        found = _NCCL_NAME.match(event.name)
+        name = found[1] if found else event.name.removeprefix("gloo:")
         num_bytes = _input_bytes(args)
-    start, end = _span(event)
-    return Message(name=name, num_bytes=num_bytes, seconds=end - start)
+    return Message(name=name, num_bytes=num_bytes, seconds=event.end_s - event.start_s)
 
 
 def _input_bytes(args: Mapping[str, Any]) -> int:
+    shapes, kinds = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(shapes, list) or not isinstance(kinds, list):
+        return 0
     total = 0
-    for dims, kind in zip(args.get("Input Dims", ()), args.get("Input type", ()), strict=False):
-        size = ITEM_BYTES.get(kind, 0)
+    for dims, kind in zip(shapes, kinds, strict=False):
+        size = ITEM_BYTES.get(str(kind), 0)
         for dim in dims if isinstance(dims, list) else ():
-            size *= dim if isinstance(dim, int) else 0
+            size *= _count(dim)
         total += size
     return total
 
 
-def _span(event: Mapping[str, Any]) -> Span:
-    """Return start and end [s]; traces count microseconds."""
-    start = float(event["ts"])
-    return start * 1e-6, (start + float(event["dur"])) * 1e-6
+def _count(given: object) -> int:
+    """Return a number of elements, 0 where it is not told as one."""
+    return given if type(given) is int and 0 < given < MAX_ELEMENTS else 0
 
 
-def _union(spans: Iterable[Span]) -> list[Span]:
+def _union(events: Iterable[_Event]) -> list[Span]:
     joined: list[Span] = []
-    for start, end in sorted(spans):
+    for start, end in sorted((event.start_s, event.end_s) for event in events):
         if joined and start <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:

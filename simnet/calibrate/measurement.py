@@ -39,6 +39,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "training": ("step", "forward", "backward", "optimizer"),
     "interference": ("backward_alone", "backward_beside"),
 }
+_LIMITS = {"s": (1e-12, 1e9), "B": (0.0, 1e18)}
+"""Of values: no clock ticks faster than a picosecond, and nobody waits for 30 years."""
 _MAY_BE_ZERO = frozenset({"order", "overlap"})
 _REPAIR = "measure again, or take the file from where it was written"
 
@@ -163,7 +165,11 @@ def read(path: Path) -> Measurements:
         SimnetError: it cannot be read, is damaged, is of a newer format, or something in it makes no sense; the message
             is one sentence with the file and the place in it.
     """
-    data = read_bytes(path)
+    return parse(read_bytes(path), path)
+
+
+def parse(data: bytes, path: Path) -> Measurements:
+    """Read the content of a measurement file; see `read`."""
     _check_head(path, data)
     whole = decode(Measurements, data, str(path))
     _check_whole(path, whole)
@@ -216,9 +222,11 @@ def _check_series(path: Path, place: str, series: Series, num_setups: int) -> No
     _check_labels(path, f"{place}.labels", series)
     if not series.values:
         raise SimnetError(f"{path}: {place}.values: is empty: {_REPAIR}")
+    least, most = _LIMITS[series.unit]
+    too_small = "must be above 0" if series.unit == "s" else "must be 0 or more"
     for index, value in enumerate(series.values):
-        if not math.isfinite(value) or value < 0 or (value == 0 and series.unit == "s"):
-            rule = "must be above 0" if series.unit == "s" else "must be 0 or more"
+        if not least <= value <= most:
+            rule = too_small if value < least else f"must be at most {most:g} {series.unit}"
             _refuse(path, f"{place}.values[{index}]", value, rule)
 
 

@@ -12,9 +12,12 @@ from simnet.files import label, read_text
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "unknown"]
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\](?:<\w+>)?:|\s*\d+:\s)")
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)")
+_RANK = re.compile(
+    r"#\s+Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
+)
 _NAMED = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast)_perf\b")
 _DATA = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\s")
+MOST_DIGITS = 18
 MEASURES = ("time", "algbw", "busbw", "wrong")
 _FACTOR_TOLERANCE = 0.03
 """How far the printed ratio of bus to algorithm bandwidth may be off: both are printed with two decimals."""
@@ -137,6 +140,8 @@ def _row(words: list[str], named: int, where: str, number: int, *, counts_wrong:
     for half in halves:
         if counts_wrong and half and half[3] not in {"0", "N/A"}:
             raise SimnetError(f"{where}: {half[3]} wrong values: times of wrong results are worthless; run it again")
+    if len(words[0]) > MOST_DIGITS:
+        raise SimnetError(f"{where}: a size of {len(words[0])} digits: no array is so large; restore or drop the line")
     return LogRow(
         line=number, message_bytes=int(words[0]), times_us=(_time_us(halves[0], where), _time_us(halves[1], where))
     )

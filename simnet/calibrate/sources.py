@@ -7,8 +7,11 @@ from typing import Any
 
 from simnet.calibrate import iperf3, kineto, measurement, nccl_tests
 from simnet.errors import SimnetError
-from simnet.files import read_text
+from simnet.files import read_bytes, unpacked
+from simnet.parsing import parse_json
 
+START_BYTES = 4096
+"""Among these a file shows whether it is JSON."""
 KNOWN = "a measurement file, nccl-tests text, iperf3 -J, or a torch.profiler trace"
 
 
@@ -52,17 +55,29 @@ def read(paths: Sequence[Path]) -> Sources:
 
 
 def _add(found: Sources, path: Path) -> None:
-    if path.suffix not in {".json", ".gz"}:
-        text = read_text(path, errors="replace")
-        if not text.lstrip().startswith("{"):
-            if not nccl_tests.looks_like(text):
-                raise SimnetError(f"{path}: is of no known kind; give {KNOWN}")
-            found.logs.append(nccl_tests.parse(text, str(path)))
-            return
-    data = dict(kineto.load(path))
+    raw = unpacked(read_bytes(path), path)
+    if path.suffix not in {".json", ".gz"} and raw[:START_BYTES].lstrip()[:1] != b"{":
+        text = raw.decode("utf-8", errors="replace")
+        if not nccl_tests.looks_like(text):
+            raise SimnetError(f"{path}: is of no known kind; give {KNOWN}")
+        found.logs.append(nccl_tests.parse(text, str(path)))
+        return
+    data = json_object(raw, path)
     if kineto.looks_like(data):
         found.traces.append((kineto.parse(data, path), path))
     elif iperf3.looks_like(data):
         found.iperf3.append((data, path))
     else:
-        found.files.append((path, measurement.read(path)))
+        found.files.append((path, measurement.parse(raw, path)))
+
+
+def json_object(raw: bytes, path: Path) -> dict[str, Any]:
+    """Return what another program wrote as JSON.
+
+    Raises:
+        SimnetError: it is damaged, nested too deep, or no object.
+    """
+    whole = parse_json(raw, str(path), unique=False)
+    if not isinstance(whole, dict):
+        raise SimnetError(f"{path}: {type(whole).__name__}: must hold one JSON object")
+    return whole

@@ -1,5 +1,6 @@
 """Write the compute times of a traced step, or of a measured model, as a workload."""
 
+import re
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
@@ -11,12 +12,13 @@ from simnet.calibrate import bootstrap, provenance
 from simnet.calibrate.fit import Floats, duration_text
 from simnet.calibrate.kineto import Trace
 from simnet.calibrate.measurement import Measurements, Series, Setup
-from simnet.errors import SimnetError
+from simnet.errors import SimnetError, shown
 from simnet.scenario import Draft
 from simnet.toml_text import to_toml
 from simnet.units import Size
 from simnet.workload.workload import Workload
 
+_SHAPE = re.compile(r"\d{1,9}(x\d{1,9})*")
 READY = "gradient_ready"
 FIELDS = {"forward": "forward_s", "backward": "backward_s", "optimizer": "optimizer_s"}
 
@@ -153,8 +155,10 @@ def _tensors(runs: Sequence[_Run]) -> list[dict[str, object]]:
 
 def _size(series: Series) -> dict[str, object]:
     """Return the shape of a gradient where it is told, else its elements."""
-    if shape := series.labels.get("shape"):
-        return {"shape": [int(side) for side in str(shape).split("x")]}
+    if shape := str(series.labels.get("shape", "")):
+        if not _SHAPE.fullmatch(shape):
+            raise SimnetError(f"--workload: shape {shown(shape)}: must be such as '256x512'; measure again")
+        return {"shape": [int(side) for side in shape.split("x")]}
     return {"num_elements": series.count("num_elements")}
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
+from simnet import schema
 from simnet.errors import SimnetError
 from simnet.options import NONE, Options, value_text
 from simnet.strategies import STRATEGIES, AllReduce, BinSGDM, OneBitAdam, Strategy
@@ -98,11 +98,13 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         if self.system == BINSGDM:
             given |= {"agreement": "ring" if is_ring else "auto"}
             given |= {} if self.is_hierarchical else {"intra": None, "average": "updates"}
+        where = f"training with {self.label}: is not known to the simulator"
         try:
-            found = msgspec.convert(given, STRATEGIES.find(self.system))
-        except (msgspec.ValidationError, SimnetError) as error:
-            raise SimnetError(f"training with {self.label}: is not known to the simulator ({error})") from error
-        return found if self.system == ONE_BIT_ADAM else msgspec.structs.replace(found, bucket_cap=bucket_cap)
+            kind = STRATEGIES.find(self.system)
+        except SimnetError as error:
+            raise SimnetError(f"{where}: {error}") from error
+        found = schema.build(kind, given, where)
+        return found if self.system == ONE_BIT_ADAM else replace(found, bucket_cap=bucket_cap)
 
 
 _BINSGDM_WORDS = {

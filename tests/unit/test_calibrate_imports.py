@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from simnet.calibrate import iperf3, kernels, kineto, sources, workload_file, wr
 from simnet.calibrate.kernels import Timed
 from simnet.calibrate.measurement import Series
 from simnet.errors import SimnetError
+from simnet.files import unpacked
 from simnet.strategies.kernels import every
 from simnet.units import Bandwidth, Duration
 from simnet.validate import parts
@@ -23,6 +25,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "calibrate"
 IPERF3 = GOLDEN / "iperf3_loopback.json"
 GLOO = GOLDEN / "kineto_gloo_2_ranks.json.gz"
 HERE = Path("x.json")
+END = {"sum_received": {"bits_per_second": 2e10}}
 
 
 def event(name: str, cat: str, start_us: float, us: float, **args: object) -> dict[str, object]:
@@ -148,9 +151,13 @@ def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_impleme
     assert set(kernels.NAMES.values()) <= every().keys()
 
 
+def read(path: Path) -> dict[str, Any]:
+    return sources.json_object(unpacked(path.read_bytes(), path), path)
+
+
 def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
     slow = parts.cluster("generic_25gbit")
-    fitted = iperf3.fitted(kineto.load(IPERF3), IPERF3, slow)
+    fitted = iperf3.fitted(read(IPERF3), IPERF3, slow)
     link = fitted.table["inter_node"]
     assert isinstance(link, dict)
     assert link["efficiency"] == pytest.approx(20.776 / 25, abs=1e-4)
@@ -163,19 +170,24 @@ def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
     ("change", "message"),
     [
         ({"error": "unable to connect"}, "iperf3 says 'unable to connect'"),
-        ({"end": {}}, "no end.sum_received.bits_per_second"),
-        ({"end": {"sum_received": {"bits_per_second": 0}}}, "must be above 0"),
-        ({"intervals": [{}]}, "intervals: damaged"),
+        ({"end": {}}, "end.sum_received: missing.*: give the whole output of iperf3 -J over TCP"),
+        ({"end": []}, "end: .*: write a table"),
+        ({"end": {"sum_received": {"bits_per_second": 0}}}, "must be a number above 0"),
+        ({"end": {**END, "streams": {"a": 1}}}, "end.streams: .*: write a list"),
+        ({"end": {**END, "streams": [5]}}, "end.streams.0: 5: write a table"),
+        ({"end": {**END, "streams": [{"sender": {"mean_rtt": "62"}}]}}, "mean_rtt: '62': write a number"),
+        ({"intervals": [{}]}, "intervals.0.sum: missing"),
+        ({"intervals": 5}, "intervals: 5: write a list"),
         ({"end": {"sum_received": {"bits_per_second": 9e10}}}, "more than the NICs of the cluster give"),
     ],
 )
 def test_what_iperf3_has_not_measured_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(SimnetError, match=message):
-        iperf3.fitted({**kineto.load(IPERF3), **change}, HERE, parts.cluster("generic_25gbit"))
+        iperf3.fitted({**read(IPERF3), **change}, HERE, parts.cluster("generic_25gbit"))
 
 
 def test_a_trace_of_gloo_tells_steps_phases_and_messages() -> None:
-    trace = kineto.parse(kineto.load(GLOO), GLOO)
+    trace = kineto.parse(read(GLOO), GLOO)
     assert (trace.backend, trace.world_size, trace.gpu, len(trace.steps)) == ("gloo", 2, "", 3)
     assert trace.reduced_bytes == 4 * (256 * 512 + 512 + 512 * 64 + 64)
     assert trace.median_s("step_s") == pytest.approx(16.148e-3, rel=1e-3)
@@ -218,11 +230,78 @@ def test_a_trace_without_steps_is_refused(events: list[object], message: str) ->
 
 
 @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": 5}, r"traceEvents\[0\].name: 5: must be text"),
+        ({"cat": ["kernel"]}, r"traceEvents\[0\].cat: .*: must be text"),
+        ({"ts": "12"}, r"traceEvents\[0\].ts: '12': must be a number of microseconds"),
+        ({"ts": True}, "ts: True: must be a number"),
+        ({"ts": None}, "ts: None: must be a number"),
+        ({"ts": float("nan")}, "ts: nan: must be a number"),
+        ({"ts": 10**400}, "ts: 1000.*: must be a number"),
+        ({"dur": -1}, "dur: -1: must be a number"),
+        ({"dur": [1]}, r"dur: \[1\]: must be a number"),
+        ({"args": "x"}, "args: 'x': must be an object"),
+        ({"args": None}, "args: None: must be an object"),
+    ],
+)
+def test_an_event_of_another_form_is_refused_with_its_place(change: dict[str, object], message: str) -> None:
+    first, *others = NCCL["traceEvents"]
+    with pytest.raises(SimnetError, match=message):
+        kineto.parse({**NCCL, "traceEvents": [{**first, **change}, *others]}, HERE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"distributedInfo": 5},
+        {"distributedInfo": {"world_size": "8"}},
+        {"deviceProperties": [5]},
+        {"deviceProperties": {}},
+    ],
+)
+def test_what_stands_beside_the_events_must_be_of_its_form(change: dict[str, object]) -> None:
+    with pytest.raises(SimnetError, match=f"{next(iter(change))}.*: (write|must)"):
+        kineto.parse({**NCCL, **change}, HERE)
+
+
+@pytest.mark.parametrize(
+    "args", [{"Input Dims": 5}, {"Input Dims": [[2, "x"]], "Input type": [["float"]]}, {"In msg nelems": "9"}]
+)
+def test_a_message_whose_size_is_of_another_form_is_of_unknown_size(args: dict[str, object]) -> None:
+    talks = [{**one, "args": args} if one["name"].startswith("nccl") else one for one in NCCL["traceEvents"]]
+    trace = kineto.parse({**NCCL, "traceEvents": talks}, HERE)
+    assert {one.num_bytes for one in trace.steps[0].messages} == {0}
+
+
+def test_a_pipe_a_device_and_a_bomb_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(SimnetError, match="not a regular file"):
+            sources.read([name])
+    with gzip.open(tmp_path / "bomb.json.gz", "wb", compresslevel=9) as bomb:
+        for _ in range(2**29 // 2**24 + 1):
+            bomb.write(bytes(2**24))
+    with pytest.raises(SimnetError, match="larger than 512 MiB"):
+        sources.read([tmp_path / "bomb.json.gz"])
+
+
+def test_lists_in_lists_without_end_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text('{"a": ' + "[" * 100_000)
+    with pytest.raises(SimnetError, match="nested deeper than"):
+        sources.read([tmp_path / "deep.json"])
+    (tmp_path / "deep.json").write_text('{"a": ' + "[" * 400 + "]" * 400 + "}")
+    with pytest.raises(SimnetError, match="nested deeper than"):
+        sources.read([tmp_path / "deep.json"])
+
+
+@pytest.mark.parametrize(
     ("name", "data", "message"),
     [
+        ("a.json", b"hello", "not JSON: Expecting"),
         ("a.json", b"{", "not JSON: Expecting"),
-        ("a.json.gz", gzip.compress(b"{}", mtime=0)[:-4], "is damaged or cut off"),
-        ("a.json.gz", gzip.compress(b"{}", mtime=0)[:10] + b"\xff\xff\xff\xff", "is damaged or cut off"),
+        ("a.json.gz", gzip.compress(b"{}", mtime=0)[:-4], "packed by gzip, and damaged or cut off"),
+        ("a.json.gz", gzip.compress(b"{}", mtime=0)[:10] + b"\xff\xff\xff\xff", "packed by gzip, and damaged"),
         ("a.json", b"[1]", "must hold one JSON object"),
         ("a.json", json.dumps({"a": 1}).encode(), "what: None"),
         ("a.log", b"hello", "is of no known kind"),

@@ -149,6 +149,8 @@ SETUP = ("setups", 0)
         (put(*VALUES, 1, None), "series.0.values.1: None: write a number without quotes"),
         (put(*VALUES, 1, -0.5), "series[0].values[1]: -0.5: must be above 0"),
         (put(*VALUES, 0, 0.0), "series[0].values[0]: 0.0: must be above 0"),
+        (put(*VALUES, 0, 1e-300), "series[0].values[0]: 1e-300: must be above 0"),
+        (put(*VALUES, 0, 1e300), "series[0].values[0]: 1e+300: must be at most 1e+09 s"),
         (put(*VALUES, 0, float("nan")), "series.0.values.0: nan: must be finite"),
         (put(*VALUES, 0, float("inf")), "series.0.values.0: inf: must be finite"),
     ],
