@@ -133,10 +133,10 @@ def report(  # noqa: PLR0913, PLR0917 - one argument an option
     context: click.Context, folder: Path, mean: float | None, worst: float | None, draws: int, output: Path | None
 ) -> None:
     """Run `simnet lab report`."""
+    from simnet.comparison import mean_error, worst_error
     from simnet.lab import campaign as campaigns
+    from simnet.show import campaign_page
     from simnet.validate import campaign as evaluation
-    from simnet.validate import campaign_page
-    from simnet.validate.outcome import mean_error, worst_error
 
     found = evaluation.evaluated(campaigns.load(folder / CAMPAIGN), folder, draws, watched)
     say(campaign_page.summary(found))

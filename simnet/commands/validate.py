@@ -57,8 +57,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     output: Path | None,
 ) -> None:
     """Run `simnet validate`."""
-    from simnet.validate import measurements, sets, terminal
-    from simnet.validate.outcome import mean_error, worst_error
+    from simnet.comparison import mean_error, worst_error
+    from simnet.show import validation
+    from simnet.validate import sets
 
     if experiment is not None:
         if published or names or output or form != "table":
@@ -75,11 +76,10 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         raise SimnetError("validate: --figure: goes with EXPERIMENT and MEASUREMENTS; figures of --published: -o")
     if not published:
         raise SimnetError("validate: nothing to compare with: add --published, or EXPERIMENT and MEASUREMENTS")
-    wanted = tuple(dict.fromkeys(names)) or sets.NAMES
+    wanted = tuple(dict.fromkeys(names)) or sets.names()
     _check(output, names)
-    rows = measurements.load()
-    outcomes = [sets.run(name, rows, alternatives=output is not None) for name in wanted]
-    say(json.dumps(terminal.to_object(outcomes), indent=2) if form == "json" else terminal.table(outcomes))
+    outcomes = [sets.run(name, alternatives=output is not None) for name in wanted]
+    say(json.dumps(validation.to_object(outcomes), indent=2) if form == "json" else validation.table(outcomes))
     if output is not None:
         _write(outcomes, output)
     if not all(outcome.holds for outcome in outcomes):
@@ -90,6 +90,7 @@ def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: 
     """Predict measured steps with an experiment, and print both."""
     from simnet.calibrate.measurement import read
     from simnet.scenario import load_experiment
+    from simnet.show import measured_steps
     from simnet.validate import measured, unseen
 
     if not files:
@@ -100,15 +101,15 @@ def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: 
     known = [(path, read(path)) for path in files]
     proof = unseen.check(scenario, known)
     found = measured.points(scenario, [whole for _, whole in known], model, watched)
-    say(f"{measured.table(found)}\n{proof}")
+    say(f"{measured_steps.table(found)}\n{proof}")
     return found
 
 
 def _draw(points: "list[Point]", path: Path) -> None:
     from simnet.files import write_file
-    from simnet.validate import campaign_figures
+    from simnet.show import comparison_figure
 
-    write_file(path, campaign_figures.scatter(points))
+    write_file(path, comparison_figure.steps(points))
     tell(f"wrote {path}")
 
 
@@ -134,9 +135,11 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
 def _write(outcomes: "list[Outcome]", output: Path) -> None:
     """Write the page and its figures."""
     from simnet.files import write_file
-    from simnet.validate import figures, measurements, page
+    from simnet.show import comparison_figure, validation_page
+    from simnet.validate import measurements
 
     for outcome in outcomes:
-        write_file(output / "figures" / page.figure_name(outcome), figures.png(outcome), output)
-    write_file(output / PAGE, page.page(outcomes, measurements.load().rows).encode(), output)
+        write_file(output / "figures" / validation_page.figure_name(outcome), comparison_figure.png(outcome), output)
+    page = validation_page.page(outcomes, measurements.load().rows)
+    write_file(output / PAGE, page.encode(), output)
     tell(f"wrote {output / PAGE} and {len(outcomes)} figures")

@@ -8,58 +8,45 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from simnet.calibrate.measurement import Measurements, Series, Setup
+from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 from simnet.lab.strategy_spec import MIB, StrategySpec
 from simnet.scenario import Scenario
-from simnet.show.text import aligned, bandwidth_text
 from simnet.simulate import simulate
-from simnet.units import Bandwidth, Size, format_seconds
-from simnet.validate.outcome import mean_error, worst_error
-from simnet.validate.text import percent
+from simnet.units import Bandwidth, Size
 
 OUTSIDE, LEAST_VALUES = 0.05, 6
 """Of the interval of a median; fewer values have none."""
 ENDLESS = Bandwidth(1e15)
 Step = tuple[Series, Setup]
-HEADER = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
+Place = tuple[str, int, int, float]
+"""Model, nodes, ranks on each, NIC bandwidth [B/s]."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """One measured setting with what is predicted for it.
+class Point(Comparison):
+    """The median of the measured steps of a setting with what is predicted for it; its series is the strategy.
 
     Attributes:
-        measured_s: median of the measured steps.
-        measured_interval_s: 95 % interval of that median; None for fewer than 6 steps.
-        interval_s: of the prediction, if the calibration has intervals and draws were asked for.
+        measured_interval_s: 95 % interval of the median; None for fewer than 6 steps.
         without_network_s: what is predicted for NICs of infinite bandwidth.
     """
 
     setup: Setup
     model: str
-    strategy: str
-    measured_s: float
-    predicted_s: float
-    interval_s: tuple[float, float] | None
     without_network_s: float
     measured_interval_s: tuple[float, float] | None = None
 
     @property
     def network_share(self) -> float:
         """Part of the predicted time that a network of infinite bandwidth would save."""
-        return 1 - self.without_network_s / self.predicted_s
+        return 1 - self.without_network_s / self.predicted
 
     @property
-    def error(self) -> float:
-        """Relative error with its sign: predicted / measured - 1."""
-        return self.predicted_s / self.measured_s - 1
-
-    @property
-    def is_inside(self) -> bool | None:
-        """Tell whether the measured time lies in the predicted interval; None without one."""
-        if self.interval_s is None:
-            return None
-        return self.interval_s[0] <= self.measured_s <= self.interval_s[1]
+    def place(self) -> Place:
+        """Where it was measured."""
+        setup = self.setup
+        return self.model, setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s or 0.0
 
 
 def points(
@@ -110,10 +97,11 @@ def point(scenario: Scenario, series: Series, setup: Setup) -> Point:
     return Point(
         setup=setup,
         model=str(series.labels["model"]),
-        strategy=StrategySpec.of_labels(series.labels).label,
-        measured_s=statistics.median(series.values),
-        predicted_s=result.result.iteration_s,
-        interval_s=result.intervals.get("iteration_s"),
+        series=StrategySpec.of_labels(series.labels).label,
+        label=str(series.labels["model"]),
+        measured=statistics.median(series.values),
+        predicted=result.result.iteration_s,
+        interval=result.intervals.get("iteration_s"),
         without_network_s=without.result.iteration_s,
         measured_interval_s=median_interval(series.values),
     )
@@ -148,32 +136,3 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
         left_out += 1
     ordered = sorted(values)
     return ordered[left_out - 1], ordered[count - left_out]
-
-
-def table(found: Sequence[Point]) -> str:
-    """Return points and a summary as text."""
-    rows = [HEADER, *(_row(point) for point in sorted(found, key=_order))]
-    inside = [point.is_inside for point in found if point.is_inside is not None]
-    known = f"; {sum(inside)} of {len(inside)} measured values inside the interval" if inside else "; no intervals"
-    errors = f"mean error {percent(mean_error(found))}, worst {percent(worst_error(found))}"
-    return "\n".join([*aligned(rows), "", f"{len(found)} points: {errors}{known}"])
-
-
-def _order(point: Point) -> tuple[int, int, float, str]:
-    setup = point.setup
-    return setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s or 0.0, point.strategy
-
-
-def _row(point: Point) -> tuple[str, ...]:
-    interval = " to ".join(map(format_seconds, point.interval_s)) if point.interval_s else ""
-    inside = {None: "", True: "inside", False: "outside"}[point.is_inside]
-    return (
-        f"{point.setup.num_nodes} x {point.setup.ranks_per_node}",
-        bandwidth_text((point.setup.nic_bytes_per_s or 0.0) * 8 / 1e9),
-        point.strategy,
-        format_seconds(point.measured_s),
-        format_seconds(point.predicted_s),
-        f"{point.error:+.1%}".replace("%", " %"),
-        interval,
-        inside,
-    )

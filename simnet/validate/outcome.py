@@ -1,15 +1,17 @@
 """What a validation set comes to: fitted parameters, predicted against measured, and whether that is good enough."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+from simnet.comparison import Comparison, mean_error, worst_error
 from simnet.validate.measurements import Row
 
 Status = Literal["met", "MISSED", "no target"]
 Unit = Literal["ms", "s", "h", "x"]
 SCALE: dict[Unit, float] = {"ms": 1e3, "s": 1.0, "h": 1 / 3600, "x": 1.0}
 """From SI (or a plain ratio) to the unit shown."""
+Block = Literal["about", "misses", "caveat", "speedups"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,21 +27,10 @@ class Parameter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """One predicted row, in SI units; with `low` and `high` it is a band, and `predicted` its nearest point."""
+class Prediction(Comparison):
+    """A published row, predicted; its `interval`, if any, is a band of all that the publication leaves open."""
 
-    series: str
-    label: str
     row: Row
-    predicted: float
-    measured: float
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def error(self) -> float:
-        """Relative error with its sign: predicted / measured - 1; 0 inside a band."""
-        return self.predicted / self.measured - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +55,13 @@ class Alternative:
     worst: float
 
 
+def alternative(variant: str, calibrated_on: str, predictions: Sequence[Comparison]) -> Alternative:
+    """Return the line of a table for another way to predict the same rows."""
+    return Alternative(
+        variant=variant, calibrated_on=calibrated_on, mean=mean_error(predictions), worst=worst_error(predictions)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Curve:
     """A line of a figure that is not a scatter plot."""
@@ -81,10 +79,9 @@ class Outcome:
     Attributes:
         target: what was to be reached, if anything was.
         bound: what the set must stay within from now on; the target itself where that is met.
-        about: set-up and what was fitted, for a reader.
-        misses: what misses, and why.
-        caveat: what a reader of the bare verdict must know, a phrase; empty if nothing.
-        speedups: how well the set predicts a speedup, a phrase; empty if it predicts none.
+        words: gives a block of the set's text, "" if it has none: "about" (set-up and what was fitted), "misses" (what
+            misses, and why), "caveat" (what a reader of the bare verdict must know, a phrase), "speedups" (how well the
+            set predicts one, a phrase).
     """
 
     name: str
@@ -94,12 +91,9 @@ class Outcome:
     predictions: tuple[Prediction, ...]
     bound: Limit
     target: Limit | None
-    about: str
-    misses: str
+    words: Callable[[Block], str]
     alternatives: tuple[Alternative, ...] = ()
-    curves: tuple[Curve, ...] = field(default=())
-    caveat: str = ""
-    speedups: str = ""
+    curves: tuple[Curve, ...] = ()
 
     @property
     def calibration_rows(self) -> tuple[Row, ...]:
@@ -128,28 +122,3 @@ class Outcome:
     def holds(self) -> bool:
         """Tell whether the errors are within the bound."""
         return self.bound.allows(self.mean, self.worst)
-
-
-class HasError(Protocol):
-    """Something predicted, with its relative error."""
-
-    @property
-    def error(self) -> float:
-        """Predicted / measured - 1."""
-
-
-def mean_error(predictions: Sequence[HasError]) -> float:
-    """Return the mean of the absolute relative errors."""
-    return sum(abs(prediction.error) for prediction in predictions) / len(predictions)
-
-
-def worst_error(predictions: Sequence[HasError]) -> float:
-    """Return the largest absolute relative error."""
-    return max(abs(prediction.error) for prediction in predictions)
-
-
-def alternative(variant: str, calibrated_on: str, predictions: tuple[Prediction, ...]) -> Alternative:
-    """Return the line of a table for another way to predict the same rows."""
-    return Alternative(
-        variant=variant, calibrated_on=calibrated_on, mean=mean_error(predictions), worst=worst_error(predictions)
-    )

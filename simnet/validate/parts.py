@@ -1,17 +1,37 @@
 """Shipped clusters and calibrations as structs, to be varied and fitted by a validation set."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cache
+from typing import ParamSpec, TypeVar
 
-from msgspec.structs import replace
+import msgspec
+from msgspec.structs import fields, replace
 
 from simnet import files
-from simnet.hardware import Calibration, Cluster, LinkCalibration
-from simnet.numeric import least_squares
+from simnet.hardware import Calibration, Cluster, KernelTime
 from simnet.scenario import Draft
+from simnet.units import Duration
 
-FIRST_GUESS = 0.25
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+_FORGET: list[Callable[[], None]] = []
 
 
+def once(function: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Cache what a function makes of shipped files, which stay as they are while a process runs."""
+    cached = cache(function)
+    _FORGET.append(cached.cache_clear)
+    return cached  # type: ignore[return-value]  # a cached function takes what it took
+
+
+def forget() -> None:
+    """Forget all that `once` keeps, so that the next use reads shipped files and fits anew."""
+    for clear in _FORGET:
+        clear()
+
+
+@once
 def cluster(name: str, num_nodes: int | None = None) -> Cluster:
     """Return a shipped cluster, with another number of nodes if given."""
     found = Draft(data={"name": name, **files.read("clusters", name)}, origins={(): f"clusters/{name}.toml"})
@@ -19,27 +39,40 @@ def cluster(name: str, num_nodes: int | None = None) -> Cluster:
     return replace(whole, num_nodes=num_nodes) if num_nodes else whole
 
 
+@once
 def calibration(name: str) -> Calibration:
     """Return a shipped calibration."""
     found = Draft(data={"name": name, **files.read("calibrations", name)}, origins={(): f"calibrations/{name}.toml"})
     return found.converted(Calibration)
 
 
-def with_efficiency(calibration: Calibration, link: str, efficiency: float) -> Calibration:
-    """Return a calibration with another efficiency of "intra_node" or "inter_node"."""
-    old: LinkCalibration = getattr(calibration, link)
-    return replace(calibration, **{link: replace(old, efficiency=efficiency)})
+def with_value(whole: Struct, key: str, value: float) -> Struct:
+    """Return a struct with another value under a dotted key, as a calibration file spells it.
 
-
-def fit_efficiency(
-    calibration: Calibration, link: str, errors: Callable[[Calibration], Sequence[float]], first: float = FIRST_GUESS
-) -> float:
-    """Return the efficiency of a link with the least squared errors.
-
-    Args:
-        calibration: everything else.
-        link: "intra_node" or "inter_node".
-        errors: relative errors of the rows to fit under a calibration.
-        first: guess at which this link limits the rows.
+    Under "kernels.compress" the value is the time an element.
     """
-    return 1 / least_squares(lambda inverse: errors(with_efficiency(calibration, link, 1 / inverse[0])), [1 / first])[0]
+    name, _, rest = key.partition(".")
+    attribute = _attribute(whole, name)
+    old = getattr(whole, attribute)
+    new: object
+    if isinstance(old, dict):
+        new = old | {rest: KernelTime(s_per_element=Duration(value))}
+    elif rest:
+        new = with_value(old, rest, value)
+    else:
+        new = Duration(value) if isinstance(old, Duration) else value
+    return replace(whole, **{attribute: new})
+
+
+def value_of(whole: msgspec.Struct, key: str) -> float:
+    """Return the value under a dotted key, SI."""
+    name, _, rest = key.partition(".")
+    found = getattr(whole, _attribute(whole, name))
+    if isinstance(found, dict):
+        return float(found[rest].s_per_element)
+    return value_of(found, rest) if rest else float(found)
+
+
+def _attribute(whole: msgspec.Struct, name: str) -> str:
+    """Return the attribute that a file's key names; KeyError if there is none."""
+    return {field.encode_name: field.name for field in fields(whole)}[name]

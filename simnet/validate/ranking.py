@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from simnet.validate.measured import Point
-from simnet.validate.verdict import place
 
 Interval = tuple[float, float]
 
@@ -25,25 +24,25 @@ class Pair:
     @property
     def is_predicted_apart(self) -> bool:
         """Tell whether the predicted intervals do not overlap, whichever is said to be faster."""
-        one, other = self.faster.interval_s, self.slower.interval_s
+        one, other = self.faster.interval, self.slower.interval
         return _apart(one, other) or _apart(other, one)
 
     @property
     def is_right(self) -> bool:
         """Tell whether the faster one is predicted to be faster."""
-        return self.faster.predicted_s < self.slower.predicted_s
+        return self.faster.predicted < self.slower.predicted
 
     @property
     def difference(self) -> float:
         """How much longer the slower one takes, as a part of the faster, as measured."""
-        return self.slower.measured_s / self.faster.measured_s - 1
+        return self.slower.measured / self.faster.measured - 1
 
 
 def pairs(points: Sequence[Point]) -> list[Pair]:
     """Return every two strategies of every place."""
     found = []
-    for where in dict.fromkeys(map(place, points)):
-        mine = sorted((point for point in points if place(point) == where), key=lambda point: point.measured_s)
+    for where in dict.fromkeys(point.place for point in points):
+        mine = sorted((point for point in points if point.place == where), key=lambda point: point.measured)
         found += [Pair(faster=one, slower=other) for one, other in combinations(mine, 2)]
     return found
 

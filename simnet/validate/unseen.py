@@ -9,7 +9,6 @@ from simnet.calibrate.measurement import Measurements, Setup
 from simnet.errors import SimnetError
 from simnet.hardware import FittedTo
 from simnet.scenario import Scenario
-from simnet.show.text import bandwidth_text
 
 OVER_THE_NETWORK = {"collective", "training"}
 """Kinds whose times depend on the network; others may be measured where is trained."""
@@ -57,7 +56,7 @@ def _is_same(one: FittedTo, setup: Setup) -> bool:
 
 
 def _place(num_nodes: int, ranks_per_node: int, nic_bytes_per_s: float | None) -> str:
-    rate = bandwidth_text(nic_bytes_per_s * 8 / 1e9) if nic_bytes_per_s else "an unknown NIC"
+    rate = f"{nic_bytes_per_s * 8 / 1e9:g} Gbit/s" if nic_bytes_per_s else "an unknown NIC"
     return f"{num_nodes} x {ranks_per_node} ranks at {rate}"
 
 

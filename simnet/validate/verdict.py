@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from simnet.compare.verdict import Speedup
-from simnet.validate.measured import Point
-
-Place = tuple[str, int, int, float]
-"""Model, nodes, ranks on each, NIC bandwidth [B/s]."""
+from simnet.validate.measured import Place, Point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,26 +47,20 @@ class Crossover:
     predicted_speedups: tuple[float, float]
 
 
-def place(point: Point) -> Place:
-    """Return where a point was measured."""
-    setup = point.setup
-    return point.model, setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s or 0.0
-
-
 def winners(points: Sequence[Point]) -> list[Winner]:
     """Return the winner of every place with two strategies or more."""
     found = []
-    for where in dict.fromkeys(map(place, points)):
-        mine = [point for point in points if place(point) == where]
+    for where in dict.fromkeys(point.place for point in points):
+        mine = [point for point in points if point.place == where]
         if len(mine) > 1:
-            fastest = min(mine, key=lambda point: point.measured_s)
-            chosen = min(mine, key=lambda point: point.predicted_s)
+            fastest = min(mine, key=lambda point: point.measured)
+            chosen = min(mine, key=lambda point: point.predicted)
             found.append(
                 Winner(
                     place=where,
-                    measured=fastest.strategy,
-                    predicted=chosen.strategy,
-                    regret=chosen.measured_s / fastest.measured_s - 1,
+                    measured=fastest.series,
+                    predicted=chosen.series,
+                    regret=chosen.measured / fastest.measured - 1,
                 )
             )
     return found
@@ -78,8 +69,8 @@ def winners(points: Sequence[Point]) -> list[Winner]:
 def crossovers(points: Sequence[Point], pairs: Sequence[tuple[str, str]]) -> list[Crossover]:
     """Return where the first strategy of each pair stops being faster than the second as the bandwidth grows."""
     found = []
-    for model, nodes, ranks in dict.fromkeys(place(point)[:3] for point in points):
-        there = [point for point in points if place(point)[:3] == (model, nodes, ranks)]
+    for model, nodes, ranks in dict.fromkeys(point.place[:3] for point in points):
+        there = [point for point in points if point.place[:3] == (model, nodes, ranks)]
         for faster, slower in pairs:
             both = _matched(there, faster, slower)
             if len(both) > 1:
@@ -89,8 +80,8 @@ def crossovers(points: Sequence[Point], pairs: Sequence[tuple[str, str]]) -> lis
 
 def _matched(points: Sequence[Point], faster: str, slower: str) -> list[tuple[float, Point, Point]]:
     """Return bandwidth and both points wherever both were measured, by bandwidth."""
-    first = {place(point)[3]: point for point in points if point.strategy == faster}
-    second = {place(point)[3]: point for point in points if point.strategy == slower}
+    first = {point.place[3]: point for point in points if point.series == faster}
+    second = {point.place[3]: point for point in points if point.series == slower}
     return [(rate, first[rate], second[rate]) for rate in sorted(first.keys() & second.keys())]
 
 
@@ -100,7 +91,7 @@ def _crossover(
     def speedups(time: Callable[[Point], float]) -> list[tuple[float, float]]:
         return [(rate, time(two) / time(one)) for rate, one, two in both]
 
-    measured, predicted = speedups(lambda p: p.measured_s), speedups(lambda p: p.predicted_s)
+    measured, predicted = speedups(lambda p: p.measured), speedups(lambda p: p.predicted)
     return Crossover(
         model=model,
         layout=layout,

@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
+from simnet.comparison import mean_error, worst_error
 from simnet.lab import campaign
+from simnet.show.validation import percent
 from simnet.units import format_seconds
 from simnet.validate.campaign import Found, evaluated
 from simnet.validate.measured import Point
-from simnet.validate.outcome import mean_error, worst_error
-from simnet.validate.text import percent
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,5 +43,5 @@ def _cells(point: Point) -> tuple[str, ...]:
     mbit = (point.setup.nic_bytes_per_s or 0) * 8 / 1e6
     nic = f"{mbit / 1e3:g} Gbit/s" if mbit >= 1000 else f"{mbit:g} Mbit/s"
     layout = f"{point.setup.num_nodes} x {point.setup.ranks_per_node}"
-    times = format_seconds(point.measured_s), format_seconds(point.predicted_s)
-    return (point.model, layout, nic, point.strategy, *times)
+    times = format_seconds(point.measured), format_seconds(point.predicted)
+    return (point.model, layout, nic, point.series, *times)

@@ -2,10 +2,10 @@
 
 import pytest
 
+from simnet.comparison import mean_error
+from simnet.show.validation import percent
 from simnet.validate import ranking
 from simnet.validate.campaign import Found
-from simnet.validate.outcome import mean_error
-from simnet.validate.text import percent
 from tests.golden.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
 
 FOLDER = ROOT / "tests/golden/lab_systems"
@@ -22,8 +22,8 @@ def test_the_page_tells_the_errors_of_these_measurements(found: Found) -> None:
 
 
 def test_the_page_tells_the_errors_of_every_system(found: Found) -> None:
-    for strategy in {point.strategy for point in found.points}:
-        mine = [point for point in found.points if point.strategy == strategy]
+    for strategy in {point.series for point in found.points}:
+        mine = [point for point in found.points if point.series == strategy]
         told = f"| strategy | {strategy} | {len(mine)} | {percent(mean_error(mine))} |"
         assert told in PAGE
 

@@ -16,12 +16,13 @@ from simnet import files
 from simnet import scenario as scenarios
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
+from simnet.show import validation_page
 from simnet.simulate import simulate
 from simnet.strategies import OneBitAdam
 from simnet.units import Duration
-from simnet.validate import coverage, measurements, page, parts, sets
+from simnet.validate import coverage, measurements, parts, sets
 from simnet.validate.outcome import Limit, Outcome
-from simnet.validate.sets import one_bit_adam, one_bit_fig5a
+from simnet.validate.sets import one_bit_adam
 from simnet.workload.workload import Workload
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,7 @@ FITTED = ("hkbu_10gbe", "hkbu_100gb_ib", "one_bit_adam_ethernet", "one_bit_adam_
 
 @cache
 def outcome(name: str) -> Outcome:
-    return sets.run(name, measurements.load(), alternatives=True)
+    return sets.run(name, alternatives=True)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -70,8 +71,8 @@ def test_a_set_without_a_target_stays_within_its_bound(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MISSED))
 def test_a_missed_set_says_by_how_much_and_why(name: str) -> None:
     found = outcome(name)
-    assert f"{found.worst:.0%}" in found.misses
-    assert "disagree" in found.misses
+    assert f"{found.worst:.0%}" in found.words("misses")
+    assert "disagree" in found.words("misses")
 
 
 def test_the_one_bit_side_of_the_end_to_end_time_is_within_its_target() -> None:
@@ -114,13 +115,13 @@ def test_speedups_on_ethernet_are_known_to_come_out_too_small() -> None:
 
 
 def test_every_published_row_is_used_by_some_set() -> None:
-    found = coverage.of([outcome(name) for name in sets.NAMES], measurements.load().rows)
+    found = coverage.of([outcome(name) for name in sets.names()], measurements.load().rows)
     assert found.unused == ()
     assert found.used == len(measurements.load().rows)
 
 
 def test_the_sets_that_predict_speedups_say_how_well() -> None:
-    told = {name: outcome(name).speedups for name in sets.NAMES if outcome(name).speedups}
+    told = {name: outcome(name).words("speedups") for name in sets.names() if outcome(name).words("speedups")}
     assert list(told) == ["end_to_end", "binsgdm_band", "one_bit_speedup", "one_bit_fig9"]
     adam, one_bit = outcome("end_to_end").predictions
     assert f"{adam.predicted / one_bit.predicted:.2f}x predicted for 3.38x published" in told["end_to_end"]
@@ -129,7 +130,7 @@ def test_the_sets_that_predict_speedups_say_how_well() -> None:
 
 @pytest.mark.parametrize("name", ["hkbu_overlap", "one_bit_table1", "one_bit_fig5a", "end_to_end", "binsgdm_band"])
 def test_a_verdict_that_luck_or_width_helped_carries_a_note(name: str) -> None:
-    assert outcome(name).caveat
+    assert outcome(name).words("caveat")
 
 
 def test_the_headline_of_bert_base_names_the_task_that_is_simulated() -> None:
@@ -142,7 +143,7 @@ def test_the_bandwidth_above_what_iperf_gave_is_commented_on_where_it_is_fitted(
     found = outcome("one_bit_table1")
     efficiency = next(p.value for p in found.parameters if p.part == "one_bit_adam_ethernet")
     assert 40 * efficiency > 4.1
-    assert f"{40 * efficiency:.2f} Gbit/s of payload fitted on Ethernet exceed the 4.1 Gbit/s" in found.misses
+    assert f"{40 * efficiency:.2f} Gbit/s of payload fitted on Ethernet exceed the 4.1 Gbit/s" in found.words("misses")
 
 
 def test_compute_times_of_hkbu_are_shown_with_their_batch() -> None:
@@ -153,12 +154,12 @@ def test_compute_times_of_hkbu_are_shown_with_their_batch() -> None:
 def test_the_headlines_are_inside_the_band_and_the_batch_that_meets_each_is_named() -> None:
     found = outcome("binsgdm_band")
     assert {p.row.model: p.measured for p in found.predictions} == {"ResNet-50": 2.47, "BERT-Base": 6.26}
-    assert all(p.low is not None and p.high is not None and p.low <= p.measured <= p.high for p in found.predictions)
-    assert "2.47x is met at batch" in found.misses
-    assert "6.26x is met at batch" in found.misses
+    assert all(p.is_inside for p in found.predictions)
+    assert "2.47x is met at batch" in found.words("misses")
+    assert "6.26x is met at batch" in found.words("misses")
 
 
-@pytest.mark.parametrize("name", sets.NAMES)
+@pytest.mark.parametrize("name", sets.names())
 def test_no_row_is_both_calibrated_on_and_predicted(name: str) -> None:
     found = outcome(name)
     calibrated = {row.key for row in found.calibration_rows}
@@ -188,7 +189,7 @@ def test_the_shipped_calibration_holds_what_the_fit_finds(part: str) -> None:
     assert len(fitted) >= 2
     for key, value in fitted.items():
         # The files hold four significant digits.
-        assert _value(shipped, key) == pytest.approx(value, rel=1e-3), key
+        assert parts.value_of(shipped, key) == pytest.approx(value, rel=1e-3), key
 
 
 @pytest.mark.parametrize("part", FITTED)
@@ -201,14 +202,14 @@ def test_a_shipped_calibration_has_no_fitted_value_but_those_of_the_fit(part: st
         assert key in fitted or given[key] == neutral[key]
     timed = {name for name, kernel in given["kernels"].items() if kernel["time_per_element"] or kernel["launch"]}
     assert {f"kernels.{name}" for name in timed} <= fitted
-    assert set(given["kernels"]) - timed == (set(one_bit_fig5a.COUNTED_IN_COMPRESS) if timed else set())
+    assert set(given["kernels"]) - timed == (set(one_bit_adam.COUNTED_IN_COMPRESS) if timed else set())
 
 
 @pytest.mark.parametrize("network", one_bit_adam.NETWORKS, ids=lambda network: network.label)
 def test_a_fitted_codec_times_every_kernel_of_one_bit_adam_and_so_does_the_shipped_one(
     network: one_bit_adam.Network,
 ) -> None:
-    fitted, shipped = one_bit_fig5a.fit(measurements.load(), network), parts.calibration(network.part)
+    fitted, shipped = one_bit_adam.stage(network).fitted, parts.calibration(network.part)
     assert fitted.kernels.keys() == shipped.kernels.keys()
     scenario = Scenario(
         cluster=parts.cluster(network.part),
@@ -248,28 +249,22 @@ def test_a_fit_never_reads_the_values_that_are_shipped(name: str, monkeypatch: p
         return data | links | {key: value for key, value in wrong.items() if key in data}
 
     monkeypatch.setattr(files, "read", falsified)
-    again = sets.run(name, measurements.load())
+    parts.forget()
+    try:
+        again = sets.run(name)
+    finally:
+        parts.forget()
     assert [prediction.predicted for prediction in again.predictions] == pytest.approx(before, rel=1e-9)
 
 
 def test_the_committed_page_is_what_the_command_writes() -> None:
-    made = page.page([outcome(name) for name in sets.NAMES], measurements.load().rows)
+    made = validation_page.page([outcome(name) for name in sets.names()], measurements.load().rows)
     committed = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
     assert committed == made, "regenerate it: simnet validate --published -o docs"
 
 
 def test_every_set_has_a_committed_figure() -> None:
-    for name in sets.NAMES:
-        assert (ROOT / "docs" / "figures" / page.figure_name(outcome(name))).read_bytes().startswith(b"\x89PNG")
-
-
-def _value(calibration: Calibration, key: str) -> float:
-    if key == "collective_launch":
-        return calibration.collective_launch_s
-    if key == "poll_cost":
-        return calibration.poll_s
-    first, _, second = key.partition(".")
-    found = getattr(calibration, first)
-    if first == "kernels":
-        return float(found[second].s_per_element)
-    return float(getattr(found, second) if second else found)
+    for name in sets.names():
+        assert (
+            (ROOT / "docs" / "figures" / validation_page.figure_name(outcome(name))).read_bytes().startswith(b"\x89PNG")
+        )

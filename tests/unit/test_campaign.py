@@ -255,8 +255,8 @@ class TestRun:
 def point(strategy: str, mbit: float, measured_s: float, predicted_s: float, model: str = "m") -> Point:
     setup: dict[str, Any] = SETUP | {"nic_bytes_per_s": mbit * 1e6 / 8}
     return Point(
-        setup=Setup(**setup), model=model, strategy=strategy, measured_s=measured_s, predicted_s=predicted_s,
-        interval_s=None, without_network_s=predicted_s / 2,
+        setup=Setup(**setup), model=model, series=strategy, label=model, measured=measured_s, predicted=predicted_s,
+        without_network_s=predicted_s / 2,
     )  # fmt: skip
 
 
@@ -297,12 +297,12 @@ class TestRanking:
     def measured(self, strategy: str, measured_s: float, predicted_s: float) -> Point:
         one = point(strategy, 100, measured_s, predicted_s)
         around = (0.95 * measured_s, 1.05 * measured_s)
-        return replace(one, measured_interval_s=around, interval_s=(0.8 * predicted_s, 1.2 * predicted_s))
+        return replace(one, measured_interval_s=around, interval=(0.8 * predicted_s, 1.2 * predicted_s))
 
     def test_pairs_that_measurements_tell_apart_are_ranked(self) -> None:
         points = [self.measured("a", 1.0, 1.3), self.measured("b", 1.05, 1.2), self.measured("c", 2.0, 1.25)]
         points.append(replace(self.measured("d", 9.0, 5.0), model="other"))
-        found = {(pair.faster.strategy, pair.slower.strategy): pair for pair in ranking.pairs(points)}
+        found = {(pair.faster.series, pair.slower.series): pair for pair in ranking.pairs(points)}
         assert {names: pair.is_measured_apart for names, pair in found.items()} == {
             ("a", "b"): False, ("a", "c"): True, ("b", "c"): True
         }  # fmt: skip
@@ -315,7 +315,7 @@ class TestRanking:
     def test_predicted_intervals_are_apart_in_either_order(self) -> None:
         low, high = self.measured("a", 1.0, 1.0), self.measured("b", 2.0, 2.0)
         assert all(pair.is_predicted_apart for pair in ranking.pairs([low, high]))
-        swapped = [replace(low, interval_s=(1.6, 2.4)), replace(high, interval_s=(0.8, 1.2))]
+        swapped = [replace(low, interval=(1.6, 2.4)), replace(high, interval=(0.8, 1.2))]
         assert all(pair.is_predicted_apart for pair in ranking.pairs(swapped))
 
     def test_without_intervals_nothing_is_told_apart(self) -> None:

@@ -34,6 +34,7 @@ ORDER = (
         "schema",
         "registry",
         "numeric",
+        "templates",
         "version",
     ),
     ("hardware",),
@@ -55,13 +56,9 @@ ORDER = (
 """The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
 BEING_MENDED: dict[str, set[str]] = {
     "simnet.sweep": {"simnet.show.metrics"},
-    "simnet.validate.campaign_figures": {"simnet.show.plot"},
-    "simnet.validate.figures": {"simnet.show.plot"},
-    "simnet.validate.measured": {"simnet.show.text"},
-    "simnet.validate.unseen": {"simnet.show.text"},
 }
 """Imports that go up the list and are to go."""
-HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy"}
+HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "jinja2"}
 SIMULATE_INLINE = """
 import json, sys
 import simnet.commands.main

@@ -159,8 +159,8 @@ def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(
     assert (asked.cluster.num_nodes, asked.cluster.ranks_per_node) == (3, 2)
     assert asked.cluster.inter_node.bytes_per_s == 25e6
     (point,) = measured.points(scenario, [file], None)
-    assert point.predicted_s == simulate(asked).result.iteration_s
-    assert point.error == pytest.approx(point.predicted_s - 1)
+    assert point.predicted == simulate(asked).result.iteration_s
+    assert point.error == pytest.approx(point.predicted - 1)
     assert point.measured_interval_s is None, "of three steps"
     assert point.is_inside is None
 
@@ -168,7 +168,7 @@ def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(
 def test_the_command_judges_by_median_interval_and_limits(experiment: Path, tmp_path: Path) -> None:
     scenario = load_experiment(str(experiment)).at({})
     blank = read(write(tmp_path / "blank.json", [step(1.0, DENSE), step(1.0, FLAT)]))
-    truth = [measured.points(scenario, [blank], None)[number].predicted_s for number in (0, 1)]
+    truth = [measured.points(scenario, [blank], None)[number].predicted for number in (0, 1)]
     rows = [step(truth[0], DENSE), step(truth[1] / 1.5, FLAT), step(9.0, DENSE, model="other")]
     asked = ["validate", str(experiment), str(write(tmp_path / "t.json", rows)), "--model", "m", "--draws", "50"]
     done = CliRunner().invoke(cli, asked)

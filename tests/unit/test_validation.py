@@ -11,8 +11,9 @@ from simnet import files
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.numeric import least_squares, root
-from simnet.validate import coverage, measurements, page, parts, sets, terminal, text
-from simnet.validate.measurements import Measurements, Row
+from simnet.show import validation, validation_page
+from simnet.validate import coverage, measurements, parts, sets
+from simnet.validate.measurements import Row
 from simnet.validate.outcome import Limit, Outcome, Parameter, Prediction, Status
 
 
@@ -35,8 +36,7 @@ def prediction(predicted: float, measured: float = 1.0, *, band: bool = False) -
         row=row(3),
         predicted=predicted,
         measured=measured,
-        low=0.5 if band else None,
-        high=2.0 if band else None,
+        interval=(0.5, 2.0) if band else None,
     )
 
 
@@ -50,8 +50,7 @@ def outcome(*errors: float, target: Limit | None = None, bound: Limit | None = N
         predictions=tuple(prediction(1 + error, band=band) for error in errors),
         bound=bound or Limit(mean=1.0),
         target=target,
-        about="About.",
-        misses="Misses.",
+        words=lambda block: {"about": "About.", "misses": "Misses."}.get(block, ""),
     )
 
 
@@ -143,34 +142,34 @@ def test_a_set_is_judged_by_absolute_errors(errors: tuple[float, ...], target: L
 def test_a_missed_target_holds_while_it_stays_within_its_bound() -> None:
     missed = outcome(-0.35, target=Limit(worst=0.1), bound=Limit(worst=0.37))
     assert missed.holds
-    assert "MISSED (held to worst ≤ 37 %)" in terminal.table([missed])
+    assert "MISSED (held to worst ≤ 37 %)" in validation.table([missed])
     worse = replace(missed, predictions=(prediction(0.6),))
     assert not worse.holds
-    assert "WORSE than the bound" in terminal.table([worse])
+    assert "WORSE than the bound" in validation.table([worse])
 
 
 def test_a_band_has_no_error_inside_and_the_distance_outside() -> None:
     inside, outside = outcome(0.0, band=True), outcome(0.2, band=True)
-    assert text.error_texts(inside, inside.mean, inside.worst) == ("inside", "inside")
-    assert text.error_texts(outside, outside.mean, outside.worst) == ("20.0 %", "20.0 %")
-    assert text.error_text(outside.predictions[0]) == "+20.0 %"
-    assert text.predicted_text(inside.predictions[0], "x") == "0.50 to 2.00"
+    assert validation.error_texts(inside, inside.mean, inside.worst) == ("inside", "inside")
+    assert validation.error_texts(outside, outside.mean, outside.worst) == ("20.0 %", "20.0 %")
+    assert validation.error_text(outside.predictions[0]) == "+20.0 %"
+    assert validation.predicted_text(inside.predictions[0], "x") == "0.50 to 2.00"
 
 
 def test_rows_are_named_by_ranges_of_lines() -> None:
-    assert text.rows_text([row(4), row(19), row(20), row(21)]) == "measurements.csv lines 4, 19-21"
-    assert text.rows_text([row(7)]) == "measurements.csv line 7"
+    assert validation.rows_text([row(4), row(19), row(20), row(21)]) == "measurements.csv lines 4, 19-21"
+    assert validation.rows_text([row(7)]) == "measurements.csv line 7"
 
 
 @pytest.mark.parametrize(
     ("value", "unit", "shown"), [(0.4198, "ms", "419.8"), (0.00126, "ms", "1.26"), (7200, "h", "2.0")]
 )
 def test_values_are_shown_in_the_unit_of_the_set(value: float, unit: str, shown: str) -> None:
-    assert text.value_text(value, unit) == shown  # type: ignore[arg-type]
+    assert validation.value_text(value, unit) == shown  # type: ignore[arg-type]
 
 
 def test_the_page_says_which_sets_miss_their_target() -> None:
-    made = page.page([outcome(-0.35, target=Limit(worst=0.1), bound=Limit(worst=0.37))], ())
+    made = validation_page.page([outcome(-0.35, target=Limit(worst=0.1), bound=Limit(worst=0.37))], ())
     assert "**MISSED**" in made
     assert "by up to 35.0 % (held to worst ≤ 37 %)" in " ".join(made.split())
     assert "[A set](#a-set)" in made
@@ -178,23 +177,26 @@ def test_the_page_says_which_sets_miss_their_target() -> None:
 
 def test_the_summary_numbers_its_notes_and_tells_speedups() -> None:
     plain = outcome(0.01, target=Limit(mean=0.02))
-    lucky = replace(plain, title="B", name="hkbu_overlap", caveat="luck", speedups="twice too small")
-    made = page.page([plain, lucky], ())
+    told = {"caveat": "luck", "speedups": "twice too small"}
+    lucky = replace(plain, title="B", name="hkbu_overlap", words=lambda block: told.get(block, "Text."))
+    made = validation_page.page([plain, lucky], ())
     assert "| met |" in made
     assert "| met, but see note 1 |" in made
     assert "1. *B*: luck." in made
     assert "seldom cancel: twice too small." in " ".join(made.split())
-    assert terminal.table([plain, lucky]).endswith("speedups:\n  twice too small")
-    assert "speedups" not in terminal.table([plain])
+    assert validation.table([plain, lucky]).endswith("speedups:\n  twice too small")
+    assert "speedups" not in validation.table([plain])
 
 
 def test_the_page_lists_the_rows_that_no_set_uses() -> None:
-    made = " ".join(page.page([outcome(0.01)], (row(2), row(3), row(7))).split())
+    made = " ".join(validation_page.page([outcome(0.01)], (row(2), row(3), row(7))).split())
     assert (
         "2 of the 3 rows of `measurements.csv` are used by some set: 1 are calibrated on and 1 predicted, 0 of" in made
     )
     assert "No set uses measurements.csv line 7" in made
-    assert "All 2 rows of `measurements.csv` are used by some set" in page.page([outcome(0.01)], (row(2), row(3)))
+    assert "All 2 rows of `measurements.csv` are used by some set" in validation_page.page(
+        [outcome(0.01)], (row(2), row(3))
+    )
 
 
 def test_a_quotient_uses_both_of_its_rows() -> None:
@@ -204,11 +206,11 @@ def test_a_quotient_uses_both_of_its_rows() -> None:
 
 
 def test_the_links_of_the_summary_lead_to_its_sections() -> None:
-    assert page._slug("BinSGDM / Birder: headline speedups") == "binsgdm--birder-headline-speedups"
+    assert validation_page._slug("BinSGDM / Birder: headline speedups") == "binsgdm--birder-headline-speedups"
 
 
-def test_an_efficiency_is_set_on_the_link_that_is_named() -> None:
-    changed = parts.with_efficiency(parts.calibration("hkbu_10gbe"), "intra_node", 0.5)
+def test_a_value_is_set_under_the_key_that_is_named() -> None:
+    changed = parts.with_value(parts.calibration("hkbu_10gbe"), "intra_node.efficiency", 0.5)
     assert changed.intra_node.efficiency == 0.5
     assert changed.inter_node == parts.calibration("hkbu_10gbe").inter_node
 
@@ -249,7 +251,7 @@ def test_a_set_within_its_bound_exits_0_as_table_and_as_json() -> None:
 def test_a_set_past_its_bound_exits_1_and_writes_the_page_all_the_same(
     holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(name: str, rows: Measurements, *, alternatives: bool) -> Outcome:
+    def run(name: str, *, alternatives: bool) -> Outcome:
         made = outcome(0.05, -0.02, target=Limit(mean=0.03), bound=Limit(mean=0.5 if holds else 0.01))
         return replace(made, name=name, title=name)
 
@@ -257,4 +259,4 @@ def test_a_set_past_its_bound_exits_1_and_writes_the_page_all_the_same(
     result = validate("--published", "-o", str(tmp_path / "docs"))
     assert result.exit_code == (0 if holds else 1)
     assert (tmp_path / "docs" / "validation.md").is_file()
-    assert len(list((tmp_path / "docs" / "figures").glob("validation_*.png"))) == len(sets.NAMES)
+    assert len(list((tmp_path / "docs" / "figures").glob("validation_*.png"))) == len(sets.names())

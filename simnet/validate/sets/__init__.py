@@ -1,45 +1,42 @@
-"""The validation sets, each one file that reads like its description."""
+"""The published sets: each a file of data with `published()`, and beside it a template with its text."""
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from typing import cast
+from pkgutil import iter_modules
 
 from simnet.errors import SimnetError, nearest
-from simnet.validate.measurements import Measurements
 from simnet.validate.outcome import Outcome
+from simnet.validate.study import Published
 
-NAMES = (
-    "hkbu_bsp",
-    "hkbu_overlap",
-    "one_bit_table1",
-    "one_bit_fig5a",
-    "end_to_end",
-    "binsgdm_band",
-    "one_bit_dense",
-    "one_bit_speedup",
-    "one_bit_fig9",
-    "one_bit_compute",
-    "hkbu_one_node",
-    "pytorch_ddp",
-    "nccl_tests",
-)
-"""In the order of the report: sets with a target first."""
+Maker = Callable[[], Published]
 
 
-def run(name: str, rows: Measurements, *, alternatives: bool = False) -> Outcome:
+@cache
+def _makers() -> dict[str, Maker]:
+    """Return what makes each set, by name, in the order of the report."""
+    modules = {found.name: import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)}
+    sets = {name: module for name, module in modules.items() if hasattr(module, "published")}
+    return {name: module.published for name, module in sorted(sets.items(), key=lambda item: item[1].PLACE)}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all sets in the order of the report: sets with a target first."""
+    return tuple(_makers())
+
+
+def run(name: str, *, alternatives: bool = False) -> Outcome:
     """Fit and predict one set.
 
     Args:
-        name: one of `NAMES`.
-        rows: the published measurements.
+        name: one of `names()`.
         alternatives: also work out the other ways to model the same rows, which takes longer.
 
     Raises:
         SimnetError: there is no such set.
     """
     check(name)
-    function = cast("Callable[..., Outcome]", import_module(f"simnet.validate.sets.{name}").run)
-    return function(rows, alternatives=alternatives)
+    return _makers()[name]().outcome(name, alternatives=alternatives)
 
 
 def check(name: str) -> None:
@@ -48,5 +45,5 @@ def check(name: str) -> None:
     Raises:
         SimnetError: there is none.
     """
-    if name not in NAMES:
-        raise SimnetError(f"--set: {name!r}: unknown set.{nearest(name, NAMES)}")
+    if name not in names():
+        raise SimnetError(f"--set: {name!r}: unknown set.{nearest(name, names())}")

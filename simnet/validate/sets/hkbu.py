@@ -1,22 +1,31 @@
-"""The HKBU clusters: what their rows say, and a scenario for each of them."""
+"""The HKBU clusters: what their rows say, a scenario for each of them, and three studies that build on one another."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+
+from msgspec import structs
 
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
 from simnet.simulate import simulate
 from simnet.strategies import AllReduce, Planner
 from simnet.units import Bandwidth, Duration
-from simnet.validate import parts
-from simnet.validate.measurements import Measurements, Row
-from simnet.validate.outcome import Parameter, Prediction
+from simnet.validate import measurements, parts
+from simnet.validate.measurements import Row
+from simnet.validate.outcome import Parameter
+from simnet.validate.parts import once, with_value
+from simnet.validate.study import Fit, Study
 from simnet.workload.workload import Workload
 
 SOURCE = "HKBU"
 MODELS = {"ResNet-50": "resnet50", "BERT-Base": "bert_base", "BERT-Large": "bert_large"}
 BUCKETING = {"BSP-A2A": "fused", "WFBP-A2A": "per_tensor", "MG-WFBP": "mg_wfbp"}
-PREDICTED_GPUS = (16, 32)
+BSP, WFBP = "BSP-A2A", "WFBP-A2A"
+OVERLAPPED = (WFBP, "MG-WFBP")
+CALIBRATED, PREDICTED = 8, (16, 32)
+"""GPUs of the rows that are fitted, and of those that are predicted."""
+LAUNCHES_S = (0.0, 5e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,22 +39,17 @@ class Network:
     nominal_gbit_per_s: float
 
 
-NETWORKS = (
-    Network(
-        label="10GbE",
-        column="10GbE with TCP/IP",
-        part="hkbu_10gbe",
-        link="inter_node",
-        nominal_gbit_per_s=10,
-    ),
-    Network(
-        label="100 Gbit IB",
-        column="100GbIB with RDMA",
-        part="hkbu_100gb_ib",
-        link="intra_node",
-        nominal_gbit_per_s=126,
-    ),
+ETHERNET = Network(
+    label="10GbE", column="10GbE with TCP/IP", part="hkbu_10gbe", link="inter_node", nominal_gbit_per_s=10
 )
+INFINIBAND = Network(
+    label="100 Gbit IB",
+    column="100GbIB with RDMA",
+    part="hkbu_100gb_ib",
+    link="intra_node",
+    nominal_gbit_per_s=126,
+)
+NETWORKS = (ETHERNET, INFINIBAND)
 
 PLANNED: dict[str, dict[int, tuple[float, float]]] = {
     "10GbE": {
@@ -66,24 +70,95 @@ Source: HKBU-HPML/ddl-benchmarks, mgwfbp/hv_distributed_optimizer.py; a table in
 """
 
 
+def rows(network: Network, **wanted: object) -> tuple[Row, ...]:
+    """Return published rows of a network."""
+    return measurements.load().select(SOURCE, network=network.column, **wanted)
+
+
+@once
+def bsp(network: Network) -> Study:
+    """Without overlap: the payload bandwidth of the limiting link from the 8-GPU rows alone."""
+    bandwidth = Fit(
+        part=network.part,
+        key=f"{network.link}.efficiency",
+        how="least squares",
+        rows=rows(network, method=BSP, gpus=CALIBRATED),
+        text=lambda part: f"{part:.4f} ({part * network.nominal_gbit_per_s:.2f} Gbit/s of payload)",
+    )
+    return Study(
+        start=_bare(network),
+        fits=(bandwidth,),
+        predict=partial(_predict_s, network),
+        measured=iteration_s,
+        series=lambda row: f"{network.label}, {row.method}",
+        label=lambda row: f"{network.label}, {row.model}, {row.method}, {row.gpus} GPUs",
+        predicts=rows(network, method=BSP, gpus=PREDICTED),
+    )
+
+
+@once
+def overlapped(network: Network) -> Study:
+    """With overlap: the launch of a collective, too, from the 8-GPU WFBP rows."""
+    launch = Fit(
+        part=network.part,
+        key="collective_launch",
+        how="mean signed error zero",
+        within=LAUNCHES_S,
+        rows=rows(network, method=WFBP, gpus=CALIBRATED),
+        text=lambda seconds: f"{1e6 * seconds:.1f} us",
+    )
+    wanted = rows(network, method=OVERLAPPED, gpus=(CALIBRATED, *PREDICTED))
+    return replace(
+        bsp(network), fits=(*bsp(network).fits, launch), predicts=tuple(row for row in wanted if row not in launch.rows)
+    )
+
+
 def iteration_s(row: Row) -> float:
     """Return the seconds of an iteration that a row's throughput means."""
     return row.gpus * int(row.batch_per_gpu) / row.value
 
 
-def compute_row(rows: Measurements, row: Row) -> Row:
+def compute_parameters(wanted: Iterable[Row]) -> tuple[Parameter, ...]:
+    """Return the compute times that these rows take from 1-GPU rows."""
+    by_model: dict[str, dict[str, Row]] = {}
+    for row in wanted:
+        single = _compute_row(row)
+        by_model.setdefault(row.model, {})[single.key] = single
+    return tuple(_compute_parameter(model, tuple(found.values())) for model, found in by_model.items())
+
+
+def _compute_parameter(model: str, singles: tuple[Row, ...]) -> Parameter:
+    seconds = iteration_s(singles[0])
+    return Parameter(
+        part="workload",
+        key=f"forward + backward, {model}, batch {singles[0].batch_per_gpu}",
+        value=seconds,
+        text=f"{1e3 * seconds:.1f} ms",
+        how="1 GPU; a third of it forward",
+        rows=singles,
+    )
+
+
+@once
+def _compute_row(row: Row) -> Row:
     """Return the 1-GPU row of a row's model, method and network."""
-    return rows.one(SOURCE, model=row.model, network=row.network, method=row.method, gpus=1)
+    return measurements.load().one(SOURCE, model=row.model, network=row.network, method=row.method, gpus=1)
 
 
-def predict_s(rows: Measurements, network: Network, calibration: Calibration, row: Row) -> float:
-    """Return the simulated seconds of an iteration of a row."""
-    return simulate(scenario(rows, network, calibration, row)).result.iteration_s
+def _bare(network: Network) -> Calibration:
+    """Return the network's calibration with nothing fitted."""
+    found = structs.replace(parts.calibration(network.part), collective_launch_s=Duration(0))
+    return with_value(with_value(found, "intra_node.efficiency", 1.0), "inter_node.efficiency", 1.0)
 
 
-def scenario(rows: Measurements, network: Network, calibration: Calibration, row: Row) -> Scenario:
+def _predict_s(network: Network, calibration: Calibration, row: Row) -> float:
+    return simulate(structs.replace(_scenario(network, row), calibration=calibration)).result.iteration_s
+
+
+@once
+def _scenario(network: Network, row: Row) -> Scenario:
     """Return a row as a scenario: the compute of its 1-GPU row, a third of it forward, and its all-reduce method."""
-    compute_s = iteration_s(compute_row(rows, row))
+    compute_s = iteration_s(_compute_row(row))
     bucketing = BUCKETING[row.method]
     return Scenario(
         cluster=parts.cluster(network.part, row.nodes),
@@ -93,48 +168,12 @@ def scenario(rows: Measurements, network: Network, calibration: Calibration, row
             backward_s=Duration(2 * compute_s / 3),
             batch_per_rank=int(row.batch_per_gpu),
         ),
-        calibration=calibration,
         strategy=AllReduce(
             algorithm="ring",
             bucketing=bucketing,  # type: ignore[arg-type]
             overlap=bucketing != "fused",
             planner=_planner(network, row.gpus) if bucketing == "mg_wfbp" and row.nodes > 1 else None,
         ),
-    )
-
-
-def predictions(
-    rows: Measurements, network: Network, calibration: Calibration, wanted: Iterable[Row]
-) -> tuple[Prediction, ...]:
-    """Return predicted against measured of these rows."""
-    return tuple(
-        Prediction(
-            series=f"{network.label}, {row.method}",
-            label=f"{network.label}, {row.model}, {row.method}, {row.gpus} GPUs",
-            row=row,
-            predicted=predict_s(rows, network, calibration, row),
-            measured=iteration_s(row),
-        )
-        for row in wanted
-    )
-
-
-def compute_parameters(rows: Measurements, wanted: Iterable[Row]) -> tuple[Parameter, ...]:
-    """Return the compute times that these rows take from 1-GPU rows."""
-    by_model: dict[str, dict[str, Row]] = {}
-    for row in wanted:
-        single = compute_row(rows, row)
-        by_model.setdefault(row.model, {})[single.key] = single
-    return tuple(
-        Parameter(
-            part="workload",
-            key=f"forward + backward, {model}, batch {next(iter(found.values())).batch_per_gpu}",
-            value=iteration_s(next(iter(found.values()))),
-            text=f"{1e3 * iteration_s(next(iter(found.values()))):.1f} ms",
-            how="1 GPU; a third of it forward",
-            rows=tuple(found.values()),
-        )
-        for model, found in by_model.items()
     )
 
 

@@ -1,7 +1,5 @@
 """nccl-tests on Azure: large all-reduces on 32 GPUs from those on 16."""
 
-from collections.abc import Sequence
-
 from simnet import files
 from simnet.calibrate import nccl_tests
 from simnet.collectives import loads, ring
@@ -9,51 +7,41 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.network import topology
 from simnet.validate import parts
-from simnet.validate.measurements import Measurements, Row
-from simnet.validate.outcome import Limit, Outcome, Parameter, Prediction
+from simnet.validate.measurements import Row
+from simnet.validate.outcome import Limit
+from simnet.validate.study import Fit, Published, Study
 
-CLUSTER = "azure_nd_a100_v4"
-CALIBRATION = "azure_nd_a100_v4"
+PLACE = 13
+CLUSTER = CALIBRATION = "azure_nd_a100_v4"
 SOURCE = "NetX-lab/Echo nccl-test-log (arXiv 2412.12487)"
 RANKS_PER_NODE = 8
 CALIBRATION_GPUS, PREDICTED_GPUS = 16, 32
 LEAST_BYTES = 64 * 1024**2
-BOUND = Limit(mean=0.06, worst=0.12)
-
-ABOUT = """\
-Raw nccl-tests output of all-reduces of 64 MiB and more on Azure ND A100 v4, 8 GPUs and 8 x 200 Gbit InfiniBand a \
-node, out of place. One number is fitted by least squares on the 16-GPU log: the part of the NICs' rate that a flat \
-ring reaches. Latencies and the links inside a node are those of the shipped calibration `azure_nd_a100_v4` (8 GPUs \
-of one node). The log of 32 GPUs is predicted. No target."""
-MISSES = """\
-Messages below 64 MiB are left out: there NCCL changes protocol and algorithm by size, which one efficiency between \
-nodes cannot follow; no claim is made for them on this network."""
 
 
-def run(rows: Measurements, *, alternatives: bool) -> Outcome:  # noqa: ARG001 - one signature for every set; the logs are its rows
+def published() -> Published:
     """Calibrate on 16 GPUs, predict 32."""
-    known = log_rows(CALIBRATION_GPUS)
-    efficiency = _fit(known)
-    calibrated = parts.with_efficiency(parts.calibration(CALIBRATION), "inter_node", efficiency)
-    return Outcome(
-        name="nccl_tests",
+    fit = Fit(
+        key="inter_node.efficiency",
+        how="least squares",
+        rows=log_rows(CALIBRATION_GPUS),
+        text=lambda part: f"{part:.4f} ({part * 200:.1f} GB/s a node)",
+    )
+    study = Study(
+        start=parts.calibration(CALIBRATION),
+        fits=(fit,),
+        predict=_ring_s,
+        measured=lambda row: row.value / 1e6,
+        series=lambda row: f"{row.gpus} GPUs",
+        label=lambda row: f"{row.location}, {row.gpus} GPUs",
+        predicts=log_rows(PREDICTED_GPUS),
+    )
+    return Published(
         title="nccl-tests: large all-reduces",
         unit="ms",
-        parameters=(
-            Parameter(
-                part="this set only",
-                key="inter_node.efficiency",
-                value=efficiency,
-                text=f"{efficiency:.4f} ({efficiency * 200:.1f} GB/s a node)",
-                how="least squares",
-                rows=known,
-            ),
-        ),
-        predictions=tuple(_prediction(row, calibrated) for row in log_rows(PREDICTED_GPUS)),
-        target=None,
-        bound=BOUND,
-        about=ABOUT,
-        misses=MISSES,
+        bound=Limit(mean=0.06, worst=0.12),
+        parameters=study.parameters,
+        predictions=study.predictions,
     )
 
 
@@ -97,18 +85,6 @@ def _row(key: str, gpus: int, message_bytes: int, time_us: float) -> Row:
     )
 
 
-def _fit(known: Sequence[Row]) -> float:
-    base = parts.calibration(CALIBRATION)
-    return parts.fit_efficiency(base, "inter_node", lambda tried: [_prediction(row, tried).error for row in known])
-
-
-def _prediction(row: Row, calibration: Calibration) -> Prediction:
+def _ring_s(calibration: Calibration, row: Row) -> float:
     nodes = topology.build(parts.cluster(CLUSTER, row.nodes), calibration)
-    schedule = ring.all_reduce(nodes.group("world"))
-    return Prediction(
-        series=f"{row.gpus} GPUs",
-        label=f"{row.location}, {row.gpus} GPUs",
-        row=row,
-        predicted=loads.duration_s(nodes, schedule, float(row.batch_per_gpu)),
-        measured=row.value / 1e6,
-    )
+    return loads.duration_s(nodes, ring.all_reduce(nodes.group("world")), float(row.batch_per_gpu))

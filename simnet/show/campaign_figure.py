@@ -1,0 +1,69 @@
+"""Draw a campaign: the time of a step over bandwidth, measured and predicted."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from simnet.show import figure as looks
+from simnet.show.comparison_figure import STYLES
+from simnet.validate.measured import Point
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = 3
+MBIT = 8 / 1e6
+
+
+def curves(points: Sequence[Point], model: str) -> bytes:
+    """Return the times of one model's steps over NIC bandwidth, a panel a layout, as PNG."""
+    layouts = list(dict.fromkeys(point.place[1:3] for point in points))
+    rows = -(-len(layouts) // COLUMNS)
+    rates = sorted({point.place[3] * MBIT for point in points})
+    styles = dict(zip(sorted({point.series for point in points}), STYLES, strict=False))
+    with looks.styled():
+        figure = looks.new(looks.PAGE_IN, 2.4 * rows + 0.8)
+        figure.suptitle(f"{model}: measured (markers) and predicted (lines, 90 % intervals)")
+        grid = figure.subplots(rows, min(COLUMNS, len(layouts)), sharex=True, sharey=True, squeeze=False)
+        panels = [axes for row in grid for axes in row]
+        for axes, (nodes, ranks) in zip(panels, layouts, strict=False):
+            _panel(axes, [point for point in points if point.place[1:3] == (nodes, ranks)], styles)
+            axes.set_title(f"{nodes} nodes x {ranks}", fontweight="normal")
+            axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+        for axes in panels[len(layouts) :]:
+            axes.set_visible(False)
+        for row in grid:
+            row[0].set_ylabel("time of a step [ms]")
+        # The lowest panel of each column names the axis, also where the last row is not full.
+        for axes in panels[max(0, len(layouts) - len(grid[0])) : len(layouts)]:
+            axes.set_xlabel("NIC of a node [Mbit/s]")
+            axes.tick_params(labelbottom=True)
+        handles: dict[str, Any] = {}
+        for axes in panels:
+            found, labels = axes.get_legend_handles_labels()
+            handles |= dict(zip(labels, found, strict=True))
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+        return looks.image(figure)
+
+
+def _panel(axes: "Axes", points: Sequence[Point], styles: dict[str, tuple[str, str]]) -> None:
+    for name, style in styles.items():
+        if mine := sorted((point for point in points if point.series == name), key=lambda point: point.place[3]):
+            _curve(axes, mine, name, style)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        looks.log_numbers(axis, (1.0, 2.0, 5.0))
+
+
+def _curve(axes: "Axes", mine: Sequence[Point], name: str, style: tuple[str, str]) -> None:
+    colour, marker = style
+    rates = [point.place[3] * MBIT for point in mine]
+    ends = [point.interval or (point.predicted, point.predicted) for point in mine]
+    axes.plot(rates, [point.predicted * 1e3 for point in mine], color=colour, linewidth=1.0)
+    axes.fill_between(
+        rates, [low * 1e3 for low, _ in ends], [high * 1e3 for _, high in ends], color=colour, alpha=0.2, linewidth=0
+    )
+    axes.plot(
+        rates, [point.measured * 1e3 for point in mine], color=colour, linestyle="none", marker=marker, markersize=4,
+        markerfacecolor="none", label=name,
+    )  # fmt: skip

@@ -1,0 +1,265 @@
+"""The page of a campaign: how well it was predicted, what follows, and where it proves nothing."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from simnet import templates
+from simnet.compare.verdict import PAYS
+from simnet.comparison import coverage, mean_error, mean_signed_error, worst_error
+from simnet.files import write_file
+from simnet.lab.campaign import file_part
+from simnet.show import campaign_figure, comparison_figure, measured_steps
+from simnet.show.measured_steps import comparison_cells, layout_text
+from simnet.show.table import Table
+from simnet.show.validation import percent
+from simnet.units import format_seconds
+from simnet.validate import ranking, verdict
+from simnet.validate.campaign import BOUND, Fit, Found
+from simnet.validate.measured import Place, Point
+from simnet.validate.ranking import Pair
+from simnet.validate.verdict import Crossover, Winner
+
+LEAST_SHARE = 0.1
+"""A step of which the network is a smaller part says nothing about a network."""
+PAIRS = (
+    ("binsgdm flat", "all_reduce"),
+    ("binsgdm hierarchical", "all_reduce"),
+    ("binsgdm hierarchical", "binsgdm flat"),
+)
+HEADS = ("model", "nodes x ranks", "NIC")
+
+
+def summary(found: Found) -> str:
+    """Return the outcome in a few lines for a terminal, with every point above."""
+    return "\n\n".join([measured_steps.table(found.points), *found.proofs, "\n".join(_headlines(found))])
+
+
+def write(found: Found, folder: Path) -> list[Path]:
+    """Write the page, its figures, and the fitted calibrations and workloads.
+
+    Raises:
+        SimnetError: the folder cannot be written.
+    """
+    of = "" if found.campaign.page == "campaign" else f"{found.campaign.page}_"
+    files = {f"lab-{found.campaign.page}.md": page(found).encode()}
+    files |= {f"figures/{name}": png for name, png in drawn(found).items()}
+    files |= {f"lab/{of}calibration_{fit.layout.text()}.toml": fit.text.encode() for fit in found.fits}
+    files |= {f"lab/{of}workload_{name}.toml": text.encode() for name, text in found.workloads.items()}
+    for name, content in files.items():
+        write_file(folder / name, content, inside=folder)
+    return [folder / name for name in files]
+
+
+def drawn(found: Found) -> dict[str, bytes]:
+    """Return the figures as PNG by file name."""
+    pictures = {_picture(found, "predicted"): comparison_figure.steps(found.points)}
+    for model in found.campaign.models:
+        mine = [point for point in found.points if point.model == model]
+        pictures[_picture(found, model)] = campaign_figure.curves(mine, model)
+    return pictures
+
+
+def _picture(found: Found, what: str) -> str:
+    page = "" if found.campaign.page == "campaign" else f"{found.campaign.page}_"
+    return f"lab_{page}{file_part(what)}.png"
+
+
+def page(found: Found) -> str:
+    """Return the page as Markdown."""
+    bound = [point for point in found.points if not _tells_network(point)]
+    won = verdict.winners(found.points)
+    given = {
+        "found": found,
+        "campaign": found.campaign,
+        "layouts": " and ".join(text.replace("x", " x ") for text in found.campaign.links.layouts),
+        "bandwidths": " and ".join(rate.text() for rate in found.campaign.links.bandwidths),
+        "headlines": _headlines(found),
+        "groups": _groups(found.points),
+        "picture": lambda what: _picture(found, what),
+        "won": won,
+        "wrong": [winner for winner in won if winner.measured != winner.predicted],
+        "winners": _winners,
+        "has_systems": _has_systems(found),
+        "ranking": _ranking(ranking.pairs(found.points)),
+        "crossings": _crossings(verdict.crossovers(found.points, (*PAIRS, *_systems(found)))),
+        "least_share": percent(LEAST_SHARE),
+        "bound": bound,
+        "bound_places": _bound_places(bound),
+        "fit_bound": percent(BOUND),
+        "fits": _fits(found),
+        "points": _points(found.points),
+    }
+    return templates.page("simnet.show", "templates", "campaign.md", given)
+
+
+def _tells_network(point: Point) -> bool:
+    return point.network_share >= LEAST_SHARE
+
+
+def _has_systems(found: Found) -> bool:
+    """Tell whether there are systems besides dense DDP and BinSGDM."""
+    return any(spec.kernels_argument for spec in found.campaign.specs)
+
+
+def _systems(found: Found) -> tuple[tuple[str, str], ...]:
+    """Return every strategy besides dense DDP and BinSGDM against dense DDP."""
+    kinds = dict.fromkeys(point.series for point in sorted(found.points, key=_order))
+    others = (kind for kind in kinds if kind.partition(" ")[0] not in {"all_reduce", "binsgdm"})
+    return tuple((kind, "all_reduce") for kind in others)
+
+
+def _headlines(found: Found) -> list[str]:
+    """Return the headline numbers."""
+    points = found.points
+    judged = [point for point in points if _tells_network(point)]
+    won = verdict.winners(points)
+    lines = [_line(points, "all points")]
+    lines += [_line(judged, f"points of which the network is {percent(LEAST_SHARE)} or more")] if judged else []
+    same = sum(winner.measured == winner.predicted for winner in won)
+    close = sum(winner.is_close for winner in won)
+    lines.append(
+        f"the fastest strategy is predicted in {same} of {len(won)} places; in {close} what is predicted to be "
+        f"fastest is within {percent(PAYS - 1)} of the fastest"
+    )
+    return lines + (_ranked(ranking.pairs(points)) if _has_systems(found) else [])
+
+
+def _line(points: Sequence[Point], name: str) -> str:
+    inside, judged = coverage(points)
+    text = f"{name}: {len(points)}, mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"
+    return f"{text}, {inside} of {judged} inside the interval ({percent(inside / judged)})" if judged else text
+
+
+def _ranked(pairs: Sequence[Pair]) -> list[str]:
+    """Return how many pairs of strategies are ranked as measured."""
+    apart = [pair for pair in pairs if pair.is_measured_apart]
+    sure = [pair for pair in apart if pair.is_predicted_apart]
+    right, surely = (sum(pair.is_right for pair in some) for some in (apart, sure))
+    return [
+        f"of {len(pairs)} pairs of strategies at one place, measurements tell {len(apart)} apart (the 95 % intervals "
+        f"of their medians do not overlap); {right} of these are predicted in that order",
+        f"of those, the predicted intervals tell {len(sure)} apart; {surely} of these are predicted in that order",
+    ]
+
+
+def _ranking(pairs: Sequence[Pair]) -> str:
+    """Return the pairs that measurements tell apart and that were predicted the other way round; "" if none."""
+    rows = [
+        (
+            *_place(pair.faster.place), pair.faster.series, pair.slower.series, percent(pair.difference),
+            "do not overlap" if pair.is_predicted_apart else "overlap",
+        )
+        for pair in pairs
+        if pair.is_measured_apart and not pair.is_right
+    ]  # fmt: skip
+    return Table((*HEADS, "faster measured", "than", "by", "predicted intervals"), rows).markdown() if rows else ""
+
+
+def _groups(points: Sequence[Point]) -> str:
+    kinds: dict[str, Callable[[Point], str]] = {
+        "model": lambda point: point.model,
+        "strategy": lambda point: point.series,
+        "nodes x ranks": layout_text,
+        "NIC": _nic,
+    }
+    rows = [
+        (kind, value, *_group_cells([point for point in points if key(point) == value]))
+        for kind, key in kinds.items()
+        for value in sorted({key(point) for point in points}, key=_natural)
+    ]
+    return Table(("by", "", "points", "mean error", "mean of signed errors", "worst", "inside"), rows).markdown()
+
+
+def _group_cells(mine: Sequence[Point]) -> tuple[str, ...]:
+    signed = f"{100 * mean_signed_error(mine):+.1f} %"
+    inside = f"{coverage(mine)[0]} of {len(mine)}"
+    return str(len(mine)), percent(mean_error(mine)), signed, percent(worst_error(mine)), inside
+
+
+def _winners(wrong: Iterable[Winner]) -> str:
+    rows = [(*_place(one.place), one.measured, one.predicted, percent(one.regret)) for one in wrong]
+    return Table((*HEADS, "fastest measured", "predicted", "which is slower by"), rows).markdown()
+
+
+def _crossings(found: Iterable[Crossover]) -> str:
+    heads = (*HEADS[:2], "faster", "than", "up to, measured", "predicted", "speedup measured", "predicted")
+    rows = [
+        (
+            one.model, "{} x {}".format(*one.layout), one.faster, one.slower,
+            _crossing(one.measured_bytes_per_s, one.measured_speedups),
+            _crossing(one.predicted_bytes_per_s, one.predicted_speedups),
+            "{:.2f} to {:.2f}".format(*one.measured_speedups), "{:.2f} to {:.2f}".format(*one.predicted_speedups),
+        )
+        for one in found
+    ]  # fmt: skip
+    return Table(heads, rows).markdown()
+
+
+def _crossing(bytes_per_s: float | None, speedups: tuple[float, float]) -> str:
+    if bytes_per_s is not None:
+        return _rate(float(f"{bytes_per_s * 8:.2g}") / 8)
+    return "all" if speedups[0] >= 1 else "none" if speedups[1] < 1 else "not monotonic"
+
+
+def _bound_places(bound: Sequence[Point]) -> str:
+    def place(point: Point) -> tuple[str, str, str]:
+        return layout_text(point), _nic(point), point.series
+
+    places = dict.fromkeys(map(place, sorted(bound, key=_order)))
+    rows = [(*one, ", ".join(point.model for point in bound if place(point) == one)) for one in places]
+    return Table(("nodes x ranks", "NIC", "strategy", "points"), rows).markdown()
+
+
+def _fits(found: Found) -> str:
+    heads = ("nodes x ranks", "NIC efficiency", "to many", "round", "message", "a byte", "backward", "mean residual")
+    return Table(heads, map(_fit_row, found.fits)).markdown()
+
+
+def _fit_row(fit: Fit) -> tuple[str, ...]:
+    calibration, host = fit.calibration, fit.calibration.host
+    efficiency = calibration.inter_node.efficiency
+    return (
+        f"{fit.layout.num_nodes} x {fit.layout.ranks_per_node}",
+        f"{efficiency:.3f}" if isinstance(efficiency, float) else "by size",
+        f"{calibration.all_to_all_efficiency:.3f}",
+        format_seconds(host.round_s),
+        format_seconds(host.message_s),
+        f"{host.s_per_byte * 1e9:.2f} ns",
+        f"{calibration.backward_slowdown:.2f} x",
+        percent(mean_error(fit.residuals)),
+    )
+
+
+def _points(points: Iterable[Point]) -> str:
+    heads = (*HEADS, "strategy", "measured", "predicted", "error", "90 % interval", "")
+    rows = []
+    for point in sorted(points, key=_order):
+        marks = ["outside"] if point.is_inside is False else []
+        marks += [] if _tells_network(point) else ["c"]
+        rows.append((*_place(point.place), *comparison_cells(point), " ".join(marks)))
+    return Table(heads, rows).markdown()
+
+
+def _place(place: Place) -> tuple[str, str, str]:
+    model, nodes, ranks, rate = place
+    return model, f"{nodes} x {ranks}", _rate(rate)
+
+
+def _nic(point: Point) -> str:
+    return _rate(point.place[3])
+
+
+def _rate(bytes_per_s: float) -> str:
+    mbit = bytes_per_s * 8 / 1e6
+    return f"{mbit / 1e3:g} Gbit/s" if mbit >= 1000 else f"{mbit:g} Mbit/s"
+
+
+def _order(point: Point) -> tuple[str, int, int, float, str]:
+    return (*point.place, point.series)
+
+
+def _natural(text: str) -> tuple[float, str]:
+    """Order numbers with units by what they mean."""
+    number, _, unit = text.partition(" ")
+    scale = {"Mbit/s": 1e6, "Gbit/s": 1e9}.get(unit)
+    return (float(number) * scale, "") if scale else (0.0, text)

@@ -1,0 +1,131 @@
+"""Draw predicted against measured: the one scatter of published sets, measured steps and campaigns; and bands."""
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+from simnet.comparison import Comparison, by_series
+from simnet.show import figure as looks
+from simnet.show.figure import COLOURS, MARKERS
+from simnet.validate.outcome import SCALE, Curve, Outcome, Unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NOUNS: dict[Unit, str] = {"ms": "time [ms]", "s": "time [s]", "h": "time [h]", "x": "speedup [x]"}
+LOG_FROM = 5.0
+"""Ratio of the largest to the smallest value from which on the axes are logarithmic."""
+FINE_TO = 20.0
+"""The same ratio up to which a logarithmic axis has room for finer ticks."""
+SMALL_IN = (looks.COLUMN_IN, 3.6)
+LARGE_IN = (4.6, 5.2)
+"""For more than some twenty points."""
+STYLES = tuple(zip((*COLOURS, "black"), (*MARKERS, "X"), strict=True))
+
+
+def png(outcome: Outcome) -> bytes:
+    """Return a set's figure as PNG: a scatter, or curves over batch size where it has some."""
+    if outcome.curves:
+        return bands(outcome.title, outcome.curves)
+    return scatter(outcome.predictions, NOUNS[outcome.unit], SCALE[outcome.unit], outcome.title)
+
+
+def scatter(
+    comparisons: Sequence[Comparison], noun: str, scale: float, title: str = "", size_in: tuple[float, float] = SMALL_IN
+) -> bytes:
+    """Return predicted over measured values with their intervals as PNG, a colour a series.
+
+    Args:
+        comparisons: at least one.
+        noun: what the axes show, with its unit.
+        scale: from SI to that unit.
+        title: none in a page that has its own.
+        size_in: width and height [inches].
+    """
+    values = [value * scale for one in comparisons for value in (one.predicted, one.measured)]
+    is_log = max(values) / min(values) > LOG_FROM
+    low, high = _limits(values, is_log=is_log)
+    with looks.styled():
+        figure = looks.new(*size_in)
+        axes = figure.subplots()
+        looks.diagonal(axes, low, high)
+        for (name, mine), style in zip(by_series(comparisons).items(), cycle(STYLES), strict=False):
+            _points(axes, mine, scale, looks.label(name), style)
+        _scales(axes, is_log=is_log, is_fine=high / low < FINE_TO)
+        axes.set_xlim(low, high)
+        axes.set_ylim(low, high)
+        axes.set_title(title)
+        axes.set_xlabel(f"measured {noun}")
+        axes.set_ylabel(f"predicted {noun}")
+        figure.legend(loc="outside lower center", ncols=2)
+        return looks.image(figure)
+
+
+def steps(points: Sequence[Comparison]) -> bytes:
+    """Return times of steps, predicted over measured, as PNG; series by name."""
+    by_name = sorted(points, key=lambda point: point.series)
+    return scatter(by_name, "time of a step [ms]", 1e3, size_in=LARGE_IN)
+
+
+def _points(axes: "Axes", mine: Sequence[Comparison], scale: float, name: str, style: tuple[str, str]) -> None:
+    colour, marker = style
+    ends = [one.interval or (one.predicted, one.predicted) for one in mine]
+    below = [max(0.0, one.predicted - low) * scale for one, (low, _) in zip(mine, ends, strict=True)]
+    above = [max(0.0, high - one.predicted) * scale for one, (_, high) in zip(mine, ends, strict=True)]
+    axes.errorbar(
+        [one.measured * scale for one in mine], [one.predicted * scale for one in mine],
+        yerr=[below, above] if any(one.interval for one in mine) else None,
+        linestyle="none", marker=marker, color=colour, markerfacecolor="none", markeredgewidth=1.1, elinewidth=0.8,
+        label=name,
+    )  # fmt: skip
+
+
+def _limits(values: Sequence[float], *, is_log: bool) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    if is_log:
+        return low / 1.3, high * 1.3
+    margin = 0.08 * (high - low)
+    return low - margin, high + margin
+
+
+def _scales(axes: "Axes", *, is_log: bool, is_fine: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if is_log:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        if is_log:
+            looks.log_numbers(axis, (1.0, 2.0, 3.0, 5.0) if is_fine else (1.0, 2.0, 5.0))
+        else:
+            axis.set_major_locator(MaxNLocator(6))
+
+
+def bands(title: str, curves: Sequence[Curve]) -> bytes:
+    """Return speedup over batch size as PNG, a panel for each headline, with the headline as a line."""
+    panels = list(dict.fromkeys(curve.panel for curve in curves))
+    with looks.styled():
+        figure = looks.new(looks.PAGE_IN, 2.9)
+        figure.suptitle(title, fontweight="bold")
+        for axes, panel in zip(figure.subplots(1, len(panels), sharey=True), panels, strict=True):
+            _band(axes, [curve for curve in curves if curve.panel == panel])
+            axes.set_title(panel, fontweight="normal")
+            axes.set_xlabel("batch per GPU")
+        first = figure.axes[0]
+        first.set_ylabel("speedup over DDP [x]")
+        first.set_ylim(bottom=0)
+        handles, labels = first.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        return looks.image(figure)
+
+
+def _band(axes: "Axes", curves: Sequence[Curve]) -> None:
+    from matplotlib.ticker import NullFormatter
+
+    for curve, (colour, marker) in zip(curves, STYLES, strict=False):
+        batches, speedups = zip(*curve.points, strict=True)
+        axes.plot(batches, speedups, color=colour, marker=marker, label=f"predicted, {curve.label}")
+    axes.axhline(curves[0].level, color="black", linewidth=1.0, linestyle="--", label="published")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([16, 32, 64, 128], ["16", "32", "64", "128"])
+    axes.xaxis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,38 @@
+"""Measured steps beside predicted ones, as a table for a terminal."""
+
+from collections.abc import Sequence
+
+from simnet.comparison import coverage, mean_error, worst_error
+from simnet.show.table import Table
+from simnet.show.text import bandwidth_text
+from simnet.show.validation import percent
+from simnet.units import format_seconds
+from simnet.validate.measured import Point
+
+HEADS = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
+
+
+def table(found: Sequence[Point]) -> str:
+    """Return points and a summary as text."""
+    points = sorted(found, key=lambda point: (*point.place[1:], point.series))
+    inside, judged = coverage(points)
+    known = f"; {inside} of {judged} measured values inside the interval" if judged else "; no intervals"
+    errors = f"mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"
+    return "\n".join([*Table(HEADS, map(_row, points)).lines(), "", f"{len(points)} points: {errors}{known}"])
+
+
+def _row(point: Point) -> tuple[str, ...]:
+    inside = {None: "", True: "inside", False: "outside"}[point.is_inside]
+    return layout_text(point), bandwidth_text(point.place[3] * 8 / 1e9), *comparison_cells(point), inside
+
+
+def layout_text(point: Point) -> str:
+    """Return nodes and ranks on each: "4 x 2"."""
+    return f"{point.setup.num_nodes} x {point.setup.ranks_per_node}"
+
+
+def comparison_cells(point: Point) -> tuple[str, ...]:
+    """Return strategy, both times, the error and the interval."""
+    times = format_seconds(point.measured), format_seconds(point.predicted)
+    interval = " to ".join(map(format_seconds, point.interval)) if point.interval else ""
+    return point.series, *times, f"{100 * point.error:+.1f} %", interval

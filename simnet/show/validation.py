@@ -1,0 +1,186 @@
+"""Published sets for people: their numbers as text, in the terminal as on the page, and as data."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+
+from simnet.show.table import Column, Table
+from simnet.validate.measurements import Row
+from simnet.validate.outcome import SCALE, Limit, Outcome, Prediction, Unit
+
+DIGITS: dict[Unit, int] = {"ms": 1, "s": 3, "h": 1, "x": 2}
+SUMMARY = (
+    Column("set", width=16),
+    Column("calibrated", "right", width=11, gap=0),
+    Column("predicted", "right", width=11, gap=0),
+    Column("mean", "right", width=9, gap=0),
+    Column("worst", "right", width=9, gap=0),
+    Column("target", width=25, gap=3),
+    Column("result"),
+)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Return every set with its parameters and rows, and a summary at the end."""
+    lines = [line for outcome in outcomes for line in (*_set(outcome), "")]
+    return "\n".join([*lines, *_summary(outcomes)])
+
+
+def _set(outcome: Outcome) -> Iterator[str]:
+    yield f"{outcome.name}: {outcome.title}"
+    yield "  calibrated:"
+    for parameter in outcome.parameters:
+        yield f"    {parameter.part}: {parameter.key} = {parameter.text}, {parameter.how}: {rows_text(parameter.rows)}"
+    columns = (
+        Column("predicted rows", width=max(len(prediction.label) for prediction in outcome.predictions)),
+        Column("predicted", "right", width=14),
+        Column("measured", "right", width=10),
+        Column("error", "right", width=9),
+        Column(f"[{outcome.unit}]", gap=3),
+    )
+    rows = ((one.label, *cells(one, outcome.unit), "") for one in outcome.predictions)
+    yield from (f"  {line}" for line in Table(columns, rows).lines())
+
+
+def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    rows = ((outcome.name, *summary_cells(outcome), result_text(outcome)) for outcome in outcomes)
+    yield from Table(SUMMARY, rows).lines()
+    if speedups := speedup_sentences(outcomes):
+        yield ""
+        yield "speedups:"
+        yield from (f"  {each}" for each in speedups)
+
+
+def summary_cells(outcome: Outcome) -> tuple[str, ...]:
+    """Return how many rows were fitted and predicted, both errors, and the target."""
+    counts = str(len(outcome.calibration_rows)), str(len(outcome.predictions))
+    errors = error_texts(outcome, outcome.mean, outcome.worst)
+    return *counts, *errors, limit_text(outcome.target, band=is_band(outcome))
+
+
+def result_text(outcome: Outcome) -> str:
+    """Return whether the target is met, and whether the set is worse than it was."""
+    bound = limit_text(outcome.bound, band=False)
+    if not outcome.holds:
+        return f"{outcome.status}, WORSE than the bound ({bound})"
+    return outcome.status if outcome.status == "met" else f"{outcome.status} (held to {bound})"
+
+
+def speedup_sentences(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return how well speedups are predicted, of each set that predicts one."""
+    return [told for outcome in outcomes if (told := outcome.words("speedups"))]
+
+
+def cells(prediction: Prediction, unit: Unit) -> tuple[str, str, str]:
+    """Return predicted, measured and error."""
+    return predicted_text(prediction, unit), value_text(prediction.measured, unit), error_text(prediction)
+
+
+def value_text(value: float, unit: Unit) -> str:
+    """Return a value in a set's unit, without the unit: "419.8"."""
+    shown = value * SCALE[unit]
+    return f"{shown:.{DIGITS[unit] + (unit == 'ms' and shown < 100)}f}"
+
+
+def predicted_text(prediction: Prediction, unit: Unit) -> str:
+    """Return what was predicted, a band as "1.6 to 19.5"."""
+    if prediction.interval is None:
+        return value_text(prediction.predicted, unit)
+    return " to ".join(value_text(end, unit) for end in prediction.interval)
+
+
+def error_text(prediction: Prediction) -> str:
+    """Return the error of a row with its sign: "+1.9 %", or whether it is inside a band."""
+    return "inside" if prediction.interval and prediction.error == 0 else f"{100 * prediction.error:+.1f} %"
+
+
+def percent(fraction: float) -> str:
+    """Return "2.0 %"."""
+    return f"{100 * fraction:.1f} %"
+
+
+def limit_text(limit: Limit | None, *, band: bool) -> str:
+    """Return a target: "mean <= 3 %, worst <= 6 %"."""
+    if limit is None:
+        return "none"
+    if band:
+        return "inside the band"
+    named = (("mean", limit.mean), ("worst", limit.worst))
+    return ", ".join(f"{name} ≤ {100 * value:g} %" for name, value in named if value is not None)
+
+
+def error_texts(outcome: Outcome, mean: float, worst: float) -> tuple[str, str]:
+    """Return a mean and a worst error of a set; inside a band there is none."""
+    return ("inside", "inside") if is_band(outcome) and worst == 0 else (percent(mean), percent(worst))
+
+
+def is_band(outcome: Outcome) -> bool:
+    """Tell whether the set predicts bands."""
+    return all(prediction.interval is not None for prediction in outcome.predictions)
+
+
+def rows_text(rows: Iterable[Row]) -> str:
+    """Return where rows stand: "measurements.csv lines 4, 19-21"."""
+    by_file: dict[str, list[int]] = {}
+    for row in rows:
+        file, _, line = row.key.partition(":")
+        by_file.setdefault(file, []).append(int(line))
+    return "; ".join(f"{file} line{'s' * (len(lines) > 1)} {_ranges(sorted(lines))}" for file, lines in by_file.items())
+
+
+def _ranges(numbers: list[int]) -> str:
+    # Numbers that follow one another have the same distance from their places.
+    starts = Counter(number - index for index, number in enumerate(numbers))
+    texts, place = [], 0
+    for count in starts.values():
+        first, last = numbers[place], numbers[place + count - 1]
+        texts.append(str(first) if count == 1 else f"{first}-{last}")
+        place += count
+    return ", ".join(texts)
+
+
+def to_object(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return sets as data."""
+    return {"holds": all(outcome.holds for outcome in outcomes), "sets": [_object(outcome) for outcome in outcomes]}
+
+
+def _object(outcome: Outcome) -> dict[str, object]:
+    return {
+        "name": outcome.name,
+        "title": outcome.title,
+        "status": outcome.status,
+        "holds": outcome.holds,
+        "mean_error": outcome.mean,
+        "worst_error": outcome.worst,
+        "target": outcome.target and asdict(outcome.target),
+        "bound": asdict(outcome.bound),
+        "parameters": [
+            {
+                "part": parameter.part,
+                "key": parameter.key,
+                "value": float(parameter.value),
+                "text": parameter.text,
+                "how": parameter.how,
+                "rows": [row.key for row in parameter.rows],
+            }
+            for parameter in outcome.parameters
+        ],
+        "rows": [_row_object(prediction, outcome.unit) for prediction in outcome.predictions],
+        "misses": outcome.words("misses"),
+        "caveat": outcome.words("caveat"),
+        "speedups": outcome.words("speedups"),
+    }
+
+
+def _row_object(prediction: Prediction, unit: Unit) -> dict[str, object]:
+    low, high = (end * SCALE[unit] for end in prediction.interval) if prediction.interval else (None, None)
+    return {
+        "row": prediction.row.key,
+        "label": prediction.label,
+        "unit": unit,
+        "predicted": prediction.predicted * SCALE[unit],
+        "low": low,
+        "high": high,
+        "measured": prediction.measured * SCALE[unit],
+        "error": prediction.error,
+    }

@@ -1,0 +1,95 @@
+"""A validation as a page in Markdown."""
+
+from collections.abc import Sequence
+
+from simnet import templates
+from simnet.comparison import by_series, mean_error, worst_error
+from simnet.show.table import Table
+from simnet.show.validation import (
+    cells,
+    error_texts,
+    limit_text,
+    percent,
+    rows_text,
+    speedup_sentences,
+    summary_cells,
+)
+from simnet.validate import coverage
+from simnet.validate.measurements import Row
+from simnet.validate.outcome import Outcome
+
+SUMMARY = ("set", "rows calibrated", "rows predicted", "mean error", "worst error", "target", "result")
+
+
+def page(outcomes: Sequence[Outcome], rows: tuple[Row, ...]) -> str:
+    """Return the page; figures are expected beside it in `figures/`.
+
+    Args:
+        outcomes: the sets, in order.
+        rows: all published rows, to tell which are used.
+    """
+    notes = [outcome for outcome in outcomes if outcome.words("caveat")]
+    used = coverage.of(outcomes, rows)
+    given = {
+        "outcomes": outcomes,
+        "summary": _summary(outcomes, notes),
+        "missed": [outcome for outcome in outcomes if outcome.status == "MISSED"],
+        "notes": notes,
+        "speedups": speedup_sentences(outcomes),
+        "used": used,
+        "unused": rows_text(used.unused),
+        "percent": percent,
+        "limit_text": limit_text,
+        "figure_name": figure_name,
+        "parameters": _parameters,
+        "predictions": _predictions,
+        "series": _by_series,
+        "alternatives": _alternatives,
+    }
+    return templates.page("simnet.show", "templates", "validation.md", given)
+
+
+def figure_name(outcome: Outcome) -> str:
+    """Return the file name of a set's figure."""
+    return f"validation_{outcome.name}.png"
+
+
+def _summary(outcomes: Sequence[Outcome], notes: Sequence[Outcome]) -> str:
+    numbers = {outcome.name: number for number, outcome in enumerate(notes, start=1)}
+    rows = []
+    for outcome in outcomes:
+        verdict = "**MISSED**" if outcome.status == "MISSED" else outcome.status
+        number = numbers.get(outcome.name)
+        result = f"{verdict}, but see note {number}" if number else verdict
+        rows.append((f"[{outcome.title}](#{_slug(outcome.title)})", *summary_cells(outcome), result))
+    return Table(SUMMARY, rows).markdown()
+
+
+def _parameters(outcome: Outcome) -> str:
+    rows = [(one.part, f"`{one.key}`", one.text, one.how, rows_text(one.rows)) for one in outcome.parameters]
+    return Table(("part", "value", "", "how", "from rows"), rows).markdown()
+
+
+def _predictions(outcome: Outcome) -> str:
+    unit = outcome.unit
+    rows = [(one.label, *cells(one, unit), one.row.key.partition(":")[2]) for one in outcome.predictions]
+    return Table(("row", f"predicted [{unit}]", f"measured [{unit}]", "error", "line"), rows).markdown()
+
+
+def _by_series(outcome: Outcome) -> str:
+    """Return mean and worst error by series, where a set has several of several rows."""
+    groups = by_series(outcome.predictions)
+    if not 1 < len(groups) < len(outcome.predictions):
+        return ""
+    told = (f"{name}: mean {percent(mean_error(ps))}, worst {percent(worst_error(ps))}" for name, ps in groups.items())
+    return "; ".join(told) + "."
+
+
+def _alternatives(outcome: Outcome) -> str:
+    rows = [(a.variant, a.calibrated_on, *error_texts(outcome, a.mean, a.worst)) for a in outcome.alternatives]
+    return Table(("model", "calibrated on", "mean error", "worst error"), rows).markdown()
+
+
+def _slug(title: str) -> str:
+    """Return the anchor that a Markdown reader gives a heading."""
+    return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c in "-_")
