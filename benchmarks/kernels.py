@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from binsgdm.kernels import NAMES, Kernels, select, zeros
-from binsgdm.optimizer import BinSGDM
+from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.random import Key
 
 NUM_PARTS = 4

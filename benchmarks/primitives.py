@@ -22,7 +22,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from binsgdm.transport import (
+from binsgdm.exchange.transport import (
     all_gather_by_collective,
     all_gather_in_ring,
     all_to_all_by_collective,

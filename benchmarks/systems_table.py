@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from binsgdm.exchange import AllGather, AllReduce, AllToAll, Conversation, Message, Place
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.one_bit_momentum import Residuals, one_bit_momentum, padded_numel
 from binsgdm.systems.base import GradientBucket, Shapes, numel_of
-from binsgdm.systems.one_bit_adam import OneBitAdam
-from binsgdm.systems.one_bit_momentum import Residuals, one_bit_momentum, padded_numel
 from binsgdm.systems.registry import SYSTEMS, make
 
 LAYOUT: Shapes = ((1024, 256), (1024,), (256, 1024), (256,))

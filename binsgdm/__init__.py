@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from binsgdm.ddp import attach
     from binsgdm.errors import BinsgdmError
+    from binsgdm.exchange.replicas import check_replicas
     from binsgdm.fsdp import attach_fsdp
-    from binsgdm.optimizer import BinSGDM
-    from binsgdm.replicas import check_replicas
+    from binsgdm.optimizers.binsgdm import BinSGDM
 
 __all__ = ["BinSGDM", "BinsgdmError", "attach", "attach_fsdp", "check_replicas"]
 
 _HOMES = {
-    "BinSGDM": "binsgdm.optimizer",
+    "BinSGDM": "binsgdm.optimizers.binsgdm",
     "BinsgdmError": "binsgdm.errors",
     "attach": "binsgdm.ddp",
     "attach_fsdp": "binsgdm.fsdp",
-    "check_replicas": "binsgdm.replicas",
+    "check_replicas": "binsgdm.exchange.replicas",
 }
 
 

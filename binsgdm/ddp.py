@@ -4,20 +4,22 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm import groups as grouping
-from binsgdm.beside_backward import BesideBackward
 from binsgdm.errors import BinsgdmError
-from binsgdm.optimizer import BinSGDM
-from binsgdm.replicas import agree, compare
-from binsgdm.session import AfterBackward, check_gradients
-from binsgdm.transport import Sent
-from binsgdm.worker import Scheme, Slot
+from binsgdm.exchange import groups as grouping
+from binsgdm.exchange.replicas import agree, compare
+from binsgdm.exchange.transport import Sent, Transport
+from binsgdm.optimizers.base import OneBitOptimizer, Slot, check_gradients
+from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.worker import Average, IntraNode, Scheme, Topology
+from binsgdm.overlapped import Overlapped
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -30,9 +32,9 @@ def attach(  # noqa: PLR0913
     optimizer: BinSGDM,
     model: torch.nn.Module | None = None,
     *,
-    topology: Literal["hierarchical", "flat"] = "hierarchical",
-    intra: Literal["fp32", "bf16", "one_bit"] = "fp32",
-    average: Literal["updates", "gradients"] = "updates",
+    topology: Topology = "hierarchical",
+    intra: IntraNode = "fp32",
+    average: Average = "updates",
     overlap: bool = False,
     bucket_cap_mb: float = 25.0,
     ranks_per_node: int | None = None,
@@ -66,57 +68,73 @@ def attach(  # noqa: PLR0913
     Raises:
         BinsgdmError: see the message; on all ranks alike where ranks differ in seed, step, parameters or settings.
     """
-    scheme = _scheme(topology, intra, average)
-    if bucket_cap_mb <= 0:
-        raise BinsgdmError(f"attach: bucket_cap_mb={bucket_cap_mb!r}: must be above 0; PyTorch's default is 25")
+    scheme = Scheme(topology=topology, intra_node_dtype=intra, average=average)
+    elements = bucket_elements("attach", bucket_cap_mb)
     if not dist.is_available() or not dist.is_initialized():
         check_alone()
         return
     model = unwrapped(model)
     nodes = ranks_per_node or os.environ.get("LOCAL_WORLD_SIZE")
-    same_everywhere(optimizer, scheme=scheme, overlap=overlap, bucket_cap_mb=bucket_cap_mb, ranks_per_node=nodes)
-    check_gradients(optimizer.slots())
-    parameters = [(f"parameter {number}", slot.parameter) for number, slot in enumerate(optimizer.slots())]
-    compare("attach", parameters, "wrap the model in DistributedDataParallel, or broadcast them first")
+    how = {"topology": topology, "intra": intra, "average": average, "overlap": overlap}
+    agree("attach", {**how, "bucket_cap_mb": bucket_cap_mb, "ranks_per_node": nodes, **what_must_agree(optimizer)})
+    check_gradients("BinSGDM", [slot.parameter for slot in optimizer.slots()])
+    check_equal("attach", optimizer)
     groups = grouping.from_mesh(mesh) if mesh is not None else grouping.make(ranks_per_node, timeout)
     keep_gradients_local(model, optimizer.slots())
-    options: dict[str, Any] = {
-        "scheme": scheme,
-        "bucket_elements": max(1, int(bucket_cap_mb * MIB / BYTES_PER_ELEMENT)),
-        "on_sent": on_sent,
-    }
-
-    def place() -> Any:
-        return optimizer.place(groups.rank, groups.world_size, groups.ranks_per_node)
-
+    member = Transport(groups, on_sent).member()
+    session = Session(member, scheme, elements)
     if overlap:
-        options["is_last_backward"] = lambda: getattr(model, "require_backward_grad_sync", True)
-        session: Any = BesideBackward(optimizer.slots(), place, optimizer.kernels(), groups, **options)
-    else:
-        session = AfterBackward(optimizer.slots(), place(), optimizer.kernels(), groups, **options)
+        session = Overlapped(member, scheme, elements, lambda: getattr(model, "require_backward_grad_sync", True))
     slices = f"slices for {groups.ranks_per_node} ranks a node of {groups.world_size}, bucket_cap_mb={bucket_cap_mb:g}"
     optimizer.join(session, slices if average == "gradients" else "")
 
 
-def _scheme(topology: str, intra: str, average: str) -> Scheme:
-    schemes: dict[tuple[str, str, str], Scheme] = {
-        ("flat", "fp32", "updates"): "flat",
-        ("hierarchical", "fp32", "updates"): "hierarchical",
-        ("hierarchical", "bf16", "updates"): "hierarchical_bf16",
-        ("hierarchical", "one_bit", "updates"): "hierarchical_one_bit",
-        ("hierarchical", "fp32", "gradients"): "hierarchical_gradients",
-        ("hierarchical", "bf16", "gradients"): "hierarchical_gradients_bf16",
-    }
-    for name, given in {"intra": intra, "average": average}.items():
-        if topology == "flat" and given not in ("fp32", "updates"):
-            raise BinsgdmError(f"attach: {name}={given!r}: has no effect with topology='flat'; drop one of them")
-    if (topology, intra, average) == ("hierarchical", "one_bit", "gradients"):
-        raise BinsgdmError("attach: average='gradients': needs intra='fp32' or 'bf16'; one bit is drawn from an update")
-    if (topology, intra, average) not in schemes:
-        raise BinsgdmError(
-            f"attach: topology={topology!r}, intra={intra!r}, average={average!r}: unknown; see help(binsgdm.attach)"
-        )
-    return schemes[topology, intra, average]
+def attach_one_bit_adam(
+    optimizer: OneBitAdam,
+    model: torch.nn.Module | None = None,
+    *,
+    ranks_per_node: int | None = None,
+    timeout: timedelta | None = None,
+    on_sent: Callable[[Sent], None] | None = None,
+) -> None:
+    """Let the optimizer exchange with all ranks; every rank must call it. Without a process group it goes on alone.
+
+    Args:
+        optimizer: has all its parameters already.
+        model: the DistributedDataParallel model, which from now on leaves these parameters' gradients local; may be
+            left out if they are local anyway and parameters equal on all ranks.
+        ranks_per_node: default LOCAL_WORLD_SIZE from torchrun.
+        timeout: of the collectives.
+        on_sent: called with every collective that this rank takes part in.
+
+    Raises:
+        BinsgdmError: ranks that differ in parameters, settings or step, on all ranks alike; an unknown node size.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        check_alone()
+        return
+    refused = None
+    try:
+        ranks_per_node = grouping.node_size(ranks_per_node, dist.get_world_size())
+        model = unwrapped(model)
+    except BinsgdmError as error:
+        refused = error
+    agree("attach_one_bit_adam", {"ranks_per_node": ranks_per_node, **what_must_agree(optimizer)}, refused)
+    check_equal("attach_one_bit_adam", optimizer)
+    groups = grouping.make(ranks_per_node, timeout)
+    keep_gradients_local(model, optimizer.slots())
+    optimizer.join(Transport(groups, on_sent).member())
+
+
+def bucket_elements(where: str, bucket_cap_mb: float) -> int:
+    """Return the elements of a message of so many MiB of fp32.
+
+    Raises:
+        BinsgdmError: none.
+    """
+    if bucket_cap_mb <= 0:
+        raise BinsgdmError(f"{where}: bucket_cap_mb={bucket_cap_mb!r}: must be above 0; PyTorch's default is 25")
+    return max(1, int(bucket_cap_mb * MIB / BYTES_PER_ELEMENT))
 
 
 def check_alone() -> None:
@@ -184,23 +202,31 @@ def _average_foreign(
     return averaged
 
 
-def same_everywhere(optimizer: BinSGDM, **settings: Any) -> None:
-    """Check that all ranks have the same parameters, settings, seed and step.
+def check_equal(where: str, optimizer: OneBitOptimizer) -> None:
+    """Compare the parameters of all ranks.
 
     Raises:
-        BinsgdmError: on every rank, if any differs from rank 0.
+        BinsgdmError: on every rank, if any differs.
     """
-    agree("attach", {**settings, **_what_must_agree(optimizer)})
+    named = [(f"parameter {number}", slot.parameter) for number, slot in enumerate(optimizer.slots())]
+    compare(where, named, "wrap the model in DistributedDataParallel, or broadcast them first")
 
 
-def _what_must_agree(optimizer: BinSGDM) -> dict[str, Any]:
-    """Return by name what must be the same on all ranks."""
-    found: dict[str, Any] = {name: optimizer.param_groups[0][name] for name in ("seed", "step")}
+def what_must_agree(optimizer: OneBitOptimizer) -> dict[str, Any]:
+    """Return by name what must be the same on all ranks: settings, step, and what the parameters are."""
+    first = optimizer.param_groups[0]
+    found: dict[str, Any] = {name: first[name] for name in ("seed", "step") if name in first}
     for number, group in enumerate(optimizer.param_groups):
-        for name in ("lr", "beta", "weight_decay", "maximize"):
-            found[f"{name} of group {number}"] = float(group[name])
+        settings = {name: value for name, value in group.items() if name not in ("params", "seed", "step")}
+        found |= {f"{name} of group {number}": _plain(value) for name, value in settings.items()}
     for number, slot in enumerate(optimizer.slots()):
         found[f"shape of parameter {number}"] = tuple(slot.parameter.shape)
     for number, slot in enumerate(optimizer.slots()):
+        found[f"dtype of parameter {number}"] = str(slot.parameter.dtype)
         found[f"requires_grad of parameter {number}"] = slot.parameter.requires_grad
     return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as a number where it is one: lr may be a tensor."""
+    return float(value) if isinstance(value, int | float | torch.Tensor) else value

@@ -20,17 +20,19 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 
-from binsgdm import groups as grouping
-from binsgdm.ddp import BYTES_PER_ELEMENT, MIB, same_everywhere
+from binsgdm.ddp import bucket_elements, what_must_agree
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Place
-from binsgdm.groups import Groups
+from binsgdm.exchange import Conversation, Place
+from binsgdm.exchange import groups as grouping
+from binsgdm.exchange.groups import Groups
+from binsgdm.exchange.replicas import agree
+from binsgdm.exchange.transport import Sent, Transport
 from binsgdm.kernels import Kernels
-from binsgdm.optimizer import BinSGDM
+from binsgdm.optimizers.base import Slot
+from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.worker import Scheme
 from binsgdm.random import Key, Stream
-from binsgdm.session import check_gradients, exchange_and_settle
-from binsgdm.transport import Sent, Transport
-from binsgdm.worker import Slot, Worker
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -59,17 +61,12 @@ def attach_fsdp(
         BinsgdmError: a mesh of another form, a parameter that is not sharded over its second dimension and nothing
             else, or, on all ranks alike, ranks that differ in seed, step or parameters.
     """
-    if bucket_cap_mb <= 0:
-        raise BinsgdmError(f"attach_fsdp: bucket_cap_mb={bucket_cap_mb!r}: must be above 0; PyTorch's default is 25")
+    elements = bucket_elements("attach_fsdp", bucket_cap_mb)
     groups = grouping.from_mesh(mesh)
     _check_placements(optimizer, groups)
-    same_everywhere(optimizer, bucket_cap_mb=bucket_cap_mb)
+    agree("attach", {"bucket_cap_mb": bucket_cap_mb, **what_must_agree(optimizer)})
     _copy_first_node(optimizer, groups)
-    elements = max(1, int(bucket_cap_mb * MIB / BYTES_PER_ELEMENT))
-    session = Sharded(
-        optimizer.slots(), optimizer.place(), optimizer.kernels(), groups, bucket_elements=elements, on_sent=on_sent
-    )
-    optimizer.join(session)
+    optimizer.join(Sharded(groups, elements, on_sent))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,69 +80,47 @@ class ShardPlace(Place):
         return replace(super().key(stream), rank=self.global_rank)
 
 
-class Sharded:
-    """All nodes, each rank with its shard, one bucket after the other inside `optimizer.step()`."""
+class Sharded(Session):
+    """All nodes, each rank with its shard; those that hold the same shard exchange its signs.
 
-    starts_in_backward = False
-    ranks_per_node = 1
+    Args:
+        groups: of this rank.
+        bucket_elements: of a shard, of one message.
+        on_sent: called with every collective between nodes.
+    """
 
-    def __init__(  # noqa: PLR0913
-        self,
-        slots: Sequence[Slot],
-        place: Place,
-        kernels: Kernels,
-        groups: Groups,
-        *,
-        bucket_elements: int,
-        on_sent: Callable[[Sent], None] | None = None,
-    ) -> None:
-        self.world_size = groups.world_size // groups.ranks_per_node
-        self.rank = groups.rank // groups.ranks_per_node
+    def __init__(self, groups: Groups, bucket_elements: int, on_sent: Callable[[Sent], None] | None) -> None:
+        same_shard = Transport(_of_same_shard(groups), _as_inter_node(on_sent))
+        super().__init__(same_shard.member(), Scheme(topology="flat"), bucket_elements)
         self._global_rank = groups.rank
-        self._kernels = kernels
-        self._bucket_elements = bucket_elements
-        self._everyone = Transport(groups)
-        self._same_shard = Transport(_of_same_shard(groups, self.rank, self.world_size), _as_inter_node(on_sent))
-        self.renew(slots, place)
 
-    def renew(self, slots: Sequence[Slot], place: Place) -> None:
-        """Start over with other state."""
+    def renew(self, slots: Sequence[Slot], place: Place, kernels: Kernels) -> None:
+        """Begin, or start over with other state."""
         self._parameters = [slot.parameter for slot in slots]
-        self._slots = [_local_slot(slot) for slot in slots]
-        self._worker = Worker(
-            self._slots,
-            place=ShardPlace(
-                rank=self.rank,
-                world_size=self.world_size,
-                ranks_per_node=1,
-                seed=place.seed,
-                step=place.step,
-                global_rank=self._global_rank,
-            ),
-            scheme="flat",
-            bucket_elements=self._bucket_elements,
-            kernels=self._kernels,
-        )
+        shard_place = ShardPlace(**vars(place), global_rank=self._global_rank)
+        super().renew([_local_slot(slot) for slot in slots], shard_place, kernels)
 
-    def step(self, step: int, *, skip: bool) -> bool:
+    def conversation(self, step: int, *, skip: bool) -> Conversation:
         """Exchange every bucket of the shard, agree with all ranks whether the step counts, and apply."""
-        for parameter, slot in zip(self._parameters, self._slots, strict=True):
+        for parameter, slot in zip(self._parameters, self.slots, strict=True):
             _point_to_shard(slot.parameter, parameter)
-        check_gradients(self._slots)
-        moved = exchange_and_settle(self._worker, step, skip=skip, carrier=self._same_shard, everyone=self._everyone)
-        for slot in self._slots:
+        has_moved = yield from super().conversation(step, skip=skip)
+        for slot in self.slots:
             slot.parameter.grad = None  # or zero_grad could not free it
-        return moved
-
-    def close(self) -> None:
-        """Hold nothing."""
+        return has_moved
 
 
-def _of_same_shard(groups: Groups, node: int, num_nodes: int) -> Groups:
-    """Return the groups of a flat exchange among the ranks that hold the same shard."""
-    between = groups.inter_node
+def _of_same_shard(groups: Groups) -> Groups:
+    """Return the groups of a flat exchange among the ranks that hold the same shard; all ranks step together."""
+    between, local = groups.inter_node, groups.ranks_per_node
     return Groups(
-        world=between, intra_node=between, inter_node=between, rank=node, world_size=num_nodes, ranks_per_node=1
+        world=between,
+        intra_node=between,
+        inter_node=between,
+        rank=groups.rank // local,
+        world_size=groups.world_size // local,
+        ranks_per_node=1,
+        everyone=groups.world,
     )
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from tasks import Trial
 
 from binsgdm import BinSGDM
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.base import System
 from binsgdm.systems.dense import Dense
-from binsgdm.systems.one_bit_adam import OneBitAdam
 from binsgdm.systems.registry import BUILT_IN
 
 FINAL_SEEDS = (0, 1, 2, 3, 4)

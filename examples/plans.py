@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import together
 import torch
-from stacked import AveragedGradients, Stack, StackedBinSGDM, StackedOneBitAdam, loss, rank_gradients, systems_of
+from stacked import AveragedGradients, Stack, loss, rank_gradients, systems_of
 from tasks import TASKS, Task, Trial
-from together import BinSGDMTogether
 from torch import nn
 
 DIVERGED = 10.0
@@ -69,21 +69,11 @@ def stack_of(plan: Plan, model: nn.Module) -> Stack:
     kind, trial = plan.strategy["kind"], plan.trial
     layout = {"num_ranks": plan.ranks, "ranks_per_node": RANKS_PER_NODE[plan.ranks]}
     if kind == "binsgdm":
-        return StackedBinSGDM(
-            BinSGDMTogether(
-                model.parameters(),
-                lr=trial["lr"],
-                beta=trial["beta"],
-                weight_decay=0.0,
-                draw=True,
-                seed=plan.seed,
-                **layout,
-            )
-        )
+        make = together.binsgdm(lr=trial["lr"], beta=trial["beta"], seed=plan.seed)
+        return together.LockStep(model.parameters(), make, **layout)
     if kind == "one_bit_adam":
-        dense_steps = TASKS[plan.task].dense_steps(trial)
-        settings = {"lr": trial["lr"], "eps": trial["eps"], "dense_steps": dense_steps}
-        return StackedOneBitAdam(list(model.parameters()), **settings, **layout)
+        make = together.one_bit_adam(lr=trial["lr"], eps=trial["eps"], dense_steps=TASKS[plan.task].dense_steps(trial))
+        return together.LockStep(model.parameters(), make, **layout)
     systems = systems_of("dense" if kind == "all_reduce" else kind, options, plan.ranks)
     optimizer = optimizer_of(trial, model)
     return AveragedGradients(optimizer, systems, ranks_per_node=RANKS_PER_NODE[plan.ranks], seed=plan.seed)

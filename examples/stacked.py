@@ -1,8 +1,7 @@
 """Many ranks in one process: their gradients in one pass, then each system's own code on every rank.
 
 The systems are those of `binsgdm.systems`, every rank with its own state, and talk by
-`binsgdm.exchange.run_together` as they do over gloo. BinSGDM is that of `together.py`: the same distribution, other
-draws.
+`binsgdm.exchange.run_together` as they do over gloo. The two 1-bit optimizers step so in `together.py`.
 
 Shape letters: R ranks, B samples of a rank, N elements of all parameters.
 """
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-from together import BinSGDMTogether
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
@@ -21,7 +19,6 @@ from binsgdm.exchange import Conversation, Place, run_together
 from binsgdm.systems.base import Compressor, End, GradientBucket, Payload, Shapes
 from binsgdm.systems.carriers import Carrier
 from binsgdm.systems.feedback import ErrorFeedback, Plain
-from binsgdm.systems.one_bit_adam import Member, OneBitAdam
 from binsgdm.systems.registry import make
 
 
@@ -154,51 +151,3 @@ class AveragedGradients:
             seed=self._seed,
             step=self._step,
         )
-
-
-class StackedOneBitAdam:
-    """1-bit Adam on all ranks, each with its own optimizer on its own copy of the parameters.
-
-    Args:
-        parameters: of the model; they follow those of rank 0.
-        num_ranks: how many.
-        ranks_per_node: of them in a node.
-        settings: of `OneBitAdam`.
-    """
-
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], *, num_ranks: int, ranks_per_node: int, **settings: Any
-    ) -> None:
-        self._parameters = list(parameters)
-        self._copies = [[nn.Parameter(p.detach().clone()) for p in parameters] for _ in range(num_ranks)]
-        self.optimizers = [OneBitAdam(copies, **settings) for copies in self._copies]
-        for rank, optimizer in enumerate(self.optimizers):
-            optimizer.join(Member(rank=rank, world_size=num_ranks, ranks_per_node=ranks_per_node))
-        self._ranks_per_node = ranks_per_node
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Those of every rank."""
-        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
-
-    @torch.no_grad()
-    def step(self, gradients: torch.Tensor) -> None:
-        """Let every rank step with its own gradient."""
-        for copies, values in zip(self._copies, gradients, strict=True):
-            for copy, piece in zip(copies, values.split([copy.numel() for copy in copies]), strict=True):
-                copy.grad = piece.view_as(copy)
-        run_together([optimizer.conversation() for optimizer in self.optimizers], self._ranks_per_node)
-        for parameter, copy in zip(self._parameters, self._copies[0], strict=True):
-            parameter.copy_(copy)
-
-
-class StackedBinSGDM:
-    """BinSGDM on all ranks, as `together.py` plays it."""
-
-    def __init__(self, optimizer: BinSGDMTogether) -> None:
-        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
-
-    def step(self, gradients: torch.Tensor) -> None:
-        """Hand over the gradients and step."""
-        self.optimizer.gradients.copy_(gradients)
-        self.optimizer.step()

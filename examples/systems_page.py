@@ -10,7 +10,7 @@ from tasks import TASKS
 from written import ROOT, Written
 
 from binsgdm import BinSGDM
-from binsgdm.systems.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
 
 PAGE = ROOT / "docs" / "systems-training.md"
 FIGURES = ROOT / "docs" / "figures"

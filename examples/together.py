@@ -1,68 +1,120 @@
-"""BinSGDM of several ranks in one process: the distribution of `binsgdm` on that many ranks, not its bits.
+"""All ranks of a real optimizer in one process, in lock-step: every rank's own optimizer on its own copy.
 
 A search over settings needs many runs, and a run of four gloo ranks costs three to four times the processor time of the
-same batch in one process. The final runs use `binsgdm` itself.
+same batch in one process. What is run is `binsgdm` itself, and so are its messages; only who carries them differs.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import nn
+
+from binsgdm import BinSGDM, functional
+from binsgdm.exchange import Conversation, Member, run_together
+from binsgdm.optimizers.base import OneBitOptimizer
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.worker import Scheme
+from binsgdm.systems.carriers import reduced_mean
+
+Make = Callable[[list[nn.Parameter], Member], OneBitOptimizer]
+"""Returns the optimizer of one rank for its copy of the parameters, joined to the others as this member."""
 
 
-class BinSGDMTogether(torch.optim.Optimizer):
-    """Take the gradients of one rank after the other, then step as BinSGDM does after its hierarchical exchange.
+class LockStep:
+    """Take the gradients of one rank after the other, or of all at once; then all ranks step.
 
     Args:
-        params: the one copy of the parameters that all ranks would hold.
-        lr: by how much an element moves in a step.
-        beta: decay of both averages.
-        weight_decay: decoupled.
-        draw: move by lr Q(u); else by lr u, which no exchange of one bit could do, to tell what the draws cost.
-        num_ranks: how many ranks to play.
-        ranks_per_node: ranks whose u are averaged before the first draw.
-        seed: of the draws.
+        parameters: of the one model that stands for all replicas; they follow those of rank 0.
+        make: the optimizer of each rank.
+        num_ranks: how many ranks.
+        ranks_per_node: of them in a node.
     """
 
-    def __init__(  # noqa: PLR0913
-        self,
-        params: Any,
-        *,
-        lr: float,
-        beta: float,
-        weight_decay: float,
-        draw: bool,
-        num_ranks: int,
-        ranks_per_node: int,
-        seed: int,
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], make: Make, *, num_ranks: int, ranks_per_node: int | None = None
     ) -> None:
-        super().__init__(params, {"lr": lr, "beta": beta, "weight_decay": weight_decay})
-        self.parameters = self.param_groups[0]["params"]
-        self.shape = (num_ranks // ranks_per_node, ranks_per_node, sum(p.numel() for p in self.parameters))
-        self.m, self.b, self.gradients = (torch.zeros(self.shape).flatten(0, 1) for _ in range(3))
-        self.draw = draw
-        self.draws = torch.Generator().manual_seed(seed + 1)
+        self._parameters = list(parameters)
+        self._ranks_per_node = ranks_per_node or num_ranks
+        self.copies = [[nn.Parameter(p.detach().clone()) for p in self._parameters] for _ in range(num_ranks)]
+        self.optimizers = [
+            make(copies, Member(rank=rank, world_size=num_ranks, ranks_per_node=self._ranks_per_node))
+            for rank, copies in enumerate(self.copies)
+        ]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of every rank."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the model."""
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def take(self, rank: int) -> None:
-        """Note the gradients as those of a rank, then clear them."""
-        self.gradients[rank] = torch.cat([p.grad.flatten() for p in self.parameters])
-        self.zero_grad()
+        """Take the gradients of the model as those of a rank."""
+        for copy, parameter in zip(self.copies[rank], self._parameters, strict=True):
+            copy.grad, parameter.grad = parameter.grad, None
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
-        """Update the averages of all ranks, agree on signs in both stages, move every element by lr."""
-        group = self.param_groups[0]
-        self.m.lerp_(self.gradients, 1 - group["beta"])
-        self.b.lerp_(self.gradients.abs(), 1 - group["beta"])
-        u = torch.where(self.b > 0, self.m / self.b, 0.0)
-        signs = self._drawn(u.view(self.shape).mean(1))
-        if len(signs) > 1:
-            signs = self._drawn(signs.mean(0))
-        moves = (group["lr"] * signs).flatten().split([p.numel() for p in self.parameters])
-        for parameter, move in zip(self.parameters, moves, strict=True):
-            parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(move.view_as(parameter))
+    def step(self, gradients: torch.Tensor | None = None) -> None:
+        """Let every rank step with its own gradients.
 
-    def _drawn(self, u: torch.Tensor) -> torch.Tensor:
-        if not self.draw:
-            return u
-        up = torch.rand(u.shape, generator=self.draws) < (1 + u) / 2
-        return torch.where(up, 1.0, -1.0)
+        Args:
+            gradients: of all ranks (ranks, elements of all parameters); None where they have been taken.
+        """
+        for copies, values in zip(self.copies, gradients if gradients is not None else (), strict=False):
+            for copy, piece in zip(copies, values.split([copy.numel() for copy in copies]), strict=True):
+                copy.grad = piece.view_as(copy)
+        run_together([optimizer.conversation() for optimizer in self.optimizers], self._ranks_per_node)
+        for parameter, copy in zip(self._parameters, self.copies[0], strict=True):
+            parameter.copy_(copy)
+
+
+def binsgdm(*, draw: bool = True, **settings: Any) -> Make:
+    """Return what makes BinSGDM, hierarchical; without draws it moves by lr u instead of lr Q(u)."""
+
+    def make(copies: list[nn.Parameter], member: Member) -> BinSGDM:
+        optimizer = (BinSGDM if draw else WithoutDraws)(copies, **settings)
+        optimizer.join(Session(member, Scheme()))
+        return optimizer
+
+    return make
+
+
+def one_bit_adam(**settings: Any) -> Make:
+    """Return what makes 1-bit Adam."""
+
+    def make(copies: list[nn.Parameter], member: Member) -> OneBitAdam:
+        optimizer = OneBitAdam(copies, **settings)
+        optimizer.join(member)
+        return optimizer
+
+    return make
+
+
+class WithoutDraws(BinSGDM):
+    """BinSGDM that moves by lr u, averaged over all ranks in fp32: no message of one bit can carry that.
+
+    It tells what the draws cost.
+    """
+
+    @torch.no_grad()
+    def conversation(self) -> Conversation:
+        """Take one step as a conversation."""
+        slots, updates = self.slots(), []
+        for slot in slots:
+            gradient = slot.parameter.grad
+            given = torch.zeros_like(slot.parameter) if gradient is None else gradient
+            m, b, _ = functional.momenta(given, slot.state["m"], slot.state["b"], beta=slot.group["beta"])
+            slot.state["m"].copy_(m)
+            slot.state["b"].copy_(b)
+            updates.append(functional.ratio(m, b).flatten())
+        mean = yield from reduced_mean(torch.cat(updates), self.place())
+        for slot, u in zip(slots, mean.split([update.numel() for update in updates]), strict=True):
+            x, lr, decay = slot.parameter, slot.group["lr"], slot.group["weight_decay"]
+            x.copy_(functional.apply_signs(x, u.view_as(x), lr=lr, weight_decay=decay))
+        self._set_all("step", self.coming_step)
+        return torch.tensor(True)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import together
 import torch
 import torch.distributed as dist
-from together import BinSGDMTogether
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -71,26 +71,21 @@ def rank_and_world_size() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
-def optimizer_of(options: argparse.Namespace, model: torch.nn.Module) -> torch.optim.Optimizer:
+Optimizer = torch.optim.Optimizer | together.LockStep
+
+
+def optimizer_of(options: argparse.Namespace, model: torch.nn.Module) -> Optimizer:
     """Return the optimizer that the options name, attached to the process group if there is one."""
     if options.optimizer == "adam":
         return torch.optim.AdamW(
             model.parameters(), lr=options.lr, betas=(0.9, options.beta2), weight_decay=options.weight_decay
         )
+    settings = {"lr": options.lr, "beta": options.beta, "weight_decay": options.weight_decay, "seed": options.seed}
     if options.play_ranks:
-        return BinSGDMTogether(
-            model.parameters(),
-            lr=options.lr,
-            beta=options.beta,
-            weight_decay=options.weight_decay,
-            draw=not options.no_draw,
-            num_ranks=options.play_ranks,
-            ranks_per_node=options.ranks_per_node,
-            seed=options.seed,
-        )
-    optimizer = binsgdm.BinSGDM(
-        model.parameters(), lr=options.lr, beta=options.beta, weight_decay=options.weight_decay, seed=options.seed
-    )
+        make = together.binsgdm(draw=not options.no_draw, **settings)
+        layout = {"num_ranks": options.play_ranks, "ranks_per_node": options.ranks_per_node}
+        return together.LockStep(model.parameters(), make, **layout)
+    optimizer = binsgdm.BinSGDM(model.parameters(), **settings)
     binsgdm.attach(
         optimizer,
         model,
@@ -120,7 +115,7 @@ def fit(  # noqa: PLR0913
     options: argparse.Namespace,
     *,
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     loss_of: Callable[[torch.Tensor], torch.Tensor],
     num_samples: int,
     evaluate: Callable[[], dict[str, float]],
@@ -133,21 +128,21 @@ def fit(  # noqa: PLR0913
     if options.batch % world_size:
         raise SystemExit(f"--batch {options.batch}: must be a multiple of the {world_size} ranks")
     draws = torch.Generator().manual_seed(options.seed)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: share_of_lr(options, step))
     every = max(1, options.steps // 10)
     curve = []
     for step in range(1, options.steps + 1):
         model.train()
         batch = torch.randint(num_samples, (options.batch,), generator=draws)
+        for group in optimizer.param_groups:
+            group["lr"] = options.lr * share_of_lr(options, step - 1)
         optimizer.zero_grad()
-        if isinstance(optimizer, BinSGDMTogether):
+        if isinstance(optimizer, together.LockStep):
             for played in range(options.play_ranks):
                 loss_of(batch[played :: options.play_ranks]).backward()
                 optimizer.take(played)
         else:
             loss_of(batch[rank::world_size]).backward()
         optimizer.step()
-        schedule.step()
         if rank == 0 and (step % every == 0 or step == options.steps):
             model.eval()
             with torch.no_grad():

@@ -1,5 +1,5 @@
-"""The former place of `binsgdm.systems.one_bit_adam`."""
+"""The former place of `binsgdm.optimizers.one_bit_adam`."""
 
-from binsgdm.systems.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
 
 __all__ = ["OneBitAdam"]

@@ -1,5 +1,5 @@
-"""The former place of `binsgdm.systems.one_bit_attach`."""
+"""The former place of `attach_one_bit_adam`, now in `binsgdm.ddp`."""
 
-from binsgdm.systems.one_bit_attach import attach_one_bit_adam
+from binsgdm.ddp import attach_one_bit_adam
 
 __all__ = ["attach_one_bit_adam"]

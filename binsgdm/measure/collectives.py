@@ -1,4 +1,4 @@
-"""Time the messages that strategies send: those of binsgdm.transport in every group, and all_reduce of all ranks."""
+"""Time the messages that strategies send: all_reduce of all ranks, and what a transport carries in every group."""
 
 from collections.abc import Callable
 from statistics import median
@@ -8,10 +8,10 @@ import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllToAll, Conversation, GroupName
+from binsgdm.exchange.transport import Transport
 from binsgdm.measure.ranks import Ranks, guarded
 from binsgdm.measure.record import Record
 from binsgdm.measure.timing import Effort, Progress, take_turns, trial_of
-from binsgdm.transport import Transport
 
 MIN_BYTES, MAX_BYTES = 2**10, 2**26
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}

@@ -31,7 +31,7 @@ def measure(  # noqa: PLR0913
 ) -> None:
     """Add backward alone and backward beside each of two collectives of all ranks, in turns.
 
-    `all_reduce` carries fp32 gradients, at most 25 MiB; `all_to_all` one bit for each of them, by binsgdm.transport.
+    `all_reduce` carries fp32 gradients, at most 25 MiB; `all_to_all` one bit for each of them, by a transport.
 
     Args:
         record: where to.

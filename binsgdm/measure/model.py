@@ -12,7 +12,7 @@ from binsgdm.measure.models import Task, build
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
 from binsgdm.measure.timing import Effort, Progress, Stopwatch, Trial, part_of, phases, take_turns, trial_of
-from binsgdm.optimizer import BinSGDM
+from binsgdm.optimizers.binsgdm import BinSGDM
 
 LR = 1e-6
 """So small that the model stays what it is, however often it is trained."""

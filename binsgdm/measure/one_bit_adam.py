@@ -7,9 +7,9 @@ import torch
 
 from binsgdm.exchange import Place
 from binsgdm.measure.timing import Stopwatch, Trial, phases
-from binsgdm.systems.one_bit_adam import OneBitAdam
-from binsgdm.systems.one_bit_adam_moves import flags_of, flat_gradient, momenta_of, stretches_of, take_delivered
-from binsgdm.systems.one_bit_momentum import Residuals, decode, encode_and_keep, padded_numel
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.one_bit_adam_update import flags_of, flat_gradient, momenta_of, stretches_of, take_delivered
+from binsgdm.optimizers.one_bit_momentum import Residuals, decode, encode_and_keep, padded_numel
 
 LR = 1e-6
 

@@ -10,9 +10,9 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from binsgdm import groups as grouping
 from binsgdm.errors import BinsgdmError
-from binsgdm.groups import Groups
+from binsgdm.exchange import groups as grouping
+from binsgdm.exchange.groups import Groups
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -10,6 +9,7 @@ from statistics import median
 import torch
 
 from binsgdm.exchange import AllGather, AllReduce, Conversation, Message, Place, group_members
+from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.measure import choices, one_bit_adam
 from binsgdm.measure.choices import Choice
 from binsgdm.measure.ranks import Ranks
@@ -19,6 +19,7 @@ from binsgdm.systems.base import GradientBucket
 from binsgdm.systems.feedback import ErrorFeedback, Plain
 from binsgdm.systems.registry import SYSTEMS, make
 
+CPU = torch.device("cpu")
 MAX_NUMEL = 2**24
 ALONE = 4
 """Ranks to work for where one process measures alone."""
@@ -143,19 +144,9 @@ def _driven(conversation: Conversation, place: Place, watch: Stopwatch) -> list[
 def in_thread(work: Callable[[], list[float]]) -> list[float]:
     """Return what `work` returns in a thread of its own, whose memory is another than that of the first thread."""
     found: list[float] = []
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.extend(work())
-        except BaseException as error:  # raised below, where it is waited for
-            failures.append(error)
-
-    thread = threading.Thread(target=run, name="binsgdm-measure", daemon=True)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
+    thread = CommunicationThread[None]("binsgdm-measure", CPU, lambda _: found.extend(work()))
+    thread.hand_over(None)
+    thread.finish()
     return found
 
 

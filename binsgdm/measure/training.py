@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.ddp import attach
+from binsgdm.ddp import attach, attach_one_bit_adam
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure import choices
 from binsgdm.measure.choices import Choice
@@ -17,10 +17,9 @@ from binsgdm.measure.models import Task, build
 from binsgdm.measure.ranks import Ranks, guarded
 from binsgdm.measure.record import Record
 from binsgdm.measure.timing import WARM_UP, Effort, Progress, Stopwatch, part_of, phases
-from binsgdm.optimizer import BinSGDM
+from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.hook import compress_gradients
-from binsgdm.systems.one_bit_adam import OneBitAdam
-from binsgdm.systems.one_bit_attach import attach_one_bit_adam
 
 BLOCK_S = 1.0
 MAX_BLOCK = 10

@@ -1,9 +1,6 @@
 """One DDP communication hook for every system of the registry, beside backward."""
 
-import queue
-import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,14 +9,15 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm import groups as grouping
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place
-from binsgdm.groups import Groups
-from binsgdm.replicas import agree, digest
+from binsgdm.exchange import groups as grouping
+from binsgdm.exchange.groups import Groups
+from binsgdm.exchange.replicas import agree, digest
+from binsgdm.exchange.thread import CommunicationThread
+from binsgdm.exchange.transport import Sent, Transport
 from binsgdm.systems.base import End, GradientBucket, check_whole
 from binsgdm.systems.registry import check_options, make
-from binsgdm.transport import Sent, Transport
 
 
 def compress_gradients(  # noqa: PLR0913
@@ -112,14 +110,12 @@ class _Job(NamedTuple):
     place: Place
     buffer: torch.Tensor
     future: "torch.futures.Future[torch.Tensor]"
-    is_ready: Any
 
 
 class GradientExchange:
     """One rank's end of a system at work in DDP.
 
-    Buckets are exchanged in DDP's order, which is the same on all ranks, by one thread, on process groups of its own:
-    exchanges of two phases that are called from completion callbacks deadlock on gloo.
+    Buckets are exchanged in DDP's order, which is the same on all ranks, by one thread, on process groups of its own.
 
     Attributes:
         system: with its state.
@@ -142,10 +138,8 @@ class GradientExchange:
         self._seed = seed
         self._transport: Transport | None = Transport(groups, on_sent)
         self._has_agreed = False
-        self._jobs: queue.SimpleQueue[_Job | None] | None = None
-        self._error: BaseException | None = None
-        self._futures: list[torch.futures.Future[torch.Tensor]] = []
-        self._stream: Any = None
+        self._thread: CommunicationThread[_Job] | None = None
+        self._has_failed = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return step and state of the system; every rank saves its own."""
@@ -175,7 +169,7 @@ class GradientExchange:
 
     def start(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":  # type: ignore[name-defined]
         """Hand a bucket to the thread; the future will hold the mean, in the bucket's dtype."""
-        if self._error is not None:
+        if self._has_failed:
             raise BinsgdmError(
                 "compress_gradients: an exchange failed before, and ranks may be out of step: start all ranks again "
                 "from their checkpoints"
@@ -183,16 +177,11 @@ class GradientExchange:
         buffer = bucket.buffer()
         on_gpu = buffer.device.type == "cuda"
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device] if on_gpu else [])
-        self._futures.append(future)
-        if self._jobs is None:
+        if self._thread is None:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-            self._jobs = queue.SimpleQueue()
-            name = "binsgdm-compress"
-            threading.Thread(target=self._work, args=(self._jobs, buffer.device), name=name, daemon=True).start()
-        self._jobs.put(self._job(bucket, buffer, future))
+            self._thread = CommunicationThread("binsgdm-compress", buffer.device, self._exchange, self._give_up)
+        self._thread.hand_over(self._job(bucket, buffer, future))
         if bucket.is_last():
-            self._jobs.put(None)
-            self._jobs = None
             self.step += 1
         return future
 
@@ -200,7 +189,6 @@ class GradientExchange:
         groups = self._groups
         if groups is None:
             raise AssertionError("start refuses where there are no groups any more")
-        is_ready = torch.cuda.current_stream().record_event() if buffer.device.type == "cuda" else None
         place = Place(
             rank=groups.rank,
             world_size=groups.world_size,
@@ -209,7 +197,7 @@ class GradientExchange:
             step=self.step,
             bucket=bucket.index(),
         )
-        return _Job(self._gradients(bucket), place, buffer, future, is_ready)
+        return _Job(self._gradients(bucket), place, buffer, future)
 
     def _gradients(self, bucket: Any) -> GradientBucket | BinsgdmError:
         """Return the gradients, or why there are none; the thread says so when it is their turn."""
@@ -227,31 +215,15 @@ class GradientExchange:
             shapes=tuple(tuple(parameter.shape) for parameter in parameters),
         )
 
-    def _work(self, jobs: "queue.SimpleQueue[_Job | None]", device: torch.device) -> None:
-        """Exchange the buckets of one backward."""
-        with torch.no_grad(), self._own_stream(device):
-            while (job := jobs.get()) is not None:
-                self._exchange(job)
-
-    def _own_stream(self, device: torch.device) -> Any:
-        if device.type != "cuda":
-            return nullcontext()
-        self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        return torch.cuda.stream(self._stream)
-
     def _exchange(self, job: _Job) -> None:
-        """Put the mean into the future, or why there is none."""
-        if self._error is not None:
-            job.future.set_result(job.buffer)  # for nobody: backward raises
-            return
-        try:
-            if job.is_ready is not None:
-                torch.cuda.current_stream().wait_event(job.is_ready)
-            job.future.set_result(self._mean(job).to(job.buffer.dtype))
-        except BaseException as error:  # raised in backward
-            self._error = error
-            self._leave(str(error) or type(error).__name__)
-            job.future.set_result(job.buffer)
+        """Put the mean into the future."""
+        job.future.set_result(self._mean(job).to(job.buffer.dtype))
+
+    def _give_up(self, job: _Job, error: BaseException) -> None:
+        """Tell the others why there is no mean, and put something into the future, for nobody: backward raises."""
+        self._has_failed = True
+        self._abort(str(error) or type(error).__name__)
+        job.future.set_result(job.buffer)
 
     def _mean(self, job: _Job) -> torch.Tensor:
         if self._transport is None:
@@ -261,6 +233,8 @@ class GradientExchange:
         if isinstance(job.bucket, BinsgdmError):
             raise job.bucket
         values = job.bucket.values
+        if values.is_cuda:  # they were made on another stream, and may be freed while this one reads them
+            values.record_stream(torch.cuda.current_stream(values.device))
         return self._transport.run(self.system.mean(job.bucket, job.place)) if values.numel() else values
 
     def _agree(self, step: int) -> None:
@@ -275,19 +249,17 @@ class GradientExchange:
         )
         self._has_agreed = True
 
-    def _leave(self, reason: str) -> None:
+    def _abort(self, reason: str) -> None:
         """Tell the others, and drop all that holds connections."""
         transport, self._groups, self._transport = self._transport, None, None
         if transport is not None:
-            transport.leave(reason)
+            transport.abort(reason)
 
     def _finish(self) -> None:
         """Wait for the buckets of this backward, and raise in it what went wrong: DDP would only call it no tensor."""
-        futures, self._futures = self._futures, []
-        for future in futures:
-            future.wait()
-        if self._error is not None:
-            raise self._error
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.finish()
 
 
 def _exchange_bucket(

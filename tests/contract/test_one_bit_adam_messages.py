@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.exchange import AllGather, AllReduce, AllToAll, group_members
-from binsgdm.systems.one_bit_adam import Member, OneBitAdam
+from binsgdm.exchange import AllGather, AllReduce, AllToAll, Member, group_members
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from simnet import strategies
 from simnet.collectives.schedule import Group, group_of
 from simnet.hardware import Calibration, Cluster, Link

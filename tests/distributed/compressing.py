@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place, run_together
-from binsgdm.replicas import check_replicas
+from binsgdm.exchange.replicas import check_replicas
 from binsgdm.systems.base import GradientBucket
 from binsgdm.systems.hook import GradientExchange, compress_gradients
 from binsgdm.systems.registry import SYSTEMS, make

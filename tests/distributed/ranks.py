@@ -3,7 +3,6 @@
 import os
 import time
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,23 @@ import torch.distributed as dist
 import binsgdm
 from binsgdm.exchange import Place, run_together
 from binsgdm.kernels import select
-from binsgdm.worker import Slot, Worker
+from binsgdm.optimizers.base import Slot
+from binsgdm.optimizers.worker import Scheme, Worker
 
 SHAPES = [(5, 3), (7,), (0,), (33, 9), (1,), (64,)]
 STEPS = 3
 BUCKET_ELEMENTS = 100
 LR, WEIGHT_DECAY, SEED = 0.01, 0.1, 7
-CASES = [  # topology, intra, overlap, the scheme's name in a Worker
-    ("hierarchical", "fp32", False, "hierarchical"),
-    ("hierarchical", "fp32", True, "hierarchical"),
-    ("hierarchical", "bf16", False, "hierarchical_bf16"),
-    ("hierarchical", "one_bit", True, "hierarchical_one_bit"),
-    ("hierarchical", "fp32", False, "hierarchical_gradients"),
-    ("hierarchical", "bf16", True, "hierarchical_gradients_bf16"),
-    ("flat", "fp32", False, "flat"),
-    ("flat", "fp32", True, "flat"),
+HIERARCHICAL, FLAT, ONE_BIT = Scheme(), Scheme(topology="flat"), Scheme(intra_node_dtype="one_bit")
+CASES = [  # scheme, overlap
+    (HIERARCHICAL, False),
+    (HIERARCHICAL, True),
+    (Scheme(intra_node_dtype="bf16"), False),
+    (ONE_BIT, True),
+    (Scheme(average="gradients"), False),
+    (Scheme(average="gradients", intra_node_dtype="bf16"), True),
+    (FLAT, False),
+    (FLAT, True),
 ]
 
 
@@ -41,15 +42,14 @@ def gradients(rank: int, step: int) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in SHAPES]
 
 
-def train(rank: int, case: tuple[str, str, bool, str], **options: Any) -> list[torch.Tensor]:
+def train(rank: int, case: tuple[Scheme, bool], **options: Any) -> list[torch.Tensor]:
     """Return the parameters after a few steps of one rank; the options are those of `attach`."""
-    topology, intra, overlap, scheme = case
-    if "gradients" in scheme:
-        options["average"] = "gradients"
+    scheme, overlap = case
+    options |= {"topology": scheme.topology, "intra": scheme.intra_node_dtype, "average": scheme.average}
     values = parameters()
     optimizer = binsgdm.BinSGDM(values, lr=LR, weight_decay=WEIGHT_DECAY, seed=SEED)
     cap_mb = BUCKET_ELEMENTS * 4 / 2**20
-    binsgdm.attach(optimizer, topology=topology, intra=intra, overlap=overlap, bucket_cap_mb=cap_mb, **options)
+    binsgdm.attach(optimizer, overlap=overlap, bucket_cap_mb=cap_mb, **options)
     for step in range(STEPS):
         optimizer.zero_grad()
         sum((v * g).sum() for v, g in zip(values, gradients(rank, step), strict=True)).backward()
@@ -102,7 +102,7 @@ def _one_rank_overflows(rank: int) -> dict[str, Any]:
     return {"overflow": after_overflow, "next": (value.detach().clone(), optimizer.param_groups[0]["step"])}
 
 
-def control(world_size: int, ranks_per_node: int, scheme: Any) -> list[torch.Tensor]:
+def control(world_size: int, ranks_per_node: int, scheme: Scheme) -> list[torch.Tensor]:
     """Return the parameters after the same steps, of all ranks in this process."""
     settings = {"lr": LR, "weight_decay": WEIGHT_DECAY, "beta": 0.95, "maximize": False}
     values = [parameters() for _ in range(world_size)]
@@ -122,21 +122,13 @@ def control(world_size: int, ranks_per_node: int, scheme: Any) -> list[torch.Ten
     return [value.detach() for value in values[0]]
 
 
-def _overhear(talks: list[Any], talk: Any) -> torch.Tensor:
-    talks.append(talk)
-    return torch.empty(0)
-
-
 def _control_step(workers: list[Worker], values: list[list[torch.nn.Parameter]], step: int, local: int) -> None:
     for rank, worker in enumerate(workers):
         worker.begin(step + 1)
         for value, gradient in zip(values[rank], gradients(rank, step), strict=True):
             value.grad = gradient
     for number, bucket in enumerate(workers[0].buckets):
-        talks: list[Any] = []
-        for worker in workers:
-            worker.signs(bucket, partial(_overhear, talks))
-        signs = run_together(talks, local)
+        signs = run_together([worker.signs(bucket) for worker in workers], local)
         for rank, worker in enumerate(workers):
             worker.apply(worker.buckets[number], signs[rank], [1] * len(SHAPES))
 

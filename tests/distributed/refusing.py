@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
+from binsgdm.ddp import attach_one_bit_adam
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.hook import GradientExchange, compress_gradients
-from binsgdm.systems.one_bit_adam import OneBitAdam
-from binsgdm.systems.one_bit_attach import attach_one_bit_adam
 from binsgdm.systems.registry import SYSTEMS
 
 WORLD_SIZE, WRONG = 3, 1

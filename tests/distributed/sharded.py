@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ import binsgdm
 from binsgdm.exchange import run_together
 from binsgdm.fsdp import ShardPlace, attach_fsdp
 from binsgdm.kernels import select
-from binsgdm.worker import Slot, Worker
+from binsgdm.optimizers.base import Slot
+from binsgdm.optimizers.worker import Scheme, Worker
 
 NODES, LOCAL = 2, 2
 STEPS, SEED, WEIGHT_DECAY, BUCKET_ELEMENTS = 3, 7, 0.1, 40
@@ -225,7 +225,8 @@ def _worker(model: Model, case: Case, rank: int) -> tuple[Worker, list[Slot]]:
         slots.append(Slot(parameter=piece, group=settings, state={n: torch.zeros(piece.shape) for n in "mb"}))
     place = ShardPlace(rank=rank // LOCAL, world_size=NODES, ranks_per_node=1, seed=SEED, step=0, global_rank=rank)
     kernels = select("reference")
-    return Worker(slots, place=place, scheme="flat", bucket_elements=BUCKET_ELEMENTS, kernels=kernels), slots
+    scheme = Scheme(topology="flat")
+    return Worker(slots, place=place, scheme=scheme, bucket_elements=BUCKET_ELEMENTS, kernels=kernels), slots
 
 
 def pieces(model: Model, local: int) -> list[torch.Tensor]:
@@ -257,21 +258,13 @@ def _exchange(workers: list[tuple[Worker, list[Slot]]], step: int) -> None:
         for worker, _ in workers:
             worker.begin(step + 1)
         for number, bucket in enumerate(workers[0][0].buckets):
-            talks: list[Any] = []
-            for worker, _ in workers:
-                worker.signs(bucket, partial(_overhear, talks))
-            signs = run_together(talks, 1)
+            signs = run_together([worker.signs(bucket) for worker, _ in workers], 1)
             for (worker, _), packed in zip(workers, signs, strict=True):
                 worker.apply(worker.buckets[number], packed, has_gradient)
 
 
 def _by_parameter(workers: list[tuple[Worker, list[Slot]]]) -> list[tuple[Slot, ...]]:
     return list(zip(*(slots for _, slots in workers), strict=True))
-
-
-def _overhear(talks: list[Any], talk: Any) -> torch.Tensor:
-    talks.append(talk)
-    return torch.empty(0)
 
 
 def _assemble(model: Model, of_local: list[list[Slot]]) -> None:

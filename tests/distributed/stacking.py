@@ -11,11 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
-from stacked import AveragedGradients, StackedOneBitAdam, systems_of
+import together
+from stacked import AveragedGradients, systems_of
 
+from binsgdm.ddp import attach_one_bit_adam
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.hook import compress_gradients
-from binsgdm.systems.one_bit_adam import OneBitAdam
-from binsgdm.systems.one_bit_attach import attach_one_bit_adam
 
 STEPS = 6
 SEED = 13
@@ -63,7 +64,8 @@ def control(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
     parameters = list(module.parameters())
     stack: Any
     if name == "one_bit_adam":
-        stack = StackedOneBitAdam(parameters, num_ranks=WORLD_SIZE, ranks_per_node=RANKS_PER_NODE, **ONE_BIT_ADAM)
+        make = together.one_bit_adam(**ONE_BIT_ADAM)
+        stack = together.LockStep(parameters, make, num_ranks=WORLD_SIZE, ranks_per_node=RANKS_PER_NODE)
     else:
         optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
         systems = systems_of(name, options, WORLD_SIZE)

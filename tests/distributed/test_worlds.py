@@ -35,7 +35,7 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize(("world_size", "local", "case"), worlds.CASES, ids=str)
 def test_nodes_of_every_size_end_with_the_parameters_of_the_control_to_the_bit(world_size, local, case, results):
-    expected = ranks.control(world_size, local, case[3])
+    expected = ranks.control(world_size, local, case[0])
     for shape, got, wanted in zip(ranks.SHAPES, results[world_size][local, case], expected, strict=True):
         assert torch.equal(got, wanted), shape
 
@@ -52,7 +52,7 @@ def test_a_world_of_one_rank_does_what_the_optimizer_does_alone(results):
 
 
 def test_a_mesh_gives_the_bits_that_ranks_per_node_gives(results):
-    for got, wanted in zip(results[4]["mesh"], ranks.control(4, 2, "hierarchical"), strict=True):
+    for got, wanted in zip(results[4]["mesh"], ranks.control(4, 2, ranks.HIERARCHICAL), strict=True):
         assert torch.equal(got, wanted)
 
 
@@ -138,7 +138,7 @@ def test_the_kernel_counts_those_bytes_on_the_connections_between_nodes(world_si
         ("seed", "attach: seed of rank 2: 5: must be that of rank 0, 4"),
         ("shapes", "attach: shape of parameter 1 of rank 3: (4,): must be that of rank 0, (5,)"),
         ("number of parameters", "attach: shape of parameter 1 of rank 1: (3,): must be that of rank 0, None"),
-        ("topology", "attach: scheme of rank 1: 'flat': must be that of rank 0, 'hierarchical'"),
+        ("topology", "attach: topology of rank 1: 'flat': must be that of rank 0, 'hierarchical'"),
         ("bucket_cap_mb", "attach: bucket_cap_mb of rank 1: 2.0: must be that of rank 0, 1.0"),
         ("ranks_per_node", "attach: ranks_per_node of rank 3: 4: must be that of rank 0, 2"),
         ("values", "attach: parameter 0: ranks [2] differ from rank 0: parameters must be equal to the bit; wrap"),

@@ -16,9 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
 
-HIERARCHICAL = ("hierarchical", "fp32", False, "hierarchical")
-ONE_BIT = ("hierarchical", "one_bit", False, "hierarchical_one_bit")
-FLAT = ("flat", "fp32", False, "flat")
+HIERARCHICAL, ONE_BIT, FLAT = (ranks.HIERARCHICAL, False), (ranks.ONE_BIT, False), (ranks.FLAT, False)
 CASES = [  # world size, ranks per node, case
     (8, 2, HIERARCHICAL),
     (8, 2, FLAT),

@@ -1,7 +1,5 @@
 """`average="gradients"`: a node behaves as one rank that had its mean gradient, and momenta are cut into slices."""
 
-from functools import partial
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,8 +8,9 @@ from binsgdm import functional
 from binsgdm.bits import unpack_signs
 from binsgdm.exchange import Place, run_together
 from binsgdm.kernels import select
+from binsgdm.optimizers.base import Slot
+from binsgdm.optimizers.worker import Scheme, Worker
 from binsgdm.random import Key, Stream, thresholds
-from binsgdm.worker import Slot, Worker
 
 SHAPES = [(50,), (3, 40), (7,), (129,)]
 BETAS = (0.5, 0.5, 0.9, 0.9)
@@ -36,7 +35,7 @@ def node(ranks: int) -> list[Worker]:
             Worker(
                 slots,
                 place=place,
-                scheme="hierarchical_gradients",
+                scheme=Scheme(average="gradients"),
                 bucket_elements=150,
                 kernels=select("reference"),
             )
@@ -63,10 +62,8 @@ def draw(rank: int, step: int, place: int) -> torch.Tensor:
 
 def exchange_in_node(workers: list[Worker], bucket) -> torch.Tensor:
     """Return the signs of a bucket, which are the same on all ranks."""
-    talks = []
     with torch.no_grad():
-        for worker in workers:
-            worker.signs(bucket, partial(_keep, talks))
+        talks = [worker.signs(bucket) for worker in workers]
         signs = [unpack_signs(packed, bucket.numel) for packed in run_together(talks, len(workers))]
     assert all(torch.equal(signs[0], other) for other in signs)
     return signs[0]
@@ -125,8 +122,3 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_told_by_the_rank_whose_sli
     b = sum(worker._slots[3].state["b"] for worker in workers)
     assert b[0] == 0
     assert (b[1:] > 0).all()
-
-
-def _keep(talks, talk):
-    talks.append(talk)
-    return torch.empty(0)

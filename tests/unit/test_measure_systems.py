@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Place
+from binsgdm.exchange import Member, Place
 from binsgdm.measure import choices, one_bit_adam, systems
 from binsgdm.measure.choices import choice
-from binsgdm.systems.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.registry import SYSTEMS, make
 from simnet.calibrate import fitting, sources, write
 from simnet.calibrate.measurement import Measurements, Series, read
@@ -133,8 +133,6 @@ def test_one_bit_adam_is_timed_doing_what_it_does(world_size: int, monkeypatch: 
 
 
 def one_bit_adam_member(place: Place) -> Any:
-    from binsgdm.systems.one_bit_adam import Member
-
     return Member(rank=place.rank, world_size=place.world_size, ranks_per_node=place.ranks_per_node)
 
 

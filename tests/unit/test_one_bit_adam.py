@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist
 
+from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import run_together
-from binsgdm.systems import one_bit_adam_moves as module
-from binsgdm.systems.one_bit_adam import Member, OneBitAdam
-from binsgdm.systems.one_bit_attach import attach_one_bit_adam
+from binsgdm.exchange import Member, run_together
+from binsgdm.optimizers import one_bit_adam_update as module
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
 
 SHAPES = [(5, 3), (), (0,), (33, 9), (7,)]
 DENSE = 3
@@ -314,8 +314,11 @@ def test_what_cannot_be_stepped_or_loaded_is_refused_in_a_sentence() -> None:
                 talk.send(flags)
     ranks[1].load_state_dict(state | {"residuals": None})
     next(ranks[1].conversation())
-    with pytest.raises(BinsgdmError, match="exp_avg of shapes"):
+    with pytest.raises(BinsgdmError, match="5 parameters: the optimizer has 2"):
         OneBitAdam(parameters()[:2]).load_state_dict(state)
+    others = [torch.nn.Parameter(torch.zeros(shape)) for shape in [*SHAPES[:4], (8,)]]
+    with pytest.raises(BinsgdmError, match=r"parameter 4: .*: must be exp_avg and exp_avg_sq of shape \(8,\)"):
+        OneBitAdam(others).load_state_dict(state)
     with pytest.raises(BinsgdmError, match="format"):
         team(1)[0].load_state_dict(torch.optim.Adam(parameters()).state_dict())
 
@@ -335,7 +338,7 @@ def work(rank: int, folder: str) -> None:
     attach_one_bit_adam(OneBitAdam(model.parameters()), model)
     model(torch.full((1, 2), float(rank))).sum().backward()
     assert model.module.weight.grad.tolist() == [[rank, rank]]
-    with pytest.raises(BinsgdmError, match=r"lr of group 0 of rank 1: '1\.0': must be that of rank 0, '0\.0'"):
+    with pytest.raises(BinsgdmError, match=r"lr of group 0 of rank 1: 1\.0: must be that of rank 0, 0\.0"):
         attach_one_bit_adam(OneBitAdam(parameters(), lr=float(rank)))
     dist.destroy_process_group()
 

@@ -134,7 +134,8 @@ def test_odd_shapes_work():
 
 def test_bucket_boundaries_do_not_change_the_result():
     """Draws are counted by place in the flat order, which starts anew with every bucket only by padding."""
-    from binsgdm.worker import Worker
+    from binsgdm.exchange import run_together
+    from binsgdm.optimizers.worker import Scheme, Worker
 
     results = []
     for bucket_elements in (8, 64, 10**6):
@@ -145,14 +146,14 @@ def test_bucket_boundaries_do_not_change_the_result():
         worker = Worker(
             optimizer.slots(),
             place=optimizer.place(),
-            scheme="flat",
+            scheme=Scheme(topology="flat"),
             bucket_elements=bucket_elements,
             kernels=optimizer.kernels(),
         )
         worker.begin(1)
         with torch.no_grad():
             for bucket in worker.buckets:
-                worker.apply(bucket, worker.alone(bucket), [1, 1, 1])
+                worker.apply(bucket, run_together([worker.signs(bucket)], 1)[0], [1, 1, 1])
         results.append(torch.cat([value.detach() for value in values]))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])

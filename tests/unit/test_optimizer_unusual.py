@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import binsgdm
+from binsgdm.exchange import Member
+from binsgdm.optimizers.session import Session
 
 
 def stepped(values: list[torch.nn.Parameter], **options: Any) -> binsgdm.BinSGDM:
@@ -36,11 +38,8 @@ def test_copies_go_on_like_the_original():
 
 
 def test_a_copy_of_an_attached_optimizer_must_be_attached():
-    class Elsewhere:
-        """A session of more ranks."""
-
     optimizer = stepped([torch.nn.Parameter(torch.zeros(4))])
-    optimizer.join(Elsewhere())
+    optimizer.join(Session(Member(rank=0, world_size=2)))
     copied = copy.deepcopy(optimizer)
     with pytest.raises(binsgdm.BinsgdmError, match="a copy of an attached optimizer: attach it, too"):
         copied.step()

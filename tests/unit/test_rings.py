@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, Place, Shift, run_together
-from binsgdm.groups import make
+from binsgdm.exchange.groups import make
+from binsgdm.exchange.transport import Transport, shift
 from binsgdm.systems import rings as ring
 from binsgdm.systems.base import GradientBucket
 from binsgdm.systems.marsit import Marsit
-from binsgdm.transport import Transport, shift
 
 NUMEL = 101
 STEPS = 3

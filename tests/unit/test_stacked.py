@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import plans
 import stacked
 import tasks
+import together
 from contenders import SETTINGS, strategy_of
-from together import BinSGDMTogether
 from torch import nn
 
 from binsgdm.systems.registry import SYSTEMS, make
@@ -104,9 +104,8 @@ def test_only_rank_0_decodes_what_all_have_sent() -> None:
 def test_1_bit_adam_on_equal_gradients_is_adam_while_dense_and_keeps_replicas_equal_after() -> None:
     models = [nn.Linear(6, 5) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    ours = stacked.StackedOneBitAdam(
-        list(models[0].parameters()), num_ranks=NUM_RANKS, ranks_per_node=2, lr=0.01, dense_steps=3
-    )
+    make = together.one_bit_adam(lr=0.01, dense_steps=3)
+    ours = together.LockStep(models[0].parameters(), make, num_ranks=NUM_RANKS, ranks_per_node=2)
     theirs = torch.optim.Adam(models[1].parameters(), lr=0.01)
     draws = torch.Generator().manual_seed(3)
     for step in range(5):
@@ -116,17 +115,15 @@ def test_1_bit_adam_on_equal_gradients_is_adam_while_dense_and_keeps_replicas_eq
             models[1].weight.grad, models[1].bias.grad = gradient[:30].view(5, 6), gradient[30:]
             theirs.step()
             torch.testing.assert_close(models[0].weight, models[1].weight)
-    for copies in ours._copies:
+    for copies in ours.copies:
         assert torch.equal(copies[0], models[0].weight)
 
 
 def test_binsgdm_moves_every_element_by_lr() -> None:
     model = nn.Linear(6, 5)
     before = model.weight.detach().clone()
-    optimizer = BinSGDMTogether(
-        model.parameters(), lr=0.01, beta=0.9, weight_decay=0.0, draw=True, num_ranks=4, ranks_per_node=2, seed=0
-    )
-    stacked.StackedBinSGDM(optimizer).step(torch.randn(NUM_RANKS, 35))
+    make = together.binsgdm(lr=0.01, beta=0.9, seed=0)
+    together.LockStep(model.parameters(), make, num_ranks=4, ranks_per_node=2).step(torch.randn(NUM_RANKS, 35))
     torch.testing.assert_close((model.weight - before).abs(), torch.full_like(before, 0.01), rtol=1e-4, atol=1e-6)
 
 

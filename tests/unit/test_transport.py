@@ -12,10 +12,9 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist
 
-from binsgdm import transport
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllToAll
-from binsgdm.groups import make
+from binsgdm.exchange import AllGather, AllToAll, transport
+from binsgdm.exchange.groups import make
 
 DTYPES = [torch.uint8, torch.float32, torch.bfloat16]
 LONG = transport.MIN_ROUND_BYTES

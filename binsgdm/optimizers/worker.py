@@ -1,9 +1,9 @@
 """One rank's part of a step, bucket by bucket: update the momenta, exchange signs, apply them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
@@ -14,26 +14,56 @@ from binsgdm.exchange import Conversation, Place
 from binsgdm.functional import ratio
 from binsgdm.kernels import Kernels, zeros
 from binsgdm.layout import BITS_PER_BYTE, Bucket, Segment
+from binsgdm.optimizers.base import Slot
 from binsgdm.random import Stream
 
-Scheme = Literal[
-    "hierarchical",
-    "hierarchical_bf16",
-    "hierarchical_one_bit",
-    "hierarchical_gradients",
-    "hierarchical_gradients_bf16",
-    "flat",
-]
-Carry = Callable[[Conversation], torch.Tensor]
+Topology = Literal["hierarchical", "flat"]
+IntraNode = Literal["fp32", "bf16", "one_bit"]
+Average = Literal["updates", "gradients"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
-    """A parameter, the group that it is in, and its optimizer state."""
+class Scheme:
+    """How signs are agreed on.
 
-    parameter: torch.Tensor
-    group: dict[str, Any]
-    state: dict[str, torch.Tensor]
+    Attributes:
+        topology: average inside nodes first, or treat all ranks alike.
+        intra_node_dtype: what travels inside a node (hierarchical only); `binsgdm.attach` calls it `intra`.
+        average: what is averaged inside a node (hierarchical only).
+
+    Raises:
+        BinsgdmError: an unknown value, or values that do not go together.
+    """
+
+    topology: Topology = "hierarchical"
+    intra_node_dtype: IntraNode = "fp32"
+    average: Average = "updates"
+
+    def __post_init__(self) -> None:
+        intra, average = self.intra_node_dtype, self.average
+        given = {"topology": self.topology, "intra": intra, "average": average}
+        for (name, value), kind in zip(given.items(), (Topology, IntraNode, Average), strict=True):
+            if value not in get_args(kind):
+                known = ", ".join(map(repr, get_args(kind)))
+                raise BinsgdmError(f"attach: {name}={value!r}: unknown: give one of {known}; see help(binsgdm.attach)")
+        for name, value in (("intra", intra), ("average", average)):
+            if self.topology == "flat" and value not in ("fp32", "updates"):
+                raise BinsgdmError(f"attach: {name}={value!r}: has no effect with topology='flat'; drop one of them")
+        if (intra, average) == ("one_bit", "gradients"):
+            raise BinsgdmError(
+                "attach: average='gradients': needs intra='fp32' or 'bf16'; one bit is drawn from an update"
+            )
+
+
+SCHEMES = (
+    Scheme(),
+    Scheme(intra_node_dtype="bf16"),
+    Scheme(intra_node_dtype="one_bit"),
+    Scheme(average="gradients"),
+    Scheme(average="gradients", intra_node_dtype="bf16"),
+    Scheme(topology="flat"),
+)
+"""All that there are."""
 
 
 class _Part(NamedTuple):
@@ -47,7 +77,7 @@ class _Part(NamedTuple):
     def is_outdated(self) -> bool:
         """Tell whether somebody has put another tensor into the state."""
         state = self.slot.state
-        return self.m.data_ptr() != state["m"].data_ptr() or self.b.data_ptr() != state["b"].data_ptr()
+        return bool(self.m.data_ptr() != state["m"].data_ptr() or self.b.data_ptr() != state["b"].data_ptr())
 
 
 class _Cut(NamedTuple):
@@ -69,7 +99,7 @@ class _Cut(NamedTuple):
 
 
 class Worker:
-    """What one rank does with its parameters; who carries the messages is given as `carry`."""
+    """What one rank does with its parameters; who carries the messages is up to the caller."""
 
     def __init__(
         self, slots: Sequence[Slot], *, place: Place, scheme: Scheme, bucket_elements: int, kernels: Kernels
@@ -83,7 +113,7 @@ class Worker:
         numels = [slot.parameter.numel() for slot in slots]
         self.buckets = layout.build(numels, bucket_elements=bucket_elements, ranks=place.world_size)
         self._parts = self._cut()
-        self._device = slots[0].parameter.device
+        self.device = slots[0].parameter.device
         self._refused = False
         self._has_gradient = [0] * len(slots)
         self._finite: list[torch.Tensor] = []
@@ -121,33 +151,28 @@ class Worker:
         Returns:
             uint8 (1 + parameters): a gradient that is not finite, then which parameters had a gradient.
         """
-        flags = torch.tensor([int(self._refused), *self._has_gradient], dtype=torch.uint8, device=self._device)
+        flags = torch.tensor([int(self._refused), *self._has_gradient], dtype=torch.uint8, device=self.device)
         if self._finite:
             flags[0] |= torch.stack(self._finite).all().logical_not()
         return flags
 
-    def signs(self, bucket: Bucket, carry: Carry) -> torch.Tensor:
-        """Update the momenta of a bucket and return the packed signs that all ranks agreed on.
+    def signs(self, bucket: Bucket) -> Conversation:
+        """Update the momenta of a bucket; return what comes to the packed signs that all ranks agree on.
 
         A parameter without a gradient on this rank keeps its momenta and sends its last update again, and so does an
         element whose gradient is not finite. Where gradients are averaged in the node, it counts as a gradient of 0.
         """
-        bf16 = self._scheme.endswith("bf16")
+        scheme, bf16 = self._scheme, self._scheme.intra_node_dtype == "bf16"
         where = bucket, self._place, self._kernels
-        if self._scheme.startswith("hierarchical_gradients"):
+        if scheme.average == "gradients":
             quantize = partial(self._packed_updates_of_slice, bucket)
-            gradients = self._all_gradients(bucket)
-            return carry(exchange.hierarchical_gradients(gradients, *where, quantize=quantize, bf16=bf16))
-        if self._scheme in ("hierarchical", "hierarchical_bf16"):
-            return carry(exchange.hierarchical(self._updates(bucket), *where, bf16=bf16))
-        inside = self._scheme == "hierarchical_one_bit"
-        packed = self._packed_updates(bucket, Stream.INSIDE if inside else Stream.LOCAL)
-        talk = exchange.hierarchical_one_bit if inside else exchange.flat
-        return carry(talk(packed, *where))
-
-    def alone(self, bucket: Bucket) -> torch.Tensor:
-        """Update the momenta of a bucket and return its packed signs, of this rank alone."""
-        return self._packed_updates(bucket, Stream.LOCAL)
+            return exchange.hierarchical_gradients(self._all_gradients(bucket), *where, quantize=quantize, bf16=bf16)
+        if scheme.topology == "flat":
+            packed = self._packed_updates(bucket, Stream.LOCAL)
+            return exchange.flat(packed, *where) if self._place.world_size > 1 else _agreed(packed)
+        if scheme.intra_node_dtype == "one_bit":
+            return exchange.hierarchical_one_bit(self._packed_updates(bucket, Stream.INSIDE), *where)
+        return exchange.hierarchical(self._updates(bucket), *where, bf16=bf16)
 
     def apply(self, bucket: Bucket, signs: torch.Tensor, has_gradient: Sequence[int]) -> None:
         """Move the parameters of a bucket that had a gradient on some rank."""
@@ -170,7 +195,7 @@ class Worker:
     def _whole(self, bucket: Bucket) -> torch.Tensor:
         """Return fp32 memory for a bucket, 0 in the padding."""
         if not self._u.numel():  # kept from step to step, as fresh memory is slow (docs/adr/0005-cpu-kernels.md)
-            self._u = zeros(max(bucket.numel for bucket in self.buckets), self._device)
+            self._u = zeros(max(bucket.numel for bucket in self.buckets), self.device)
         u = self._u[: bucket.numel]
         for first, end in bucket.gaps:
             u[first:end] = 0
@@ -180,7 +205,7 @@ class Worker:
         """Return memory for packed signs from an element of the flat order on, 0 in the padding."""
         if not self._packed.numel():  # kept, too
             size = sum(bucket.num_bytes for bucket in self.buckets)
-            self._packed = torch.zeros(size, dtype=torch.uint8, device=self._device)
+            self._packed = torch.zeros(size, dtype=torch.uint8, device=self.device)
         return self._packed[start // BITS_PER_BYTE :][:num_bytes]
 
     def _all_gradients(self, bucket: Bucket) -> torch.Tensor:
@@ -261,6 +286,12 @@ class Worker:
     def _is_trained(self, segment: Segment) -> bool:
         """Tell whether a parameter may have a gradient in this step; what a frozen one still holds does not count."""
         return self._slots[segment.index].parameter.requires_grad
+
+
+def _agreed(signs: torch.Tensor) -> Conversation:
+    """Return what a rank alone says, without a message."""
+    return signs
+    yield
 
 
 def flattened(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,18 +1,15 @@
 """1-bit Adam as a torch.optim.Optimizer, for gradients that stay local to their rank."""
 
 import math
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, Conversation, Place, run_together
-from binsgdm.optimizer import Params, check_dtypes, saved_numbers
-from binsgdm.systems.carriers import reduced_mean
-from binsgdm.systems.one_bit_adam_moves import (
+from binsgdm.exchange import AllGather, Conversation, Member, Place
+from binsgdm.optimizers.base import OneBitOptimizer, Params, is_finite_from_0
+from binsgdm.optimizers.one_bit_adam_update import (
     REFUSED,
     Stretch,
     exchange_and_move,
@@ -25,32 +22,16 @@ from binsgdm.systems.one_bit_adam_moves import (
     variance_norm,
     variance_period,
 )
-from binsgdm.systems.one_bit_momentum import Residuals, Topology, padded_numel
-from binsgdm.worker import Slot
-
-FORMAT = 1
-"""Version of what `state_dict` holds."""
-AVERAGES = ("exp_avg", "exp_avg_sq")
-
-Run = Callable[[Conversation], torch.Tensor]
+from binsgdm.optimizers.one_bit_momentum import Residuals, Topology, padded_numel
+from binsgdm.systems.carriers import reduced_mean
 
 
-@dataclass(frozen=True, kw_only=True)
-class Member:
-    """Which of the ranks an optimizer is, and who carries its messages; None where another driver does."""
-
-    rank: int = 0
-    world_size: int = 1
-    ranks_per_node: int = 1
-    run: Run | None = None
-
-
-class OneBitAdam(torch.optim.Optimizer):
+class OneBitAdam(OneBitOptimizer):
     """Adam whose momentum, after a dense stage, is averaged over ranks with one bit an element.
 
     Dense stage: Adam with decoupled weight decay, on gradients averaged in fp32. Then the variance v stays as it is,
     every rank adds its own gradient to the common momentum, and what all ranks go on with is the 1-bit average of these
-    (`binsgdm.systems.one_bit_momentum`). All momenta travel as one vector. Gradients stay local: do not average
+    (`binsgdm.optimizers.one_bit_momentum`). All momenta travel as one vector. Gradients stay local: do not average
     them (`attach_one_bit_adam` sees to that in DDP); `clip_grad_norm_` clips each rank's own.
 
     A step in which any gradient of any rank is not finite, or is 2^63 or more (its square would not be), moves nothing,
@@ -88,8 +69,10 @@ class OneBitAdam(torch.optim.Optimizer):
     title = "1-bit Adam"
     source = "Tang et al., ICML 2021"
     travels = "1 bit an element of the momentum to its owner, 1 bit of the mean to all, an fp32 scale a chunk"
+    averages = ("exp_avg", "exp_avg_sq")
+    not_finite = "is not finite (or 2^63 or more)"
 
-    def __init__(  # noqa: PLR0913
+    def __init__(  # noqa: PLR0913 - as torch's optimizers take theirs
         self,
         params: Params,
         lr: float | torch.Tensor = 1e-3,
@@ -104,89 +87,37 @@ class OneBitAdam(torch.optim.Optimizer):
         self._residuals: Residuals | None = None
         self._residuals_of: dict[str, Any] = {}
         self._member = Member()
-        self._must_join = False
-        self.num_skipped = 0
         hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        stage = {"dense_steps": dense_steps, "topology": topology, "step": 0, "dense_end": 0, "variance_norm": 0.0}
-        super().__init__(params, hyper | stage | {"format": FORMAT})
-
-    # What torch.amp.GradScaler looks for: the optimizer unscales, and all ranks decide together.
-    _step_supports_amp_scaling = True
+        stage = {"dense_steps": dense_steps, "topology": topology, "dense_end": 0, "variance_norm": 0.0}
+        super().__init__(params, hyper | stage)
 
     @property
     def is_dense(self) -> bool:
         """Tell whether the next step is one of the dense stage."""
         return not self.param_groups[0]["dense_end"]
 
+    @property
+    def member(self) -> Member:
+        """Which of the ranks this is, alone until it is attached, and who carries its messages."""
+        return self._member
+
+    def join(self, member: Member) -> None:
+        """Take part in an exchange as one of its ranks (`attach_one_bit_adam` does)."""
+        self._member = member
+        self._must_attach = False
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, checked, before the first step and before the optimizer joins others."""
         if self.param_groups and (self.param_groups[0].get("step") or self._member.world_size > 1):
             raise BinsgdmError("OneBitAdam: add_param_group after the first step: add all parameters before")
         super().add_param_group(param_group)
-        try:
-            _check_group(self.param_groups[-1])
-        except BinsgdmError:
-            self.param_groups.pop()
-            raise
         for parameter in self.param_groups[-1]["params"]:
-            self.state[parameter] = _empty_state(parameter)
-
-    def join(self, member: Member) -> None:
-        """Take part in an exchange as one of its ranks (`attach_one_bit_adam` does)."""
-        self._member = member
-        self._must_join = False
-
-    def slots(self) -> list[Slot]:
-        """Return every parameter with its group and state, in the order in which they were given."""
-        return [Slot(parameter=p, group=g, state=self.state[p]) for g in self.param_groups for p in g["params"]]
-
-    def place(self) -> Place:
-        """Return this rank's place in the coming step."""
-        member, step = self._member, self.param_groups[0]["step"] + 1
-        return Place(
-            rank=member.rank,
-            world_size=member.world_size,
-            ranks_per_node=member.ranks_per_node,
-            seed=0,
-            step=step,
-        )
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take one step.
-
-        Args:
-            closure: computes the loss and the gradients anew.
-
-        Returns:
-            What the closure returned.
-
-        Raises:
-            BinsgdmError: a gradient that is sparse or complex, residuals of other ranks, or a failed exchange; on all
-                ranks, also where one alone refuses.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        run = self._member.run
-        if run is None and self._member.world_size > 1:
-            raise BinsgdmError("OneBitAdam: step: joined without a carrier: drive conversation() of all ranks instead")
-        if run is None:
-            run_together([self.conversation()], 1)
-        else:
-            run(self.conversation())
-        return loss
+            self.state[parameter] |= {"step": 0, "variance_step": 0}
 
     @torch.no_grad()
     def conversation(self) -> Conversation:
-        """Take one step as a conversation, which returns whether parameters moved (a bool scalar, alike on all ranks).
-
-        Raises:
-            BinsgdmError: as `step`.
-        """
-        if self._must_join:
-            raise BinsgdmError("OneBitAdam: a copy of an attached optimizer: attach it, too, on all ranks")
+        """Take one step as a conversation; see `OneBitOptimizer.conversation`."""
+        self.check_attached()
         stretches = list(stretches_of(self.slots()))
         place = self.place()
         try:
@@ -212,6 +143,18 @@ class OneBitAdam(torch.optim.Optimizer):
             yield from self._consider_freezing(place)
         return torch.tensor(True)
 
+    def rules(self, group: dict[str, Any]) -> Mapping[str, tuple[bool, str]]:
+        """Return by name whether a setting may be what it is, and what it must be."""
+        if any(hasattr(parameter, "to_local") for parameter in group["params"]):
+            raise BinsgdmError("OneBitAdam: sharded parameters (DTensor): must be whole on every rank, as in DDP")
+        beta1, beta2 = group["betas"]
+        return {
+            "lr": (is_finite_from_0(group["lr"]), "must be 0 or more, and finite"),
+            "betas": (0 <= beta1 < 1 and 0 <= beta2 < 1, "must both be in [0, 1)"),
+            "eps": (0 < group["eps"] < math.inf, "must be above 0, and finite"),
+            "weight_decay": (is_finite_from_0(group["weight_decay"]), "must be 0 or more, and finite"),
+        }
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state, with this rank's residuals: every rank must save and load its own."""
         found = super().state_dict()
@@ -228,38 +171,20 @@ class OneBitAdam(torch.optim.Optimizer):
         Raises:
             BinsgdmError: a state of another format, or of parameters of other shapes.
         """
-        saved = _check_state(state_dict, self.slots())
+        super().load_state_dict(state_dict)
         residuals = state_dict.get("residuals")
-        super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
-        for group in self.param_groups:
-            _check_group(group)
-        for slot, state in zip(self.slots(), saved, strict=True):
-            for name in AVERAGES:  # torch casts them to the parameter's dtype; they are fp32 always
-                self.state[slot.parameter][name] = _zeros_for(slot.parameter).copy_(state[name])
         self._residuals = None if residuals is None else self._loaded(residuals)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("_residuals", "_residuals_of", "num_skipped")
-        ours = {name: getattr(self, name) for name in names} | {"_member": Member()}
-        return {**super().__getstate__(), **ours, "_must_join": self._must_join or self._member.world_size > 1}
+        ours = {"_residuals": self._residuals, "_residuals_of": self._residuals_of, "_member": Member()}
+        return {**super().__getstate__(), **ours}
 
     def _gradient(self, stretches: Sequence[Stretch]) -> tuple[torch.Tensor, bool]:
         """Return the flat gradient, unscaled, and whether a GradScaler saw that it is not finite."""
         gradient = flat_gradient(stretches, self._member.world_size)
         if (scale := getattr(self, "grad_scale", None)) is not None:
             gradient /= scale.to(gradient.device)
-        found = getattr(self, "found_inf", None)
-        return gradient, found is not None and bool(found)
-
-    def _note_skipped(self, step: int, *, expected: bool) -> None:
-        """Count a step that moved nothing; warn of the first that no GradScaler on this rank knows of."""
-        if not expected and not self.num_skipped:
-            warnings.warn(
-                f"OneBitAdam: step {step} was skipped on all ranks: a gradient is not finite (or 2^63 or more) on one "
-                "of them; more are counted in optimizer.num_skipped",
-                stacklevel=2,
-            )
-        self.num_skipped += 1
+        return gradient, self._scaler_found_inf()
 
     def _consider_freezing(self, place: Place) -> Conversation:
         """End the dense stage if this was its last step; all ranks take rank 0's word for the norm."""
@@ -276,10 +201,6 @@ class OneBitAdam(torch.optim.Optimizer):
             self._set_all("dense_end", place.step)
         self._set_all("variance_norm", norm)
         return norms
-
-    def _set_all(self, name: str, value: Any) -> None:
-        for group in self.param_groups:
-            group[name] = value
 
     def _checked_residuals(self, place: Place) -> Residuals:
         """Return the residuals of this rank, made when first asked for; refuse those of another place."""
@@ -317,14 +238,6 @@ def _check_none_refused(flags: torch.Tensor, step: int) -> None:
         )
 
 
-def _zeros_for(parameter: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
-
-
-def _empty_state(parameter: torch.Tensor) -> dict[str, Any]:
-    return {"step": 0, "variance_step": 0} | {name: _zeros_for(parameter) for name in AVERAGES}
-
-
 def _check_stage(dense_steps: object, topology: object) -> None:
     is_count = isinstance(dense_steps, int) and not isinstance(dense_steps, bool) and dense_steps >= 1
     if dense_steps != "variance" and not is_count:
@@ -334,33 +247,3 @@ def _check_stage(dense_steps: object, topology: object) -> None:
         )
     if topology not in ("flat", "hierarchical"):
         raise BinsgdmError(f"OneBitAdam: topology: {topology!r}: must be 'flat' or 'hierarchical'")
-
-
-def _check_group(group: dict[str, Any]) -> None:
-    beta1, beta2 = group["betas"]
-    rules = {
-        "lr": (0 <= float(group["lr"]) < math.inf, "must be 0 or more, and finite"),
-        "betas": (0 <= beta1 < 1 and 0 <= beta2 < 1, "must both be in [0, 1)"),
-        "eps": (0 < group["eps"] < math.inf, "must be above 0, and finite"),
-        "weight_decay": (0 <= group["weight_decay"] < math.inf, "must be 0 or more, and finite"),
-    }
-    for name, (holds, rule) in rules.items():
-        if not holds:
-            raise BinsgdmError(f"OneBitAdam: {name}: {group[name]!r}: {rule}")
-    for parameter in group["params"]:
-        if hasattr(parameter, "to_local"):
-            raise BinsgdmError("OneBitAdam: sharded parameters (DTensor): must be whole on every rank, as in DDP")
-    check_dtypes("OneBitAdam", group["params"])
-
-
-def _check_state(state_dict: dict[str, Any], slots: Sequence[Slot]) -> list[dict[str, Any]]:
-    """Return the saved averages in the order of the parameters, or refuse."""
-    saved = [state_dict["state"].get(number, {}) for number in saved_numbers(state_dict, FORMAT)]
-    wanted = [tuple(slot.parameter.shape) for slot in slots]
-    for name in AVERAGES:
-        found = [tuple(state[name].shape) if name in state else None for state in saved]
-        if found != wanted:
-            raise BinsgdmError(
-                f"load_state_dict: {name} of shapes {found}: must be {wanted}; load the state of the same parameters"
-            )
-    return saved

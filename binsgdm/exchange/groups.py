@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """The three groups that this rank is in; ranks are numbered node by node."""
+    """The groups that this rank is in; ranks are numbered node by node.
+
+    Attributes:
+        everyone: who decides together whether a step counts; None for `world`.
+    """
 
     world: dist.ProcessGroup
     intra_node: dist.ProcessGroup
@@ -23,6 +27,7 @@ class Groups:
     rank: int
     world_size: int
     ranks_per_node: int
+    everyone: dist.ProcessGroup | None = None
 
 
 def make(ranks_per_node: int | None = None, timeout: timedelta | None = None) -> Groups:

@@ -1,54 +1,39 @@
 """A session whose exchanges run beside backward, in one communication thread, bucket by bucket in one fixed order."""
 
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Place
-from binsgdm.groups import Groups
+from binsgdm.exchange import Conversation, Member, Place
+from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.kernels import Kernels
 from binsgdm.layout import Bucket
-from binsgdm.session import check_gradients, settle
-from binsgdm.transport import Sent, Transport
-from binsgdm.worker import Scheme, Slot, Worker
+from binsgdm.optimizers.base import Slot, check_gradients
+from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.worker import Scheme, Worker
 
 
-class BesideBackward:
+class Overlapped(Session):
     """All ranks; a bucket's exchange starts when its last gradient is ready and its predecessor's is done.
 
-    Collectives are called from one thread per process, on process groups of its own, in the order of the buckets, which
-    is the same on all ranks whatever order gradients come in. Two-phase exchanges whose second phase is called from a
-    completion callback deadlock on gloo; this does not.
+    Args:
+        member: this rank, with messages carried.
+        scheme: how signs are agreed on.
+        bucket_elements: parameters of one message.
+        is_last_backward: whether no other backward follows before the step.
     """
 
     starts_in_backward = True
 
-    def __init__(  # noqa: PLR0913
-        self,
-        slots: Sequence[Slot],
-        place: Callable[[], Place],
-        kernels: Kernels,
-        groups: Groups,
-        *,
-        scheme: Scheme,
-        bucket_elements: int,
-        is_last_backward: Callable[[], bool],
-        on_sent: Callable[[Sent], None] | None = None,
+    def __init__(
+        self, member: Member, scheme: Scheme, bucket_elements: int, is_last_backward: Callable[[], bool]
     ) -> None:
-        self.rank, self.world_size, self.ranks_per_node = groups.rank, groups.world_size, groups.ranks_per_node
-        self._place = place
-        self._kernels = kernels
-        self._scheme: Scheme = scheme
-        self._bucket_elements = bucket_elements
+        super().__init__(member, scheme, bucket_elements)
         self._is_last_backward = is_last_backward
-        self._transport = Transport(groups, on_sent)
         self._handles: list[Any] = []
         self._broken = False
-        self.renew(slots, place())
 
     def close(self) -> None:
         """Take no part in later backwards."""
@@ -56,31 +41,28 @@ class BesideBackward:
             handle.remove()
         self._handles = []
 
-    def renew(self, slots: Sequence[Slot], place: Place) -> None:
-        """Start over with other state."""
+    def renew(self, slots: Sequence[Slot], place: Place, kernels: Kernels) -> None:
+        """Begin, or start over with other state."""
         self.close()
-        self._slots = slots
-        self._worker = Worker(
-            slots, place=place, scheme=self._scheme, bucket_elements=self._bucket_elements, kernels=self._kernels
-        )
-        self._bucket_of = {s.index: bucket for bucket in self._worker.buckets for s in bucket.segments}
+        super().renew(slots, place, kernels)
+        self._bucket_of = {s.index: bucket for bucket in self.worker.buckets for s in bucket.segments}
         self._handles = [
             slot.parameter.register_post_accumulate_grad_hook(self._on_gradient(index))  # type: ignore[no-untyped-call]
             for index, slot in enumerate(slots)
             if slot.parameter.requires_grad and index in self._bucket_of
         ]
         self._exchange: _Exchange | None = None
-        self._watched = {bucket.segments[0].index for bucket in self._worker.buckets if bucket.segments}
+        self._watched = {bucket.segments[0].index for bucket in self.worker.buckets if bucket.segments}
         self._seen: dict[int, torch.Tensor] = {}
 
-    def step(self, step: int, *, skip: bool) -> bool:
+    def conversation(self, step: int, *, skip: bool) -> Conversation:
         """Wait for the exchanges that backward started, start those that it did not, agree, and apply."""
         if self._broken:
             raise BinsgdmError(
                 "BinSGDM: an exchange was interrupted, and ranks may be out of step: start all ranks again from their "
                 "checkpoints"
             )
-        check_gradients(self._slots)
+        check_gradients("BinSGDM", [slot.parameter for slot in self.slots])
         is_changed = self._is_changed_since_backward()
         exchange, self._exchange = self._started(step), None
         try:
@@ -89,8 +71,8 @@ class BesideBackward:
             self._broken = True
             raise
         if skip or is_changed:
-            self._worker.refuse()
-        has_moved = settle(self._worker, exchange.buckets, signs, self._transport.largest(self._worker.flags()))
+            self.worker.refuse()
+        has_moved = yield from self.settled(exchange.buckets, signs)
         if is_changed:
             raise BinsgdmError(
                 "BinSGDM: a gradient has changed since backward, with overlap=True: what was exchanged is the old one, "
@@ -103,7 +85,7 @@ class BesideBackward:
         seen, self._seen = self._seen, {}
         same = []
         for index, before in seen.items():
-            gradient = self._slots[index].parameter.grad
+            gradient = self.slots[index].parameter.grad
             if gradient is not None:
                 now = _sample(gradient)
                 same.append(((now == before) | (now.isnan() & before.isnan())).all())
@@ -116,14 +98,14 @@ class BesideBackward:
             if self._is_last_backward():
                 if index in self._watched and parameter.grad is not None and not parameter.grad.is_sparse:
                     self._seen[index] = _sample(parameter.grad)
-                self._started(self._place().step + 1).ready(self._bucket_of[index])
+                self._started(self.slots[index].group["step"] + 1).ready(self._bucket_of[index])
 
         return hook
 
     def _started(self, step: int) -> "_Exchange":
         """Return this step's exchange, which begins with its first gradient."""
         if self._exchange is None:
-            self._exchange = _Exchange(self._worker, self._worker.begin(step), self._transport)
+            self._exchange = _Exchange(self.worker, self.worker.begin(step), self.member)
         return self._exchange
 
 
@@ -135,17 +117,13 @@ def _sample(gradient: torch.Tensor) -> torch.Tensor:
 class _Exchange:
     """All buckets of one step on their way."""
 
-    def __init__(self, worker: Worker, buckets: Sequence[Bucket], transport: Transport) -> None:
+    def __init__(self, worker: Worker, buckets: Sequence[Bucket], member: Member) -> None:
         self.buckets = buckets
-        self._worker = worker
-        self._transport = transport
+        self._worker, self._member = worker, member
         self._missing = {bucket.index: worker.gradients_to_come(bucket) for bucket in buckets}
         self._next = 0
-        self._ready: queue.SimpleQueue[Bucket | None] = queue.SimpleQueue()
         self._signs: list[torch.Tensor] = []
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._communicate, name="binsgdm-exchange", daemon=True)
-        self._thread.start()
+        self._thread = CommunicationThread[Bucket]("binsgdm-exchange", worker.device, self._one)
 
     def ready(self, bucket: Bucket) -> None:
         """Count one gradient of a bucket; hand over every bucket whose turn has come."""
@@ -160,21 +138,13 @@ class _Exchange:
     def finish(self) -> list[torch.Tensor]:
         """Hand over what is left, wait for the thread, and return the signs of every bucket."""
         self._hand_over(lambda: True)
-        self._ready.put(None)
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
+        self._thread.finish()
         return self._signs
 
     def _hand_over(self, may_go: Callable[[], bool]) -> None:
         while self._next < len(self.buckets) and may_go():
-            self._ready.put(self.buckets[self._next])
+            self._thread.hand_over(self.buckets[self._next])
             self._next += 1
 
-    def _communicate(self) -> None:
-        try:
-            with torch.no_grad():
-                while (bucket := self._ready.get()) is not None:
-                    self._signs.append(self._worker.signs(bucket, self._transport.run))
-        except BaseException as error:  # handed to the thread that waits in finish()
-            self._failure = error
+    def _one(self, bucket: Bucket) -> None:
+        self._signs.append(self._member.drive(self._worker.signs(bucket)))

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from binsgdm.groups import Groups
+from binsgdm.exchange.groups import Groups
 
 
-def leave(groups: Groups, reason: str) -> None:
+def abort(groups: Groups, reason: str) -> None:
     """Tell the others why, and make every collective with this rank fail; the groups cannot be used any more.
 
     Connections close when the last reference to a group is gone, so the caller must drop `groups`. Over gloo the others
@@ -15,7 +15,7 @@ def leave(groups: Groups, reason: str) -> None:
 
     Args:
         groups: of this rank; every reference to them is to be dropped after this.
-        reason: one sentence. Only that of the first to leave is kept.
+        reason: one sentence. Only that of the first to abort is kept.
     """
     store, key = _place_of(groups)
     if not store.check([key]):

@@ -8,9 +8,19 @@ import torch
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllReduce, AllToAll, Conversation, GroupName, Message, Shift
-from binsgdm.groups import Groups
-from binsgdm.refusals import leave, reason_of
+from binsgdm.exchange.abort import abort, reason_of
+from binsgdm.exchange.groups import Groups
+from binsgdm.exchange.messages import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Conversation,
+    GroupName,
+    Largest,
+    Member,
+    Message,
+    Shift,
+)
 
 T = TypeVar("T")
 
@@ -47,6 +57,11 @@ class Transport:
         self._on_sent = on_sent
         self._memory = torch.empty(0, dtype=torch.uint8)
 
+    def member(self) -> Member:
+        """Return this rank as an optimizer takes it, with messages carried here."""
+        of = self._groups
+        return Member(rank=of.rank, world_size=of.world_size, ranks_per_node=of.ranks_per_node, run=self.run)
+
     def run(self, conversation: Conversation) -> torch.Tensor:
         """Carry every message and return what the conversation returns."""
         answer: torch.Tensor | None = None
@@ -58,18 +73,11 @@ class Transport:
                 return signs
             answer = self.guarded(partial(self._carry, message), f"{type(message).__name__} in {message.group}")
 
-    def leave(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Tell the others why this rank cannot go on, and close its connections; nothing can be carried any more."""
         groups = self._groups
         del self._groups  # what failed may still hold this object, and an open group lets the others wait
-        leave(groups, reason)
-
-    def largest(self, flags: torch.Tensor) -> torch.Tensor:
-        """Return the element-wise maximum of uint8 flags over all ranks, in place."""
-        if self._groups.world_size > 1:
-            reduce = partial(dist.all_reduce, flags, op=dist.ReduceOp.MAX, group=self._groups.world)
-            self.guarded(reduce, "all_reduce of flags in world")
-        return flags
+        abort(groups, reason)
 
     def guarded(self, collective: Callable[[], T], what: str) -> T:
         """Call a collective; say in a sentence that it failed."""
@@ -87,25 +95,36 @@ class Transport:
             ) from error
 
     def _carry(self, message: Message) -> torch.Tensor:
-        group: dist.ProcessGroup = getattr(self._groups, message.group)
-        size = dist.get_world_size(group)
         sent = message.sent.contiguous()
-        if size == 1:
+        if isinstance(message, Largest):
+            return self._largest(sent)
+        group: dist.ProcessGroup = getattr(self._groups, message.group)
+        if dist.get_world_size(group) == 1:
             return sent.unsqueeze(0) if isinstance(message, AllGather) else sent
         if self._on_sent is not None:
             self._on_sent(Sent(COLLECTIVES[type(message)], message.group, sent.numel() * sent.element_size()))
-        if isinstance(message, Shift):
-            return shift(sent, group)
-        if isinstance(message, AllReduce):
-            total = sent.clone()
-            dist.all_reduce(total, group=group)
-            return total
-        if isinstance(message, AllToAll):
-            received = self._received_like(sent)
-            in_rounds = message.group != "intra_node" and _travels_alone(sent[0], group)  # in a node is no wire
-            (all_to_all_in_rounds if in_rounds else all_to_all_by_collective)(received, sent, group)
-            return received
-        gathered = torch.empty((size, *sent.shape), dtype=sent.dtype, device=sent.device)
+        return _CARRIED[type(message)](self, sent, group, message.group)
+
+    def _largest(self, flags: torch.Tensor) -> torch.Tensor:
+        """Return the maximum over all ranks that step together; of a byte a parameter nobody is told."""
+        group = self._groups.everyone or self._groups.world
+        if dist.get_world_size(group) > 1:
+            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=group)
+        return flags
+
+    def _all_reduce(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
+        total = sent.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    def _all_to_all(self, sent: torch.Tensor, group: dist.ProcessGroup, name: GroupName) -> torch.Tensor:
+        received = self._received_like(sent)
+        in_rounds = name != "intra_node" and _travels_alone(sent[0], group)  # in a node is no wire
+        (all_to_all_in_rounds if in_rounds else all_to_all_by_collective)(received, sent, group)
+        return received
+
+    def _all_gather(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
+        gathered = torch.empty((dist.get_world_size(group), *sent.shape), dtype=sent.dtype, device=sent.device)
         in_ring = _travels_alone(sent, group)
         (all_gather_in_ring if in_ring else all_gather_by_collective)(gathered, sent, group)
         return gathered
@@ -116,6 +135,14 @@ class Transport:
         if self._memory.numel() < num_bytes or self._memory.device != sent.device:
             self._memory = torch.empty(num_bytes, dtype=torch.uint8, device=sent.device)
         return self._memory[:num_bytes].view(sent.dtype).view(sent.shape)
+
+
+_CARRIED: dict[type, Callable[[Transport, torch.Tensor, dist.ProcessGroup, GroupName], torch.Tensor]] = {
+    AllToAll: Transport._all_to_all,
+    AllGather: Transport._all_gather,
+    AllReduce: Transport._all_reduce,
+    Shift: lambda _, sent, group, _name: shift(sent, group),
+}
 
 
 def all_to_all_by_collective(received: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:

@@ -6,15 +6,14 @@ from typing import NamedTuple
 import torch
 
 from binsgdm.exchange import Conversation, Place
-from binsgdm.session import check_dense
-from binsgdm.systems.one_bit_momentum import (
+from binsgdm.optimizers.base import Slot, check_gradient
+from binsgdm.optimizers.one_bit_momentum import (
     Residuals,
     Topology,
     hierarchical_one_bit_momentum,
     one_bit_momentum,
     padded_numel,
 )
-from binsgdm.worker import Slot
 
 STABLE_RATIO = 0.96
 """The variance is stable when its norm keeps so much of itself over 1 / (1 - beta2) steps (1-bit Adam, ICML 2021)."""
@@ -149,9 +148,9 @@ def gradient_of(slot: Slot) -> torch.Tensor | None:
     """Return the gradient of a parameter that is trained.
 
     Raises:
-        BinsgdmError: it is sparse or complex.
+        BinsgdmError: it is sparse or complex, or of another shape or type.
     """
     gradient = slot.parameter.grad if slot.parameter.requires_grad else None
     if gradient is not None:
-        check_dense("OneBitAdam", gradient)
+        check_gradient("OneBitAdam", slot.parameter, gradient)
     return gradient

@@ -1,0 +1,214 @@
+"""What ranks send each other, as a conversation: what to send next, and what came back.
+
+A generator yields a `Message`, gets what was received, and returns what every rank goes on with. Who carries the
+messages is up to the driver: `binsgdm.exchange.transport` over torch.distributed, or `run_together`, which is all ranks
+in one process. So an algorithm, its one-process control and its message record are one piece of code.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.random import Key, Stream
+
+GroupName = Literal["world", "intra_node", "inter_node"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A rank among the ranks, and what its draws are made from.
+
+    Attributes:
+        ranks_per_node: ranks of each node; ranks are numbered node by node.
+        seed, step: the same on all ranks.
+        bucket: number of the bucket in the step, where elements are counted anew in each; its draws are its own.
+    """
+
+    rank: int
+    world_size: int
+    ranks_per_node: int
+    seed: int
+    step: int
+    bucket: int = 0
+
+    @property
+    def local_rank(self) -> int:
+        """Number inside the node."""
+        return self.rank % self.ranks_per_node
+
+    @property
+    def node(self) -> int:
+        """Number of the node."""
+        return self.rank // self.ranks_per_node
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.world_size // self.ranks_per_node
+
+    def key(self, stream: Stream) -> Key:
+        """Return the key of this rank's draws in one stream of this step."""
+        return self.key_of(self.rank, stream)
+
+    def key_of(self, rank: int, stream: Stream) -> Key:
+        """Return the key of another rank's draws."""
+        return Key(seed=self.seed, step=self.step, rank=rank, stream=stream + len(Stream) * self.bucket)
+
+    @property
+    def common_key(self) -> Key:
+        """The key of what all ranks draw alike."""
+        return self.key_of(0, Stream.COMMON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllToAll:
+    """Send row k of `sent` to position k of the group; row k of what comes back is from position k.
+
+    What comes back may lie in memory that the next `AllToAll` writes to.
+    """
+
+    group: GroupName
+    sent: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllGather:
+    """Send `sent` to all of the group; row k of what comes back is that of position k."""
+
+    group: GroupName
+    sent: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    """Send `sent` to the next position of the group; what comes back is that of the previous one, of the same shape."""
+
+    group: GroupName
+    sent: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduce:
+    """Add up `sent` of all of the group, which stays as it is; the sum comes back, the same on all to the bit."""
+
+    group: GroupName
+    sent: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Largest:
+    """Take the element-wise maximum of `sent`, uint8, over all ranks that step together; it comes back on all.
+
+    `sent` may be overwritten by it.
+    """
+
+    sent: torch.Tensor
+    group: GroupName = "world"
+
+
+Message = AllToAll | AllGather | Shift | AllReduce | Largest
+Conversation = Generator[Message, torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """Which of the ranks an optimizer is, and who carries its messages.
+
+    Attributes:
+        ranks_per_node: ranks of each node; ranks are numbered node by node.
+        run: takes a conversation to its end; None for a rank alone, or where another driver runs all ranks.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    ranks_per_node: int = 1
+    run: Callable[[Conversation], torch.Tensor] | None = None
+
+    def drive(self, conversation: Conversation) -> torch.Tensor:
+        """Run a conversation and return what it returns.
+
+        Raises:
+            BinsgdmError: there are other ranks and nobody who carries.
+        """
+        if self.run is not None:
+            return self.run(conversation)
+        if self.world_size > 1:
+            raise BinsgdmError("step: joined without a carrier: drive conversation() of all ranks instead")
+        return run_together([conversation], 1)[0]
+
+    def place(self, *, seed: int, step: int) -> Place:
+        """Return this rank's place in a step."""
+        return Place(
+            rank=self.rank, world_size=self.world_size, ranks_per_node=self.ranks_per_node, seed=seed, step=step
+        )
+
+
+def run_together(
+    conversations: Sequence[Conversation],
+    ranks_per_node: int,
+    on_sent: Callable[[int, Message], object] | None = None,
+) -> list[torch.Tensor]:
+    """Run the conversations of all ranks in one process, message by message.
+
+    Args:
+        conversations: one a rank, in the order of ranks; all of the same algorithm.
+        ranks_per_node: ranks of each node.
+        on_sent: called with the rank and every message that it sends.
+
+    Returns:
+        What each rank's conversation returns.
+    """
+    answers: list[torch.Tensor | None] = [None] * len(conversations)
+    results: list[torch.Tensor] = []
+    while not results:
+        messages: list[Message] = []
+        for rank, (conversation, answer) in enumerate(zip(conversations, answers, strict=True)):
+            try:
+                messages.append(conversation.send(answer))  # type: ignore[arg-type]
+            except StopIteration as stop:
+                results.append(stop.value)
+                continue
+            if on_sent is not None:
+                on_sent(rank, messages[-1])
+        if (messages and results) or len({(type(message), message.group) for message in messages}) > 1:
+            raise AssertionError("ranks are out of step")
+        answers = [_answer(rank, messages, ranks_per_node) for rank in range(len(messages))]
+    return results
+
+
+def _answer(rank: int, messages: Sequence[Message], ranks_per_node: int) -> torch.Tensor:
+    """Return what `rank` receives."""
+    members = group_members(messages[rank].group, rank, len(messages), ranks_per_node)
+    position = members.index(rank)
+    return _ANSWERS[type(messages[rank])]([messages[other].sent for other in members], position)
+
+
+def _sum(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the sum in the order of positions."""
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total
+
+
+_ANSWERS: dict[type, Callable[[Sequence[torch.Tensor], int], torch.Tensor]] = {
+    AllToAll: lambda sent, position: torch.stack([one[position] for one in sent]),
+    AllGather: lambda sent, _: torch.stack(list(sent)),
+    Shift: lambda sent, position: sent[position - 1].clone(),
+    AllReduce: lambda sent, _: _sum(sent),
+    Largest: lambda sent, _: torch.stack(list(sent)).amax(dim=0),
+}
+"""What comes back at one position of a group, from what all of it have sent."""
+
+
+def group_members(group: GroupName, rank: int, world_size: int, ranks_per_node: int) -> list[int]:
+    """Return the ranks of the group that `rank` is in, in order of position."""
+    if group == "world":
+        return list(range(world_size))
+    if group == "intra_node":
+        first = rank - rank % ranks_per_node
+        return list(range(first, first + ranks_per_node))
+    return list(range(rank % ranks_per_node, world_size, ranks_per_node))

@@ -1,0 +1,131 @@
+"""The 1-bit all-reduce of one bucket, as a conversation.
+
+Source: the hierarchical 1-bit all-reduce of "Birder: Communication-efficient 1-bit adaptive optimizer for practical
+distributed DNN training", NeurIPS 2023. Differs: the paper states the intent (local part over the fast links, efficient
+primitives between nodes); the steps here are this project's reading (docs/algorithm.md).
+"""
+
+from collections.abc import Callable, Generator
+
+import torch
+
+from binsgdm.exchange.messages import AllGather, AllToAll, Conversation, Message, Place
+from binsgdm.kernels import Kernels
+from binsgdm.layout import BITS_PER_BYTE, Bucket
+from binsgdm.random import Key, Stream
+
+
+def hierarchical(
+    u: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels, *, bf16: bool = False
+) -> Conversation:
+    """Average u in the node, exchange one bit an element between nodes, gather in the node.
+
+    Args:
+        u: this rank's updates in [-1, 1], fp32, one bucket with padding; overwritten.
+        bucket: where it lies in the flat order.
+        place: this rank.
+        kernels: which implementation.
+        bf16: send u inside the node as bf16 instead of fp32.
+
+    Returns:
+        The packed signs of the whole bucket, the same on every rank.
+
+    Shape:
+        u: (numel,); returned: (numel / 8,) uint8.
+    """
+    mean = yield from _mean_in_node(u, place, kernels, bf16=bf16)
+    signs = torch.empty(mean.numel() // BITS_PER_BYTE, dtype=torch.uint8, device=u.device)
+    kernels.quantize_pack(mean, key=place.key(Stream.LOCAL), start=slice_start(bucket, place), out=signs)
+    return (yield from _between_nodes(signs, bucket, place, kernels))
+
+
+def hierarchical_gradients(  # noqa: PLR0913
+    gradients: torch.Tensor,
+    bucket: Bucket,
+    place: Place,
+    kernels: Kernels,
+    *,
+    quantize: Callable[[torch.Tensor], torch.Tensor],
+    bf16: bool = False,
+) -> Conversation:
+    """Do the same with gradients instead of updates: the node has one pair of averages, of its mean gradient.
+
+    Args:
+        gradients: this rank's, fp32, one bucket with padding; overwritten.
+        bucket: as in `hierarchical`.
+        place: as in `hierarchical`.
+        kernels: as in `hierarchical`.
+        quantize: updates the averages of this rank's slice with its mean gradient, and returns the packed signs.
+        bf16: as in `hierarchical`.
+
+    Shape:
+        gradients: (numel,); quantize: (numel / ranks per node,) to as many / 8 uint8; returned: (numel / 8,) uint8.
+    """
+    mean = yield from _mean_in_node(gradients, place, kernels, bf16=bf16)
+    return (yield from _between_nodes(quantize(mean), bucket, place, kernels))
+
+
+def hierarchical_one_bit(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels) -> Conversation:
+    """Do the same with one bit an element inside the node too.
+
+    Args:
+        signs: this rank's packed signs of u, drawn in the stream `Stream.INSIDE`.
+        bucket: as in `hierarchical`.
+        place: as in `hierarchical`.
+        kernels: as in `hierarchical`.
+    """
+    received = yield AllToAll(group="intra_node", sent=signs.view(place.ranks_per_node, -1))
+    merged = _merge(received, slice_start(bucket, place), place.key(Stream.LOCAL), kernels)
+    return (yield from _between_nodes(merged, bucket, place, kernels))
+
+
+def flat(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels) -> Conversation:
+    """Exchange one bit an element among all ranks.
+
+    Args:
+        signs: this rank's packed signs of u, drawn in the stream `Stream.LOCAL`.
+        bucket: as in `hierarchical`.
+        place: as in `hierarchical`.
+        kernels: as in `hierarchical`.
+    """
+    received = yield AllToAll(group="world", sent=signs.view(place.world_size, -1))
+    piece_start = bucket.start + place.rank * (bucket.numel // place.world_size)
+    piece = _merge(received, piece_start, place.key(Stream.MERGE), kernels)
+    return (yield AllGather(group="world", sent=piece)).reshape(-1)
+
+
+def _mean_in_node(
+    values: torch.Tensor, place: Place, kernels: Kernels, *, bf16: bool
+) -> Generator[Message, torch.Tensor, torch.Tensor]:
+    """Return the mean over the node of this local rank's slice, summed in the order of ranks.
+
+    It takes the place of what has been sent: fresh memory is slow (docs/adr/0005-cpu-kernels.md), most of all in a
+    thread of its own.
+    """
+    rows = values.view(place.ranks_per_node, -1)
+    received = yield AllToAll(group="intra_node", sent=rows.to(torch.bfloat16) if bf16 else rows)
+    kernels.mean_(rows.copy_(received) if bf16 else received, rows[0])
+    return rows[0]
+
+
+def slice_start(bucket: Bucket, place: Place) -> int:
+    """Return the first element of this local rank's slice in the flat order."""
+    return bucket.start + place.local_rank * (bucket.numel // place.ranks_per_node)
+
+
+def _between_nodes(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels) -> Conversation:
+    """Average the signs of this slice between nodes, one bit an element; then gather all slices in the node."""
+    received = yield AllToAll(group="inter_node", sent=signs.view(place.num_nodes, -1))
+    piece_numel = bucket.numel // place.world_size
+    piece_start = slice_start(bucket, place) + place.node * piece_numel
+    piece = _merge(received, piece_start, place.key(Stream.MERGE), kernels)
+    whole_slice = yield AllGather(group="inter_node", sent=piece)
+    whole_bucket = yield AllGather(group="intra_node", sent=whole_slice.reshape(-1))
+    return whole_bucket.reshape(-1)
+
+
+def _merge(packed: torch.Tensor, start: int, key: Key, kernels: Kernels) -> torch.Tensor:
+    """Return the packed signs, drawn anew, of the mean of the rows of `packed`."""
+    out = torch.empty(packed.shape[1], dtype=torch.uint8, device=packed.device)
+    kernels.merge(packed, numel=packed.shape[1] * BITS_PER_BYTE, key=key, start=start, out=out)
+    return out

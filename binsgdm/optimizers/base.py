@@ -1,0 +1,275 @@
+"""What both 1-bit optimizers share: checks, fp32 state, steps as conversations, skipped steps, copies, checkpoints."""
+
+import math
+import sys
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Conversation, Member, Place
+from binsgdm.kernels import zeros
+from binsgdm.kernels.checks import FLOATS
+
+Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]
+FORMAT = 1
+"""Version of what `state_dict` holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A parameter, the group that it is in, and its optimizer state."""
+
+    parameter: torch.Tensor
+    group: dict[str, Any]
+    state: dict[str, Any]
+
+
+class OneBitOptimizer(torch.optim.Optimizer):
+    """An optimizer for gradients that stay local to their rank, whose step is a conversation with the other ranks.
+
+    A step in which any gradient of any rank is not finite moves no parameter and is not counted, on all ranks alike.
+
+    Attributes:
+        title: as its paper names it.
+        source: its paper.
+        travels: what every rank sends.
+        averages: names of the fp32 tensors that it keeps of each parameter.
+        not_finite: in words, what makes a step be skipped.
+        num_skipped: such steps so far.
+    """
+
+    title: ClassVar[str]
+    source: ClassVar[str]
+    travels: ClassVar[str]
+    averages: ClassVar[tuple[str, ...]]
+    not_finite: ClassVar[str] = "is not finite"
+
+    # What torch.amp.GradScaler looks for: the optimizer unscales, and all ranks decide together.
+    _step_supports_amp_scaling = True
+
+    def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
+        self._must_attach = False
+        self.num_skipped = 0
+        super().__init__(params, defaults | {"step": 0, "format": FORMAT})
+
+    @property
+    @abstractmethod
+    def member(self) -> Member:
+        """Which of the ranks this is, alone until it is attached, and who carries its messages."""
+
+    @abstractmethod
+    def conversation(self) -> Conversation:
+        """Take one step as a conversation, which returns whether parameters moved (a bool scalar, alike on all ranks).
+
+        For a driver that runs all ranks; `step` is for everybody else.
+
+        Raises:
+            BinsgdmError: as `step`.
+        """
+
+    @abstractmethod
+    def rules(self, group: dict[str, Any]) -> Mapping[str, tuple[bool, str]]:
+        """Return by name whether a setting of a group of parameters may be what it is, and what it must be."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one step.
+
+        Args:
+            closure: computes the loss and the gradients anew.
+
+        Returns:
+            What the closure returned.
+
+        Raises:
+            BinsgdmError: a gradient that cannot be exchanged, or a failed exchange.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.member.drive(self.conversation())
+        return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, checked; they start with empty averages."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            self._check_group(group)
+        except BinsgdmError:
+            self.param_groups.pop()
+            raise
+        for parameter in group["params"]:
+            self.state[parameter] = {name: empty_average(parameter) for name in self.averages}
+
+    def slots(self) -> list[Slot]:
+        """Return every parameter with its group and state, in the order in which they were given."""
+        return [
+            Slot(parameter=parameter, group=group, state=self.state[parameter])
+            for group in self.param_groups
+            for parameter in group["params"]
+        ]
+
+    def place(self) -> Place:
+        """Return this rank's place in the coming step."""
+        return self.member.place(seed=self.param_groups[0].get("seed", 0), step=self.coming_step)
+
+    @property
+    def coming_step(self) -> int:
+        """The number of the next step, from 1; one that is skipped is not counted."""
+        return int(self.param_groups[0]["step"]) + 1
+
+    def check_attached(self) -> None:
+        """Refuse a copy that its original's ranks know nothing of.
+
+        Raises:
+            BinsgdmError: it is one.
+        """
+        if self._must_attach:
+            raise BinsgdmError(f"{self._name}: a copy of an attached optimizer: attach it, too, on all ranks")
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load averages and step; a resumed run goes on bit for bit. Every rank must save and load its own state.
+
+        Raises:
+            BinsgdmError: a state of another format, or of parameters of other shapes.
+        """
+        saved = self._checked_state(state_dict)
+        super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
+        for group in self.param_groups:
+            self._check_group(group)
+        for slot, state in zip(self.slots(), saved, strict=True):
+            for name in self.averages:  # torch casts them to the parameter's dtype; they are fp32 always
+                self.state[slot.parameter][name] = empty_average(slot.parameter).copy_(state[name])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has: all but the ranks that it exchanged with."""
+        must_attach = self._must_attach or self.member.world_size > 1
+        return {**super().__getstate__(), "num_skipped": self.num_skipped, "_must_attach": must_attach}
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def _set_all(self, name: str, value: Any) -> None:
+        """Set what all groups of parameters have alike."""
+        for group in self.param_groups:
+            group[name] = value
+
+    def _scaler_found_inf(self) -> bool:
+        """Tell whether a GradScaler saw gradients that are not finite."""
+        found = getattr(self, "found_inf", None)
+        return found is not None and bool(found)
+
+    def _note_skipped(self, step: int, *, expected: bool) -> None:
+        """Count a step that moved nothing; warn of the first that no GradScaler on this rank knows of."""
+        if not expected and not self.num_skipped:
+            warnings.warn(
+                f"{self._name}: step {step} was skipped on all ranks: a gradient {self.not_finite} on one of them; "
+                "more are counted in optimizer.num_skipped",
+                stacklevel=_frames_to_the_user(),
+            )
+        self.num_skipped += 1
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        for name, (holds, rule) in self.rules(group).items():
+            if not holds:
+                raise BinsgdmError(f"{self._name}: {name}: {group[name]!r}: {rule}")
+        check_dtypes(self._name, group["params"])
+
+    def _checked_state(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the saved states in the order of the parameters, or refuse."""
+        groups = state_dict.get("param_groups", [{}])
+        formats = {group.get("format") for group in groups}
+        if formats != {FORMAT}:
+            found = sorted(map(str, formats))
+            raise BinsgdmError(f"load_state_dict: format {found}: this version reads format {FORMAT}")
+        numbers = [number for group in groups for number in group["params"]]
+        slots = self.slots()
+        if len(numbers) != len(slots):
+            raise BinsgdmError(f"load_state_dict: {len(numbers)} parameters: the optimizer has {len(slots)}")
+        saved = [state_dict["state"].get(number, {}) for number in numbers]
+        for number, (slot, state) in enumerate(zip(slots, saved, strict=True)):
+            shapes = {name: tuple(state[name].shape) for name in self.averages if name in state}
+            if shapes != dict.fromkeys(self.averages, tuple(slot.parameter.shape)):
+                raise BinsgdmError(
+                    f"load_state_dict: parameter {number}: {shapes}: must be {' and '.join(self.averages)} of shape "
+                    f"{tuple(slot.parameter.shape)}"
+                )
+        return saved
+
+
+def is_finite_from_0(value: Any) -> bool:
+    """Tell whether a setting is a number of 0 or more."""
+    try:
+        return math.isfinite(value) and value >= 0
+    except TypeError:
+        return False
+
+
+def empty_average(parameter: torch.Tensor) -> torch.Tensor:
+    """Return zeros for an average, sharded if the parameter is."""
+    if hasattr(parameter, "to_local"):
+        return torch.zeros_like(parameter, dtype=torch.float32)
+    return zeros(parameter.numel(), parameter.device).view(parameter.shape)
+
+
+def check_dtypes(where: str, parameters: Iterable[torch.Tensor]) -> None:
+    """Refuse parameters that no kernel updates.
+
+    Raises:
+        BinsgdmError: one of another type than float32, bfloat16 and float16.
+    """
+    for parameter in parameters:
+        if parameter.dtype not in FLOATS:
+            raise BinsgdmError(
+                f"{where}: a parameter of {parameter.dtype}: must be float32, bfloat16 or float16; give others to "
+                "another optimizer"
+            )
+
+
+def check_gradients(where: str, parameters: Sequence[torch.Tensor]) -> None:
+    """Refuse gradients that cannot be laid out flat.
+
+    Raises:
+        BinsgdmError: a sparse or complex gradient, one of another shape or type, or parameters on different devices.
+    """
+    for parameter in parameters:
+        if parameter.grad is not None:
+            check_gradient(where, parameter, parameter.grad)
+    devices = {str(parameter.device) for parameter in parameters}
+    if len(devices) > 1:
+        raise BinsgdmError(f"{where}: parameters on {', '.join(sorted(devices))}: must be on one device")
+
+
+def check_gradient(where: str, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Refuse a gradient that cannot be laid out flat.
+
+    Raises:
+        BinsgdmError: it is sparse or complex, or of another shape or type.
+    """
+    if gradient.is_sparse or gradient.is_complex():
+        kind = "sparse" if gradient.is_sparse else "complex"
+        raise BinsgdmError(
+            f"{where}: a {kind} gradient of shape {tuple(gradient.shape)}: must be dense and real; set sparse=False or "
+            "give this parameter to another optimizer"
+        )
+    if gradient.shape != parameter.shape or gradient.dtype not in FLOATS:
+        raise BinsgdmError(
+            f"{where}: a gradient of {gradient.dtype} and shape {tuple(gradient.shape)} for a parameter of shape "
+            f"{tuple(parameter.shape)}: must be of that shape, in float32, bfloat16 or float16"
+        )
+
+
+def _frames_to_the_user() -> int:
+    """Return how many frames lie between a warning and whoever called `step`: those of this package and of torch."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("binsgdm.", "torch.")):
+        depth, frame = depth + 1, frame.f_back
+    return depth

@@ -1,0 +1,181 @@
+"""BinSGDM as a torch.optim.Optimizer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Conversation, Member
+from binsgdm.kernels import Kernels, select
+from binsgdm.optimizers.base import OneBitOptimizer, Params, is_finite_from_0
+from binsgdm.optimizers.session import Session
+
+
+class BinSGDM(OneBitOptimizer):
+    """Move every parameter by lr, up or down at random, more surely so the steadier its gradient is.
+
+        m = beta m + (1 - beta) g        b = beta b + (1 - beta) |g|        x = x - lr Q(m / b)
+
+    Q(u) is +1 with probability (1 + u) / 2, else -1. There is one decay for both averages, no square root, no warm-up
+    and no error feedback; 0 / 0 counts as 0. With `binsgdm.attach` all ranks agree on the signs with one bit an element
+    between nodes. Without it, the optimizer works alone.
+
+    A step in which any gradient of any rank is not finite moves no parameter and is not counted, on all ranks alike;
+    `num_skipped` counts such steps. The averages of an element whose gradient is not finite stay as they were, those of
+    the others have taken in their gradients. A parameter that has no gradient on any rank, or does not require one, is
+    left alone. But in a parameter that has one, every element moves by lr in every step: one whose gradient is 0 (a row
+    of an embedding that no sample used, a masked weight) goes on with its last m / b, or at random if it never had any.
+    A bf16 or fp16 parameter is rounded to nearest, so a move below half its last digit is lost: keep them in fp32.
+    Gradients stay local, so `clip_grad_norm_` clips each rank's own; since u is a ratio, clipping only changes how
+    steps weigh against each other. Works with gradient accumulation, lr schedulers and `torch.amp.GradScaler`.
+
+    Args:
+        params: parameters, or groups with their own lr, beta, weight_decay or maximize.
+        lr: by how much an element moves in a step, >= 0; it is the size of the move, unlike that of Adam.
+        beta: decay of both averages, in [0, 1).
+        weight_decay: decoupled, as in AdamW, >= 0.
+        maximize: go up instead of down.
+        seed: of all draws; must be the same on all ranks. With the step, the rank and the element it fixes every draw.
+        kernels: "reference", "cpu" or "triton"; default the fastest for the device (or BINSGDM_KERNELS).
+
+    Raises:
+        BinsgdmError: a value out of range.
+
+    Source: Birder (NeurIPS 2023), algorithm 1. Differs: no AMSGrad-style maximum (not used in practice either).
+    """
+
+    title = "BinSGDM"
+    source = "Birder, NeurIPS 2023"
+    travels = "1 bit an element between nodes, both ways; inside a node fp32, bf16 or 1 bit"
+    averages = ("m", "b")
+
+    def __init__(  # noqa: PLR0913 - as torch's optimizers take theirs
+        self,
+        params: Params,
+        lr: float | torch.Tensor = 1e-3,
+        *,
+        beta: float = 0.95,
+        weight_decay: float = 0.0,
+        maximize: bool = False,
+        seed: int = 0,
+        kernels: str | None = None,
+    ) -> None:
+        defaults = {"lr": lr, "beta": beta, "weight_decay": weight_decay, "maximize": maximize}
+        self._kernels_name = kernels
+        self._session: Session | None = None
+        super().__init__(params, defaults | {"seed": seed, "slices": ""})
+
+    @property
+    def session(self) -> Session:
+        """How this optimizer takes its steps; alone until `binsgdm.attach`."""
+        if self._session is None:
+            self._session = Session()
+            self._renew(self._session)
+        return self._session
+
+    @property
+    def member(self) -> Member:
+        """Which of the ranks this is, alone until it is attached, and who carries its messages."""
+        return self._session.member if self._session is not None else Member()
+
+    def join(self, session: Session, slices: str = "") -> None:
+        """Take steps with others (`binsgdm.attach` does).
+
+        Args:
+            session: takes the steps from here on.
+            slices: in words, which part of the averages each rank keeps, if not all.
+
+        Raises:
+            BinsgdmError: the averages were made with other slices.
+        """
+        if self.param_groups[0]["step"]:
+            _check_slices(self.param_groups[0]["slices"], slices, "attach")
+        self._set_all("slices", slices)
+        if self._session is not None:
+            self._session.close()
+        self._session = session
+        self._must_attach = False
+        self._renew(session)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, checked, before the optimizer joins others; they start with empty averages."""
+        if self.param_groups and self.member.world_size > 1:
+            raise BinsgdmError("add_param_group: after attach: add all parameters before binsgdm.attach")
+        super().add_param_group(param_group)
+        if self._session is not None:
+            self._renew(self._session)
+
+    @torch.no_grad()
+    def conversation(self) -> Conversation:
+        """Take one step as a conversation; see `OneBitOptimizer.conversation`."""
+        self.check_attached()
+        self._unscale()
+        step, found_inf = self.coming_step, self._scaler_found_inf()
+        has_moved = yield from self.session.conversation(step, skip=found_inf)
+        if has_moved:
+            self._set_all("step", step)
+        else:
+            self._note_skipped(step, expected=found_inf)
+        return has_moved
+
+    def kernels(self) -> Kernels:
+        """Return the kernels for the parameters' device."""
+        return select(self._kernels_name, self.param_groups[0]["params"][0].device)
+
+    def rules(self, group: dict[str, Any]) -> Mapping[str, tuple[bool, str]]:
+        """Return by name whether a setting may be what it is, and what it must be."""
+        seed = group["seed"]
+        return {
+            "lr": (is_finite_from_0(group["lr"]), "must be 0 or more, and finite"),
+            "beta": (is_finite_from_0(group["beta"]) and group["beta"] < 1, "must be in [0, 1)"),
+            "weight_decay": (is_finite_from_0(group["weight_decay"]), "must be 0 or more, and finite"),
+            "seed": (isinstance(seed, int) and 0 <= seed < 2**63, "must be a whole number from 0 on"),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load averages, step and seed; a resumed run goes on bit for bit.
+
+        The averages are each rank's own, so every rank must save and load its own state.
+
+        Raises:
+            BinsgdmError: a state of another format, or of parameters of other shapes or slices.
+        """
+        saved = state_dict.get("param_groups", [{}])[0]
+        if self.member.world_size > 1 and saved.get("step"):
+            _check_slices(saved.get("slices", ""), self.param_groups[0]["slices"], "load_state_dict")
+        super().load_state_dict(state_dict)
+        if self._session is not None:
+            self._renew(self._session)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_kernels_name": self._kernels_name, "_session": None}
+
+    def _renew(self, session: Session) -> None:
+        """Let a session begin, or start over, with the state that there is now."""
+        place = session.member.place(seed=self.param_groups[0]["seed"], step=self.coming_step)
+        session.renew(self.slots(), place, self.kernels())
+
+    def _unscale(self) -> None:
+        """Divide the gradients by the scale of a GradScaler that has not done so."""
+        scale = getattr(self, "grad_scale", None)
+        if scale is None:
+            return
+        if self.session.starts_in_backward:
+            raise BinsgdmError("BinSGDM: a GradScaler with overlap=True: scaled gradients have gone; attach without it")
+        gradients = [slot.parameter.grad for slot in self.slots() if slot.parameter.grad is not None]
+        if any(gradient.dtype == torch.float16 for gradient in gradients):
+            raise BinsgdmError(
+                "BinSGDM: fp16 gradients with a GradScaler: they would underflow when unscaled; keep the parameters in "
+                "fp32 and use autocast, as torch asks of every optimizer"
+            )
+        if gradients:
+            torch._foreach_mul_(gradients, 1.0 / float(scale))
+
+
+def _check_slices(given: str, wanted: str, where: str) -> None:
+    if given != wanted:
+        raise BinsgdmError(
+            f"{where}: averages of {given or 'whole parameters'}: here each rank keeps {wanted or 'whole parameters'}; "
+            "attach as the run that saved them did, or start with new averages"
+        )

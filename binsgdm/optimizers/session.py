@@ -1,0 +1,81 @@
+"""How BinSGDM takes a step: all buckets, one after the other, then the agreement whether the step counts."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from binsgdm.exchange import Conversation, Largest, Member, Place
+from binsgdm.kernels import Kernels
+from binsgdm.layout import Bucket
+from binsgdm.optimizers.base import Slot, check_gradients
+from binsgdm.optimizers.worker import Scheme, Worker
+from binsgdm.random import MAX_NUMEL
+
+ONE_BUCKET = MAX_NUMEL
+"""Where nothing is sent, nothing is gained by cutting."""
+
+
+class Session:
+    """One rank's steps, inside `optimizer.step()`, in lock-step with the others.
+
+    Args:
+        member: this rank, and who carries its messages; by default it is alone.
+        scheme: how signs are agreed on.
+        bucket_elements: parameters of one message.
+
+    Attributes:
+        starts_in_backward: gradients leave before `optimizer.step()`, which is then too late to change them.
+    """
+
+    starts_in_backward = False
+
+    def __init__(
+        self,
+        member: Member | None = None,
+        scheme: Scheme = Scheme(topology="flat"),  # noqa: B008 - frozen
+        bucket_elements: int = ONE_BUCKET,
+    ) -> None:
+        self.member = member or Member()
+        self.scheme, self.bucket_elements = scheme, bucket_elements
+
+    def renew(self, slots: Sequence[Slot], place: Place, kernels: Kernels) -> None:
+        """Begin, or start over with other state.
+
+        Args:
+            slots: parameters with their state, in the order in which they were given.
+            place: of this rank in the coming step.
+            kernels: which implementation.
+        """
+        self.slots = slots
+        self.worker = Worker(
+            slots, place=place, scheme=self.scheme, bucket_elements=self.bucket_elements, kernels=kernels
+        )
+
+    def conversation(self, step: int, *, skip: bool) -> Conversation:
+        """Take step number `step`, from 1; what it returns is whether parameters moved, alike on all ranks.
+
+        Args:
+            step: from 1.
+            skip: this rank has been told that its gradients are not finite.
+        """
+        check_gradients("BinSGDM", [slot.parameter for slot in self.slots])
+        buckets = self.worker.begin(step)
+        if skip:
+            self.worker.refuse()
+        signs: list[torch.Tensor] = []
+        for bucket in buckets:
+            packed = yield from self.worker.signs(bucket)
+            signs.append(packed)
+        return (yield from self.settled(buckets, signs))
+
+    def settled(self, buckets: Iterable[Bucket], signs: Iterable[torch.Tensor]) -> Conversation:
+        """Move the parameters, unless flags of all ranks say that a gradient was not finite."""
+        flags = yield Largest(sent=self.worker.flags())
+        stop, *has_gradient = flags.tolist()
+        if not stop:
+            for bucket, packed in zip(buckets, signs, strict=True):
+                self.worker.apply(bucket, packed, has_gradient)
+        return torch.tensor(not stop)
+
+    def close(self) -> None:
+        """Take no part any more."""
