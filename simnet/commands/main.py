@@ -109,9 +109,9 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked:
-        from simnet.simulate import version
+        from simnet.version import VERSION
 
-        say(f"simnet {version()}")
+        say(f"simnet {VERSION}")
         ctx.exit()
 
 
