@@ -6,19 +6,13 @@ import io
 import itertools
 import json
 import math
-import multiprocessing
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from threading import Thread, current_thread, main_thread
 from typing import Any
 
 import msgspec
@@ -27,6 +21,7 @@ from simnet import files
 from simnet.errors import SimnetError
 from simnet.journal import Journal
 from simnet.scenario import Experiment, Scenario
+from simnet.workers import in_workers
 
 FORMAT = 1
 MAX_POINTS = 100_000
@@ -111,11 +106,6 @@ def run(
     return [results[point.key] for point in points]
 
 
-def num_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def document(experiment: Experiment, points: Sequence[Point], results: Sequence[Result]) -> dict[str, Any]:
     """Return the document of a sweep, as `results.json` holds it."""
     return {
@@ -153,7 +143,8 @@ def _finish(points: Sequence[Point], jobs: int) -> Iterator[tuple[str, str]]:
         elapsed_s = time.perf_counter() - start
         rest = points[done:]
         if jobs > 1 and done and elapsed_s > PROBE_S and len(rest) * elapsed_s / done > WORKERS_PAY_S:
-            yield from _in_workers(_tasks(rest, jobs, point_s=elapsed_s / done), jobs)
+            for results in in_workers(_tasks(rest, jobs, point_s=elapsed_s / done), _simulated_all, jobs):
+                yield from results
             return
         yield _simulated(point)
 
@@ -179,52 +170,6 @@ def _tasks(points: Sequence[Point], jobs: int, point_s: float) -> list[list[Poin
         if len(tasks[-1]) >= least:
             tasks.append([])
     return [task for task in tasks if task]
-
-
-def _in_workers(tasks: Sequence[Sequence[Point]], jobs: int) -> Iterator[tuple[str, str]]:
-    others = multiprocessing.active_children()
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, _end_with_parent)
-    try:
-        with _interrupts_ignored():
-            futures = [pool.submit(_simulated_all, task) for task in tasks]
-        for future in as_completed(futures):
-            yield from future.result()
-    except BrokenProcessPool as error:
-        rule = "a worker process died, perhaps of too little memory; start again with fewer --jobs to go on from there"
-        raise SimnetError(f"sweep: {rule}") from error
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - set(others):
-            child.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C, as do the processes that are started meanwhile: the parent ends them."""
-    if current_thread() is not main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-def _end_with_parent() -> None:
-    """Let a worker end when its parent is killed, which a pool's workers do not notice."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    Thread(target=wait, daemon=True).start()
 
 
 def _simulated_all(points: Sequence[Point]) -> list[tuple[str, str]]:

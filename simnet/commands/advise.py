@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from simnet.commands import options
-from simnet.commands.output import check_figure, check_file, emit, tell_of_axes, watched
+from simnet.commands.output import check_figure, check_file, emit, tell_of_axes
 from simnet.commands.settings import add_draws, read_settings
+from simnet.commands.terminal import progress
 from simnet.errors import SimnetError
 from simnet.scenario import Scenario
 
@@ -26,6 +27,7 @@ from simnet.scenario import Scenario
 @options.form("table", "json")
 @options.OUTPUT
 @options.plot("speedup over NIC bandwidth")
+@options.JOBS
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
     scenario: str,
     settings: tuple[str, ...],
@@ -34,6 +36,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     form: str,
     output: Path | None,
     plot: Path | None,
+    jobs: int | None,
 ) -> None:
     """Run `simnet advise`."""
     from simnet.compare.rank import advise
@@ -41,6 +44,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     from simnet.scenario import load_experiment
     from simnet.show.advice import to_object, to_text
     from simnet.simulate import simulate
+    from simnet.workers import num_cores
 
     names = chosen(name.strip() for name in systems.split(",")) if systems is not None else chosen(())
     fixed = read_settings(settings)
@@ -53,7 +57,8 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     if plot is not None:
         _check_nodes(resolved)
     tell_of_axes(experiment)
-    found = advise(resolved, simulate, names=names, watch=watched)
+    with progress(len(names), "predicting") as advance:
+        found = advise(resolved, simulate, names=names, jobs=jobs or num_cores(), progress=advance)
     if plot is not None:
         from simnet.show.advice_figure import draw
 

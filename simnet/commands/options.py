@@ -29,6 +29,7 @@ DRAWS = click.option(
     type=click.IntRange(0, 10_000),
     help="Draw so many calibrations from the intervals of the given one, and show 90 % intervals; 200 are plenty.",
 )
+JOBS = click.option("--jobs", type=click.IntRange(1, 1024), help="Processes at most.  [default: one a core]")
 MEAN = click.option("--mean", type=click.FloatRange(0), help="Largest mean error [%].")
 WORST = click.option("--worst", type=click.FloatRange(0), help="Largest error of one point [%].")
 

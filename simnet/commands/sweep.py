@@ -30,7 +30,7 @@ RESULTS = ("results.csv", "results.json")
 @options.form("table", "json", "csv")
 @options.directory("Directory for results.csv, results.json and the journal that lets a killed sweep resume.")
 @options.DRAWS
-@click.option("--jobs", type=click.IntRange(1, 1024), help="Processes at most.  [default: one a core]")
+@options.JOBS
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
     scenario: str, settings: tuple[str, ...], form: str, output: Path | None, draws: int | None, jobs: int | None
 ) -> None:
@@ -38,6 +38,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     from simnet import sweep
     from simnet.scenario import load_experiment
     from simnet.show.metrics import to_row
+    from simnet.workers import num_cores
 
     fixed, axes = read_axes(settings)
     add_draws(fixed, draws)
@@ -49,7 +50,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         check_replaceable(file, output)
     done: list[int] = []
     with _told_how_to_resume(output), _progress(len(points), done) as progress:
-        results = sweep.run(points, output, jobs or sweep.num_cores(), progress)
+        results = sweep.run(points, output, jobs or num_cores(), progress)
     document = sweep.document(experiment, points, results)
     table = sweep.to_csv([to_row(point.values, result) for point, result in zip(points, results, strict=True)])
     whole = json.dumps(document, indent=1, allow_nan=False)

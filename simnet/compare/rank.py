@@ -1,6 +1,8 @@
 """Rank all systems on the cluster and the workload of one scenario, against DDP at its best."""
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -16,8 +18,7 @@ from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Scenario
 from simnet.strategies import AnyStrategy
-
-Watch = Callable[[Sequence[str]], Iterable[str]]
+from simnet.workers import in_workers
 
 FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
     "compute": whatif.free_compute,
@@ -25,41 +26,75 @@ FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
     "latency": whatif.free_latency,
     "codec": whatif.free_codec,
 }
+PROBE_S, WORKERS_PAY_S = 0.3, 2.0
+"""How long systems are ranked in this process before others are considered, and the least time left for which they are
+started: starting takes each of them 0.3 s, and each times DDP for itself."""
 DRAWS = 100
 """Calibrations drawn where there are intervals and the scenario does not say how many."""
 
 
 def advise(
-    scenario: Scenario, simulate: Simulate, *, names: Sequence[str] = tuple(SYSTEMS), watch: Watch = iter
+    scenario: Scenario,
+    simulate: Simulate,
+    *,
+    names: Sequence[str] = tuple(SYSTEMS),
+    jobs: int = 1,
+    progress: Callable[[int], object] = int,
 ) -> Advice:
     """Rank systems; the scenario's own strategy, baseline and number of steps do not matter.
 
     Args:
         scenario: cluster, workload and calibration; `run.draws` are those of the intervals.
-        simulate: the simulator.
+        simulate: the simulator; a function of a module, if it may run in other processes.
         names: which of `SYSTEMS`; DDP is always among them.
-        watch: goes through the names, as a progress bar does.
+        jobs: number of processes at most; the advice is the same for any.
+        progress: called with 1 whenever a system is done.
 
     Raises:
         SimnetError: not even DDP can be predicted.
     """
     plain = replace(scenario, baseline=None, run=replace(scenario.run, draws=0, steps=None), strategy=PLAIN)
-    ranking = _Ranking(plain, simulate, num_draws=scenario.run.draws or DRAWS)
-    left_out: list[tuple[str, str]] = []
+    make = partial(_Ranking, plain, simulate, num_draws=scenario.run.draws or DRAWS)
+    ranking = make()
+    found: dict[str, Row | str] = {}
+    for name, row in _rows(ranking, make, names, jobs):
+        found[name] = row
+        progress(1)
     rows = [ranking.dense_row(name) for name in ranking.dense]
-    for name in watch(names):
-        try:
-            rows.append(ranking.row(name))
-        except SimnetError as error:
-            left_out.append((name, str(error)))
+    rows += [row for name in names if isinstance(row := found[name], Row)]
     return Advice(
         scenario=plain,
         baseline=ranking.baseline_name,
         plain_s=ranking.plain_s,
         ceiling=ranking.ceiling,
         rows=tuple(sorted(rows, key=lambda row: row.iteration_s)),
-        left_out=tuple(left_out),
+        left_out=tuple((name, row) for name in names if isinstance(row := found[name], str)),
     )
+
+
+def _rows(
+    ranking: "_Ranking", make: Callable[[], "_Ranking"], names: Sequence[str], jobs: int
+) -> Iterator[tuple[str, Row | str]]:
+    """Yield every system with its row, or why it has none; in other processes if enough is left to do."""
+    start = time.perf_counter()
+    for done, name in enumerate(names):
+        elapsed_s, rest = time.perf_counter() - start, names[done:]
+        if jobs > 1 and done and elapsed_s > PROBE_S and len(rest) * elapsed_s / done > WORKERS_PAY_S:
+            yield from in_workers(rest, _row_in_worker, jobs, prepare=partial(_prepare, make))
+            return
+        yield name, ranking.row_or_reason(name)
+
+
+_in_worker: list["_Ranking"] = []
+"""That of a worker process."""
+
+
+def _prepare(make: Callable[[], "_Ranking"]) -> None:
+    _in_worker.append(make())
+
+
+def _row_in_worker(name: str) -> tuple[str, Row | str]:
+    return name, _in_worker[0].row_or_reason(name)
 
 
 class _Ranking:
@@ -85,6 +120,13 @@ class _Ranking:
     def dense_row(self, name: str) -> Row:
         """Return the row of DDP in one precision."""
         return self._row(name, Versus(self._times, self.dense[name], self._every_dense), is_dense=True)
+
+    def row_or_reason(self, name: str) -> Row | str:
+        """Return the row of a system that compresses, or why it cannot be predicted."""
+        try:
+            return self.row(name)
+        except SimnetError as error:
+            return str(error)
 
     def row(self, name: str) -> Row:
         """Return the row of a system that compresses."""

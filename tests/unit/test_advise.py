@@ -8,7 +8,7 @@ import pytest
 from advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario
 from msgspec.structs import replace
 
-from simnet.compare import times, whatif
+from simnet.compare import rank, times, whatif
 from simnet.compare.rank import advise
 from simnet.compare.tune import DENSE_STEPS, SYSTEMS, TRAINING_STEPS, candidates, chosen, dense_systems, kind
 from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, WITHIN_ERROR
@@ -141,15 +141,21 @@ class TestRanking:
         assert "not predicted: 1-bit SGD, EF-SignSGD, TernGrad, Power" in to_text(advice)
 
     def test_the_systems_are_watched(self) -> None:
-        seen: list[str] = []
+        done: list[int] = []
+        advise(scenario(), simulate, names=["Marsit", "BinSGDM"], progress=done.append)
+        assert done == [1, 1]
 
-        def watch(names: typing.Sequence[str]) -> typing.Iterator[str]:
-            for name in names:
-                seen.append(name)
-                yield name
-
-        advise(scenario(), simulate, names=["Marsit", "BinSGDM"], watch=watch)
-        assert seen == ["Marsit", "BinSGDM"]
+    def test_the_advice_is_the_same_for_any_number_of_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        workload = Workload(gradient_bytes=Size(4e7), forward_s=Duration(0.01), backward_s=Duration(0.02))
+        calibration = replace(FAST_CODEC, intervals={"memory_bandwidth": (0.5, 2.0)})
+        given = scenario(workload=workload, calibration=calibration, draws=3)
+        names = ["Marsit", "TernGrad", "BinSGDM", "SignSGD"]
+        alone = advise(given, simulate, names=names)
+        monkeypatch.setattr(rank, "PROBE_S", 0.0)
+        monkeypatch.setattr(rank, "WORKERS_PAY_S", 0.0)
+        done: list[int] = []
+        assert advise(given, simulate, names=names, jobs=2, progress=done.append) == alone
+        assert (len(alone.left_out), done) == (1, [1] * 4)
 
 
 class TestBound:

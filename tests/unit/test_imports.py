@@ -46,7 +46,7 @@ ORDER = (
     ("strategies",),
     ("scenario",),
     ("result", "draws"),
-    ("timeline", "folded", "runner", "simulate"),
+    ("timeline", "folded", "runner", "simulate", "workers"),
     ("compare",),
     ("sweep", "journal", "lab", "comparison", "calibrate", "validate"),
     ("show",),

@@ -1,0 +1,84 @@
+"""Work that is shared out among processes of this machine."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from threading import Thread, current_thread, main_thread
+from typing import TypeVar
+
+from simnet.errors import SimnetError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_workers(
+    tasks: Sequence[Task], work: Callable[[Task], Result], jobs: int, *, prepare: Callable[[], object] = int
+) -> Iterator[Result]:
+    """Do tasks in other processes, which end with this one whatever ends it.
+
+    Args:
+        tasks: at least one.
+        work: done with each; a function of a module, as is `prepare`.
+        jobs: number of processes at most.
+        prepare: called once in each process, first.
+
+    Yields:
+        Results in the order in which they are ready.
+
+    Raises:
+        SimnetError: `work` raised it, or a process died.
+    """
+    others = multiprocessing.active_children()
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, _start, (prepare,))
+    try:
+        with _interrupts_ignored():
+            futures = [pool.submit(work, task) for task in tasks]
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenProcessPool as error:
+        rule = "start again with fewer --jobs (a sweep goes on from there)"
+        raise SimnetError(f"a worker process died, perhaps of too little memory; {rule}") from error
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - set(others):
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C, as do the processes that are started meanwhile: the parent ends them."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _start(prepare: Callable[[], object]) -> None:
+    """Prepare a worker, and let it end when its parent is killed, which a pool's workers do not notice."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
+    prepare()
