@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from simnet import files
 from simnet.errors import SimnetError
 from simnet.scenario import Draft
-from simnet.strategies import AllReduce, AnyStrategy
+from simnet.strategies import AnyStrategy
 from simnet.values import Count
 
 LARGEST = 1e100
@@ -92,7 +92,7 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             if (key := (curve.system, curve.ranks, curve.seed)) in seen:
                 raise ValueError(f"curves.{index}: a second curve of {key}: drop one of them")
             seen.add(key)
-        if not any(isinstance(system.strategy, AllReduce) for system in self.systems.values()):
+        if all(system.strategy.compresses for system in self.systems.values()):
             raise ValueError("systems: none without compression to compare with; add one of kind 'all_reduce'")
 
     @property

@@ -112,8 +112,8 @@ def search(  # noqa: PLR0913 - the arguments of one command
     assert scenario.baseline is not None
     return Crossover(
         key=key,
-        strategy=_kind(scenario.strategy),
-        baseline=_kind(scenario.baseline),
+        strategy=scenario.strategy.kind,
+        baseline=scenario.baseline.kind,
         trials=trials,
         crossings=tuple(Crossing(low=trial(below), high=trial(above)) for below, above in found),
     )
@@ -227,7 +227,3 @@ def _member(value: Any, name: str) -> Any:
             None,
         )
     return value[int(name)] if isinstance(value, tuple) else value[name]
-
-
-def _kind(strategy: Struct) -> str:
-    return str(strategy.__struct_config__.tag)

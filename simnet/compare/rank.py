@@ -12,7 +12,7 @@ from simnet.compare.advice import Advice, Bound, Row
 from simnet.compare.convergence import missed_in
 from simnet.compare.crossing import Range
 from simnet.compare.times import Simulate, Timed, Times, Versus, timed
-from simnet.compare.tune import PLAIN, SYSTEMS, Settings, candidates, dense_systems
+from simnet.compare.tune import PLAIN, Settings, dense_systems, systems
 from simnet.compare.verdict import PAYS, Speedup, model_error
 from simnet.errors import SimnetError
 from simnet.result import RunResult
@@ -37,7 +37,7 @@ def advise(
     scenario: Scenario,
     simulate: Simulate,
     *,
-    names: Sequence[str] = tuple(SYSTEMS),
+    names: Sequence[str] | None = None,
     jobs: int = 1,
     progress: Callable[[int], object] = int,
 ) -> Advice:
@@ -46,7 +46,7 @@ def advise(
     Args:
         scenario: cluster, workload and calibration; `run.draws` are those of the intervals.
         simulate: the simulator; a function of a module, if it may run in other processes.
-        names: which of `SYSTEMS`; DDP is always among them.
+        names: which of `tune.systems`, by default all; DDP is always among them.
         jobs: number of processes at most; the advice is the same for any.
         progress: called with 1 whenever a system is done.
 
@@ -54,6 +54,7 @@ def advise(
         SimnetError: not even DDP can be predicted.
     """
     plain = replace(scenario, baseline=None, run=replace(scenario.run, draws=0, steps=None), strategy=PLAIN)
+    names = tuple(systems()) if names is None else names
     make = partial(_Ranking, plain, simulate, num_draws=scenario.run.draws or DRAWS)
     ranking = make()
     found: dict[str, Row | str] = {}
@@ -104,9 +105,8 @@ class _Ranking:
         self._scenario = scenario
         self._simulate = simulate
         self._times = Times(scenario, simulate)
-        self.dense: dict[str, Settings] = {
-            name: tuple(candidates(variants)) for name, variants in dense_systems(scenario.workload.dtype).items()
-        }
+        self._systems = systems()
+        self.dense: dict[str, Settings] = dense_systems(scenario.workload.dtype)
         self._every_dense = tuple(strategy for settings in self.dense.values() for strategy in settings)
         self.plain_s = self._times.of(PLAIN, self._times.here).iteration_s
         self._baseline = self._times.best(self._every_dense, self._times.here)
@@ -130,7 +130,7 @@ class _Ranking:
 
     def row(self, name: str) -> Row:
         """Return the row of a system that compresses."""
-        versus = Versus(self._times, tuple(candidates(SYSTEMS[name])), self._every_dense)
+        versus = Versus(self._times, self._systems[name], self._every_dense)
         row = self._row(name, versus, is_dense=False)
         return replace(
             row,

@@ -10,7 +10,7 @@ from simnet import draws
 from simnet.compare import whatif
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
-from simnet.strategies import AnyStrategy, BinSGDM, OneBitAdam
+from simnet.strategies import AnyStrategy
 
 Simulate = Callable[[Scenario], RunResult]
 Notes = dict[str, None]
@@ -74,7 +74,7 @@ def step_costs(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
     """
     numbers = range(scenario.run.draws if draws.are_possible(scenario) else 0)
     plain = structs.replace(scenario, run=structs.replace(scenario.run, draws=0, steps=None))
-    kernels = whatif.known_kernels(_without_start(strategy), plain)
+    kernels = whatif.known_kernels(strategy.stretched(0.0), plain)
 
     def cost(given: Scenario) -> StepCost:
         return _step_cost(strategy, given, simulate, notes)
@@ -94,7 +94,7 @@ def _step_cost(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
         return result.result
 
     stage = strategy.dense_stage(None)
-    own, dense = run(_without_start(strategy)), run(stage.strategy) if stage else None
+    own, dense = run(strategy.stretched(0.0)), run(stage.strategy) if stage else None
     first = stage.strategy if stage and stage.steps else strategy
     usual_s = dense.iteration_s if dense and first is not strategy else own.iteration_s
     return StepCost(
@@ -107,21 +107,9 @@ def _step_cost(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
     )
 
 
-def stretched(strategy: AnyStrategy, scale: float) -> AnyStrategy:
-    """Return a strategy with a dense stage at its start so many times as long."""
-    if not isinstance(strategy, OneBitAdam):
-        return strategy
-    return structs.replace(strategy, dense_steps=round(strategy.dense_steps * scale))
-
-
-def _without_start(strategy: AnyStrategy) -> AnyStrategy:
-    """Return a strategy whose dense stage is over."""
-    return stretched(strategy, 0.0)
-
-
 def _has_ddp_buckets(strategy: AnyStrategy) -> bool:
     """Tell whether DDP forms the buckets, anew after its first step."""
-    return strategy.bucketing == "ddp" and not isinstance(strategy, BinSGDM)
+    return strategy.bucketing == "ddp" and strategy.in_ddp
 
 
 def _in_one_bucket(strategy: AnyStrategy) -> AnyStrategy:

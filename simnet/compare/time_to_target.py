@@ -10,8 +10,8 @@ from msgspec import Struct, structs
 from simnet import draws
 from simnet.compare import whatif
 from simnet.compare.convergence import LARGEST, Convergence, Curve
-from simnet.compare.step_cost import Notes, Simulate, StepCost, StepCosts, step_costs, stretched
-from simnet.compare.tune import PLAIN, is_dense
+from simnet.compare.step_cost import Notes, Simulate, StepCost, StepCosts, step_costs
+from simnet.compare.tune import PLAIN
 from simnet.compare.verdict import Speedup, model_error
 from simnet.errors import SimnetError
 from simnet.scenario import Scenario
@@ -195,7 +195,7 @@ def _target(convergence: Convergence, target: float | None) -> float:
 def _baseline(convergence: Convergence, curves: dict[str, tuple[Curve, ...]]) -> str:
     """Return the system without compression that ends best."""
     sign = 1.0 if convergence.is_lower_better else -1.0
-    dense = {name: found for name, found in curves.items() if is_dense(convergence.systems[name].strategy)}
+    dense = {name: found for name, found in curves.items() if not convergence.systems[name].strategy.compresses}
     if not dense:
         raise SimnetError(f"{convergence.task}: curves: none without compression to compare with; train 'all_reduce'")
     finals = {name: sign * final for name, found in dense.items() if (final := _final(found)) is not None}
@@ -214,7 +214,7 @@ def _at(
     """Return all systems at one bandwidth; fills in those left out, and the notes."""
     costs: dict[str, StepCosts] = {}
     for name in settings.curves:
-        strategy = stretched(settings.convergence.systems[name].strategy, settings.scale)
+        strategy = settings.convergence.systems[name].strategy.stretched(settings.scale)
         try:
             costs[name] = step_costs(strategy, scenario, simulate, notes)
         except SimnetError as error:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from simnet.compare import crossing
 from simnet.compare.crossing import Number, Range
-from simnet.compare.tune import Settings, dense_part
+from simnet.compare.tune import Settings
 from simnet.compare.whatif import at_bandwidth, slow_kernels
 from simnet.result import RunResult
 from simnet.scenario import Scenario
@@ -158,7 +158,7 @@ def timed(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate) -> Time
     """
     result = simulate(msgspec.structs.replace(scenario, strategy=strategy))
     own_s, dense_s = result.result.iteration_s, result.result.dense_iteration_s
-    part = dense_part(strategy) if dense_s is not None else 0.0
+    part = strategy.dense_part if dense_s is not None else 0.0
     return Timed(strategy=strategy, iteration_s=own_s + part * ((dense_s or 0.0) - own_s), result=result)
 
 

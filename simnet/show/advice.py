@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from simnet.compare.advice import Advice, Row
-from simnet.compare.tune import SYSTEMS, kind
+from simnet.compare.tune import systems
 from simnet.scenario import Scenario, to_dict
 from simnet.show.advice_sentences import PUBLISHED, ranges_text, sentences
 from simnet.show.notes import notes_lines
@@ -38,9 +38,10 @@ def to_text(advice: Advice) -> str:
 
 def _left_out(advice: Advice) -> Iterator[str]:
     """Yield each reason once, with all systems that cannot be predicted for it."""
+    known = systems()
     groups: dict[str, list[str]] = {}
     for name, reason in advice.left_out:
-        text = reason.removeprefix(f"strategy.kind: {kind(SYSTEMS[name][0])!r}: ")
+        text = reason.removeprefix(f"strategy.kind: {known[name][0].kind!r}: ")
         groups.setdefault(text, []).append(name)
     yield from (f"{', '.join(names)}: {text}" for text, names in groups.items())
 

@@ -71,11 +71,13 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         title: for people.
         kernels: the kernels that it runs around its messages.
         compresses: whether fewer bits travel than the gradients have.
+        in_ddp: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
     """
 
     title: ClassVar[str] = ""
     kernels: ClassVar[tuple[KernelCost, ...]] = ()
     compresses: ClassVar[bool] = True
+    in_ddp: ClassVar[bool] = True
 
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "ddp"
     bucket_cap: Size | None = None
@@ -125,6 +127,10 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     def dense_part(self) -> float:
         """Part of a long training's steps that are done without compression, 0 to 1."""
         return 0.0
+
+    def stretched(self, scale: float) -> "Strategy":  # noqa: ARG002
+        """Return the strategy for a training so many times as long: a dense stage at its start grows along."""
+        return self
 
     def check_steps(self, steps: int | None) -> None:
         """Refuse a number of training steps that does not fit the options.

@@ -31,6 +31,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """
 
     title: ClassVar[str] = "BinSGDM"
+    in_ddp: ClassVar[bool] = False
     kernels: ClassVar[tuple[KernelCost, ...]] = (
         KernelCost(name="binsgdm_update", bytes_per_element=24.0),  # read g, m, b; write m, b and u = m / b
         KernelCost(name="binsgdm_update_quantize", bytes_per_element=20.125),  # read g, m, b; write m, b and one bit

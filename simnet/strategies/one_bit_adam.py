@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from simnet.collectives import direct, ring
 from simnet.collectives.schedule import Group
@@ -71,6 +72,10 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
     def dense_part(self) -> float:
         """Part of the steps before compression begins."""
         return DENSE_PART
+
+    def stretched(self, scale: float) -> "OneBitAdam":
+        """Return the strategy with so many times as many dense steps."""
+        return replace(self, dense_steps=round(self.dense_steps * scale))
 
     def check_steps(self, steps: int | None) -> None:
         """Refuse dense steps without a number of steps, or more than that.

@@ -10,7 +10,7 @@ from race_samples import write_trainings
 
 from simnet.commands.main import cli
 from simnet.compare.advice import Advice
-from simnet.compare.tune import SYSTEMS
+from simnet.compare.tune import systems
 from simnet.compare.verdict import PAYS
 from simnet.show.advice import to_object, to_text
 from simnet.show.advice_figure import draw, figure_of
@@ -56,7 +56,7 @@ class TestFigure:
         axes = figure_of(advice).axes[0]
         labels = axes.get_legend_handles_labels()[1]
         named = [found.name for found in advice.compressing[:6]]
-        assert [label.removesuffix(", measure first") for label in labels if label.split(",")[0] in SYSTEMS] == named
+        assert [label.removesuffix(", measure first") for label in labels if label.split(",")[0] in systems()] == named
         assert "Top-k 1 %, measure first" in labels
         assert {"this cluster", "others", f"pays (at least {PAYS})"} <= set(labels)
         lines = {line.get_label(): line for line in axes.get_lines()}
