@@ -1,0 +1,83 @@
+"""The plain loop of `simnet.folded` gives what the discrete-event clock gives, to the last bit."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from topologies import leaves, topology
+
+from simnet import files, folded, runner
+from simnet.collectives import algorithms, direct, ring
+from simnet.collectives.execute import Folded
+from simnet.hardware import Calibration, HostCost, LinkCalibration
+from simnet.program import Communicate, Compute, Mark
+from simnet.scenario import load_experiment
+from simnet.simulate import _Setting
+from simnet.timeline import Streams, Timeline
+from simnet.units import Duration, Size
+
+CALIBRATIONS = [
+    Calibration(),
+    Calibration(
+        inter_node=LinkCalibration(efficiency=((Size(1e3), 0.2), (Size(1e6), 0.9))),
+        intra_node=LinkCalibration(efficiency=0.7, alpha_s=Duration(3e-6)),
+        collective_launch_s=Duration(20e-6),
+        message_s=Duration(2e-6),
+        poll_s=Duration(1e-7),
+        all_to_all_efficiency=0.6,
+    ),
+    Calibration(host=HostCost(launch_s=Duration(2e-4), round_s=Duration(4e-5), s_per_byte=Duration(0.5e-9))),
+]
+seconds = st.floats(0.0, 0.5) | st.sampled_from([0.0, 1e-3, 0.1])
+sizes = st.floats(0.0, 1e9) | st.sampled_from([0.0, 1.0, 1e6])
+
+
+def both(streams: Streams, network, slowdown: float) -> tuple[Timeline, Timeline]:
+    assert folded.takes(streams)
+    return folded.run(streams, network, slowdown), runner.run(streams, network, slowdown, Folded)
+
+
+@st.composite
+def programs(draw) -> tuple[Streams, object, float]:
+    num_nodes, per_node = draw(st.integers(1, 9)), draw(st.integers(1, 5))
+    fabric = leaves(num_nodes // 2, 3.0) if num_nodes % 2 == 0 and draw(st.booleans()) else None
+    network = topology(num_nodes, per_node, draw(st.sampled_from(CALIBRATIONS)), fabric=fabric)
+    groups = [network.group(kind) for kind in ("world", "intra_node", "inter_node")]
+    number = draw(st.integers(1, 6))
+    compute = [Compute(part="backward", seconds=draw(seconds)) for _ in range(number)]
+    communication = []
+    for index in range(number):
+        group, make = draw(st.sampled_from(groups)), draw(st.sampled_from([ring.all_gather, direct.all_to_all]))
+        after = (Mark(0, draw(st.integers(index, number - 1))),)
+        communication.append(Compute(part="encode", seconds=draw(seconds) / 10, after=after, bucket=index))
+        communication.append(Communicate(schedule=make(group), message_bytes=draw(sizes), bucket=index))
+        chosen = algorithms.choose(draw(st.sampled_from(["ring", "tree", "auto"])), network, 1e5)
+        communication.append(Communicate(schedule=chosen, message_bytes=draw(sizes)))
+    compute.append(Compute(part="optimizer", seconds=draw(seconds), after=(Mark(1, len(communication) - 1),)))
+    return (tuple(compute), tuple(communication)), network, draw(st.sampled_from([1.0, 1.3, 2.0]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(programs())
+def test_random_programs_take_the_same_times_to_the_bit(given_program):
+    streams, network, slowdown = given_program
+    loop, clock = both(streams, network, slowdown)
+    assert (loop.iteration_s, loop.comm_s, loop.breakdown) == (clock.iteration_s, clock.comm_s, clock.breakdown)
+    assert sorted(loop.spans, key=repr) == sorted(clock.spans, key=repr)
+
+
+@pytest.mark.parametrize("name", files.names("experiments"))
+def test_shipped_experiments_take_the_same_times_to_the_bit(name):
+    setting = _Setting(load_experiment(name).at({}))
+    if not setting.topology.is_symmetric:
+        pytest.skip("has a fault, so every rank is simulated")
+    for strategy in filter(None, (setting.scenario.strategy, setting.scenario.baseline)):
+        loop, clock = both(setting.plan(strategy).streams, setting.topology, 1.1)
+        assert loop == clock
+
+
+def test_programs_of_two_streams_that_communicate_run_on_the_clock():
+    network = topology(2, 2)
+    sent = Communicate(schedule=ring.all_reduce(network.group("world")), message_bytes=1e6)
+    assert not folded.takes(((sent,), (sent,)))
+    alone_s = runner.run(((sent,), ()), network, 1.0, Folded).iteration_s
+    assert runner.run(((sent,), (sent,)), network, 1.0, Folded).iteration_s > 1.5 * alone_s, "they share the NICs"
