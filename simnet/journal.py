@@ -1,79 +1,46 @@
 """The journal of a sweep: one line a finished point, so that a killed sweep loses nothing."""
 
 import fcntl
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from simnet import schema
 from simnet.errors import SimnetError
 from simnet.files import target, unwritable
-from simnet.parsing import check_plain
-from simnet.result import StrategyResult
-from simnet.units import Bandwidth
+from simnet.result import RunResult
 
 NAME = "points.jsonl"
+DAMAGED = "is damaged; delete this line to simulate its point again, or choose another place with -o"
 _START = b'{"key": "'
 
 
 class _Entry(Struct, frozen=True):
-    """A line of the journal."""
+    """A line of the journal, of any version of the simulator."""
 
     key: str
     result: dict[str, Any]
 
 
-class _InterNode(Struct, frozen=True):
-    bandwidth: str
+class _Kept(Struct, frozen=True):
+    """A line that this version has written."""
 
-    def __post_init__(self) -> None:
-        Bandwidth.parse(self.bandwidth)
-
-
-class _Cluster(Struct, frozen=True):
-    num_nodes: int
-    ranks_per_node: int
-    inter_node: _InterNode
-
-
-class _Scenario(Struct, frozen=True):
-    cluster: _Cluster
-    workload: dict[str, Any]
-    strategy: dict[str, Any]
-
-
-class _Times(StrategyResult, frozen=True, kw_only=True):
-    """What the simulator never gives otherwise."""
-
-    iteration_s: Annotated[float, Meta(gt=0.0)]
-    samples_per_s: Annotated[float, Meta(gt=0.0)]
-
-
-class _Result(_Times, frozen=True, kw_only=True):
-    """What a table, a CSV row and the figures ask of a result, as `report.metrics.to_object` writes it."""
-
-    scenario: _Scenario
-    world_size: int
-    baseline: _Times | None
-    speedup: float | None
-    end_to_end_speedup: float | None
-    notes: list[str]
-    version: str
+    key: str
+    result: RunResult
 
 
 class Journal:
     """A file of finished points, locked as long as it is open.
 
-    Example: `with Journal(Path("out")) as journal: journal.append(key, result_json)`.
+    Example: `with Journal(Path("out")) as journal: journal.append(key, result)`.
 
     Attributes:
-        results: results of all points in the file, by content hash.
+        lines: those that the file had when it was opened, by the content hash of their point.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -94,8 +61,8 @@ class Journal:
             raise unwritable(directory, error) from error
         try:
             self._lock()
-            self._lines: dict[str, int] = {}
-            self.results = self._read()
+            self._numbers: dict[str, int] = {}
+            self.lines = self._read()
         except BaseException:
             self._file.close()
             raise
@@ -109,18 +76,17 @@ class Journal:
         with suppress(OSError):  # closing writes once more what a full disk has refused
             self._file.close()
 
-    def append(self, key: str, result_json: str) -> None:
+    def append(self, key: str, result_json: bytes) -> None:
         """Add a finished point, given as its content hash and its result in JSON; it outlives a kill at once.
 
         Raises:
             SimnetError: the disk is full or gone.
         """
         try:
-            self._file.write(f'{{"key": "{key}", "result": {result_json}}}\n'.encode())
+            self._file.write(b'{"key": "%b", "result": %b}\n' % (key.encode(), result_json))
             self._file.flush()
         except OSError as error:
             raise unwritable(self.path, error) from error
-        self.results[key] = json.loads(result_json)
 
     def _lock(self) -> None:
         try:
@@ -129,44 +95,43 @@ class Journal:
             rule = "another sweep is writing here; wait for it, or choose another place with -o"
             raise SimnetError(f"{self.path.parent}: {rule}") from error
 
-    def kept(self, keys: Iterable[str]) -> dict[str, Any]:
+    def kept(self, keys: Iterable[str]) -> dict[str, RunResult]:
         """Return the results of those of the points that are in the file.
 
         Raises:
             SimnetError: one is not what the simulator writes; results of other versions of it are never asked for.
         """
         asked = set(keys)
-        wanted = [key for key in self.results if key in asked]
-        for key in wanted:
-            try:
-                check_plain(self.results[key], "result")
-                schema.convert(_Result, self.results[key], "result")
-            except SimnetError as error:
-                raise self._damaged(self._lines[key], str(error)) from error
-        return {key: self.results[key] for key in wanted}
+        return {key: self._result(key) for key in self.lines if key in asked}
 
-    def _read(self) -> dict[str, Any]:
+    def _result(self, key: str) -> RunResult:
+        where = f"{self.path}: line {self._numbers[key]}"
+        try:
+            return schema.decode(_Kept, self.lines[key], where).result
+        except SimnetError as error:
+            raise SimnetError(f"{error}: {DAMAGED}") from error
+
+    def _read(self) -> dict[str, bytes]:
         """Read the file, and only then cut off what a kill has left of a line."""
         self._file.seek(0)
         *whole, rest = self._file.read().split(b"\n")
-        results = dict(self._entry(number, line) for number, line in enumerate(whole, start=1))
+        lines = {self._key(number, line): line for number, line in enumerate(whole, start=1)}
         if not (rest.startswith(_START) or _START.startswith(rest)):
-            raise self._damaged(len(whole) + 1, _shown(rest))
+            raise self._damaged(len(whole) + 1, rest)
         if rest:
             self._file.truncate(sum(len(line) + 1 for line in whole))
-        return results
+        return lines
 
-    def _entry(self, number: int, line: bytes) -> tuple[str, Any]:
+    def _key(self, number: int, line: bytes) -> str:
         try:
             entry = msgspec.json.decode(line, type=_Entry)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise self._damaged(number, _shown(line)) from error
-        self._lines[entry.key] = number
-        return entry.key, entry.result
+            raise self._damaged(number, line) from error
+        self._numbers[entry.key] = number
+        return entry.key
 
-    def _damaged(self, number: int, what: str) -> SimnetError:
-        rule = "is damaged; delete this line to simulate its point again, or choose another place with -o"
-        return SimnetError(f"{self.path}: line {number}: {what}: {rule}")
+    def _damaged(self, number: int, line: bytes) -> SimnetError:
+        return SimnetError(f"{self.path}: line {number}: {_shown(line)}: {DAMAGED}")
 
 
 def _shown(line: bytes) -> str:

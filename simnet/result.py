@@ -1,10 +1,21 @@
-"""The nouns of a result: what an iteration took, on which stream, and how sure that is."""
+"""The nouns of a result: what an iteration took, on which stream, and how sure that is; and their one form as JSON.
 
-from typing import Literal
+The journal of a sweep, results.json, `simulate --format json`, tables and figures all hold these structs.
+"""
 
-from msgspec import Struct
+from typing import Annotated, Any, Literal
 
-from simnet.scenario import Scenario
+import msgspec
+from msgspec import Meta, Struct
+
+from simnet.scenario import Scenario, encode
+
+FORMAT = 2
+"""Of results.json; raise it when a field of these structs changes its name or meaning."""
+ROUNDING = 1e-9
+# The widest range of numbers that axes can be drawn for.
+SMALLEST, LARGEST = 1e-30, 1e30
+Positive = Annotated[float, Meta(ge=SMALLEST, le=LARGEST)]
 
 
 class Breakdown(Struct, frozen=True, kw_only=True):
@@ -24,7 +35,10 @@ class Breakdown(Struct, frozen=True, kw_only=True):
 
 
 class Span(Struct, frozen=True, kw_only=True):
-    """One thing that ran: on which stream, from when to when [s from the start of the iteration]."""
+    """One thing that ran: on which stream, from when to when [s from the start of the iteration].
+
+    `message_bytes` are those of a collective's whole message, not those that a rank sends for it.
+    """
 
     stream: Literal["compute", "communication"]
     name: str
@@ -32,23 +46,24 @@ class Span(Struct, frozen=True, kw_only=True):
     end_s: float
     rank: int = 0
     bucket: int | None = None
-    wire_bytes: float = 0.0
+    message_bytes: float = 0.0
 
 
-class StrategyResult(Struct, frozen=True, kw_only=True):
+class StrategyResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one strategy takes on one scenario.
 
-    `comm_s` is the time that the communication stream was busy; `overlap` the fraction of it hidden behind compute
-    (0 if there was none). `nic_bytes_per_node` leave one node in one iteration. `compression_ratio` is the gradients'
-    bytes over the bytes that this strategy puts on the wire where it is compressed, >= 1 if it compresses.
-    `algorithm` tells what "auto" chose. `total_s` is the end-to-end time of `run.steps`.
+    `iterations_s` are the times of all iterations simulated, today one. `comm_s` is the time that the communication
+    stream was busy; `overlap` the fraction of it hidden behind compute (0 if there was none). `nic_bytes_per_node`
+    leave one node in one iteration. `compression_ratio` is the gradients' bytes over the bytes that this strategy puts
+    on the wire where it is compressed, >= 1 if it compresses. `algorithm` tells what "auto" chose. `total_s` is the
+    end-to-end time of `run.steps`. `spans` are no part of the JSON: they belong into a trace.
     """
 
     strategy: str
     fidelity: str
     algorithm: str
-    iteration_s: float
-    samples_per_s: float
+    iterations_s: Annotated[tuple[Positive, ...], Meta(min_length=1)]
+    samples_per_s: Positive
     breakdown: Breakdown
     comm_s: float
     overlap: float
@@ -56,24 +71,109 @@ class StrategyResult(Struct, frozen=True, kw_only=True):
     compression_ratio: float
     num_buckets: int
     dense_iteration_s: float | None = None
-    total_s: float | None = None
+    total_s: Positive | None = None
     spans: tuple[Span, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the parts of the iteration can be stacked."""
+        for name in self.breakdown.__struct_fields__:
+            part_s = getattr(self.breakdown, name)
+            if not -ROUNDING * self.iteration_s <= part_s <= 1e30:
+                raise ValueError(f"breakdown: {name} {part_s!r}: must be a time of zero or more")
+
+    @property
+    def iteration_s(self) -> float:
+        """Mean time of an iteration [s]."""
+        return sum(self.iterations_s) / len(self.iterations_s)
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
     """A resolved scenario with what its strategy takes and, if it names a baseline, how that compares.
 
     `speedup` is baseline time / time of one iteration; `end_to_end_speedup` that of `run.steps`, dense stage
-    counted. `intervals` holds 90 % intervals by name, such as "speedup", if `run.draws` asks for them.
+    counted. `gradient_bytes` are those of one rank before compression. `intervals` holds 90 % intervals by name, such
+    as "speedup", if `run.draws` asks for them.
     """
 
     scenario: Scenario
-    world_size: int
+    world_size: Annotated[int, Meta(ge=1, le=10**12)]
     result: StrategyResult
     baseline: StrategyResult | None = None
-    speedup: float | None = None
-    end_to_end_speedup: float | None = None
+    speedup: Positive | None = None
+    end_to_end_speedup: Positive | None = None
     gradient_bytes: float = 0.0
     version: str = ""
     notes: tuple[str, ...] = ()
-    intervals: dict[str, tuple[float, float]] = {}
+    intervals: dict[str, tuple[Positive, Positive]] = {}
+
+    def __post_init__(self) -> None:
+        """Check that each node has a rank."""
+        if self.world_size < self.num_nodes:
+            raise ValueError(f"world_size: {self.world_size}: must be at least the number of nodes, {self.num_nodes}")
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.scenario.cluster.num_nodes
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Number of ranks, one GPU each, of a node."""
+        return self.world_size // self.num_nodes
+
+    @property
+    def nic_gbit_per_s(self) -> float:
+        """Nominal rate of all NICs of a node together [Gbit/s]."""
+        cluster = self.scenario.cluster
+        return cluster.inter_node.bytes_per_s * cluster.nics_per_node * 8 / 1e9
+
+    def without_spans(self) -> "RunResult":
+        """Return the result as it is kept."""
+        baseline = self.baseline and msgspec.structs.replace(self.baseline, spans=())
+        return msgspec.structs.replace(self, result=msgspec.structs.replace(self.result, spans=()), baseline=baseline)
+
+
+class PointResult(RunResult, frozen=True, kw_only=True):
+    """The result at one point of a sweep; `set` holds the values of the axes that lead to it."""
+
+    set: dict[str, Any]
+
+
+class SweptAxis(Struct, frozen=True, kw_only=True):
+    """One swept key with its values."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+class SweepResult(Struct, frozen=True, kw_only=True):
+    """A whole sweep, as results.json holds it."""
+
+    format: int = FORMAT
+    version: str = ""
+    name: str = ""
+    question: str = ""
+    axes: tuple[SweptAxis, ...]
+    points: tuple[PointResult, ...]
+
+    @property
+    def varied(self) -> list[str]:
+        """The swept keys that have more than one value in these points."""
+        keys = dict.fromkeys(key for point in self.points for key in point.set)
+        return [key for key in keys if len({repr(point.set.get(key)) for point in self.points}) > 1]
+
+
+def point_result(values: dict[str, object], result: RunResult) -> PointResult:
+    """Return a result with the values of the axes that led to it."""
+    return PointResult(set=values, **msgspec.structs.asdict(result))
+
+
+def to_json(result: RunResult | SweepResult, indent: int | None = None) -> bytes:
+    """Return a result as JSON; `simnet.schema.decode` reads it back.
+
+    Args:
+        result: of a run without spans, or of a sweep.
+        indent: spaces for each level; None puts all on one line.
+    """
+    whole = encode(result)
+    return whole if indent is None else msgspec.json.format(whole, indent=indent)

@@ -262,11 +262,20 @@ def check_part(kind: str, name: str) -> None:
     _checked_part(kind, part, label)
 
 
-def to_dict(scenario: Scenario) -> dict[str, object]:
-    """Return a scenario in file form, resolved and with all defaults, quantities as text; `build` reads it back."""
+def to_dict(scenario: Struct) -> dict[str, object]:
+    """Return a scenario in file form, resolved and with all defaults, quantities as text; `build` reads it back.
+
+    Args:
+        scenario: or one of its parts.
+    """
     plain = _without_none(msgspec.to_builtins(scenario, enc_hook=_write_quantity))
     assert isinstance(plain, dict)
     return plain
+
+
+def encode(scenario: Struct) -> bytes:
+    """Return a scenario, or what holds some, as JSON: quantities as text, absent values as null."""
+    return msgspec.json.encode(scenario, enc_hook=_write_quantity)
 
 
 def _with_parts(old_data: Mapping[str, object], old: Scenario, data: Mapping[str, object]) -> Scenario | None:
@@ -341,7 +350,9 @@ def _with_gradients_at(part: dict[str, object], directory: Path) -> dict[str, ob
 def _scenario_table(data: dict[str, object], path: Path) -> dict[str, object]:
     """Return the scenario of a file: all of it, or what stands under "scenario" in a result of `simnet simulate`."""
     inner = data.get("scenario")
-    return inner if path.suffix == ".json" and isinstance(inner, dict) else data
+    if path.suffix != ".json" or not isinstance(inner, dict):
+        return data
+    return {key: _without_none(value) for key, value in inner.items() if value is not None}
 
 
 def _axes(given: object, where: str, directory: Path) -> dict[str, Axis]:

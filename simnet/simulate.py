@@ -228,7 +228,7 @@ def _strategy_result(setting: _Setting, strategy: Strategy) -> StrategyResult:
         strategy=strategy.kind,
         fidelity=setting.fidelity,
         algorithm=program.algorithm,
-        iteration_s=timeline.iteration_s,
+        iterations_s=(timeline.iteration_s,),
         samples_per_s=samples / timeline.iteration_s,
         breakdown=timeline.breakdown,
         comm_s=timeline.comm_s,

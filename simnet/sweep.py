@@ -1,10 +1,7 @@
 """One experiment to many scenarios, simulated in parallel, resumable at every point."""
 
-import csv
 import hashlib
-import io
 import itertools
-import json
 import math
 import time
 from collections import Counter
@@ -13,17 +10,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from simnet import files
+from simnet import files, schema
 from simnet.errors import SimnetError
 from simnet.journal import Journal
+from simnet.result import RunResult, SweepResult, SweptAxis, point_result, to_json
 from simnet.scenario import Experiment, Scenario
 from simnet.workers import in_workers
 
-FORMAT = 1
 MAX_POINTS = 100_000
 TASK_S = 0.02
 """Least time of one task of a worker: below it, passing the task costs as much as the simulation."""
@@ -33,8 +29,6 @@ PROBE_S = 0.3
 """How long points are simulated in this process before workers are considered."""
 WORKERS_PAY_S = 1.0
 """Least remaining time for which workers are started: starting them takes about 0.2 s."""
-
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +74,7 @@ def run(
     out_dir: Path | None = None,
     jobs: int = 1,
     progress: Callable[[int], object] = lambda _: None,
-) -> list[Result]:
+) -> list[RunResult]:
     """Simulate points, and return their results in the order of the points.
 
     Args:
@@ -94,42 +88,30 @@ def run(
         SimnetError: the directory cannot be used, or a point cannot be simulated; the journal keeps the others.
     """
     with Journal(out_dir) if out_dir else nullcontext() as journal:
-        results: dict[str, Result] = journal.kept(point.key for point in points) if journal else {}
+        results: dict[str, RunResult] = journal.kept(point.key for point in points) if journal else {}
         todo = {point.key: point for point in points if point.key not in results}
         num_points = Counter(point.key for point in points)
         progress(sum(num_points[key] for key in results))
         for key, result_json in _finish(list(todo.values()), jobs):
-            results[key] = json.loads(result_json)
+            results[key] = schema.decode(RunResult, result_json, "sweep")
             if journal:
                 journal.append(key, result_json)
             progress(num_points[key])
     return [results[point.key] for point in points]
 
 
-def document(experiment: Experiment, points: Sequence[Point], results: Sequence[Result]) -> dict[str, Any]:
-    """Return the document of a sweep, as `results.json` holds it."""
-    return {
-        "format": FORMAT,
-        "version": results[0]["version"],
-        "name": experiment.name,
-        "question": experiment.question,
-        "axes": [{"key": axis.key, "values": list(axis.values)} for axis in experiment.axes],
-        "points": [{"set": point.values, **result} for point, result in zip(points, results, strict=True)],
-    }
+def whole(experiment: Experiment, points: Sequence[Point], results: Sequence[RunResult]) -> SweepResult:
+    """Return the results of all points of an experiment, as results.json holds them."""
+    return SweepResult(
+        version=results[0].version,
+        name=experiment.name,
+        question=experiment.question,
+        axes=tuple(SweptAxis(key=axis.key, values=axis.values) for axis in experiment.axes),
+        points=tuple(point_result(point.values, result) for point, result in zip(points, results, strict=True)),
+    )
 
 
-def to_csv(rows: Sequence[dict[str, object]]) -> str:
-    """Return rows as CSV with the columns of all rows; tables and lists are written as JSON."""
-    columns = dict.fromkeys(column for row in rows for column in row)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({key: json.dumps(v) if isinstance(v, dict | list) else v for key, v in row.items()})
-    return text.getvalue()
-
-
-def _finish(points: Sequence[Point], jobs: int) -> Iterator[tuple[str, str]]:
+def _finish(points: Sequence[Point], jobs: int) -> Iterator[tuple[str, bytes]]:
     """Simulate points, some here to see how long they take, and the rest in workers if that pays.
 
     Points of one cluster shape follow each other: the schedules of its collectives are made once for them.
@@ -172,12 +154,11 @@ def _tasks(points: Sequence[Point], jobs: int, point_s: float) -> list[list[Poin
     return [task for task in tasks if task]
 
 
-def _simulated_all(points: Sequence[Point]) -> list[tuple[str, str]]:
+def _simulated_all(points: Sequence[Point]) -> list[tuple[str, bytes]]:
     return [_simulated(point) for point in points]
 
 
-def _simulated(point: Point) -> tuple[str, str]:
-    from simnet.show.metrics import to_object
+def _simulated(point: Point) -> tuple[str, bytes]:
     from simnet.simulate import simulate
 
     try:
@@ -185,7 +166,7 @@ def _simulated(point: Point) -> tuple[str, str]:
     except SimnetError as error:
         at = ", ".join(f"{key} = {value}" for key, value in point.values.items())
         raise SimnetError(f"{point.scenario.name}: sweep: at {at}: {error}") from error
-    return point.key, json.dumps(to_object(result), allow_nan=False)
+    return point.key, to_json(result.without_spans())
 
 
 @cache

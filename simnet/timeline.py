@@ -56,5 +56,5 @@ def span(stream: str, name: str, between_s: tuple[float, float], operation: Pric
         end_s=between_s[1],
         rank=rank,
         bucket=operation.bucket,
-        wire_bytes=operation.message_bytes if isinstance(operation, Communicate) else 0.0,
+        message_bytes=operation.message_bytes if isinstance(operation, Communicate) else 0.0,
     )

@@ -50,9 +50,9 @@ def quick_jobs(checkout: Path) -> Iterator[Job]:
     for name in ("bert_base_10gbit", "resnet50_10gbit"):
         yield simnet(f"crossover {name}", "json", "crossover", name, *CROSSOVER)
     exact = ("--set", "cluster.num_nodes=2", "--set", "run.fidelity=exact")
-    yield simnet("simulate exact", "json", "simulate", "bert_base_10gbit", *exact)
-    yield simnet("simulate --draws 20", "json", "simulate", "bert_base_10gbit", "--draws", "20")
-    yield simnet("simulate --trace", "json", "simulate", "bert_base_10gbit", "--trace", "{out}/trace.json")
+    yield simnet("simulate exact", "csv", "simulate", "bert_base_10gbit", *exact)
+    yield simnet("simulate --draws 20", "csv", "simulate", "bert_base_10gbit", "--draws", "20")
+    yield simnet("simulate --trace", "csv", "simulate", "bert_base_10gbit", "--trace", "{out}/trace.json")
 
 
 def long_jobs(checkout: Path) -> Iterator[Job]:

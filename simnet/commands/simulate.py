@@ -1,6 +1,5 @@
 """`simnet simulate`: one scenario to one result."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from simnet.commands import options
 from simnet.commands.output import check_files, emit
 from simnet.commands.settings import add_draws, read_settings
 from simnet.commands.terminal import progress, tell
-from simnet.result import RunResult
+from simnet.result import RunResult, to_json
 
 
 @click.command(
@@ -57,14 +56,12 @@ def _progress(rounds: int) -> Iterator[Callable[[], None]]:
 
 def _text(result: RunResult, form: str) -> str:
     """Return a result in one of the formats."""
-    from simnet.show.metrics import to_object, to_row
-
     if form == "table":
         from simnet.show.result_page import result_table
 
         return result_table(result)
     if form == "json":
-        return json.dumps(to_object(result), indent=2, allow_nan=False)
-    from simnet.sweep import to_csv
+        return to_json(result.without_spans(), indent=2).decode()
+    from simnet.show.rows import row, table
 
-    return to_csv([to_row({}, to_object(result))])
+    return table([row(result)]).csv()

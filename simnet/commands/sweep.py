@@ -1,11 +1,9 @@
 """`simnet sweep`: a grid of scenarios to a table, a CSV file and a JSON file."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -14,6 +12,7 @@ from simnet.commands.main import INTERRUPTED
 from simnet.commands.output import check_replaceable, emit
 from simnet.commands.settings import add_draws, read_axes
 from simnet.commands.terminal import progress, tell
+from simnet.result import SweepResult, to_json
 
 RESULTS = ("results.csv", "results.json")
 
@@ -37,7 +36,6 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     """Run `simnet sweep`."""
     from simnet import sweep
     from simnet.scenario import load_experiment
-    from simnet.show.metrics import to_row
     from simnet.workers import num_cores
 
     fixed, axes = read_axes(settings)
@@ -51,12 +49,10 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     done: list[int] = []
     with _told_how_to_resume(output), _progress(len(points), done) as progress:
         results = sweep.run(points, output, jobs or num_cores(), progress)
-    document = sweep.document(experiment, points, results)
-    table = sweep.to_csv([to_row(point.values, result) for point, result in zip(points, results, strict=True)])
-    whole = json.dumps(document, indent=1, allow_nan=False)
-    shown = {"csv": table, "json": whole}.get(form) or _table(document)  # before anything is written: it may be refused
-    for file, text in zip(files, (table, whole), strict=False):
-        emit(text, file, output)
+    whole = sweep.whole(experiment, points, results)
+    shown = _text(whole, form)  # before anything is written: it may be refused
+    for file in files:
+        emit(_text(whole, file.suffix.removeprefix(".")), file, output)
     emit(shown, None)
     tell(_summary(len(points), done[0], time.perf_counter() - start, files))
 
@@ -68,10 +64,17 @@ def _summary(num_points: int, num_kept: int, elapsed_s: float, files: list[Path]
     return f"{num_points} points in {elapsed_s:.1f} s{kept}{written}"
 
 
-def _table(document: dict[str, Any]) -> str:
+def _text(whole: SweepResult, form: str) -> str:
+    """Return the results of a sweep in one of the formats."""
+    if form == "json":
+        return to_json(whole, indent=1).decode()
+    if form == "csv":
+        from simnet.show.rows import row, table
+
+        return table(row(point, point.set) for point in whole.points).csv()
     from simnet.show.sweep_table import sweep_table
 
-    return sweep_table(document)
+    return sweep_table(whole)
 
 
 @contextmanager

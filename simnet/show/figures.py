@@ -12,9 +12,9 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
-from simnet.show.document import WORKLOAD_KEYS, Metrics, Point
+from simnet.result import PointResult, StrategyResult
 from simnet.show.figure import BLUE, GREEN, SKY, VERMILION, YELLOW
-from simnet.show.labels import PART_KEYS, grouped, numbers, value_label
+from simnet.show.labels import PART_KEYS, WORKLOAD_KEYS, grouped, numbers, value_label
 from simnet.show.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
 PARTS = {
@@ -41,17 +41,17 @@ BASELINE_HATCH = "////"
 FloatArray = NDArray[np.float64]
 
 
-def rates(points: Iterable[Point]) -> list[float]:
+def rates(points: Iterable[PointResult]) -> list[float]:
     """Return the NIC bandwidths [Gbit/s], ascending."""
     return sorted({point.nic_gbit_per_s for point in points})
 
 
-def node_counts(points: Iterable[Point]) -> list[int]:
+def node_counts(points: Iterable[PointResult]) -> list[int]:
     """Return the numbers of nodes, ascending."""
     return sorted({point.num_nodes for point in points})
 
 
-def speedup_over_nodes(axes: Axes, points: Sequence[Point]) -> None:
+def speedup_over_nodes(axes: Axes, points: Sequence[PointResult]) -> None:
     """Draw speedup over nodes, a line for each bandwidth."""
     for index, rate in enumerate(rates(points)):
         line = sorted((p for p in points if p.nic_gbit_per_s == rate), key=lambda p: p.num_nodes)
@@ -61,7 +61,7 @@ def speedup_over_nodes(axes: Axes, points: Sequence[Point]) -> None:
     _speedup_axis(axes)
 
 
-def speedup_over_bandwidth(axes: Axes, points: Sequence[Point]) -> None:
+def speedup_over_bandwidth(axes: Axes, points: Sequence[PointResult]) -> None:
     """Draw speedup over bandwidth, a line for each number of nodes; where it meets 1.0 is the crossover."""
     for index, num_nodes in enumerate(node_counts(points)):
         line = sorted((p for p in points if p.num_nodes == num_nodes), key=lambda p: p.nic_gbit_per_s)
@@ -72,7 +72,7 @@ def speedup_over_bandwidth(axes: Axes, points: Sequence[Point]) -> None:
     _speedup_axis(axes)
 
 
-def throughput(axes: Axes, points: Sequence[Point]) -> None:
+def throughput(axes: Axes, points: Sequence[PointResult]) -> None:
     """Draw throughput over nodes at one bandwidth: strategy, baseline, and compute alone as the linear ideal."""
     line = sorted(points, key=lambda point: point.num_nodes)
     nodes = [point.num_nodes for point in line]
@@ -95,7 +95,7 @@ def throughput(axes: Axes, points: Sequence[Point]) -> None:
     axes.set_ylabel("throughput [samples/s]")
 
 
-def breakdown(axes: Axes, points: Sequence[Point]) -> None:
+def breakdown(axes: Axes, points: Sequence[PointResult]) -> None:
     """Draw where an iteration's time goes: stacked bars of strategy and baseline, over bandwidth or else over nodes."""
     over_bandwidth = len(rates(points)) > 1
     shown = sorted(points, key=lambda point: point.nic_gbit_per_s if over_bandwidth else point.num_nodes)
@@ -103,14 +103,14 @@ def breakdown(axes: Axes, points: Sequence[Point]) -> None:
     axes.set_xlabel("NIC bandwidth of a node [Gbit/s]" if over_bandwidth else _nodes_label(shown))
 
 
-def breakdown_over(axes: Axes, points: Sequence[Point], *, key: str) -> None:
+def breakdown_over(axes: Axes, points: Sequence[PointResult], *, key: str) -> None:
     """Draw where an iteration's time goes: stacked bars of strategy and baseline, over the numbers of a swept key."""
     shown = _ascending(points, key)
     _columns(axes, shown, [value_label(point, key) for point in shown])
     axes.set_xlabel(key_text(key))
 
 
-def breakdown_of_each(axes: Axes, points: Sequence[Point], *, key: str) -> None:
+def breakdown_of_each(axes: Axes, points: Sequence[PointResult], *, key: str) -> None:
     """Draw where an iteration's time goes: stacked bars to the right of what a key is set to, baseline below."""
     scale, unit = _time_unit(max(_slowest(point) for point in points))
     results = [result for result, _, _, _ in _strategies(points)]
@@ -122,7 +122,7 @@ def breakdown_of_each(axes: Axes, points: Sequence[Point], *, key: str) -> None:
     axes.set_xlim(0, HEADROOM * scale * max(_slowest(point) for point in points))
 
 
-def speedup_over(axes: Axes, points: Sequence[Point], *, key: str, others: Sequence[str]) -> None:
+def speedup_over(axes: Axes, points: Sequence[PointResult], *, key: str, others: Sequence[str]) -> None:
     """Draw speedup over the numbers of a swept key, a line for each setting of the other keys."""
     lines = grouped(points, others)
     for index, (name, line) in enumerate(lines.items()):
@@ -135,7 +135,7 @@ def speedup_over(axes: Axes, points: Sequence[Point], *, key: str, others: Seque
     _speedup_axis(axes)
 
 
-def speedup_of_each(axes: Axes, points: Sequence[Point], *, key: str) -> None:
+def speedup_of_each(axes: Axes, points: Sequence[PointResult], *, key: str) -> None:
     """Draw speedup as a bar to the right of what a key is set to."""
     speedups = [point.speedup or 0.0 for point in points]
     bars = axes.barh(range(len(points)), speedups, 0.6, color=STRATEGY_COLOUR)
@@ -146,7 +146,7 @@ def speedup_of_each(axes: Axes, points: Sequence[Point], *, key: str) -> None:
     axes.set_xlabel("speedup (times)")
 
 
-def heat_map(axes: Axes, points: Sequence[Point]) -> None:
+def heat_map(axes: Axes, points: Sequence[PointResult]) -> None:
     """Draw speedup by bandwidth and nodes: the value in each cell, and the line that parts above 1.0 from below."""
     rows, columns = rates(points), node_counts(points)
     speedups = np.full((len(rows), len(columns)), np.nan)
@@ -166,25 +166,25 @@ def heat_map(axes: Axes, points: Sequence[Point]) -> None:
     axes.set_ylabel("NIC bandwidth [Gbit/s]")
 
 
-def _strategies(points: Sequence[Point]) -> Iterable[tuple[Sequence[Metrics], str, str, str]]:
+def _strategies(points: Sequence[PointResult]) -> Iterable[tuple[Sequence[StrategyResult], str, str, str]]:
     """Yield the results of the strategy and of the baseline, each with its colour, marker and dash."""
-    yield points, STRATEGY_COLOUR, "o", "-"
+    yield [point.result for point in points], STRATEGY_COLOUR, "o", "-"
     baseline = [point.baseline for point in points if point.baseline is not None]
     if len(baseline) == len(points):
         yield baseline, BASELINE_COLOUR, "s", "--"
 
 
-def _ideal_samples_per_s(points: Sequence[Point]) -> list[float]:
+def _ideal_samples_per_s(points: Sequence[PointResult]) -> list[float]:
     """Return the throughput in compute time alone, the least that any point takes; nothing where none computes."""
-    reference = [point.baseline or point for point in points]
+    reference = [point.baseline or point.result for point in points]
     compute_s = min(m.breakdown.forward_s + m.breakdown.backward_s + m.breakdown.optimizer_s for m in reference)
     if not compute_s:
         return []
-    return [point.samples_per_s * point.iteration_s / compute_s for point in points]
+    return [point.result.samples_per_s * point.result.iteration_s / compute_s for point in points]
 
 
-def _slowest(point: Point) -> float:
-    return max(point.iteration_s, point.baseline.iteration_s if point.baseline else 0.0)
+def _slowest(point: PointResult) -> float:
+    return max(point.result.iteration_s, point.baseline.iteration_s if point.baseline else 0.0)
 
 
 def _time_unit(seconds: float) -> tuple[float, str]:
@@ -192,13 +192,13 @@ def _time_unit(seconds: float) -> tuple[float, str]:
     return (1.0, "s") if seconds >= 1 else (1e3, "ms")
 
 
-def _ascending(points: Sequence[Point], key: str) -> list[Point]:
+def _ascending(points: Sequence[PointResult], key: str) -> list[PointResult]:
     """Return points by the number that a key is set to."""
     order = numbers(points, key) or []
     return [points[index] for index in sorted(range(len(points)), key=lambda index: order[index])]
 
 
-def _columns(axes: Axes, shown: Sequence[Point], labels: Sequence[str]) -> None:
+def _columns(axes: Axes, shown: Sequence[PointResult], labels: Sequence[str]) -> None:
     """Draw a stack for each strategy above each label."""
     slowest_s = max(_slowest(point) for point in shown)
     scale, unit = _time_unit(slowest_s)
@@ -212,7 +212,7 @@ def _columns(axes: Axes, shown: Sequence[Point], labels: Sequence[str]) -> None:
     axes.set_ylim(0, HEADROOM * scale * slowest_s)
 
 
-def _rows(axes: Axes, points: Sequence[Point], key: str) -> None:
+def _rows(axes: Axes, points: Sequence[PointResult], key: str) -> None:
     """Name the rows of bars, the first one on top."""
     texts = [
         textwrap.fill(clipped(value_label(point, key), 3 * LABEL_CHARACTERS), LABEL_CHARACTERS) for point in points
@@ -234,20 +234,20 @@ def _numbers_axis(axes: Axes, labels: dict[float, str]) -> None:
     axes.set_xticks(values[::stride], list(labels.values())[::stride])
 
 
-def _stack(axes: Axes, result: Sequence[Metrics], *, index: int, scale: float, offset: float) -> None:
+def _stack(axes: Axes, result: Sequence[StrategyResult], *, index: int, scale: float, offset: float) -> None:
     """Draw a column a point, hatched for the baseline, which is the strategy of index 1."""
     for heights, bottom, style in _pieces(result, index, scale):
         axes.bar([place + offset for place in range(len(result))], heights, 0.36, bottom=bottom, **style)
 
 
-def _stack_sideways(axes: Axes, result: Sequence[Metrics], *, index: int, scale: float, offset: float) -> None:
+def _stack_sideways(axes: Axes, result: Sequence[StrategyResult], *, index: int, scale: float, offset: float) -> None:
     """Draw a row a point, as `_stack` does columns."""
     for widths, left, style in _pieces(result, index, scale):
         axes.barh([place + offset for place in range(len(result))], widths, 0.36, left=left, **style)
 
 
 def _pieces(
-    result: Sequence[Metrics], index: int, scale: float
+    result: Sequence[StrategyResult], index: int, scale: float
 ) -> Iterator[tuple[FloatArray, FloatArray, dict[str, Any]]]:
     """Yield each part of the breakdown: how long it is at each point, where it starts, and how it looks."""
     start = np.zeros(len(result))
@@ -258,7 +258,9 @@ def _pieces(
         start = start + lengths
 
 
-def _speedups(axes: Axes, at: Sequence[float], line: Sequence[Point], *, label: str, style: dict[str, Any]) -> None:
+def _speedups(
+    axes: Axes, at: Sequence[float], line: Sequence[PointResult], *, label: str, style: dict[str, Any]
+) -> None:
     """Draw a line of speedups, and their 90 % intervals as a band if they have some."""
     axes.plot(at, [point.speedup or 0.0 for point in line], label=label, **style)
     bands = [point.intervals.get("speedup") for point in line]
@@ -275,12 +277,12 @@ def _line_style(index: int, count: int) -> dict[str, Any]:
     return {"color": colour, "marker": MARKERS[index % len(MARKERS)], "linestyle": DASHES[index % len(DASHES)]}
 
 
-def _nodes_axis(axes: Axes, points: Sequence[Point]) -> None:
+def _nodes_axis(axes: Axes, points: Sequence[PointResult]) -> None:
     _log_axis(axes, node_counts(points), base=2)
     axes.set_xlabel(_nodes_label(points))
 
 
-def _nodes_label(points: Sequence[Point]) -> str:
+def _nodes_label(points: Sequence[PointResult]) -> str:
     return f"nodes (of {gpus_text(*(point.ranks_per_node for point in points))})"
 
 

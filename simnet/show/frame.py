@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet.show.document import read_raw, to_document
-from simnet.show.metrics import to_row
+from simnet import results_file
+from simnet.show.rows import row
 
 if TYPE_CHECKING:
     import pandas
@@ -17,10 +17,8 @@ def read_frame(results: Path | str) -> "pandas.DataFrame":
         results: `results.json` of a sweep, or the directory that holds it.
 
     Raises:
-        SimnetError: the file is missing, damaged, empty or of another format.
+        SimnetError: the file is missing, damaged, empty or of a format that is not read.
     """
     import pandas  # only here, so that a simulate run does not pay for it
 
-    raw = read_raw(Path(results))
-    to_document(raw, where=str(results))
-    return pandas.DataFrame([to_row(point["set"], point) for point in raw["points"]])
+    return pandas.DataFrame([row(point, point.set) for point in results_file.read(Path(results)).points])

@@ -1,26 +1,88 @@
-"""Choose the swept key along which a figure is drawn, and name its points."""
+"""What to call the points of a sweep, their parts and their strategies, for people."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from simnet.show.document import WORKLOAD_KEYS, Document, Point
-from simnet.show.text import bandwidth_text, key_text, nodes_text, value_text
+from simnet.result import PointResult, RunResult, SweepResult
+from simnet.scenario import to_dict
+from simnet.show.text import bandwidth_text, key_text, nodes_text, part_title, printable, value_text
 from simnet.units import Bandwidth, Duration, Quantity, Size
 
+# What the figures and matrices have an axis for; every other swept key makes panels.
+WORKLOAD_KEYS = ("workload", "workload.name")
+BANDWIDTH_KEYS = ("cluster.inter_node.bandwidth", "cluster.nics_per_node")
+NODES_KEYS = ("cluster.num_nodes",)
 # Whose values say by themselves what they are the value of.
 PART_KEYS = ("cluster", "calibration", "strategy", "baseline")
-# The largest number that an axis can be drawn for.
 MOST = 1e30
+"""The largest number that an axis can be drawn for."""
 QUANTITIES: tuple[type[Quantity], ...] = (Bandwidth, Size, Duration)
+Panels = dict[str, list[PointResult]]
 
 
-def main_key(document: Document) -> str:
+def workload_name(point: RunResult) -> str:
+    """Return the workload's title, or else its name."""
+    workload = point.scenario.workload
+    return printable(workload.title or part_title(workload.name, point.scenario.name))
+
+
+def calibration_name(point: RunResult) -> str:
+    """Return the name of the calibration with the kind of its numbers, such as "a100_2023 (estimate)"."""
+    calibration = point.scenario.calibration
+    return printable(f"{part_title(calibration.name, point.scenario.name)} ({calibration.kind})")
+
+
+def panels(points: Iterable[PointResult]) -> Panels:
+    """Return the points by workload and everything else that the sweep set, apart from nodes and bandwidth."""
+    found: Panels = {}
+    for point in points:
+        found.setdefault(_panel(point), []).append(point)
+    return found
+
+
+def _panel(point: PointResult) -> str:
+    drawn = (*WORKLOAD_KEYS, *BANDWIDTH_KEYS, *NODES_KEYS)
+    others = [f"{key.rpartition('.')[2]} {value_text(value)}" for key, value in point.set.items() if key not in drawn]
+    return printable(", ".join([workload_name(point), *others]))
+
+
+def names(points: Sequence[RunResult]) -> list[str]:
+    """Return what to call the strategy of these points, and the baseline if there is one, so that they differ."""
+    strategy = _only((point.result.strategy for point in points), "strategy")
+    baselines = [point.baseline.strategy for point in points if point.baseline is not None]
+    if not baselines:
+        return [strategy]
+    baseline = _only(baselines, "baseline")
+    if strategy != baseline:
+        return [strategy, baseline]
+    settings = {(point.scenario.strategy, point.scenario.baseline) for point in points}
+    pairs = {_called_apart(strategy, to_dict(one), to_dict(other) if other else {}) for one, other in settings}
+    return list(next(iter(pairs))) if len(pairs) == 1 else ["strategy", "baseline"]
+
+
+def _only(texts: Iterable[str], other: str) -> str:
+    """Return the text if all are the same, and else the other."""
+    kinds = set(texts)
+    return printable(kinds.pop()) if len(kinds) == 1 else other
+
+
+def _called_apart(kind: str, strategy: dict[str, Any], baseline: dict[str, Any]) -> tuple[str, str]:
+    """Return what to call strategy and baseline of one kind: the kind with the settings in which they differ."""
+    keys = [key for key in {**strategy, **baseline} if strategy.get(key) != baseline.get(key)]
+    first, second = (
+        ", ".join([kind, *(f"{key} {value_text(settings[key])}" for key in keys if key in settings)])
+        for settings in (strategy, baseline)
+    )
+    return (first, second) if first != second else ("strategy", "baseline")
+
+
+def main_key(sweep: SweepResult) -> str:
     """Return the key to draw along: the last one that varies and has numbers as values, or else the last one."""
-    numeric = [key for key in document.varied if numbers(document.points, key) is not None]
-    return (numeric or document.varied)[-1]
+    numeric = [key for key in sweep.varied if numbers(sweep.points, key) is not None]
+    return (numeric or sweep.varied)[-1]
 
 
-def numbers(points: Sequence[Point], key: str) -> list[float] | None:
+def numbers(points: Sequence[PointResult], key: str) -> list[float] | None:
     """Return what a key is set to at each point, as SI numbers; None where one of them is no number."""
     values: list[Any] = [point.set.get(key) for point in points]
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
@@ -33,16 +95,16 @@ def numbers(points: Sequence[Point], key: str) -> list[float] | None:
     return None
 
 
-def value_label(point: Point, key: str) -> str:
+def value_label(point: PointResult, key: str) -> str:
     """Return what a key is set to at a point, for people."""
     value: Any = point.set.get(key)
     if key not in WORKLOAD_KEYS:
         return value_text(value)
     changes = {name: given for name, given in value.items() if name != "use"} if isinstance(value, dict) else {}
-    return ", ".join(filter(None, [point.workload, value_text(changes)]))
+    return ", ".join(filter(None, [workload_name(point), value_text(changes)]))
 
 
-def label(point: Point, keys: Sequence[str]) -> str:
+def label(point: PointResult, keys: Sequence[str]) -> str:
     """Return what several keys are set to at a point, each with its name where the value does not tell."""
     named = (*WORKLOAD_KEYS, *PART_KEYS)
     return ", ".join(
@@ -50,16 +112,16 @@ def label(point: Point, keys: Sequence[str]) -> str:
     )
 
 
-def grouped(points: Sequence[Point], keys: Sequence[str]) -> dict[str, list[Point]]:
+def grouped(points: Sequence[PointResult], keys: Sequence[str]) -> Panels:
     """Return the points by what these keys are set to, in file order."""
-    groups: dict[str, list[Point]] = {}
+    groups: Panels = {}
     for point in points:
         groups.setdefault(label(point, keys), []).append(point)
     return groups
 
 
-def context(points: Sequence[Point]) -> str:
+def context(points: Sequence[PointResult]) -> str:
     """Return what is the same for all points: the workload, and the network."""
-    workloads = {point.workload for point in points}
+    workloads = {workload_name(point) for point in points}
     networks = {f"{nodes_text(point.num_nodes)} at {bandwidth_text(point.nic_gbit_per_s)}" for point in points}
     return ", ".join(next(iter(texts)) for texts in (workloads, networks) if len(texts) == 1)

@@ -13,13 +13,13 @@ from matplotlib.patches import Patch
 from msgspec import structs
 
 from simnet.errors import SimnetError
+from simnet.result import PointResult, SweepResult
 from simnet.show import figures, labels
-from simnet.show.document import BANDWIDTH_KEYS, NODES_KEYS, Document, Point, names
 from simnet.show.figure import COLUMN_IN, PAGE_IN, Format, image
-from simnet.show.text import bandwidth_text, clipped, nodes_text
+from simnet.show.labels import BANDWIDTH_KEYS, NODES_KEYS, Panels
+from simnet.show.text import bandwidth_text, clipped, nodes_text, printable
 
-Draw = Callable[[Axes, Sequence[Point]], None]
-Panels = dict[str, list[Point]]
+Draw = Callable[[Axes, Sequence[PointResult]], None]
 
 MAX_PANELS, MAX_ROWS = 12, 40
 COLUMN_WIDTH_IN = {1: COLUMN_IN, 2: PAGE_IN}
@@ -55,38 +55,38 @@ class Drawing(NamedTuple):
     split: Callable[[Panels], Panels] = lambda panels: panels
 
 
-def images(document: Document, file_format: Format, *, where: str) -> dict[str, bytes]:
+def images(sweep: SweepResult, file_format: Format, *, where: str) -> dict[str, bytes]:
     """Return every figure for which the results have the axes, by name, as the contents of a file.
 
     Raises:
         SimnetError: there are more panels or rows of bars than fit one figure.
     """
-    drawings = _possible(document)
-    _check_size(document, drawings.values(), where=where)
-    return {name: image(_figure(document, drawing), file_format) for name, drawing in drawings.items()}
+    drawings = _possible(sweep)
+    _check_size(sweep, drawings.values(), where=where)
+    return {name: image(_figure(sweep, drawing), file_format) for name, drawing in drawings.items()}
 
 
-def _check_size(document: Document, drawings: Iterable[Drawing], *, where: str) -> None:
+def _check_size(sweep: SweepResult, drawings: Iterable[Drawing], *, where: str) -> None:
     """Refuse what does not fit one figure.
 
     Raises:
         SimnetError: there are too many panels, or rows of bars.
     """
     for drawing in drawings:
-        panels = _panels(document, drawing)
+        panels = _panels(sweep, drawing)
         most_rows = max(len(points) for points in panels.values()) if drawing.rows else 0
         for number, most, noun in ((len(panels), MAX_PANELS, "panels"), (most_rows, MAX_ROWS, "rows of bars")):
             if number > most:
                 raise SimnetError(f"{where}: {number} {noun}: at most {most} fit one figure; sweep fewer values")
 
 
-def _possible(document: Document) -> dict[str, Drawing]:
+def _possible(sweep: SweepResult) -> dict[str, Drawing]:
     """Return the figures whose axes vary in these results."""
-    panels = document.panels.values()
+    panels = labels.panels(sweep.points).values()
     num_nodes = max(len(figures.node_counts(points)) for points in panels)
     num_rates = max(len(figures.rates(points)) for points in panels)
-    drawings = NETWORK_DRAWINGS if num_nodes > 1 or num_rates > 1 else _key_drawings(document)
-    compared = all(point.speedup is not None and point.baseline is not None for point in document.points)
+    drawings = NETWORK_DRAWINGS if num_nodes > 1 or num_rates > 1 else _key_drawings(sweep)
+    compared = all(point.speedup is not None and point.baseline is not None for point in sweep.points)
     return {
         name: drawing
         for name, drawing in drawings.items()
@@ -96,12 +96,12 @@ def _possible(document: Document) -> dict[str, Drawing]:
     }
 
 
-def _key_drawings(document: Document) -> dict[str, Drawing]:
+def _key_drawings(sweep: SweepResult) -> dict[str, Drawing]:
     """Return the figures of a sweep over neither nodes nor bandwidth: lines over numbers, else bars."""
-    key = labels.main_key(document)
-    others = [other for other in document.varied if other != key]
+    key = labels.main_key(sweep)
+    others = [other for other in sweep.varied if other != key]
     title, breakdown_title = "Speedup of {strategy} over {baseline}", NETWORK_DRAWINGS["breakdown"].title
-    if labels.numbers(document.points, key) is None:
+    if labels.numbers(sweep.points, key) is None:
         bars, stacks = partial(figures.speedup_of_each, key=key), partial(figures.breakdown_of_each, key=key)
         return {
             "speedup": Drawing(title, bars, (key,), rows=True, needs_baseline=True, share_y="row"),
@@ -112,14 +112,14 @@ def _key_drawings(document: Document) -> dict[str, Drawing]:
     lines = partial(figures.speedup_over, key=key, others=others)
     columns = partial(figures.breakdown_over, key=key)
     return {
-        "speedup": Drawing(title, lines, tuple(document.varied), needs_baseline=True),
+        "speedup": Drawing(title, lines, tuple(sweep.varied), needs_baseline=True),
         "breakdown": Drawing(breakdown_title, columns, (key,), bars=True, split=_with_alone),
     }
 
 
 def _with_alone(panels: Panels) -> Panels:
     """Put beside each panel one of the strategy alone, if beside the baseline's its bars are too short to be read."""
-    if all(_tallest(points) < MUCH_TALLER * max(p.iteration_s for p in points) for points in panels.values()):
+    if all(_tallest(points) < MUCH_TALLER * max(p.result.iteration_s for p in points) for points in panels.values()):
         return panels
     doubled: Panels = {}
     for label, points in panels.items():
@@ -129,8 +129,8 @@ def _with_alone(panels: Panels) -> Panels:
     return doubled
 
 
-def _tallest(points: Sequence[Point]) -> float:
-    return max(metrics.iteration_s for point in points for metrics in (point, point.baseline or point))
+def _tallest(points: Sequence[PointResult]) -> float:
+    return max(one.iteration_s for point in points for one in (point.result, point.baseline or point.result))
 
 
 def _slowest_and_fastest_network(panels: Panels) -> Panels:
@@ -147,15 +147,15 @@ def _largest_cluster(panels: Panels) -> Panels:
     return _with_alone(dict(_one_dimension(label, points) for label, points in panels.items()))
 
 
-def _one_dimension(label: str, points: list[Point]) -> tuple[str, list[Point]]:
+def _one_dimension(label: str, points: list[PointResult]) -> tuple[str, list[PointResult]]:
     if len(figures.rates(points)) < 2:
         return f"{label}\n{bandwidth_text(points[0].nic_gbit_per_s)}", points
     most = max(figures.node_counts(points))
     return f"{label}\n{nodes_text(most)}", [point for point in points if point.num_nodes == most]
 
 
-def _figure(document: Document, drawing: Drawing) -> Figure:
-    panels = drawing.split(_panels(document, drawing))
+def _figure(sweep: SweepResult, drawing: Drawing) -> Figure:
+    panels = drawing.split(_panels(sweep, drawing))
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     tallest = max(len(points) for points in panels.values())
@@ -169,22 +169,22 @@ def _figure(document: Document, drawing: Drawing) -> Figure:
             axes.set_ylabel("")
     for axes in grid[len(panels) :]:
         axes.remove()
-    _frame(figure, drawing, document)
+    _frame(figure, drawing, sweep)
     return figure
 
 
-def _panels(document: Document, drawing: Drawing) -> Panels:
+def _panels(sweep: SweepResult, drawing: Drawing) -> Panels:
     """Return the points by the values of the keys that a drawing has no axis for, in file order."""
-    keys = [key for key in document.varied if key not in drawing.drawn]
-    return labels.grouped(document.points, keys)
+    keys = [key for key in sweep.varied if key not in drawing.drawn]
+    return labels.grouped(sweep.points, keys)
 
 
-def _frame(figure: Figure, drawing: Drawing, document: Document) -> None:
+def _frame(figure: Figure, drawing: Drawing, sweep: SweepResult) -> None:
     """Write on top what is shown, below the legend of all panels and what they rest on; the figure grows by it."""
     width, panels_height = figure.get_size_inches()
-    title = _wrapped(_title(document, drawing), int(width / CHARACTER_IN))
-    footer = _wrapped(_footer(document), int(width / CHARACTER_IN))
-    called = names(document.points)
+    title = _wrapped(_title(sweep, drawing), int(width / CHARACTER_IN))
+    footer = _wrapped(_footer(sweep), int(width / CHARACTER_IN))
+    called = labels.names(sweep.points)
     handles = _breakdown_handles(called, drawing) if drawing.bars else _line_handles(figure.axes, called)
     for handle in handles:
         handle.set_label(clipped(str(handle.get_label()), LEGEND_CHARACTERS))
@@ -209,18 +209,16 @@ def _wrapped(text: str, characters: int) -> str:
     return "\n".join(textwrap.fill(line, characters) for line in lines)
 
 
-def _title(document: Document, drawing: Drawing) -> str:
-    strategy, baseline = [*names(document.points), ""][:2]
+def _title(sweep: SweepResult, drawing: Drawing) -> str:
+    strategy, baseline = [*labels.names(sweep.points), ""][:2]
     shown = drawing.title.format(strategy=strategy, baseline=baseline)
-    return f"{document.question}\n{shown}\n{labels.context(document.points)}"
+    return f"{printable(sweep.question)}\n{shown}\n{labels.context(sweep.points)}"
 
 
-def _footer(document: Document) -> str:
-    calibrations = ", ".join(dict.fromkeys(point.calibration for point in document.points))
-    versions = ", ".join(dict.fromkeys(point.version for point in document.points))
-    draws = max(
-        (point.scenario.get("run", {}).get("draws", 0) for point in document.points if point.intervals), default=0
-    )
+def _footer(sweep: SweepResult) -> str:
+    calibrations = ", ".join(dict.fromkeys(labels.calibration_name(point) for point in sweep.points))
+    versions = ", ".join(dict.fromkeys(printable(point.version) for point in sweep.points))
+    draws = max((point.scenario.run.draws for point in sweep.points if point.intervals), default=0)
     bands = f" Bands of speedup curves: 90 % intervals over {draws} calibrations drawn from it." if draws else ""
     return f"Simulated by simnet {versions}. Calibration: {calibrations}.{bands}"
 

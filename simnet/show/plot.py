@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from simnet import results_file
 from simnet.errors import SimnetError
 from simnet.files import write_file
-from simnet.show.document import read_document
 from simnet.show.figure import STYLE as STYLE  # noqa: PLC0414 - until all that draw take it from there
 from simnet.show.figure import Format, styled
 
@@ -24,13 +24,13 @@ def plot(results: Path, directory: Path, file_format: Format = "png") -> list[Pa
         SimnetError: the results are damaged, empty, of another format, or of one point; or a figure cannot be
             written.
     """
-    document = read_document(results)
-    if not document.varied:
-        raise SimnetError(f"{results}: {len(document.points)} point: figures need at least two values of some key")
+    sweep = results_file.read(results)
+    if not sweep.varied:
+        raise SimnetError(f"{results}: {len(sweep.points)} point: figures need at least two values of some key")
     with styled():
         from simnet.show.layout import images
 
-        drawn = images(document, file_format, where=str(results))
+        drawn = images(sweep, file_format, where=str(results))
     paths = {directory / f"{name}.{file_format}": image for name, image in drawn.items()}
     for path, image in paths.items():
         write_file(path, image, inside=directory)

@@ -3,18 +3,17 @@
 import textwrap
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
-from typing import Any
 
-from simnet.hardware import Cluster, Part
+from simnet.hardware import Cluster
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
+from simnet.show.labels import names
 from simnet.show.text import (
-    INLINE,
     WIDTH,
-    called_apart,
     count_text,
     hanging,
     nodes_text,
+    part_title,
     printable,
     speedup_text,
     throughput_text,
@@ -41,7 +40,7 @@ def result_table(run_result: RunResult) -> str:
         *_paragraph(run_result.scenario.question),
         *_parts(run_result),
         "",
-        *_comparison(results, _names(run_result), run_result.scenario.run.steps),
+        *_comparison(results, names([run_result]), run_result.scenario.run.steps),
         "",
         *_uncertainty(run_result),
         *_verdict(run_result),
@@ -63,16 +62,11 @@ def _parts(run_result: RunResult) -> Iterator[str]:
     described = {
         "cluster": _cluster(scenario),
         "workload": _workload(run_result),
-        "calibration": f"{_name(scenario.calibration, scenario)} ({scenario.calibration.kind})",
+        "calibration": f"{part_title(scenario.calibration.name, scenario.name)} ({scenario.calibration.kind})",
         "simulated": simulated,
     }
     for label, text in described.items():
         yield from hanging(f"{label:<13}", text)
-
-
-def _name(part: Part, scenario: Scenario) -> str:
-    """Return the name of a part; one that was written in the scenario's own file goes by the scenario's name."""
-    return scenario.name if part.name == INLINE else part.name
 
 
 def _cluster(scenario: Scenario) -> str:
@@ -80,7 +74,7 @@ def _cluster(scenario: Scenario) -> str:
     nics = "" if cluster.nics_per_node == 1 else f"{cluster.nics_per_node} x "
     nodes = f"{nodes_text(cluster.num_nodes)} x {_gpus(cluster)}"
     nic, inside = cluster.inter_node.bytes_per_s.text(), cluster.intra_node.bytes_per_s.text()
-    return f"{_name(cluster, scenario)}: {nodes}, NIC {nics}{nic}, in the node {inside} (nominal rates)"
+    return f"{part_title(cluster.name, scenario.name)}: {nodes}, NIC {nics}{nic}, in the node {inside} (nominal rates)"
 
 
 def _gpus(cluster: Cluster) -> str:
@@ -92,7 +86,9 @@ def _workload(run_result: RunResult) -> str:
     workload = scenario.workload
     gradients = f"gradients {format_bytes(run_result.gradient_bytes)}"
     samples = f"{count_text(workload.batch_per_rank, 'sample')} per rank"
-    return f"{_name(workload, scenario)}: {gradients}, {samples} (compute times {_compute_kind(scenario)})"
+    return (
+        f"{part_title(workload.name, scenario.name)}: {gradients}, {samples} (compute times {_compute_kind(scenario)})"
+    )
 
 
 def _compute_kind(scenario: Scenario) -> str:
@@ -104,19 +100,6 @@ def _compute_kind(scenario: Scenario) -> str:
         if row.gpu == (gpu or row.gpu) and row.precision == (workload.precision or row.precision)
     }
     return " or ".join(sorted(fitting)) or "given"
-
-
-def _names(run_result: RunResult) -> list[str]:
-    """Return what to call the strategy, and the baseline if there is one, so that they differ."""
-    from simnet.scenario import to_dict
-
-    result, baseline = run_result.result, run_result.baseline
-    if baseline is None:
-        return [result.strategy]
-    if result.strategy != baseline.strategy:
-        return [result.strategy, baseline.strategy]
-    scenario: dict[str, Any] = to_dict(run_result.scenario)
-    return list(called_apart(result.strategy, scenario["strategy"], scenario["baseline"]))
 
 
 def _header(names: list[str]) -> Iterator[str]:
@@ -168,7 +151,7 @@ def _line(label: str, cells: list[Cell]) -> str:
 
 def _uncertainty(run_result: RunResult) -> Iterator[str]:
     """Yield the intervals of the iteration times."""
-    for key, name in zip(("iteration_s", "baseline_iteration_s"), _names(run_result), strict=False):
+    for key, name in zip(("iteration_s", "baseline_iteration_s"), names([run_result]), strict=False):
         if between := _between(run_result, key, format_seconds):
             yield from hanging("", f"iteration time of {name}{between}")
 
@@ -185,7 +168,7 @@ def _verdict(run_result: RunResult) -> Iterator[str]:
     """Yield the speedups, saying against what."""
     if run_result.baseline is None:
         return
-    pair = " against ".join(_names(run_result))
+    pair = " against ".join(names([run_result]))
     if run_result.speedup is not None:
         text = f"{speedup_text(run_result.speedup)}{_between(run_result, 'speedup', speedup_text)}"
         yield from hanging("", f"speedup {text} per iteration, {pair}")

@@ -1,57 +1,59 @@
 """Draw the table of a sweep: a speedup matrix for each workload, or a list of points, and the headlines."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Any
 
-from simnet.show.document import Document, Point, names, same_times, to_document
+from simnet.result import PointResult, StrategyResult, SweepResult
+from simnet.show.labels import names, panels
 from simnet.show.notes import notes_lines
-from simnet.show.text import bandwidth_text, gpus_text, hanging, nodes_text, speedup_text, throughput_text, value_text
+from simnet.show.text import (
+    bandwidth_text,
+    gpus_text,
+    hanging,
+    nodes_text,
+    printable,
+    speedup_text,
+    throughput_text,
+    value_text,
+)
 from simnet.units import format_seconds
 
 MAX_COLUMNS = 11
 MAX_HEADLINE_PANELS = 3
-Matrix = dict[tuple[float, int], Point]
+Matrix = dict[tuple[float, int], PointResult]
 
 
-def sweep_table(document: dict[str, Any]) -> str:
-    """Return what `simnet sweep` prints.
-
-    Args:
-        document: The contents of `results.json`.
-
-    Raises:
-        SimnetError: the document is damaged, empty or of another format.
-    """
-    doc = to_document(document)
-    heading = [doc.question, ""] if doc.question else []
-    blocks = _matrix_blocks(doc) if _fits_matrices(doc) else _list_block(doc)
-    notes = [line for key in doc.varied for line in _without_effect(doc, key)]
-    notes += notes_lines([point.notes for point in doc.points])
-    lines = [*heading, *blocks, *_headlines(doc), *([""] if notes else []), *notes]
-    return "\n".join(line.rstrip() for line in lines).strip("\n")
+def sweep_table(sweep: SweepResult) -> str:
+    """Return what `simnet sweep` prints."""
+    heading = [printable(sweep.question), ""] if sweep.question else []
+    blocks = _matrix_blocks(sweep) if _fits_matrices(sweep) else _list_block(sweep)
+    notes = [line for key in sweep.varied for line in _without_effect(sweep, key)]
+    notes += notes_lines([point.notes for point in sweep.points])
+    lines = [*heading, *blocks, *_headlines(sweep), *([""] if notes else []), *notes]
+    return "\n".join(printable(line).rstrip() for line in lines).strip("\n")
 
 
-def matrix(points: list[Point]) -> Matrix:
+def matrix(points: list[PointResult]) -> Matrix:
     """Return the points of a panel by NIC bandwidth [Gbit/s] and number of nodes."""
     return {(point.nic_gbit_per_s, point.num_nodes): point for point in points}
 
 
-def _fits_matrices(doc: Document) -> bool:
+def _fits_matrices(sweep: SweepResult) -> bool:
     """Tell whether rows of bandwidth and columns of nodes show every point and its speedup."""
-    cells = [matrix(points) for points in doc.panels.values()]
+    cells = [matrix(points) for points in panels(sweep.points).values()]
     nodes = {num_nodes for cell in cells for _, num_nodes in cell}
     return (
-        all(point.speedup is not None for point in doc.points)
-        and sum(len(cell) for cell in cells) == len(doc.points)
+        all(point.speedup is not None for point in sweep.points)
+        and sum(len(cell) for cell in cells) == len(sweep.points)
         and len({key for cell in cells for key in cell}) > 1
         and len(nodes) <= MAX_COLUMNS
     )
 
 
-def _matrix_blocks(doc: Document) -> Iterator[str]:
-    for label, points in doc.panels.items():
+def _matrix_blocks(sweep: SweepResult) -> Iterator[str]:
+    for label, points in panels(sweep.points).items():
         cells = matrix(points)
         rates = sorted({rate for rate, _ in cells})
         nodes = sorted({num_nodes for _, num_nodes in cells})
@@ -64,12 +66,16 @@ def _matrix_blocks(doc: Document) -> Iterator[str]:
         yield ""
 
 
-def _list_block(doc: Document) -> Iterator[str]:
-    keys = list(dict.fromkeys(key for point in doc.points for key in point.set))
+def _list_block(sweep: SweepResult) -> Iterator[str]:
+    keys = list(dict.fromkeys(key for point in sweep.points for key in point.set))
     rows = [[*keys, "iteration", "throughput", "speedup"]]
-    for point in doc.points:
+    for point in sweep.points:
         values = [value_text(point.set.get(key, "")) for key in keys]
-        metrics = [format_seconds(point.iteration_s), throughput_text(point.samples_per_s), speedup_text(point.speedup)]
+        metrics = [
+            format_seconds(point.result.iteration_s),
+            throughput_text(point.result.samples_per_s),
+            speedup_text(point.speedup),
+        ]
         rows.append([*values, *metrics])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
@@ -77,12 +83,12 @@ def _list_block(doc: Document) -> Iterator[str]:
     yield ""
 
 
-def _without_effect(doc: Document, key: str) -> list[str]:
+def _without_effect(sweep: SweepResult, key: str) -> list[str]:
     """Return a note if the time of an iteration is the same at all values of a key."""
-    rows: dict[str, list[Point]] = defaultdict(list)
-    for point in doc.points:
+    rows: dict[str, list[PointResult]] = defaultdict(list)
+    for point in sweep.points:
         rows[repr({other: value for other, value in point.set.items() if other != key})].append(point)
-    if any(not same_times(point, row[0]) for row in rows.values() for point in row):
+    if any(not _same_times(point, row[0]) for row in rows.values() for point in row):
         return []
     others = [
         text
@@ -93,18 +99,29 @@ def _without_effect(doc: Document, key: str) -> list[str]:
     return hanging("note: ", f"{key} changes nothing{but}: all its values give the same iteration times here")
 
 
-def _samples_per_s(point: Point) -> float:
-    return point.samples_per_s
+def _samples_per_s(point: PointResult) -> float:
+    return point.result.samples_per_s
 
 
-def _total_s(point: Point) -> float | None:
-    return point.total_s
+def _total_s(point: PointResult) -> float | None:
+    return point.result.total_s
 
 
-def _headlines(doc: Document) -> Iterator[str]:
+def _same_times(one: PointResult, other: PointResult) -> bool:
+    """Tell whether two results have the same iteration time, and their baselines, but for rounding."""
+    if one.baseline is not None and other.baseline is not None:
+        return _close(one.result, other.result) and _close(one.baseline, other.baseline)
+    return _close(one.result, other.result) and one.baseline is other.baseline
+
+
+def _close(one: StrategyResult, other: StrategyResult) -> bool:
+    return math.isclose(one.iteration_s, other.iteration_s, rel_tol=1e-9)
+
+
+def _headlines(sweep: SweepResult) -> Iterator[str]:
     """Yield what to take away: the largest speedup, and where there is none; of all panels at once if they are many."""
-    panels = doc.panels if len(doc.panels) <= MAX_HEADLINE_PANELS else {"all": list(doc.points)}
-    for label, points in panels.items():
+    told = panels(sweep.points)
+    for label, points in (told if len(told) <= MAX_HEADLINE_PANELS else {"all": list(sweep.points)}).items():
         compared = [point for point in points if point.speedup is not None]
         if compared:
             best = max(compared, key=_speedup)
@@ -113,20 +130,20 @@ def _headlines(doc: Document) -> Iterator[str]:
                 yield f"{label}: {_slower(compared)}."
 
 
-def _speedup(point: Point) -> float:
+def _speedup(point: PointResult) -> float:
     return point.speedup or 0.0
 
 
-def _place(point: Point) -> str:
+def _place(point: PointResult) -> str:
     return f"on {nodes_text(point.num_nodes)} at {bandwidth_text(point.nic_gbit_per_s)}"
 
 
-def _is_slower(point: Point) -> bool:
+def _is_slower(point: PointResult) -> bool:
     """Tell whether the speedup, as it is shown, is below 1."""
     return round(_speedup(point), 2) < 1
 
 
-def _slower(points: list[Point]) -> str:
+def _slower(points: list[PointResult]) -> str:
     """Return where the strategy is slower than its baseline, as a sentence without its end."""
     least = min(points, key=_speedup)
     least_text = f"least {speedup_text(least.speedup)}, {_place(least)}"
@@ -137,7 +154,7 @@ def _slower(points: list[Point]) -> str:
     return f"slower at {len(slower)} of {len(points)} points: {'; '.join([*places, least_text])}"
 
 
-def _slower_since(points: list[Point]) -> dict[str, list[int]]:
+def _slower_since(points: list[PointResult]) -> dict[str, list[int]]:
     """Return the node counts by the bandwidth from which on every faster network leaves the strategy slower."""
     counts: dict[str, list[int]] = defaultdict(list)
     for num_nodes in sorted({point.num_nodes for point in points}):

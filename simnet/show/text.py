@@ -3,7 +3,7 @@
 import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simnet.scenario import Scenario
@@ -48,22 +48,6 @@ def clipped(text: str, characters: int) -> str:
     return text if len(text) <= characters else f"{text[: characters - 3]}..."
 
 
-def called_apart(kind: str, strategy: dict[str, Any], baseline: dict[str, Any]) -> tuple[str, str]:
-    """Return what to call strategy and baseline of one kind: the kind with the settings in which they differ.
-
-    Args:
-        kind: Of both.
-        strategy: Its settings as in a scenario file.
-        baseline: Likewise.
-    """
-    keys = [key for key in {**strategy, **baseline} if strategy.get(key) != baseline.get(key)]
-    first, second = (
-        ", ".join([kind, *(f"{key} {value_text(settings[key])}" for key in keys if key in settings)])
-        for settings in (strategy, baseline)
-    )
-    return (first, second) if first != second else ("strategy", "baseline")
-
-
 def count_text(count: int, noun: str) -> str:
     """Return a count with its noun: "1 rank", "8 ranks"."""
     return f"{count} {noun if count == 1 else f'{noun}s'}"
@@ -76,7 +60,7 @@ def gpus_text(*counts: int) -> str:
 
 def key_text(key: str) -> str:
     """Return a dotted key as the axis of a figure calls it: "batch per rank"."""
-    return key.rpartition(".")[2].replace("_", " ")
+    return printable(key.rpartition(".")[2].replace("_", " "))
 
 
 def hanging(label: str, text: str) -> list[str]:
@@ -103,11 +87,11 @@ def nodes_text(*counts: int) -> str:
 def value_text(value: object) -> str:
     """Return a swept value: "8", "true", "all_reduce, algorithm hierarchical", "node 1, nic_slowdown 2.0", "none"."""
     if isinstance(value, dict):
-        own = [str(value["kind"])] if "kind" in value else []
-        return ", ".join([*own, *(f"{key} {value_text(v)}" for key, v in value.items() if key != "kind")])
+        own = [printable(str(value["kind"]))] if "kind" in value else []
+        return ", ".join([*own, *(f"{printable(key)} {value_text(v)}" for key, v in value.items() if key != "kind")])
     if isinstance(value, list):
         return "; ".join(value_text(item) for item in value) or "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else printable(str(value))
 
 
 def speedup_text(speedup: float | None) -> str:

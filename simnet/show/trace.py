@@ -90,8 +90,8 @@ def _arguments(span: Span) -> Event:
     arguments: Event = {"stream": STREAMS.index(span.stream), "rank": span.rank}
     if span.bucket is not None:
         arguments["bucket"] = span.bucket
-    if span.wire_bytes:
-        arguments["bytes"] = span.wire_bytes
+    if span.message_bytes:
+        arguments["message_bytes"] = span.message_bytes
     return arguments
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from simnet.scenario import load_experiment
 from simnet.show.sweep_table import sweep_table
-from simnet.sweep import document, expand, run
+from simnet.sweep import expand, run, whole
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -44,7 +44,7 @@ def test_the_commands_of_the_readme_work_one_after_the_other(tmp_path):
 def test_the_table_of_the_readme_is_what_the_demo_prints():
     experiment = load_experiment("speedup")
     points = expand(experiment)
-    printed = sweep_table(document(experiment, points, run(points)))
+    printed = sweep_table(whole(experiment, points, run(points)))
     shown = next(block for block in blocks("text") if "BERT-Base" in block)
     for line in filter(None, shown.splitlines()):
         assert line in printed.splitlines()

@@ -87,7 +87,7 @@ def simple_simulate(given: Scenario) -> RunResult:
         strategy=kind,
         fidelity="folded",
         algorithm="ring",
-        iteration_s=time_s,
+        iterations_s=(time_s,),
         samples_per_s=1.0,
         breakdown=nothing,
         comm_s=time_s,

@@ -1,10 +1,21 @@
 """Small made-up results, shaped like real ones: a closed-form step without overlap."""
 
+import json
 from itertools import product
 from typing import Any
 
+from simnet import results_file
 from simnet.hardware import Calibration, Cluster, Link
-from simnet.result import Breakdown, RunResult, Span, StrategyResult
+from simnet.result import (
+    Breakdown,
+    RunResult,
+    Span,
+    StrategyResult,
+    SweepResult,
+    SweptAxis,
+    point_result,
+    to_json,
+)
 from simnet.scenario import Scenario
 from simnet.strategies import AllReduce, BinSGDM
 from simnet.units import Bandwidth, Duration, Size
@@ -37,7 +48,7 @@ def strategy_result(
         strategy=name,
         fidelity="folded",
         algorithm="hierarchical" if one_bit else "ring",
-        iteration_s=breakdown.total_s,
+        iterations_s=(breakdown.total_s,),
         samples_per_s=batch * num_nodes * RANKS_PER_NODE / breakdown.total_s,
         breakdown=breakdown,
         comm_s=comm_s,
@@ -92,7 +103,7 @@ def run_result(
     spans = (
         Span(stream="compute", name="forward", start_s=0.0, end_s=0.04),
         Span(stream="compute", name="backward", start_s=0.04, end_s=0.12),
-        Span(stream="communication", name="all_reduce", start_s=0.08, end_s=0.16, bucket=0, wire_bytes=1e6),
+        Span(stream="communication", name="all_reduce", start_s=0.08, end_s=0.16, bucket=0, message_bytes=1e6),
     )
     result = strategy_result("binsgdm", workload, num_nodes, gbit_per_s, spans=spans)
     dense = strategy_result("all_reduce", workload, num_nodes, gbit_per_s, spans=spans)
@@ -115,22 +126,28 @@ def sweep_document(
     *,
     baseline: bool = True,
 ) -> dict[str, Any]:
-    """Return what `simnet sweep` writes, for made-up times."""
-    from simnet.show.metrics import to_object
-
+    """Return what `simnet sweep` writes, for made-up times, as plain data to be changed."""
     points = []
     for workload, gbit_per_s, num_nodes in product(workloads, bandwidths, nodes):
-        point_set = {
+        values: dict[str, object] = {
             "workload": workload,
             "cluster.inter_node.bandwidth": f"{gbit_per_s} Gbit/s",
             "cluster.num_nodes": num_nodes,
         }
-        obj = to_object(run_result(workload, num_nodes, gbit_per_s, baseline=baseline))
-        points.append({"set": point_set, **obj})
-    axes = [
-        {"key": "workload", "values": list(workloads)},
-        {"key": "cluster.inter_node.bandwidth", "values": [f"{rate} Gbit/s" for rate in bandwidths]},
-        {"key": "cluster.num_nodes", "values": list(nodes)},
-    ]
+        result = run_result(workload, num_nodes, gbit_per_s, baseline=baseline)
+        points.append(point_result(values, result.without_spans()))
+    axes = (
+        SweptAxis(key="workload", values=workloads),
+        SweptAxis(key="cluster.inter_node.bandwidth", values=tuple(f"{rate} Gbit/s" for rate in bandwidths)),
+        SweptAxis(key="cluster.num_nodes", values=nodes),
+    )
     question = "How much faster does BinSGDM train than fp32 DDP, by nodes and bandwidth?"
-    return {"format": 1, "name": "sample", "question": question, "axes": axes, "points": points}
+    document: dict[str, Any] = json.loads(
+        to_json(SweepResult(name="sample", question=question, axes=axes, points=tuple(points)))
+    )
+    return document
+
+
+def sweep_of(document: dict[str, Any]) -> SweepResult:
+    """Return the results that plain data hold."""
+    return results_file.decode(json.dumps(document).encode())

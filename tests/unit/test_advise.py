@@ -252,7 +252,7 @@ class TestCrossover:
             result = simulate(given)
             rate = given.cluster.inter_node.bytes_per_s / GBIT
             wanted_s = 1.0 if not isinstance(given.strategy, TopK) else 0.5 if 3 < rate < 40 else 2.0
-            return replace(result, result=replace(result.result, iteration_s=wanted_s))
+            return replace(result, result=replace(result.result, iterations_s=(wanted_s,)))
 
         found = times.Versus(times.Times(scenario(), simulated), (TopK(ratio=0.1),), (AllReduce(),))
         ((low, high),) = found.ranges(times.Versus.gain)

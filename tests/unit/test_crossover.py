@@ -22,7 +22,7 @@ def _taking(seconds: Callable[[Scenario], float]) -> Callable[[Scenario], RunRes
 
     def simulated(scenario: Scenario) -> RunResult:
         first, second = (_result(iteration_s) for iteration_s in (seconds(scenario), 1.0))
-        return RunResult(scenario=scenario, world_size=1, result=first, baseline=second)
+        return RunResult(scenario=scenario, world_size=scenario.cluster.num_nodes, result=first, baseline=second)
 
     return simulated
 
@@ -33,7 +33,7 @@ def _result(iteration_s: float) -> StrategyResult:
         strategy="",
         fidelity="",
         algorithm="",
-        iteration_s=iteration_s,
+        iterations_s=(iteration_s,),
         samples_per_s=1.0,
         breakdown=Breakdown(**parts),
         comm_s=0.0,

@@ -48,15 +48,13 @@ ORDER = (
     ("result", "draws"),
     ("timeline", "folded", "runner", "simulate", "workers"),
     ("compare",),
-    ("sweep", "journal", "lab", "comparison", "calibrate", "validate"),
+    ("sweep", "journal", "results_file", "lab", "comparison", "calibrate", "validate"),
     ("show",),
     ("commands",),
     ("__init__", "__main__"),
 )
 """The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
-BEING_MENDED: dict[str, set[str]] = {
-    "simnet.sweep": {"simnet.show.metrics"},
-}
+BEING_MENDED: dict[str, set[str]] = {}
 """Imports that go up the list and are to go."""
 HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "jinja2"}
 SIMULATE_INLINE = """

@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 from simnet import files, sweep
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
+from simnet.result import to_json
 from simnet.scenario import load_experiment
 from simnet.show import figures
-from simnet.show.document import to_document
 from simnet.show.plot import plot
-from tests.unit.report_samples import sweep_document
+from tests.unit.report_samples import sweep_document, sweep_of
 
 ALL = ["speedup_over_nodes", "speedup_over_bandwidth", "throughput", "breakdown", "heat_map"]
 Document = dict[str, Any]
@@ -40,7 +40,13 @@ def over(document: Document, key: str, values: list[Any], more: dict[str, list[A
     first = document["points"][0]
     grid = enumerate(product(*keys.values()), start=1)
     points = [
-        {**first, "set": dict(zip(keys, place, strict=True)), "iteration_s": n, "speedup": 1 / n} for n, place in grid
+        {
+            **first,
+            "set": dict(zip(keys, place, strict=True)),
+            "result": {**first["result"], "iterations_s": [n]},
+            "speedup": 1 / n,
+        }
+        for n, place in grid
     ]
     return {**document, "points": points}
 
@@ -125,8 +131,8 @@ SWEPT = [name for name in files.names("experiments") if load_experiment(name).ax
 def test_every_shipped_experiment_that_sweeps_can_be_plotted(name: str, tmp_path: Path) -> None:
     experiment = load_experiment(name)
     points = sweep.expand(experiment)
-    document = sweep.document(experiment, points, sweep.run(points))
-    drawn = names(plot(write(tmp_path, document), tmp_path))
+    (tmp_path / "results.json").write_bytes(to_json(sweep.whole(experiment, points, sweep.run(points))))
+    drawn = names(plot(tmp_path, tmp_path))
     assert "breakdown" in drawn
     assert {"speedup", "speedup_over_nodes", "speedup_over_bandwidth"} & set(drawn)
 
@@ -143,7 +149,7 @@ def test_a_sweep_over_numbers_gives_a_line_for_each_other_value(small: Document,
 
 
 def test_a_sweep_over_quantities_is_drawn_in_their_order(small: Document) -> None:
-    points = to_document(over(small, "strategy.bucket_cap", ["25 MiB", "900 KiB", "1 GB"])).points
+    points = sweep_of(over(small, "strategy.bucket_cap", ["25 MiB", "900 KiB", "1 GB"])).points
     figure = Figure()
     figures.speedup_over(figure.subplots(), points, key="strategy.bucket_cap", others=[])
     (axes,) = figure.axes
@@ -168,7 +174,7 @@ def test_the_axis_that_panels_share_holds_the_lines_of_all(tmp_path: Path) -> No
     figure = Figure()
     grid = figure.subplots(1, 2, sharey=True)
     for axes, factor in zip(grid, (0.1, 30), strict=True):
-        points = to_document({**document, "points": [p | {"speedup": factor} for p in document["points"][:2]]}).points
+        points = sweep_of({**document, "points": [p | {"speedup": factor} for p in document["points"][:2]]}).points
         figures.speedup_over_nodes(axes, points)
     lowest, highest = grid[0].get_ylim()
     assert lowest < 0.1
@@ -179,7 +185,10 @@ def test_a_strategy_too_short_beside_its_baseline_is_drawn_alone_too(small: Docu
     plot(write(tmp_path, small), tmp_path, "svg")
     assert "8 nodes, without the baseline" in texts(tmp_path / "breakdown.svg")
     alike = [
-        {**point, "breakdown": point["baseline"]["breakdown"], "iteration_s": point["baseline"]["iteration_s"]}
+        {
+            **point,
+            "result": {**point["result"], **{key: point["baseline"][key] for key in ("breakdown", "iterations_s")}},
+        }
         for point in small["points"]
     ]
     plot(write(tmp_path, {**small, "points": alike}), tmp_path, "svg")
@@ -188,7 +197,7 @@ def test_a_strategy_too_short_beside_its_baseline_is_drawn_alone_too(small: Docu
 
 def test_two_settings_of_one_strategy_are_told_apart(small: Document, tmp_path: Path) -> None:
     for point in small["points"]:
-        point["strategy"] = "all_reduce"
+        point["result"]["strategy"] = "all_reduce"
         point["scenario"]["strategy"] = {"kind": "all_reduce", "algorithm": "tree"}
         point["scenario"]["baseline"] = {"kind": "all_reduce", "algorithm": "ring"}
     plot(write(tmp_path, small), tmp_path, "svg")
@@ -236,7 +245,8 @@ DAMAGE = [
     ("scenario.cluster.num_nodes", 0, "num_nodes"),
     ("scenario.cluster.num_nodes", -8, "num_nodes"),
     ("scenario.cluster.num_nodes", 1e300, "num_nodes"),
-    ("scenario.cluster.num_nodes", 10**6, "world_size: .* at least the number of nodes"),
+    ("scenario.cluster.num_nodes", 10**6, "at most 1000000 ranks"),
+    ("world_size", 7, "world_size: 7: must be at least the number of nodes, 8"),
     ("scenario.cluster.inter_node.bandwidth", "0 Gbit/s", "scenario"),
     ("scenario.cluster.inter_node.bandwidth", 25, "scenario"),
     ("scenario.workload", [1], "workload"),
@@ -247,12 +257,13 @@ DAMAGE = [
     ("world_size", 0, "world_size"),
     ("speedup", 0, "speedup"),
     ("speedup", -1, "speedup"),
-    ("iteration_s", 0, "iteration_s"),
-    ("iteration_s", float("inf"), "points.0.iteration_s: inf: must be finite"),
-    ("iteration_s", float("nan"), "points.0.iteration_s: nan: must be finite"),
-    ("samples_per_s", 0, "samples_per_s"),
-    ("baseline.iteration_s", 0, "iteration_s"),
-    ("breakdown.forward_s", -0.1, "breakdown: forward_s -0.1"),
+    ("result.iterations_s", [0], "iterations_s"),
+    ("result.iterations_s", [], "iterations_s"),
+    ("result.iterations_s", [float("inf")], "must be finite"),
+    ("result.iterations_s", [float("nan")], "must be finite"),
+    ("result.samples_per_s", 0, "samples_per_s"),
+    ("baseline.iterations_s", [0], "iterations_s"),
+    ("result.breakdown.forward_s", -0.1, "breakdown: forward_s -0.1"),
 ]
 
 
@@ -279,7 +290,7 @@ def test_damaged_numbers_and_parts_are_told_in_one_sentence(
 
 
 def test_json_nested_without_end_is_damaged(tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text("[" * 100_000, encoding="utf-8")
+    (tmp_path / "results.json").write_text('{"a": ' + "[" * 100_000, encoding="utf-8")
     with pytest.raises(SimnetError, match="nested deeper than 50 levels"):
         plot(tmp_path, tmp_path)
 
@@ -290,14 +301,15 @@ def test_values_nested_without_end_are_damaged(small: Document, tmp_path: Path) 
 
 
 def test_times_far_apart_can_be_drawn(small: Document, tmp_path: Path) -> None:
-    small["points"][0] |= {"iteration_s": 1e-30, "samples_per_s": 1e30, "speedup": 1e30}
-    small["points"][-1] |= {"iteration_s": 1e30, "samples_per_s": 1e-30, "speedup": 1e-30}
+    for point, low, high in ((small["points"][0], 1e-30, 1e30), (small["points"][-1], 1e30, 1e-30)):
+        point["speedup"] = high
+        point["result"] |= {"iterations_s": [low], "samples_per_s": high}
     assert names(plot(write(tmp_path, small), tmp_path)) == ALL
 
 
 def test_a_sweep_without_compute_has_no_linear_ideal(small: Document, tmp_path: Path) -> None:
     for key in ("forward_s", "backward_s", "optimizer_s"):
-        small = with_value(with_value(small, f"breakdown.{key}", 0), f"baseline.breakdown.{key}", 0)
+        small = with_value(with_value(small, f"result.breakdown.{key}", 0), f"baseline.breakdown.{key}", 0)
     plot(write(tmp_path, small), tmp_path, "svg")
     assert "linear (compute alone)" not in texts(tmp_path / "throughput.svg")
 
@@ -359,7 +371,7 @@ def test_a_home_that_cannot_be_written_is_no_concern_of_the_user(small: Document
 
 def test_strategies_that_differ_are_called_strategy(small: Document, tmp_path: Path) -> None:
     renamed = [
-        {**point, "strategy": kind, "set": {**point["set"], "strategy": kind}}
+        {**point, "result": {**point["result"], "strategy": kind}, "set": {**point["set"], "strategy": kind}}
         for kind in ("binsgdm", "one_bit_adam")
         for point in small["points"]
     ]
@@ -391,10 +403,10 @@ def many_panels(document: Document) -> str:
         (damaged, "not JSON: Expecting"),
         (lambda _: "\udcff", "not JSON: no text in UTF-8"),
         (lambda _: "[1, 2]", "no 'format' key"),
-        (lambda document: json.dumps({**document, "format": 7}), "format 7: this version reads format 1"),
+        (lambda document: json.dumps({**document, "format": 7}), "format 7: this version reads formats 1 and 2"),
         (lambda document: json.dumps({**document, "points": []}), "no point was simulated"),
         (lambda document: json.dumps({**document, "points": "x"}), "is damaged"),
-        (without_cluster, r"points.0.scenario.cluster: missing; add cluster = a name, or a table: is damaged"),
+        (without_cluster, r"points.0.scenario.cluster: missing; add cluster = a name, or a table: the file is damaged"),
         (lambda document: json.dumps({**document, "points": document["points"][:1]}), "1 point: figures need at least"),
         (many_panels, "13 panels: at most 12"),
         (lambda document: json.dumps(over(document, "run.note", [f"{n}th" for n in range(41)])), "41 rows of bars: at"),

@@ -153,7 +153,7 @@ def test_the_verdict_names_who_is_surely_first(measured):
     def faster(given):
         result = simple_simulate(given)
         is_quick = isinstance(given.strategy, QSGD)
-        return replace(result, result=replace(result.result, iteration_s=0.5)) if is_quick else result
+        return replace(result, result=replace(result.result, iterations_s=(0.5,))) if is_quick else result
 
     found = run(measured, simulator=faster)
     assert "QSGD is first and pays: 4." in verdict(found, found.bandwidths[0])
@@ -173,7 +173,7 @@ def test_slow_kernels_can_turn_a_sure_gain_into_an_unsure_one(measured):
     def slower(given):
         result = simple_simulate(given)
         factor = 1 / given.calibration.codec_efficiency if isinstance(given.strategy, QSGD) else 1.0
-        return replace(result, result=replace(result.result, iteration_s=0.5 * factor * result.result.iteration_s))
+        return replace(result, result=replace(result.result, iterations_s=(0.5 * factor * result.result.iteration_s,)))
 
     runner = by_name(run(measured, simulator=slower))["quick"]
     speedup = runner.speedup
@@ -184,7 +184,7 @@ def test_slow_kernels_can_turn_a_sure_gain_into_an_unsure_one(measured):
 def test_the_verdict_says_when_none_is_sooner(measured):
     def alike(given):
         result = simple_simulate(given)
-        return replace(result, result=replace(result.result, iteration_s=1.0))
+        return replace(result, result=replace(result.result, iterations_s=(1.0,)))
 
     found = run(measured, simulator=alike)
     assert verdict(found, found.bandwidths[0]) == "10 Gbit/s a NIC: none is sooner there than DDP fp32, 30 s."

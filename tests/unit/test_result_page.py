@@ -9,12 +9,12 @@ import pytest
 
 from simnet.errors import SimnetError
 from simnet.result import RunResult
+from simnet.show import sweep_table as pages
 from simnet.show.notes import notes_lines
 from simnet.show.result_page import result_table
-from simnet.show.sweep_table import sweep_table
 from simnet.show.text import WIDTH
 from simnet.strategies import AllReduce
-from tests.unit.report_samples import run_result, sweep_document
+from tests.unit.report_samples import run_result, sweep_document, sweep_of
 
 
 def with_speedups(speedups: dict[tuple[float, int], float]) -> dict[str, Any]:
@@ -25,6 +25,10 @@ def with_speedups(speedups: dict[tuple[float, int], float]) -> dict[str, Any]:
         place = (float(point["set"]["cluster.inter_node.bandwidth"].split()[0]), point["set"]["cluster.num_nodes"])
         point["speedup"] = speedups[place]
     return document
+
+
+def sweep_table(document: dict[str, Any]) -> str:
+    return pages.sweep_table(sweep_of(document))
 
 
 def row(table: str, label: str) -> str:
@@ -194,8 +198,9 @@ def test_a_long_note_is_cut_and_wrapped() -> None:
 def varied(key: str, values: list[Any], **changes: list[Any]) -> dict[str, Any]:
     """Return a sweep of the same point, but for one key and the metrics given."""
     document = sweep_document(("bert_base",), (10,), (8,))
+    first = document["points"][0]
     points = [
-        {**document["points"][0], "set": {key: value}, **{name: given[i] for name, given in changes.items()}}
+        {**first, "set": {key: value}, "result": first["result"] | {name: given[i] for name, given in changes.items()}}
         for i, value in enumerate(values)
     ]
     return {**document, "points": points}
@@ -210,18 +215,18 @@ def varied(key: str, values: list[Any], **changes: list[Any]) -> dict[str, Any]:
             {"samples_per_s": [1.0, 2.0], "total_s": [1.0, 3.0]},
             "note: run.steps changes nothing but samples/s and the end-to-end time: all its values give",
         ),
-        ({"iteration_s": [0.1, 0.1 * (1 + 1e-12)]}, "note: run.steps changes nothing: all"),
+        ({"iterations_s": [[0.1], [0.1 * (1 + 1e-12)]]}, "note: run.steps changes nothing: all"),
     ],
 )
 def test_a_swept_key_without_effect_is_told(changes: dict[str, list[Any]], note: str) -> None:
     assert note in sweep_table(varied("run.steps", [1, 2], **changes))
 
 
-@pytest.mark.parametrize("changed", ["iteration_s", "baseline"])
+@pytest.mark.parametrize("changed", ["result", "baseline"])
 def test_a_swept_key_with_an_effect_is_not_told(changed: str) -> None:
     document = varied("run.steps", [1, 2])
     point = document["points"][1]
-    point[changed] = 0.5 if changed == "iteration_s" else {**point["baseline"], "iteration_s": 0.5}
+    point[changed] = {**point[changed], "iterations_s": [0.5]}
     assert "changes nothing" not in sweep_table(document)
 
 
@@ -299,9 +304,9 @@ def test_slower_on_a_slow_network_only_is_not_called_a_crossover() -> None:
     ("document", "message"),
     [
         ({"points": []}, "no 'format' key"),
-        ({"format": 2}, "format 2: this version reads format 1"),
-        ({"format": 1, "axes": [], "points": []}, "no point was simulated"),
-        ({"format": 1, "axes": [], "points": [{"set": {}}]}, "is damaged"),
+        ({"format": 3}, "format 3: this version reads formats 1 and 2"),
+        ({"format": 2, "axes": [], "points": []}, "no point was simulated"),
+        ({"format": 2, "axes": [], "points": [{"set": {}}]}, "is damaged"),
     ],
 )
 def test_a_wrong_document_is_told_in_one_line(document: dict[str, Any], message: str) -> None:

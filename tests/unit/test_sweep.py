@@ -21,9 +21,9 @@ from simnet import files, scenario, sweep
 from simnet import simulate as simulator
 from simnet.errors import SimnetError
 from simnet.journal import NAME, Journal
-from simnet.result import RunResult
+from simnet.result import RunResult, to_json
 from simnet.scenario import Experiment, Scenario, load_experiment
-from simnet.show.document import to_document
+from simnet.show import rows
 from simnet.sweep import Point, expand
 from tests.unit.scenario_samples import SWEEP, pod, write
 
@@ -139,7 +139,7 @@ class TestTasks:
 class TestRun:
     def test_results_come_in_the_order_of_the_points(self, experiment: Experiment) -> None:
         results = sweep.run(expand(experiment))
-        assert [result["world_size"] for result in results] == [8, 16, 32, 8, 16, 32]
+        assert [result.world_size for result in results] == [8, 16, 32, 8, 16, 32]
 
     def test_workers_give_the_same_as_this_process(
         self, experiment: Experiment, simulated: list[Scenario], monkeypatch: pytest.MonkeyPatch
@@ -179,10 +179,10 @@ class TestRun:
     @pytest.mark.parametrize(
         ("old", "new"),
         [
-            ('"breakdown": {', '"breakdown": null, "more": {'),
-            ('"scenario": {', '"scenaro": {'),
-            ('"baseline": {"strategy"', '"baseline": 3, "more": {"strategy"'),
-            ('"iteration_s": ', '"iteration_s": "", "more": '),
+            ('"breakdown":{', '"breakdown":null,"more":{'),
+            ('"scenario":{', '"scenaro":{'),
+            ('"baseline":{"strategy"', '"baseline":3,"more":{"strategy"'),
+            ('"iterations_s":', '"iterations_s":"","more":'),
             ('"10 Gbit/s"', '"10"'),
         ],
     )
@@ -269,7 +269,7 @@ class TestJournal:
         with Journal(tmp_path), pytest.raises(SimnetError, match=f"^{tmp_path}: another sweep is writing here; wait"):
             Journal(tmp_path)
         with Journal(tmp_path) as journal:
-            assert journal.results == {}
+            assert journal.lines == {}
 
     @pytest.mark.parametrize(
         "line", [b"{", b"[]", b'{"key": "a"}', b'{"key": "a", "result": 3}', b"\xff", b"", *STRANGE]
@@ -294,7 +294,7 @@ class TestJournal:
     def test_what_a_kill_has_left_of_a_line_is_cut_off(self, tmp_path: Path, torn: bytes) -> None:
         (tmp_path / NAME).write_bytes(b'{"key": "a", "result": {}}\n' + torn)
         with Journal(tmp_path) as journal:
-            assert list(journal.results) == ["a"]
+            assert list(journal.lines) == ["a"]
         assert (tmp_path / NAME).read_bytes() == b'{"key": "a", "result": {}}\n'
 
     def test_a_pipe_or_a_device_is_no_journal(self, tmp_path: Path) -> None:
@@ -313,32 +313,33 @@ class TestJournal:
 
     def test_a_line_that_does_not_fit_on_the_disk_is_told_and_done_again(self, tmp_path: Path) -> None:
         with Journal(tmp_path) as journal:
-            journal.append("a", "{}")
+            journal.append("a", b"{}")
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         message = rf"^{tmp_path / NAME}: cannot be written \(File too large\): choose another place with -o"
         with Journal(tmp_path) as journal:
             resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
             try:
                 with pytest.raises(SimnetError, match=message):
-                    journal.append("b", "{}")
+                    journal.append("b", b"{}")
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         with Journal(tmp_path) as journal:
-            assert "a" in journal.results
+            assert "a" in journal.lines
 
 
 class TestDocument:
     def test_it_has_what_the_reports_read(self, experiment: Experiment) -> None:
         points = expand(experiment)
-        document = sweep.document(experiment, points, sweep.run(points))
+        whole = sweep.whole(experiment, points, sweep.run(points))
+        document = json.loads(to_json(whole, indent=1))
         assert document["axes"][1] == {"key": "cluster.num_nodes", "values": [1, 2, 4]}
         assert document["points"][1]["set"] == {"cluster.inter_node.bandwidth": "10 Gbit/s", "cluster.num_nodes": 2}
         assert document["question"] == "From which bandwidth on?"
-        assert to_document(document).name == "pod"
+        assert whole.name == "pod"
 
     def test_csv_has_the_columns_of_all_rows_and_tables_as_json(self) -> None:
-        rows: Sequence[dict[str, object]] = [{"a": 1, "part": {"use": "x"}}, {"a": None, "b": [1, 2]}]
-        read = list(csv.DictReader(io.StringIO(sweep.to_csv(rows))))
+        given: Sequence[dict[str, object]] = [{"a": 1, "part": {"use": "x"}}, {"a": None, "b": [1, 2]}]
+        read = list(csv.DictReader(io.StringIO(rows.table(given).csv())))
         assert read == [{"a": "1", "part": '{"use": "x"}', "b": ""}, {"a": "", "part": "", "b": "[1, 2]"}]
 
 

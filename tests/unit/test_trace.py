@@ -58,7 +58,7 @@ def test_a_slice_keeps_its_times_in_microseconds_and_says_what_it_carried(tmp_pa
     (collective,) = [event for event in slices(found) if event["name"].startswith("nccl")]
     assert (collective["ts"], collective["dur"]) == (80_000.0, 80_000.0)
     assert collective["cat"] == "kernel"
-    assert collective["args"] == {"stream": 1, "rank": 0, "bucket": 0, "bytes": 1e6}
+    assert collective["args"] == {"stream": 1, "rank": 0, "bucket": 0, "message_bytes": 1e6}
 
 
 def test_the_iteration_spans_the_whole_as_a_profiler_step(tmp_path: Path) -> None:

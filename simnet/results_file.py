@@ -1,0 +1,127 @@
+"""Read the results.json of a sweep, also of the format before this one."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from simnet import files, schema
+from simnet.errors import SimnetError, shown
+from simnet.parsing import check_plain, parse_json
+from simnet.result import FORMAT, LARGEST, SMALLEST, StrategyResult, SweepResult
+
+NAME = "results.json"
+# A sweep may have 100,000 points of some ten kilobytes.
+MAX_BYTES = 2**32
+_REPAIR = f"name the {NAME} of a sweep, or its folder"
+_OLD_FORMAT = 1
+# What format 1 held of the whole run beside the strategy's own fields, all at one level.
+_OF_THE_RUN = (
+    "set", "scenario", "world_size", "gradient_bytes", "speedup", "end_to_end_speedup", "notes", "intervals", "version",
+)  # fmt: skip
+
+
+class _Head(Struct):
+    format: Any = UNSET
+
+
+def read(results: Path) -> SweepResult:
+    """Read the results of a sweep.
+
+    Args:
+        results: the file, or the folder in which a sweep has left its results.json.
+
+    Raises:
+        SimnetError: there is no such file, or it is damaged, empty, or of a format that is not read.
+    """
+    try:
+        path = results / NAME if results.is_dir() else results
+        data = files.read_bytes(path, MAX_BYTES)
+    except OSError as error:
+        raise SimnetError(f"{results}: cannot be read: {error.strerror}: {_REPAIR}") from error
+    except SimnetError as error:
+        raise SimnetError(f"{error}: {_REPAIR}") from error
+    if not data.strip():
+        raise SimnetError(f"{path}: is empty: run the sweep again")
+    return decode(data, str(path))
+
+
+def decode(data: bytes, where: str = NAME) -> SweepResult:
+    """Return the results that JSON holds.
+
+    Raises:
+        SimnetError: it is damaged, or of a format that is not read.
+    """
+    given = _format(data, where)
+    try:
+        if given == _OLD_FORMAT:
+            found = schema.build(SweepResult, _of_format_1(parse_json(data, where)), where)
+        else:
+            found = schema.decode(SweepResult, data, where)
+        check_plain([point.set for point in found.points], where)
+        _check_rates(found, where)
+    except SimnetError as error:
+        old = ", or of an older version whose scenarios this one does not read" if given == _OLD_FORMAT else ""
+        raise SimnetError(f"{error}: the file is damaged{old}; run the sweep again") from error
+    if not found.points:
+        raise SimnetError(f"{where}: points: []: no point was simulated; run the sweep again")
+    return found
+
+
+def _check_rates(sweep: SweepResult, where: str) -> None:
+    """Check that an axis of bandwidths can be drawn.
+
+    Raises:
+        SimnetError: one is too small or too large.
+    """
+    for number, point in enumerate(sweep.points):
+        if not SMALLEST <= point.nic_gbit_per_s <= LARGEST:
+            rule = f"must be at least {SMALLEST}, at most {LARGEST}"
+            raise SimnetError(
+                f"{where}: points.{number}.scenario.cluster: {point.nic_gbit_per_s} Gbit/s a node: {rule}"
+            )
+
+
+def _format(data: bytes, where: str) -> object:
+    """Return the format of the document.
+
+    Raises:
+        SimnetError: it is no JSON, no results, or of a format that is not read.
+    """
+    try:
+        given = msgspec.json.decode(data, type=_Head).format
+    except msgspec.ValidationError:
+        given = UNSET
+    except (ValueError, RecursionError):
+        plain = parse_json(data, where)  # says what is wrong
+        given = plain.get("format", UNSET) if isinstance(plain, dict) else UNSET
+    if given is UNSET:
+        raise SimnetError(f"{where}: no 'format' key: these are not the results of 'simnet sweep'")
+    if given not in (_OLD_FORMAT, FORMAT):
+        read = f"this version reads formats {_OLD_FORMAT} and {FORMAT}"
+        raise SimnetError(f"{where}: format {shown(given)}: {read}; run the sweep again with it")
+    return given
+
+
+def _of_format_1(old: Any) -> Any:
+    """Return a document of format 1 in this format: a point held the run's fields and the strategy's at one level."""
+    points = old.get("points")
+    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
+        return old
+    return {**old, "format": FORMAT, "points": [_point_of_format_1(point) for point in points]}
+
+
+def _point_of_format_1(point: dict[str, Any]) -> dict[str, Any]:
+    baseline = point.get("baseline")
+    return {
+        **{key: point[key] for key in _OF_THE_RUN if key in point},
+        "result": _strategy_of_format_1(point),
+        "baseline": _strategy_of_format_1(baseline) if isinstance(baseline, dict) else baseline,
+    }
+
+
+def _strategy_of_format_1(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of one strategy: it had the time of its one iteration."""
+    kept = {key: metrics[key] for key in StrategyResult.__struct_fields__ if key in metrics}
+    return kept | ({"iterations_s": [metrics["iteration_s"]]} if "iteration_s" in metrics else {})
