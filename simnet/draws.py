@@ -7,7 +7,6 @@ makes intervals wider than they need be. Intervals know nothing of what the mode
 """
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,9 +65,11 @@ def are_possible(given: Scenario) -> bool:
 
 
 def _drawn(given: Any, number: int, where: str, meant: Mapping[str, tuple[str, ...]]) -> Any:
+    from random import Random  # which most runs need not load
+
     drawn = given
     for key, (low, high) in given.intervals.items():
-        normal = random.Random(f"{SEED}/{key}/{number}").gauss(0.0, 1.0)
+        normal = Random(f"{SEED}/{key}/{number}").gauss(0.0, 1.0)
         width = math.log(high) if normal > 0 else -math.log(low)
         factor = math.exp(normal * width / SIGMAS)
         for path in meant.get(key, (key,)):

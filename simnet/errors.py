@@ -1,6 +1,5 @@
 """The one error type that a user's mistake raises."""
 
-import difflib
 from collections.abc import Iterable
 
 FEW = 20
@@ -29,6 +28,8 @@ def nearest(given: str, known: Iterable[str]) -> str:
         `" Did you mean 'num_nodes'?"`, or the list of the known names if none is near and they are few, after
         `" Not modelled yet."` where the given one means something that is not here.
     """
+    import difflib  # takes a millisecond, which most runs need not spend
+
     names = sorted(known)
     is_known_elsewhere = given.lower().replace("-", "_") in NOT_MODELLED
     close = [] if is_known_elsewhere else difflib.get_close_matches(given, names, n=1, cutoff=ALIKE)

@@ -1,7 +1,6 @@
 """Scenario files: parts by name or written inline, with keys that replace some of theirs, checked and resolved."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -55,8 +54,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"strategy.{error}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """A value for a dotted key, the place that it was given at, and where relative paths of files start there."""
 
     key: str
@@ -70,8 +68,7 @@ class Setting:
         return tuple(self.key.split("."))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Axis:
+class Axis(Struct, frozen=True, kw_only=True):
     """A dotted key, and the values that it takes in a sweep."""
 
     key: str
@@ -84,8 +81,7 @@ class Axis:
         return Setting(key=self.key, value=value, origin=self.origin, directory=self.directory)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Draft:
+class Draft(Struct, frozen=True, kw_only=True):
     """A scenario's data with its parts filled in but not checked, and where each key was given."""
 
     data: Mapping[str, object]
@@ -133,8 +129,7 @@ class Draft:
         return schema.build(struct, self.data, self.origins)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Experiment(Struct, frozen=True, kw_only=True):
     """A file that asks a question: a scenario, and the axes along which it varies.
 
     Attributes:
@@ -151,7 +146,7 @@ class Experiment:
     where: str
     base: Draft
     settings: tuple[Setting, ...] = ()
-    axes: tuple[Axis, ...] = field(default=())
+    axes: tuple[Axis, ...] = ()
 
     @property
     def resolved(self) -> Mapping[str, object]:

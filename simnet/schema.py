@@ -6,9 +6,9 @@ msgspec builds; its own messages lack the value, the nearest known key and keys 
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 import msgspec.inspect as types
@@ -171,8 +171,11 @@ def _check_leaf(info: types.Type, given: object, path: Path) -> None:
             _require(given is None, given, "must be null", path)
 
 
-def _check_struct(info: types.StructType, given: object, path: Path, others: tuple[types.StructType, ...] = ()) -> None:
-    """Check a table; `others` are the other structs of its union, to name the one that an unknown key belongs to."""
+def _check_struct(info: types.StructType, given: object, path: Path, others: Iterable[types.StructType] = ()) -> None:
+    """Check a table.
+
+    `others` are the other structs of its union: they are asked for only to name the one that an unknown key belongs to.
+    """
     fields = {field.encode_name: field for field in info.fields}
     table = _table(given, path, tuple(fields))
     for key, value in table.items():
@@ -185,7 +188,7 @@ def _check_struct(info: types.StructType, given: object, path: Path, others: tup
             raise Misfit((*path, key), f"missing; add {key} = {_example(field.type)}")
 
 
-def _unknown_key(info: types.StructType, key: object, others: tuple[types.StructType, ...]) -> str:
+def _unknown_key(info: types.StructType, key: object, others: Iterable[types.StructType]) -> str:
     owners = [str(other.tag) for other in others if key in {field.encode_name for field in other.fields}]
     if owners:
         belongs = f"key {shown(key)} belongs to {info.tag_field} {owners[0]!r}, not to {info.tag!r}"
@@ -203,7 +206,9 @@ def _check_union(info: types.UnionType, given: object, path: Path) -> None:
     if given is None and len(members) < len(info.types):
         return
     if len(structs) > 1:
-        _check_struct(*_tagged(structs, given, path))
+        known = {str(struct.tag): struct for struct in structs}
+        tag = _tag(str(structs[0].tag_field), known, given, path)
+        _check_struct(known[tag], given, path, (struct for other, struct in known.items() if other != tag))
     elif len(members) == 1:
         check(members[0], given, path)
     else:
@@ -235,27 +240,29 @@ def _member(members: list[types.Type], given: object, path: Path) -> types.Type:
     raise Misfit(path, f"{shown(given)}: write {' or '.join(wanted)}")
 
 
-def _tagged(
-    structs: tuple[types.StructType, ...], given: object, path: Path
-) -> tuple[types.StructType, object, Path, tuple[types.StructType, ...]]:
-    """Return the struct that the tag of a table names, ready for `_check_struct`."""
-    tag_field = str(structs[0].tag_field)
-    by_tag = {str(struct.tag): struct for struct in structs}
+def _tag(tag_field: str, known: Collection[str], given: object, path: Path) -> str:
+    """Return the tag of a table, one of those that are known."""
     table = _table(given, path, (tag_field,))
     if tag_field not in table:
-        raise Misfit((*path, tag_field), f"missing; add {tag_field} = one of {', '.join(sorted(by_tag))}")
-    _check_name(table[tag_field], by_tag, (*path, tag_field))
-    chosen = by_tag[str(table[tag_field])]
-    return chosen, given, path, tuple(other for other in structs if other is not chosen)
+        raise Misfit((*path, tag_field), f"missing; add {tag_field} = one of {', '.join(sorted(known))}")
+    _check_name(table[tag_field], known, (*path, tag_field))
+    return str(table[tag_field])
 
 
 def _check_registered(registry: Registry[Any], given: object, path: Path) -> None:
     """Check a table whose tag says which registered struct it is."""
-    known = registry.built_in()
-    if registry.tag_in(given) not in map(tag_of, known):
-        known = tuple(registry)  # other packages are asked only now
-    infos = [type_of(cast("type", struct)) for struct in known]
-    _check_struct(*_tagged(tuple(info for info in infos if isinstance(info, types.StructType)), given, path))
+    known = {tag_of(struct): struct for struct in registry.built_in()}
+    if registry.tag_in(given) not in known:
+        known = {tag_of(struct): struct for struct in registry}  # other packages are asked only now
+    tag = _tag(str(registry.base.__struct_config__.tag_field), known, given, path)
+    others = (_struct_type(struct) for other, struct in known.items() if other != tag)
+    _check_struct(_struct_type(known[tag]), given, path, others)
+
+
+def _struct_type(struct: type) -> types.StructType:
+    info = type_of(struct)
+    assert isinstance(info, types.StructType)
+    return info
 
 
 def _check_tuple(info: types.TupleType, given: object, path: Path) -> None:

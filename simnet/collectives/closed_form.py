@@ -4,20 +4,19 @@ Symbols: N nodes of G ranks, P = N G ranks, S bytes of the message, a latency of
 inside a node (per rank), e between nodes (of a node's NICs together). Written apart from the schedules on purpose.
 """
 
-from dataclasses import dataclass
 from math import log2
 
+from msgspec import Struct
 
-@dataclass(frozen=True, kw_only=True)
-class AlphaBeta:
+
+class AlphaBeta(Struct, frozen=True, kw_only=True):
     """A level of links: latency of one send [s] and bandwidth [B/s]."""
 
     alpha_s: float
     bytes_per_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """N nodes of G ranks with their two levels."""
 
     num_nodes: int
