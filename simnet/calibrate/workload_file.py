@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import tomli_w
 
 from simnet.calibrate import bootstrap, provenance
 from simnet.calibrate.fit import Floats, duration_text
@@ -14,7 +15,6 @@ from simnet.calibrate.kineto import Trace
 from simnet.calibrate.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError, shown
 from simnet.scenario import Draft
-from simnet.toml_text import to_toml
 from simnet.units import Size
 from simnet.workload.workload import Workload
 
@@ -177,4 +177,4 @@ def _machine(measurements: Measurements) -> str:
 def _checked(whole: dict[str, object]) -> str:
     """Return a workload as TOML if the simulator can read it."""
     Draft(data={"name": "fitted", **whole}, origins={(): "the fitted workload"}).converted(Workload)
-    return to_toml(whole)
+    return tomli_w.dumps(whole)

@@ -8,7 +8,6 @@ from simnet.calibrate.sources import Sources
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.scenario import Draft
-from simnet.toml_text import to_toml
 
 
 def document(parts: Sequence[Fitted], head: Mapping[str, object]) -> dict[str, object]:
@@ -44,8 +43,10 @@ def calibration(whole: Mapping[str, object]) -> Calibration:
 
 def text(whole: Mapping[str, object], comments: Sequence[str]) -> str:
     """Return the TOML of a calibration, with comments above it."""
-    lines = [f"# {line}" for comment in comments for line in comment.splitlines()]
-    return "\n".join([*lines, to_toml(whole)])
+    import tomli_w
+
+    lines = [f"# {''.join(one if one.isprintable() else '?' for one in comment)}" for comment in comments]
+    return "\n".join([*lines, tomli_w.dumps(whole)])
 
 
 def _joined(key: str, old: object, new: object) -> object:

@@ -6,7 +6,6 @@ from simnet import files
 from simnet.commands.parts import find
 from simnet.commands.terminal import say
 from simnet.scenario import load_experiment
-from simnet.toml_text import to_toml
 
 
 @click.command(
@@ -17,10 +16,12 @@ from simnet.toml_text import to_toml
 @click.argument("name")
 def command(name: str) -> None:
     """Run `simnet show`."""
+    import tomli_w
+
     kind, name = find(name)
     table = _experiment(name) if kind == "experiments" else files.read(kind, name)
     table.pop("curves", None)  # of trainings: thousands of numbers
-    say(f"# {files.label(files.locate(kind, name))}\n{to_toml(table)}")
+    say(f"# {files.label(files.locate(kind, name))}\n{tomli_w.dumps(table)}")
 
 
 def _experiment(name: str) -> dict[str, object]:

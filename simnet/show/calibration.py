@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from simnet.calibrate.fit import Fitted
 from simnet.calibrate.kineto import Trace
 from simnet.comparison import Comparison, mean_error
-from simnet.show.text import aligned, hanging
+from simnet.show.table import Table
+from simnet.show.text import hanging
 from simnet.units import format_bytes, format_seconds
 
 PHASES = {
@@ -27,7 +28,6 @@ def report(parts: Sequence[Fitted]) -> str:
 
 def rows(residuals: Iterable[Comparison]) -> str:
     """Return every residual as a line of a table."""
-    head = ("group", "row", "measured", "fitted", "error")
     cells = [
         (
             _series(one.series, one.role),
@@ -38,7 +38,7 @@ def rows(residuals: Iterable[Comparison]) -> str:
         )
         for one in residuals
     ]
-    return "\n".join(aligned([head, *cells]))
+    return Table(("group", "row", "measured", "fitted", "error"), cells).terminal()
 
 
 def step_times(trace: Trace, name: str) -> str:
@@ -56,8 +56,8 @@ def _table(residuals: Sequence[Comparison]) -> list[str]:
     if not residuals:
         return []
     keys = dict.fromkeys((one.role, one.series) for one in residuals)
-    head = ("residuals", "rows", "mean", "worst", "worst row")
-    return list(aligned([head, *(_line(residuals, *key) for key in sorted(keys, key=lambda key: key[0]))]))
+    lines = (_line(residuals, *key) for key in sorted(keys, key=lambda key: key[0]))
+    return [Table(("residuals", "rows", "mean", "worst", "worst row"), lines).terminal()]
 
 
 def _line(residuals: Sequence[Comparison], role: str, series: str) -> tuple[str, ...]:

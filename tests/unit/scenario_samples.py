@@ -4,7 +4,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from simnet.toml_text import to_toml
+import tomli_w
 
 POD: dict[str, Any] = {
     "question": "From which bandwidth on?",
@@ -39,5 +39,5 @@ def pod(**changes: object) -> dict[str, Any]:
 
 def write(path: Path, data: dict[str, Any]) -> Path:
     """Write data as TOML."""
-    path.write_text(to_toml(data))
+    path.write_text(tomli_w.dumps(data))
     return path

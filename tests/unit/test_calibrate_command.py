@@ -56,6 +56,14 @@ def test_a_poor_fit_writes_nothing_unless_accepted(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_a_name_that_steers_a_terminal_is_written_so_that_it_is_read_back(tmp_path: Path) -> None:
+    odd = tmp_path / "\x1b.log"
+    odd.write_bytes(Path(LOGS[0]).read_bytes())
+    path = tmp_path / "mine.toml"
+    assert run(str(odd), *LOGS[1:], "--draws", "20", "--accept-poor-fit", "-o", str(path)).exit_code == 0
+    assert "\x1b.log" in tomllib.loads(path.read_text())["title"]
+
+
 def test_every_residual_is_shown_if_asked_for() -> None:
     assert "1.049 MB, ring LL128" in run(*LOGS, "--draws", "20", "--all-rows").stdout
 

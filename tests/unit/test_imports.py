@@ -30,7 +30,6 @@ ORDER = (
         "files",
         "parsing",
         "options",
-        "toml_text",
         "schema",
         "registry",
         "numeric",
@@ -56,7 +55,7 @@ ORDER = (
 """The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
 BEING_MENDED: dict[str, set[str]] = {}
 """Imports that go up the list and are to go."""
-HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "jinja2"}
+HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "tomli_w", "jinja2"}
 SIMULATE_INLINE = """
 import json, sys
 import simnet.commands.main
