@@ -78,7 +78,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         raise SimnetError("validate: nothing to compare with: add --published, or EXPERIMENT and MEASUREMENTS")
     wanted = tuple(dict.fromkeys(names)) or sets.names()
     _check(output, names)
-    outcomes = [sets.run(name, alternatives=output is not None) for name in wanted]
+    outcomes = [sets.run(name) for name in wanted]
     say(json.dumps(validation.to_object(outcomes), indent=2) if form == "json" else validation.table(outcomes))
     if output is not None:
         _write(outcomes, output)

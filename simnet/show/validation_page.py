@@ -86,7 +86,10 @@ def _by_series(outcome: Outcome) -> str:
 
 
 def _alternatives(outcome: Outcome) -> str:
-    rows = [(a.variant, a.calibrated_on, *error_texts(outcome, a.mean, a.worst)) for a in outcome.alternatives]
+    rows = [
+        (a.variant, a.calibrated_on, *error_texts(outcome, mean_error(a.predictions), worst_error(a.predictions)))
+        for a in outcome.alternatives
+    ]
     return Table(("model", "calibrated on", "mean error", "worst error"), rows).markdown()
 
 

@@ -1,6 +1,7 @@
 """Read published measurements: one value a row, with its source."""
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -33,6 +34,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     read_from: str
 
+    def fits(self, wanted: Mapping[str, object]) -> bool:
+        """Tell whether columns have (or are among) these values."""
+        return all(
+            getattr(self, column) in value if isinstance(value, tuple) else getattr(self, column) == value
+            for column, value in wanted.items()
+        )
+
 
 @dataclass(frozen=True)
 class Measurements:
@@ -47,7 +55,7 @@ class Measurements:
             source: start of the source column.
             wanted: column = value, or a tuple of allowed values.
         """
-        return tuple(row for row in self.rows if row.source.startswith(source) and _fits(row, wanted))
+        return tuple(row for row in self.rows if row.source.startswith(source) and row.fits(wanted))
 
     def one(self, source: str, **wanted: object) -> Row:
         """Return the only such row.
@@ -61,13 +69,6 @@ class Measurements:
                 f"{'/'.join(FILE)}: {len(found)} rows of {source!r} with {wanted}: need one; restore the file"
             )
         return found[0]
-
-
-def _fits(row: Row, wanted: dict[str, object]) -> bool:
-    return all(
-        getattr(row, column) in value if isinstance(value, tuple) else getattr(row, column) == value
-        for column, value in wanted.items()
-    )
 
 
 @cache

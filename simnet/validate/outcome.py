@@ -1,9 +1,11 @@
 """What a validation set comes to: fitted parameters, predicted against measured, and whether that is good enough."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
+from simnet import templates
 from simnet.comparison import Comparison, mean_error, worst_error
 from simnet.validate.measurements import Row
 
@@ -32,6 +34,12 @@ class Prediction(Comparison):
 
     row: Row
 
+    def fits(self, wanted: Mapping[str, object]) -> bool:
+        """Tell whether the series or columns of the row have (or are among) these values."""
+        return self.row.fits({key: value for key, value in wanted.items() if key != "series"}) and (
+            "series" not in wanted or wanted["series"] == self.series
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
@@ -45,21 +53,13 @@ class Limit:
         return (self.mean is None or mean <= self.mean) and (self.worst is None or worst <= self.worst)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Alternative:
     """Another way to model the same rows, for honesty about choices made after seeing the data."""
 
     variant: str
     calibrated_on: str
-    mean: float
-    worst: float
-
-
-def alternative(variant: str, calibrated_on: str, predictions: Sequence[Comparison]) -> Alternative:
-    """Return the line of a table for another way to predict the same rows."""
-    return Alternative(
-        variant=variant, calibrated_on=calibrated_on, mean=mean_error(predictions), worst=worst_error(predictions)
-    )
+    predictions: Sequence[Prediction]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,23 +77,47 @@ class Outcome:
     """One set, done.
 
     Attributes:
-        target: what was to be reached, if anything was.
+        parameters: what was fitted by this set, and what it takes from others.
         bound: what the set must stay within from now on; the target itself where that is met.
-        words: gives a block of the set's text, "" if it has none: "about" (set-up and what was fitted), "misses" (what
-            misses, and why), "caveat" (what a reader of the bare verdict must know, a phrase), "speedups" (how well the
-            set predicts one, a phrase).
+        target: what was to be reached, if anything was.
+        facts: what the set's text needs beside the predictions; text that needs a function calls it.
+        others: gives the other ways to model the same rows, which takes longer.
+        name: of the set's file.
     """
 
-    name: str
     title: str
     unit: Unit
     parameters: tuple[Parameter, ...]
     predictions: tuple[Prediction, ...]
     bound: Limit
-    target: Limit | None
-    words: Callable[[Block], str]
-    alternatives: tuple[Alternative, ...] = ()
+    target: Limit | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+    others: Callable[[], Iterable[Alternative]] = tuple
     curves: tuple[Curve, ...] = ()
+    name: str = ""
+
+    @cached_property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Other ways to model the same rows."""
+        return tuple(self.others())
+
+    def words(self, block: Block) -> str:
+        """Return a block of the set's text as paragraphs of one line each; "" if there is none.
+
+        "about" tells the set-up and what was fitted, "misses" what misses and why, "caveat", a phrase, what a reader of
+        the bare verdict must know, "speedups", a phrase, how well the set predicts one. The set's template knows
+        `predictions`, their `errors()` and `shorts()` (how much is missing: errors with the other sign), of some by
+        series or by columns of the row, and the facts: `{{ errors(model="ResNet-50") | max | f(".1%") }}`.
+        """
+
+        def errors(**wanted: object) -> list[float]:
+            return [one.error for one in self.predictions if one.fits(wanted)]
+
+        def shorts(**wanted: object) -> list[float]:
+            return [-error for error in errors(**wanted)]
+
+        given = {"predictions": self.predictions, "errors": errors, "shorts": shorts, **self.facts}
+        return templates.paragraphs("simnet.validate", "sets", f"{self.name}.md", block, given)
 
     @property
     def calibration_rows(self) -> tuple[Row, ...]:

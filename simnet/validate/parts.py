@@ -1,6 +1,7 @@
 """Shipped clusters and calibrations as structs, to be varied and fitted by a validation set."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import ParamSpec, TypeVar
 
@@ -29,6 +30,17 @@ def forget() -> None:
     """Forget all that `once` keeps, so that the next use reads shipped files and fits anew."""
     for clear in _FORGET:
         clear()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A network of a publication: its name, its column in the rows, its shipped parts, and the link that limits it."""
+
+    label: str
+    column: str
+    part: str
+    nominal_gbit_per_s: float
+    link: str = "inter_node"
 
 
 @once

@@ -4,16 +4,15 @@ A set is data: which rows, what a simulation says of a row, which number is fitt
 model the same rows is `replace(study, ...)`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from simnet import numeric
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Alternative, Block, Curve, Limit, Outcome, Parameter, Prediction, Unit
+from simnet.validate.outcome import Parameter, Prediction
 from simnet.validate.parts import value_of, with_value
-from simnet.validate.words import rendered
 
 How = Literal["least squares", "meets the row", "mean signed error zero"]
 FIRST_GUESS = 0.25
@@ -80,6 +79,20 @@ class Study:
             found = _pair(self, found, *fit) if isinstance(fit, tuple) else _fitted(self, found, fit)
         return found
 
+    @property
+    def known(self) -> tuple[Row, ...]:
+        """The rows that anything is fitted to."""
+        return tuple(row for fit in self._each_fit for row in fit.rows)
+
+    @property
+    def _each_fit(self) -> Iterator[Fit]:
+        return (one for fit in self.fits for one in (fit if isinstance(fit, tuple) else (fit,)))
+
+    def refitted(self, rows: Iterable[Row]) -> "Study":
+        """Return the study with each of its fits made on these rows."""
+        known = tuple(rows)
+        return replace(self, fits=tuple(replace(fit, rows=known) for fit in self._each_fit))
+
     def value(self, key: str) -> float:
         """Return a fitted number."""
         return value_of(self.fitted, key)
@@ -87,8 +100,7 @@ class Study:
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Every fitted number."""
-        each = (one for fit in self.fits for one in (fit if isinstance(fit, tuple) else (fit,)))
-        return tuple(fit.parameter(self.fitted) for fit in each)
+        return tuple(fit.parameter(self.fitted) for fit in self._each_fit)
 
     @cached_property
     def predictions(self) -> tuple[Prediction, ...]:
@@ -142,43 +154,3 @@ def _pair(study: Study, calibration: Any, rest: Fit, cost: Fit) -> Any:
     cost_s = max((missing[1] - missing[0]) / (far - near), 0.0)
     rest_s = max((missing[0] - near * cost_s) / effect(rest, rows[0]), 0.0)
     return with_value(with_value(calibration, cost.key, cost_s), rest.key, rest_s)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Published:
-    """A published set: its studies, and what makes a page of them.
-
-    Attributes:
-        parameters: fitted by this set, and what it takes from others.
-        facts: what its text needs beside the predictions; functions are called by the text that needs them.
-        alternatives: other ways to model the same rows.
-    """
-
-    title: str
-    unit: Unit
-    bound: Limit
-    predictions: tuple[Prediction, ...]
-    parameters: tuple[Parameter, ...]
-    target: Limit | None = None
-    facts: dict[str, object] = field(default_factory=dict)
-    alternatives: Callable[[], Iterable[Alternative]] = tuple
-    curves: tuple[Curve, ...] = ()
-
-    def outcome(self, name: str, *, alternatives: bool) -> Outcome:
-        """Return what the set comes to, with its alternatives if wanted."""
-
-        def words(block: Block) -> str:
-            return rendered(name, block, self.predictions, self.facts)
-
-        return Outcome(
-            name=name,
-            title=self.title,
-            unit=self.unit,
-            parameters=self.parameters,
-            predictions=self.predictions,
-            bound=self.bound,
-            target=self.target,
-            words=words,
-            alternatives=tuple(self.alternatives()) if alternatives else (),
-            curves=self.curves,
-        )

@@ -49,7 +49,7 @@ FITTED = ("hkbu_10gbe", "hkbu_100gb_ib", "one_bit_adam_ethernet", "one_bit_adam_
 
 @cache
 def outcome(name: str) -> Outcome:
-    return sets.run(name, alternatives=True)
+    return sets.run(name)
 
 
 @pytest.mark.parametrize("name", TARGETS)

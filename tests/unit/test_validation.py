@@ -1,7 +1,7 @@
 """The parts of a validation: fits, rows, verdicts, text, and the command."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -40,9 +40,19 @@ def prediction(predicted: float, measured: float = 1.0, *, band: bool = False) -
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Told(Outcome):
+    """A set with its text at hand."""
+
+    text: dict[str, str]
+
+    def words(self, block: str) -> str:
+        return self.text.get(block, "")
+
+
 def outcome(*errors: float, target: Limit | None = None, bound: Limit | None = None, band: bool = False) -> Outcome:
     parameter = Parameter(part="part", key="key", value=1.0, text="1", how="how", rows=(row(2),))
-    return Outcome(
+    return Told(
         name="hkbu_bsp",
         title="A set",
         unit="ms",
@@ -50,7 +60,7 @@ def outcome(*errors: float, target: Limit | None = None, bound: Limit | None = N
         predictions=tuple(prediction(1 + error, band=band) for error in errors),
         bound=bound or Limit(mean=1.0),
         target=target,
-        words=lambda block: {"about": "About.", "misses": "Misses."}.get(block, ""),
+        text={"about": "About.", "misses": "Misses."},
     )
 
 
@@ -178,7 +188,7 @@ def test_the_page_says_which_sets_miss_their_target() -> None:
 def test_the_summary_numbers_its_notes_and_tells_speedups() -> None:
     plain = outcome(0.01, target=Limit(mean=0.02))
     told = {"caveat": "luck", "speedups": "twice too small"}
-    lucky = replace(plain, title="B", name="hkbu_overlap", words=lambda block: told.get(block, "Text."))
+    lucky = replace(plain, title="B", name="hkbu_overlap", text=told)
     made = validation_page.page([plain, lucky], ())
     assert "| met |" in made
     assert "| met, but see note 1 |" in made
@@ -251,7 +261,7 @@ def test_a_set_within_its_bound_exits_0_as_table_and_as_json() -> None:
 def test_a_set_past_its_bound_exits_1_and_writes_the_page_all_the_same(
     holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(name: str, *, alternatives: bool) -> Outcome:
+    def run(name: str) -> Outcome:
         made = outcome(0.05, -0.02, target=Limit(mean=0.03), bound=Limit(mean=0.5 if holds else 0.01))
         return replace(made, name=name, title=name)
 

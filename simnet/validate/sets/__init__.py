@@ -1,15 +1,15 @@
 """The published sets: each a file of data with `published()`, and beside it a template with its text."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
 from simnet.errors import SimnetError, nearest
 from simnet.validate.outcome import Outcome
-from simnet.validate.study import Published
 
-Maker = Callable[[], Published]
+Maker = Callable[[], Outcome]
 
 
 @cache
@@ -25,18 +25,17 @@ def names() -> tuple[str, ...]:
     return tuple(_makers())
 
 
-def run(name: str, *, alternatives: bool = False) -> Outcome:
+def run(name: str) -> Outcome:
     """Fit and predict one set.
 
     Args:
         name: one of `names()`.
-        alternatives: also work out the other ways to model the same rows, which takes longer.
 
     Raises:
         SimnetError: there is no such set.
     """
     check(name)
-    return _makers()[name]().outcome(name, alternatives=alternatives)
+    return replace(_makers()[name](), name=name)
 
 
 def check(name: str) -> None:

@@ -11,10 +11,9 @@ from simnet.scenario import Scenario
 from simnet.simulate import simulate
 from simnet.validate import measurements, parts
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Alternative, Curve, Limit, Prediction, alternative
+from simnet.validate.outcome import Alternative, Curve, Limit, Outcome, Prediction
 from simnet.validate.parts import once, with_value
 from simnet.validate.sets import hkbu
-from simnet.validate.study import Published
 
 PLACE = 6
 WORKLOADS = {"ResNet-50": "resnet50", "BERT-Base": "bert_base_squad"}
@@ -56,11 +55,11 @@ class Case:
         return f"{f'batch {batch}' if is_near else f'no batch up to {BATCHES[-1]}'} in {PRECISIONS[self.precision]}"
 
 
-def published() -> Published:
+def published() -> Outcome:
     """Predict the band of each headline."""
     found = cases("overlapped")
     predictions = _predictions(found)
-    return Published(
+    return Outcome(
         title="BinSGDM / Birder: headline speedups",
         unit="x",
         target=TARGET,
@@ -68,7 +67,7 @@ def published() -> Published:
         parameters=hkbu.bsp(hkbu.ETHERNET).parameters,
         predictions=predictions,
         facts={"tasks": TASKS, "precisions": PRECISIONS, "overlapped": found, "cases": cases},
-        alternatives=_alternatives,
+        others=_alternatives,
         curves=tuple(map(_curve, found)),
     )
 
@@ -129,8 +128,8 @@ def _alternatives() -> Iterator[Alternative]:
     on = "the same rows"
     for key, name in PRECISIONS.items():
         some = tuple(case for case in cases("overlapped") if case.precision == key)
-        yield alternative(f"{name} only", on, _predictions(some))
-    yield alternative("exchange after backward", on, _predictions(cases("after backward")))
+        yield Alternative(f"{name} only", on, _predictions(some))
+    yield Alternative("exchange after backward", on, _predictions(cases("after backward")))
 
 
 def _curve(case: Case) -> Curve:

@@ -7,21 +7,9 @@ from simnet.hardware import Calibration
 from simnet.strategies import AnyStrategy
 from simnet.validate import measurements
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Alternative, Limit, Prediction, alternative
-from simnet.validate.sets.one_bit_adam import (
-    COMPRESSED,
-    ETHERNET,
-    SOURCE,
-    adam_by_figure,
-    dense,
-    figure_s,
-    row_of_both,
-    simulated,
-    stage,
-    stage_parameters,
-    table_sum_s,
-)
-from simnet.validate.study import Published, Study
+from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction
+from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.study import Study
 
 PLACE = 5
 ACCUMULATION = 4
@@ -31,17 +19,17 @@ DENSE_STEPS = 23_000
 """Steps without compression: freeze_step of BERT-Large, sequence 128, in DeepSpeed's docs/_tutorials/onebit-adam.md."""
 
 
-def published() -> Published:
+def published() -> Outcome:
     """Predict both totals from the calibration of Table 1 and Fig 5a."""
     predictions = _study().predictions
     adam, one_bit = predictions
     predicted, measured = adam.predicted / one_bit.predicted, adam.measured / one_bit.measured
-    return Published(
+    return Outcome(
         title="1-bit Adam, end to end",
         unit="h",
         target=Limit(worst=0.10),
         bound=Limit(mean=0.19, worst=0.37),
-        parameters=stage_parameters(ETHERNET),
+        parameters=paper.stage_parameters(paper.ETHERNET),
         predictions=predictions,
         facts={
             "adam": adam,
@@ -49,39 +37,39 @@ def published() -> Published:
             "speedup": {"predicted": predicted, "published": measured, "error": predicted / measured - 1},
             "steps": STEPS,
             "dense": DENSE_STEPS,
-            "table_s": table_sum_s(ETHERNET, ACCUMULATION),
-            "plain_table_s": table_sum_s(ETHERNET, 1),
-            "plain_figure_s": figure_s(row_of_both(ETHERNET)),
+            "table_s": paper.table_sum_s(paper.ETHERNET, ACCUMULATION),
+            "plain_table_s": paper.table_sum_s(paper.ETHERNET, 1),
+            "plain_figure_s": paper.figure_s(paper.row_of_both(paper.ETHERNET)),
             "by_figure": _by_figure,
         },
-        alternatives=_alternatives,
+        others=_alternatives,
     )
 
 
 def _study() -> Study:
     return Study(
-        start=stage(ETHERNET).fitted,
+        start=paper.stage(paper.ETHERNET).fitted,
         predict=_total_s,
         measured=lambda row: row.value * 3600,
         series=lambda row: row.method,
         label=lambda row: f"{row.method}, {row.gpus} GPUs",
-        predicts=measurements.load().select(SOURCE, metric="total time"),
+        predicts=measurements.load().select(paper.SOURCE, metric="total time"),
     )
 
 
 def _total_s(calibration: Calibration, row: Row) -> float:
     def step_s(strategy: AnyStrategy) -> float:
-        return simulated(ETHERNET, calibration, row.nodes, strategy, ACCUMULATION).iteration_s
+        return paper.simulated(paper.ETHERNET, calibration, row.nodes, strategy, ACCUMULATION).iteration_s
 
     dense_steps = STEPS if row.method == "Adam" else DENSE_STEPS
-    return dense_steps * step_s(dense("ring")) + (STEPS - dense_steps) * step_s(COMPRESSED)
+    return dense_steps * step_s(paper.dense("ring")) + (STEPS - dense_steps) * step_s(paper.COMPRESSED)
 
 
 def _by_figure() -> tuple[Prediction, ...]:
-    return replace(_study(), start=adam_by_figure().fitted).predictions
+    return replace(_study(), start=paper.adam_by_figure().fitted).predictions
 
 
 def _alternatives() -> Iterator[Alternative]:
     found = _by_figure()
     errors = ", ".join(f"{prediction.series} {prediction.error:+.0%}" for prediction in found)
-    yield alternative(f"bandwidth of Fig 5a ({errors})", "Fig 5a, Adam on 64 GPUs", found)
+    yield Alternative(f"bandwidth of Fig 5a ({errors})", "Fig 5a, Adam on 64 GPUs", found)

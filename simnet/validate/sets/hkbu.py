@@ -1,7 +1,7 @@
 """The HKBU clusters: what their rows say, a scenario for each of them, and three studies that build on one another."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from msgspec import structs
@@ -14,7 +14,7 @@ from simnet.units import Bandwidth, Duration
 from simnet.validate import measurements, parts
 from simnet.validate.measurements import Row
 from simnet.validate.outcome import Parameter
-from simnet.validate.parts import once, with_value
+from simnet.validate.parts import Network, once, with_value
 from simnet.validate.study import Fit, Study
 from simnet.workload.workload import Workload
 
@@ -26,17 +26,6 @@ OVERLAPPED = (WFBP, "MG-WFBP")
 CALIBRATED, PREDICTED = 8, (16, 32)
 """GPUs of the rows that are fitted, and of those that are predicted."""
 LAUNCHES_S = (0.0, 5e-3)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """One of the two networks: its name in the rows, in the shipped parts, and the link that limits its ring."""
-
-    label: str
-    column: str
-    part: str
-    link: str
-    nominal_gbit_per_s: float
 
 
 ETHERNET = Network(

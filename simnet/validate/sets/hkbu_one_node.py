@@ -2,31 +2,31 @@
 
 from dataclasses import replace
 
-from simnet.validate.outcome import Limit
-from simnet.validate.parts import with_value
-from simnet.validate.sets.hkbu import INFINIBAND, NETWORKS, OVERLAPPED, Network, compute_parameters, overlapped, rows
-from simnet.validate.study import Published, Study, all_predictions
+from simnet.validate.outcome import Limit, Outcome
+from simnet.validate.parts import Network, with_value
+from simnet.validate.sets import hkbu
+from simnet.validate.study import Study, all_predictions
 
 PLACE = 11
 GPUS = 4
 
 
-def published() -> Published:
+def published() -> Outcome:
     """Predict the single-node rows from what the 8-GPU rows gave."""
-    pcie, _ = overlapped(INFINIBAND).parameters
-    launches = (overlapped(network).parameters[1] for network in NETWORKS)
-    compute = compute_parameters(row for network in NETWORKS for row in rows(network, gpus=GPUS))
-    return Published(
+    pcie, _ = hkbu.overlapped(hkbu.INFINIBAND).parameters
+    launches = (hkbu.overlapped(network).parameters[1] for network in hkbu.NETWORKS)
+    compute = hkbu.compute_parameters(row for network in hkbu.NETWORKS for row in hkbu.rows(network, gpus=GPUS))
+    return Outcome(
         title="HKBU inside one node",
         unit="ms",
         bound=Limit(mean=0.08, worst=0.19),
         parameters=(*compute, pcie, *launches),
-        predictions=all_predictions(map(_study, NETWORKS)),
-        facts={"overlapped": OVERLAPPED},
+        predictions=all_predictions(map(_study, hkbu.NETWORKS)),
+        facts={"overlapped": hkbu.OVERLAPPED},
     )
 
 
 def _study(network: Network) -> Study:
-    pcie = overlapped(INFINIBAND).value("intra_node.efficiency")
-    start = with_value(overlapped(network).fitted, "intra_node.efficiency", pcie)
-    return replace(overlapped(network), start=start, fits=(), predicts=rows(network, gpus=GPUS))
+    pcie = hkbu.overlapped(hkbu.INFINIBAND).value("intra_node.efficiency")
+    start = with_value(hkbu.overlapped(network).fitted, "intra_node.efficiency", pcie)
+    return replace(hkbu.overlapped(network), start=start, fits=(), predicts=hkbu.rows(network, gpus=GPUS))

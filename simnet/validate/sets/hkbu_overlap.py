@@ -8,58 +8,49 @@ from msgspec import structs
 from simnet import numeric
 from simnet.units import Duration
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Alternative, Limit, alternative
-from simnet.validate.sets.hkbu import (
-    CALIBRATED,
-    INFINIBAND,
-    NETWORKS,
-    OVERLAPPED,
-    WFBP,
-    Network,
-    compute_parameters,
-    overlapped,
-    rows,
-)
-from simnet.validate.study import Published, Study, all_predictions
+from simnet.validate.outcome import Alternative, Limit, Outcome
+from simnet.validate.parts import Network
+from simnet.validate.sets import hkbu
+from simnet.validate.study import Study, all_predictions
 
 PLACE = 2
 TARGET = Limit(mean=0.08)
 
 
-def published() -> Published:
+def published() -> Outcome:
     """Calibrate the bandwidth on 8-GPU BSP rows and the launch on 8-GPU WFBP rows, predict the rest."""
-    studies = [overlapped(network) for network in NETWORKS]
-    compute = compute_parameters(row for study in studies for row in study.predicts)
+    studies = [hkbu.overlapped(network) for network in hkbu.NETWORKS]
+    compute = hkbu.compute_parameters(row for study in studies for row in study.predicts)
     predictions = all_predictions(studies)
     assert TARGET.mean is not None
     past = sum(abs(prediction.error) > TARGET.mean for prediction in predictions)
-    return Published(
+    return Outcome(
         title="HKBU with overlap (WFBP, MG-WFBP)",
         unit="ms",
         target=TARGET,
         bound=TARGET,
         parameters=(*compute, *(parameter for study in studies for parameter in study.parameters)),
         predictions=predictions,
-        facts={"past": past, "wfbp": f"{INFINIBAND.label}, {WFBP}"},
-        alternatives=_alternatives,
+        facts={"past": past, "wfbp": f"{hkbu.INFINIBAND.label}, {hkbu.WFBP}"},
+        others=_alternatives,
     )
 
 
 def _alternatives() -> Iterator[Alternative]:
-    studies = [overlapped(network) for network in NETWORKS]
-    yield alternative(
+    studies = [hkbu.overlapped(network) for network in hkbu.NETWORKS]
+    yield Alternative(
         "the model above, 16 and 32 GPUs only",
         "the same rows",
-        [one for one in all_predictions(studies) if one.row.gpus != CALIBRATED],
+        [one for one in all_predictions(studies) if one.row.gpus != hkbu.CALIBRATED],
     )
-    yield alternative(
+    yield Alternative(
         "launch that does not grow with the ring",
         "the same rows",
-        all_predictions(_without_latency(network) for network in NETWORKS),
+        all_predictions(_without_latency(network) for network in hkbu.NETWORKS),
     )
-    slowed = {network: _with_slowdown(network) for network in NETWORKS}
+    slowed = {network: _with_slowdown(network) for network in hkbu.NETWORKS}
     slowdowns = ", ".join(f"{network.label} {study.fitted.backward_slowdown:.2f}" for network, study in slowed.items())
-    yield alternative(
+    yield Alternative(
         f"with backward_slowdown ({slowdowns})",
         "two parameters a network, 8-GPU WFBP and MG-WFBP rows; 16 and 32 GPUs predicted",
         all_predictions(slowed.values()),
@@ -67,11 +58,11 @@ def _alternatives() -> Iterator[Alternative]:
 
 
 def _larger(study: Study) -> list[Row]:
-    return [row for row in study.predicts if row.gpus != CALIBRATED]
+    return [row for row in study.predicts if row.gpus != hkbu.CALIBRATED]
 
 
 def _without_latency(network: Network) -> Study:
-    study = overlapped(network)
+    study = hkbu.overlapped(network)
     links = {
         link: structs.replace(getattr(study.fitted, link), alpha_s=Duration(0)) for link in ("intra_node", "inter_node")
     }
@@ -80,8 +71,8 @@ def _without_latency(network: Network) -> Study:
 
 def _with_slowdown(network: Network) -> Study:
     """Fit launch and slowdown of backward together to the six overlapped 8-GPU rows."""
-    study = overlapped(network)
-    known = rows(network, method=OVERLAPPED, gpus=CALIBRATED)
+    study = hkbu.overlapped(network)
+    known = hkbu.rows(network, method=hkbu.OVERLAPPED, gpus=hkbu.CALIBRATED)
 
     def tried(parameters: Sequence[float]) -> Study:
         launch, slowdown = (abs(value) for value in parameters)

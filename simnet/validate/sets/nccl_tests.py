@@ -8,8 +8,8 @@ from simnet.hardware import Calibration
 from simnet.network import topology
 from simnet.validate import parts
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Limit
-from simnet.validate.study import Fit, Published, Study
+from simnet.validate.outcome import Limit, Outcome
+from simnet.validate.study import Fit, Study
 
 PLACE = 13
 CLUSTER = CALIBRATION = "azure_nd_a100_v4"
@@ -19,7 +19,7 @@ CALIBRATION_GPUS, PREDICTED_GPUS = 16, 32
 LEAST_BYTES = 64 * 1024**2
 
 
-def published() -> Published:
+def published() -> Outcome:
     """Calibrate on 16 GPUs, predict 32."""
     fit = Fit(
         key="inter_node.efficiency",
@@ -36,7 +36,7 @@ def published() -> Published:
         label=lambda row: f"{row.location}, {row.gpus} GPUs",
         predicts=log_rows(PREDICTED_GPUS),
     )
-    return Published(
+    return Outcome(
         title="nccl-tests: large all-reduces",
         unit="ms",
         bound=Limit(mean=0.06, worst=0.12),

@@ -15,7 +15,7 @@ from simnet.units import Duration
 from simnet.validate import measurements, parts
 from simnet.validate.measurements import Row
 from simnet.validate.outcome import Parameter
-from simnet.validate.parts import once, with_value
+from simnet.validate.parts import Network, once, with_value
 from simnet.validate.study import Fit, Study
 from simnet.workload.workload import Workload
 
@@ -32,16 +32,6 @@ COUNTED_IN_COMPRESS = ("momentum", "merge", "server_residual", "decompress")
 GPUS_OF_BOTH = 64
 """GPUs at which Table 1 and Fig 5a both tell the time of a dense step, with 16 samples a GPU and no accumulation."""
 COMPRESSED = OneBitAdam(agreement=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """One of the two networks: its name in the rows and in the shipped parts, and its NIC."""
-
-    label: str
-    column: str
-    part: str
-    nominal_gbit_per_s: float
 
 
 ETHERNET = Network(label="Ethernet", column="Eth40 (4.1 Gbps eff)", part="one_bit_adam_ethernet", nominal_gbit_per_s=40)
@@ -189,23 +179,9 @@ def _all_reduce_s(network: Network, algorithm: str, calibration: Calibration, ro
     return simulated(network, calibration, row.nodes, dense(algorithm)).comm_s
 
 
-def refitted(study: Study, rows: tuple[Row, ...]) -> Study:
-    """Return a study of a single fit with that made on other rows."""
-    (fit,) = study.fits
-    assert isinstance(fit, Fit)
-    return replace(study, fits=(replace(fit, rows=rows),))
-
-
-def known_rows(study: Study) -> tuple[Row, ...]:
-    """Return the rows of a study's only fit."""
-    (fit,) = study.fits
-    assert isinstance(fit, Fit)
-    return fit.rows
-
-
 def spread(study: Study) -> float:
     """Return by what factor a law's calibration rows, each fitted alone, disagree on the bandwidth; 1: not at all."""
-    alone = [refitted(study, (row,)).value("inter_node.efficiency") for row in known_rows(study)]
+    alone = [study.refitted([row]).value("inter_node.efficiency") for row in study.known]
     return max(alone) / min(alone)
 
 

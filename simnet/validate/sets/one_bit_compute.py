@@ -4,35 +4,24 @@ from functools import partial
 
 from simnet.hardware import Calibration
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Limit
-from simnet.validate.sets.one_bit_adam import (
-    BATCH,
-    NETWORKS,
-    Network,
-    accumulation,
-    bare,
-    compute,
-    compute_parameter,
-    dense,
-    simulated,
-    table_rows,
-    table_s,
-)
-from simnet.validate.study import Published, Study, all_predictions
+from simnet.validate.outcome import Limit, Outcome
+from simnet.validate.parts import Network
+from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.study import Study, all_predictions
 
 PLACE = 10
 PARTS = {"forward": "forward", "backward_else": "backward", "step": "optimizer"}
 
 
-def published() -> Published:
+def published() -> Outcome:
     """Predict the compute rows that no other set uses."""
-    predictions = all_predictions(map(_study, NETWORKS))
-    small = [one for one in predictions if one.row.batch_per_gpu != str(BATCH) and one.row.metric != "step"]
-    return Published(
+    predictions = all_predictions(map(_study, paper.NETWORKS))
+    small = [one for one in predictions if one.row.batch_per_gpu != str(paper.BATCH) and one.row.metric != "step"]
+    return Outcome(
         title="1-bit Adam, Table 1: compute",
         unit="ms",
         bound=Limit(mean=0.35, worst=0.97),
-        parameters=tuple(map(compute_parameter, NETWORKS)),
+        parameters=tuple(map(paper.compute_parameter, paper.NETWORKS)),
         predictions=predictions,
         facts={
             "good": max(abs(one.error) for one in predictions if one not in small),
@@ -43,24 +32,27 @@ def published() -> Published:
 
 def _study(network: Network) -> Study:
     return Study(
-        start=bare(network),
+        start=paper.bare(network),
         predict=partial(_part_s, network),
-        measured=table_s,
+        measured=paper.table_s,
         series=lambda row: f"{network.label}, {_set_up(row)}",
         label=lambda row: f"{network.label}, {PARTS[row.metric]}, {_set_up(row)}",
         predicts=tuple(
-            row for metric in PARTS for row in table_rows(network, metric) if row not in compute(network).rows
+            row
+            for metric in PARTS
+            for row in paper.table_rows(network, metric)
+            if row not in paper.compute(network).rows
         ),
     )
 
 
 def _set_up(row: Row) -> str:
-    return f"batch {row.batch_per_gpu} x {accumulation(row)}"
+    return f"batch {row.batch_per_gpu} x {paper.accumulation(row)}"
 
 
 def _part_s(network: Network, calibration: Calibration, row: Row) -> float:
     """Return the simulated seconds of a row's part of an iteration, forward and backward in proportion to the batch."""
-    part = simulated(network, calibration, row.nodes, dense("ring"), accumulation(row)).breakdown
-    batch = int(row.batch_per_gpu) / BATCH
+    part = paper.simulated(network, calibration, row.nodes, paper.dense("ring"), paper.accumulation(row)).breakdown
+    batch = int(row.batch_per_gpu) / paper.BATCH
     times = {"forward": part.forward_s * batch, "backward_else": part.backward_s * batch, "step": part.optimizer_s}
     return times[row.metric]

@@ -6,38 +6,30 @@ from itertools import combinations
 
 from simnet.comparison import mean_error
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Alternative, Limit, Prediction, alternative
-from simnet.validate.parts import once
-from simnet.validate.sets.one_bit_adam import (
-    ETHERNET,
-    INFINIBAND,
-    NETWORKS,
-    Network,
-    both_parameters,
-    codec,
-    figure_rows,
-    polling,
-    stage,
-)
-from simnet.validate.study import Published, Study, all_predictions
+from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction
+from simnet.validate.parts import Network, once
+from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.study import Study, all_predictions
 
 PLACE = 4
 TARGET = Limit(mean=0.12)
 FORMS = {"linear": "message_cost", "polling": "poll_cost"}
 
 
-def published() -> Published:
+def published() -> Outcome:
     """Calibrate on the smallest and the largest point of each network, predict the points between."""
-    ethernet, infiniband = (stage(network).value("kernels.compress") for network in (ETHERNET, INFINIBAND))
-    return Published(
+    ethernet, infiniband = (
+        paper.stage(network).value("kernels.compress") for network in (paper.ETHERNET, paper.INFINIBAND)
+    )
+    return Outcome(
         title="1-bit Adam, Fig 5a: compression stage",
         unit="ms",
         target=TARGET,
         bound=TARGET,
-        parameters=both_parameters(),
-        predictions=all_predictions(map(stage, NETWORKS)),
+        parameters=paper.both_parameters(),
+        predictions=all_predictions(map(paper.stage, paper.NETWORKS)),
         facts={"pairs": pairs_met, "codec_ratio": ethernet / infiniband},
-        alternatives=_alternatives,
+        others=_alternatives,
     )
 
 
@@ -45,24 +37,24 @@ def _alternatives() -> Iterator[Alternative]:
     """Yield the plain linear cost of a message, by the pair of points that it is calibrated on."""
     for smaller, point in enumerate(("single-node", "two-node")):
         found: list[Prediction] = []
-        for network in NETWORKS:
-            points = figure_rows(network, "1-bit Adam")
+        for network in paper.NETWORKS:
+            points = paper.figure_rows(network, "1-bit Adam")
             found += _fitted(network, (points[smaller], points[-1]), FORMS["linear"]).predictions
-        yield alternative("linear cost per message", f"{point} and largest point of each network", found)
+        yield Alternative("linear cost per message", f"{point} and largest point of each network", found)
 
 
 def _fitted(network: Network, pair: tuple[Row, ...], cost: str) -> Study:
     """Return the stage with codec and a cost of sends fitted to two points, and all others to predict."""
-    fits = (codec(network, pair[0]), polling(network, pair[1], cost))
-    others = tuple(row for row in figure_rows(network, "1-bit Adam") if row not in pair)
-    return replace(stage(network), fits=(fits,), predicts=others)
+    fits = (paper.codec(network, pair[0]), paper.polling(network, pair[1], cost))
+    others = tuple(row for row in paper.figure_rows(network, "1-bit Adam") if row not in pair)
+    return replace(paper.stage(network), fits=(fits,), predicts=others)
 
 
 @once
 def pairs_met() -> dict[str, int]:
     """Return how many pairs of points on Ethernet meet the target, by the form of the cost, and how many there are."""
-    pairs = list(combinations(figure_rows(ETHERNET, "1-bit Adam"), 2))
-    met = {form: [_fitted(ETHERNET, pair, key) for pair in pairs] for form, key in FORMS.items()}
+    pairs = list(combinations(paper.figure_rows(paper.ETHERNET, "1-bit Adam"), 2))
+    met = {form: [_fitted(paper.ETHERNET, pair, key) for pair in pairs] for form, key in FORMS.items()}
     met = {form: [study for study in studies if _is_met(study)] for form, studies in met.items()}
     free = sum(study.value(FORMS["linear"]) == 0 for study in met["linear"])
     return {"all": len(pairs), "free": free} | {form: len(studies) for form, studies in met.items()}

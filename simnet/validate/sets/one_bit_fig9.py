@@ -8,19 +8,10 @@ from simnet.hardware import Calibration
 from simnet.strategies import AnyStrategy
 from simnet.validate import measurements
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Alternative, Limit, alternative
+from simnet.validate.outcome import Alternative, Limit, Outcome
 from simnet.validate.parts import with_value
-from simnet.validate.sets.one_bit_adam import (
-    COMPRESSED,
-    ETHERNET,
-    SOURCE,
-    compute_parameter,
-    dense,
-    simulated,
-    stage,
-    stage_parameters,
-)
-from simnet.validate.study import Fit, Published, Study
+from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.study import Fit, Study
 
 PLACE = 9
 LOCATION = "Fig 9 (tc-shaped)"
@@ -28,16 +19,18 @@ PART = "inter_node.efficiency"
 """While the part of the shaped rate that the dense ring reaches is fitted, it stands here."""
 
 
-def published() -> Published:
+def published() -> Outcome:
     """Calibrate the dense ring on one row, predict the other rates."""
     study = _study()
     predictions = study.predictions
-    codec = (one for one in stage_parameters(ETHERNET) if one.key in ("kernels.compress", "kernels.adam_update"))
-    return Published(
+    codec = (
+        one for one in paper.stage_parameters(paper.ETHERNET) if one.key in ("kernels.compress", "kernels.adam_update")
+    )
+    return Outcome(
         title="1-bit Adam, Fig 9: shaped network",
         unit="x",
         bound=Limit(mean=0.16, worst=0.30),
-        parameters=(*codec, compute_parameter(ETHERNET), *study.parameters),
+        parameters=(*codec, paper.compute_parameter(paper.ETHERNET), *study.parameters),
         predictions=predictions,
         facts={
             "ratio": lambda: _byte_ratio(study),
@@ -45,16 +38,16 @@ def published() -> Published:
             "mean": mean_error(predictions),
             "worst": max(predictions, key=lambda prediction: abs(prediction.error)),
         },
-        alternatives=lambda: _alternatives(study),
+        others=lambda: _alternatives(study),
     )
 
 
 def _study() -> Study:
-    rows = measurements.load().select(SOURCE, location=LOCATION)
+    rows = measurements.load().select(paper.SOURCE, location=LOCATION)
     known = tuple(row for row in rows if row.effective_gbps == "1.0")
     fit = Fit(key=PART, name="dense ring, part of the shaped rate", within=(0.2, 1.5), rows=known)
     return Study(
-        start=with_value(stage(ETHERNET).fitted, "poll_cost", 0.0),
+        start=with_value(paper.stage(paper.ETHERNET).fitted, "poll_cost", 0.0),
         fits=(fit,),
         predict=_speedup,
         measured=lambda row: row.value,
@@ -66,20 +59,21 @@ def _study() -> Study:
 
 def _speedup(calibration: Calibration, row: Row) -> float:
     """Return the time of a dense step, at a part of the row's rate, over that of a compressed one, at all of it."""
-    rate = float(row.effective_gbps) / ETHERNET.nominal_gbit_per_s
+    rate = float(row.effective_gbps) / paper.ETHERNET.nominal_gbit_per_s
 
     def iteration_s(strategy: AnyStrategy, part: float) -> float:
         shaped = with_value(calibration, PART, rate * part)
-        return simulated(ETHERNET, shaped, row.nodes, strategy).iteration_s
+        return paper.simulated(paper.ETHERNET, shaped, row.nodes, strategy).iteration_s
 
     assert isinstance(calibration.inter_node.efficiency, float)
-    return iteration_s(dense("ring"), calibration.inter_node.efficiency) / iteration_s(COMPRESSED, 1.0)
+    return iteration_s(paper.dense("ring"), calibration.inter_node.efficiency) / iteration_s(paper.COMPRESSED, 1.0)
 
 
 def _byte_ratio(study: Study) -> float:
     nodes = study.predicts[0].nodes
     sent = [
-        simulated(ETHERNET, study.start, nodes, strategy).nic_bytes_per_node for strategy in (dense("ring"), COMPRESSED)
+        paper.simulated(paper.ETHERNET, study.start, nodes, strategy).nic_bytes_per_node
+        for strategy in (paper.dense("ring"), paper.COMPRESSED)
     ]
     return sent[0] / sent[1]
 
@@ -88,7 +82,7 @@ def _alternatives(study: Study) -> Iterator[Alternative]:
     on = "nothing of this figure"
     for variant, start in (
         ("dense ring at the full rate", study.start),
-        ("the same, with Fig 5a's polling cost", stage(ETHERNET).fitted),
+        ("the same, with Fig 5a's polling cost", paper.stage(paper.ETHERNET).fitted),
     ):
         whole = replace(study, start=with_value(start, PART, 1.0), fits=())
-        yield alternative(variant, on, whole.predictions)
+        yield Alternative(variant, on, whole.predictions)

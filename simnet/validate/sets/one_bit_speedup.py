@@ -4,49 +4,41 @@ from msgspec.structs import replace
 
 from simnet.comparison import mean_error
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Limit
-from simnet.validate.sets.one_bit_adam import (
-    ETHERNET,
-    NETWORKS,
-    Network,
-    adam,
-    both_parameters,
-    figure_rows,
-    row_of_both,
-    stage,
-)
-from simnet.validate.study import Published, Study, all_predictions
+from simnet.validate.outcome import Limit, Outcome
+from simnet.validate.parts import Network
+from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.study import Study, all_predictions
 
 PLACE = 8
 
 
-def published() -> Published:
+def published() -> Outcome:
     """Predict every speedup of the figure from the calibration of Table 1 and the compression stage."""
-    predictions = all_predictions(map(_study, NETWORKS))
-    ethernet = [one for one in predictions if one.series == ETHERNET.label and one.row.gpus >= 16]
-    return Published(
+    predictions = all_predictions(map(_study, paper.NETWORKS))
+    ethernet = [one for one in predictions if one.series == paper.ETHERNET.label and one.row.gpus >= 16]
+    return Outcome(
         title="1-bit Adam, Fig 5a: speedup",
         unit="x",
         bound=Limit(mean=0.20, worst=0.39),
-        parameters=both_parameters(),
+        parameters=paper.both_parameters(),
         predictions=predictions,
         facts={
             "short": [-one.error for one in ethernet],
-            "of_both": next(one for one in ethernet if one.row.gpus == row_of_both(ETHERNET).gpus),
+            "of_both": next(one for one in ethernet if one.row.gpus == paper.row_of_both(paper.ETHERNET).gpus),
             "mean": mean_error(predictions),
             "unmarked": mean_error([one for one in predictions if not one.label.endswith("*")]),
-            "networks": [network.label for network in NETWORKS],
+            "networks": [network.label for network in paper.NETWORKS],
         },
     )
 
 
 def _study(network: Network) -> Study:
-    one_bit = {row.gpus: row for row in figure_rows(network, "1-bit Adam")}
-    quotients = {_quotient(row, one_bit[row.gpus]): one_bit[row.gpus] for row in figure_rows(network, "Adam")}
-    known = {row for parameter in stage(network).parameters for row in parameter.rows}
+    one_bit = {row.gpus: row for row in paper.figure_rows(network, "1-bit Adam")}
+    quotients = {_quotient(row, one_bit[row.gpus]): one_bit[row.gpus] for row in paper.figure_rows(network, "Adam")}
+    known = {row for parameter in paper.stage(network).parameters for row in parameter.rows}
     return Study(
-        start=stage(network).fitted,
-        predict=lambda found, row: adam(network).predict(found, row) / stage(network).predict(found, row),
+        start=paper.stage(network).fitted,
+        predict=lambda found, row: paper.adam(network).predict(found, row) / paper.stage(network).predict(found, row),
         measured=lambda row: row.value,
         series=lambda _: network.label,
         label=lambda row: f"{network.label}, {row.gpus} GPUs{' *' if quotients[row] in known else ''}",

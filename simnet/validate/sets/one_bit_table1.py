@@ -5,33 +5,20 @@ from dataclasses import replace
 from itertools import combinations
 
 from simnet.comparison import mean_error
-from simnet.validate.outcome import Alternative, Limit, alternative
-from simnet.validate.sets.one_bit_adam import (
-    ETHERNET,
-    INFINIBAND,
-    LAWS,
-    NETWORKS,
-    Network,
-    bare,
-    chosen,
-    known_rows,
-    law,
-    laws,
-    refitted,
-    spread,
-    with_single_node,
-)
-from simnet.validate.study import Published, Study, all_predictions
+from simnet.validate.outcome import Alternative, Limit, Outcome
+from simnet.validate.parts import Network
+from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.study import Study, all_predictions
 
 PLACE = 3
 TARGET = Limit(mean=0.06)
 
 
-def published() -> Published:
+def published() -> Outcome:
     """Choose the law and the bandwidth by two rows a network, predict the other multi-node rows."""
-    studies = {network: _chosen(network) for network in NETWORKS}
-    ethernet = studies[ETHERNET]
-    return Published(
+    studies = {network: _chosen(network) for network in paper.NETWORKS}
+    ethernet = studies[paper.ETHERNET]
+    return Outcome(
         title="1-bit Adam, Table 1: dense all-reduce",
         unit="ms",
         target=TARGET,
@@ -39,44 +26,46 @@ def published() -> Published:
         parameters=tuple(parameter for study in studies.values() for parameter in study.parameters),
         predictions=all_predictions(studies.values()),
         facts={
-            "spreads": {network.label: laws(network) for network in NETWORKS},
-            "fitted": ethernet.value("inter_node.efficiency") * ETHERNET.nominal_gbit_per_s,
-            "iperf": float(known_rows(ethernet)[0].effective_gbps),
+            "spreads": {network.label: paper.laws(network) for network in paper.NETWORKS},
+            "fitted": ethernet.value("inter_node.efficiency") * paper.ETHERNET.nominal_gbit_per_s,
+            "iperf": float(ethernet.known[0].effective_gbps),
         },
-        alternatives=_alternatives,
+        others=_alternatives,
     )
 
 
 def _chosen(network: Network) -> Study:
-    return law(network, chosen(network))
+    return paper.law(network, paper.chosen(network))
 
 
 def _alternatives() -> Iterator[Alternative]:
-    for network in NETWORKS:
-        for algorithm in laws(network):
-            found = law(network, algorithm).predictions
-            yield alternative(f"{network.label}: {algorithm}", "the same rows", found)
-    yield from map(_worst_pair, NETWORKS)
+    for network in paper.NETWORKS:
+        for algorithm in paper.laws(network):
+            found = paper.law(network, algorithm).predictions
+            yield Alternative(f"{network.label}: {algorithm}", "the same rows", found)
+    yield from map(_worst_pair, paper.NETWORKS)
     yield _with_single_node_row()
 
 
 def _worst_pair(network: Network) -> Alternative:
     """Return the chosen law under the pair of calibration rows that serves it worst."""
     study = _chosen(network)
-    points = sorted((*known_rows(study), *study.predicts), key=lambda row: row.gpus)
+    points = sorted((*study.known, *study.predicts), key=lambda row: row.gpus)
     pairs = list(combinations(points, 2))
-    found = [refitted(study, pair).of(row for row in points if row not in pair) for pair in pairs]
+    found = [study.refitted(pair).of(row for row in points if row not in pair) for pair in pairs]
     worst = max(found, key=mean_error)
-    return alternative(f"{network.label}: {chosen(network)}", f"the worst of all {len(pairs)} pairs of rows", worst)
+    return Alternative(
+        f"{network.label}: {paper.chosen(network)}", f"the worst of all {len(pairs)} pairs of rows", worst
+    )
 
 
 def _with_single_node_row() -> Alternative:
     """Let the rule choose on InfiniBand with NVLink calibrated on the single-node row."""
-    start = with_single_node(INFINIBAND, bare(INFINIBAND))
-    studies = {algorithm: replace(law(INFINIBAND, algorithm), start=start) for algorithm in LAWS}
-    best = min(studies, key=lambda algorithm: spread(studies[algorithm]))
-    return alternative(
-        f"{INFINIBAND.label}: NVLink fitted, then the rule chooses {best}",
+    start = paper.with_single_node(paper.INFINIBAND, paper.bare(paper.INFINIBAND))
+    studies = {algorithm: replace(paper.law(paper.INFINIBAND, algorithm), start=start) for algorithm in paper.LAWS}
+    best = min(studies, key=lambda algorithm: paper.spread(studies[algorithm]))
+    return Alternative(
+        f"{paper.INFINIBAND.label}: NVLink fitted, then the rule chooses {best}",
         "the same rows and the single-node row",
         studies[best].predictions,
     )

@@ -12,9 +12,9 @@ from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration
 from simnet.validate import measurements
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Alternative, Limit, Parameter, alternative
+from simnet.validate.outcome import Alternative, Limit, Outcome, Parameter
 from simnet.validate.sets.one_bit_adam import INFINIBAND, single_node
-from simnet.validate.study import Fit, Published, Study
+from simnet.validate.study import Fit, Study
 from simnet.workload.workload import Workload
 
 PLACE = 12
@@ -30,18 +30,18 @@ class Overhead(msgspec.Struct, frozen=True):
     factor: float
 
 
-def published() -> Published:
+def published() -> Outcome:
     """Calibrate DDP's overhead on one row, predict the other multi-GPU rows."""
     study = _study()
-    nvlink = single_node(INFINIBAND)
-    (inner,) = (replace(fit, part="this set only", text=_nvlink_text) for fit in nvlink.fits if isinstance(fit, Fit))
-    return Published(
+    (nvlink,) = single_node(INFINIBAND).parameters
+    nvlink = replace(nvlink, part="this set only", text=f"{nvlink.value:.4f} ({nvlink.value * 1200:.0f} Gbit/s)")
+    return Outcome(
         title="PyTorch DDP benchmark",
         unit="ms",
         bound=Limit(mean=0.03, worst=0.05),
-        parameters=(*map(_compute_parameter, MODELS), inner.parameter(nvlink.fitted), *study.parameters),
+        parameters=(*map(_compute_parameter, MODELS), nvlink, *study.parameters),
         predictions=study.predictions,
-        alternatives=lambda: _alternatives(study),
+        others=lambda: _alternatives(study),
     )
 
 
@@ -62,10 +62,6 @@ def _study() -> Study:
 
 def _single(model: str) -> Row:
     return measurements.load().one(SOURCE, model=model, gpus=1)
-
-
-def _nvlink_text(part: float) -> str:
-    return f"{part:.4f} ({part * 1200:.0f} Gbit/s)"
 
 
 def _iteration_s(overhead: Overhead, row: Row) -> float:
@@ -101,4 +97,4 @@ def _compute_parameter(model: str) -> Parameter:
 
 
 def _alternatives(study: Study) -> Iterator[Alternative]:
-    yield alternative("no overhead of DDP", "1-GPU rows only", replace(study, fits=()).predictions)
+    yield Alternative("no overhead of DDP", "1-GPU rows only", replace(study, fits=()).predictions)
