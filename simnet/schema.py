@@ -94,7 +94,11 @@ def _read_custom(kind: type, given: object) -> object:
     if issubclass(kind, Quantity | Options):
         return kind.parse(given)
     assert isinstance(kind, OpenType)
-    return msgspec.convert(given, kind.registry.find(kind.registry.tag_in(given)), dec_hook=_read_custom)
+    try:
+        return msgspec.convert(given, kind.registry.find(kind.registry.tag_in(given)), dec_hook=_read_custom)
+    except msgspec.ValidationError as error:
+        path, sentence = _contradiction(str(error))
+        raise ValueError(f"{'.'.join(path)}: {sentence}") from error  # which msgspec gives the place of the table
 
 
 def _sentence(origins: Origins, path: Path, text: str, culprit: Path) -> str:

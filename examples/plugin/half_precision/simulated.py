@@ -1,0 +1,27 @@
+"""How the simulator sees it: what is sent, and what its kernels cost."""
+
+from typing import ClassVar
+
+from simnet.network.topology import Topology
+from simnet.strategies import Exchange
+from simnet.strategies.compressing import Compressing, Payload, costs, gathered
+from simnet.workload.buckets import Bucket
+from simnet.workload.kernels import KernelCost
+from simnet.workload.model import Step
+
+BYTES_PER_ELEMENT = 2
+
+
+class HalfPrecision(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="half_precision"):
+    """Gradients in fp16, gathered by all (Micikevicius et al., ICLR 2018)."""
+
+    title: ClassVar[str] = "Half precision"
+    # Encode reads g and the residual, and writes codes and the residual; decode reads a code, reads and writes the sum.
+    kernels: ClassVar[tuple[KernelCost, ...]] = costs("half_precision", 14.0, 0.0, 10.0)
+
+    largest: float = 65504.0
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+        """Return a gather of the codes."""
+        payload = Payload(BYTES_PER_ELEMENT * bucket.num_elements, decoded=bucket.num_elements)
+        return gathered(self, bucket, payload, topology)
