@@ -53,8 +53,6 @@ ORDER = (
     ("__init__", "__main__"),
 )
 """The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
-BEING_MENDED: dict[str, set[str]] = {}
-"""Imports that go up the list and are to go."""
 HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "tomli_w", "jinja2"}
 SIMULATE_INLINE = """
 import json, sys
@@ -202,7 +200,7 @@ def test_every_module_has_its_place_in_the_order_of_dependence() -> None:
     modules = graph("simnet")
     assert [module for module in modules if place(module) is None] == []
     empty = {name for names in ORDER for name in names if not any(place_is(name, module) for module in modules)}
-    assert empty <= {"program", "registry", "training"}
+    assert empty == set()
 
 
 def place_is(name: str, module: str) -> bool:
@@ -210,8 +208,7 @@ def place_is(name: str, module: str) -> bool:
 
 
 def test_no_import_goes_up_the_order_of_dependence() -> None:
-    found = {module: names - BEING_MENDED.get(module, set()) for module, names in upward(graph("simnet")).items()}
-    assert {module: names for module, names in found.items() if names} == {}
+    assert upward(graph("simnet")) == {}
 
 
 def test_an_import_that_goes_up_is_found_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
