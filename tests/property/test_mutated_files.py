@@ -1,0 +1,232 @@
+"""Damaged files of every kind, through the real commands: a sentence, never a traceback, and no file is lost.
+
+SIMNET_MUTATIONS sets how many files of each kind are tried, SIMNET_SEED where the draws begin.
+"""
+
+import gzip
+import json
+import os
+import random
+import resource
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from simnet import files
+from simnet.commands.main import cli
+from simnet.commands.terminal import LINE
+from tests.property.mutations import VALUES, as_json, as_toml, damaged, damaged_bytes
+from tests.unit.scenario_samples import SWEEP, pod, write
+
+NUM = int(os.environ.get("SIMNET_MUTATIONS", "25"))
+SEED = int(os.environ.get("SIMNET_SEED", "1"))
+GOLDEN = Path(__file__).parents[1] / "golden"
+LINKS = GOLDEN / "lab_campaign/links_2x1_100mbit.json"
+# Beyond these, a damaged file makes a command run away.
+SECONDS, MEMORY = 60, 8 * 2**30
+CLUSTER = {**pod()["cluster"], "gpu": "A100", "oversubscription": 2.0, "slow_nodes": [{"node": 1, "nic_slowdown": 2.0}]}
+WORKLOAD = {
+    **pod()["workload"], "title": "W", "batch_per_rank": 4, "dtype": "fp16", "source": "a paper",
+}  # fmt: skip
+CALIBRATION = {
+    "kind": "measured", "source": "mine", "inter_node": {"efficiency": 0.9}, "intra_node": {"efficiency": 0.8},
+    "collective_launch": "10 us", "memory_bandwidth": "1 TB/s", "intervals": {"inter_node.efficiency": [0.8, 0.95]},
+    "kernels": {"quantize_pack": {"bandwidth": "100 GB/s"}},
+}  # fmt: skip
+WHOLE = pod(strategy={"kind": "qsgd", "bits": 4}, run={"steps": 10, "draws": 3}, sweep=SWEEP, name="pod")
+GRADIENTS = {
+    "tensors": [["a", [100, 10], 1.0], ["b", [10], 0.5]],
+    "forward_flops_per_sample": 1e9, "backward_flops_per_sample": 2e9,
+}  # fmt: skip
+
+
+def of_json(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+@cache
+def few_results() -> tuple[Any, list[str]]:
+    """Return the results and the lines of the journal of a sweep over two points."""
+    with tempfile.TemporaryDirectory() as name:
+        out = Path(name) / "out"
+        source = write(Path(name) / "pod.toml", pod())
+        CliRunner().invoke(cli, ["sweep", str(source), "--set", "cluster.num_nodes=1,2", "-o", str(out)])
+        return of_json(out / "results.json"), (out / "points.jsonl").read_text().splitlines()
+
+
+def few_trainings() -> Any:
+    found = of_json(files.locate("convergence", "digits"))
+    systems = dict(list(found["systems"].items())[:2])
+    return found | {"systems": systems, "curves": [c for c in found["curves"] if c["system"] in systems][:4]}
+
+
+def damaged_journal(rng: random.Random) -> bytes:
+    lines = few_results()[1]
+    entry = damaged(json.loads(lines[0]), as_json, rng)
+    return b"\n".join([entry, *(line.encode() for line in lines[1:]), b""])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of file: how one is damaged, how it is called, and the commands that read it."""
+
+    name: str
+    damage: Callable[[random.Random], bytes]
+    commands: tuple[str, ...]
+    others: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def of_toml(data: Any) -> Callable[[random.Random], bytes]:
+    return lambda rng: damaged(data, as_toml, rng)
+
+
+def of_text(path: Path) -> Callable[[random.Random], bytes]:
+    return lambda rng: damaged_bytes(path.read_bytes(), rng)
+
+
+def of_object(make: Callable[[], Any]) -> Callable[[random.Random], bytes]:
+    return lambda rng: damaged(make(), as_json, rng)
+
+
+SCENARIO = ("simulate in.toml -o new/out", "check in.toml", "show in.toml", "sweep in.toml -o new --jobs 1")
+PART = ("check in.toml", "show in.toml", "simulate whole.toml --format json -o new/out")
+KINDS = {
+    "scenario": Kind(name="in.toml", damage=of_toml(WHOLE), commands=(
+        *SCENARIO, "simulate in.toml --trace new/out", "validate in.toml m.json",
+        "crossover in.toml --over cluster.inter_node.bandwidth --from 1Gbit/s --to 9Gbit/s -o new/out",
+    )),
+    "shipped scenario": Kind(name="in.toml", damage=of_text(files.locate("experiments", "overlap")), commands=SCENARIO),
+    "cluster": Kind(name="in.toml", damage=of_toml(CLUSTER), commands=PART,
+                    others={"whole.toml": pod(cluster="in.toml")}),
+    "workload": Kind(name="in.toml", damage=of_toml(WORKLOAD), commands=PART,
+                     others={"whole.toml": pod(workload="in.toml")}),
+    "calibration": Kind(name="in.toml", damage=of_toml(CALIBRATION), commands=PART,
+                        others={"whole.toml": pod(calibration="in.toml", run={"draws": 2})}),
+    "gradients": Kind(name="in.json", damage=of_object(lambda: GRADIENTS), commands=("simulate whole.toml -o new/out",),
+                      others={"whole.toml": pod(workload={
+                          "gradients": "./in.json", "forward": "1 ms", "backward": "2 ms", "optimizer": "0 s"})}),
+    "result": Kind(name="in.json", damage=of_object(lambda: few_results()[0]["points"][0]), commands=(
+        "simulate in.json -o new/out", "show in.json", "check in.json")),
+    "results": Kind(name="in.json", damage=of_object(lambda: few_results()[0]), commands=("plot in.json -o new",)),
+    "journal": Kind(name="out/points.jsonl", damage=damaged_journal, others={"pod.toml": pod()}, commands=(
+        "sweep pod.toml --set cluster.num_nodes=1,2 -o out",)),
+    "campaign": Kind(name="lab/campaign.toml", damage=of_text(GOLDEN / "lab_campaign" / "campaign.toml"),
+                     commands=("lab report lab -o new",)),
+    "measurement": Kind(name="in.json", damage=of_object(lambda: of_json(LINKS)),
+                        commands=("calibrate in.json --draws 20 -o new/out", "validate overlap in.json"),),
+    "convergence": Kind(name="in.json", damage=of_object(few_trainings), others={"pod.toml": pod()}, commands=(
+        "check in.json", "show in.json", "race pod.toml in.json --at 10Gbit/s -o new/out")),
+    "nccl-tests": Kind(name="in.log", damage=of_text(GOLDEN / "calibrate/a100_azure_nd_v4_2gpus.log"),
+                       commands=("calibrate in.log --draws 20 -o new/out",)),
+    "iperf3": Kind(name="in.json", damage=of_object(lambda: of_json(GOLDEN / "calibrate/iperf3_loopback.json")),
+                   commands=("calibrate in.json --draws 20 -o new/out",)),
+    "kineto": Kind(name="in.json.gz", damage=lambda rng: gzip.compress(damaged(
+        json.loads(gzip.decompress((GOLDEN / "calibrate/kineto_gloo_2_ranks.json.gz").read_bytes())), as_json, rng)),
+        commands=("calibrate in.json.gz --workload new/out",)),
+    "packed": Kind(name="in.json.gz", damage=of_text(GOLDEN / "calibrate/kineto_gloo_2_ranks.json.gz"),
+                   commands=("calibrate in.json.gz --workload new/out",)),
+}  # fmt: skip
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Fail what runs away in time or memory."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"no answer in {SECONDS} s")
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    previous = signal.signal(signal.SIGALRM, late)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def ran(args: list[str]) -> Result:
+    with bounded():
+        return CliRunner().invoke(cli, args, prog_name="simnet")
+
+
+def faults(result: Result, args: list[str]) -> Iterator[str]:
+    """Yield what is wrong with the answer of a command."""
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        yield "".join(traceback.format_exception(result.exception))
+    may_be_1 = args[0] == "validate" or args[:2] == ["lab", "report"]
+    if result.exit_code not in ({0, 1, 2} if may_be_1 else {0, 2}):
+        yield f"exit code {result.exit_code}"
+    if not all(line.isprintable() for line in result.output.split("\n")):
+        yield f"control characters: {result.output!r}"
+    refusals = [line for line in result.stderr.splitlines() if line.startswith("simnet: ")]
+    if (result.exit_code == 2) != (len(refusals) == 1) or any(len(line) > LINE for line in refusals):
+        yield f"not one line of a refusal: {result.stderr!r}"
+    if any(" - at `" in line or "Expected `" in line for line in refusals):
+        yield f"words of a library: {refusals}"
+
+
+def left(folder: Path, is_refused: bool) -> Iterator[str]:
+    """Yield what a command has left that it should not have."""
+    for path in folder.rglob("*"):
+        if path.name.startswith(".simnet-"):
+            yield f"half-written: {path}"
+    made = [path for path in (folder / "new").rglob("*") if path.is_file() and path.name != "points.jsonl"]
+    if is_refused and made:
+        yield f"refused, and wrote {made}"
+
+
+def tried(kind: Kind, rng: random.Random, folder: Path) -> Iterator[str]:
+    """Damage a file, run a command on it, and yield what went wrong."""
+    (folder / "new").mkdir(parents=True)
+    (path := folder / kind.name).parent.mkdir(exist_ok=True)
+    path.write_bytes(data := kind.damage(rng))
+    for name, content in kind.others.items():
+        write(folder / name, content)
+    os.chdir(folder)
+    args = rng.choice(kind.commands).split()
+    result = ran(args)
+    found = [*faults(result, args), *left(folder, result.exit_code == 2)]
+    if path.read_bytes() != data and (result.exit_code == 2 or kind.name != "out/points.jsonl"):
+        found.append("the input was changed")
+    yield from (f"simnet {' '.join(args)}: {data[:3000]!r}\n{fault}" for fault in found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_file_is_read_or_refused_in_a_line(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(NUM):
+        seed = f"{kind} {SEED} {number}"
+        found = list(tried(KINDS[kind], random.Random(seed), tmp_path / str(number)))
+        assert not found, f"{seed}: {found[0]}"
+
+
+def test_a_damaged_setting_is_read_or_refused_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "pod.toml", pod())
+    keys = [
+        "cluster", "cluster.num_nodes", "cluster.inter_node.bandwidth", "workload.forward", "strategy", "strategy.kind",
+        "run.steps", "calibration", "sweep", "name", "x", "", "a..b", "cluster.slow_nodes", "baseline",
+    ]  # fmt: skip
+    for number in range(4 * NUM):
+        rng = random.Random(f"set {SEED} {number}")
+        value = rng.choice([json.dumps(rng.choice(VALUES)), str(rng.choice(VALUES))])
+        text = f"{rng.choice(keys)}={value}"
+        if rng.random() < 0.5:
+            text = damaged_bytes(text.encode("utf-8", "replace"), rng).decode("utf-8", "replace").replace("\0", "")
+        args = [rng.choice(["simulate", "sweep"]), "pod.toml", "--set", text]
+        found = list(faults(ran(args), args))
+        assert not found, f"set {SEED} {number}: {text[:2000]!r}\n{found[0]}"
