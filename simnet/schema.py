@@ -22,6 +22,8 @@ from simnet.units import Quantity
 T = TypeVar("T", bound=msgspec.Struct)
 Path = tuple[str, ...]
 Origins = Mapping[Path, str]
+# What may be a whole number that no float holds: `parse_json` looks closer, which msgspec does not.
+_LONG_NUMBER = re.compile(rb"[0-9]{300}")
 
 
 class Misfit(Exception):  # noqa: N818 - becomes a SimnetError once the file is known
@@ -84,9 +86,11 @@ def decode(struct: type[T], data: bytes, where: str) -> T:
         SimnetError: it is no JSON, or something does not fit.
     """
     try:
-        return msgspec.json.decode(data, type=struct, dec_hook=_read_custom)
+        if not _LONG_NUMBER.search(data):
+            return msgspec.json.decode(data, type=struct, dec_hook=_read_custom)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        return build(struct, parse_json(data, where), where)
+        pass
+    return build(struct, parse_json(data, where), where)
 
 
 def _read_custom(kind: type, given: object) -> object:

@@ -3,6 +3,7 @@
 import math
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -88,7 +89,8 @@ def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, flo
             f"{', '.join(given)}"
         )
     if workload.gradients is not None:
-        return _from_file(workload.gradients)
+        name = workload.gradients
+        return _from_file(name, files.state(Path(name)) if files.is_path(name) else ())
     return _from_rows(workload.tensors, BYTES_PER_ELEMENT[workload.dtype]), None
 
 
@@ -126,8 +128,8 @@ class _File(Struct, frozen=True):
 
 
 @lru_cache(maxsize=32)
-def _from_file(name: str) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
-    """Read a gradients file, made by tools/export_models.py."""
+def _from_file(name: str, _: tuple[int, ...]) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
+    """Read a gradients file, made by tools/export_models.py, once for each state of it."""
     path = files.gradients_path(name)
     data = schema.decode(_File, files.read_bytes(path), files.label(path))
     total = sum(flops for _, _, flops in data.tensors)

@@ -30,17 +30,24 @@ from tests.unit.scenario_samples import SWEEP, pod, write
 NUM = int(os.environ.get("SIMNET_MUTATIONS", "25"))
 SEED = int(os.environ.get("SIMNET_SEED", "1"))
 GOLDEN = Path(__file__).parents[1] / "golden"
+MODEL = {"gradients": "./in.json", "forward": "1 ms", "backward": "2 ms", "optimizer": "0 s"}
+TRAINING = GOLDEN / "lab_campaign/training_3x1_2000mbit.json"
 LINKS = GOLDEN / "lab_campaign/links_2x1_100mbit.json"
 # Beyond these, a damaged file makes a command run away.
 SECONDS, MEMORY = 60, 8 * 2**30
-CLUSTER = {**pod()["cluster"], "gpu": "A100", "oversubscription": 2.0, "slow_nodes": [{"node": 1, "nic_slowdown": 2.0}]}
+CLUSTER = {
+    **pod()["cluster"],
+    "gpu": "A100",
+    "fabric": {"nodes_per_leaf": 1, "oversubscription": 2.0},
+    "slow_nodes": [{"node": 1, "nic_slowdown": 2.0}],
+}
 WORKLOAD = {
     **pod()["workload"], "title": "W", "batch_per_rank": 4, "dtype": "fp16", "source": "a paper",
 }  # fmt: skip
 CALIBRATION = {
     "kind": "measured", "source": "mine", "inter_node": {"efficiency": 0.9}, "intra_node": {"efficiency": 0.8},
-    "collective_launch": "10 us", "memory_bandwidth": "1 TB/s", "intervals": {"inter_node.efficiency": [0.8, 0.95]},
-    "kernels": {"quantize_pack": {"bandwidth": "100 GB/s"}},
+    "collective_launch": "10 us", "memory_bandwidth": "1 TB/s", "intervals": {"inter_node.efficiency": [0.8, 1.1]},
+    "kernels": {"quantize_pack": {"launch": "5 us", "time_per_element": "1 ns", "source": "mine"}},
 }  # fmt: skip
 WHOLE = pod(strategy={"kind": "qsgd", "bits": 4}, run={"steps": 10, "draws": 3}, sweep=SWEEP, name="pod")
 GRADIENTS = {
@@ -69,72 +76,138 @@ def few_trainings() -> Any:
     return found | {"systems": systems, "curves": [c for c in found["curves"] if c["system"] in systems][:4]}
 
 
-def damaged_journal(rng: random.Random) -> bytes:
-    lines = few_results()[1]
-    entry = damaged(json.loads(lines[0]), as_json, rng)
-    return b"\n".join([entry, *(line.encode() for line in lines[1:]), b""])
+def nothing(data: bytes) -> bytes:
+    return data
+
+
+def journal(entry: bytes) -> bytes:
+    """Return a journal whose first line is given."""
+    return b"\n".join([entry, *(line.encode() for line in few_results()[1][1:]), b""])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of file: how one is damaged, how it is called, and the commands that read it."""
+    """A kind of file: what it holds, how it is written and called, and the commands that read it.
+
+    Attributes:
+        name: of the file, in its folder.
+        whole: gives data, or the bytes of a file that is damaged as such.
+        commands: each of them takes the file as it is.
+        write: data to bytes.
+        wrap: bytes to the file.
+        others: scenarios that stand beside it, by name.
+    """
 
     name: str
-    damage: Callable[[random.Random], bytes]
+    whole: Callable[[], Any]
     commands: tuple[str, ...]
+    write: Callable[[Any], bytes] = as_json
+    wrap: Callable[[bytes], bytes] = nothing
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def content(self) -> bytes:
+        """Return the whole file."""
+        whole = self.whole()
+        return whole if isinstance(whole, bytes) else self.wrap(self.write(whole))
 
-def of_toml(data: Any) -> Callable[[random.Random], bytes]:
-    return lambda rng: damaged(data, as_toml, rng)
-
-
-def of_text(path: Path) -> Callable[[random.Random], bytes]:
-    return lambda rng: damaged_bytes(path.read_bytes(), rng)
-
-
-def of_object(make: Callable[[], Any]) -> Callable[[random.Random], bytes]:
-    return lambda rng: damaged(make(), as_json, rng)
+    def damaged(self, rng: random.Random) -> bytes:
+        """Return the file, damaged."""
+        whole = self.whole()
+        return damaged_bytes(whole, rng) if isinstance(whole, bytes) else self.wrap(damaged(whole, self.write, rng))
 
 
 SCENARIO = ("simulate in.toml -o new/out", "check in.toml", "show in.toml", "sweep in.toml -o new --jobs 1")
 PART = ("check in.toml", "show in.toml", "simulate whole.toml --format json -o new/out")
+KINETO = GOLDEN / "calibrate/kineto_gloo_2_ranks.json.gz"
 KINDS = {
-    "scenario": Kind(name="in.toml", damage=of_toml(WHOLE), commands=(
-        *SCENARIO, "simulate in.toml --trace new/out", "validate in.toml m.json",
-        "crossover in.toml --over cluster.inter_node.bandwidth --from 1Gbit/s --to 9Gbit/s -o new/out",
-    )),
-    "shipped scenario": Kind(name="in.toml", damage=of_text(files.locate("experiments", "overlap")), commands=SCENARIO),
-    "cluster": Kind(name="in.toml", damage=of_toml(CLUSTER), commands=PART,
-                    others={"whole.toml": pod(cluster="in.toml")}),
-    "workload": Kind(name="in.toml", damage=of_toml(WORKLOAD), commands=PART,
-                     others={"whole.toml": pod(workload="in.toml")}),
-    "calibration": Kind(name="in.toml", damage=of_toml(CALIBRATION), commands=PART,
-                        others={"whole.toml": pod(calibration="in.toml", run={"draws": 2})}),
-    "gradients": Kind(name="in.json", damage=of_object(lambda: GRADIENTS), commands=("simulate whole.toml -o new/out",),
-                      others={"whole.toml": pod(workload={
-                          "gradients": "./in.json", "forward": "1 ms", "backward": "2 ms", "optimizer": "0 s"})}),
-    "result": Kind(name="in.json", damage=of_object(lambda: few_results()[0]["points"][0]), commands=(
-        "simulate in.json -o new/out", "show in.json", "check in.json")),
-    "results": Kind(name="in.json", damage=of_object(lambda: few_results()[0]), commands=("plot in.json -o new",)),
-    "journal": Kind(name="out/points.jsonl", damage=damaged_journal, others={"pod.toml": pod()}, commands=(
-        "sweep pod.toml --set cluster.num_nodes=1,2 -o out",)),
-    "campaign": Kind(name="lab/campaign.toml", damage=of_text(GOLDEN / "lab_campaign" / "campaign.toml"),
-                     commands=("lab report lab -o new",)),
-    "measurement": Kind(name="in.json", damage=of_object(lambda: of_json(LINKS)),
-                        commands=("calibrate in.json --draws 20 -o new/out", "validate overlap in.json"),),
-    "convergence": Kind(name="in.json", damage=of_object(few_trainings), others={"pod.toml": pod()}, commands=(
-        "check in.json", "show in.json", "race pod.toml in.json --at 10Gbit/s -o new/out")),
-    "nccl-tests": Kind(name="in.log", damage=of_text(GOLDEN / "calibrate/a100_azure_nd_v4_2gpus.log"),
-                       commands=("calibrate in.log --draws 20 -o new/out",)),
-    "iperf3": Kind(name="in.json", damage=of_object(lambda: of_json(GOLDEN / "calibrate/iperf3_loopback.json")),
-                   commands=("calibrate in.json --draws 20 -o new/out",)),
-    "kineto": Kind(name="in.json.gz", damage=lambda rng: gzip.compress(damaged(
-        json.loads(gzip.decompress((GOLDEN / "calibrate/kineto_gloo_2_ranks.json.gz").read_bytes())), as_json, rng)),
-        commands=("calibrate in.json.gz --workload new/out",)),
-    "packed": Kind(name="in.json.gz", damage=of_text(GOLDEN / "calibrate/kineto_gloo_2_ranks.json.gz"),
-                   commands=("calibrate in.json.gz --workload new/out",)),
-}  # fmt: skip
+    "scenario": Kind(
+        name="in.toml",
+        whole=lambda: WHOLE,
+        write=as_toml,
+        commands=(
+            *SCENARIO,
+            "simulate in.toml --trace new/out",
+            "crossover in.toml --over cluster.inter_node.bandwidth --from 1Gbit/s --to 9Gbit/s -o new/out",
+        ),
+    ),
+    "shipped scenario": Kind(
+        name="in.toml", whole=files.locate("experiments", "overlap").read_bytes, commands=SCENARIO
+    ),
+    "cluster": Kind(
+        name="in.toml",
+        whole=lambda: CLUSTER,
+        write=as_toml,
+        commands=PART,
+        others={"whole.toml": pod(cluster="in.toml")},
+    ),
+    "workload": Kind(
+        name="in.toml",
+        whole=lambda: WORKLOAD,
+        write=as_toml,
+        commands=PART,
+        others={"whole.toml": pod(workload="in.toml")},
+    ),
+    "calibration": Kind(
+        name="in.toml",
+        whole=lambda: CALIBRATION,
+        write=as_toml,
+        commands=PART,
+        others={"whole.toml": pod(calibration="in.toml", run={"draws": 2})},
+    ),
+    "gradients": Kind(
+        name="in.json",
+        whole=lambda: GRADIENTS,
+        commands=("simulate whole.toml -o new/out",),
+        others={"whole.toml": pod(workload=MODEL)},
+    ),
+    "result": Kind(
+        name="in.json",
+        whole=lambda: few_results()[0]["points"][0],
+        commands=("simulate in.json -o new/out", "show in.json", "check in.json"),
+    ),
+    "results": Kind(name="in.json", whole=lambda: few_results()[0], commands=("plot in.json -o new",)),
+    "journal": Kind(
+        name="out/points.jsonl",
+        whole=lambda: json.loads(few_results()[1][0]),
+        wrap=journal,
+        others={"pod.toml": pod()},
+        commands=("sweep pod.toml --set cluster.num_nodes=1,2 -o out",),
+    ),
+    "campaign": Kind(
+        name="lab/campaign.toml",
+        whole=(GOLDEN / "lab_campaign/campaign.toml").read_bytes,
+        commands=("lab report lab -o new",),
+    ),
+    "measurement": Kind(
+        name="in.json", whole=lambda: of_json(LINKS), commands=("calibrate in.json --draws 20 -o new/out",)
+    ),
+    "training": Kind(name="in.json", whole=lambda: of_json(TRAINING), commands=("validate overlap in.json",)),
+    "convergence": Kind(
+        name="in.json",
+        whole=few_trainings,
+        others={"pod.toml": pod()},
+        commands=("check in.json", "show in.json", "race pod.toml in.json --at 10Gbit/s -o new/out"),
+    ),
+    "nccl-tests": Kind(
+        name="in.log",
+        whole=(GOLDEN / "calibrate/a100_azure_nd_v4_8gpus.log").read_bytes,
+        commands=("calibrate in.log --draws 20 -o new/out",),
+    ),
+    "iperf3": Kind(
+        name="in.json",
+        whole=lambda: of_json(GOLDEN / "calibrate/iperf3_loopback.json"),
+        commands=("calibrate in.json --draws 20 --cluster azure_nd_a100_v4 -o new/out",),
+    ),
+    "kineto": Kind(
+        name="in.json.gz",
+        whole=lambda: json.loads(gzip.decompress(KINETO.read_bytes())),
+        wrap=gzip.compress,
+        commands=("calibrate in.json.gz --workload new/out",),
+    ),
+    "packed": Kind(name="in.json.gz", whole=KINETO.read_bytes, commands=("calibrate in.json.gz --workload new/out",)),
+}
+# Commands that refuse even the whole file: it alone is not all that they need.
+NEED_MORE = {"campaign", "training"}
 
 
 @contextmanager
@@ -187,14 +260,21 @@ def left(folder: Path, is_refused: bool) -> Iterator[str]:
         yield f"refused, and wrote {made}"
 
 
-def tried(kind: Kind, rng: random.Random, folder: Path) -> Iterator[str]:
-    """Damage a file, run a command on it, and yield what went wrong."""
+def laid_out(kind: Kind, data: bytes, folder: Path) -> Path:
+    """Make a folder with a file and what stands beside it, go there, and return the file."""
     (folder / "new").mkdir(parents=True)
     (path := folder / kind.name).parent.mkdir(exist_ok=True)
-    path.write_bytes(data := kind.damage(rng))
+    path.write_bytes(data)
     for name, content in kind.others.items():
         write(folder / name, content)
     os.chdir(folder)
+    return path
+
+
+def tried(kind: Kind, rng: random.Random, folder: Path) -> Iterator[str]:
+    """Damage a file, run a command on it, and yield what went wrong."""
+    data = kind.damaged(rng)
+    path = laid_out(kind, data, folder)
     args = rng.choice(kind.commands).split()
     result = ran(args)
     found = [*faults(result, args), *left(folder, result.exit_code == 2)]
@@ -212,6 +292,15 @@ def test_a_damaged_file_is_read_or_refused_in_a_line(
         seed = f"{kind} {SEED} {number}"
         found = list(tried(KINDS[kind], random.Random(seed), tmp_path / str(number)))
         assert not found, f"{seed}: {found[0]}"
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - NEED_MORE))
+def test_a_whole_file_is_read_by_every_command(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, command in enumerate(KINDS[kind].commands):
+        laid_out(KINDS[kind], KINDS[kind].content(), tmp_path / str(number))
+        result = ran(command.split())
+        assert result.exit_code == 0, f"simnet {command}: {result.output}"
 
 
 def test_a_damaged_setting_is_read_or_refused_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,3 +146,14 @@ def test_a_billion_tensors_are_refused_before_they_are_made():
 def test_a_step_without_end_is_refused():
     with pytest.raises(SimnetError, match=r"a step of inf s"):
         resolve(Workload(num_elements=10, compute=(row(samples_per_s=1e-308),)))
+
+
+def test_a_file_of_gradients_that_has_changed_is_read_again(tmp_path, monkeypatch):
+    file = {"tensors": [["a", [10], 1.0]], "forward_flops_per_sample": 1.0, "backward_flops_per_sample": 2.0}
+    for size in (10, 20):
+        (folder := tmp_path / str(size)).mkdir()
+        monkeypatch.chdir(folder)
+        Path("g.json").write_text(json.dumps({**file, "tensors": [["a", [size], 1.0]]}), encoding="utf-8")
+        times = {"forward": "1 ms", "backward": "2 ms", "optimizer": "0 s"}
+        step = resolve(build(pod(workload={"gradients": "./g.json", **times})).workload, cluster(), Calibration())
+        assert step.num_elements == size
