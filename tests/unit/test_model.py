@@ -1,5 +1,8 @@
 """Workloads into steps: gradients given once, compute given once, rows chosen by GPU, precision and batch."""
 
+import json
+from pathlib import Path
+
 import pytest
 from topologies import cluster
 
@@ -154,6 +157,4 @@ def test_a_file_of_gradients_that_has_changed_is_read_again(tmp_path, monkeypatc
         (folder := tmp_path / str(size)).mkdir()
         monkeypatch.chdir(folder)
         Path("g.json").write_text(json.dumps({**file, "tensors": [["a", [size], 1.0]]}), encoding="utf-8")
-        times = {"forward": "1 ms", "backward": "2 ms", "optimizer": "0 s"}
-        step = resolve(build(pod(workload={"gradients": "./g.json", **times})).workload, cluster(), Calibration())
-        assert step.num_elements == size
+        assert resolve(Workload(gradients="./g.json", **TIMES)).num_elements == size
