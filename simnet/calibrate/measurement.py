@@ -1,38 +1,21 @@
 """Read measurement files (docs/measurement-file.md); needs no torch."""
 
-import math
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Annotated, Literal
 
 import msgspec
 
-from simnet.errors import SimnetError, nearest
+from simnet.errors import SimnetError, nearest, shown
 from simnet.files import read_bytes
 from simnet.options import Options
-from simnet.schema import decode
+from simnet.schema import Misfit, check, decode, type_of
+from simnet.values import Count
 
 WHAT = "simnet measurements"
 FORMAT = 1
 """The newest format that `read` knows."""
 
-GROUPS = ("world", "intra_node", "inter_node")
-_LABELS: dict[str, dict[str, type]] = {
-    "kernel": {"num_elements": int, "dtype": str, "kernels": str},
-    "model": {"model": str, "batch": int, "dtype": str},
-    "collective": {"group": str, "group_size": int, "message_bytes": int, "dtype": str, "lanes": int},
-    "training": {
-        "model": str, "batch": int, "strategy": str, "topology": str, "intra": str, "overlap": int,
-        "bucket_cap_mb": float,
-    },
-    "interference": {"model": str, "batch": int, "collective": str},
-}  # fmt: skip
-_MORE_LABELS: dict[tuple[str, str], dict[str, type]] = {
-    ("kernel", "merge"): {"num_vectors": int},
-    ("kernel", "mean_"): {"num_vectors": int},
-    ("model", "gradient_ready"): {"tensor": str, "num_elements": int, "order": int},
-    ("model", "optimizer"): {"optimizer": str},
-}
 _NAMES: dict[str, tuple[str, ...]] = {
     "model": ("forward", "backward", "optimizer", "gradient_ready"),
     "collective": ("all_reduce", "all_gather", "all_to_all", "broadcast", "send"),
@@ -41,10 +24,80 @@ _NAMES: dict[str, tuple[str, ...]] = {
 }
 _LIMITS = {"s": (1e-12, 1e9), "B": (0.0, 1e18)}
 """Of values: no clock ticks faster than a picosecond, and nobody waits for 30 years."""
-_MAY_BE_ZERO = frozenset({"order", "overlap"})
 _REPAIR = "measure again, or take the file from where it was written"
 
+Whole = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
 Label = str | int | float | dict[str, str | int | float | bool | None]
+
+
+class _Labels(msgspec.Struct, kw_only=True):
+    """Labels that a series must have; it may have others, too."""
+
+    options: Options = msgspec.field(default_factory=Options)
+
+
+class _Kernel(_Labels, kw_only=True):
+    num_elements: Whole
+    dtype: str
+    kernels: str
+
+
+class _OfVectors(_Kernel, kw_only=True):
+    num_vectors: Whole
+
+
+class _Model(_Labels, kw_only=True):
+    model: str
+    batch: Whole
+    dtype: str
+
+
+class _GradientReady(_Model, kw_only=True):
+    tensor: str
+    num_elements: Whole
+    order: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Optimizer(_Model, kw_only=True):
+    optimizer: str
+
+
+class _Collective(_Labels, kw_only=True):
+    group: Literal["world", "intra_node", "inter_node"]
+    group_size: Whole
+    message_bytes: Whole
+    dtype: str
+    lanes: Whole
+
+
+class _Training(_Labels, kw_only=True):
+    model: str
+    batch: Whole
+    strategy: str
+    topology: str
+    intra: str
+    overlap: Annotated[int, msgspec.Meta(ge=0, le=1)]
+    bucket_cap_mb: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
+
+
+class _Interference(_Labels, kw_only=True):
+    model: str
+    batch: Whole
+    collective: str
+
+
+_LABELS: dict[str, type[_Labels]] = {
+    "kernel": _Kernel,
+    "kernel merge": _OfVectors,
+    "kernel mean_": _OfVectors,
+    "model": _Model,
+    "model gradient_ready": _GradientReady,
+    "model optimizer": _Optimizer,
+    "collective": _Collective,
+    "training": _Training,
+    "interference": _Interference,
+}
+"""By kind, or by kind and name where that needs more."""
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,10 +114,10 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     machine: str
     processor: str
-    cores: int
-    memory_bytes: int
+    cores: Whole
+    memory_bytes: Whole
     gpu: str = ""
-    num_gpus: int = 0
+    num_gpus: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class Software(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,12 +143,16 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     backend: str
     device: str
-    num_nodes: int
-    ranks_per_node: int
-    threads_per_rank: int
-    ranks_on_machine: int
-    nic_bytes_per_s: float | None = None
+    num_nodes: Count
+    ranks_per_node: Count
+    threads_per_rank: Count
+    ranks_on_machine: Count
+    nic_bytes_per_s: Annotated[float, msgspec.Meta(gt=0.0, le=1e18)] | None = None
     network: str = ""
+
+    def __post_init__(self) -> None:
+        if self.ranks_on_machine > self.world_size:
+            raise ValueError(f"ranks_on_machine: {self.ranks_on_machine}: there are {self.world_size} ranks")
 
     @property
     def world_size(self) -> int:
@@ -118,6 +175,27 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unit: Literal["s", "B"]
     labels: dict[str, Label]
     values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        known = _NAMES.get(self.kind)
+        if (known and self.name not in known) or not self.name:
+            raise ValueError(f"name: {shown(self.name)}: unknown {self.kind}.{nearest(self.name, known or ())}")
+        labels = _LABELS.get(f"{self.kind} {self.name}", _LABELS[self.kind])
+        try:
+            check(type_of(labels), self.labels, ("labels",))
+        except Misfit as misfit:
+            raise ValueError(f"{'.'.join(misfit.path)}: {misfit.text}") from misfit
+        self._check_values()
+
+    def _check_values(self) -> None:
+        if not self.values:
+            raise ValueError("values: is empty")
+        least, most = _LIMITS[self.unit]
+        too_small = "must be above 0" if self.unit == "s" else "must be 0 or more"
+        for index, value in enumerate(self.values):
+            if not least <= value <= most:
+                rule = too_small if value < least else f"must be at most {most:g} {self.unit}"
+                raise ValueError(f"values.{index}: {value!r}: {rule}")
 
     def count(self, label: str) -> int:
         """Return a label that is a whole number."""
@@ -152,6 +230,17 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     setups: tuple[Setup, ...]
     series: tuple[Series, ...]
 
+    def __post_init__(self) -> None:
+        try:
+            datetime.fromisoformat(self.created)
+        except ValueError as error:
+            raise ValueError(f"created: {shown(self.created)}: must be a date in ISO 8601") from error
+        if not self.series:
+            raise ValueError("series: is empty")
+        for index, series in enumerate(self.series):
+            if not 0 <= series.setup < len(self.setups):
+                raise ValueError(f"series.{index}.setup: {series.setup}: there are {len(self.setups)} setups")
+
 
 class _Head(msgspec.Struct):
     what: str | None = None
@@ -171,9 +260,10 @@ def read(path: Path) -> Measurements:
 def parse(data: bytes, path: Path) -> Measurements:
     """Read the content of a measurement file; see `read`."""
     _check_head(path, data)
-    whole = decode(Measurements, data, str(path))
-    _check_whole(path, whole)
-    return whole
+    try:
+        return decode(Measurements, data, str(path))
+    except SimnetError as error:
+        raise SimnetError(f"{error}: {_REPAIR}") from error
 
 
 def _check_head(path: Path, data: bytes) -> None:
@@ -185,83 +275,3 @@ def _check_head(path: Path, data: bytes) -> None:
         raise SimnetError(f"{path}: format: {head.format!r}: must be a number from 1 on: {_REPAIR}")
     if head.format > FORMAT:
         raise SimnetError(f"{path}: format: {head.format}: this version reads up to {FORMAT}; update simnet")
-
-
-def _check_whole(path: Path, whole: Measurements) -> None:
-    for name in ("cores", "memory_bytes"):
-        _require(path, f"hardware.{name}", getattr(whole.hardware, name), "must be above 0", least=1)
-    _require(path, "hardware.num_gpus", whole.hardware.num_gpus, "must be 0 or more", least=0)
-    try:
-        datetime.fromisoformat(whole.created)
-    except ValueError as error:
-        raise SimnetError(f"{path}: created: {whole.created!r}: must be a date in ISO 8601: {_REPAIR}") from error
-    if not whole.series:
-        raise SimnetError(f"{path}: series: is empty: {_REPAIR}")
-    for index, setup in enumerate(whole.setups):
-        _check_setup(path, f"setups[{index}]", setup)
-    for index, series in enumerate(whole.series):
-        _check_series(path, f"series[{index}]", series, len(whole.setups))
-
-
-def _check_setup(path: Path, place: str, setup: Setup) -> None:
-    for name in ("num_nodes", "ranks_per_node", "threads_per_rank", "ranks_on_machine"):
-        _require(path, f"{place}.{name}", getattr(setup, name), "must be above 0", least=1)
-    if setup.ranks_on_machine > setup.world_size:
-        _refuse(path, f"{place}.ranks_on_machine", setup.ranks_on_machine, f"there are {setup.world_size} ranks")
-    rate = setup.nic_bytes_per_s
-    if rate is not None and not (math.isfinite(rate) and rate > 0):
-        _refuse(path, f"{place}.nic_bytes_per_s", rate, "must be above 0, or null where it is not known")
-
-
-def _check_series(path: Path, place: str, series: Series, num_setups: int) -> None:
-    if not 0 <= series.setup < num_setups:
-        _refuse(path, f"{place}.setup", series.setup, f"there are {num_setups} setups")
-    known = _NAMES.get(series.kind)
-    if (known and series.name not in known) or not series.name:
-        _refuse(path, f"{place}.name", series.name, f"unknown {series.kind}.{nearest(series.name, known or ())}")
-    _check_labels(path, f"{place}.labels", series)
-    if not series.values:
-        raise SimnetError(f"{path}: {place}.values: is empty: {_REPAIR}")
-    least, most = _LIMITS[series.unit]
-    too_small = "must be above 0" if series.unit == "s" else "must be 0 or more"
-    for index, value in enumerate(series.values):
-        if not least <= value <= most:
-            rule = too_small if value < least else f"must be at most {most:g} {series.unit}"
-            _refuse(path, f"{place}.values[{index}]", value, rule)
-
-
-def _check_labels(path: Path, place: str, series: Series) -> None:
-    """Check that the labels of the kind and the name are there, and all numbers; others may be there too."""
-    for name, kind in (_LABELS[series.kind] | _MORE_LABELS.get((series.kind, series.name), {})).items():
-        if name not in series.labels:
-            raise SimnetError(f"{path}: {place}: {name!r} is missing: {_REPAIR}")
-        given = series.labels[name]
-        if type(given) is not kind and not (kind is float and type(given) is int):
-            _refuse(
-                path,
-                f"{place}.{name}",
-                given,
-                {str: "must be text", int: "must be a whole number"}.get(kind, "must be a number"),
-            )
-        if isinstance(given, int | float):
-            _require(path, f"{place}.{name}", given, "must be above 0", least=0 if name in _MAY_BE_ZERO else None)
-    for name, given in series.labels.items():
-        if isinstance(given, dict) and name != "options":
-            _refuse(path, f"{place}.{name}", given, "must be text or a number")
-    try:
-        series.options  # noqa: B018 - read to be checked
-    except ValueError as error:
-        raise SimnetError(f"{path}: {place}.options: {error}: {_REPAIR}") from error
-    group = series.labels.get("group")
-    if series.kind == "collective" and group not in GROUPS:
-        _refuse(path, f"{place}.group", group, f"must be one of {', '.join(GROUPS)}")
-
-
-def _require(path: Path, place: str, given: float, rule: str, least: int | None) -> None:
-    """Refuse a number below `least`, or where that is None, one that is not above 0."""
-    if not math.isfinite(given) or (given <= 0 if least is None else given < least):
-        _refuse(path, place, given, rule)
-
-
-def _refuse(path: Path, place: str, given: object, rule: str) -> NoReturn:
-    raise SimnetError(f"{path}: {place}: {given!r}: {rule}: {_REPAIR}")

@@ -1,9 +1,9 @@
 """A campaign as data: what a lab measures to calibrate, what it trains to be predicted, and the launches of both."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -37,33 +37,46 @@ class Layout(NamedTuple):
         return f"{self.num_nodes}x{self.ranks_per_node}"
 
     @classmethod
-    def parse(cls, text: str, where: str) -> "Layout":
+    def parse(cls, text: str) -> "Layout":
         """Read "4x2".
 
         Raises:
-            SimnetError: it is not written so.
+            ValueError: it is not written so.
         """
         match = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d?)", text)
         if match is None:
-            raise SimnetError(f"{where}: {text!r}: write nodes x ranks on each, such as '4x2'")
+            raise ValueError(f"layouts: {text!r}: write nodes x ranks on each, such as '4x2'")
         return cls(int(match[1]), int(match[2]))
 
 
-class Links(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the network is calibrated on: every layout at every bandwidth, with messages of these sizes."""
+class Grid(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every layout at every bandwidth."""
 
     layouts: tuple[str, ...]
     bandwidths: tuple[Bandwidth, ...]
+
+    def __post_init__(self) -> None:
+        _check_given(self, "layouts", "bandwidths")
+        for text in self.layouts:
+            Layout.parse(text)
+
+    @property
+    def parsed(self) -> tuple[Layout, ...]:
+        """The layouts as numbers."""
+        return tuple(map(Layout.parse, self.layouts))
+
+    @property
+    def places(self) -> tuple[tuple[Layout, Bandwidth], ...]:
+        """Layouts and bandwidths, in the order of the file."""
+        return tuple(product(self.parsed, self.bandwidths))
+
+
+class Links(Grid, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the network is calibrated on, with messages of these sizes."""
+
     min_message: Size = Size(4 * MIB)
     max_message: Size = Size(16 * MIB)
     max_seconds: Seconds = 4.0
-
-
-class Points(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is predicted and trained: every layout at every bandwidth."""
-
-    layouts: tuple[str, ...]
-    bandwidths: tuple[Bandwidth, ...]
 
 
 class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,7 +105,7 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch: Count = 8
     threads: Count = 1
     strategies: tuple[AnyStrategy, ...]
-    points: tuple[Points, ...]
+    points: tuple[Grid, ...]
     links: Links
     starts: Count = 2
     model_seconds: Seconds = 10.0
@@ -103,9 +116,7 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     training_seconds: Seconds = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("models", "strategies", "points"):
-            if not getattr(self, name):
-                raise ValueError(f"{name}: is empty; give at least one")
+        _check_given(self, "models", "strategies", "points")
         systems = [spec.system for spec in self.specs if spec.kernels_argument]
         if len(set(systems)) < len(systems):
             raise ValueError(
@@ -121,13 +132,12 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def layouts(self) -> tuple[Layout, ...]:
         """Every layout that is trained on, once each."""
-        every = [Layout.parse(text, "points.layouts") for points in self.points for text in points.layouts]
-        return tuple(dict.fromkeys(every))
+        return tuple(dict.fromkeys(layout for points in self.points for layout in points.parsed))
 
     @property
-    def link_layouts(self) -> tuple[Layout, ...]:
-        """The layouts that the network is calibrated on."""
-        return tuple(Layout.parse(text, "links.layouts") for text in self.links.layouts)
+    def places(self) -> tuple[tuple[Layout, Bandwidth], ...]:
+        """Where is trained, in the order of the file."""
+        return tuple(place for points in self.points for place in points.places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,29 +185,20 @@ def check_disjoint(campaign: Campaign, where: str) -> None:
     Raises:
         SimnetError: a layout and bandwidth are in both.
     """
-    fitted = {(layout, float(rate)) for layout in campaign.link_layouts for rate in campaign.links.bandwidths}
-    for layout, rate in places(campaign):
-        if (layout, float(rate)) in fitted:
+    for layout, rate in campaign.places:
+        if (layout, rate) in campaign.links.places:
             raise SimnetError(
                 f"{where}: points: {layout.text()} at {_rate(rate)} is among the links that are calibrated on; drop "
                 "one of them"
             )
 
 
-def places(campaign: Campaign) -> Iterator[tuple[Layout, Bandwidth]]:
-    """Yield where is trained, in the order of the file."""
-    for points in campaign.points:
-        for text in points.layouts:
-            for rate in points.bandwidths:
-                yield Layout.parse(text, "points.layouts"), rate
-
-
 def jobs(campaign: Campaign) -> list[Job]:
     """Return the launches, in their order: the starts of the models lie between everything else."""
-    found = [_links(campaign, layout, rate) for layout in campaign.link_layouts for rate in campaign.links.bandwidths]
+    found = [_links(campaign, layout, rate) for layout, rate in campaign.links.places]
     for layout in campaign.layouts:
         found += [_kernels(campaign, layout), _messages(campaign, layout), _beside(campaign, layout)]
-    training = [_training(campaign, layout, rate) for layout, rate in places(campaign)]
+    training = [_training(campaign, layout, rate) for layout, rate in campaign.places]
     step = -(-len(training) // campaign.starts)
     for start in range(campaign.starts):
         found += [_model(campaign, layout, model, start) for layout in campaign.layouts for model in campaign.models]
@@ -276,6 +277,17 @@ def file_part(name: str) -> str:
         ('my-pkg-build', '-x')
     """
     return re.sub(r"\W+", "-", name)
+
+
+def _check_given(struct: Struct, *names: str) -> None:
+    """Refuse lists without an item.
+
+    Raises:
+        ValueError: one has none.
+    """
+    for name in names:
+        if not getattr(struct, name):
+            raise ValueError(f"{name}: is empty; give at least one")
 
 
 def _check_models(models: Sequence[str]) -> None:

@@ -155,8 +155,15 @@ def rank_plans(
         launch: how many launches this lab has seen; each gets a port of its own, since the last may still be closing.
         cores: of this machine, which the ranks divide among them; none lets the scheduler move them about.
     """
-    shares = core_shares(spec.world_size, cores)
-    return [_rank_plan(spec, prefix, tuple(command), rank, launch, shares[rank]) for rank in range(spec.world_size)]
+    port = _FIRST_PORT + launch % _NUM_PORTS
+    plans = []
+    for rank, share in enumerate(core_shares(spec.world_size, cores)):
+        node = rank // spec.ranks_per_node
+        held = ("taskset", "--cpu-list", ",".join(map(str, share))) if share else ()
+        enter = (*held, "setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", node_name(prefix, node))
+        environment = _environment(spec, rank, port)
+        plans.append(RankPlan(rank=rank, node=node, command=(*enter, *command), environment=environment))
+    return plans
 
 
 def core_shares(world_size: int, cores: Sequence[int]) -> list[tuple[int, ...]]:
@@ -172,13 +179,10 @@ def core_shares(world_size: int, cores: Sequence[int]) -> list[tuple[int, ...]]:
     return [(cores[rank % len(cores)],) if cores else () for rank in range(world_size)]
 
 
-def _rank_plan(  # noqa: PLR0913, PLR0917
-    spec: LabSpec, prefix: str, command: Command, rank: int, launch: int, cores: Sequence[int]
-) -> RankPlan:
+def _environment(spec: LabSpec, rank: int, port: int) -> dict[str, str]:
+    """Return what torchrun tells a rank."""
     node, local_rank = divmod(rank, spec.ranks_per_node)
-    held = ("taskset", "--cpu-list", ",".join(map(str, cores))) if cores else ()
-    enter = (*held, "setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", node_name(prefix, node))
-    environment = {
+    told = {
         "RANK": rank,
         "WORLD_SIZE": spec.world_size,
         "LOCAL_RANK": local_rank,
@@ -186,9 +190,8 @@ def _rank_plan(  # noqa: PLR0913, PLR0917
         "GROUP_RANK": node,
         "GROUP_WORLD_SIZE": spec.num_nodes,
         "MASTER_ADDR": address(0),
-        "MASTER_PORT": _FIRST_PORT + launch % _NUM_PORTS,
+        "MASTER_PORT": port,
         "GLOO_SOCKET_IFNAME": NIC,
         "OMP_NUM_THREADS": spec.threads_per_rank,
     }
-    told = {name: str(value) for name, value in environment.items()}
-    return RankPlan(rank=rank, node=node, command=enter + command, environment=told)
+    return {name: str(value) for name, value in told.items()}

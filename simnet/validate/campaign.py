@@ -120,7 +120,7 @@ def _matters(residual: Comparison, kernels: set[str]) -> bool:
 
 
 def _fit(campaign: Campaign, jobs: Sequence[Job], folder: Path, layout: Layout, draws: int) -> Fit:
-    links = [path for one in campaign.link_layouts for path in _paths(jobs, folder, "links", one)]
+    links = [path for one in campaign.links.parsed for path in _paths(jobs, folder, "links", one)]
     in_place = [path for part in ("kernels", "beside") for path in _paths(jobs, folder, part, layout)]
     known = sources.read([*links, *in_place])
     placed = sources.read(_paths(jobs, folder, "messages", layout))

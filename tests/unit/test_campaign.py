@@ -88,10 +88,12 @@ class TestFile:
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [
-            ('["3x1", "2x2"]', '["3by1"]', "points.layouts: '3by1': write nodes x ranks on each"),
+            ('["3x1", "2x2"]', '["3by1"]', "points.0.layouts: '3by1': write nodes x ranks on each"),
             ('["3x1", "2x2"]', '["0x1"]', "'0x1': write nodes x ranks"),
             ('models = ["mlp_4m", "my.pkg:build"]', "models = []", "models: is empty; give at least one"),
             ('"100 Mbit/s"', '"100 Mbit"', "links.bandwidths"),
+            ('["100 Mbit/s"]', "[]", "links.bandwidths: is empty; give at least one"),
+            ('["3x1", "2x2"]', "[]", "points.0.layouts: is empty; give at least one"),
             ('"2x1"', '"3x1"', None),
             ('["100 Mbit/s"]', '["50 Mbit/s"]', None),
             ('kind = "all_reduce"', 'kind = "all_reduce", payload = "bf16"', "all_reduce runs as DDP does"),
