@@ -42,7 +42,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     from simnet.compare.rank import advise
     from simnet.compare.tune import chosen
     from simnet.scenario import load_experiment
-    from simnet.show.advice import to_object, to_text
+    from simnet.show.advice import advice_page, to_object
     from simnet.simulate import simulate
     from simnet.workers import num_cores
 
@@ -63,7 +63,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         from simnet.show.advice_figure import draw
 
         draw(found, plot)
-    emit(json.dumps(to_object(found), indent=2, allow_nan=False) if form == "json" else to_text(found), output)
+    emit(json.dumps(to_object(found), indent=2, allow_nan=False) if form == "json" else advice_page(found), output)
 
 
 def _check_folded(scenario: Scenario) -> None:

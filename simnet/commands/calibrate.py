@@ -73,7 +73,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     """Run `simnet calibrate`."""
     from simnet.calibrate import fitting, sources, workload_file, write
     from simnet.calibrate.fit import check_errors, judged
-    from simnet.show import calibration as show
+    from simnet.show.calibration import calibration_page
 
     known, unseen, placed = sources.read(files), sources.read(held_out), sources.read(in_place)
     check_files(output=output, workload=workload, figure=figure)
@@ -82,13 +82,11 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     options = fitting.Options(cluster=_cluster(cluster), bound=bound / 100, draws=draws)
     parts = fitting.parts(known, unseen, placed, options)
     _check_asked(known, parts, output, workload)
-    texts = [show.step_times(trace, str(path)) for trace, path in known.traces]
-    texts += [show.report(parts)] if parts else []
     residuals = [residual for part in parts for residual in part.residuals]
     if held_out and not any(residual.role == "held out" for residual in residuals):
         raise SimnetError("--hold-out: nothing in these files can be predicted from those fitted; drop it")
-    texts += [show.rows(residuals)] if all_rows and residuals else []
-    say("\n\n".join(texts))
+    traces = ((trace, str(path)) for trace, path in known.traces)
+    say(calibration_page(traces, parts, residuals if all_rows else ()))
     if figure is not None:
         _draw(residuals, figure)
     if not accept_poor_fit:

@@ -14,6 +14,7 @@ from simnet.files import check_no_input, is_special, target, unwritable, write_f
 
 if TYPE_CHECKING:
     from simnet.scenario import Experiment
+    from simnet.show.page import Page
 
 
 Item = TypeVar("Item")
@@ -128,17 +129,17 @@ def check_figure(path: Path | None, output: Path | None) -> None:
     check_different(output, path, "-o", "--plot")
 
 
-def emit(text: str, path: Path | None, inside: Path | None = None) -> None:
-    """Print text, or write it to a file; it ends with a newline.
+def emit(text: "str | Page", path: Path | None, inside: Path | None = None) -> None:
+    """Print text or a page, or write it to a file; it ends with a newline.
 
     Raises:
         SimnetError: the file cannot be written, as on a full disk, or is an input.
     """
-    whole = text if text.endswith("\n") else text + "\n"
     if path is None:
-        say(whole)
+        say(text)
     else:
-        write_file(path, whole.encode(), inside)
+        whole = str(text)
+        write_file(path, (whole if whole.endswith("\n") else whole + "\n").encode(), inside)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from simnet.compare.time_to_target import TimesToTarget, num_simulations, times_
 from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Scenario
-from simnet.show.race import race_lines, race_object
+from simnet.show.race import race_object, race_page
 from simnet.units import Bandwidth
 
 RATES = "10 Gbit/s,25 Gbit/s,40 Gbit/s,100 Gbit/s"
@@ -78,7 +78,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         )
     if plot is not None:
         _draw(found, plot)
-    emit(json.dumps(race_object(found), indent=2) if form == "json" else "\n".join(race_lines(found)), output)
+    emit(json.dumps(race_object(found), indent=2) if form == "json" else race_page(found), output)
 
 
 def _bandwidths(text: str) -> list[Bandwidth]:

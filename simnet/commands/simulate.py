@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from simnet.commands.output import check_files, emit
 from simnet.commands.settings import add_draws, read_settings
 from simnet.commands.terminal import progress, tell
 from simnet.result import RunResult, to_json
+
+if TYPE_CHECKING:
+    from simnet.show.page import Page
 
 
 @click.command(
@@ -54,12 +58,12 @@ def _progress(rounds: int) -> Iterator[Callable[[], None]]:
         yield lambda: advance(1)
 
 
-def _text(result: RunResult, form: str) -> str:
+def _text(result: RunResult, form: str) -> "str | Page":
     """Return a result in one of the formats."""
     if form == "table":
-        from simnet.show.result_page import result_table
+        from simnet.show.result_page import result_page
 
-        return result_table(result)
+        return result_page(result)
     if form == "json":
         return to_json(result.without_spans(), indent=2).decode()
     from simnet.show.rows import row, table

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from simnet.commands.output import check_replaceable, emit
 from simnet.commands.settings import add_draws, read_axes
 from simnet.commands.terminal import progress, tell
 from simnet.result import SweepResult, to_json
+
+if TYPE_CHECKING:
+    from simnet.show.page import Page
 
 RESULTS = ("results.csv", "results.json")
 
@@ -64,7 +68,7 @@ def _summary(num_points: int, num_kept: int, elapsed_s: float, files: list[Path]
     return f"{num_points} points in {elapsed_s:.1f} s{kept}{written}"
 
 
-def _text(whole: SweepResult, form: str) -> str:
+def _text(whole: SweepResult, form: str) -> "str | Page":
     """Return the results of a sweep in one of the formats."""
     if form == "json":
         return to_json(whole, indent=1).decode()
@@ -72,9 +76,9 @@ def _text(whole: SweepResult, form: str) -> str:
         from simnet.show.rows import row, table
 
         return table(row(point, point.set) for point in whole.points).csv()
-    from simnet.show.sweep_table import sweep_table
+    from simnet.show.sweep_page import sweep_page
 
-    return sweep_table(whole)
+    return sweep_page(whole)
 
 
 @contextmanager

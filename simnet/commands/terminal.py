@@ -2,23 +2,32 @@
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from simnet.errors import cut
+
+if TYPE_CHECKING:
+    from simnet.show.page import Page
 
 # A refusal has at most so many characters, and a word of it (a value, a path) at most so many.
 LINE, WORD = 500, 200
 _LONG_WORD = re.compile(rf"\S{{{WORD + 1},}}")
 
 
-def say(text: str) -> None:
-    """Print text on standard output, and a newline if it ends in none."""
-    click.echo(harmless(text.removesuffix("\n")))
+def say(text: "str | Page") -> None:
+    """Print text or a page on standard output, and a newline if it ends in none; on a terminal, tables are drawn."""
+    if isinstance(text, str):
+        click.echo(harmless(text.removesuffix("\n")))
+    elif sys.stdout.isatty():
+        click.echo(text.drawn(shutil.get_terminal_size().columns))  # harmless but for the colours of its tables
+    else:
+        click.echo(str(text))
 
 
 def tell(text: str) -> None:

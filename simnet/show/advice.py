@@ -2,38 +2,34 @@
 
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from simnet.compare.advice import Advice, Row
 from simnet.compare.tune import systems
-from simnet.scenario import Scenario, to_dict
+from simnet.scenario import to_dict
 from simnet.show.advice_sentences import PUBLISHED, ranges_text, sentences
 from simnet.show.notes import notes_lines
+from simnet.show.page import Page
+from simnet.show.table import Table
 from simnet.show.text import (
-    aligned,
     count_text,
     gpus_text,
     hanging,
     nodes_text,
     part_title,
-    printable,
     speedup_text,
     workload_title,
 )
 from simnet.units import format_bytes, format_seconds
 
+COLUMNS = ("system", "step", "speedup", "verdict", "slow codec", "vs plain", "bound by", "NIC bytes", "faster")
 
-def to_text(advice: Advice) -> str:
+
+def advice_page(advice: Advice) -> Page:
     """Return a table of all systems, what to do in sentences, and the notes."""
-    rows: list[tuple[str, ...]] = [
-        ("system", "step", "speedup", "verdict", "slow codec", "vs plain", "bound by", "NIC bytes", "faster")
-    ]
-    rows += [_cells(row, advice) for row in advice.rows]
     said = [line for sentence in sentences(advice) for line in hanging("", sentence)]
     left_out = [line for text in _left_out(advice) for line in hanging("not predicted: ", text)]
     notes = notes_lines([row.notes for row in advice.rows])
-    lines = [*heading(advice), "", *aligned(rows), "", *said, "", *left_out, *notes]
-    return "\n".join(printable(line).rstrip() for line in lines)
+    table = Table(COLUMNS, (_cells(row, advice) for row in advice.rows))
+    return Page([*heading(advice), "", table, "", *said, "", *left_out, *notes])
 
 
 def _left_out(advice: Advice) -> Iterator[str]:
@@ -88,17 +84,17 @@ def to_object(advice: Advice) -> dict[str, object]:
         "best": advice.best.name if advice.best else None,
         "advice": sentences(advice),
         "published": PUBLISHED,
-        "systems": [_row_object(row, scenario) for row in advice.rows],
+        "systems": [_row_object(row) for row in advice.rows],
         "left_out": dict(advice.left_out),
         "notes": list(dict.fromkeys(note for row in advice.rows for note in row.notes)),
     }
 
 
-def _row_object(row: Row, scenario: Scenario) -> dict[str, object]:
+def _row_object(row: Row) -> dict[str, object]:
     return {
         "name": row.name,
         "compresses": not row.is_dense,
-        "strategy": to_dict(replace(scenario, strategy=row.strategy))["strategy"],
+        "strategy": to_dict(row.strategy),
         "iteration_s": row.iteration_s,
         "speedup": row.speedup.value,
         "speedup_interval": row.speedup.interval,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from simnet.calibrate.fit import Fitted
 from simnet.calibrate.kineto import Trace
 from simnet.comparison import Comparison, mean_error
+from simnet.show.page import Page
 from simnet.show.table import Table
 from simnet.show.text import hanging
 from simnet.units import format_bytes, format_seconds
@@ -15,20 +16,30 @@ PHASES = {
 }  # fmt: skip
 
 
-def report(parts: Sequence[Fitted]) -> str:
-    """Return the fitted numbers, the residuals by group, the worst rows and the notes, as text."""
+def calibration_page(
+    traces: Iterable[tuple[Trace, str]], parts: Sequence[Fitted], listed: Sequence[Comparison] = ()
+) -> Page:
+    """Return what `simnet calibrate` prints.
+
+    Args:
+        traces: each with its name; where their steps went is told.
+        parts: what was fitted; its numbers, the residuals by group and the notes are told.
+        listed: residuals of which every one is told.
+    """
     residuals = [residual for part in parts for residual in part.residuals]
-    blocks = [
+    blocks: list[list[str | Table]] = [[*step_times(trace, name)] for trace, name in traces]
+    blocks += [
         [f"{name:<26} {text}" for part in parts for name, text in part.shown.items()],
-        _table(residuals),
+        [_groups(residuals)] if residuals else [],
         [line for part in parts for note in part.notes for line in hanging("note: ", note)],
+        [_rows(listed)] if listed else [],
     ]
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+    return Page([piece for block in blocks if block for piece in (*block, "")])
 
 
-def rows(residuals: Iterable[Comparison]) -> str:
-    """Return every residual as a line of a table."""
-    cells = [
+def _rows(residuals: Iterable[Comparison]) -> Table:
+    """Return every residual as a row."""
+    cells = (
         (
             _series(one.series, one.role),
             one.label,
@@ -37,27 +48,24 @@ def rows(residuals: Iterable[Comparison]) -> str:
             f"{one.error:+.1%}",
         )
         for one in residuals
-    ]
-    return Table(("group", "row", "measured", "fitted", "error"), cells).terminal()
+    )
+    return Table(("group", "row", "measured", "fitted", "error"), cells)
 
 
-def step_times(trace: Trace, name: str) -> str:
+def step_times(trace: Trace, name: str) -> list[str]:
     """Return where the steps of a trace went, medians over its steps, and its messages."""
     where = f"{trace.world_size} ranks, {trace.backend or 'no'} backend" + (f", {trace.gpu}" if trace.gpu else "")
     lines = [f"{name}: {len(trace.steps)} steps of one rank, {where}; medians"]
     lines += [f"  {text:<26} {format_seconds(trace.median_s(field))}" for field, text in PHASES.items()]
     last = trace.steps[-1]
     lines += [f"  {one.name}, {format_bytes(one.num_bytes)}: {format_seconds(one.seconds)}" for one in last.messages]
-    return "\n".join(lines)
+    return lines
 
 
-def _table(residuals: Sequence[Comparison]) -> list[str]:
+def _groups(residuals: Sequence[Comparison]) -> Table:
     """Return mean and worst error of every group, fitted ones first."""
-    if not residuals:
-        return []
-    keys = dict.fromkeys((one.role, one.series) for one in residuals)
-    lines = (_line(residuals, *key) for key in sorted(keys, key=lambda key: key[0]))
-    return [Table(("residuals", "rows", "mean", "worst", "worst row"), lines).terminal()]
+    keys = sorted(dict.fromkeys((one.role, one.series) for one in residuals), key=lambda key: key[0])
+    return Table(("residuals", "rows", "mean", "worst", "worst row"), (_line(residuals, *key) for key in keys))
 
 
 def _line(residuals: Sequence[Comparison], role: str, series: str) -> tuple[str, ...]:

@@ -45,13 +45,11 @@ def _draw(axes: "Axes", rows: Sequence[Comparison], colour: str, marker: str) ->
 
 
 def _lay_out(axes: "Axes", limit: float) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+    from matplotlib.ticker import PercentFormatter
 
     axes.set_ylim(-limit, limit)
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(base=10))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    figure.log_numbers(axes.xaxis)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.set_xlabel("measured time [ms]")
     axes.set_ylabel("fitted / measured - 1")

@@ -5,7 +5,6 @@ from pathlib import Path
 from simnet import results_file
 from simnet.errors import SimnetError
 from simnet.files import write_file
-from simnet.show.figure import STYLE as STYLE  # noqa: PLC0414 - until all that draw take it from there
 from simnet.show.figure import Format, styled
 
 

@@ -6,26 +6,29 @@ from simnet import draws
 from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
 from simnet.compare.whatif import SLOW
 from simnet.show.notes import notes_lines
-from simnet.show.text import aligned, count_text, hanging, nodes_text, printable, workload_title
+from simnet.show.page import Page
+from simnet.show.table import Table
+from simnet.show.text import count_text, hanging, nodes_text, workload_title
 from simnet.units import format_bytes, format_seconds
 
 NEVER = "never"
 
 
-def race_lines(race: TimesToTarget) -> Iterator[str]:
-    """Yield the lines of a report for people."""
-    lines = [
-        *_head(race),
-        "",
-        *aligned([_header(race), *(_cells(race, name) for name in _order(race))]),
-        "",
-        *(line for there in race.bandwidths for line in hanging("", verdict(race, there))),
-        "",
-        *(line for text in _reservations(race) for line in hanging("", text)),
-        *(line for name, reason in race.left_out for line in hanging("", f"left out: {name}: {reason}")),
-        *notes_lines([race.notes]),
-    ]
-    yield from (printable(line).rstrip() for line in lines)
+def race_page(race: TimesToTarget) -> Page:
+    """Return a report for people."""
+    return Page(
+        [
+            *_head(race),
+            "",
+            Table(_header(race), (_cells(race, name) for name in _order(race))),
+            "",
+            *(line for there in race.bandwidths for line in hanging("", verdict(race, there))),
+            "",
+            *(line for text in _reservations(race) for line in hanging("", text)),
+            *(line for name, reason in race.left_out for line in hanging("", f"left out: {name}: {reason}")),
+            *notes_lines([race.notes]),
+        ]
+    )
 
 
 def _head(race: TimesToTarget) -> Iterator[str]:

@@ -2,19 +2,19 @@
 
 import textwrap
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
 
 from simnet.hardware import Cluster
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
 from simnet.show.labels import names
+from simnet.show.page import Page
+from simnet.show.table import Column, Table
 from simnet.show.text import (
     WIDTH,
     count_text,
     hanging,
     nodes_text,
     part_title,
-    printable,
     speedup_text,
     throughput_text,
 )
@@ -22,6 +22,7 @@ from simnet.units import format_bytes, format_seconds
 
 LABEL_WIDTH = 28
 VALUE_WIDTH = 22
+SHARE_WIDTH = 9
 PARTS = {
     "forward_s": "forward",
     "backward_s": "backward",
@@ -33,20 +34,20 @@ PARTS = {
 Cell = tuple[str, str]
 
 
-def result_table(run_result: RunResult) -> str:
+def result_page(run_result: RunResult) -> Page:
     """Return what `simnet simulate` prints: at most 100 columns of plain text, every number with its unit."""
-    results = [run_result.result] + ([run_result.baseline] if run_result.baseline else [])
-    lines = [
-        *_paragraph(run_result.scenario.question),
-        *_parts(run_result),
-        "",
-        *_comparison(results, names([run_result]), run_result.scenario.run.steps),
-        "",
-        *_uncertainty(run_result),
-        *_verdict(run_result),
-        *(line for note in run_result.notes for line in hanging("note: ", note)),
-    ]
-    return "\n".join(printable(line).rstrip() for line in lines).strip("\n")
+    return Page(
+        [
+            *_paragraph(run_result.scenario.question),
+            *_parts(run_result),
+            "",
+            _comparison(run_result),
+            "",
+            *_uncertainty(run_result),
+            *_verdict(run_result),
+            *(line for note in run_result.notes for line in hanging("note: ", note)),
+        ]
+    )
 
 
 def _paragraph(text: str) -> list[str]:
@@ -102,23 +103,33 @@ def _compute_kind(scenario: Scenario) -> str:
     return " or ".join(sorted(fitting)) or "given"
 
 
-def _header(names: list[str]) -> Iterator[str]:
-    """Yield what the strategies are called, a line for each setting."""
-    cells = [[line for part in name.split(", ") for line in textwrap.wrap(part, VALUE_WIDTH)] for name in names]
-    for row in zip_longest(*cells, fillvalue=""):
-        yield _line("", [(text, "") for text in row])
+def _comparison(run_result: RunResult) -> Table:
+    """Return a line for each metric, and for each strategy two cells: a value and its share."""
+    results = [run_result.result, *([run_result.baseline] if run_result.baseline else [])]
+    columns = [Column("", width=LABEL_WIDTH)]
+    for name in names([run_result]):
+        columns += [
+            Column(_title(name), "right", width=VALUE_WIDTH, gap=0),
+            Column("", "right", width=SHARE_WIDTH, gap=0),
+        ]
+    rows = [(label, *(text for cell in cells for text in cell)) for label, cells in _rows(run_result, results)]
+    return Table(columns, rows)
 
 
-def _comparison(results: list[StrategyResult], names: list[str], steps: int | None) -> Iterator[str]:
-    """Yield the header and one line for each metric, a pair of cells (value, share) for each strategy."""
-    yield from _header(names)
-    yield _line("iteration time", [(format_seconds(result.iteration_s), "") for result in results])
+def _title(name: str) -> str:
+    """Return what a strategy is called, a line for each setting."""
+    return "\n".join(line for part in name.split(", ") for line in textwrap.wrap(part, VALUE_WIDTH))
+
+
+def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tuple[str, list[Cell]]]:
+    """Yield the label of each line and a cell for each strategy."""
+    yield "iteration time", [(format_seconds(result.iteration_s), "") for result in results]
     for key, label in PARTS.items():
-        yield _line(f"  {label}", [_share(result, key) for result in results])
-    for label, cell in _metric_cells(steps).items():
-        cells = [cell(result) for result in results]
-        if any(cells):
-            yield _line(label, [(text, "") for text in cells])
+        yield f"  {label}", [_share(result, key) for result in results]
+    for label, cell in _metric_cells(run_result.scenario.run.steps).items():
+        texts = [cell(result) for result in results]
+        if any(texts):
+            yield label, [(text, "") for text in texts]
 
 
 def _share(result: StrategyResult, key: str) -> Cell:
@@ -143,10 +154,6 @@ def _metric_cells(steps: int | None) -> dict[str, Callable[[StrategyResult], str
 
 def _optional_seconds(seconds: float | None) -> str:
     return "" if seconds is None else format_seconds(seconds)
-
-
-def _line(label: str, cells: list[Cell]) -> str:
-    return f"{label:<{LABEL_WIDTH}}" + "".join(f"{value:>{VALUE_WIDTH}}{share:>9}" for value, share in cells)
 
 
 def _uncertainty(run_result: RunResult) -> Iterator[str]:

@@ -132,7 +132,8 @@ class Table:
             grid.add_row(*(Text(printable(cell)) for cell in row))  # as Text: brackets are no markup
         console = Console(file=io.StringIO(), force_terminal=True, width=width)
         console.print(grid)
-        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
+        lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+        return "\n".join(lines).strip("\n")
 
 
 def _lines(text: str) -> str:

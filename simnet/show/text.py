@@ -2,7 +2,6 @@
 
 import textwrap
 import unicodedata
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -68,13 +67,6 @@ def hanging(label: str, text: str) -> list[str]:
     return textwrap.wrap(
         text, WIDTH, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False
     ) or [label]
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Yield rows of cells as lines whose columns begin below each other."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def nodes_text(*counts: int) -> str:

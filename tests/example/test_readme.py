@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simnet.scenario import load_experiment
-from simnet.show.sweep_table import sweep_table
+from simnet.show.sweep_page import sweep_page
 from simnet.sweep import expand, run, whole
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ def test_the_commands_of_the_readme_work_one_after_the_other(tmp_path):
 def test_the_table_of_the_readme_is_what_the_demo_prints():
     experiment = load_experiment("speedup")
     points = expand(experiment)
-    printed = sweep_table(whole(experiment, points, run(points)))
+    printed = str(sweep_page(whole(experiment, points, run(points))))
     shown = next(block for block in blocks("text") if "BERT-Base" in block)
     for line in filter(None, shown.splitlines()):
         assert line in printed.splitlines()

@@ -14,7 +14,7 @@ from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, WITHIN_ERRO
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, HostCost, KernelTime
 from simnet.scenario import Run, Scenario
-from simnet.show.advice import to_text
+from simnet.show.advice import advice_page
 from simnet.show.advice_sentences import sentences
 from simnet.simulate import kernel_names, simulate
 from simnet.strategies import STRATEGIES, AllReduce, BinSGDM, OneBitAdam, TopK
@@ -135,7 +135,7 @@ class TestRanking:
         }  # fmt: skip
         assert all("depends on the shapes" in reason for reason in left_out.values())
         assert {found.name for found in advice.rows} == {*SYSTEMS, "DDP fp32", "DDP bf16"} - set(left_out)
-        assert "not predicted: 1-bit SGD, EF-SignSGD, TernGrad, Power" in to_text(advice)
+        assert "not predicted: 1-bit SGD, EF-SignSGD, TernGrad, Power" in str(advice_page(advice))
 
     def test_the_systems_are_watched(self) -> None:
         done: list[int] = []

@@ -12,7 +12,7 @@ from simnet.commands.main import cli
 from simnet.compare.advice import Advice
 from simnet.compare.tune import systems
 from simnet.compare.verdict import PAYS
-from simnet.show.advice import to_object, to_text
+from simnet.show.advice import advice_page, to_object
 from simnet.show.advice_figure import draw, figure_of
 from simnet.show.advice_sentences import sentences
 from tests.unit.scenario_samples import pod, write
@@ -33,7 +33,7 @@ class TestOutput:
 
     def test_the_table_has_a_line_a_system(self) -> None:
         advice = advised("BinSGDM", "1-bit Adam")
-        lines = to_text(advice).splitlines()
+        lines = str(advice_page(advice)).splitlines()
         assert [line.split("  ")[0] for line in lines[4:8]] == [found.name for found in advice.rows]
         assert any(line.startswith("note: calibration 'inline'") for line in lines)
 

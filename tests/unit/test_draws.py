@@ -13,7 +13,7 @@ from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, KernelTime, LinkCalibration
 from simnet.scenario import Run
-from simnet.show.result_page import result_table
+from simnet.show.result_page import result_page
 from simnet.show.rows import row
 from simnet.simulate import simulate
 from simnet.strategies import AllReduce, BinSGDM
@@ -90,8 +90,8 @@ def test_a_result_has_intervals_that_hold_it_and_reports_show_them():
     assert result.intervals.keys() == {"iteration_s", "baseline_iteration_s", "speedup"}
     low, high = result.intervals["speedup"]
     assert low < result.speedup < high
-    assert "90 % interval" in result_table(result)
-    assert "90 % interval" not in result_table(plain)
+    assert "90 % interval" in str(result_page(result))
+    assert "90 % interval" not in str(result_page(plain))
     found = row(result)
     assert (found["speedup_low"], found["speedup_high"]) == (low, high)
 

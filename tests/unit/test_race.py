@@ -12,7 +12,7 @@ from simnet.compare.time_to_target import TimesToTarget, times_to_target
 from simnet.compare.whatif import SLOW
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, LinkCalibration
-from simnet.show.race import race_lines, race_object, verdict
+from simnet.show.race import race_object, race_page, verdict
 from simnet.show.race_figure import _figure
 from simnet.simulate import simulate
 from simnet.strategies import QSGD, Marsit, OneBitAdam
@@ -164,7 +164,7 @@ def test_a_system_whose_kernels_have_no_estimate_is_told_apart(measured):
     found = run(measured, given=bare)
     assert by_name(found)["quick"].unmeasured
     assert verdict(found, found.bandwidths[0]).endswith("Before it may be, if their kernels are fast: QSGD.")
-    assert "QSGD *" in "\n".join(race_lines(found))
+    assert "QSGD *" in str(race_page(found))
 
 
 def test_slow_kernels_can_turn_a_sure_gain_into_an_unsure_one(measured):
@@ -196,7 +196,7 @@ def test_a_baseline_that_never_gets_there_is_told(measured):
 
 
 def test_a_report_tells_what_it_stands_on(measured):
-    text = "\n".join(race_lines(run(measured, steps=4000)))
+    text = str(race_page(run(measured, steps=4000)))
     assert "validation loss of at most 2 nats, trained on 4 ranks" in text
     assert "1 of 3" in text
     assert "never" in text
@@ -228,7 +228,7 @@ def test_a_baseline_without_a_value_at_its_end_is_not_said_to_be_missing(measure
 
 
 def test_times_are_told_without_powers_of_ten(measured):
-    lines = list(race_lines(run(measured, steps=4_000_000)))
+    lines = str(race_page(run(measured, steps=4_000_000))).splitlines()
     assert any("2,500" in line for line in lines)  # hours of 3,000,000 steps of 3 s
     assert not [line for line in lines if "e+0" in line]
 

@@ -9,9 +9,9 @@ import pytest
 
 from simnet.errors import SimnetError
 from simnet.result import RunResult
-from simnet.show import sweep_table as pages
 from simnet.show.notes import notes_lines
-from simnet.show.result_page import result_table
+from simnet.show.result_page import result_page
+from simnet.show.sweep_page import sweep_page
 from simnet.show.text import WIDTH
 from simnet.strategies import AllReduce
 from tests.unit.report_samples import run_result, sweep_document, sweep_of
@@ -27,8 +27,12 @@ def with_speedups(speedups: dict[tuple[float, int], float]) -> dict[str, Any]:
     return document
 
 
+def result_table(result: RunResult) -> str:
+    return str(result_page(result))
+
+
 def sweep_table(document: dict[str, Any]) -> str:
-    return pages.sweep_table(sweep_of(document))
+    return str(sweep_page(sweep_of(document)))
 
 
 def row(table: str, label: str) -> str:

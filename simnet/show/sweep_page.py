@@ -8,12 +8,13 @@ from itertools import takewhile
 from simnet.result import PointResult, StrategyResult, SweepResult
 from simnet.show.labels import names, panels
 from simnet.show.notes import notes_lines
+from simnet.show.page import Page
+from simnet.show.table import Column, Table
 from simnet.show.text import (
     bandwidth_text,
     gpus_text,
     hanging,
     nodes_text,
-    printable,
     speedup_text,
     throughput_text,
     value_text,
@@ -21,18 +22,18 @@ from simnet.show.text import (
 from simnet.units import format_seconds
 
 MAX_COLUMNS = 11
+RATE_WIDTH, CELL_WIDTH = 14, 7
 MAX_HEADLINE_PANELS = 3
 Matrix = dict[tuple[float, int], PointResult]
 
 
-def sweep_table(sweep: SweepResult) -> str:
+def sweep_page(sweep: SweepResult) -> Page:
     """Return what `simnet sweep` prints."""
-    heading = [printable(sweep.question), ""] if sweep.question else []
-    blocks = _matrix_blocks(sweep) if _fits_matrices(sweep) else _list_block(sweep)
+    heading = [sweep.question, ""] if sweep.question else []
+    tables = _matrices(sweep) if _fits_matrices(sweep) else (_list(sweep), "")
     notes = [line for key in sweep.varied for line in _without_effect(sweep, key)]
     notes += notes_lines([point.notes for point in sweep.points])
-    lines = [*heading, *blocks, *_headlines(sweep), *([""] if notes else []), *notes]
-    return "\n".join(printable(line).rstrip() for line in lines).strip("\n")
+    return Page([*heading, *tables, *_headlines(sweep), *([""] if notes else []), *notes])
 
 
 def matrix(points: list[PointResult]) -> Matrix:
@@ -52,35 +53,34 @@ def _fits_matrices(sweep: SweepResult) -> bool:
     )
 
 
-def _matrix_blocks(sweep: SweepResult) -> Iterator[str]:
+def _matrices(sweep: SweepResult) -> Iterator[str | Table]:
     for label, points in panels(sweep.points).items():
-        cells = matrix(points)
-        rates = sorted({rate for rate, _ in cells})
-        nodes = sorted({num_nodes for _, num_nodes in cells})
         gpus = gpus_text(*(point.ranks_per_node for point in points))
         yield f"{label}: speedup of {' over '.join(names(points))}, by NIC bandwidth and nodes of {gpus}"
-        yield f"{'nodes':>14}" + "".join(f"{num_nodes:>7}" for num_nodes in nodes)
-        for rate in rates:
-            shown = (cells[rate, num_nodes].speedup if (rate, num_nodes) in cells else None for num_nodes in nodes)
-            yield f"{bandwidth_text(rate):>14}" + "".join(f"{speedup_text(speedup):>7}" for speedup in shown)
+        yield _matrix_table(matrix(points))
         yield ""
 
 
-def _list_block(sweep: SweepResult) -> Iterator[str]:
+def _matrix_table(cells: Matrix) -> Table:
+    nodes = sorted({num_nodes for _, num_nodes in cells})
+    columns = [Column(str(num_nodes), "right", width=CELL_WIDTH, gap=0) for num_nodes in nodes]
+    rows = []
+    for rate in sorted({rate for rate, _ in cells}):
+        shown = (cells[rate, num_nodes].speedup if (rate, num_nodes) in cells else None for num_nodes in nodes)
+        rows.append([bandwidth_text(rate), *map(speedup_text, shown)])
+    return Table([Column("nodes", "right", width=RATE_WIDTH), *columns], rows)
+
+
+def _list(sweep: SweepResult) -> Table:
+    """Return a row for each point."""
     keys = list(dict.fromkeys(key for point in sweep.points for key in point.set))
-    rows = [[*keys, "iteration", "throughput", "speedup"]]
-    for point in sweep.points:
-        values = [value_text(point.set.get(key, "")) for key in keys]
-        metrics = [
-            format_seconds(point.result.iteration_s),
-            throughput_text(point.result.samples_per_s),
-            speedup_text(point.speedup),
-        ]
-        rows.append([*values, *metrics])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-    yield ""
+    rows = [[*(value_text(point.set.get(key, "")) for key in keys), *_metrics(point)] for point in sweep.points]
+    return Table([Column(title, "right") for title in (*keys, "iteration", "throughput", "speedup")], rows)
+
+
+def _metrics(point: PointResult) -> tuple[str, str, str]:
+    result = point.result
+    return format_seconds(result.iteration_s), throughput_text(result.samples_per_s), speedup_text(point.speedup)
 
 
 def _without_effect(sweep: SweepResult, key: str) -> list[str]:

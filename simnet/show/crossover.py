@@ -1,0 +1,81 @@
+"""Where two strategies take the same time, for people and for programs."""
+
+from simnet.compare.crossover import Crossing, Crossover, Trial
+from simnet.show.notes import notes_lines
+from simnet.show.page import Page
+from simnet.show.table import Column, Table
+from simnet.units import format_seconds
+
+
+def crossover_page(found: Crossover) -> Page:
+    """Return what `simnet crossover` prints."""
+    sentences = [_sentence(found, crossing) for crossing in found.crossings] or [_no_crossing(found)]
+    notes = notes_lines([trial.notes for trial in found.trials])
+    return Page([*sentences, "", _table(found), *([""] if notes else []), *notes])
+
+
+def _sentence(found: Crossover, crossing: Crossing) -> str:
+    below, above = _verdict(found, crossing.low), _verdict(found, crossing.high)
+    if isinstance(crossing.low.value, int):
+        return f"{found.key}: {below} up to {crossing.low.text}, {above} from {crossing.high.text} on."
+    within = f"within {100 * crossing.relative_width:.2g} %"
+    return f"{found.key}: {below} up to {crossing.high.text} ({within}), {above} from there on."
+
+
+def _no_crossing(found: Crossover) -> str:
+    low, high = found.trials[0], found.trials[-1]
+    tried = f"at all {len(found.trials)} values tried from {low.text} to {high.text}"
+    return f"{found.key}: no crossing: {_verdict(found, low)} {tried}."
+
+
+def _verdict(found: Crossover, trial: Trial) -> str:
+    strategy, baseline = _names(found)
+    return f"{strategy} is faster than {baseline}" if trial.is_faster else f"{baseline} is at least as fast"
+
+
+def _names(found: Crossover) -> tuple[str, str]:
+    """Return what to call strategy and baseline."""
+    same = found.strategy == found.baseline
+    return ("strategy", "baseline") if same else (found.strategy, found.baseline)
+
+
+def _table(found: Crossover) -> Table:
+    """Return the values tried first."""
+    titles = (found.key, *_names(found), "speedup", "verdict")
+    return Table([Column(title, "right") for title in titles], map(_cells, found.trials))
+
+
+def _cells(trial: Trial) -> tuple[str, str, str, str, str]:
+    times = format_seconds(trial.iteration_s), format_seconds(trial.baseline_iteration_s)
+    return trial.text, *times, f"{trial.speedup.value:.3f}x", trial.speedup.verdict
+
+
+def crossover_object(found: Crossover) -> dict[str, object]:
+    """Return what was found as a JSON object, values as the user writes them."""
+    return {
+        "over": found.key,
+        "strategy": found.strategy,
+        "baseline": found.baseline,
+        "crossings": [_crossing_object(crossing) for crossing in found.crossings],
+        "notes": list(dict.fromkeys(note for trial in found.trials for note in trial.notes)),
+        "trials": [_trial_object(trial) for trial in found.trials],
+    }
+
+
+def _crossing_object(crossing: Crossing) -> dict[str, object]:
+    return {
+        "low": _trial_object(crossing.low),
+        "high": _trial_object(crossing.high),
+        "relative_width": crossing.relative_width,
+        "strategy_is_faster": "below" if crossing.low.is_faster else "above",
+    }
+
+
+def _trial_object(trial: Trial) -> dict[str, object]:
+    return {
+        "value": trial.value if isinstance(trial.value, int) else trial.text,
+        "iteration_s": trial.iteration_s,
+        "baseline_iteration_s": trial.baseline_iteration_s,
+        "speedup": trial.speedup.value,
+        "verdict": trial.speedup.verdict,
+    }
