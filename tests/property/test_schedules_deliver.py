@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from proof import complete, own_contributions, walk
 
-from simnet.collectives import direct, halving_doubling, hierarchical, ring, tree
+from simnet.collectives import algorithms, direct, halving_doubling, hierarchical, ring, tree
 from simnet.collectives.schedule import Group, Round, Schedule, Send, group_of
 
 KINDS = ("world", "intra_node", "inter_node")
@@ -29,6 +29,14 @@ def assert_all_reduced(schedule: Schedule) -> None:
 @given(kind=st.sampled_from(KINDS), num_nodes=sizes, ranks_per_node=sizes)
 def test_ring_all_reduce_gives_every_rank_every_contribution_once(kind, num_nodes, ranks_per_node):
     assert_all_reduced(ring.all_reduce(group(kind, num_nodes, ranks_per_node)))
+
+
+@given(num_nodes=sizes, ranks_per_node=sizes)
+def test_every_algorithm_gives_every_rank_every_contribution_once(num_nodes, ranks_per_node):
+    world = group("world", num_nodes, ranks_per_node)
+    for algorithm in algorithms.every():
+        if algorithm.fits(world):
+            assert_all_reduced(algorithm.variants(world)[0])
 
 
 @given(num_nodes=sizes, ranks_per_node=sizes)
