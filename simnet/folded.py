@@ -36,6 +36,71 @@ def run(streams: Streams, topology: Topology, comm_slowdown: float) -> Timeline:
     return timeline(rank.now, rank.gpu.busy_s, rank.spans)
 
 
+def least_s(streams: Streams, topology: Topology) -> float:
+    """Return a time below which no run of a program ends [s], at a fraction of the cost of a run.
+
+    It is the longer of two, each right but for rounding where nothing else decides: the longest chain of operations
+    that wait for each other, as if no kernel had to share the GPU; and all work of the GPU, with the collectives
+    during which it has none.
+    """
+    alone_s = [[_alone_s(operation, topology) for operation in stream] for stream in streams]
+    return max(_chain_s(streams, alone_s), _work_s(streams, alone_s))
+
+
+def _chain_s(streams: Streams, alone_s: list[list[float]]) -> float:
+    ends: list[list[float]] = [[0.0] for _ in streams]
+    moved = True
+    while moved:
+        moved = False
+        for stream, lasts, mine in zip(streams, alone_s, ends, strict=True):
+            for operation, last_s in zip(stream[len(mine) - 1 :], lasts[len(mine) - 1 :], strict=True):
+                start_s = mine[-1]
+                if operation.after:
+                    if any(len(ends[other]) <= number + 1 for other, number in operation.after):
+                        break
+                    start_s = max(start_s, *(ends[other][number + 1] for other, number in operation.after))
+                mine.append(start_s + last_s)
+                moved = True
+    return max(mine[-1] for mine in ends)
+
+
+def _work_s(streams: Streams, alone_s: list[list[float]]) -> float:
+    total_s = 0.0
+    for place, (stream, lasts) in enumerate(zip(streams, alone_s, strict=True)):
+        ended = [-1] * len(streams)
+        for number, (operation, last_s) in enumerate(zip(stream, lasts, strict=True)):
+            for other, last in operation.after:
+                ended[other] = max(ended[other], last)
+            if isinstance(operation, Compute) or all(
+                other == place or _is_idle(streams[other][ended[other] + 1 :], (place, number))
+                for other in range(len(streams))
+            ):
+                total_s += last_s
+    return total_s
+
+
+def _is_idle(rest: tuple[Priced, ...], during: tuple[int, int]) -> bool:
+    """Tell whether nothing of a stream's rest can run on the GPU during an operation of another stream."""
+    place, number = during
+    for operation in rest:
+        if any(other == place and last >= number for other, last in operation.after):
+            return True
+        if isinstance(operation, Communicate) or operation.seconds > 0:
+            return False
+    return True
+
+
+def _alone_s(operation: Priced, topology: Topology) -> float:
+    if isinstance(operation, Compute):
+        return max(operation.seconds, 0.0) * topology.compute_factor(0)
+    return _collective_s(topology, operation.schedule, operation.message_bytes)
+
+
+@lru_cache(maxsize=65_536)
+def _collective_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
+    return arrival_s(topology, schedule, message_bytes, 0.0) if schedule.rounds else 0.0
+
+
 class _Gpu:
     """The kernels that run now share the GPU equally; all are slowed while communication runs."""
 

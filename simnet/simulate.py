@@ -1,7 +1,7 @@
 """The one way in: a scenario goes in, what it takes comes out."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -25,6 +25,9 @@ from simnet.workload.model import Step
 
 EXACT_MAX_SENDS = 20_000_000
 """Most sends of one iteration that the exact executor takes on: several minutes (docs/benchmarks.md)."""
+
+BOUND_ROUNDING = 1e-6
+"""Relative, far more than rounding may make a bound larger than the time that it bounds."""
 
 
 class _Setting:
@@ -50,6 +53,14 @@ class _Setting:
         if self.fidelity == "folded" and folded.takes(plan.streams):
             return folded.run(plan.streams, self.topology, comm_slowdown)
         return self._on_the_clock(plan, comm_slowdown)
+
+    def least_s(self, plan: "_Plan") -> float:
+        """Return a time below which a plan's iteration does not end [s]."""
+        return folded.least_s(plan.streams, self.topology) if self.fidelity == "folded" else 0.0
+
+    def forget_plans(self) -> None:
+        """Free what plans take, which is much where many strategies are tried."""
+        self._plans.clear()
 
     def _on_the_clock(self, plan: "_Plan", comm_slowdown: float) -> Timeline:
         from simnet import runner
@@ -212,14 +223,68 @@ def version() -> str:
     return VERSION
 
 
-def _strategy_result(setting: _Setting, strategy: Strategy) -> StrategyResult:
-    plan = setting.plan(strategy)
-    timeline = setting.run(plan)
+class StepTimes:
+    """What a step of many strategies takes on one scenario, and nothing else of them.
+
+    A step is the mean one of a long training: those without compression are counted in by their part.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        """Take a scenario; its own strategy, baseline and number of steps do not matter."""
+        self._setting = _Setting(scenario)
+        self._known: dict[Strategy, float] = {}
+
+    def of(self, strategy: Strategy) -> float:
+        """Return what a step takes [s].
+
+        Raises:
+            SimnetError: as `simulate`.
+        """
+        return _mean_step_s(strategy, self._run_s)
+
+    def fastest(self, strategies: Sequence[Strategy]) -> Strategy:
+        """Return the first of those that take the least; what cannot be among them is not run.
+
+        Raises:
+            SimnetError: as `simulate`, of any of them.
+        """
+        bounds = {strategy: _mean_step_s(strategy, self._least_s) for strategy in strategies}
+        found: dict[Strategy, float] = {}
+        for strategy in sorted(bounds, key=lambda one: bounds[one]):
+            if bounds[strategy] > min(found.values(), default=math.inf) * (1 + BOUND_ROUNDING):
+                break
+            found[strategy] = self.of(strategy)
+        self._setting.forget_plans()
+        return min((strategy for strategy in strategies if strategy in found), key=lambda one: found[one])
+
+    def _run_s(self, strategy: Strategy) -> float:
+        if strategy not in self._known:
+            timeline = self._setting.run(self._setting.plan(strategy))
+            _check_ends(timeline, self._setting)
+            self._known[strategy] = timeline.iteration_s
+        return self._known[strategy]
+
+    def _least_s(self, strategy: Strategy) -> float:
+        return self._known[strategy] if strategy in self._known else self._setting.least_s(self._setting.plan(strategy))
+
+
+def _mean_step_s(strategy: Strategy, seconds: Callable[[Strategy], float]) -> float:
+    own_s, stage = seconds(strategy), strategy.dense_stage(None)
+    return own_s if stage is None else own_s + strategy.dense_part * (seconds(stage.strategy) - own_s)
+
+
+def _check_ends(timeline: Timeline, setting: _Setting) -> None:
     if not 0 < timeline.iteration_s < math.inf:
         raise SimnetError(
             f"{setting.scenario.name}: an iteration of {timeline.iteration_s:g} s: must take some time and end; give "
             "workload.forward and workload.backward as they are"
         )
+
+
+def _strategy_result(setting: _Setting, strategy: Strategy) -> StrategyResult:
+    plan = setting.plan(strategy)
+    timeline = setting.run(plan)
+    _check_ends(timeline, setting)
     stage = strategy.dense_stage(setting.scenario.run.steps)
     dense_s = setting.run(setting.plan(stage.strategy)).iteration_s if stage else None
     step, program = setting.step, plan.program

@@ -43,7 +43,6 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     from simnet.compare.tune import chosen
     from simnet.scenario import load_experiment
     from simnet.show.advice import advice_page, to_object
-    from simnet.simulate import simulate
     from simnet.workers import num_cores
 
     names = chosen(name.strip() for name in systems.split(",")) if systems is not None else chosen(())
@@ -58,7 +57,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         _check_nodes(resolved)
     tell_of_axes(experiment)
     with progress(len(names), "predicting") as advance:
-        found = advise(resolved, simulate, names=names, jobs=jobs or num_cores(), progress=advance)
+        found = advise(resolved, names=names, jobs=jobs or num_cores(), progress=advance)
     if plot is not None:
         from simnet.show.advice_figure import draw
 

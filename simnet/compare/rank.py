@@ -11,12 +11,13 @@ from simnet.compare import whatif
 from simnet.compare.advice import Advice, Bound, Row
 from simnet.compare.convergence import missed_in
 from simnet.compare.crossing import Range
-from simnet.compare.times import Simulate, Timed, Times, Versus, timed
+from simnet.compare.times import Timed, Times, Versus
 from simnet.compare.tune import PLAIN, Settings, dense_systems, systems
 from simnet.compare.verdict import PAYS, Speedup, model_error
 from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Scenario
+from simnet.simulate import StepTimes, simulate
 from simnet.strategies import AnyStrategy
 from simnet.workers import in_workers
 
@@ -35,7 +36,6 @@ DRAWS = 100
 
 def advise(
     scenario: Scenario,
-    simulate: Simulate,
     *,
     names: Sequence[str] | None = None,
     jobs: int = 1,
@@ -45,7 +45,6 @@ def advise(
 
     Args:
         scenario: cluster, workload and calibration; `run.draws` are those of the intervals.
-        simulate: the simulator; a function of a module, if it may run in other processes.
         names: which of `tune.systems`, by default all; DDP is always among them.
         jobs: number of processes at most; the advice is the same for any.
         progress: called with 1 whenever a system is done.
@@ -55,7 +54,7 @@ def advise(
     """
     plain = replace(scenario, baseline=None, run=replace(scenario.run, draws=0, steps=None), strategy=PLAIN)
     names = tuple(systems()) if names is None else names
-    make = partial(_Ranking, plain, simulate, num_draws=scenario.run.draws or DRAWS)
+    make = partial(_Ranking, plain, num_draws=scenario.run.draws or DRAWS)
     ranking = make()
     found: dict[str, Row | str] = {}
     for name, row in _rows(ranking, make, names, jobs):
@@ -101,21 +100,21 @@ def _row_in_worker(name: str) -> tuple[str, Row | str]:
 class _Ranking:
     """Everything that the rows share."""
 
-    def __init__(self, scenario: Scenario, simulate: Simulate, *, num_draws: int) -> None:
+    def __init__(self, scenario: Scenario, *, num_draws: int) -> None:
         self._scenario = scenario
-        self._simulate = simulate
-        self._times = Times(scenario, simulate)
+        self._times = Times(scenario)
         self._systems = systems()
         self.dense: dict[str, Settings] = dense_systems(scenario.workload.dtype)
         self._every_dense = tuple(strategy for settings in self.dense.values() for strategy in settings)
-        self.plain_s = self._times.of(PLAIN, self._times.here).iteration_s
+        self.plain_s = self._times.at(self._times.here).of(PLAIN)
         self._baseline = self._times.best(self._every_dense, self._times.here)
         self.baseline_name = next(name for name, found in self.dense.items() if self._baseline.strategy in found)
-        free = whatif.free_communication(scenario, self._baseline.result)
-        self.ceiling = self._baseline.iteration_s / timed(self._baseline.strategy, free, simulate).iteration_s
+        dense = self._baseline.strategy
+        free = whatif.free_communication(scenario, simulate(replace(scenario, strategy=dense)))
+        self.ceiling = self._baseline.step_s / StepTimes(free).of(dense)
         numbers = range(num_draws if draws.are_possible(scenario) else 0)
-        self._drawn = [draws.scenario(scenario, number) for number in numbers]
-        self._drawn_baseline_s = self._drawn_s(self._baseline.strategy)
+        self._drawn = [StepTimes(draws.scenario(scenario, number)) for number in numbers]
+        self._drawn_baseline_s = self._drawn_s(dense)
 
     def dense_row(self, name: str) -> Row:
         """Return the row of DDP in one precision."""
@@ -142,23 +141,24 @@ class _Ranking:
 
     def _row(self, name: str, versus: Versus, *, is_dense: bool) -> Row:
         found = versus.best(self._times.here)
+        result = simulate(replace(self._scenario, strategy=found.strategy))
         return Row(
             name=name,
             is_dense=is_dense,
             strategy=found.strategy,
-            iteration_s=found.iteration_s,
+            iteration_s=found.step_s,
             speedup=self._speedup(found, versus),
-            speedup_vs_plain=self.plain_s / found.iteration_s,
-            headroom_s=self._baseline.iteration_s / PAYS - found.iteration_s,
-            nic_bytes_per_node=found.result.result.nic_bytes_per_node,
-            saved=self._saved(found),
-            notes=found.result.notes,
+            speedup_vs_plain=self.plain_s / found.step_s,
+            headroom_s=self._baseline.step_s / PAYS - found.step_s,
+            nic_bytes_per_node=result.result.nic_bytes_per_node,
+            saved=self._saved(found, result),
+            notes=result.notes,
         )
 
     def _speedup(self, found: Timed, versus: Versus) -> Speedup:
         kernels = whatif.known_kernels(found.strategy, self._scenario)
         return Speedup(
-            value=self._baseline.iteration_s / found.iteration_s,
+            value=self._baseline.step_s / found.step_s,
             interval=self._interval(found.strategy),
             model_error=model_error(self._scenario.calibration),
             if_kernels_slow=versus.slow_speedup(self._times.here) if kernels.are_estimated else None,
@@ -173,7 +173,7 @@ class _Ranking:
         return draws.interval([baseline_s / own_s for baseline_s, own_s in pairs])
 
     def _drawn_s(self, strategy: AnyStrategy) -> list[float]:
-        return [timed(strategy, scenario, self._simulate).iteration_s for scenario in self._drawn]
+        return [steps.of(strategy) for steps in self._drawn]
 
     def _pays_in(self, versus: Versus, here: Speedup) -> tuple[Range, ...]:
         """Return the bandwidths at which the rule of the verdict holds, the interval in proportion to that here."""
@@ -190,10 +190,9 @@ class _Ranking:
 
         return versus.ranges(excess, slow=here.if_kernels_slow is not None)
 
-    def _saved(self, found: Timed) -> dict[Bound, float]:
+    def _saved(self, found: Timed, result: RunResult) -> dict[Bound, float]:
         """Return which part of a step would be gone if one thing took no time."""
         return {
-            bound: 1
-            - timed(found.strategy, freed(self._scenario, found.result), self._simulate).iteration_s / found.iteration_s
+            bound: 1 - StepTimes(freed(self._scenario, result)).of(found.strategy) / found.step_s
             for bound, freed in FREED.items()
         }

@@ -47,7 +47,7 @@ def scenario(
 
 
 def advised(*names: str, **parts: typing.Any) -> Advice:
-    return advise(scenario(**parts), simulate, names=chosen(names))
+    return advise(scenario(**parts), names=chosen(names))
 
 
 def row(advice: Advice, name: str) -> Row:
