@@ -63,6 +63,13 @@ def worst_error(comparisons: Sequence[Comparison]) -> float:
     return max((abs(one.error) for one in comparisons), default=0.0)
 
 
+def within(comparisons: Sequence[Comparison], mean_percent: float | None, worst_percent: float | None) -> bool:
+    """Tell whether mean and worst error are at most so large [%]; None: not limited."""
+    reached = 100 * mean_error(comparisons), 100 * worst_error(comparisons)
+    limits = mean_percent, worst_percent
+    return all(limit is None or error <= limit for error, limit in zip(reached, limits, strict=True))
+
+
 def coverage(comparisons: Iterable[Comparison]) -> tuple[int, int]:
     """Return how many measured values lie inside their intervals, and how many rows have one.
 

@@ -133,7 +133,7 @@ def report(  # noqa: PLR0913, PLR0917 - one argument an option
     context: click.Context, folder: Path, mean: float | None, worst: float | None, draws: int, output: Path | None
 ) -> None:
     """Run `simnet lab report`."""
-    from simnet.comparison import mean_error, worst_error
+    from simnet.comparison import within
     from simnet.lab import campaign as campaigns
     from simnet.show import campaign_page
     from simnet.validate import campaign as evaluation
@@ -143,8 +143,7 @@ def report(  # noqa: PLR0913, PLR0917 - one argument an option
     if output is not None:
         for path in campaign_page.write(found, output):
             tell(f"wrote {path}")
-    reached = mean_error(found.points), worst_error(found.points)
-    if not all(limit is None or 100 * one <= limit for one, limit in zip(reached, (mean, worst), strict=True)):
+    if not within(found.points, mean, worst):
         context.exit(1)
 
 

@@ -57,7 +57,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     output: Path | None,
 ) -> None:
     """Run `simnet validate`."""
-    from simnet.comparison import mean_error, worst_error
+    from simnet.comparison import within
     from simnet.show import validation
     from simnet.validate import sets
 
@@ -68,8 +68,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         points = _points(experiment, files, model, draws)
         if figure is not None:
             _draw(points, figure)
-        reached = mean_error(points), worst_error(points)
-        if not all(limit is None or 100 * one <= limit for one, limit in zip(reached, (mean, worst), strict=True)):
+        if not within(points, mean, worst):
             context.exit(1)
         return
     if figure is not None:

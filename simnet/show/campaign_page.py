@@ -17,7 +17,7 @@ from simnet.validate import ranking, verdict
 from simnet.validate.campaign import BOUND, Fit, Found
 from simnet.validate.measured import Place, Point
 from simnet.validate.ranking import Pair
-from simnet.validate.verdict import Crossover, Winner
+from simnet.validate.verdict import Crossover, Speedups, Winner
 
 LEAST_SHARE = 0.1
 """A step of which the network is a smaller part says nothing about a network."""
@@ -77,7 +77,7 @@ def page(found: Found) -> str:
         "groups": _groups(found.points),
         "picture": lambda what: _picture(found, what),
         "won": won,
-        "wrong": [winner for winner in won if winner.measured != winner.predicted],
+        "wrong": [winner for winner in won if not winner.is_right],
         "winners": _winners,
         "has_systems": _has_systems(found),
         "ranking": _ranking(ranking.pairs(found.points)),
@@ -109,37 +109,28 @@ def _systems(found: Found) -> tuple[tuple[str, str], ...]:
 
 
 def _headlines(found: Found) -> list[str]:
-    """Return the headline numbers."""
-    points = found.points
-    judged = [point for point in points if _tells_network(point)]
-    won = verdict.winners(points)
-    lines = [_line(points, "all points")]
-    lines += [_line(judged, f"points of which the network is {percent(LEAST_SHARE)} or more")] if judged else []
-    same = sum(winner.measured == winner.predicted for winner in won)
-    close = sum(winner.is_close for winner in won)
-    lines.append(
-        f"the fastest strategy is predicted in {same} of {len(won)} places; in {close} what is predicted to be "
-        f"fastest is within {percent(PAYS - 1)} of the fastest"
-    )
-    return lines + (_ranked(ranking.pairs(points)) if _has_systems(found) else [])
-
-
-def _line(points: Sequence[Point], name: str) -> str:
-    inside, judged = coverage(points)
-    text = f"{name}: {len(points)}, mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"
-    return f"{text}, {inside} of {judged} inside the interval ({percent(inside / judged)})" if judged else text
-
-
-def _ranked(pairs: Sequence[Pair]) -> list[str]:
-    """Return how many pairs of strategies are ranked as measured."""
+    """Return the headline numbers, a line each."""
+    pairs = ranking.pairs(found.points)
     apart = [pair for pair in pairs if pair.is_measured_apart]
-    sure = [pair for pair in apart if pair.is_predicted_apart]
-    right, surely = (sum(pair.is_right for pair in some) for some in (apart, sure))
-    return [
-        f"of {len(pairs)} pairs of strategies at one place, measurements tell {len(apart)} apart (the 95 % intervals "
-        f"of their medians do not overlap); {right} of these are predicted in that order",
-        f"of those, the predicted intervals tell {len(sure)} apart; {surely} of these are predicted in that order",
-    ]
+    given = {
+        "points": found.points,
+        "judged": [point for point in found.points if _tells_network(point)],
+        "errors": _errors,
+        "least_share": percent(LEAST_SHARE),
+        "won": verdict.winners(found.points),
+        "close": percent(PAYS - 1),
+        "has_systems": _has_systems(found),
+        "pairs": pairs,
+        "apart": apart,
+        "sure": [pair for pair in apart if pair.is_predicted_apart],
+    }
+    return templates.paragraphs("simnet.show", "templates", "campaign_headlines.md", "headlines", given).split("\n\n")
+
+
+def _errors(points: Sequence[Point]) -> str:
+    inside, judged = coverage(points)
+    text = f"{len(points)}, mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"
+    return f"{text}, {inside} of {judged} inside the interval ({percent(inside / judged)})" if judged else text
 
 
 def _ranking(pairs: Sequence[Pair]) -> str:
@@ -177,28 +168,31 @@ def _group_cells(mine: Sequence[Point]) -> tuple[str, ...]:
 
 
 def _winners(wrong: Iterable[Winner]) -> str:
-    rows = [(*_place(one.place), one.measured, one.predicted, percent(one.regret)) for one in wrong]
+    rows = [(*_place(one.fastest.place), one.fastest.series, one.chosen.series, percent(one.regret)) for one in wrong]
     return Table((*HEADS, "fastest measured", "predicted", "which is slower by"), rows).markdown()
 
 
 def _crossings(found: Iterable[Crossover]) -> str:
     heads = (*HEADS[:2], "faster", "than", "up to, measured", "predicted", "speedup measured", "predicted")
-    rows = [
-        (
-            one.model, "{} x {}".format(*one.layout), one.faster, one.slower,
-            _crossing(one.measured_bytes_per_s, one.measured_speedups),
-            _crossing(one.predicted_bytes_per_s, one.predicted_speedups),
-            "{:.2f} to {:.2f}".format(*one.measured_speedups), "{:.2f} to {:.2f}".format(*one.predicted_speedups),
-        )
-        for one in found
-    ]  # fmt: skip
+    rows = []
+    for one in found:
+        faster, slower = one.pairs[0]
+        places = _crossing(one.measured), _crossing(one.predicted)
+        ranges = _range(one.measured), _range(one.predicted)
+        rows.append((*_place(faster.place)[:2], faster.series, slower.series, *places, *ranges))
     return Table(heads, rows).markdown()
 
 
-def _crossing(bytes_per_s: float | None, speedups: tuple[float, float]) -> str:
-    if bytes_per_s is not None:
+def _crossing(speedups: Speedups) -> str:
+    if (bytes_per_s := verdict.crossing(speedups)) is not None:
         return _rate(float(f"{bytes_per_s * 8:.2g}") / 8)
-    return "all" if speedups[0] >= 1 else "none" if speedups[1] < 1 else "not monotonic"
+    values = [speedup for _, speedup in speedups]
+    return "all" if min(values) >= 1 else "none" if max(values) < 1 else "not monotonic"
+
+
+def _range(speedups: Speedups) -> str:
+    values = [speedup for _, speedup in speedups]
+    return f"{min(values):.2f} to {max(values):.2f}"
 
 
 def _bound_places(bound: Sequence[Point]) -> str:

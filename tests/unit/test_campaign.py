@@ -272,7 +272,7 @@ class TestVerdict:
 
     def test_winners_and_what_a_wrong_one_costs(self) -> None:
         won = verdict.winners(self.POINTS)
-        assert [(one.measured, one.predicted) for one in won] == [("a", "a"), ("b", "b"), ("b", "a")]
+        assert [(one.fastest.series, one.chosen.series) for one in won] == [("a", "a"), ("b", "b"), ("b", "a")]
         assert [one.regret for one in won] == pytest.approx([0, 0, 3])
         assert [one.is_close for one in won] == [True, True, False]
 
@@ -283,16 +283,16 @@ class TestVerdict:
 
     def test_the_bandwidth_from_which_on_one_is_no_longer_faster(self) -> None:
         (found,) = verdict.crossovers(self.POINTS, [("a", "b"), ("a", "unknown")])
-        measured, predicted = found.measured_bytes_per_s, found.predicted_bytes_per_s
+        measured, predicted = verdict.crossing(found.measured), verdict.crossing(found.predicted)
         assert measured is not None
         assert predicted is not None
         assert measured * 8 / 1e6 == pytest.approx(400, rel=0.05)
         assert 100 < predicted * 8 / 1e6 < 400
-        assert found.measured_speedups == pytest.approx((0.25, 4.0))
+        assert [speedup for _, speedup in found.measured] == pytest.approx([4.0, 0.98, 0.25])
 
     def test_without_a_crossing_there_is_none(self) -> None:
-        assert verdict.crossing([(1.0, 2.0), (2.0, 1.5)]) is None
-        assert verdict.crossing([(1.0, 0.5), (2.0, 0.4)]) is None
+        assert verdict.crossing(((1.0, 2.0), (2.0, 1.5))) is None
+        assert verdict.crossing(((1.0, 0.5), (2.0, 0.4))) is None
 
 
 class TestRanking:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simnet.comparison import Comparison, by_series, coverage, mean_error, mean_signed_error, worst_error
+from simnet.comparison import Comparison, by_series, coverage, mean_error, mean_signed_error, within, worst_error
 
 
 def row(predicted: float, series: str = "a", interval: tuple[float, float] | None = None) -> Comparison:
@@ -31,3 +31,11 @@ def test_only_rows_with_an_interval_are_covered_or_not() -> None:
 def test_series_keep_their_first_order() -> None:
     assert {name: len(rows) for name, rows in by_series(ROWS).items()} == {"a": 2, "b": 1}
     assert list(by_series(reversed(ROWS))) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("mean", "worst", "is_within"),
+    [(None, None, True), (14, None, True), (13, None, False), (None, 30.1, True), (None, 29, False), (14, 29, False)],
+)
+def test_limits_are_percent_and_may_be_missing(mean: float | None, worst: float | None, is_within: bool) -> None:
+    assert within(ROWS, mean, worst) is is_within
