@@ -80,6 +80,8 @@ def non_negative(columns: "Floats", times: "Floats") -> "Floats":
     import numpy as np
     from scipy.optimize import nnls
 
+    # Divided by its time, each row counts by its relative error; scaled to one length, columns of seconds and of bytes
+    # are alike to the solver's tolerance.
     relative = columns / times[:, None]
     norms = np.linalg.norm(relative, axis=0)
     scale = np.where(norms > 0, norms, 1.0)
@@ -89,5 +91,6 @@ def non_negative(columns: "Floats", times: "Floats") -> "Floats":
         before, found = found, nnls(relative / scale * weights[:, None], weights)[0] / scale
         if np.allclose(found, before, rtol=1e-6, atol=0):
             break
+        # Beyond HUBER a row then counts by its distance and no longer by the square of it.
         weights = np.sqrt(HUBER / np.maximum(np.abs(relative @ found - 1), HUBER))
     return found

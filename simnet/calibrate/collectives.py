@@ -28,6 +28,7 @@ from simnet.hardware import Cluster
 from simnet.numeric import non_negative
 from simnet.units import Bandwidth, Size, format_bytes
 
+LEVELS = ("intra_node", "inter_node")
 FITTED = ("all_reduce", "all_gather", "all_to_all", "send")
 LEAST_SERIES = 3
 GAIN = 0.01
@@ -102,20 +103,20 @@ def fitted(known: Sequence[Timed], held_out: Sequence[Timed], draws: int, *, onl
     if len(known) < LEAST_SERIES:
         raise SimnetError(f"{len(known)} collectives: at least {LEAST_SERIES} sizes or groups are needed; measure more")
     medians_s = [one.median_s for one in known]
-    model = _Model.wires(known, medians_s) if only_wire else _Model.fit(known, medians_s)
+    model = _Model.fit(known, medians_s, only_wire=only_wire)
     point = model.values()
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         rows, again_s = bootstrap.drawn(known, rng)
-        again = _Model.wires(rows, again_s) if only_wire else _Model.chosen(rows, again_s, model.edges)
-        values = again.values()
+        values = _Model.solved(rows, again_s, model.edges, only_wire=only_wire).values()
         if any(name.endswith("efficiency") and name not in values for name in point):
             raise SimnetError("no bandwidth can be told of these rows")
+        # A cost that these rows do without was 0 here: that it may be absent belongs to its interval.
         return dict.fromkeys(point, 0.0) | values
 
     spread = bootstrap.factors(point, draw, draws)
     residuals = _residuals(model, known, "fitted")
-    for level in ("intra_node", "inter_node"):
+    for level in LEVELS:
         name, rows = f"{level}.efficiency", [one for one in residuals if one.series.endswith(level)]
         if name in spread:
             spread[name] = widened(spread[name], rows)
@@ -176,43 +177,28 @@ class _Model:
     edges: Mapping[str, tuple[float, ...]]
 
     @classmethod
-    def wires(cls, rows: Sequence[Timed], times_s: Sequence[float]) -> "_Model":
-        """Solve for bandwidths alone."""
-        return cls.solved(rows, times_s, [name for name in _columns(rows, {}) if " bytes" in name], {})
-
-    @classmethod
-    def fit(cls, rows: Sequence[Timed], times_s: Sequence[float]) -> "_Model":
+    def fit(cls, rows: Sequence[Timed], times_s: Sequence[float], *, only_wire: bool) -> "_Model":
         """Choose the columns and solve; an efficiency by size only where one number explains the times badly."""
-        simple = cls.chosen(rows, times_s, {})
+        simple = cls.solved(rows, times_s, {}, only_wire=only_wire)
         error = simple.mean_error(rows, times_s)
-        if error <= CURVE_FROM:
+        if only_wire or error <= CURVE_FROM:
             return simple
-        finer = cls.chosen(rows, times_s, {level: _edges(rows, level) for level in ("intra_node", "inter_node")})
+        edges = {level: _edges(rows, level) for level in LEVELS}
+        finer = cls.solved(rows, times_s, edges, only_wire=only_wire)
         return finer if finer.mean_error(rows, times_s) <= error * (1 - CURVE_GAIN) else simple
 
     @classmethod
-    def chosen(
-        cls, rows: Sequence[Timed], times_s: Sequence[float], edges: Mapping[str, tuple[float, ...]]
-    ) -> "_Model":
-        """Choose the columns that these rows need, and solve."""
-        columns = _columns(rows, edges)
-        always = [name for name in columns if " bytes" in name]
-        names = needed_columns(columns, np.array(times_s), always, GAIN)
-        return cls.solved(rows, times_s, names, edges)
-
-    @classmethod
     def solved(
-        cls,
-        rows: Sequence[Timed],
-        times_s: Sequence[float],
-        names: Sequence[str],
-        edges: Mapping[str, tuple[float, ...]],
+        cls, rows: Sequence[Timed], times_s: Sequence[float], edges: Mapping[str, tuple[float, ...]], *, only_wire: bool
     ) -> "_Model":
-        """Solve for the named columns; one that these rows do not have is left out."""
-        columns = _columns(rows, edges)
-        there = tuple(name for name in names if name in columns and columns[name].any())
-        matrix = np.stack([columns[name] for name in there], axis=1)
-        return cls(names=there, costs=non_negative(matrix, np.array(times_s)), edges=edges)
+        """Solve for the bandwidths, and for those of the other costs that these rows need."""
+        columns = {name: column for name, column in _columns(rows, edges).items() if column.any()}
+        times = np.array(times_s)
+        # Without its bytes a row would be explained by its sends alone, however long they are.
+        wire = [name for name in columns if " bytes" in name]
+        names = tuple(wire) if only_wire else needed_columns(columns, times, wire, GAIN)
+        matrix = np.stack([columns[name] for name in names], axis=1)
+        return cls(names=names, costs=non_negative(matrix, times), edges=edges)
 
     def times_s(self, rows: Sequence[Timed]) -> Floats:
         """Return the time of each row [s]; a column that the fit does not have costs nothing."""
@@ -230,7 +216,7 @@ class _Model:
         """Return the fitted numbers by key of a calibration; an efficiency by size as that of its largest sends."""
         costs = dict(zip(self.names, self.costs.tolist(), strict=True))
         found = {key: costs[name] for name, key in _LATENCIES.items() if name in costs}
-        for level in ("intra_node", "inter_node"):
+        for level in LEVELS:
             curve = self.curve(level)
             if curve:
                 found[f"{level}.efficiency"] = curve[-1][1]
@@ -291,7 +277,7 @@ def _table(model: _Model, known: Sequence[Timed]) -> dict[str, object]:
     }
     if "all_to_all_efficiency" in values:
         table["all_to_all_efficiency"] = round(values["all_to_all_efficiency"], 4)
-    for level in ("intra_node", "inter_node"):
+    for level in LEVELS:
         rows = [row for row in known if row.level == level]
         if rows:
             table[level] = _link(model, level, rows, values.get(f"{level}.latency", 0.0))

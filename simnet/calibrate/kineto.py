@@ -175,6 +175,7 @@ def _step(mark: _Event, events: Sequence[_Event], *, on_gpu: bool) -> StepTimes:
     forward_s = _length(_union(event for event in phases if event.name == _FORWARD))
     optimizer_s = _length(_union(event for event in phases if _OPTIMIZER.match(event.name)))
     backward = _union(event for event in inside if event.name.startswith(_BACKWARD))
+    # On a GPU autograd's events are those of the CPU that launches kernels: what is left of compute is backward.
     rest_s = max(_length(work) - forward_s - optimizer_s, 0.0)
     return StepTimes(
         step_s=mark.end_s - mark.start_s,
@@ -230,6 +231,7 @@ def _count(given: object) -> int:
 
 
 def _union(events: Iterable[_Event]) -> list[Span]:
+    """Return when any of the events ran: operators hold others, and kernels of several streams overlap."""
     joined: list[Span] = []
     for start, end in sorted((event.start_s, event.end_s) for event in events):
         if joined and start <= joined[-1][1]:

@@ -91,6 +91,7 @@ def fit(known: Samples, start: NcclCosts | None = None) -> NcclCosts:
             f"{len(large.times_s)} times from 1 MiB on: at least {LEAST_ROWS} are needed; run nccl-tests with -e 1G"
         )
     names = _large_names(large)
+    # With LL made slow, no large message runs with it, and each stage has costs of its own to fit.
     costs = _fitted(replace(start or _first_guess(large), ll_fraction=_LIMITS["ll_fraction"][0]), names, large)
     small = known.only(known.points.message_bytes < LARGE_BYTES)
     if len(small.times_s) < LEAST_ROWS:

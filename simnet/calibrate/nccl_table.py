@@ -62,6 +62,7 @@ def fitted(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Cluste
     point = {name: value for name, value in asdict(costs).items() if name in names}
 
     def draw(rng: np.random.Generator) -> dict[str, float]:
+        # From where the whole fit ended; an exposed part of exactly 0 would have no factor to vary.
         again = fit(_drawn(known, rng), start=replace(costs, exposed=costs.exposed or 1e-3))
         return {name: value for name, value in asdict(again).items() if name in names}
 

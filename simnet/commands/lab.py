@@ -97,6 +97,7 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
 
 def _campaign(context: click.Context, program: tuple[str, ...], output: Path | None, patience_s: float | None) -> None:
     """Measure a campaign."""
+    from simnet.files import read_text
     from simnet.lab import campaign as campaigns
     from simnet.lab import idle_probe, machine, runner
 
@@ -107,7 +108,7 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
     path = Path(program[0])
     campaign = campaigns.load(path)
     machine.check()
-    runner.check_folder(output, path.read_text(encoding="utf-8"), CAMPAIGN)
+    runner.check_folder(output, read_text(path), CAMPAIGN)
     try:
         patience_s = idle_probe.PATIENCE_S if patience_s is None else patience_s
         runner.run(campaign, campaigns.jobs(campaign), output, tell, patience_s)

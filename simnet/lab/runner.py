@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simnet.errors import SimnetError
+from simnet.files import read_text
 from simnet.lab.campaign import MODULE, Campaign, Job
 from simnet.lab.idle_probe import PATIENCE_S, Watch
 from simnet.lab.lab import Lab
@@ -97,7 +98,7 @@ def check_folder(folder: Path, text: str, name: str) -> None:
     copy = folder / name
     try:
         if copy.exists():
-            if copy.read_text(encoding="utf-8") != text:
+            if read_text(copy) != text:
                 raise SimnetError(f"{folder}: holds another campaign ({name} differs); name a new directory with -o")
             return
         folder.mkdir(parents=True, exist_ok=True)
