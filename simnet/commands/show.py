@@ -1,5 +1,7 @@
 """`simnet show`: one part or experiment, as TOML."""
 
+from typing import Any
+
 import click
 
 from simnet import files
@@ -21,7 +23,24 @@ def command(name: str) -> None:
     kind, name = find(name)
     table = _experiment(name) if kind == "experiments" else files.read(kind, name)
     table.pop("curves", None)  # of trainings: thousands of numbers
-    say(f"# {files.label(files.locate(kind, name))}\n{tomli_w.dumps(table)}")
+    say(f"# {files.label(files.locate(kind, name))}\n{_escaped(tomli_w.dumps(_without_null(table)))}")
+
+
+def _without_null(data: Any) -> Any:
+    """Return data without what JSON writes as null, for which TOML has no word."""
+    if isinstance(data, dict):
+        return {key: _without_null(value) for key, value in data.items() if value is not None}
+    return [_without_null(value) for value in data if value is not None] if isinstance(data, list) else data
+
+
+def _escaped(toml: str) -> str:
+    """Return TOML that says the same without a character that steers a terminal."""
+    shown = (letter if letter == "\n" or letter.isprintable() else _escape(letter) for letter in toml)
+    return toml if toml.replace("\n", "").isprintable() else "".join(shown)
+
+
+def _escape(letter: str) -> str:
+    return f"\\u{ord(letter):04x}" if ord(letter) <= 0xFFFF else f"\\U{ord(letter):08x}"
 
 
 def _experiment(name: str) -> dict[str, object]:

@@ -1,6 +1,8 @@
 """What reaches a terminal."""
 
 import ast
+import json
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +91,19 @@ def test_no_command_prints_what_steers_a_terminal(
     result = CliRunner().invoke(cli, filled, prog_name="simnet")
     assert result.exit_code in {0, 2}, result.exception
     assert all(line.isprintable() for line in result.output.split("\n")), result.output
+
+
+def test_what_is_shown_as_toml_says_the_same_without_steering(tmp_path: Path) -> None:
+    name = "".join(STEERING) + "\U000e0001 Zürich"
+    file = write(tmp_path / "pod.toml", pod(cluster__name=name))
+    shown_text = CliRunner().invoke(cli, ["show", str(file)]).stdout
+    assert "?" not in shown_text.partition("[cluster]")[2]
+    assert tomllib.loads(shown_text)["cluster"]["name"] == name
+
+
+def test_null_is_left_out_of_what_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "pod.json").write_text(json.dumps(pod(cluster__name="pod", baseline=None, question="a")))
+    assert "baseline" not in tomllib.loads(CliRunner().invoke(cli, ["show", str(tmp_path / "pod.json")]).stdout)
 
 
 def test_values_are_shown_cut_in_the_middle() -> None:
