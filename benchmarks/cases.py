@@ -16,6 +16,12 @@ ONE_ALL_REDUCE = {
 }
 FLAT = {"strategy": {"kind": "all_reduce", "bucket_cap": "25 MB"}, "baseline": None}
 INTERVALS = '{"inter_node.efficiency" = [0.9, 1.1], "codec_efficiency" = [0.7, 1.2]}'
+LLAMA = (
+    '{forward = "180 ms", backward = "360 ms", batch_per_rank = 4, tensors = [{shape = [32000, 2048]}, '
+    "{shape = [2048], count = 49, backward_share = 0.02}, {shape = [2048, 5504], count = 24}, "
+    "{shape = [5504, 2048], count = 48}, {shape = [2048, 2048], count = 96}, {shape = [32000, 2048]}]}"
+)
+"""1.35 billion parameters in 219 tensors."""
 NAIVE = "from benchmarks.every_hop import ring_all_reduce_s"
 
 
@@ -114,4 +120,7 @@ def searches() -> Iterator[Case]:
     yield command("`race`", "race", "bert_base_10gbit", "characters")
     yield command("`advise`, BERT-Base", "advise", "bert_base_10gbit")
     yield command("`advise`, BERT-Large on InfiniBand", "advise", "infiniband")
+    nodes = ("--set", "cluster.num_nodes=16", "--set", "cluster.inter_node.bandwidth=25 Gbit/s")
+    llama = ("--set", f"workload={LLAMA}", *nodes)
+    yield command("`advise`, 1.35 billion parameters on 128 GPUs", "advise", "bert_base_10gbit", *llama)
     yield command("`validate --published`", "validate", "--published")
