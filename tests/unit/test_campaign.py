@@ -279,7 +279,7 @@ class TestVerdict:
     @pytest.mark.parametrize(("measured_s", "is_close"), [(1.049, True), (1.06, False)])
     def test_a_winner_is_close_where_the_other_would_not_pay(self, measured_s: float, is_close: bool) -> None:
         (won,) = verdict.winners([point("a", 100, 1.0, 1.0), point("b", 100, measured_s, 0.9)])
-        assert (won.predicted, won.is_close) == ("b", is_close)
+        assert (won.chosen.series, won.is_close) == ("b", is_close)
 
     def test_the_bandwidth_from_which_on_one_is_no_longer_faster(self) -> None:
         (found,) = verdict.crossovers(self.POINTS, [("a", "b"), ("a", "unknown")])
