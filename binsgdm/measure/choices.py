@@ -82,7 +82,7 @@ def _without_default(name: str) -> set[str]:
 
 
 def text_of(options: Mapping[str, Any]) -> str:
-    """Return options as the label of a series, separated by spaces.
+    """Return options for people, separated by spaces.
 
     Example:
         >>> text_of({"bits": 4, "k": None, "warm_start": True})

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllToAll, Conversation, GroupName
 from binsgdm.exchange.transport import Transport
+from binsgdm.measure.bench import Bench
 from binsgdm.measure.ranks import Ranks, guarded
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import Effort, Progress, take_turns, trial_of
+from binsgdm.measure.timing import take_turns, trial_of
 
 MIN_BYTES, MAX_BYTES = 2**10, 2**26
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
@@ -20,15 +20,12 @@ Kind = tuple[str, GroupName, str]
 """Collective, group, dtype."""
 
 
-def measure(  # noqa: PLR0913
-    record: Record,
-    ranks: Ranks,
-    effort: Effort,
+def measure(
+    bench: Bench,
     *,
     min_bytes: int = MIN_BYTES,
     max_bytes: int = MAX_BYTES,
     only: tuple[str, ...] = (),
-    progress: Progress = lambda _: None,
 ) -> None:
     """Add every collective, group, dtype and every second power of two of bytes.
 
@@ -36,17 +33,15 @@ def measure(  # noqa: PLR0913
     take longer than `effort.max_seconds` for `effort.min_repetitions` is followed by no longer one.
 
     Args:
-        record: where to.
-        ranks: who takes part, at least two.
-        effort: when to stop, for each.
+        bench: where to, who takes part, at least two, and when to stop, for each.
         min_bytes: smallest message.
         max_bytes: largest message; of the whole array, as nccl-tests counts it.
         only: collectives; default all.
-        progress: told which part is done.
 
     Raises:
         BinsgdmError: one rank, or no sizes, or a rank is gone.
     """
+    ranks, effort = bench.ranks, bench.effort
     going = kinds(ranks, only)
     messages = [2**power for power in range(0, 41, 2) if min_bytes <= 2**power <= max_bytes]
     if not messages:
@@ -57,12 +52,12 @@ def measure(  # noqa: PLR0913
         found = {kind: [row[0] for row in rows] for kind, rows in take_turns(trials, effort, ranks).items()}
         for kind, values in found.items():
             collective, group, dtype = kind
-            record.add(
+            bench.record.add(
                 "collective", collective, values, group=group, group_size=group_size(ranks, group), dtype=dtype,
                 message_bytes=calls[kind][1], lanes=ranks.world_size // group_size(ranks, group),
             )  # fmt: skip
         going = [kind for kind in going if median(found[kind]) * effort.min_repetitions < effort.max_seconds]
-        progress(count / len(messages))
+        bench.progress(count / len(messages))
         if not going:
             break
 

@@ -13,14 +13,15 @@ import click
 from binsgdm.errors import BinsgdmError
 
 if TYPE_CHECKING:
+    from binsgdm.measure.bench import Bench
     from binsgdm.measure.ranks import Ranks
     from binsgdm.measure.record import Record
-    from binsgdm.measure.timing import Effort, Progress
+    from binsgdm.measure.timing import Progress
 
 INTERRUPTED, MISTAKE = 130, 2
 BAR_STEPS = 1000
 BYTES_PER_S = 1e9 / 8
-Work = Callable[["Record", "Ranks", "Effort", "Progress"], None]
+Work = Callable[["Bench"], None]
 
 
 class _Count(click.ParamType[int]):
@@ -104,6 +105,7 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
     """
     try:
         from binsgdm.measure import ranks as joining
+        from binsgdm.measure.bench import Bench
         from binsgdm.measure.record import Record, check_place
         from binsgdm.measure.timing import Effort
     except ImportError as error:
@@ -119,7 +121,7 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
             _refuse(refusal, ranks)
         record = Record(ranks, nic_bytes_per_s=rate and rate * BYTES_PER_S, network=network)
         with _progress(is_shown=ranks.rank == 0) as progress:
-            work(record, ranks, effort, progress)
+            work(Bench(record=record, ranks=ranks, effort=effort, progress=progress))
         if refusal := ranks.told_by_first(lambda: _written(record, output)):
             _refuse(refusal, ranks)
         if ranks.rank == 0:
@@ -167,7 +169,7 @@ def _progress(*, is_shown: bool) -> Iterator["Progress"]:
 
 def _work(measure_: Callable[..., None], options: dict[str, Any]) -> Work:
     """Return a measurement with its own options filled in."""
-    return lambda record, ranks, effort, progress: measure_(record, ranks, effort, progress=progress, **options)
+    return lambda bench: measure_(bench, **options)
 
 
 _MODELS = (
@@ -209,14 +211,10 @@ def _kernels(kernels: tuple[str, ...], systems: tuple[str, ...], **sizes: Any) -
     chosen = [choices.choice(text, "--system") for text in names]
     sized = {"min_numel": sizes["min_size"], "max_numel": sizes["max_size"]}
 
-    def both(record: "Record", ranks: "Ranks", effort: "Effort", progress: "Progress") -> None:
+    def both(bench: "Bench") -> None:
         share = 1 / (1 + len(chosen))
-        work(
-            record, ranks, effort, kernels=kernels, dtype=sizes["dtype"], **sized,
-            progress=lambda part: progress(part * share),
-        )  # fmt: skip
-        told = lambda part: progress(share + part * (1 - share))  # noqa: E731
-        systems_work(record, ranks, effort, systems=chosen, **sized, progress=told)
+        work(bench.part(0.0, share), kernels=kernels, dtype=sizes["dtype"], **sized)
+        systems_work(bench.part(share, 1.0), systems=chosen, **sized)
 
     return both
 

@@ -10,40 +10,35 @@ import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure import collectives
+from binsgdm.measure.bench import Bench
 from binsgdm.measure.models import Task, build
 from binsgdm.measure.ranks import Ranks, guarded
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import Effort, Progress, Stopwatch, take_turns
+from binsgdm.measure.timing import Stopwatch
 
 MAX_BUCKET_BYTES = 25 * 2**20
 SIGNS_PER_BYTE = 8
 COLLECTIVES = ("all_reduce", "all_to_all")
 
 
-def measure(  # noqa: PLR0913
-    record: Record,
-    ranks: Ranks,
-    effort: Effort,
+def measure(
+    bench: Bench,
     *,
     model: str,
     batch: int,
-    progress: Progress = lambda _: None,
 ) -> None:
     """Add backward alone and backward beside each of two collectives of all ranks, in turns.
 
     `all_reduce` carries fp32 gradients, at most 25 MiB; `all_to_all` one bit for each of them, by a transport.
 
     Args:
-        record: where to.
-        ranks: who takes part, at least two.
-        effort: when to stop, for each.
+        bench: where to, who takes part, at least two, and when to stop, for each.
         model: as `models.build` takes it.
         batch: samples a rank.
-        progress: told which part is done.
 
     Raises:
         BinsgdmError: one rank, an unknown model, or a rank is gone.
     """
+    ranks = bench.ranks
     if ranks.world_size < 2:
         raise BinsgdmError("interference: there is one rank: launch two or more with torchrun --nproc-per-node")
     task = build(model, batch, ranks.device)
@@ -54,9 +49,7 @@ def measure(  # noqa: PLR0913
     }
     trials = {"": _backward(task, ranks)}
     trials |= {name: _backward(task, ranks, function) for name, (function, _) in calls.items()}
-    found = {
-        name: [row[0] for row in rows] for name, rows in take_turns(trials, effort, ranks, progress=progress).items()
-    }
+    found = {name: [row[0] for row in rows] for name, rows in bench.turns(trials).items()}
     for name, (_, message_bytes) in calls.items():
         labels: dict[str, str | int] = {
             "model": model,
@@ -64,8 +57,8 @@ def measure(  # noqa: PLR0913
             "collective": name,
             "message_bytes": message_bytes,
         }
-        record.add("interference", "backward_alone", found[""], **labels)
-        record.add("interference", "backward_beside", found[name], **labels)
+        bench.record.add("interference", "backward_alone", found[""], **labels)
+        bench.record.add("interference", "backward_beside", found[name], **labels)
 
 
 def _backward(

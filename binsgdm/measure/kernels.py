@@ -9,9 +9,9 @@ import torch
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import NAMES, Kernels, select, zeros
+from binsgdm.measure.bench import Bench
 from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import SHARED_S, Effort, Progress, pause_s, take_turns, trial_of
+from binsgdm.measure.timing import SHARED_S, pause_s, take_turns, trial_of
 from binsgdm.random import Key
 
 MIN_NUMEL, MAX_NUMEL = 2**10, 2**27
@@ -35,16 +35,13 @@ Name = tuple[str, str, int]
 """Kernel, implementation, and vectors (0 where there is one)."""
 
 
-def measure(  # noqa: PLR0913
-    record: Record,
-    ranks: Ranks,
-    effort: Effort,
+def measure(
+    bench: Bench,
     *,
     kernels: tuple[str, ...] = (),
     dtype: str = "float32",
     min_numel: int = MIN_NUMEL,
     max_numel: int | None = None,
-    progress: Progress = lambda _: None,
 ) -> None:
     """Add the series of every kernel and every power of two of elements.
 
@@ -52,18 +49,16 @@ def measure(  # noqa: PLR0913
     contestants of its size have left it there.
 
     Args:
-        record: where to.
-        ranks: who takes part.
-        effort: when to stop, for each.
+        bench: where to, who takes part, and when to stop, for each.
         kernels: implementations; default all that work on the device.
         dtype: of gradients and parameters.
         min_numel: the smallest size.
         max_numel: the largest; default what a quarter of the free memory holds, at most 2**27.
-        progress: told which part is done.
 
     Raises:
         BinsgdmError: an implementation that does not work here, or sizes that do not fit.
     """
+    ranks, effort = bench.ranks, bench.effort
     implementations = {name: select(name, ranks.device) for name in kernels or available(ranks.device)}
     numels = sizes(ranks, min_numel, max_numel, bytes_per_element=_bytes_per_element(implementations, bool(kernels)))
     least_s = SHARED_S if ranks.ranks_on_machine > 1 and ranks.device.type == "cpu" else 0.0
@@ -76,8 +71,8 @@ def measure(  # noqa: PLR0913
         for (name, implementation, vectors), rows in take_turns(trials, effort, ranks, pause_s=wait_s).items():
             labels: dict[str, str | int] = {"num_elements": numel // max(1, vectors), "dtype": DTYPES.get(name, dtype)}
             labels |= {"kernels": implementation} | ({"num_vectors": vectors} if vectors else {})
-            record.add("kernel", name, [row[0] for row in rows], **labels)
-        progress(count / len(numels))
+            bench.record.add("kernel", name, [row[0] for row in rows], **labels)
+        bench.progress(count / len(numels))
 
 
 def available(device: torch.device) -> tuple[str, ...]:

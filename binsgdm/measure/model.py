@@ -2,63 +2,54 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 
+from binsgdm.measure.bench import Bench
 from binsgdm.measure.models import Task, build
-from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import Effort, Progress, Stopwatch, Trial, part_of, phases, take_turns, trial_of
+from binsgdm.measure.timing import Stopwatch, Trial, phases, trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
 
 LR = 1e-6
 """So small that the model stays what it is, however often it is trained."""
 
 
-def measure(  # noqa: PLR0913
-    record: Record,
-    ranks: Ranks,
-    effort: Effort,
+def measure(
+    bench: Bench,
     *,
     models: Sequence[str],
     batch: int,
     dtype: str = "float32",
-    progress: Progress = lambda _: None,
 ) -> None:
     """Add forward, backward, every gradient and both optimizers of each model.
 
     All ranks are at it at one time, each with a model of its own.
 
     Args:
-        record: where to.
-        ranks: who takes part.
-        effort: when to stop, for forward and backward together and for each optimizer.
+        bench: where to, who takes part, and when to stop, for forward and backward together and for each optimizer.
         models: as `models.build` takes them.
         batch: samples a rank.
         dtype: of the parameters.
-        progress: told which part is done.
 
     Raises:
         BinsgdmError: an unknown model.
     """
     for count, model in enumerate(models):
-        task = build(model, batch, ranks.device, getattr(torch, dtype))
+        task = build(model, batch, bench.ranks.device, getattr(torch, dtype))
         labels: dict[str, Any] = {"model": model, "batch": batch, "dtype": dtype}
-        _one(record, ranks, effort, task, labels, partial(part_of, progress, count, len(models)))
+        _one(bench.part(count / len(models), (count + 1) / len(models)), task, labels)
 
 
-def _one(  # noqa: PLR0913, PLR0917
-    record: Record, ranks: Ranks, effort: Effort, task: Task, labels: dict[str, Any], progress: Progress
-) -> None:
+def _one(bench: Bench, task: Task, labels: dict[str, Any]) -> None:
     """Add one model."""
+    record, ranks = bench.record, bench.ranks
     gradients = Gradients(task.module, ranks.device)
     optimizers = optimizers_of(task.module)
     trials: dict[str, Trial] = {"": _pass(task, gradients, ranks.device)}
     trials |= {name: trial_of(step, ranks.device) for name, step in optimizers.items()}
-    found = take_turns(trials, effort, ranks, progress=progress)
+    found = bench.turns(trials)
     forward, backward, *ready_s = zip(*map(_to_scale, found[""]), strict=True)
     record.add("model", "forward", forward, **labels)
     record.add("model", "backward", backward, **labels)

@@ -7,7 +7,7 @@ import shlex
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -16,13 +16,15 @@ from typing import Any
 import torch
 
 from binsgdm.errors import BinsgdmError
+from binsgdm.measure.choices import text_of
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.timing import relative_error
 
 WHAT = "simnet measurements"
 FORMAT = 1
 
-Label = str | int | float
+Label = str | int | float | Mapping[str, Any]
+"""A mapping is that of a system's options: plain values by name, None where one is switched off."""
 
 
 class Record:
@@ -72,7 +74,8 @@ class Record:
             if series["name"] == "gradient_ready":
                 continue
             values = series["values"]
-            what = " ".join(f"{name}={value}" for name, value in series["labels"].items())
+            labels = series["labels"]
+            what = text_of({**labels, **({"options": text_of(labels["options"])} if "options" in labels else {})})
             lines.append(
                 f"{statistics.median(values) * 1e3:>9.4f} ms  {relative_error(values):>6.1%}  {len(values):>4}  "
                 f"{series['name']} {what}"

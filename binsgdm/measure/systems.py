@@ -11,10 +11,10 @@ import torch
 from binsgdm.exchange import AllGather, AllReduce, Conversation, Message, Place, group_members
 from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.measure import choices, one_bit_adam
+from binsgdm.measure.bench import Bench
 from binsgdm.measure.choices import Choice
-from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
-from binsgdm.measure.timing import Effort, Progress, Stopwatch, Trial, pause_s, take_turns
+from binsgdm.measure.timing import Stopwatch, Trial, pause_s, take_turns
 from binsgdm.systems.base import GradientBucket
 from binsgdm.systems.feedback import ErrorFeedback, Plain
 from binsgdm.systems.registry import SYSTEMS, make
@@ -28,15 +28,12 @@ LEAST_SIZES = 3
 PARTS = ("encode", "merge", "decode")
 
 
-def measure(  # noqa: PLR0913
-    record: Record,
-    ranks: Ranks,
-    effort: Effort,
+def measure(
+    bench: Bench,
     *,
     systems: Sequence[Choice],
     min_numel: int,
     max_numel: int | None = None,
-    progress: Progress = lambda _: None,
 ) -> None:
     """Add the kernels NAME_encode, NAME_merge and NAME_decode of every system at every power of two of elements.
 
@@ -45,22 +42,21 @@ def measure(  # noqa: PLR0913
     repetitions take longer than allowed.
 
     Args:
-        record: where to.
-        ranks: who takes part; what is gathered is decoded for as many, or for `ALONE`.
-        effort: when to stop, for each size.
+        bench: where to, who takes part, and when to stop, for each size; what is gathered is decoded for as many ranks,
+            or for `ALONE`.
         systems: with their options.
         min_numel: the smallest size.
         max_numel: the largest; default `MAX_NUMEL`.
-        progress: told which part is done.
     """
+    ranks, effort = bench.ranks, bench.effort
     size = ranks.world_size if ranks.world_size > 1 else ALONE
     numels = [2**power for power in range(1, 40) if min_numel <= 2**power <= (max_numel or MAX_NUMEL)]
     for count, system in enumerate(systems):
         for done, numel in enumerate(numels, 1):
             parts, trial = _contestant(system, numel, size, ranks.device)
             rows = take_turns({"": trial}, effort, ranks, pause_s=pause_s(ranks.device))[""]
-            _add(record, system, size, parts, rows)
-            progress((count + done / len(numels)) / len(systems))
+            _add(bench.record, system, size, parts, rows)
+            bench.progress((count + done / len(numels)) / len(systems))
             slow = median(row[0] for row in rows) * effort.min_repetitions > effort.max_seconds
             if slow and max_numel is None and done >= LEAST_SIZES:
                 break
@@ -77,7 +73,7 @@ def _contestant(system: Choice, numel: int, world_size: int, device: torch.devic
 
 
 def _add(record: Record, system: Choice, world_size: int, parts: Parts, rows: Sequence[Sequence[float]]) -> None:
-    options = choices.text_of({key: value for key, value in system.steady.items() if value is not None})
+    options = {key: value for key, value in system.steady.items() if value is not None}
     for place, (name, elements) in enumerate(parts.items(), 1):
         times = [row[place] for row in rows]
         if all(times):

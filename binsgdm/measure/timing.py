@@ -163,11 +163,6 @@ def pause_s(device: torch.device) -> float:
     return PAUSE_S if device.type == "cpu" and torch.get_num_threads() > 1 else 0.0
 
 
-def part_of(progress: Progress, done: int, total: int, part: float) -> None:
-    """Tell the progress of one of several things to that of all."""
-    progress((done + part) / total)
-
-
 class _Turns:
     """The samples of every contestant so far, and who is still at it."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,12 +10,13 @@ from torch.nn.parallel import DistributedDataParallel
 from binsgdm.ddp import attach, attach_one_bit_adam
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure import choices
+from binsgdm.measure.bench import Bench
 from binsgdm.measure.choices import Choice
 from binsgdm.measure.model import LR
 from binsgdm.measure.models import Task, build
 from binsgdm.measure.ranks import Ranks, guarded
-from binsgdm.measure.record import Record
-from binsgdm.measure.timing import WARM_UP, Effort, Progress, Stopwatch, part_of, phases
+from binsgdm.measure.record import Label
+from binsgdm.measure.timing import WARM_UP, Stopwatch, phases
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.hook import compress_gradients
@@ -46,10 +46,10 @@ class Strategy:
     system: Choice | None = None
 
     @property
-    def labels(self) -> dict[str, str | int]:
+    def labels(self) -> dict[str, Label]:
         """What a series of it is labelled with."""
         options = {"topology": self.topology, "intra": self.intra, "average": self.average}
-        given = {"options": choices.text_of(self.system.given)} if self.system is not None else {}
+        given = {"options": self.system.given} if self.system is not None else {}
         return {"strategy": self.kind, **options, **given, "overlap": int(self.overlap)}
 
 
@@ -97,16 +97,13 @@ def strategy(text: str) -> Strategy:
     return Strategy(kind=kind, **chosen)
 
 
-def measure(  # noqa: PLR0913
-    record: Record,
-    ranks: Ranks,
-    effort: Effort,
+def measure(
+    bench: Bench,
     *,
     models: Sequence[str],
     batch: int,
     strategies: Sequence[Strategy],
     bucket_cap_mb: float = 25.0,
-    progress: Progress = lambda _: None,
 ) -> None:
     """Add steps, forwards, backwards and optimizers of every model under every strategy.
 
@@ -116,25 +113,22 @@ def measure(  # noqa: PLR0913
     may add up to more.
 
     Args:
-        record: where to.
-        ranks: who takes part.
-        effort: when to stop; the time of the step decides.
+        bench: where to, who takes part, and when to stop; the time of the step decides.
         models: as `models.build` takes them.
         batch: samples a rank.
         strategies: what to train with, each with a model of its own from the same parameters on; no two alike.
         bucket_cap_mb: parameters of one message, MiB of fp32.
-        progress: told which part is done.
 
     Raises:
         BinsgdmError: an unknown model, settings that do not go together, or a rank is gone.
     """
     for count, model in enumerate(models):
-        steps = {how: _prepared(model, batch, how, ranks, bucket_cap_mb) for how in strategies}
-        rows = _in_turns(steps, effort, ranks, partial(part_of, progress, count, len(models)))
+        steps = {how: _prepared(model, batch, how, bench.ranks, bucket_cap_mb) for how in strategies}
+        rows = _in_turns(steps, bench.part(count / len(models), (count + 1) / len(models)))
         for how, found in rows.items():
             labels: dict[str, Any] = {"model": model, "batch": batch, **how.labels, "bucket_cap_mb": bucket_cap_mb}
             for place, name in enumerate(("step", *PHASES)):
-                record.add("training", name, [row[place] for row in found], **labels)
+                bench.record.add("training", name, [row[place] for row in found], **labels)
 
 
 def _prepared(model: str, batch: int, how: Strategy, ranks: Ranks, bucket_cap_mb: float) -> "Step":
@@ -202,13 +196,12 @@ def _step_of(task: Task, module: torch.nn.Module, optimizer: torch.optim.Optimiz
     return step
 
 
-def _in_turns(
-    steps: Mapping[Strategy, Step], effort: Effort, ranks: Ranks, progress: Progress
-) -> dict[Strategy, list[list[float]]]:
+def _in_turns(steps: Mapping[Strategy, Step], bench: Bench) -> dict[Strategy, list[list[float]]]:
     """Return for each step of each strategy its time and its phases, of the slowest rank [s].
 
     Strategies take turns, a block each, so that what slows the machine for a while slows all of them.
     """
+    ranks, effort = bench.ranks, bench.effort
     counts = {how: _block_size(_block(step, WARM_UP, ranks)[-1][0]) for how, step in steps.items()}
     rows: dict[Strategy, list[list[float]]] = {how: [] for how in steps}
     active = list(steps)
@@ -217,7 +210,7 @@ def _in_turns(
             rows[how] += _block(steps[how], counts[how], ranks)
         times = {how: [row[0] for row in rows[how]] for how in active}
         active = [how for how in active if not effort.is_enough(times[how], sum(times[how]))]
-        progress(min((effort.part_done(times[how], sum(times[how])) for how in active), default=1.0))
+        bench.progress(min((effort.part_done(times[how], sum(times[how])) for how in active), default=1.0))
     return rows
 
 

@@ -53,6 +53,19 @@ ORDER = (
     ("__init__", "__main__"),
 )
 """The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
+BINSGDM_ORDER = (
+    ("errors",),
+    ("random", "bits", "layout", "functional"),
+    ("kernels",),
+    ("exchange.messages",),
+    ("exchange",),
+    ("systems",),
+    ("optimizers",),
+    ("overlapped", "ddp", "fsdp"),
+    ("measure",),
+    ("compressors", "__init__"),
+)
+"""The same of binsgdm; `compressors` is the former name of what scripts use, and `__init__` loads lazily."""
 HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "tomli_w", "jinja2"}
 SIMULATE_INLINE = """
 import json, sys
@@ -117,9 +130,10 @@ def own_imports(path: Path, modules: Collection[str]) -> set[str]:
 
 
 def place(module: str) -> int | None:
-    """Return the line of a module of simnet in the order of dependence: that of its longest name there."""
+    """Return the line of a module in the order of dependence of its package: that of its longest name there."""
     inner = module.partition(".")[2] or "__init__"
-    places = {name: number for number, names in enumerate(ORDER) for name in names}
+    order = BINSGDM_ORDER if module.partition(".")[0] == "binsgdm" else ORDER
+    places = {name: number for number, names in enumerate(order) for name in names}
     known = [name for name in places if inner == name or inner.startswith(f"{name}.")]
     return places[max(known, key=len)] if known else None
 
@@ -209,6 +223,25 @@ def place_is(name: str, module: str) -> bool:
 
 def test_no_import_goes_up_the_order_of_dependence() -> None:
     assert upward(graph("simnet")) == {}
+
+
+def test_binsgdm_has_an_order_of_its_own_and_no_import_goes_up_it() -> None:
+    imports = graph("binsgdm")
+    assert [module for module in imports if place(module) is None] == []
+    names = {name for line in BINSGDM_ORDER for name in line}
+    assert {name for name in names if not any(f"{module}.".startswith(f"binsgdm.{name}.") for module in imports)} == {
+        "__init__"
+    }
+    assert upward(imports) == {}
+
+
+def test_an_import_of_binsgdm_that_goes_up_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "binsgdm/exchange/thread.py": "def f():\n    from binsgdm.optimizers.base import x",
+        "binsgdm/optimizers/base.py": "from binsgdm.exchange.thread import x",
+    }
+    plant(tmp_path, monkeypatch, files)
+    assert upward(graph("binsgdm")) == {"binsgdm.exchange.thread": {"binsgdm.optimizers.base"}}
 
 
 def test_an_import_that_goes_up_is_found_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
