@@ -125,8 +125,8 @@ class TestTogether:
             ("all_reduce", {"strategy": "all_reduce", "topology": "", "intra": "", "overlap": 1}),
             ("binsgdm", {"strategy": "binsgdm", "topology": "hierarchical", "intra": "fp32", "overlap": 1}),
             ("flat", {"strategy": "binsgdm", "topology": "flat", "intra": "fp32", "overlap": 0}),
-            ("systems", {"strategy": "one_bit_adam", "topology": "", "options": "", "overlap": 0}),
-            ("systems", {"strategy": "qsgd", "topology": "", "options": "bits=2", "overlap": 1}),
+            ("systems", {"strategy": "one_bit_adam", "topology": "", "options": {}, "overlap": 0}),
+            ("systems", {"strategy": "qsgd", "topology": "", "options": {"bits": 2}, "overlap": 1}),
         ],
     )
     def test_steps_of_training_have_their_phases(self, name, labels, measured):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Member, Place
-from binsgdm.measure import choices, one_bit_adam, systems
+from binsgdm.measure import choices, one_bit_adam, systems, training
 from binsgdm.measure.choices import choice
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.registry import SYSTEMS, make
@@ -61,6 +61,13 @@ def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does
     gathered = {f"{name}_decode" for name, entry in SYSTEMS.items() if entry.carrier == "all_gather"}
     assert several == gathered | {"server_mean"}
     assert {one.labels["num_vectors"] for one in every.series if one.name in several} == {systems.ALONE}
+
+
+def test_options_are_written_as_a_table_of_plain_values(every: Measurements) -> None:
+    found = {one.name: one.labels["options"] for one in every.series if "options" in one.labels}
+    assert found["qsgd_encode"] == {"bits": 4, "block_size": 8192, "coding": "packed"}
+    assert found["marsit_encode"] == {"torus": False}
+    assert training.strategy("power_sgd:warm_start=false").labels["options"] == {"warm_start": False}
 
 
 def in_proportion(whole: Measurements) -> Measurements:

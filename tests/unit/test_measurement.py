@@ -429,12 +429,12 @@ class TestCommand:
         assert read(path).series
 
     def test_an_interrupt_leaves_no_file_and_exits_130(self, tmp_path, monkeypatch):
-        from binsgdm.measure import model
+        from binsgdm.measure import bench
 
         def interrupted(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(model, "take_turns", interrupted)
+        monkeypatch.setattr(bench, "take_turns", interrupted)
         path = tmp_path / "m.json"
         result = self.run("model", "--model", "mlp_200k", "-o", path)
         assert (result.exit_code, result.stderr) == (130, "simnet: interrupted; nothing was written\n")
