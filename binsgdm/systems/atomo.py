@@ -10,16 +10,15 @@ import torch
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.random import Key, draws
-from binsgdm.systems.base import Payload, Shapes, check_payload, check_shapes, check_values, is_number, numel_of
-from binsgdm.systems.feedback import CompressorSystem
+from binsgdm.systems.base import Shapes, is_number, numel_of
+from binsgdm.systems.feedback import Stated, StatedCompressor
 from binsgdm.systems.matrices import Matrix, is_factored, matrix_shape, part
 
 COUNT_DTYPE = torch.int32
-_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Atomo(CompressorSystem):
+class Atomo(StatedCompressor):
     """Send a random few of a matrix's singular triplets, each scaled up by its chance: spectral ATOMO.
 
     Unbiased. A matrix with singular values s_i, sent with chances p_i, has E ||M - C(M)||_F^2 = sum s_i^2 (1/p_i - 1),
@@ -51,37 +50,31 @@ class Atomo(CompressorSystem):
         if not is_number(self.budget, above=0):
             raise BinsgdmError(f"{self.name}: budget: {self.budget!r}: must be above 0 and finite, such as 3")
 
-    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Decompose the matrices and draw their triplets.
+    def stated(self, shapes: Shapes) -> Stated:
+        """Return what is not factored, fp32; the triplets of each matrix, int32; their vectors, fp32.
 
-        Shape:
-            values: (N).
-
-        Raises:
-            BinsgdmError: As `check_values`.
+        On average these are 4 budget (n + m) bytes for a matrix.
         """
-        check_values(self.name, values, shapes)
+        sides = self._sides(shapes)
+        numel_whole = numel_of(shapes) - sum(rows * columns for rows, columns in sides.values())
+        return (torch.float32, numel_whole), (COUNT_DTYPE, len(sides)), (torch.float32, None if sides else 0)
+
+    def encode(self, values: torch.Tensor, shapes: Shapes, key: Key) -> tuple[torch.Tensor, ...]:
+        """Decompose the matrices and draw their triplets."""
         parted = part(values, range(len(shapes)), shapes, self.budget)
         triplets = [_drawn_triplets(matrix, self.budget, key) for matrix in parted.matrices.values()]
         counts = torch.tensor([left.shape[0] for left, _ in triplets], dtype=COUNT_DTYPE, device=values.device)
         atoms = [vectors.reshape(-1) for pair in triplets for vectors in pair]
-        return Payload(tensors=(torch.cat([values[:0], *parted.whole]), counts, torch.cat([values[:0], *atoms])))
+        return torch.cat([values[:0], *parted.whole]), counts, torch.cat([values[:0], *atoms])
 
-    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:  # noqa: ARG002
+    def decode(self, tensors: tuple[torch.Tensor, ...], shapes: Shapes, key: Key) -> torch.Tensor:  # noqa: ARG002
         """Return the sums of the sent triplets, and the tensors sent whole.
 
-        Shape:
-            returned: (N).
-
         Raises:
-            BinsgdmError: As `check_payload`, or if the counts do not fit.
+            BinsgdmError: the counts do not fit.
         """
-        check_shapes(self.name, shapes)
-        sides = {number: matrix_shape(shape) for number, shape in enumerate(shapes) if is_factored(shape, self.budget)}
-        numel_whole = numel_of(shapes) - sum(rows * columns for rows, columns in sides.values())
-        expected = ((torch.float32, numel_whole), (COUNT_DTYPE, len(sides)), (torch.float32, None))
-        check_payload(self.name, payload, expected)
-        whole, counts, atoms = payload.tensors
+        whole, counts, atoms = tensors
+        sides = self._sides(shapes)
         sizes = [count * side for count, pair in zip(counts.tolist(), sides.values(), strict=True) for side in pair]
         if min(sizes, default=0) < 0 or sum(sizes) != atoms.numel():
             raise BinsgdmError(
@@ -97,11 +90,9 @@ class Atomo(CompressorSystem):
         ]
         return torch.cat([atoms[:0], *pieces])
 
-    def num_bytes(self, shapes: Shapes) -> int | None:
-        """Return None if any matrix is factored: it depends on the draws; on average 4 budget (n + m) for a matrix."""
-        if any(is_factored(shape, self.budget) for shape in shapes):
-            return None
-        return _BYTES * numel_of(shapes)
+    def _sides(self, shapes: Shapes) -> dict[int, tuple[int, int]]:
+        """Return rows and columns of what is factored, by place."""
+        return {number: matrix_shape(shape) for number, shape in enumerate(shapes) if is_factored(shape, self.budget)}
 
 
 def probabilities(magnitudes: torch.Tensor, budget: float) -> torch.Tensor:

@@ -25,6 +25,8 @@ from binsgdm.systems.base import (
     Payload,
     Shapes,
     System,
+    check_payload,
+    check_shapes,
     check_stateless,
     check_values,
     numel_of,
@@ -272,6 +274,57 @@ class CompressorSystem(System):
     def needs_feedback(self) -> bool:
         """Tell whether it has error feedback with these options."""
         return self.has_feedback
+
+
+Stated = tuple[tuple[torch.dtype, int | None], ...]
+"""Dtype and elements of every tensor of a payload; None where they depend on the values."""
+
+
+class StatedCompressor(CompressorSystem):
+    """A compressor that states which tensors a payload has, so that values and payloads are checked for it.
+
+    `stated`, `encode` and `decode` take the place of `compress`, `decompress` and `num_bytes`.
+    """
+
+    @abstractmethod
+    def stated(self, shapes: Shapes) -> Stated:
+        """Return dtype and elements of every tensor of a payload; None where they depend on the values."""
+
+    @abstractmethod
+    def encode(self, values: torch.Tensor, shapes: Shapes, key: Key) -> tuple[torch.Tensor, ...]:
+        """Return the tensors of a payload; draws come from `key` and nothing else."""
+
+    @abstractmethod
+    def decode(self, tensors: tuple[torch.Tensor, ...], shapes: Shapes, key: Key) -> torch.Tensor:
+        """Return flat fp32 values."""
+
+    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
+        """Encode flat fp32 values; see `binsgdm.systems.base.Compressor`.
+
+        Raises:
+            BinsgdmError: values that are not flat fp32, or of another number than the shapes say, or none.
+        """
+        check_values(self.name, values, shapes)
+        return Payload(tensors=self.encode(values, shapes, key))
+
+    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
+        """Decode a payload; see `binsgdm.systems.base.Compressor`.
+
+        Raises:
+            BinsgdmError: a payload of other settings or shapes.
+        """
+        check_shapes(self.name, shapes)
+        check_payload(self.name, payload, self.stated(shapes))
+        return self.decode(payload.tensors, shapes, key)
+
+    def num_bytes(self, shapes: Shapes) -> int | None:
+        """Return the bytes of a payload; None where they depend on the values."""
+        total = 0
+        for dtype, numel in self.stated(shapes):
+            if numel is None:
+                return None
+            total += dtype.itemsize * numel
+        return total
 
 
 def _check_residuals(residuals: object) -> None:

@@ -21,22 +21,18 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.random import Key
 from binsgdm.systems import elias, levels
 from binsgdm.systems.base import (
-    Payload,
     Shapes,
     check_choice,
-    check_payload,
-    check_shapes,
-    check_values,
     check_whole,
     numel_of,
 )
-from binsgdm.systems.feedback import CompressorSystem
+from binsgdm.systems.feedback import Stated, StatedCompressor
 
 Coding = Literal["packed", "elias"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LevelQuantizer(CompressorSystem):
+class LevelQuantizer(StatedCompressor):
     """What the three share; each says which norm and which levels.
 
     Attributes:
@@ -67,61 +63,40 @@ class LevelQuantizer(CompressorSystem):
     def grid(self) -> tuple[float, ...]:
         """The levels, ascending from -1 to 1."""
 
-    def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Round every value to a level below or above it; see `binsgdm.systems.base.Compressor`.
+    def stated(self, shapes: Shapes) -> Stated:
+        """Return (B,) fp32, then (ceil(N bits / 8),) uint8, or with "elias" (B,) int32 bits of each block and uint8."""
+        num_blocks = -(-numel_of(shapes) // self.block_size)
+        if self.coding == "elias":
+            return (torch.float32, num_blocks), (torch.int32, num_blocks), (torch.uint8, None)
+        return (torch.float32, num_blocks), (torch.uint8, levels.packed_codes_numel(numel_of(shapes), self.bits))
 
-        Shape:
-            values: (N,) fp32; payload: (B,) fp32, then (ceil(N bits / 8),) uint8, or with "elias" (B,) int32 bits of
-            each block and uint8.
-
-        Raises:
-            BinsgdmError: values that are not flat fp32, or of another number than the shapes say, or none.
-        """
-        check_values(self.name, values, shapes)
+    def encode(self, values: Tensor, shapes: Shapes, key: Key) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """Round every value to a level below or above it."""
         scales = levels.block_scales(values, block_size=self.block_size, norm=self.norm)
         ratios = levels.fractions(values, self._per_element(scales, values.numel()))
         codes = levels.round_to_levels(ratios, self.grid, key)
         if self.coding == "packed":
-            return Payload(tensors=(scales, levels.pack_codes(codes, self.bits)))
+            return scales, levels.pack_codes(codes, self.bits)
         signed = levels.in_blocks(codes.to(torch.int16) - self._zero_code, self.block_size)
-        return Payload(tensors=(scales, *elias.encode(signed)))
+        return scales, *elias.encode(signed)
 
-    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
-        """Return level times norm; see `binsgdm.systems.base.Compressor`.
-
-        Shape:
-            returned: (N,) fp32.
+    def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
+        """Return level times norm.
 
         Raises:
-            BinsgdmError: a payload of other settings, or bits that no payload has.
+            BinsgdmError: bits that no payload has.
         """
-        codes = self._codes(payload, shapes)
-        return levels.levels_of(codes, self.grid, 2**self.bits) * self._per_element(payload.tensors[0], codes.numel())
-
-    def num_bytes(self, shapes: Shapes) -> int | None:
-        """Return the bytes of a payload; None with "elias"."""
-        if self.coding == "elias":
-            return None
-        return 4 * self._num_blocks(shapes) + levels.packed_codes_numel(numel_of(shapes), self.bits)
-
-    def _codes(self, payload: Payload, shapes: Shapes) -> Tensor:
-        check_shapes(self.name, shapes)
-        numel, num_blocks = numel_of(shapes), self._num_blocks(shapes)
-        scales = (torch.float32, num_blocks)
+        numel = numel_of(shapes)
+        scales, *coded = tensors
         if self.coding == "packed":
-            packed_numel = levels.packed_codes_numel(numel, self.bits)
-            check_payload(self.name, payload, (scales, (torch.uint8, packed_numel)))
-            return levels.unpack_codes(payload.tensors[1], self.bits, numel)
-        check_payload(self.name, payload, (scales, (torch.int32, num_blocks), (torch.uint8, None)))
-        _, block_bits, packed = payload.tensors
-        signed = elias.decode(block_bits, packed, block_size=self.block_size, max_level=self._zero_code)
-        return (signed.view(-1)[:numel] + self._zero_code).to(torch.uint8)
+            codes = levels.unpack_codes(coded[0], self.bits, numel)
+        else:
+            signed = elias.decode(*coded, block_size=self.block_size, max_level=self._zero_code)
+            codes = (signed.view(-1)[:numel] + self._zero_code).to(torch.uint8)
+        return levels.levels_of(codes, self.grid, 2**self.bits) * self._per_element(scales, numel)
 
     def _per_element(self, scales: Tensor, numel: int) -> Tensor:
         return levels.per_element(scales, block_size=self.block_size, numel=numel)
-
-    def _num_blocks(self, shapes: Shapes) -> int:
-        return -(-numel_of(shapes) // self.block_size)
 
     @property
     def _zero_code(self) -> int:

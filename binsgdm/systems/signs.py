@@ -21,17 +21,14 @@ from binsgdm.random import Key, Stream, draws
 from binsgdm.systems import levels
 from binsgdm.systems.base import (
     GradientBucket,
-    Payload,
     ProtocolSystem,
     Shapes,
     check_choice,
-    check_payload,
-    check_shapes,
     check_values,
     is_number,
     numel_of,
 )
-from binsgdm.systems.feedback import CompressorSystem
+from binsgdm.systems.feedback import Stated, StatedCompressor
 
 _TERNARY = (-1.0, 0.0, 1.0)
 
@@ -82,7 +79,7 @@ def _winners(packed: Tensor, chunk: int, place: Place) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaledSign(CompressorSystem):
+class ScaledSign(StatedCompressor):
     """EF-signSGD's compressor: the sign times the mean magnitude.
 
     It is a contraction, not unbiased: ||v - C(v)||^2 = (1 - delta) ||v||^2 for what shares a scale, with
@@ -110,42 +107,27 @@ class ScaledSign(CompressorSystem):
     def __post_init__(self) -> None:
         check_choice("ef_sign_sgd: scale_per", self.scale_per, ("tensor", "bucket"))
 
-    def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:  # noqa: ARG002
-        """Keep signs and mean magnitudes; see `binsgdm.systems.base.Compressor`.
+    def stated(self, shapes: Shapes) -> Stated:
+        """Return (M,) or (1,) fp32, then (ceil(N / 8),) uint8."""
+        return (torch.float32, len(self._sizes(shapes))), (torch.uint8, packed_numel(numel_of(shapes)))
 
-        Shape:
-            values: (N,) fp32; payload: (M,) or (1,) fp32, then (ceil(N / 8),) uint8.
-
-        Raises:
-            BinsgdmError: values that are not flat fp32, or of another number than the shapes say, or none.
-        """
-        check_values(self.name, values, shapes)
+    def encode(self, values: Tensor, shapes: Shapes, key: Key) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """Keep signs and mean magnitudes."""
         parts = torch.split(values.abs().to(torch.float64), self._sizes(shapes))
         scales = levels.as_scales(torch.stack([part.sum() / max(1, part.numel()) for part in parts]))
-        return Payload(tensors=(scales, pack_signs(values >= 0)))
+        return scales, pack_signs(values >= 0)
 
-    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
-        """Return sign times scale; see `binsgdm.systems.base.Compressor`.
-
-        Raises:
-            BinsgdmError: a payload of other settings.
-        """
-        check_shapes(self.name, shapes)
-        sizes, numel = self._sizes(shapes), numel_of(shapes)
-        expected = ((torch.float32, len(sizes)), (torch.uint8, packed_numel(numel)))
-        check_payload(self.name, payload, expected)
-        return unpack_signs(payload.tensors[1], numel) * _spread(payload.tensors[0], sizes)
-
-    def num_bytes(self, shapes: Shapes) -> int:
-        """Return the bytes of a payload."""
-        return 4 * len(self._sizes(shapes)) + packed_numel(numel_of(shapes))
+    def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
+        """Return sign times scale."""
+        scales, signs = tensors
+        return unpack_signs(signs, numel_of(shapes)) * _spread(scales, self._sizes(shapes))
 
     def _sizes(self, shapes: Shapes) -> list[int]:
         return _sizes(shapes) if self.scale_per == "tensor" else [numel_of(shapes)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneBitSGD(CompressorSystem):
+class OneBitSGD(StatedCompressor):
     """1-bit SGD's compressor: one bit an element, and two means for each column of a matrix.
 
     A tensor is the matrix (shape[0], all others), so that a column has shape[0] elements; a vector is one column. What
@@ -165,39 +147,24 @@ class OneBitSGD(CompressorSystem):
     has_feedback = True
     is_unbiased = False
 
-    def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:  # noqa: ARG002
-        """Keep signs and the means of columns; see `binsgdm.systems.base.Compressor`.
+    def stated(self, shapes: Shapes) -> Stated:
+        """Return (2 C,) fp32, of each tensor the means of negative values, then the others; (ceil(N / 8),) uint8."""
+        columns = sum(_matrix_shape(shape)[1] for shape in shapes)
+        return (torch.float32, 2 * columns), (torch.uint8, packed_numel(numel_of(shapes)))
 
-        Shape:
-            values: (N,) fp32; payload: (2 C,) fp32 (of each tensor the means of negative values, then the others), then
-            (ceil(N / 8),) uint8.
-
-        Raises:
-            BinsgdmError: values that are not flat fp32, or of another number than the shapes say, or none.
-        """
-        check_values(self.name, values, shapes)
+    def encode(self, values: Tensor, shapes: Shapes, key: Key) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """Keep signs and the means of columns."""
         matrices = zip(torch.split(values, _sizes(shapes)), shapes, strict=True)
         means = torch.cat([_column_means(part.view(_matrix_shape(shape))).view(-1) for part, shape in matrices])
-        return Payload(tensors=(means, pack_signs(values >= 0)))
+        return means, pack_signs(values >= 0)
 
-    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
-        """Return the mean that each bit selects; see `binsgdm.systems.base.Compressor`.
-
-        Raises:
-            BinsgdmError: a payload of other shapes.
-        """
-        check_shapes(self.name, shapes)
-        numel, columns = numel_of(shapes), [_matrix_shape(shape)[1] for shape in shapes]
-        check_payload(self.name, payload, ((torch.float32, 2 * sum(columns)), (torch.uint8, packed_numel(numel))))
-        means = torch.split(payload.tensors[0], [2 * count for count in columns])
+    def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
+        """Return the mean that each bit selects."""
+        means = torch.split(tensors[0], [2 * _matrix_shape(shape)[1] for shape in shapes])
         pairs = [pair.view(2, 1, -1) for pair in means]
         spread = [pair.expand(2, *_matrix_shape(shape)) for pair, shape in zip(pairs, shapes, strict=True)]
         below, above = torch.cat([pair.reshape(2, -1) for pair in spread], dim=1)
-        return torch.where(unpack_signs(payload.tensors[1], numel) > 0, above, below)
-
-    def num_bytes(self, shapes: Shapes) -> int:
-        """Return the bytes of a payload."""
-        return 8 * sum(_matrix_shape(shape)[1] for shape in shapes) + packed_numel(numel_of(shapes))
+        return torch.where(unpack_signs(tensors[1], numel_of(shapes)) > 0, above, below)
 
 
 def _matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -222,7 +189,7 @@ def _column_means(matrix: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TernGrad(CompressorSystem):
+class TernGrad(StatedCompressor):
     """TernGrad: -1, 0 or +1 times the largest magnitude of the tensor, at random, after clipping.
 
     Unbiased for the clipped values, hence for all with clip_sigmas=None. The variance of a value g is |g| (s - |g|), s
@@ -256,37 +223,21 @@ class TernGrad(CompressorSystem):
                 f"terngrad: clip_sigmas: {given!r}: must be a number above 0, or None for no clipping; give 2.5"
             )
 
-    def compress(self, values: Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Round to -s, 0 or s; see `binsgdm.systems.base.Compressor`.
+    def stated(self, shapes: Shapes) -> Stated:
+        """Return (M,) fp32, then (ceil(N / 5),) uint8."""
+        return (torch.float32, len(shapes)), (torch.uint8, levels.packed_trits_numel(numel_of(shapes)))
 
-        Shape:
-            values: (N,) fp32; payload: (M,) fp32, then (ceil(N / 5),) uint8.
-
-        Raises:
-            BinsgdmError: values that are not flat fp32, or of another number than the shapes say, or none.
-        """
-        check_values(self.name, values, shapes)
+    def encode(self, values: Tensor, shapes: Shapes, key: Key) -> tuple[Tensor, ...]:
+        """Round to -s, 0 or s."""
         sizes = _sizes(shapes)
         scales = torch.stack([self._scale(part) for part in torch.split(values, sizes)])
         codes = levels.round_to_levels(levels.fractions(values, _spread(scales, sizes)), _TERNARY, key)
-        return Payload(tensors=(scales, levels.pack_trits(codes)))
+        return scales, levels.pack_trits(codes)
 
-    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
-        """Return -s, 0 or s; see `binsgdm.systems.base.Compressor`.
-
-        Raises:
-            BinsgdmError: a payload of other shapes.
-        """
-        check_shapes(self.name, shapes)
-        numel, sizes = numel_of(shapes), _sizes(shapes)
-        expected = ((torch.float32, len(sizes)), (torch.uint8, levels.packed_trits_numel(numel)))
-        check_payload(self.name, payload, expected)
-        codes = levels.unpack_trits(payload.tensors[1], numel)
-        return levels.levels_of(codes, _TERNARY, len(_TERNARY) + 1) * _spread(payload.tensors[0], sizes)
-
-    def num_bytes(self, shapes: Shapes) -> int:
-        """Return the bytes of a payload."""
-        return 4 * len(shapes) + levels.packed_trits_numel(numel_of(shapes))
+    def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
+        """Return -s, 0 or s."""
+        codes = levels.unpack_trits(tensors[1], numel_of(shapes))
+        return levels.levels_of(codes, _TERNARY, len(_TERNARY) + 1) * _spread(tensors[0], _sizes(shapes))
 
     def _scale(self, part: Tensor) -> Tensor:
         """Return the largest magnitude after clipping: fractions of it are limited to [-1, 1], which clips."""

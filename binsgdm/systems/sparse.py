@@ -21,21 +21,18 @@ from binsgdm.systems.base import (
     Payload,
     Shapes,
     check_choice,
-    check_payload,
-    check_values,
     check_whole,
     is_number,
     numel_of,
 )
 from binsgdm.systems.carriers import all_reduced_mean, as_bytes, from_bytes
-from binsgdm.systems.feedback import CompressorSystem
+from binsgdm.systems.feedback import Stated, StatedCompressor
 
 INDEX_DTYPE = torch.int32
 MAX_NUMEL = 2**31 - 1
 """Values of a bucket that an int32 can index."""
 MAGNITUDE_BITS = 31
 """Bits of an fp32 without its sign; as an integer they order magnitudes, with infinity and NaN at the top."""
-_BYTES = 4
 
 
 def gathered_sparse_mean(
@@ -58,7 +55,7 @@ def gathered_sparse_mean(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Sparsifier(CompressorSystem):
+class _Sparsifier(StatedCompressor):
     """How many values are kept: exactly one of the two is given.
 
     Attributes:
@@ -105,36 +102,19 @@ class _Indexed(_Sparsifier):
     def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:
         """Return which values are kept, int64 (K), each once."""
 
-    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Keep K of the values.
+    def stated(self, shapes: Shapes) -> Stated:
+        """Return fp32 (K), int32 (K), the indices in ascending order."""
+        return (torch.float32, self.num_kept(shapes)), (INDEX_DTYPE, self.num_kept(shapes))
 
-        Shape:
-            values: (N); payload: fp32 (K), int32 (K), the indices in ascending order.
-
-        Raises:
-            BinsgdmError: As `check_values`, or if there are more than 2**31 - 1.
-        """
-        check_values(self.name, values, shapes)
+    def encode(self, values: torch.Tensor, shapes: Shapes, key: Key) -> tuple[torch.Tensor, ...]:
+        """Keep K of the values."""
         indices = self._indices(values, self.num_kept(shapes), key).sort().values
-        return Payload(tensors=(values[indices], indices.to(INDEX_DTYPE)))
+        return values[indices], indices.to(INDEX_DTYPE)
 
-    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:  # noqa: ARG002
-        """Return the kept values where they belong, and zeros.
-
-        Shape:
-            payload: fp32 (K), int32 (K); returned: (N).
-
-        Raises:
-            BinsgdmError: As `check_payload`.
-        """
-        num_kept = self.num_kept(shapes)
-        check_payload(self.name, payload, ((torch.float32, num_kept), (INDEX_DTYPE, num_kept)))
-        kept, indices = payload.tensors
+    def decode(self, tensors: tuple[torch.Tensor, ...], shapes: Shapes, key: Key) -> torch.Tensor:  # noqa: ARG002
+        """Return the kept values where they belong, and zeros."""
+        kept, indices = tensors
         return _scattered(kept, indices.to(torch.int64), shapes)
-
-    def num_bytes(self, shapes: Shapes) -> int:
-        """Return 8 K."""
-        return 2 * _BYTES * self.num_kept(shapes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,37 +250,20 @@ class RandomK(_Sparsifier):
         """Return by what the kept values are multiplied."""
         return numel_of(shapes) / max(1, self.num_kept(shapes)) if self.unbiased else 1.0
 
-    def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
-        """Keep the K values that the key draws.
+    def stated(self, shapes: Shapes) -> Stated:
+        """Return fp32 (K), in the order of the drawn indices."""
+        return ((torch.float32, self.num_kept(shapes)),)
 
-        Shape:
-            values: (N); payload: fp32 (K), in the order of the drawn indices.
-
-        Raises:
-            BinsgdmError: As `check_values`, or if there are more than 2**31 - 1.
-        """
-        check_values(self.name, values, shapes)
+    def encode(self, values: torch.Tensor, shapes: Shapes, key: Key) -> tuple[torch.Tensor, ...]:
+        """Keep the K values that the key draws."""
         indices = drawn_indices(values.numel(), self.num_kept(shapes), key, values.device)
         kept = values[indices] * self._scale(shapes)
-        return Payload(tensors=(kept.masked_fill_(values.isfinite().all().logical_not(), torch.nan),))
+        return (kept.masked_fill_(values.isfinite().all().logical_not(), torch.nan),)
 
-    def decompress(self, payload: Payload, shapes: Shapes, key: Key) -> torch.Tensor:
-        """Return the kept values where the same key puts them, and zeros.
-
-        Shape:
-            payload: fp32 (K); returned: (N).
-
-        Raises:
-            BinsgdmError: As `check_payload`.
-        """
-        num_kept = self.num_kept(shapes)
-        check_payload(self.name, payload, ((torch.float32, num_kept),))
-        kept = payload.tensors[0]
-        return _scattered(kept, drawn_indices(numel_of(shapes), num_kept, key, kept.device), shapes)
-
-    def num_bytes(self, shapes: Shapes) -> int:
-        """Return 4 K."""
-        return _BYTES * self.num_kept(shapes)
+    def decode(self, tensors: tuple[torch.Tensor, ...], shapes: Shapes, key: Key) -> torch.Tensor:
+        """Return the kept values where the same key puts them, and zeros."""
+        (kept,) = tensors
+        return _scattered(kept, drawn_indices(numel_of(shapes), kept.numel(), key, kept.device), shapes)
 
 
 def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> torch.Tensor:
