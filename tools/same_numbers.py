@@ -1,4 +1,4 @@
-"""Compare two texts number by number: tables of CSV, JSON documents, and prose."""
+"""Compare two texts number by number: tables of CSV, documents of JSON or TOML, and prose."""
 
 import csv
 import difflib
@@ -6,11 +6,16 @@ import io
 import json
 import math
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 NUMBER = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+RULER = re.compile(r"\| ?:?-{3,}:?(?: (?=\|))?")
+"""A column of the line below the titles of a table, which some makers of tables write with blanks."""
 IGNORED = "version"
+RENAMED = {"iterations_s.0": "iteration_s", "args.bytes": "args.message_bytes"}
+"""Keys of documents that have had two names."""
 NAMES = ("system", "name", "title", "label", "key")
 """Keys by which the items of a list are told apart, so that another order is no difference of every number."""
 
@@ -31,6 +36,11 @@ class Finding:
     differing: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
+    def within(self, name: str) -> "Finding":
+        """Return the same with the name of the document before every line."""
+        differing, texts = ([f"{name}: {line}" for line in lines] for lines in (self.differing, self.texts))
+        return Finding(numbers=self.numbers, largest=self.largest, differing=differing, texts=texts)
+
     def add(self, other: "Finding") -> None:
         """Add what another comparison found."""
         self.numbers += other.numbers
@@ -45,11 +55,11 @@ def compare(before: str, after: str, form: str) -> Finding:
     Args:
         before: one text.
         after: the other.
-        form: "csv", "json" or "prose".
+        form: "csv", "json", "toml" or "prose".
     """
     if form == "prose":
         return compare_prose(before, after)
-    leaves = csv_leaves if form == "csv" else json_leaves
+    leaves = LEAVES[form]
     return compare_leaves(leaves(before), leaves(after))
 
 
@@ -77,7 +87,7 @@ def compare_leaf(where: str, before: str, after: str) -> Finding:
         if old != new:
             found.largest = max(found.largest, relative(old, new))
             found.differing.append(f"{where}: {old!r} -> {new!r}")
-    if not found.differing and before != after:
+    if not found.differing and NUMBER.findall(before) != NUMBER.findall(after):  # 2 and 2.0, say
         found.texts.append(f"{where}: {before!r} -> {after!r}")
     return found
 
@@ -108,8 +118,27 @@ def csv_leaves(text: str) -> dict[str, str]:
 
 
 def json_leaves(text: str) -> dict[str, str]:
-    """Return every value of a JSON document by the keys that lead to it; numbers as they are written."""
-    return dict(_leaves(json.loads(text, parse_float=str, parse_int=str), ()))
+    """Return every value of a JSON document by the keys that lead to it; numbers as they are written, no nulls."""
+    return _named(json.loads(text, parse_float=str, parse_int=str))
+
+
+def toml_leaves(text: str) -> dict[str, str]:
+    """Return every value of a TOML document by the keys that lead to it."""
+    return _named(tomllib.loads(text, parse_float=str))
+
+
+LEAVES = {"csv": csv_leaves, "json": json_leaves, "toml": toml_leaves}
+
+
+def _named(data: dict[str, object]) -> dict[str, str]:
+    """Return the values of a document under one name each; older ones had the strategy's metrics at the top."""
+    inner = data.pop("result", None)
+    whole = {**data, **inner} if isinstance(inner, dict) else data
+    return {_renamed(path): text for path, text in _leaves(whole, ())}
+
+
+def _renamed(path: str) -> str:
+    return next((path.removesuffix(old) + new for old, new in RENAMED.items() if path.endswith(old)), path)
 
 
 def _leaves(data: object, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -120,7 +149,7 @@ def _leaves(data: object, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     elif isinstance(data, list):
         for label, item in zip(_labels(data), data, strict=True):
             yield from _leaves(item, (*path, label))
-    else:
+    elif data is not None:
         yield ".".join(path), str(data)
 
 
@@ -150,7 +179,7 @@ def masked(text: str) -> str:
         >>> masked("| 5.53x |  12 |")
         '| #x | # |'
     """
-    return " ".join(NUMBER.sub("#", text).split())
+    return RULER.sub("|---", " ".join(NUMBER.sub("#", text).split()))
 
 
 def relative(before: float, after: float) -> float:

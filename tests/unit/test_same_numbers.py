@@ -45,3 +45,14 @@ def test_lines_of_a_page_are_matched_by_their_words() -> None:
     found = compare(before, after, "prose")
     assert found.differing == ["line 3: 5.53 -> 5.54"]
     assert (found.numbers, len(found.texts)) == (2, 1)
+
+
+def test_the_layout_of_a_toml_file_and_of_a_ruler_is_no_difference() -> None:
+    found = compare('a = [1.5, 2]\nb = {c = "x"}\n', 'a = [\n    1.5,\n    3,\n]\n[b]\nc = "x"\n', "toml")
+    assert (found.numbers, found.differing, found.texts) == (2, ["a.1: 2.0 -> 3.0"], [])
+    assert compare("| a | b |\n| --- | --- |\n", "| a | b |\n|---|---|\n", "prose").texts == []
+
+
+def test_metrics_are_found_where_older_results_have_them() -> None:
+    found = compare('{"iteration_s": 0.5, "x": 1}', '{"result": {"iterations_s": [0.25]}, "x": 1, "y": null}', "json")
+    assert (found.differing, found.texts) == (["iteration_s: 0.5 -> 0.25"], [])
