@@ -14,7 +14,7 @@ from simnet.calibrate.fit import Floats, duration_text
 from simnet.calibrate.kineto import Trace
 from simnet.calibrate.measurement import Measurements, Series, Setup
 from simnet.errors import SimnetError, shown
-from simnet.scenario import Draft
+from simnet.schema import build
 from simnet.units import Size
 from simnet.workload.workload import Workload
 
@@ -67,6 +67,8 @@ def text_of_model(files: Sequence[tuple[Path, Measurements]], draws: int = boots
     """
     model, batch, setup = _only_model(files)
     runs = [_Run(whole) for _, whole in files]
+    if any(run.ready.keys() != runs[0].ready.keys() for run in runs):
+        raise SimnetError("--workload: files with other gradients of one model: give files of one version of it")
     point = _times(runs)
     spread = bootstrap.factors(point, partial(_drawn, runs), draws)
     machine = f"{setup.ranks_on_machine} ranks on a machine ({_machine(files[0][1])})"
@@ -98,6 +100,11 @@ class _Run:
         }
         if not self.ready:
             raise SimnetError("--workload: no gradient_ready in the file: give one of simnet measure model")
+        if len(self.forward) != len(self.backward):
+            raise SimnetError(
+                f"--workload: {len(self.forward)} times of forward and {len(self.backward)} of backward: each repetition "
+                "has both; measure again"
+            )
 
 
 def _only_model(files: Sequence[tuple[Path, Measurements]]) -> tuple[str, int, Setup]:
@@ -176,5 +183,5 @@ def _machine(measurements: Measurements) -> str:
 
 def _checked(whole: dict[str, object]) -> str:
     """Return a workload as TOML if the simulator can read it."""
-    Draft(data={"name": "fitted", **whole}, origins={(): "the fitted workload"}).converted(Workload)
+    build(Workload, {"name": "fitted", **whole}, "the fitted workload")
     return tomli_w.dumps(whole)

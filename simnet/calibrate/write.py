@@ -7,7 +7,7 @@ from simnet.calibrate.fit import Fitted
 from simnet.calibrate.sources import Sources
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
-from simnet.scenario import Draft
+from simnet.schema import build
 
 
 def document(parts: Sequence[Fitted], head: Mapping[str, object]) -> dict[str, object]:
@@ -38,7 +38,7 @@ def calibration(whole: Mapping[str, object]) -> Calibration:
     Raises:
         SimnetError: it is none.
     """
-    return Draft(data={"name": "fitted", **whole}, origins={(): "the fitted calibration"}).converted(Calibration)
+    return build(Calibration, {"name": "fitted", **whole}, "the fitted calibration")
 
 
 def text(whole: Mapping[str, object], comments: Sequence[str]) -> str:

@@ -115,12 +115,12 @@ def _draw(residuals: "list[Comparison]", path: Path) -> None:
 def _cluster(name: str | None) -> "Cluster | None":
     from simnet import files
     from simnet.hardware import Cluster
-    from simnet.scenario import Draft
+    from simnet.schema import build
 
     if name is None:
         return None
     label = files.label(files.locate("clusters", name))
-    return Draft(data={"name": name, **files.read("clusters", name)}, origins={(): label}).converted(Cluster)
+    return build(Cluster, {"name": name, **files.read("clusters", name)}, label)
 
 
 def _check_disjoint(files: tuple[Path, ...], others: tuple[Path, ...], option: str) -> None:

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from simnet.errors import SimnetError
 from simnet.files import read_file
 from simnet.lab.strategy_spec import MIB, StrategySpec
-from simnet.scenario import Draft
+from simnet.schema import build
 from simnet.strategies import AnyStrategy
 from simnet.units import Bandwidth, Size
 from simnet.values import Count
@@ -174,7 +174,7 @@ def load(path: Path) -> Campaign:
     Raises:
         SimnetError: it cannot be read, or something in it does not fit.
     """
-    campaign = Draft(data=read_file(path), origins={(): str(path)}).converted(Campaign)
+    campaign = build(Campaign, read_file(path), str(path))
     check_disjoint(campaign, str(path))
     return campaign
 

@@ -90,6 +90,9 @@ def model_rows(name: str = "m") -> list[dict[str, Any]]:
     ]
 
 
+READY = {"model": "m", "batch": 8, "dtype": "float32", "tensor": "a", "num_elements": 6, "order": 0}
+
+
 def step(seconds: float, strategy: dict[str, Any], model: str = "m") -> dict[str, Any]:
     return series("training", "step", seconds, model=model, batch=8, bucket_cap_mb=25.0, **strategy)
 
@@ -131,12 +134,23 @@ def test_gradients_have_the_shapes_that_the_file_tells(tmp_path: Path) -> None:
         (model_rows()[1:], "no forward in the file"),
         (model_rows()[:3] + model_rows()[4:], "no optimizer of adamw in the file"),
         (model_rows()[:4], "no gradient_ready in the file"),
+        ([{**model_rows()[0], "values": [0.1]}, *model_rows()[1:]], "1 times of forward and 3 of backward"),
+        (
+            [*model_rows()[:4], series("model", "gradient_ready", 0.1, **READY, shape="2by3")],
+            "shape '2by3': must be such as '256x512'",
+        ),
     ],
 )
 def test_a_part_of_a_model_is_no_workload(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "m.json", rows or [step(1.0, DENSE)])
     with pytest.raises(SimnetError, match=message):
         text_of_model([(path, read(path))])
+
+
+def test_files_of_one_model_have_the_same_gradients(tmp_path: Path) -> None:
+    paths = [write(tmp_path / "a.json", model_rows()), write(tmp_path / "b.json", model_rows()[:-1])]
+    with pytest.raises(SimnetError, match="files with other gradients of one model"):
+        text_of_model([(path, read(path)) for path in paths])
 
 
 @pytest.mark.parametrize(
