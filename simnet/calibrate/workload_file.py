@@ -102,7 +102,7 @@ class _Run:
             raise SimnetError("--workload: no gradient_ready in the file: give one of simnet measure model")
         if len(self.forward) != len(self.backward):
             raise SimnetError(
-                f"--workload: {len(self.forward)} times of forward and {len(self.backward)} of backward: each repetition "
+                f"--workload: {len(self.forward)} times of forward and {len(self.backward)} of backward: a repetition "
                 "has both; measure again"
             )
 
