@@ -1,6 +1,7 @@
 """The nouns of a result: what an iteration took, on which stream, and how sure that is; and their one form as JSON.
 
-The journal of a sweep, results.json, `simulate --format json`, tables and figures all hold these structs.
+The journal of a sweep, results.json, `simulate --format json`, tables and figures all hold these structs. Being frozen
+plain data they form no cycles, so Python's garbage collector need not look at them (`gc=False`).
 """
 
 from typing import Annotated, Any, Literal
@@ -18,7 +19,7 @@ SMALLEST, LARGEST = 1e-30, 1e30
 Positive = Annotated[float, Meta(ge=SMALLEST, le=LARGEST)]
 
 
-class Breakdown(Struct, frozen=True, kw_only=True):
+class Breakdown(Struct, frozen=True, kw_only=True, gc=False):
     """Where the seconds of one iteration went, on the slowest rank; the six add up to the iteration."""
 
     forward_s: float
@@ -34,7 +35,7 @@ class Breakdown(Struct, frozen=True, kw_only=True):
         return float(sum(getattr(self, name) for name in self.__struct_fields__))
 
 
-class Span(Struct, frozen=True, kw_only=True):
+class Span(Struct, frozen=True, kw_only=True, gc=False):
     """One thing that ran: on which stream, from when to when [s from the start of the iteration].
 
     `message_bytes` are those of a collective's whole message, not those that a rank sends for it.
@@ -49,7 +50,7 @@ class Span(Struct, frozen=True, kw_only=True):
     message_bytes: float = 0.0
 
 
-class StrategyResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What one strategy takes on one scenario.
 
     `iterations_s` are the times of all iterations simulated, today one. `comm_s` is the time that the communication
@@ -87,7 +88,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(self.iterations_s) / len(self.iterations_s)
 
 
-class RunResult(Struct, frozen=True, kw_only=True):
+class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     """A resolved scenario with what its strategy takes and, if it names a baseline, how that compares.
 
     `speedup` is baseline time / time of one iteration; `end_to_end_speedup` that of `run.steps`, dense stage
@@ -133,7 +134,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, result=msgspec.structs.replace(self.result, spans=()), baseline=baseline)
 
 
-class PointResult(RunResult, frozen=True, kw_only=True):
+class PointResult(RunResult, frozen=True, kw_only=True, gc=False):
     """The result at one point of a sweep; `set` holds the values of the axes that lead to it."""
 
     set: dict[str, Any]

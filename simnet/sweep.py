@@ -93,7 +93,9 @@ def run(
         num_points = Counter(point.key for point in points)
         progress(sum(num_points[key] for key in results))
         for key, result_json in _finish(list(todo.values()), jobs):
-            results[key] = schema.decode(RunResult, result_json, "sweep")
+            result = schema.decode(RunResult, result_json, "sweep")
+            # Scenarios of points share parts, decoded ones would not: Python's collector walks through all of them.
+            results[key] = msgspec.structs.replace(result, scenario=todo[key].scenario)
             if journal:
                 journal.append(key, result_json)
             progress(num_points[key])
