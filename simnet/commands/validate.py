@@ -78,7 +78,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     wanted = tuple(dict.fromkeys(names)) or sets.names()
     _check(output, names)
     outcomes = [sets.run(name) for name in wanted]
-    say(json.dumps(validation.to_object(outcomes), indent=2) if form == "json" else validation.table(outcomes))
+    say(
+        json.dumps(validation.to_object(outcomes), indent=2) if form == "json" else validation.validation_page(outcomes)
+    )
     if output is not None:
         _write(outcomes, output)
     if not all(outcome.holds for outcome in outcomes):
@@ -100,7 +102,7 @@ def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: 
     known = [(path, read(path)) for path in files]
     proof = unseen.check(scenario, known)
     found = measured.points(scenario, [whole for _, whole in known], model, watched)
-    say(f"{measured_steps.table(found)}\n{proof}")
+    say(measured_steps.steps_page(found, [proof]))
     return found
 
 

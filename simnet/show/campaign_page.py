@@ -10,6 +10,7 @@ from simnet.files import write_file
 from simnet.lab.campaign import file_part
 from simnet.show import campaign_figure, comparison_figure, measured_steps
 from simnet.show.measured_steps import comparison_cells, layout_text
+from simnet.show.page import Page
 from simnet.show.table import Table
 from simnet.show.validation import percent
 from simnet.units import format_seconds
@@ -29,9 +30,10 @@ PAIRS = (
 HEADS = ("model", "nodes x ranks", "NIC")
 
 
-def summary(found: Found) -> str:
+def summary(found: Found) -> Page:
     """Return the outcome in a few lines for a terminal, with every point above."""
-    return "\n\n".join([measured_steps.table(found.points), *found.proofs, "\n".join(_headlines(found))])
+    proofs = [line for proof in found.proofs for line in ("", proof)]
+    return measured_steps.steps_page(found.points, [*proofs, "", *_headlines(found)])
 
 
 def write(found: Found, folder: Path) -> list[Path]:

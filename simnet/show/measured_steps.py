@@ -1,8 +1,9 @@
 """Measured steps beside predicted ones, as a table for a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from simnet.comparison import coverage, mean_error, worst_error
+from simnet.show.page import Page
 from simnet.show.table import Table
 from simnet.show.text import bandwidth_text
 from simnet.show.validation import percent
@@ -12,13 +13,14 @@ from simnet.validate.measured import Point
 HEADS = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
 
 
-def table(found: Sequence[Point]) -> str:
-    """Return points and a summary as text."""
+def steps_page(found: Sequence[Point], told: Iterable[str]) -> Page:
+    """Return points, a summary, and what else is told of them."""
     points = sorted(found, key=lambda point: (*point.place[1:], point.series))
     inside, judged = coverage(points)
     known = f"; {inside} of {judged} measured values inside the interval" if judged else "; no intervals"
     errors = f"mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"
-    return "\n".join([*Table(HEADS, map(_row, points)).lines(), "", f"{len(points)} points: {errors}{known}"])
+    lines = [line for text in told for line in text.splitlines() or [""]]
+    return Page([Table(HEADS, map(_row, points)), "", f"{len(points)} points: {errors}{known}", *lines])
 
 
 def _row(point: Point) -> tuple[str, ...]:

@@ -61,9 +61,15 @@ class Table:
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    indent: int
 
-    def __init__(self, columns: Iterable[Column | str], rows: Iterable[Iterable[str]]) -> None:
-        """Take columns, a mere title for a column of text, and rows in any order of containers.
+    def __init__(self, columns: Iterable[Column | str], rows: Iterable[Iterable[str]], indent: int = 0) -> None:
+        """Make a table.
+
+        Args:
+            columns: a mere title stands for a column of text.
+            rows: each with a cell for each column.
+            indent: spaces before each line of plain text.
 
         Raises:
             ValueError: a row has more or fewer cells than there are columns.
@@ -74,6 +80,7 @@ class Table:
             raise ValueError(f"rows: {wrong[0]!r}: must have {len(made)} cells, one for each column")
         object.__setattr__(self, "columns", made)
         object.__setattr__(self, "rows", cells)
+        object.__setattr__(self, "indent", indent)
 
     def terminal(self, width: int = WIDTH, *, rich: bool = False) -> str:
         """Return the table as plain text, or drawn with rich for a terminal of this width."""
@@ -87,7 +94,7 @@ class Table:
         longest = [max(map(len, column)) for column in zip(*grid, strict=True)]
         for row in grid:
             cells = [one.padded(cell, most) for one, cell, most in zip(self.columns, row, longest, strict=True)]
-            gaps = [0, *(column.gap for column in self.columns[1:])]
+            gaps = [self.indent, *(column.gap for column in self.columns[1:])]
             yield "".join(" " * gap + cell for gap, cell in zip(gaps, cells, strict=True)).rstrip()
 
     def markdown(self) -> str:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
+from simnet.show.page import Page
 from simnet.show.table import Column, Table
 from simnet.validate.measurements import Row
 from simnet.validate.outcome import SCALE, Limit, Outcome, Prediction, Unit
@@ -20,13 +21,13 @@ SUMMARY = (
 )
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def validation_page(outcomes: Sequence[Outcome]) -> Page:
     """Return every set with its parameters and rows, and a summary at the end."""
-    lines = [line for outcome in outcomes for line in (*_set(outcome), "")]
-    return "\n".join([*lines, *_summary(outcomes)])
+    blocks = [block for outcome in outcomes for block in (*_set(outcome), "")]
+    return Page([*blocks, *_summary(outcomes)])
 
 
-def _set(outcome: Outcome) -> Iterator[str]:
+def _set(outcome: Outcome) -> Iterator[str | Table]:
     yield f"{outcome.name}: {outcome.title}"
     yield "  calibrated:"
     for parameter in outcome.parameters:
@@ -38,13 +39,12 @@ def _set(outcome: Outcome) -> Iterator[str]:
         Column("error", "right", width=9),
         Column(f"[{outcome.unit}]", gap=3),
     )
-    rows = ((one.label, *cells(one, outcome.unit), "") for one in outcome.predictions)
-    yield from (f"  {line}" for line in Table(columns, rows).lines())
+    yield Table(columns, ((one.label, *cells(one, outcome.unit), "") for one in outcome.predictions), indent=2)
 
 
-def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def _summary(outcomes: Sequence[Outcome]) -> Iterator[str | Table]:
     rows = ((outcome.name, *summary_cells(outcome), result_text(outcome)) for outcome in outcomes)
-    yield from Table(SUMMARY, rows).lines()
+    yield Table(SUMMARY, rows)
     if speedups := speedup_sentences(outcomes):
         yield ""
         yield "speedups:"

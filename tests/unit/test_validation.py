@@ -152,10 +152,10 @@ def test_a_set_is_judged_by_absolute_errors(errors: tuple[float, ...], target: L
 def test_a_missed_target_holds_while_it_stays_within_its_bound() -> None:
     missed = outcome(-0.35, target=Limit(worst=0.1), bound=Limit(worst=0.37))
     assert missed.holds
-    assert "MISSED (held to worst ≤ 37 %)" in validation.table([missed])
+    assert "MISSED (held to worst ≤ 37 %)" in str(validation.validation_page([missed]))
     worse = replace(missed, predictions=(prediction(0.6),))
     assert not worse.holds
-    assert "WORSE than the bound" in validation.table([worse])
+    assert "WORSE than the bound" in str(validation.validation_page([worse]))
 
 
 def test_a_band_has_no_error_inside_and_the_distance_outside() -> None:
@@ -194,8 +194,8 @@ def test_the_summary_numbers_its_notes_and_tells_speedups() -> None:
     assert "| met, but see note 1 |" in made
     assert "1. *B*: luck." in made
     assert "seldom cancel: twice too small." in " ".join(made.split())
-    assert validation.table([plain, lucky]).endswith("speedups:\n  twice too small")
-    assert "speedups" not in validation.table([plain])
+    assert str(validation.validation_page([plain, lucky])).endswith("speedups:\n  twice too small")
+    assert "speedups" not in str(validation.validation_page([plain]))
 
 
 def test_the_page_lists_the_rows_that_no_set_uses() -> None:
