@@ -226,11 +226,7 @@ class _Rank:
         self._began_s[stream] = _NEVER
         self._ended[stream] += 1
         if self.now > start_s:
-            if isinstance(operation, Communicate):
-                self.spans.append(span("communication", operation.schedule.name, (start_s, self.now), operation))
-            else:
-                name = operation.name or operation.part
-                self.spans.append(span("compute", name, (start_s, self.now), operation))
+            self.spans.append(span(operation, start_s, self.now))
 
 
 def arrival_s(topology: Topology, schedule: Schedule, message_bytes: float, start_s: float) -> float:

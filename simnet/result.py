@@ -38,7 +38,8 @@ class Breakdown(Struct, frozen=True, kw_only=True, gc=False):
 class Span(Struct, frozen=True, kw_only=True, gc=False):
     """One thing that ran: on which stream, from when to when [s from the start of the iteration].
 
-    `message_bytes` are those of a collective's whole message, not those that a rank sends for it.
+    Of a collective, `name` is "all_reduce" and the like, `algorithm` how it is done, and `message_bytes` are those of
+    the whole message, not those that a rank sends for it.
     """
 
     stream: Literal["compute", "communication"]
@@ -47,6 +48,7 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
     end_s: float
     rank: int = 0
     bucket: int | None = None
+    algorithm: str = ""
     message_bytes: float = 0.0
 
 

@@ -71,7 +71,7 @@ class _Rank:
     def _compute(self, operation: Compute) -> Generator[simpy.Event]:
         start_s = self._env.now
         yield self.gpu.run(operation.part, operation.seconds)
-        self._keep("compute", operation.name or operation.part, start_s, operation)
+        self._keep(operation, start_s)
 
     def _communicate(self, operation: Communicate, mark: Mark) -> Generator[simpy.Event]:
         """Take part in a collective; its mark is the same on every rank, which is how ranks find each other."""
@@ -80,8 +80,8 @@ class _Rank:
         self.gpu.communication_starts()
         start_s, _ = yield from self._executor.run(self._number, mark, operation.schedule, operation.message_bytes)
         self.gpu.communication_ends()
-        self._keep("communication", operation.schedule.name, start_s, operation)
+        self._keep(operation, start_s)
 
-    def _keep(self, stream: str, name: str, start_s: float, operation: Priced) -> None:
+    def _keep(self, operation: Priced, start_s: float) -> None:
         if self._env.now > start_s:
-            self.spans.append(span(stream, name, (start_s, self._env.now), operation, self._number))
+            self.spans.append(span(operation, start_s, self._env.now, self._number))

@@ -47,14 +47,18 @@ def timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Span]) -
     )
 
 
-def span(stream: str, name: str, between_s: tuple[float, float], operation: Priced, rank: int = 0) -> Span:
+def span(operation: Priced, start_s: float, end_s: float, rank: int = 0) -> Span:
     """Return what an operation leaves in the timeline."""
-    return Span(
-        stream=stream,  # type: ignore[arg-type]
-        name=name,
-        start_s=between_s[0],
-        end_s=between_s[1],
-        rank=rank,
-        bucket=operation.bucket,
-        message_bytes=operation.message_bytes if isinstance(operation, Communicate) else 0.0,
-    )
+    if isinstance(operation, Communicate):
+        return Span(
+            stream="communication",
+            name=operation.schedule.collective,
+            algorithm=operation.schedule.algorithm,
+            start_s=start_s,
+            end_s=end_s,
+            rank=rank,
+            bucket=operation.bucket,
+            message_bytes=operation.message_bytes,
+        )
+    name = operation.name or operation.part
+    return Span(stream="compute", name=name, start_s=start_s, end_s=end_s, rank=rank, bucket=operation.bucket)

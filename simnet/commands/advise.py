@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from simnet.commands.settings import add_draws, read_settings
 from simnet.commands.terminal import progress
 from simnet.errors import SimnetError
 from simnet.scenario import Scenario
+
+if TYPE_CHECKING:
+    from simnet.compare.advice import Advice
 
 
 @click.command(
@@ -59,10 +63,17 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     with progress(len(names), "predicting") as advance:
         found = advise(resolved, names=names, jobs=jobs or num_cores(), progress=advance)
     if plot is not None:
-        from simnet.show.advice_figure import draw
-
-        draw(found, plot)
+        _draw(found, plot)
     emit(json.dumps(to_object(found), indent=2, allow_nan=False) if form == "json" else advice_page(found), output)
+
+
+def _draw(found: "Advice", path: Path) -> None:
+    from simnet.show import figure
+
+    with figure.styled():
+        from simnet.show.advice_figure import advice_figure
+
+        figure.write(advice_figure(found), path)
 
 
 def _check_folded(scenario: Scenario) -> None:

@@ -94,11 +94,12 @@ def _bandwidths(text: str) -> list[Bandwidth]:
 
 
 def _draw(found: TimesToTarget, path: Path) -> None:
-    from simnet.files import write_file
-    from simnet.show.figure import format_of
-    from simnet.show.race_figure import race_figure
+    from simnet.show import figure
 
-    write_file(path, race_figure(found, format_of(path)))
+    with figure.styled():
+        from simnet.show.race_figure import race_figure
+
+        figure.write(race_figure(found), path)
 
 
 @contextmanager

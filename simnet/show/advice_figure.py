@@ -3,18 +3,16 @@
 import textwrap
 from collections.abc import Sequence
 from itertools import cycle
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
 
 from simnet.compare.advice import Advice, Row
 from simnet.compare.verdict import PAYS
 from simnet.errors import SimnetError
-from simnet.files import write_file
 from simnet.show.advice import heading
-from simnet.show.figure import COLOURS, MARKERS, PAGE_IN, format_of, image, styled
+from simnet.show.figure import COLOURS, MARKERS, PAGE_IN, new, plain_numbers
 
 OTHERS, PAYING = "#BBBBBB", "#E5F3EC"
 LOWEST = 0.25
@@ -24,22 +22,16 @@ TITLE_CHARACTERS = 100
 GBIT = 1e9 / 8
 
 
-def draw(advice: Advice, path: Path) -> None:
-    """Write the figure in the format of the file's ending.
+def advice_figure(advice: Advice) -> Figure:
+    """Return the figure.
 
     Raises:
-        SimnetError: there is nothing to draw, or it cannot be written.
+        SimnetError: there is nothing to draw.
     """
     if not advice.compressing:
         name, reason = advice.left_out[0]
         raise SimnetError(f"--plot: no system that compresses could be predicted: {name}: {reason}")
-    with styled():
-        write_file(path, image(figure_of(advice), format_of(path)))
-
-
-def figure_of(advice: Advice) -> Figure:
-    """Return the figure."""
-    figure = Figure(figsize=(PAGE_IN, 3.6), layout="constrained")
+    figure = new(PAGE_IN, 3.6)
     axes = figure.subplots()
     rows = advice.compressing
     named = rows[: len(COLOURS)]
@@ -77,11 +69,11 @@ def _axes(axes: Axes, rows: Sequence[Row], highest: float) -> None:
     axes.set_xlim(rates[0], rates[-1])
     axes.xaxis.set_major_locator(FixedLocator(rates))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plain_numbers(axes.xaxis)
     axes.set_xlabel("bandwidth of a NIC [Gbit/s]")
     axes.set_yscale("log", base=2)
     axes.set_ylim(LOWEST, highest)
     axes.yaxis.set_major_locator(LogLocator(base=2))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plain_numbers(axes.yaxis)
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("speedup (times)")

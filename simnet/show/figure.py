@@ -52,7 +52,7 @@ STYLE: dict[Any, Any] = {
     "text.parse_math": False,
     "svg.hashsalt": "simnet",
 }
-# No dates and no versions in the files: the same data give the same bytes.
+# No dates and no versions in the files: the same data give the same bytes, up to the last digits of the layout solver.
 METADATA: dict[Format, dict[str, None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None},

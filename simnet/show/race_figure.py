@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from simnet.compare.convergence import median_curve
 from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
-from simnet.show.figure import BLUE, GREEN, ORANGE, PAGE_IN, PURPLE, SKY, VERMILION, Format, image, label, styled
+from simnet.show.figure import BLUE, GREEN, ORANGE, PAGE_IN, PURPLE, SKY, VERMILION, label, new
 from simnet.show.race import time_unit
 
 # The baseline is black.
@@ -20,17 +20,12 @@ ROOM = 1.15
 """The time axis ends so many times later than the baseline's training."""
 
 
-def race_figure(race: TimesToTarget, file_format: Format) -> bytes:
-    """Return the figure as the contents of a file."""
-    with styled():
-        return image(_figure(race), file_format)
-
-
-def _figure(race: TimesToTarget) -> Figure:
+def race_figure(race: TimesToTarget) -> Figure:
+    """Return the figure."""
     num_rows = math.ceil(len(race.bandwidths) / 2)
     num_columns = min(2, len(race.bandwidths))
     height_in = PANEL_HEIGHT_IN * num_rows + LEGEND_HEIGHT_IN
-    figure = Figure(figsize=(PAGE_IN, height_in), layout="constrained")
+    figure = new(PAGE_IN, height_in)
     panels = list(figure.subplots(num_rows, num_columns, squeeze=False, sharey=True).flat)
     colours = _colours(race)
     for axes, there in zip(panels, race.bandwidths, strict=False):

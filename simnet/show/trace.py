@@ -15,6 +15,7 @@ from simnet.result import RunResult, Span, StrategyResult
 
 Event = dict[str, Any]
 STREAMS = ("compute", "communication")
+MAX_TRACKS = 10_000_000  # of one process; thread ids differ between processes, since some tools know no processes
 
 
 class Slice(NamedTuple):
@@ -40,18 +41,18 @@ def write_trace(run_result: RunResult, path: Path) -> None:
 
 def _process_events(pid: int, result: StrategyResult, *, role: str = "") -> Iterator[Event]:
     """Yield the events of one strategy: its names, the iteration, and a track for each stream of each rank."""
-    iteration = {"pid": pid, "tid": 0}
+    iteration = {"pid": pid, "tid": (pid - 1) * MAX_TRACKS}
     yield _metadata("process_name", iteration, {"name": f"{result.strategy}{role}, simulated"})
     yield _metadata("process_sort_index", iteration, {"sort_index": pid})
     yield _metadata("thread_name", iteration, {"name": "iteration"})
     yield _complete("ProfilerStep#1", "user_annotation", iteration, 0, _nanoseconds(result.iteration_s))
-    for tid, (label, slices) in enumerate(_tracks(result.spans), start=1):
+    for tid, (label, slices) in enumerate(_tracks(result.spans), start=iteration["tid"] + 1):
         track = {"pid": pid, "tid": tid}
         yield _metadata("thread_name", track, {"name": label})
         yield _metadata("thread_sort_index", track, {"sort_index": tid})
         for piece in slices:
             event = _complete(_kernel_name(piece.span), "kernel", track, piece.start_ns, piece.end_ns)
-            yield event | {"args": _arguments(piece.span)}
+            yield event | {"args": _arguments(piece.span, pid)}
 
 
 def _tracks(spans: Iterable[Span]) -> Iterator[tuple[str, list[Slice]]]:
@@ -78,16 +79,17 @@ def _lanes(slices: list[Slice]) -> list[list[Slice]]:
 
 
 def _kernel_name(span: Span) -> str:
-    """Return a kernel's name as a profiler shows it: "ring all_reduce" is `ncclDevKernel_AllReduce_RING`."""
+    """Return a kernel's name as a profiler shows it: a ring's all_reduce is `ncclDevKernel_AllReduce_RING`."""
     if span.stream == "compute":
         return span.name
-    algorithm, _, collective = span.name.rpartition(" ")
-    words = [collective.title().replace("_", ""), *([algorithm.upper()] if algorithm else [])]
-    return "_".join(["ncclDevKernel", *words])
+    words = ("ncclDevKernel", span.name.title().replace("_", ""), span.algorithm.upper())
+    return "_".join(filter(None, words))
 
 
-def _arguments(span: Span) -> Event:
-    arguments: Event = {"stream": STREAMS.index(span.stream), "rank": span.rank}
+def _arguments(span: Span, pid: int) -> Event:
+    # Tools that look at streams alone must not merge the baseline's with the strategy's.
+    stream = len(STREAMS) * (pid - 1) + STREAMS.index(span.stream)
+    arguments: Event = {"stream": stream, "rank": span.rank}
     if span.bucket is not None:
         arguments["bucket"] = span.bucket
     if span.message_bytes:

@@ -12,8 +12,9 @@ from simnet.commands.main import cli
 from simnet.compare.advice import Advice
 from simnet.compare.tune import systems
 from simnet.compare.verdict import PAYS
+from simnet.show import figure
 from simnet.show.advice import advice_page, to_object
-from simnet.show.advice_figure import draw, figure_of
+from simnet.show.advice_figure import advice_figure
 from simnet.show.advice_sentences import sentences
 from tests.unit.scenario_samples import pod, write
 
@@ -47,13 +48,14 @@ class TestFigure:
     @pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
     def test_it_is_the_same_again(self, advice: Advice, tmp_path: Path, ending: str, start: bytes) -> None:
         first, second = (tmp_path / f"{name}.{ending}" for name in "ab")
-        draw(advice, first)
-        draw(advice, second)
+        with figure.styled():
+            for path in (first, second):
+                figure.write(advice_figure(advice), path)
         assert first.read_bytes() == second.read_bytes()
         assert first.read_bytes().startswith(start)
 
     def test_it_names_the_fastest_systems_and_what_is_to_be_measured(self, advice: Advice) -> None:
-        axes = figure_of(advice).axes[0]
+        axes = advice_figure(advice).axes[0]
         labels = axes.get_legend_handles_labels()[1]
         named = [found.name for found in advice.compressing[:6]]
         assert [label.removesuffix(", measure first") for label in labels if label.split(",")[0] in systems()] == named

@@ -13,7 +13,7 @@ from simnet.compare.whatif import SLOW
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, LinkCalibration
 from simnet.show.race import race_object, race_page, verdict
-from simnet.show.race_figure import _figure
+from simnet.show.race_figure import race_figure
 from simnet.simulate import simulate
 from simnet.strategies import QSGD, Marsit, OneBitAdam
 from simnet.units import Bandwidth
@@ -236,13 +236,13 @@ def test_times_are_told_without_powers_of_ten(measured):
 @pytest.mark.parametrize("num_heats", [1, 2, 3, 7])
 def test_a_figure_has_a_panel_for_each_bandwidth_and_no_other(measured, num_heats):
     rates = tuple(Bandwidth.parse(f"{10 * (1 + number)} Gbit/s") for number in range(num_heats))
-    figure = _figure(times_to_target(scenario(), measured, simple_simulate, bandwidths=rates))
+    figure = race_figure(times_to_target(scenario(), measured, simple_simulate, bandwidths=rates))
     assert [axes.get_title() for axes in figure.axes] == [f"{rate.text()} a NIC" for rate in rates]
 
 
 def test_a_legend_names_others_only_if_there_are_some(measured):
     def names(found: TimesToTarget) -> list[str]:
-        return [text.get_text() for text in _figure(found).legends[0].get_texts()]
+        return [text.get_text() for text in race_figure(found).legends[0].get_texts()]
 
     assert names(run(measured)) == ["DDP fp32", "QSGD", "the others", "target 2"]
     two = replace(measured, curves=tuple(one for one in measured.curves if one.system != "adam"))
@@ -251,11 +251,11 @@ def test_a_legend_names_others_only_if_there_are_some(measured):
 
 def test_a_title_of_any_length_and_with_any_character_is_cut_to_fit(measured):
     systems = {**measured.systems, "quick": replace(measured.systems["quick"], title="Q\n\x1b" + 500 * "x")}
-    title = _figure(run(replace(measured, systems=systems))).legends[0].get_texts()[1].get_text()
+    title = race_figure(run(replace(measured, systems=systems))).legends[0].get_texts()[1].get_text()
     assert title == "Q ?" + 30 * "x" + "..."
 
 
 def test_a_curve_of_one_point_is_seen(measured):
     curves = tuple(replace(one, steps=one.steps[:1], values=one.values[:1]) for one in measured.curves)
-    line = _figure(run(replace(measured, curves=curves, target=4.6))).axes[0].get_lines()[0]
+    line = race_figure(run(replace(measured, curves=curves, target=4.6))).axes[0].get_lines()[0]
     assert (len(line.get_xdata()), line.get_marker()) == (1, "o")

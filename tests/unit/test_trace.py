@@ -45,7 +45,14 @@ def slices(found: list[Event]) -> list[Event]:
 def test_strategy_and_baseline_are_two_processes(tmp_path: Path) -> None:
     found = events(run_result(), tmp_path)
     processes = named(found, "process_name")
-    assert processes == {(1, 0): "binsgdm, simulated", (2, 0): "all_reduce (baseline), simulated"}
+    assert processes == {(1, 0): "binsgdm, simulated", (2, 10_000_000): "all_reduce (baseline), simulated"}
+
+
+def test_tools_that_know_no_processes_see_streams_and_threads_of_their_own(tmp_path: Path) -> None:
+    found = [event for event in slices(events(run_result(), tmp_path)) if event["cat"] == "kernel"]
+    for key in ("tid", "stream"):
+        first, second = ({event["args"].get(key, event["tid"]) for event in found if event["pid"] == n} for n in (1, 2))
+        assert not first & second
 
 
 def test_a_stream_of_a_rank_is_a_track(tmp_path: Path) -> None:
@@ -69,17 +76,19 @@ def test_the_iteration_spans_the_whole_as_a_profiler_step(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("collective", "algorithm", "shown"),
     [
-        ("ring all_reduce", "ncclDevKernel_AllReduce_RING"),
-        ("direct all_to_all", "ncclDevKernel_AllToAll_DIRECT"),
-        ("halving_doubling reduce_scatter", "ncclDevKernel_ReduceScatter_HALVING_DOUBLING"),
-        ("all_gather", "ncclDevKernel_AllGather"),
+        ("all_reduce", "ring", "ncclDevKernel_AllReduce_RING"),
+        ("all_to_all", "direct", "ncclDevKernel_AllToAll_DIRECT"),
+        ("reduce_scatter", "halving_doubling", "ncclDevKernel_ReduceScatter_HALVING_DOUBLING"),
+        ("all_gather", "", "ncclDevKernel_AllGather"),
     ],
 )
-def test_collectives_are_named_as_a_profiler_names_them(name: str, shown: str, tmp_path: Path) -> None:
-    found = events(with_spans(Span(stream="communication", name=name, start_s=0.0, end_s=1.0)), tmp_path)
-    assert slices(found)[-1]["name"] == shown
+def test_collectives_are_named_as_a_profiler_names_them(
+    collective: str, algorithm: str, shown: str, tmp_path: Path
+) -> None:
+    span = Span(stream="communication", name=collective, algorithm=algorithm, start_s=0.0, end_s=1.0)
+    assert slices(events(with_spans(span), tmp_path))[-1]["name"] == shown
 
 
 def test_kernels_that_share_the_gpu_get_a_track_each(tmp_path: Path) -> None:
