@@ -66,7 +66,7 @@ def compare(before: str, after: str, form: str) -> Finding:
 def compare_leaves(before: Mapping[str, str], after: Mapping[str, str]) -> Finding:
     """Compare named texts."""
     found = Finding()
-    for where in before.keys() & after.keys():
+    for where in (name for name in before if name in after):
         found.add(compare_leaf(where, before[where], after[where]))
     found.texts += [f"{where}: only before" for where in before if where not in after]
     found.texts += [f"{where}: only after" for where in after if where not in before]
