@@ -114,6 +114,7 @@ def test_fits_are_made_once_however_often_they_are_asked_for() -> None:
 )
 def test_a_value_is_set_and_read_under_its_key_in_a_file(key: str) -> None:
     assert value_of(with_value(START, key, 0.25), key) == 0.25
+    assert isinstance(with_value(START, "poll_cost", 0.25).poll_s, Duration)
 
 
 def test_a_key_that_a_calibration_does_not_have_is_no_parameter() -> None:
