@@ -81,7 +81,7 @@ def page(found: Found) -> str:
         "won": won,
         "wrong": [winner for winner in won if not winner.is_right],
         "winners": _winners,
-        "has_systems": _has_systems(found),
+        "has_systems": bool(_systems(found)),
         "ranking": _ranking(ranking.pairs(found.points)),
         "crossings": _crossings(verdict.crossovers(found.points, (*PAIRS, *_systems(found)))),
         "least_share": percent(LEAST_SHARE),
@@ -96,11 +96,6 @@ def page(found: Found) -> str:
 
 def _tells_network(point: Point) -> bool:
     return point.network_share >= LEAST_SHARE
-
-
-def _has_systems(found: Found) -> bool:
-    """Tell whether there are systems besides dense DDP and BinSGDM."""
-    return any(spec.kernels_argument for spec in found.campaign.specs)
 
 
 def _systems(found: Found) -> tuple[tuple[str, str], ...]:
@@ -121,7 +116,7 @@ def _headlines(found: Found) -> list[str]:
         "least_share": percent(LEAST_SHARE),
         "won": verdict.winners(found.points),
         "close": percent(PAYS - 1),
-        "has_systems": _has_systems(found),
+        "has_systems": bool(_systems(found)),
         "pairs": pairs,
         "apart": apart,
         "sure": [pair for pair in apart if pair.is_predicted_apart],

@@ -28,6 +28,12 @@ class Parameter:
     rows: tuple[Row, ...]
 
 
+def compute_parameter(key: str, compute_s: float, how: str, rows: tuple[Row, ...], digits: int = 1) -> Parameter:
+    """Return a compute time as it stands in a publication, shown in ms with so many digits behind the point."""
+    text = f"{1e3 * compute_s:.{digits}f} ms"
+    return Parameter(part="workload", key=key, value=compute_s, text=text, how=how, rows=rows)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prediction(Comparison):
     """A published row, predicted; its `interval`, if any, is a band of all that the publication leaves open."""

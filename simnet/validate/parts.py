@@ -12,6 +12,7 @@ from simnet import files
 from simnet.hardware import Calibration, Cluster, KernelTime
 from simnet.scenario import Draft
 from simnet.units import Duration
+from simnet.workload.workload import Workload
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
@@ -56,6 +57,22 @@ def calibration(name: str) -> Calibration:
     """Return a shipped calibration."""
     found = Draft(data={"name": name, **files.read("calibrations", name)}, origins={(): f"calibrations/{name}.toml"})
     return found.converted(Calibration)
+
+
+def bare(name: str, **neutral: object) -> Calibration:
+    """Return a shipped calibration whose links reach all of their rate, with other attributes neutral, too."""
+    found = replace(calibration(name), **neutral)
+    return with_value(with_value(found, "intra_node.efficiency", 1.0), "inter_node.efficiency", 1.0)
+
+
+def with_thirds(gradients: str, compute_s: float, batch: int) -> Workload:
+    """Return a workload of which a published compute time of one GPU is all that is known: a third of it is forward."""
+    return Workload(
+        gradients=gradients,
+        forward_s=Duration(compute_s / 3),
+        backward_s=Duration(2 * compute_s / 3),
+        batch_per_rank=batch,
+    )
 
 
 def with_value(whole: Struct, key: str, value: float) -> Struct:

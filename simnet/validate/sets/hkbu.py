@@ -13,10 +13,9 @@ from simnet.strategies import AllReduce, Planner
 from simnet.units import Bandwidth, Duration
 from simnet.validate import measurements, parts
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Parameter
-from simnet.validate.parts import Network, once, with_value
+from simnet.validate.outcome import Parameter, compute_parameter
+from simnet.validate.parts import Network, once
 from simnet.validate.study import Fit, Study
-from simnet.workload.workload import Workload
 
 SOURCE = "HKBU"
 MODELS = {"ResNet-50": "resnet50", "BERT-Base": "bert_base", "BERT-Large": "bert_large"}
@@ -75,7 +74,7 @@ def bsp(network: Network) -> Study:
         text=lambda part: f"{part:.4f} ({part * network.nominal_gbit_per_s:.2f} Gbit/s of payload)",
     )
     return Study(
-        start=_bare(network),
+        start=parts.bare(network.part, collective_launch_s=Duration(0)),
         fits=(bandwidth,),
         predict=partial(_predict_s, network),
         measured=iteration_s,
@@ -117,27 +116,14 @@ def compute_parameters(wanted: Iterable[Row]) -> tuple[Parameter, ...]:
 
 
 def _compute_parameter(model: str, singles: tuple[Row, ...]) -> Parameter:
-    seconds = iteration_s(singles[0])
-    return Parameter(
-        part="workload",
-        key=f"forward + backward, {model}, batch {singles[0].batch_per_gpu}",
-        value=seconds,
-        text=f"{1e3 * seconds:.1f} ms",
-        how="1 GPU; a third of it forward",
-        rows=singles,
-    )
+    key = f"forward + backward, {model}, batch {singles[0].batch_per_gpu}"
+    return compute_parameter(key, iteration_s(singles[0]), "1 GPU; a third of it forward", singles)
 
 
 @once
 def _compute_row(row: Row) -> Row:
     """Return the 1-GPU row of a row's model, method and network."""
     return measurements.load().one(SOURCE, model=row.model, network=row.network, method=row.method, gpus=1)
-
-
-def _bare(network: Network) -> Calibration:
-    """Return the network's calibration with nothing fitted."""
-    found = structs.replace(parts.calibration(network.part), collective_launch_s=Duration(0))
-    return with_value(with_value(found, "intra_node.efficiency", 1.0), "inter_node.efficiency", 1.0)
 
 
 def _predict_s(network: Network, calibration: Calibration, row: Row) -> float:
@@ -151,12 +137,7 @@ def _scenario(network: Network, row: Row) -> Scenario:
     bucketing = BUCKETING[row.method]
     return Scenario(
         cluster=parts.cluster(network.part, row.nodes),
-        workload=Workload(
-            gradients=MODELS[row.model],
-            forward_s=Duration(compute_s / 3),
-            backward_s=Duration(2 * compute_s / 3),
-            batch_per_rank=int(row.batch_per_gpu),
-        ),
+        workload=parts.with_thirds(MODELS[row.model], compute_s, int(row.batch_per_gpu)),
         strategy=AllReduce(
             algorithm="ring",
             bucketing=bucketing,  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from simnet.scenario import Run, Scenario
 from simnet.simulate import simulate
 from simnet.strategies import AllReduce, AnyStrategy, OneBitAdam
 from simnet.units import Duration
-from simnet.validate import measurements, parts
+from simnet.validate import measurements, outcome, parts
 from simnet.validate.measurements import Row
 from simnet.validate.outcome import Parameter
 from simnet.validate.parts import Network, once, with_value
@@ -99,14 +99,8 @@ def compute(network: Network) -> Compute:
 def compute_parameter(network: Network) -> Parameter:
     """Return the compute time as a parameter."""
     found = compute(network)
-    return Parameter(
-        part="workload",
-        key=f"forward + backward + step, {network.label}",
-        value=found.total_s,
-        text=f"{1e3 * found.total_s:.1f} ms",
-        how="mean",
-        rows=found.rows,
-    )
+    key = f"forward + backward + step, {network.label}"
+    return outcome.compute_parameter(key, found.total_s, "mean", found.rows)
 
 
 def dense(algorithm: str) -> AllReduce:
@@ -143,8 +137,7 @@ def _scenario(network: Network, num_nodes: int, strategy: AnyStrategy, accumulat
 
 def bare(network: Network) -> Calibration:
     """Return the network's calibration without any fitted value."""
-    found = structs.replace(parts.calibration(network.part), kernels={}, poll_s=Duration(0), all_to_all_efficiency=1.0)
-    return with_value(with_value(found, "intra_node.efficiency", 1.0), "inter_node.efficiency", 1.0)
+    return parts.bare(network.part, kernels={}, poll_s=Duration(0), all_to_all_efficiency=1.0)
 
 
 # Table 1: the dense all-reduce.

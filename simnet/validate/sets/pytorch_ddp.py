@@ -10,12 +10,11 @@ from simnet.scenario import Scenario
 from simnet.simulate import simulate
 from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration
-from simnet.validate import measurements
+from simnet.validate import measurements, parts
 from simnet.validate.measurements import Row
-from simnet.validate.outcome import Alternative, Limit, Outcome, Parameter
+from simnet.validate.outcome import Alternative, Limit, Outcome, Parameter, compute_parameter
 from simnet.validate.sets.one_bit_adam import INFINIBAND, single_node
 from simnet.validate.study import Fit, Study
-from simnet.workload.workload import Workload
 
 PLACE = 12
 SOURCE = "pytorch"
@@ -65,7 +64,6 @@ def _single(model: str) -> Row:
 
 
 def _iteration_s(overhead: Overhead, row: Row) -> float:
-    compute_s = overhead.factor * _single(row.model).value
     cluster = Cluster(
         num_nodes=row.nodes,
         ranks_per_node=row.gpus // row.nodes,
@@ -73,12 +71,7 @@ def _iteration_s(overhead: Overhead, row: Row) -> float:
         intra_node=Link(bytes_per_s=Bandwidth(150e9), alpha_s=Duration(3.4e-6)),
         inter_node=Link(bytes_per_s=Bandwidth(100e9 / 8), alpha_s=Duration(14e-6)),
     )
-    workload = Workload(
-        gradients=row.model,
-        forward_s=Duration(compute_s / 3),
-        backward_s=Duration(2 * compute_s / 3),
-        batch_per_rank=BATCH,
-    )
+    workload = parts.with_thirds(row.model, overhead.factor * _single(row.model).value, BATCH)
     calibration = Calibration(intra_node=LinkCalibration(efficiency=single_node(INFINIBAND).value(NVLINK)))
     scenario = Scenario(cluster=cluster, workload=workload, calibration=calibration, strategy=AllReduce())
     return simulate(scenario).result.iteration_s
@@ -86,13 +79,8 @@ def _iteration_s(overhead: Overhead, row: Row) -> float:
 
 def _compute_parameter(model: str) -> Parameter:
     row = _single(model)
-    return Parameter(
-        part="workload",
-        key=f"forward + backward, {model}",
-        value=row.value,
-        text=f"{1e3 * row.value:.0f} ms",
-        how="1 GPU; a third of it forward",
-        rows=(row,),
+    return compute_parameter(
+        f"forward + backward, {model}", row.value, "1 GPU; a third of it forward", (row,), digits=0
     )
 
 
