@@ -193,16 +193,13 @@ class _Rank:
         while moved:
             moved = False
             for stream, operations in enumerate(self._streams):
-                while self._may_start(stream, operations):
-                    moved = True
-                    if not self._start(stream, operations[self._ended[stream]]):
+                while self._began_s[stream] == _NEVER and self._ended[stream] < len(operations):
+                    operation = operations[self._ended[stream]]
+                    if any(self._ended[other] <= number for other, number in operation.after):
                         break
-
-    def _may_start(self, stream: int, operations: tuple[Priced, ...]) -> bool:
-        index = self._ended[stream]
-        if index == len(operations) or self._began_s[stream] != _NEVER:
-            return False
-        return all(self._ended[other] > number for other, number in operations[index].after)
+                    if not self._start(stream, operation):
+                        break
+                    moved = True
 
     def _start(self, stream: int, operation: Priced) -> bool:
         """Start an operation; tell whether it has ended already."""

@@ -229,10 +229,17 @@ class StepTimes:
     A step is the mean one of a long training: those without compression are counted in by their part.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
-        """Take a scenario; its own strategy, baseline and number of steps do not matter."""
+    def __init__(self, scenario: Scenario, plans: dict[Strategy, _Plan] | None = None) -> None:
+        """Take a scenario; its own strategy, baseline and number of steps do not matter.
+
+        Args:
+            scenario: of which steps are timed.
+            plans: kept here where they are the same for scenarios that differ in the bandwidths of links alone, which
+                may share them.
+        """
         self._setting = _Setting(scenario)
         self._known: dict[Strategy, float] = {}
+        self._plans = plans
 
     def of(self, strategy: Strategy) -> float:
         """Return what a step takes [s].
@@ -240,7 +247,9 @@ class StepTimes:
         Raises:
             SimnetError: as `simulate`.
         """
-        return _mean_step_s(strategy, self._run_s)
+        step_s = _mean_step_s(strategy, self._run_s)
+        self._setting.forget_plans()
+        return step_s
 
     def fastest(self, strategies: Sequence[Strategy]) -> Strategy:
         """Return the first of those that take the least; what cannot be among them is not run.
@@ -253,19 +262,27 @@ class StepTimes:
         for strategy in sorted(bounds, key=lambda one: bounds[one]):
             if bounds[strategy] > min(found.values(), default=math.inf) * (1 + BOUND_ROUNDING):
                 break
-            found[strategy] = self.of(strategy)
+            found[strategy] = _mean_step_s(strategy, self._run_s)
         self._setting.forget_plans()
         return min((strategy for strategy in strategies if strategy in found), key=lambda one: found[one])
 
     def _run_s(self, strategy: Strategy) -> float:
         if strategy not in self._known:
-            timeline = self._setting.run(self._setting.plan(strategy))
+            timeline = self._setting.run(self._plan(strategy))
             _check_ends(timeline, self._setting)
             self._known[strategy] = timeline.iteration_s
         return self._known[strategy]
 
     def _least_s(self, strategy: Strategy) -> float:
-        return self._known[strategy] if strategy in self._known else self._setting.least_s(self._setting.plan(strategy))
+        return self._known[strategy] if strategy in self._known else self._setting.least_s(self._plan(strategy))
+
+    def _plan(self, strategy: Strategy) -> _Plan:
+        ignores_rates = vars(type(strategy)).get("ignores_rates") and strategy.bucketing != "mg_wfbp"
+        if self._plans is None or not ignores_rates:
+            return self._setting.plan(strategy)
+        if strategy not in self._plans:
+            self._plans[strategy] = _Plan(strategy, self._setting)
+        return self._plans[strategy]
 
 
 def _mean_step_s(strategy: Strategy, seconds: Callable[[Strategy], float]) -> float:

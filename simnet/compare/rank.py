@@ -27,9 +27,9 @@ FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
     "latency": whatif.free_latency,
     "codec": whatif.free_codec,
 }
-PROBE_S, WORKERS_PAY_S = 0.3, 2.0
-"""How long systems are ranked in this process before others are considered, and the least time left for which they are
-started: starting takes each of them 0.3 s, and each times DDP for itself."""
+PROBE_S, WORKERS_PAY_S = 0.5, 2.0
+"""CPU time in which systems are ranked in this process before others are considered, and the least left for which they
+are started: each takes 0.3 s to start."""
 DRAWS = 100
 """Calibrations drawn where there are intervals and the scenario does not say how many."""
 
@@ -54,10 +54,9 @@ def advise(
     """
     plain = replace(scenario, baseline=None, run=replace(scenario.run, draws=0, steps=None), strategy=PLAIN)
     names = tuple(systems()) if names is None else names
-    make = partial(_Ranking, plain, num_draws=scenario.run.draws or DRAWS)
-    ranking = make()
+    ranking = _Ranking(plain, num_draws=scenario.run.draws or DRAWS)
     found: dict[str, Row | str] = {}
-    for name, row in _rows(ranking, make, names, jobs):
+    for name, row in _rows(ranking, names, jobs):
         found[name] = row
         progress(1)
     rows = [ranking.dense_row(name) for name in ranking.dense]
@@ -72,15 +71,13 @@ def advise(
     )
 
 
-def _rows(
-    ranking: "_Ranking", make: Callable[[], "_Ranking"], names: Sequence[str], jobs: int
-) -> Iterator[tuple[str, Row | str]]:
+def _rows(ranking: "_Ranking", names: Sequence[str], jobs: int) -> Iterator[tuple[str, Row | str]]:
     """Yield every system with its row, or why it has none; in other processes if enough is left to do."""
-    start = time.perf_counter()
+    start_s = time.process_time()
     for done, name in enumerate(names):
-        elapsed_s, rest = time.perf_counter() - start, names[done:]
+        elapsed_s, rest = time.process_time() - start_s, names[done:]
         if jobs > 1 and done and elapsed_s > PROBE_S and len(rest) * elapsed_s / done > WORKERS_PAY_S:
-            yield from in_workers(rest, _row_in_worker, jobs, prepare=partial(_prepare, make))
+            yield from in_workers(rest, _row_in_worker, jobs, prepare=partial(_prepare, ranking))
             return
         yield name, ranking.row_or_reason(name)
 
@@ -89,8 +86,8 @@ _in_worker: list["_Ranking"] = []
 """That of a worker process."""
 
 
-def _prepare(make: Callable[[], "_Ranking"]) -> None:
-    _in_worker.append(make())
+def _prepare(ranking: "_Ranking") -> None:
+    _in_worker.append(ranking)
 
 
 def _row_in_worker(name: str) -> tuple[str, Row | str]:

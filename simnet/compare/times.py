@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from simnet.compare import crossing
 from simnet.compare.crossing import Number, Range
@@ -33,13 +33,18 @@ class Timed(NamedTuple):
 class Times:
     """The fastest settings at each bandwidth, each simulated once and only where it may be among the fastest."""
 
-    def __init__(self, scenario: Scenario, steps: Callable[[Scenario], StepTimes] = StepTimes) -> None:
+    def __init__(self, scenario: Scenario, steps: type[StepTimes] = StepTimes) -> None:
         """Take the scenario of which only the bandwidth of the NICs is varied."""
         self._scenario = scenario
         self._steps = steps
         self._at: dict[tuple[float, bool], StepTimes] = {}
         self._fastest: dict[tuple[float, bool, Settings], Timed] = {}
+        self._plans: dict[bool, dict[Any, Any]] = {False: {}, True: {}}
         self.here = scenario.cluster.inter_node.bytes_per_s
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: what was found, without what can be made again."""
+        return {**self.__dict__, "_at": {}, "_plans": {False: {}, True: {}}}
 
     @property
     def rates(self) -> tuple[Bandwidth, ...]:
@@ -66,7 +71,7 @@ class Times:
         """Return the times of steps at a bandwidth."""
         if (rate, slow) not in self._at:
             there = at_bandwidth(self._scenario, rate)
-            self._at[rate, slow] = self._steps(slow_kernels(there) if slow else there)
+            self._at[rate, slow] = self._steps(slow_kernels(there) if slow else there, self._plans[slow])
         return self._at[rate, slow]
 
 

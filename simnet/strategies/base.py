@@ -71,6 +71,8 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         title: for people.
         kernels: the kernels that it runs around its messages.
         compresses: whether fewer bits travel than the gradients have.
+        ignores_rates: whether the program is the same however fast links are, so that it need not be made anew for
+            other bandwidths; a class says so of itself alone, since one derived from it may choose by times.
         in_ddp: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
     """
 
@@ -78,6 +80,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     kernels: ClassVar[tuple[KernelCost, ...]] = ()
     compresses: ClassVar[bool] = True
     in_ddp: ClassVar[bool] = True
+    ignores_rates: ClassVar[bool] = False
 
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "ddp"
     bucket_cap: Size | None = None

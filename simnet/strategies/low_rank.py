@@ -94,6 +94,7 @@ class Atomo(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """ATOMO on singular vectors (Wang et al., NeurIPS 2018): `budget` triplets a matrix on average, gathered by all."""
 
     title: ClassVar[str] = "ATOMO"
+    ignores_rates: ClassVar[bool] = True
     # encode is counted as if the decomposition were one read: far from what it takes
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("atomo", 4.0, 0.0, 8.0, measured_only=("encode",))
 

@@ -28,6 +28,7 @@ class Marsit(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """
 
     title: ClassVar[str] = "Marsit"
+    ignores_rates: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("marsit", 20.125, 0.375, 4.125)
 
     sync_period: Count | None = 100

@@ -57,6 +57,7 @@ class QSGD(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     """QSGD with the L2 norm (Alistarh et al., NeurIPS 2017): unbiased, gathered by all."""
 
     title: ClassVar[str] = "QSGD"
+    ignores_rates: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("qsgd", 8.5, 0.0, 8.5)
 
 
@@ -65,6 +66,7 @@ class QSGDInf(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """QSGD with the maximum norm."""
 
     title: ClassVar[str] = "QSGDinf"
+    ignores_rates: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("qsgd_inf", 8.5, 0.0, 8.5)
 
 
@@ -73,6 +75,7 @@ class NUQSGD(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """QSGD with levels 1, 1/2, 1/4 and so on of the norm (Ramezani-Kebrya et al., JMLR 2021)."""
 
     title: ClassVar[str] = "NUQSGD"
+    ignores_rates: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("nuqsgd", 8.5, 0.0, 8.5)
 
     bits: Annotated[int, Meta(ge=2, le=7)] = 4

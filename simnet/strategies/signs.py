@@ -32,6 +32,7 @@ class OneBitSGD(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """1-bit SGD (Seide et al., Interspeech 2014): signs and two means a column of each matrix, gathered by all."""
 
     title: ClassVar[str] = "1-bit SGD"
+    ignores_rates: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("one_bit_sgd", 20.125, 0.0, 8.125)
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
@@ -46,6 +47,7 @@ class SignSGD(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True
     """SignSGD with majority vote (Bernstein et al., ICML 2018): one bit an element each way, each rank counts some."""
 
     title: ClassVar[str] = "SignSGD"
+    ignores_rates: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("sign_sgd", 4.125, 0.25, 4.125)
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
@@ -67,6 +69,7 @@ class EFSignSGD(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """EF-SignSGD (Karimireddy et al., ICML 2019): signs and the mean magnitude of what shares it, gathered by all."""
 
     title: ClassVar[str] = "EF-SignSGD"
+    ignores_rates: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("ef_sign_sgd", 20.125, 0.0, 8.125)
 
     scale_per: Literal["tensor", "bucket"] = "tensor"
@@ -83,6 +86,7 @@ class TernGrad(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """TernGrad (Wen et al., NeurIPS 2017): five elements a byte and a scale a tensor, gathered by all."""
 
     title: ClassVar[str] = "TernGrad"
+    ignores_rates: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("terngrad", 8.2, 0.0, 8.2)
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002

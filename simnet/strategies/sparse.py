@@ -49,6 +49,7 @@ class TopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """Values of largest magnitude with their indices, gathered by all."""
 
     title: ClassVar[str] = "Top-k"
+    ignores_rates: ClassVar[bool] = True
     # decode: of what was kept; encode selects the k largest, of which bytes tell little
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("top_k", 20.0, 0.0, 16.0, measured_only=("encode",))
 
@@ -58,6 +59,7 @@ class MSTopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """The same found by counting instead of sorting (Shi et al., MLSys 2021)."""
 
     title: ClassVar[str] = "MSTop-k"
+    ignores_rates: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("ms_top_k", 136.0, 0.0, 16.0)  # 31 counts read all
 
 

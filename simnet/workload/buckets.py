@@ -1,6 +1,7 @@
 """Gradients into buckets, each reduced by one exchange, as PyTorch's DDP and the schemes of the papers cut them."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from msgspec import Struct
@@ -70,7 +71,7 @@ def build(strategy: Bucketing, step: Step, start_up: StartUp) -> tuple[Bucket, .
     if strategy.bucketing == "mg_wfbp":
         return _numbered(_merged(step, start_up))
     caps = _caps(strategy)
-    return _numbered(_ddp(step, *caps)) if step.tensors else _even(step, *caps)
+    return _ddp(step.tensors, step.bytes_per_element, *caps) if step.tensors else _even(step, *caps)
 
 
 def _caps(strategy: Bucketing) -> tuple[float, float]:
@@ -97,7 +98,8 @@ def _shapes(tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...] | None:
     return shapes if shapes and len(shapes) == len(tensors) else None
 
 
-def _ddp(step: Step, first_cap: float, cap: float) -> list[list[Tensor]]:
+@lru_cache(maxsize=64)
+def _ddp(tensors: tuple[Tensor, ...], bytes_per_element: int, first_cap: float, cap: float) -> tuple[Bucket, ...]:
     """Close a bucket when its size reaches the cap, which it may overshoot.
 
     Source: compute_bucket_assignment_by_size in PyTorch's torch/csrc/distributed/c10d/reducer.cpp.
@@ -105,13 +107,13 @@ def _ddp(step: Step, first_cap: float, cap: float) -> list[list[Tensor]]:
     groups: list[list[Tensor]] = []
     current: list[Tensor] = []
     size = 0.0
-    for tensor in step.tensors:
+    for tensor in tensors:
         current.append(tensor)
-        size += tensor.num_elements * step.bytes_per_element
+        size += tensor.num_elements * bytes_per_element
         if size >= (cap if groups else first_cap):
             groups.append(current)
             current, size = [], 0.0
-    return [*groups, current] if current else groups
+    return _numbered([*groups, current] if current else groups)
 
 
 def _even(step: Step, first_cap: float, cap: float) -> tuple[Bucket, ...]:

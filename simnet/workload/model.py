@@ -18,7 +18,7 @@ from simnet.workload.workload import ComputeTime, Gradient, Workload
 MAX_TENSORS = 100_000
 
 
-class Tensor(Struct, frozen=True, kw_only=True):
+class Tensor(Struct, frozen=True, kw_only=True, cache_hash=True):
     """A gradient: its elements, and the part of backward done between the previous gradient and this one (0 to 1).
 
     `shape` is None where it is not known.

@@ -249,8 +249,8 @@ class TestCrossover:
 
     def test_ranges_between_two_crossings_are_told(self) -> None:
         class Steps(StepTimes):
-            def __init__(self, given: Scenario) -> None:
-                super().__init__(given)
+            def __init__(self, given: Scenario, plans: typing.Any = None) -> None:
+                super().__init__(given, plans)
                 self._rate = given.cluster.inter_node.bytes_per_s / GBIT
 
             def of(self, strategy: AnyStrategy) -> float:

@@ -15,7 +15,7 @@ from simnet.compare.tune import dense_systems, systems
 from simnet.hardware import Calibration
 from simnet.scenario import Run
 from simnet.simulate import BOUND_ROUNDING, StepTimes, simulate
-from simnet.strategies import AllReduce, Marsit, OneBitAdam, TopK
+from simnet.strategies import AllReduce, Marsit, OneBitAdam, SignSGD, TopK
 from simnet.units import Bandwidth, Duration
 
 EVERY = {**systems(), **dense_systems("fp32")}
@@ -94,3 +94,29 @@ def test_few_of_the_settings_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_equals_the_first_is_taken() -> None:
     alike = (OneBitAdam(dense_steps=3), OneBitAdam(dense_steps=2), OneBitAdam())
     assert StepTimes(scenario()).fastest(alike) == alike[0]
+
+
+def test_plans_are_shared_where_they_are_the_same_at_all_bandwidths() -> None:
+    """Schedules and programs compare by value."""
+    slow, fast = (scenario(gbit_per_s=rate) for rate in (0.3, 300))
+    plans: dict[Any, Any] = {}
+    first, second = StepTimes(slow, plans), StepTimes(fast, plans)
+    alone = StepTimes(fast)
+    shared = set()
+    for strategies in EVERY.values():
+        for strategy in strategies:
+            first.of(strategy)
+            assert second.of(strategy) == alone.of(strategy)
+            shared |= {strategy.kind} if first._plan(strategy) is second._plan(strategy) else set()
+    assert {"sign_sgd", "marsit", "qsgd", "top_k"} <= shared
+    assert not {"all_reduce", "binsgdm", "power_sgd", "random_k", "one_bit_adam"} & shared
+
+
+def test_a_class_that_is_derived_does_not_inherit_that_rates_are_ignored() -> None:
+    class Choosing(SignSGD, frozen=True, tag="sign_sgd"):
+        """Might choose an algorithm by its time."""
+
+    plans: dict[Any, Any] = {}
+    first, second = StepTimes(scenario(), plans), StepTimes(scenario(), plans)
+    assert first._plan(SignSGD()) is second._plan(SignSGD())
+    assert first._plan(Choosing()) is not second._plan(Choosing())
