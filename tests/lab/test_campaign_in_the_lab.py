@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from simnet.lab import campaign, runner
-from simnet.validate import campaign_page
+from simnet.show import campaign_page
 from simnet.validate.campaign import evaluated
 
 pytest.importorskip("torch")
@@ -26,13 +26,13 @@ def test_the_short_campaign_is_measured_and_its_dense_steps_on_a_slow_network_ar
     assert told[-1] == f"{len(jobs)} of {len(jobs)} launches are there already"
     found = evaluated(mine, tmp_path, draws=20)
     assert len(found.points) == 4
-    dense = [point for point in found.points if point.strategy == "all_reduce"]
+    dense = [point for point in found.points if point.series == "all_reduce"]
     slowest = min(dense, key=lambda point: point.setup.nic_bytes_per_s or 0.0)
     assert abs(slowest.error) < WIRE_ERROR
-    one_bit = {point.setup.nic_bytes_per_s: point for point in found.points if point.strategy == "binsgdm flat"}
+    one_bit = {point.setup.nic_bytes_per_s: point for point in found.points if point.series == "binsgdm flat"}
     for point in dense:
-        assert one_bit[point.setup.nic_bytes_per_s].measured_s < point.measured_s
-        assert one_bit[point.setup.nic_bytes_per_s].predicted_s < point.predicted_s
+        assert one_bit[point.setup.nic_bytes_per_s].measured < point.measured
+        assert one_bit[point.setup.nic_bytes_per_s].predicted < point.predicted
     assert all("unseen: none of 2 files is among the" in proof for proof in found.proofs)
     written = campaign_page.write(found, tmp_path / "report")
     assert {path.suffix for path in written} == {".md", ".png", ".toml"}
@@ -67,12 +67,12 @@ def test_systems_are_trained_and_predicted_to_beat_dense_steps_where_the_wire_is
     mine = campaign.load(path)
     runner.run(mine, campaign.jobs(mine), tmp_path, lambda _: None, patience_s=0.0)
     found = evaluated(mine, tmp_path, draws=20)
-    points = {point.strategy: point for point in found.points}
+    points = {point.series: point for point in found.points}
     assert set(points) == {"all_reduce", "one_bit_adam", "qsgd bits=4", "power_sgd matrix_rank=4"}
     dense = points.pop("all_reduce")
     for point in points.values():
-        assert point.measured_s < dense.measured_s
-        assert point.predicted_s < dense.predicted_s
+        assert point.measured < dense.measured
+        assert point.predicted < dense.predicted
     kernels = found.fits[0].calibration.kernels
     assert kernels["power_sgd_merge"].options == {"matrix_rank": 4, "warm_start": True}
     assert {"momentum", "server_mean", "qsgd_encode"} <= set(kernels)
