@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from numpy.typing import NDArray
 
 from simnet.result import PointResult, StrategyResult
-from simnet.show.figure import BLUE, GREEN, SKY, VERMILION, YELLOW
+from simnet.show.figure import BLUE, GREEN, SKY, VERMILION, YELLOW, plain_numbers
 from simnet.show.labels import PART_KEYS, WORKLOAD_KEYS, grouped, numbers, value_label
 from simnet.show.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
@@ -291,7 +291,7 @@ def _log_axis(axes: Axes, values: Sequence[float], *, base: int) -> None:
     axes.set_xscale("log", base=base)
     axes.xaxis.set_major_locator(FixedLocator(list(values)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plain_numbers(axes.xaxis)
 
 
 def _speedup_axis(axes: Axes) -> None:
@@ -301,7 +301,7 @@ def _speedup_axis(axes: Axes) -> None:
     # Not `set_ylim`, which would end the fitting of an axis that panels share.
     axes.update_datalim([(1.0, speedup) for speedup in LEAST_SPEEDUPS_SHOWN], updatex=False)
     axes.autoscale_view(scalex=False)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plain_numbers(axes.yaxis)
     axes.yaxis.set_minor_locator(LogLocator(base=2, subs=(1.25, 1.5, 1.75)))
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if _is_narrow(axes) else ""))
     axes.set_ylabel("speedup (times)")
