@@ -27,7 +27,7 @@ from simnet.commands.terminal import LINE
 from tests.property.mutations import VALUES, as_json, as_toml, damaged, damaged_bytes
 from tests.unit.scenario_samples import SWEEP, pod, write
 
-NUM = int(os.environ.get("SIMNET_MUTATIONS", "25"))
+NUM = int(os.environ.get("SIMNET_MUTATIONS", "60"))
 SEED = int(os.environ.get("SIMNET_SEED", "1"))
 GOLDEN = Path(__file__).parents[1] / "golden"
 MODEL = {"gradients": "./in.json", "forward": "1 ms", "backward": "2 ms", "optimizer": "0 s"}
@@ -47,7 +47,7 @@ WORKLOAD = {
 CALIBRATION = {
     "kind": "measured", "source": "mine", "inter_node": {"efficiency": 0.9}, "intra_node": {"efficiency": 0.8},
     "collective_launch": "10 us", "memory_bandwidth": "1 TB/s", "intervals": {"inter_node.efficiency": [0.8, 1.1]},
-    "kernels": {"quantize_pack": {"launch": "5 us", "time_per_element": "1 ns", "source": "mine"}},
+    "kernels": {"quantize": {"launch": "5 us", "time_per_element": "1 ns", "source": "mine"}},
 }  # fmt: skip
 WHOLE = pod(strategy={"kind": "qsgd", "bits": 4}, run={"steps": 10, "draws": 3}, sweep=SWEEP, name="pod")
 GRADIENTS = {
@@ -127,6 +127,8 @@ KINDS = {
         commands=(
             *SCENARIO,
             "simulate in.toml --trace new/out",
+            "advise in.toml --systems BinSGDM -o new/out",
+            "race in.toml digits --at 10Gbit/s -o new/out",
             "crossover in.toml --over cluster.inter_node.bandwidth --from 1Gbit/s --to 9Gbit/s -o new/out",
         ),
     ),
