@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simnet.errors import SimnetError
-from simnet.files import read_text
+from simnet.files import read_text, write_file
 from simnet.lab.campaign import MODULE, Campaign, Job
 from simnet.lab.idle_probe import PATIENCE_S, Watch
 from simnet.lab.lab import Lab
@@ -104,6 +104,6 @@ def check_folder(folder: Path, text: str, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise SimnetError(f"{folder}: is not empty and holds no {name}; name a new directory with -o")
-        copy.write_text(text, encoding="utf-8")
+        write_file(copy, text.encode(), inside=folder)
     except OSError as error:
         raise SimnetError(f"{folder}: cannot be used ({error.strerror}): name a directory with -o") from error

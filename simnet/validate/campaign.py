@@ -1,6 +1,5 @@
 """A measured campaign: calibrate on what it measured for that, and predict what it trained."""
 
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from simnet.hardware import Calibration, Cluster, Link
 from simnet.lab import campaign as campaigns
 from simnet.lab.campaign import Campaign, Job, Layout, file_part
 from simnet.network import topology as topologies
+from simnet.parsing import parse_toml
 from simnet.scenario import Draft, Run, Scenario
 from simnet.strategies import AllReduce
 from simnet.units import Duration
@@ -163,4 +163,4 @@ def _scenario(fit: Fit, workload: str, name: str, draws: int) -> Scenario:
 
 
 def _read(text: str, name: str) -> Workload:
-    return Draft(data={"name": name, **tomllib.loads(text)}, origins={(): name}).converted(Workload)
+    return Draft(data={"name": name, **parse_toml(text, name)}, origins={(): name}).converted(Workload)

@@ -1,5 +1,6 @@
 """Shipped parts and files."""
 
+import ast
 import errno
 import gzip
 import json
@@ -15,6 +16,8 @@ import pytest
 from simnet import files
 from simnet.errors import SimnetError
 from simnet.parsing import parse_json, parse_toml
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_shipped_part_can_be_read_by_its_name() -> None:
@@ -164,6 +167,49 @@ def test_json_is_read_as_strictly_as_toml(text: str, said: str, tmp_path: Path) 
 def test_a_missing_file_of_trainings_is_asked_for_by_its_ending() -> None:
     with pytest.raises(SimnetError, match=r"'no.json': no such file; give the path of a .json file, or one name of"):
         files.locate("convergence", "no.json")
+
+
+# Who else opens a file: what is appended to and locked, /proc, the hash of the simulator's own code, a shipped table, a
+# place that is tried out, and what swallows the rest of a broken stream.
+OPENERS = {
+    "simnet/files.py",
+    "simnet/journal.py",
+    "simnet/lab/owner.py",
+    "simnet/sweep.py",
+    "simnet/validate/measurements.py",
+    "simnet/commands/output.py",
+    "simnet/commands/terminal.py",
+}
+PARSERS = {
+    "simnet/parsing.py",
+    "simnet/schema.py",
+    "simnet/journal.py",
+    "simnet/results_file.py",
+    "simnet/commands/settings.py",
+    "simnet/validate/measurements.py",
+}
+
+
+def callers(*names: str) -> set[str]:
+    """Return the modules that call something of a name, as a function or a method; `files.read_text` is none."""
+    found = set()
+    for path in sorted((ROOT / "simnet").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called.endswith(names) and not called.startswith(
+                ("files.", "read_", "webbrowser", "os.pidfd", "self._")
+            ):
+                found.add(str(path.relative_to(ROOT)))
+    return found
+
+
+def test_files_are_opened_in_one_place() -> None:
+    assert callers(".read_text", ".read_bytes", ".write_text", ".write_bytes", ".open", "fdopen") <= OPENERS
+    assert callers(".open", "fdopen") >= {"simnet/files.py"}
+
+
+def test_text_becomes_data_in_one_place() -> None:
+    assert callers("tomllib.loads", "json.loads", "json.load", "json.decode", "msgspec.convert") <= PARSERS
 
 
 class TestReading:
