@@ -20,7 +20,8 @@ Job = TypeVar("Job")
 class CommunicationThread(Generic[Job]):
     """Does jobs one after the other, until it is told that there are no more, or one fails.
 
-    On a GPU it works on a stream of its own; a job begins when what was enqueued before it was handed over is done.
+    It computes on as many cores as the thread that starts it. On a GPU it works on a stream of its own; a job begins
+    when what was enqueued before it was handed over is done.
 
     Args:
         name: of the thread.
@@ -41,6 +42,7 @@ class CommunicationThread(Generic[Job]):
         self._do, self._give_up = do, give_up
         self._jobs: queue.SimpleQueue[tuple[Job, Any] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
+        self._num_cores = torch.get_num_threads()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -63,6 +65,7 @@ class CommunicationThread(Generic[Job]):
             raise self._failure
 
     def _work(self) -> None:
+        torch.set_num_threads(self._num_cores)  # a new thread knows nothing of it, and would take all cores
         stream = torch.cuda.stream(_own_stream(self._device)) if self._device.type == "cuda" else nullcontext()
         with torch.no_grad(), stream:
             while (handed := self._jobs.get()) is not None:

@@ -19,6 +19,7 @@ from binsgdm.measure.record import Label
 from binsgdm.measure.timing import WARM_UP, Stopwatch, phases
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.worker import Scheme
 from binsgdm.systems.hook import compress_gradients
 
 BLOCK_S = 1.0
@@ -28,37 +29,43 @@ PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """A strategy as it is measured; topology, intra, average and overlap are arguments of `binsgdm.attach`.
+    """A strategy as it is measured.
 
     Attributes:
         kind: "all_reduce" is DistributedDataParallel in fp32 with a fused AdamW, overlapped as it always is, whose
             gradients are views of its buckets; "binsgdm" the bare model with BinSGDM attached; "one_bit_adam" the bare
             model with 1-bit Adam after its dense stage; any other a system that compresses the gradients of that
             DistributedDataParallel in its communication hook.
+        scheme: of BinSGDM; None for the others.
+        overlap: whether messages travel beside backward.
         system: with its options; None for the first two.
     """
 
     kind: str
-    topology: str = ""
-    intra: str = ""
-    average: str = ""
+    scheme: Scheme | None = None
     overlap: bool = True
     system: Choice | None = None
 
     @property
     def labels(self) -> dict[str, Label]:
         """What a series of it is labelled with."""
-        options = {"topology": self.topology, "intra": self.intra, "average": self.average}
         given = {"options": self.system.given} if self.system is not None else {}
-        return {"strategy": self.kind, **options, **given, "overlap": int(self.overlap)}
+        scheme = self.attached if self.scheme is not None else dict.fromkeys(("topology", "intra", "average"), "")
+        return {"strategy": self.kind, **scheme, **given, "overlap": int(self.overlap)}
+
+    @property
+    def attached(self) -> dict[str, Any]:
+        """The scheme as arguments of `binsgdm.attach`."""
+        scheme = self.scheme or Scheme()
+        return {"topology": scheme.topology, "intra": scheme.intra_node_dtype, "average": scheme.average}
 
 
 WORDS: dict[str, dict[str, Any]] = {
     "flat": {"topology": "flat"},
-    "bf16": {"intra": "bf16"},
-    "one_bit": {"intra": "one_bit"},
+    "bf16": {"intra_node_dtype": "bf16"},
+    "one_bit": {"intra_node_dtype": "one_bit"},
     "gradients": {"average": "gradients"},
-    "overlap": {"overlap": True},
+    "overlap": {},
 }
 """What may follow "binsgdm:", separated by commas."""
 
@@ -70,7 +77,7 @@ def strategy(text: str) -> Strategy:
         BinsgdmError: another one, or words that do not go together.
 
     Example:
-        >>> strategy("binsgdm:bf16,overlap").intra
+        >>> strategy("binsgdm:bf16,overlap").scheme.intra_node_dtype
         'bf16'
     """
     kind, _, options = text.partition(":")
@@ -91,10 +98,8 @@ def strategy(text: str) -> Strategy:
         raise BinsgdmError(
             f"--strategy {text!r}: flat has no messages inside nodes, and those have one form; drop one word"
         )
-    chosen: dict[str, Any] = {"topology": "hierarchical", "intra": "fp32", "average": "updates", "overlap": False}
-    for word in words:
-        chosen |= WORDS[word]
-    return Strategy(kind=kind, **chosen)
+    scheme = Scheme(**{key: value for word in words for key, value in WORDS[word].items()})
+    return Strategy(kind=kind, scheme=scheme, overlap="overlap" in words)
 
 
 def measure(
@@ -172,10 +177,9 @@ def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: Strateg
 def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, how: Strategy) -> Step:
     """Return steps of BinSGDM; the ranks' models are the same, since their seed is."""
     optimizer = BinSGDM(task.module.parameters(), lr=LR)
-    options: dict[str, Any] = {"topology": how.topology, "intra": how.intra, "average": how.average}
     attach(
         optimizer, task.module, bucket_cap_mb=bucket_cap_mb, ranks_per_node=ranks.ranks_per_node, overlap=how.overlap,
-        **options,
+        **how.attached,
     )  # fmt: skip
     return _step_of(task, task.module, optimizer, ranks.device)
 

@@ -59,7 +59,16 @@ def train(rank: int, name: str, options: dict[str, Any]) -> list[torch.Tensor]:
 
 
 def control(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
-    """Return the same from all ranks in one process."""
+    """Return the same from all ranks in one process, on one core as they: sums on several have another order."""
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _control(name, options)
+    finally:
+        torch.set_num_threads(cores)
+
+
+def _control(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
     module = model()
     parameters = list(module.parameters())
     stack: Any
