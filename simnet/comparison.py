@@ -58,9 +58,14 @@ def mean_signed_error(comparisons: Sequence[Comparison]) -> float:
     return sum(one.error for one in comparisons) / len(comparisons) if comparisons else 0.0
 
 
+def worst_row(comparisons: Iterable[AnyComparison]) -> AnyComparison:
+    """Return the row with the largest absolute relative error, of at least one."""
+    return max(comparisons, key=lambda one: abs(one.error))
+
+
 def worst_error(comparisons: Sequence[Comparison]) -> float:
     """Return the largest absolute relative error; 0 of none."""
-    return max((abs(one.error) for one in comparisons), default=0.0)
+    return abs(worst_row(comparisons).error) if comparisons else 0.0
 
 
 def within(comparisons: Sequence[Comparison], mean_percent: float | None, worst_percent: float | None) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from simnet.calibrate.fit import Fitted
 from simnet.calibrate.kineto import Trace
-from simnet.comparison import Comparison, mean_error
+from simnet.comparison import Comparison, mean_error, worst_row
 from simnet.show.page import Page
 from simnet.show.table import Table
 from simnet.show.text import hanging
@@ -70,7 +70,7 @@ def _groups(residuals: Sequence[Comparison]) -> Table:
 
 def _line(residuals: Sequence[Comparison], role: str, series: str) -> tuple[str, ...]:
     mine = [one for one in residuals if (one.role, one.series) == (role, series)]
-    worst = max(mine, key=lambda one: abs(one.error))
+    worst = worst_row(mine)
     return _series(series, role), str(len(mine)), f"{mean_error(mine):.1%}", f"{worst.error:+.1%}", worst.label
 
 

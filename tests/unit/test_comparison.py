@@ -2,7 +2,16 @@
 
 import pytest
 
-from simnet.comparison import Comparison, by_series, coverage, mean_error, mean_signed_error, within, worst_error
+from simnet.comparison import (
+    Comparison,
+    by_series,
+    coverage,
+    mean_error,
+    mean_signed_error,
+    within,
+    worst_error,
+    worst_row,
+)
 
 
 def row(predicted: float, series: str = "a", interval: tuple[float, float] | None = None) -> Comparison:
@@ -17,6 +26,7 @@ def test_errors_are_relative_to_what_was_measured() -> None:
     assert mean_error(ROWS) == pytest.approx(0.4 / 3)
     assert mean_signed_error(ROWS) == pytest.approx(-0.2 / 3)
     assert worst_error(ROWS) == pytest.approx(0.3)
+    assert worst_row(ROWS) is ROWS[1]
 
 
 def test_of_no_rows_all_errors_are_zero() -> None:

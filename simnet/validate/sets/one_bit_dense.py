@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from simnet.comparison import worst_error
 from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction
 from simnet.validate.parts import with_value
 from simnet.validate.sets import one_bit_adam as paper
@@ -26,7 +27,7 @@ def published() -> Outcome:
             "figure_s": {network.label: paper.figure_s(paper.row_of_both(network)) for network in paper.NETWORKS},
             "from_16_gpus": tuple(row.gpus for row in paper.adam(paper.ETHERNET).predicts if row.gpus >= 16),
             "eight": next(one.error for one in by_figure if one.row.gpus == 8),
-            "within": max(abs(one.error) for one in by_figure if one.row.gpus >= 16),
+            "within": worst_error([one for one in by_figure if one.row.gpus >= 16]),
         },
         others=_alternatives,
     )

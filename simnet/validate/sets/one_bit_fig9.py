@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simnet.comparison import mean_error
+from simnet.comparison import mean_error, worst_row
 from simnet.hardware import Calibration
 from simnet.strategies import AnyStrategy
 from simnet.validate import measurements
@@ -36,7 +36,7 @@ def published() -> Outcome:
             "ratio": lambda: _byte_ratio(study),
             "part": study.value(PART),
             "mean": mean_error(predictions),
-            "worst": max(predictions, key=lambda prediction: abs(prediction.error)),
+            "worst": worst_row(predictions),
         },
         others=lambda: _alternatives(study),
     )
