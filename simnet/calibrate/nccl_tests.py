@@ -1,6 +1,5 @@
 """Read the text that nccl-tests prints, in both of its column layouts."""
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ _RANK = re.compile(
 _NAMED = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast)_perf\b")
 _DATA = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\s")
 MOST_DIGITS = 18
+LEAST_US, MOST_US = 1e-6, 1e15
 MEASURES = ("time", "algbw", "busbw", "wrong")
 _FACTOR_TOLERANCE = 0.03
 """How far the printed ratio of bus to algorithm bandwidth may be off: both are printed with two decimals."""
@@ -152,7 +152,7 @@ def _time_us(half: Sequence[str], where: str) -> float | None:
     if not half or half[0] == "N/A":
         return None
     time_us = float(half[0])
-    if not 0 < time_us < math.inf:
+    if not LEAST_US <= time_us <= MOST_US:
         raise SimnetError(f"{where}: {half[0]} us: a time must be above 0; restore the line or drop it")
     return time_us
 
