@@ -24,10 +24,15 @@ def say(text: "str | Page") -> None:
     """Print text or a page on standard output, and a newline if it ends in none; on a terminal, tables are drawn."""
     if isinstance(text, str):
         click.echo(harmless(text.removesuffix("\n")))
-    elif sys.stdout.isatty():
+    elif sys.stdout.isatty() and _draws_lines(sys.stdout.encoding):
         click.echo(text.drawn(shutil.get_terminal_size().columns))  # harmless but for the colours of its tables
     else:
         click.echo(str(text))
+
+
+def _draws_lines(encoding: str | None) -> bool:
+    """Tell whether a terminal of some encoding has the characters that tables are drawn with."""
+    return (encoding or "utf-8").lower().replace("-", "").startswith("utf")
 
 
 def tell(text: str) -> None:

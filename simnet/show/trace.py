@@ -15,7 +15,6 @@ from simnet.result import RunResult, Span, StrategyResult
 
 Event = dict[str, Any]
 STREAMS = ("compute", "communication")
-MAX_TRACKS = 10_000_000  # of one process; thread ids differ between processes, since some tools know no processes
 
 
 class Slice(NamedTuple):
@@ -41,12 +40,12 @@ def write_trace(run_result: RunResult, path: Path) -> None:
 
 def _process_events(pid: int, result: StrategyResult, *, role: str = "") -> Iterator[Event]:
     """Yield the events of one strategy: its names, the iteration, and a track for each stream of each rank."""
-    iteration = {"pid": pid, "tid": (pid - 1) * MAX_TRACKS}
+    iteration = {"pid": pid, "tid": 0}
     yield _metadata("process_name", iteration, {"name": f"{result.strategy}{role}, simulated"})
     yield _metadata("process_sort_index", iteration, {"sort_index": pid})
     yield _metadata("thread_name", iteration, {"name": "iteration"})
     yield _complete("ProfilerStep#1", "user_annotation", iteration, 0, _nanoseconds(result.iteration_s))
-    for tid, (label, slices) in enumerate(_tracks(result.spans), start=iteration["tid"] + 1):
+    for tid, (label, slices) in enumerate(_tracks(result.spans), start=1):
         track = {"pid": pid, "tid": tid}
         yield _metadata("thread_name", track, {"name": label})
         yield _metadata("thread_sort_index", track, {"sort_index": tid})

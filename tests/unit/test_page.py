@@ -45,3 +45,11 @@ def test_a_terminal_gets_drawn_tables_and_nothing_else_that_steers_it(monkeypatc
     plain = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines]
     assert any(set(line.strip()) == {"─"} for line in plain)
     assert all(line.isprintable() for line in plain)
+
+
+def test_a_terminal_without_the_lines_of_a_table_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Terminal()
+    monkeypatch.setattr(type(seen), "encoding", "ascii", raising=False)
+    monkeypatch.setattr(sys, "stdout", seen)
+    terminal.say(PAGE)
+    assert seen.getvalue() == f"{PLAIN}\n"

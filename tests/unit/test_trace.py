@@ -45,14 +45,13 @@ def slices(found: list[Event]) -> list[Event]:
 def test_strategy_and_baseline_are_two_processes(tmp_path: Path) -> None:
     found = events(run_result(), tmp_path)
     processes = named(found, "process_name")
-    assert processes == {(1, 0): "binsgdm, simulated", (2, 10_000_000): "all_reduce (baseline), simulated"}
+    assert processes == {(1, 0): "binsgdm, simulated", (2, 0): "all_reduce (baseline), simulated"}
 
 
-def test_tools_that_know_no_processes_see_streams_and_threads_of_their_own(tmp_path: Path) -> None:
+def test_tools_that_look_at_streams_alone_do_not_merge_strategy_and_baseline(tmp_path: Path) -> None:
     found = [event for event in slices(events(run_result(), tmp_path)) if event["cat"] == "kernel"]
-    for key in ("tid", "stream"):
-        first, second = ({event["args"].get(key, event["tid"]) for event in found if event["pid"] == n} for n in (1, 2))
-        assert not first & second
+    streams = {n: {event["args"]["stream"] for event in found if event["pid"] == n} for n in (1, 2)}
+    assert streams == {1: {0, 1}, 2: {2, 3}}
 
 
 def test_a_stream_of_a_rank_is_a_track(tmp_path: Path) -> None:
