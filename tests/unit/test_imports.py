@@ -67,6 +67,7 @@ BINSGDM_ORDER = (
 )
 """The same of binsgdm; `compressors` is the former name of what scripts use, and `__init__` loads lazily."""
 HEAVY = {"torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "tomli_w", "jinja2"}
+SLOW_TO_START = {"simpy", "importlib.metadata", "multiprocessing", "concurrent.futures", "difflib"}
 SIMULATE_INLINE = """
 import json, sys
 import simnet.commands.main
@@ -308,6 +309,15 @@ def test_a_planted_import_is_found(line: str, tmp_path: Path, monkeypatch: pytes
     path.parent.mkdir(parents=True)
     path.write_text(line + "\n", encoding="utf-8")
     assert len(offences([path], SIMULATOR)) == 1
+
+
+def test_the_command_that_simulates_loads_nothing_that_it_does_not_use() -> None:
+    code = "import atexit, json, sys; atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr));"
+    code += "from simnet.commands.main import main; main(['simulate', 'bert_base_10gbit'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    modules = set(json.loads(done.stderr))
+    assert "simnet.simulate" in modules
+    assert modules & {*HEAVY, *SLOW_TO_START} == set()
 
 
 def test_starting_and_simulating_import_no_heavy_library() -> None:
