@@ -12,9 +12,9 @@ MODEL_ERROR = 1.18
 """Factor by which speedups were off on average where the calibration was not measured on the cluster: 1-bit Adam over
 Adam, Fig 5a (docs/validation.md)."""
 
-Verdict = Literal["pays", "may pay: measure kernels first", "may pay: within the model's error", "does not pay"]
+Verdict = Literal["pays", "may pay: measure kernels first", "may pay: within its uncertainty", "does not pay"]
 MEASURE_FIRST: Verdict = "may pay: measure kernels first"
-WITHIN_ERROR: Verdict = "may pay: within the model's error"
+UNCERTAIN: Verdict = "may pay: within its uncertainty"
 
 
 def model_error(calibration: Calibration) -> float:
@@ -57,7 +57,7 @@ class Speedup(Struct, frozen=True, kw_only=True):
             return "does not pay"
         if self.unmeasured or (self.if_kernels_slow is not None and self.if_kernels_slow < PAYS):
             return MEASURE_FIRST
-        return "pays" if self.least >= PAYS else WITHIN_ERROR
+        return "pays" if self.least >= PAYS else UNCERTAIN
 
     @property
     def pays(self) -> bool:

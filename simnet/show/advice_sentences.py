@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from simnet.compare.advice import Advice, Row
 from simnet.compare.crossing import Range
-from simnet.compare.verdict import MEASURE_FIRST, PAYS, WITHIN_ERROR
+from simnet.compare.verdict import MEASURE_FIRST, PAYS, UNCERTAIN
 from simnet.compare.whatif import SLOW
 from simnet.units import format_seconds
 
@@ -41,7 +41,7 @@ def _range_text(ends: Range) -> str:
 def _verdict(advice: Advice) -> str:
     best = advice.best
     if best is None:
-        surely = " surely" if advice.judged(WITHIN_ERROR, MEASURE_FIRST) else ""
+        surely = " surely" if advice.judged(UNCERTAIN, MEASURE_FIRST) else ""
         return f"None pays{surely}: {_reason(advice)}."
     others = [row for row in advice.judged("pays") if row is not best]
     also = f" So do {_named(others)}." if others else ""
@@ -74,7 +74,7 @@ def _reason(advice: Advice) -> str:
     if advice.ceiling < PAYS:
         return f"{step}, and with communication that costs nothing it would be only {advice.ceiling:.2f} times as fast"
     step += f", and free communication would make it {advice.ceiling:.2f} times as fast"
-    if advice.judged(WITHIN_ERROR, MEASURE_FIRST):
+    if advice.judged(UNCERTAIN, MEASURE_FIRST):
         return f"{step}, but too little is known of the systems that may gain from it"
     if not advice.compressing:
         return f"{step}, but no system that compresses could be predicted"
@@ -88,9 +88,9 @@ def _reason(advice: Advice) -> str:
 
 def _uncertain(advice: Advice) -> Iterator[str]:
     """Yield a sentence on each kind of system that may pay."""
-    unsure, to_measure = advice.judged(WITHIN_ERROR), advice.judged(MEASURE_FIRST)
+    unsure, to_measure = advice.judged(UNCERTAIN), advice.judged(MEASURE_FIRST)
     estimated = [row for row in to_measure if not row.speedup.unmeasured]
-    for rows, limit in ((unsure, "within the model's error"), (estimated, "but measure its kernels first")):
+    for rows, limit in ((unsure, "within its uncertainty"), (estimated, "but measure its kernels first")):
         if rows:
             first, *others = rows
             more = f" So may {_named(others)}." if others else ""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from simnet import draws
 from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
+from simnet.compare.verdict import UNCERTAIN
 from simnet.compare.whatif import SLOW
 from simnet.show.notes import notes_lines
 from simnet.show.page import Page
@@ -114,6 +115,9 @@ def _won(first: TargetTime, base: TargetTime) -> str:
     known = [f"{low:.2f} to {high:.2f}"]
     if speedup.if_kernels_slow is not None:
         known.append(f"{speedup.if_kernels_slow:.2f} with kernels {SLOW:.1f} times as slow")
+    if speedup.verdict == UNCERTAIN and speedup.model_error > 1:
+        off = f"{100 * (speedup.model_error - 1):.0f} % off, as published speedups were on average"
+        known.append(f"{speedup.value / speedup.model_error:.2f} if predicted {off}")
     judged, _, limit = speedup.verdict.partition(": ")
     judged += f" ({limit})" if limit else ""
     return (

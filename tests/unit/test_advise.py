@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from simnet.compare import rank, times, whatif
 from simnet.compare.rank import advise
 from simnet.compare.tune import chosen, dense_systems, systems
-from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, WITHIN_ERROR
+from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, UNCERTAIN
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, HostCost, KernelTime
 from simnet.scenario import Run, Scenario
@@ -296,7 +296,7 @@ class TestCertainty:
             for high in (1.1, 1e6)
         )
         assert sure.speedup.value == wide.speedup.value
-        assert (sure.speedup.verdict, wide.speedup.verdict) == ("pays", WITHIN_ERROR)
+        assert (sure.speedup.verdict, wide.speedup.verdict) == ("pays", UNCERTAIN)
 
     def test_kernels_timed_are_not_slowed_and_estimated_ones_are(self) -> None:
         timed_, estimated = (
@@ -335,7 +335,7 @@ class TestCertainty:
         assert measured.speedup.unmeasured == ()
         assert measured.speedup.verdict == "pays"
 
-    @pytest.mark.parametrize(("kind_", "verdict"), [("measured", "pays"), ("estimate", WITHIN_ERROR)])
+    @pytest.mark.parametrize(("kind_", "verdict"), [("measured", "pays"), ("estimate", UNCERTAIN)])
     def test_a_small_speedup_counts_where_the_calibration_was_measured(
         self, kind_: typing.Any, verdict: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

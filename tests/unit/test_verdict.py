@@ -5,7 +5,7 @@ from advise_samples import scenario
 from msgspec.structs import replace
 
 from simnet.compare import whatif
-from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, WITHIN_ERROR, Speedup, Verdict, model_error
+from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, UNCERTAIN, Speedup, Verdict, model_error
 from simnet.hardware import Calibration, KernelTime
 from simnet.strategies import AllReduce, OneBitAdam, TopK
 from simnet.units import Bandwidth, Duration
@@ -16,12 +16,12 @@ from simnet.units import Bandwidth, Duration
     [
         (Speedup(value=PAYS), "pays"),
         (Speedup(value=1.04, model_error=1.0, interval=(1.0, 9.0)), "does not pay"),
-        (Speedup(value=1.15, model_error=MODEL_ERROR), WITHIN_ERROR),
+        (Speedup(value=1.15, model_error=MODEL_ERROR), UNCERTAIN),
         (Speedup(value=1.25, model_error=MODEL_ERROR), "pays"),
-        (Speedup(value=2.0, interval=(1.01, 3.0)), WITHIN_ERROR),
+        (Speedup(value=2.0, interval=(1.01, 3.0)), UNCERTAIN),
         (Speedup(value=2.0, if_kernels_slow=1.01), MEASURE_FIRST),
         (Speedup(value=1.15, model_error=MODEL_ERROR, if_kernels_slow=1.01), MEASURE_FIRST),
-        (Speedup(value=1.15, model_error=MODEL_ERROR, if_kernels_slow=1.10), WITHIN_ERROR),
+        (Speedup(value=1.15, model_error=MODEL_ERROR, if_kernels_slow=1.10), UNCERTAIN),
         (Speedup(value=9.0, unmeasured=("top_k_encode",)), MEASURE_FIRST),
         (Speedup(value=1.0, unmeasured=("top_k_encode",)), "does not pay"),
     ],
