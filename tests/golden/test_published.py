@@ -22,7 +22,7 @@ from simnet.strategies import OneBitAdam
 from simnet.units import Duration
 from simnet.validate import coverage, measurements, parts, sets
 from simnet.validate.outcome import Limit, Outcome
-from simnet.validate.sets import one_bit_adam
+from simnet.validate.sets import one_bit_adam, one_bit_models
 from simnet.workload.workload import Workload
 
 ROOT = Path(__file__).parents[2]
@@ -202,14 +202,14 @@ def test_a_shipped_calibration_has_no_fitted_value_but_those_of_the_fit(part: st
         assert key in fitted or given[key] == neutral[key]
     timed = {name for name, kernel in given["kernels"].items() if kernel["time_per_element"] or kernel["launch"]}
     assert {f"kernels.{name}" for name in timed} <= fitted
-    assert set(given["kernels"]) - timed == (set(one_bit_adam.COUNTED_IN_COMPRESS) if timed else set())
+    assert set(given["kernels"]) - timed == (set(one_bit_models.COUNTED_IN_COMPRESS) if timed else set())
 
 
 @pytest.mark.parametrize("network", one_bit_adam.NETWORKS, ids=lambda network: network.label)
 def test_a_fitted_codec_times_every_kernel_of_one_bit_adam_and_so_does_the_shipped_one(
-    network: one_bit_adam.Network,
+    network: parts.Network,
 ) -> None:
-    fitted, shipped = one_bit_adam.stage(network).fitted, parts.calibration(network.part)
+    fitted, shipped = one_bit_models.stage(network).fitted, parts.calibration(network.part)
     assert fitted.kernels.keys() == shipped.kernels.keys()
     scenario = Scenario(
         cluster=parts.cluster(network.part),

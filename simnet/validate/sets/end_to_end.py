@@ -9,6 +9,7 @@ from simnet.validate import measurements
 from simnet.validate.measurements import Row
 from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction
 from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.sets import one_bit_models as models
 from simnet.validate.study import Study
 
 PLACE = 5
@@ -29,7 +30,7 @@ def published() -> Outcome:
         unit="h",
         target=Limit(worst=0.10),
         bound=Limit(mean=0.19, worst=0.37),
-        parameters=paper.stage_parameters(paper.ETHERNET),
+        parameters=models.stage_parameters(paper.ETHERNET),
         predictions=predictions,
         facts={
             "adam": adam,
@@ -48,7 +49,7 @@ def published() -> Outcome:
 
 def _study() -> Study:
     return Study(
-        start=paper.stage(paper.ETHERNET).fitted,
+        start=models.stage(paper.ETHERNET).fitted,
         predict=_total_s,
         measured=lambda row: row.value * 3600,
         series=lambda row: row.method,
@@ -66,7 +67,7 @@ def _total_s(calibration: Calibration, row: Row) -> float:
 
 
 def _by_figure() -> tuple[Prediction, ...]:
-    return replace(_study(), start=paper.adam_by_figure().fitted).predictions
+    return replace(_study(), start=models.adam_by_figure().fitted).predictions
 
 
 def _alternatives() -> Iterator[Alternative]:

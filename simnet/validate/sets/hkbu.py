@@ -65,7 +65,7 @@ def rows(network: Network, **wanted: object) -> tuple[Row, ...]:
 
 @once
 def bsp(network: Network) -> Study:
-    """Without overlap: the payload bandwidth of the limiting link from the 8-GPU rows alone."""
+    """Return the model without overlap: the payload bandwidth of the limiting link from the 8-GPU rows alone."""
     bandwidth = Fit(
         part=network.part,
         key=f"{network.link}.efficiency",
@@ -86,7 +86,7 @@ def bsp(network: Network) -> Study:
 
 @once
 def overlapped(network: Network) -> Study:
-    """With overlap: the launch of a collective, too, from the 8-GPU WFBP rows."""
+    """Return the model with overlap: the launch of a collective, too, from the 8-GPU WFBP rows."""
     launch = Fit(
         part=network.part,
         key="collective_launch",

@@ -9,6 +9,7 @@ from simnet.validate.measurements import Row
 from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction
 from simnet.validate.parts import Network, once
 from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.sets import one_bit_models as models
 from simnet.validate.study import Study, all_predictions
 
 PLACE = 4
@@ -19,15 +20,15 @@ FORMS = {"linear": "message_cost", "polling": "poll_cost"}
 def published() -> Outcome:
     """Calibrate on the smallest and the largest point of each network, predict the points between."""
     ethernet, infiniband = (
-        paper.stage(network).value("kernels.compress") for network in (paper.ETHERNET, paper.INFINIBAND)
+        models.stage(network).value("kernels.compress") for network in (paper.ETHERNET, paper.INFINIBAND)
     )
     return Outcome(
         title="1-bit Adam, Fig 5a: compression stage",
         unit="ms",
         target=TARGET,
         bound=TARGET,
-        parameters=paper.both_parameters(),
-        predictions=all_predictions(map(paper.stage, paper.NETWORKS)),
+        parameters=models.both_parameters(),
+        predictions=all_predictions(map(models.stage, paper.NETWORKS)),
         facts={"pairs": pairs_met, "codec_ratio": ethernet / infiniband},
         others=_alternatives,
     )
@@ -45,9 +46,9 @@ def _alternatives() -> Iterator[Alternative]:
 
 def _fitted(network: Network, pair: tuple[Row, ...], cost: str) -> Study:
     """Return the stage with codec and a cost of sends fitted to two points, and all others to predict."""
-    fits = (paper.codec(network, pair[0]), paper.polling(network, pair[1], cost))
+    fits = (models.codec(network, pair[0]), models.polling(network, pair[1], cost))
     others = tuple(row for row in paper.figure_rows(network, "1-bit Adam") if row not in pair)
-    return replace(paper.stage(network), fits=(fits,), predicts=others)
+    return replace(models.stage(network), fits=(fits,), predicts=others)
 
 
 @once

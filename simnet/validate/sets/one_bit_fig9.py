@@ -11,6 +11,7 @@ from simnet.validate.measurements import Row
 from simnet.validate.outcome import Alternative, Limit, Outcome
 from simnet.validate.parts import with_value
 from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.sets import one_bit_models as models
 from simnet.validate.study import Fit, Study
 
 PLACE = 9
@@ -24,7 +25,7 @@ def published() -> Outcome:
     study = _study()
     predictions = study.predictions
     codec = (
-        one for one in paper.stage_parameters(paper.ETHERNET) if one.key in ("kernels.compress", "kernels.adam_update")
+        one for one in models.stage_parameters(paper.ETHERNET) if one.key in ("kernels.compress", "kernels.adam_update")
     )
     return Outcome(
         title="1-bit Adam, Fig 9: shaped network",
@@ -47,7 +48,7 @@ def _study() -> Study:
     known = tuple(row for row in rows if row.effective_gbps == "1.0")
     fit = Fit(key=PART, name="dense ring, part of the shaped rate", within=(0.2, 1.5), rows=known)
     return Study(
-        start=with_value(paper.stage(paper.ETHERNET).fitted, "poll_cost", 0.0),
+        start=with_value(models.stage(paper.ETHERNET).fitted, "poll_cost", 0.0),
         fits=(fit,),
         predict=_speedup,
         measured=lambda row: row.value,
@@ -82,7 +83,7 @@ def _alternatives(study: Study) -> Iterator[Alternative]:
     on = "nothing of this figure"
     for variant, start in (
         ("dense ring at the full rate", study.start),
-        ("the same, with Fig 5a's polling cost", paper.stage(paper.ETHERNET).fitted),
+        ("the same, with Fig 5a's polling cost", models.stage(paper.ETHERNET).fitted),
     ):
         whole = replace(study, start=with_value(start, PART, 1.0), fits=())
         yield Alternative(variant, on, whole.predictions)

@@ -7,6 +7,7 @@ from simnet.validate.measurements import Row
 from simnet.validate.outcome import Limit, Outcome
 from simnet.validate.parts import Network
 from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.sets import one_bit_models as models
 from simnet.validate.study import Study, all_predictions
 
 PLACE = 8
@@ -20,7 +21,7 @@ def published() -> Outcome:
         title="1-bit Adam, Fig 5a: speedup",
         unit="x",
         bound=Limit(mean=0.20, worst=0.39),
-        parameters=paper.both_parameters(),
+        parameters=models.both_parameters(),
         predictions=predictions,
         facts={
             "short": [-one.error for one in ethernet],
@@ -35,10 +36,10 @@ def published() -> Outcome:
 def _study(network: Network) -> Study:
     one_bit = {row.gpus: row for row in paper.figure_rows(network, "1-bit Adam")}
     quotients = {_quotient(row, one_bit[row.gpus]): one_bit[row.gpus] for row in paper.figure_rows(network, "Adam")}
-    known = {row for parameter in paper.stage(network).parameters for row in parameter.rows}
+    known = {row for parameter in models.stage(network).parameters for row in parameter.rows}
     return Study(
-        start=paper.stage(network).fitted,
-        predict=lambda found, row: paper.adam(network).predict(found, row) / paper.stage(network).predict(found, row),
+        start=models.stage(network).fitted,
+        predict=lambda found, row: models.adam(network).predict(found, row) / models.stage(network).predict(found, row),
         measured=lambda row: row.value,
         series=lambda _: network.label,
         label=lambda row: f"{network.label}, {row.gpus} GPUs{' *' if quotients[row] in known else ''}",

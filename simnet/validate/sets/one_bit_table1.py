@@ -8,6 +8,7 @@ from simnet.comparison import mean_error
 from simnet.validate.outcome import Alternative, Limit, Outcome
 from simnet.validate.parts import Network
 from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.sets import one_bit_models as models
 from simnet.validate.study import Study, all_predictions
 
 PLACE = 3
@@ -26,7 +27,7 @@ def published() -> Outcome:
         parameters=tuple(parameter for study in studies.values() for parameter in study.parameters),
         predictions=all_predictions(studies.values()),
         facts={
-            "spreads": {network.label: paper.laws(network) for network in paper.NETWORKS},
+            "spreads": {network.label: models.laws(network) for network in paper.NETWORKS},
             "fitted": ethernet.value("inter_node.efficiency") * paper.ETHERNET.nominal_gbit_per_s,
             "iperf": float(ethernet.known[0].effective_gbps),
         },
@@ -35,13 +36,13 @@ def published() -> Outcome:
 
 
 def _chosen(network: Network) -> Study:
-    return paper.law(network, paper.chosen(network))
+    return models.law(network, models.chosen(network))
 
 
 def _alternatives() -> Iterator[Alternative]:
     for network in paper.NETWORKS:
-        for algorithm in paper.laws(network):
-            found = paper.law(network, algorithm).predictions
+        for algorithm in models.laws(network):
+            found = models.law(network, algorithm).predictions
             yield Alternative(f"{network.label}: {algorithm}", "the same rows", found)
     yield from map(_worst_pair, paper.NETWORKS)
     yield _with_single_node_row()
@@ -55,15 +56,15 @@ def _worst_pair(network: Network) -> Alternative:
     found = [study.refitted(pair).of(row for row in points if row not in pair) for pair in pairs]
     worst = max(found, key=mean_error)
     return Alternative(
-        f"{network.label}: {paper.chosen(network)}", f"the worst of all {len(pairs)} pairs of rows", worst
+        f"{network.label}: {models.chosen(network)}", f"the worst of all {len(pairs)} pairs of rows", worst
     )
 
 
 def _with_single_node_row() -> Alternative:
     """Let the rule choose on InfiniBand with NVLink calibrated on the single-node row."""
-    start = paper.with_single_node(paper.INFINIBAND, paper.bare(paper.INFINIBAND))
-    studies = {algorithm: replace(paper.law(paper.INFINIBAND, algorithm), start=start) for algorithm in paper.LAWS}
-    best = min(studies, key=lambda algorithm: paper.spread(studies[algorithm]))
+    start = models.with_single_node(paper.INFINIBAND, paper.bare(paper.INFINIBAND))
+    studies = {algorithm: replace(models.law(paper.INFINIBAND, algorithm), start=start) for algorithm in models.LAWS}
+    best = min(studies, key=lambda algorithm: models.spread(studies[algorithm]))
     return Alternative(
         f"{paper.INFINIBAND.label}: NVLink fitted, then the rule chooses {best}",
         "the same rows and the single-node row",

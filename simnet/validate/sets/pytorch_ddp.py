@@ -13,7 +13,8 @@ from simnet.units import Bandwidth, Duration
 from simnet.validate import measurements, parts
 from simnet.validate.measurements import Row
 from simnet.validate.outcome import Alternative, Limit, Outcome, Parameter, compute_parameter
-from simnet.validate.sets.one_bit_adam import INFINIBAND, single_node
+from simnet.validate.sets.one_bit_adam import INFINIBAND
+from simnet.validate.sets.one_bit_models import single_node
 from simnet.validate.study import Fit, Study
 
 PLACE = 12
