@@ -15,12 +15,12 @@ from simnet.commands.terminal import say
 @click.argument("kind", required=False)
 def command(kind: str | None) -> None:
     """Run `simnet list`."""
+    from simnet.show.page import Page
+    from simnet.show.table import Table
+
     for shown in [kind] if kind else files.KINDS:
-        names = files.names(shown)
-        say(f"{shown}:")
-        width = max(map(len, names), default=0)
-        for name in names:
-            say(f"  {name:<{width}}  {_about(shown, name)}".rstrip())
+        rows = ((name, _about(shown, name)) for name in files.names(shown))
+        say(Page([f"{shown}:", Table(["", ""], rows, indent=2)]))
 
 
 def _about(kind: str, name: str) -> str:

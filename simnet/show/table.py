@@ -132,7 +132,7 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+        grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_header=any(self._heads))
         for column in self.columns:
             grid.add_column(Text(_lines(column.head)), justify=column.align, overflow="fold")
         for row in self.rows:
