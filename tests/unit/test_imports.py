@@ -328,3 +328,22 @@ def test_starting_and_simulating_import_no_heavy_library() -> None:
     seen = json.loads(done.stdout)
     assert seen["iteration_s"] > 0
     assert HEAVY & {name.partition(".")[0] for name in seen["modules"]} == set()
+
+
+@pytest.mark.parametrize(
+    ("word", "places"),
+    [
+        ("savefig(", {"simnet/show/figure.py"}),
+        ("rc_context(", {"simnet/show/figure.py"}),
+        ("csv.writer(", {"simnet/show/table.py"}),
+        ("DictWriter(", set()),
+        ("from rich.table", {"simnet/show/table.py"}),
+        ("from rich.progress", {"simnet/commands/terminal.py"}),
+        ("progressbar(", set()),
+    ],
+)
+def test_tables_figures_and_bars_are_made_in_one_place_each(word: str, places: set[str]) -> None:
+    found = {
+        path.relative_to(ROOT).as_posix() for path in sources("simnet") if word in path.read_text(encoding="utf-8")
+    }
+    assert found == places
