@@ -25,6 +25,7 @@ import train_lm
 import training
 
 from binsgdm import BinSGDM
+from simnet.show.table import Table
 
 # ruff: noqa: T201
 
@@ -188,33 +189,30 @@ def last(rows: list[dict[str, Any]], metric: str) -> list[float]:
 
 def page() -> None:
     """Print the tables in Markdown and draw the figure."""
-    print(*searched(), "", *verdicts(), "", *explored(), "", *scaled("digits"), "", *scaled("lm"), "", sep="\n")
-    print(*varied("digits"), sep="\n")
+    tables = [searched(), verdicts(), explored(), scaled("digits"), scaled("lm"), varied("digits")]
+    print("\n\n".join(table.markdown() for table in tables))
     draw()
 
 
-def searched() -> list[str]:
+def searched() -> Table:
     """Return the table of the best trials of each search."""
-    table = ["| task | optimizer | best | next | next | next |", "|---|---|---|---|---|---|"]
-    for task in TASKS:
-        for optimizer, name in OPTIMIZERS.items():
-            rows = sorted(having(read(f"search_{task}"), {"optimizer": optimizer}), key=_loss)
-            table.append(f"| {task} | {name} | " + " | ".join(map(trial_text, rows[:4])) + " |")
-    return table
-
-
-def verdicts() -> list[str]:
-    """Return the table of the final runs."""
-    head = [
-        "| task | metric | BinSGDM | Adam | difference, 95 % interval | margin | |",
-        "|---|---|---|---|---|---|---|",
+    rows = [
+        [task, name, *map(trial_text, sorted(having(read(f"search_{task}"), {"optimizer": optimizer}), key=_loss)[:4])]
+        for task in TASKS
+        for optimizer, name in OPTIMIZERS.items()
     ]
-    table = head + [verdict(task, *MARGINS[task], read(f"final_{task}")) for task in TASKS if read(f"final_{task}")]
+    return Table(["task", "optimizer", "best", "next", "next", "next"], rows)
+
+
+def verdicts() -> Table:
+    """Return the table of the final runs."""
+    rows = [verdict(task, *MARGINS[task], read(f"final_{task}")) for task in TASKS if read(f"final_{task}")]
     for task in TASKS:
         if averaged := read(f"average_{task}"):
             adam = having(read(f"final_{task}"), {"optimizer": "adam"})
-            table.append(verdict(f"{task}, average gradients", *MARGINS[task], averaged + adam))
-    return table
+            rows.append(verdict(f"{task}, average gradients", *MARGINS[task], averaged + adam))
+    columns = ["task", "metric", *OPTIMIZERS.values(), "difference, 95 % interval", "margin", "verdict"]
+    return Table(columns, rows)
 
 
 _OURS: Trial = {"optimizer": "binsgdm", "weight_decay": None, "no_draw": None}
@@ -229,23 +227,22 @@ EXPLORED: dict[str, Trial] = {
 """Columns of the exploration: which of its rows each is the best of. Two ranks are two nodes, four are two of two."""
 
 
-def explored() -> list[str]:
+def explored() -> Table:
     """Return the table of the exploration: the best of what was tried at each number of steps and each batch."""
-    table = ["| steps | batch | " + " | ".join(EXPLORED) + " |", "|---|---|" + "---|" * len(EXPLORED)]
+    lines: list[list[str]] = []
     rows = [{"batch": 16, **row} for row in read("explore_lm")]
     for steps, batch in sorted({(row["steps"], row["batch"]) for row in rows}):
         found = [having(rows, {"steps": steps, "batch": batch, **what}) for what in EXPLORED.values()]
         best_of = [f"{trial_text(min(some, key=_loss))} ({len(some)})" if some else "" for some in found]
-        table.append(f"| {steps} | {batch} | " + " | ".join(best_of) + " |")
-    return table
+        lines.append([str(steps), str(batch), *best_of])
+    return Table(["steps", "batch", *EXPLORED], lines)
 
 
-def scaled(task: str) -> list[str]:
+def scaled(task: str) -> Table:
     """Return the table of a task over ranks and topology."""
     metrics = ("accuracy", "loss") if task == "digits" else ("loss",)
     titles = {"accuracy": "test accuracy", "loss": "test loss (nats)"}
-    table = ["| ranks | optimizer, topology | " + " | ".join(titles[metric] for metric in metrics) + " |"]
-    table.append("|---|---|" + "---|" * len(metrics))
+    lines: list[list[str]] = []
     for world_size in (1, 2, 4, 8):
         rows = read(f"scale_{task}_{world_size}")
         shapes: dict[str, Trial] = {
@@ -255,11 +252,11 @@ def scaled(task: str) -> list[str]:
         }
         for name, shape in shapes.items():
             if found := having(rows, shape):
-                table.append(f"| {world_size} | {name} | " + cells(found, metrics) + " |")
-    return table
+                lines.append([str(world_size), name, *cells(found, metrics)])
+    return Table(["ranks", "optimizer, topology", *(titles[metric] for metric in metrics)], lines)
 
 
-def varied(task: str) -> list[str]:
+def varied(task: str) -> Table:
     """Return the table of a task over the options of `attach`, on four ranks."""
     rows = read(f"options_{task}")
     plain: Trial = {"optimizer": "binsgdm", "topology": "hierarchical"}
@@ -272,13 +269,13 @@ def varied(task: str) -> list[str]:
         "none": having(read(f"scale_{task}_4"), plain),
         **{name: having(rows, it) for name, it in shapes.items()},
     }
-    table = ["| option | test accuracy | test loss (nats) |", "|---|---|---|"]
-    return table + [f"| {name} | {cells(found, ('accuracy', 'loss'))} |" for name, found in variants.items() if found]
+    lines = [[name, *cells(found, ("accuracy", "loss"))] for name, found in variants.items() if found]
+    return Table(["option", "test accuracy", "test loss (nats)"], lines)
 
 
-def cells(rows: list[dict[str, Any]], metrics: tuple[str, ...]) -> str:
+def cells(rows: list[dict[str, Any]], metrics: tuple[str, ...]) -> list[str]:
     """Return mean and standard deviation over the rows of each metric."""
-    return " | ".join(spread(last(rows, metric)) for metric in metrics)
+    return [spread(last(rows, metric)) for metric in metrics]
 
 
 def trial_text(row: dict[str, Any]) -> str:
@@ -299,7 +296,7 @@ def spread(values: list[float]) -> str:
     return f"{statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
 
 
-def verdict(task: str, metric: str, margin: float, rows: list[dict[str, Any]]) -> str:
+def verdict(task: str, metric: str, margin: float, rows: list[dict[str, Any]]) -> list[str]:
     """Return the row of a task: BinSGDM minus Adam, paired by seed."""
     rows = sorted(rows, key=lambda row: int(row["seed"]))
     ours, theirs = (last(having(rows, {"optimizer": optimizer}), metric) for optimizer in OPTIMIZERS)
@@ -309,7 +306,7 @@ def verdict(task: str, metric: str, margin: float, rows: list[dict[str, Any]]) -
     worst = mean + half if metric == "loss" else -(mean - half)
     reached = "reached" if worst <= margin else "missed" if worst - 2 * half > margin else "not shown"
     interval = f"{mean:+.4f} [{mean - half:+.4f}, {mean + half:+.4f}]"
-    return f"| {task} | {metric} | {spread(ours)} | {spread(theirs)} | {interval} | {margin} | {reached} |"
+    return [task, metric, spread(ours), spread(theirs), interval, str(margin), reached]
 
 
 TITLES = {

@@ -11,6 +11,7 @@ from written import ROOT, Written
 
 from binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from simnet.show.table import Table
 
 PAGE = ROOT / "docs" / "systems-training.md"
 FIGURES = ROOT / "docs" / "figures"
@@ -48,11 +49,11 @@ def overview(outcomes: list[Outcome]) -> list[str]:
     """Return the table of all differences to dense, a row a system."""
     columns = [(outcome, ranks) for outcome in outcomes for ranks in ranks_told(outcome)]
     titles = [f"{TASKS[outcome.task].title}, {ranks} ranks" for outcome, ranks in columns]
-    table = [f"| system | {' | '.join(titles)} |", "|---|" + "---|" * len(titles)]
-    for system, setting in SETTINGS.items():
-        cells = [standing_text(outcome, system, ranks) for outcome, ranks in columns]
-        table.append(f"| {setting.title} | {' | '.join(cells)} |")
-    return table
+    rows = [
+        [setting.title, *(standing_text(outcome, system, ranks) for outcome, ranks in columns)]
+        for system, setting in SETTINGS.items()
+    ]
+    return Table(["system", *titles], rows).markdown().splitlines()
 
 
 def seeds_left(outcomes: list[Outcome]) -> list[str]:
@@ -88,12 +89,11 @@ def ranks_told(outcome: Outcome) -> list[int]:
 
 def search_table(written: Written) -> list[str]:
     """Return what each system's final runs take, and its validation loss."""
-    titles = " | ".join(task.title for task in TASKS.values())
-    table = [f"| system | {titles} |", "|---|" + "---|" * len(TASKS)]
-    for system, setting in SETTINGS.items():
-        cells = [found_text(Outcome(written, task), system) for task in TASKS]
-        table.append(f"| {setting.title} | " + " | ".join(cells) + " |")
-    return table
+    rows = [
+        [setting.title, *(found_text(Outcome(written, task), system) for task in TASKS)]
+        for system, setting in SETTINGS.items()
+    ]
+    return Table(["system", *(task.title for task in TASKS.values())], rows).markdown().splitlines()
 
 
 def found_text(outcome: Outcome, system: str) -> str:
@@ -139,18 +139,22 @@ def task_section(outcome: Outcome) -> list[str]:
 
 def result_table(outcome: Outcome, ranks: int) -> list[str]:
     """Return the table of a task on so many ranks."""
-    accuracy = " accuracy |" if TASKS[outcome.task].has_accuracy else ""
-    table = [
-        f"| system | test loss: mean (lowest to highest) |{accuracy} less dense, 95 % interval | steps to target |",
-        "|---|---|---|---|" + "---|" * bool(accuracy),
+    accuracy = ["accuracy"] * TASKS[outcome.task].has_accuracy
+    columns = [
+        "system",
+        "test loss: mean (lowest to highest)",
+        *accuracy,
+        "less dense, 95 % interval",
+        "steps to target",
     ]
+    rows: list[list[str]] = []
     for system in SETTINGS:
         cells = [SETTINGS[system].title, loss_text(outcome, system, ranks)]
         if accuracy:
             cells.append(accuracy_text(outcome.finals(system, ranks, "accuracy")))
         cells += [difference_text(outcome, system, ranks), steps_text(outcome.steps_to_target(system, ranks))]
-        table.append(f"| {' | '.join(cells)} |")
-    return table
+        rows.append(cells)
+    return Table(columns, rows).markdown().splitlines()
 
 
 def loss_text(outcome: Outcome, system: str, ranks: int) -> str:

@@ -33,10 +33,10 @@ class LockStep:
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], make: Make, *, num_ranks: int, ranks_per_node: int | None = None
+        self, parameters: Iterable[nn.Parameter], make: Make, *, num_ranks: int, ranks_per_node: int = 1
     ) -> None:
         self._parameters = list(parameters)
-        self._ranks_per_node = ranks_per_node or num_ranks
+        self._ranks_per_node = ranks_per_node
         self.copies = [[nn.Parameter(p.detach().clone()) for p in self._parameters] for _ in range(num_ranks)]
         self.optimizers = [
             make(copies, Member(rank=rank, world_size=num_ranks, ranks_per_node=self._ranks_per_node))

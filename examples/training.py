@@ -83,7 +83,7 @@ def optimizer_of(options: argparse.Namespace, model: torch.nn.Module) -> Optimiz
     settings = {"lr": options.lr, "beta": options.beta, "weight_decay": options.weight_decay, "seed": options.seed}
     if options.play_ranks:
         make = together.binsgdm(draw=not options.no_draw, **settings)
-        layout = {"num_ranks": options.play_ranks, "ranks_per_node": options.ranks_per_node}
+        layout = {"num_ranks": options.play_ranks, "ranks_per_node": options.ranks_per_node or 1}
         return together.LockStep(model.parameters(), make, **layout)
     optimizer = binsgdm.BinSGDM(model.parameters(), **settings)
     binsgdm.attach(
