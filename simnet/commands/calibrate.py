@@ -52,9 +52,7 @@ BOUND_PERCENT = 10.0
     help="Mean relative residual from which on a fit is refused [%].",
 )
 @click.option("--accept-poor-fit", is_flag=True, help="Write a fit that is above the bound.")
-@click.option(
-    "--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="Bootstrap fits for the intervals."
-)
+@options.FITS
 @click.option("--figure", type=options.PLACE, help="Draw the residuals to this PNG file.")
 @click.option("--all-rows", is_flag=True, help="Print every residual.")
 def command(  # noqa: PLR0913, PLR0917 - one argument an option

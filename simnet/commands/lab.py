@@ -127,7 +127,7 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
 @click.argument("folder", type=options.INPUT, metavar="DIRECTORY")
 @options.MEAN
 @options.WORST
-@click.option("--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="For the intervals.")
+@options.FITS
 @options.directory("Write the page, its figures and the calibrations to this directory.")
 @click.pass_context
 def report(  # noqa: PLR0913, PLR0917 - one argument an option

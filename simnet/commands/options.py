@@ -30,6 +30,9 @@ DRAWS = click.option(
     help="Draw so many calibrations from the intervals of the given one, and show 90 % intervals; 200 are plenty.",
 )
 JOBS = click.option("--jobs", type=click.IntRange(1, 1024), help="Processes at most.  [default: one a core]")
+FITS = click.option(
+    "--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="Bootstrap fits for the intervals."
+)
 MEAN = click.option("--mean", type=click.FloatRange(0), help="Largest mean error [%].")
 WORST = click.option("--worst", type=click.FloatRange(0), help="Largest error of one point [%].")
 

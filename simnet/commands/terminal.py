@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # A refusal has at most so many characters, and a word of it (a value, a path) at most so many.
 LINE, WORD = 500, 200
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 _LONG_WORD = re.compile(rf"\S{{{WORD + 1},}}")
 
 
@@ -24,10 +25,10 @@ def say(text: "str | Page") -> None:
     """Print text or a page on standard output, and a newline if it ends in none; on a terminal, tables are drawn."""
     if isinstance(text, str):
         click.echo(harmless(text.removesuffix("\n")))
-    elif sys.stdout.isatty() and _draws_lines(sys.stdout.encoding):
-        click.echo(text.drawn(shutil.get_terminal_size().columns))  # harmless but for the colours of its tables
+    elif sys.stdout is not None and sys.stdout.isatty() and _draws_lines(sys.stdout.encoding):
+        click.echo(coloured(text.drawn(shutil.get_terminal_size().columns)))
     else:
-        click.echo(str(text))
+        click.echo(harmless(str(text)))
 
 
 def _draws_lines(encoding: str | None) -> bool:
@@ -56,6 +57,11 @@ def harmless(text: str) -> str:
     from simnet.show.text import printable
 
     return "\n".join(map(printable, lines))
+
+
+def coloured(text: str) -> str:
+    """Return text made harmless but for the colours of its tables."""
+    return "".join(part if _COLOUR.fullmatch(part) else harmless(part) for part in _COLOUR.split(text))
 
 
 def one_line(text: str) -> str:

@@ -493,6 +493,10 @@ class TestProcesses:
         assert ran.stdout == "# workloads/gradients/bert_base.json\n"
         assert ran.stderr == ""
 
+    @pytest.mark.parametrize("command", ["simulate {file}", "list", "advise {file} --systems BinSGDM"])
+    def test_a_standard_output_that_is_closed_is_no_traceback(self, file: str, tmp_path: Path, command: str) -> None:
+        assert "Traceback" not in run_in_shell(f"simnet {command.format(file=file)} >&-", tmp_path).stderr
+
     def test_a_full_device_is_told_in_a_line(self, file: str, tmp_path: Path) -> None:
         ran = run_in_shell(f"simnet simulate {file} -o /dev/full", tmp_path)
         message = "simnet: /dev/full: cannot be written (No space left on device): choose another place with -o\n"

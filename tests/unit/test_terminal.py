@@ -44,6 +44,13 @@ def test_plain_text_stays_as_it_is() -> None:
     assert terminal.harmless(text) == text
 
 
+@pytest.mark.parametrize("steering", STEERING)
+def test_a_drawn_table_keeps_its_colours_and_nothing_else(steering: str) -> None:
+    text = terminal.coloured(f"\x1b[1mhead\x1b[0m\na{steering}\x1b[2Jb")
+    assert text.startswith("\x1b[1mhead\x1b[0m\na")
+    assert text.removeprefix("\x1b[1mhead\x1b[0m\n").isprintable()
+
+
 @pytest.mark.parametrize("text", ["a\nb\x1b[2J", "9" * 100_000, "word " * 20_000, f"x: {'[' * 600}: too deep; mend it"])
 def test_a_refusal_is_one_line_of_at_most_500_characters(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     terminal.refuse(f"a.toml: {text}: the rule; the repair")
