@@ -60,6 +60,7 @@ def factors(point: Mapping[str, float], draw: Draw, draws: int = DRAWS, seed: in
     for _ in range(draws):
         try:
             found.append(draw(rng))
+        # A draw of few distinct rows does not tell all costs apart: it says nothing about them.
         except (SimnetError, np.linalg.LinAlgError):
             continue
     if len(found) < draws * LEAST_KEPT:
@@ -82,4 +83,5 @@ def drawn(rows: Sequence[AnySampled], rng: np.random.Generator) -> tuple[list[An
 
 def _interval(ratios: list[float]) -> Interval:
     low, high = np.percentile(ratios, [LOW, HIGH])
+    # The fit belongs to its interval, also where the draws are skewed to one side of it.
     return min(max(float(low), LEAST_FACTOR), 1.0), max(float(high), 1.0)

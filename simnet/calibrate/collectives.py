@@ -136,6 +136,7 @@ def _timed(series: Series, setup: Setup, cluster: Cluster | None) -> Timed:
     lanes = series.count("lanes") if level == "inter_node" and group == "inter_node" else 1
     chunk = message if series.name == "send" else message / size
     link_bytes = sends * chunk * lanes
+    # All ranks of a node share its NIC; what they send to each other does not cross it.
     if series.name == "all_to_all" and level == "inter_node" and group == "world":
         link_bytes = setup.ranks_per_node * (size - setup.ranks_per_node) * chunk
     place = f"{setup.num_nodes} x {setup.ranks_per_node} ranks, {group} of {size}"
@@ -244,6 +245,7 @@ def _columns(rows: Sequence[Timed], edges: Mapping[str, tuple[float, ...]]) -> d
     for place, row in enumerate(rows):
         many = row.at_once and row.level == "inter_node"
         sizes = edges.get(row.level, ())
+        # Bins are as wide as each other on a log scale, and so is the distance to their middles.
         index = int(np.argmin([abs(np.log(row.send_bytes / size)) for size in sizes])) if sizes else 0
         name = f"{row.level} bytes {AT_ONCE}" if many else _bytes_name(row.level, index)
         terms = {
@@ -291,7 +293,9 @@ def _link(model: _Model, level: str, rows: Sequence[Timed], latency_s: float) ->
         raise SimnetError(f"{level}: the nominal bandwidth is known for a part of the files only; calibrate them apart")
     if not curve:
         raise SimnetError(f"{level}: no bandwidth can be told; measure all_reduce or all_gather of large messages too")
+    # Without a nominal rate the fastest that was measured stands for all of the link.
     scale = max(value for _, value in curve) if None in rates else 1.0
+    # A calibration holds fractions: what beats the nominal rate counts as all of it.
     points = [(size, min(value / scale, 1.0)) for size, value in curve]
     nominal = scale if None in rates else rates.pop()
     is_one = None in rates or not rates

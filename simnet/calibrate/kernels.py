@@ -141,6 +141,7 @@ def _fitted(known: Sequence[Timed], bound: float, draws: int) -> Fitted:
         key: widened(factors, residuals) if key != "launch" else factors
         for key, factors in bootstrap.factors(line.values(), _draw(rows, line.cached), draws).items()
     }
+    # A copy does nothing but move memory: its dearest elements tell the bandwidth beyond all caches.
     if name == COPY:
         slowest, of_slowest = max((line.element_s, "time_per_element"), (line.beyond_s, "time_per_element_beyond"))
         table: dict[str, object] = {"memory_bandwidth": Bandwidth(float(f"{COPY_BYTES / slowest:.4g}")).text()}
@@ -209,6 +210,7 @@ def _chosen(rows: Sequence[Timed], bound: float) -> tuple[Sequence[Timed], _Line
     line = _best_line(rows)
     error = line.mean_error(rows)
     large = [row for row in rows if row.num_elements >= LEAST_ELEMENTS]
+    # Only where the whole is explained badly: a fit that holds for small sizes, too, says more.
     if error > bound and len({row.num_elements for row in large}) >= LEAST_SIZES:
         without = _best_line(large)
         if without.mean_error(large) < error:
@@ -223,7 +225,9 @@ def _best_line(rows: Sequence[Timed]) -> _Line:
     """Return a straight line, or one with the end of a cache where that explains the times much better."""
     straight = _Line.fit(rows, math.inf)
     sizes = sorted({row.num_elements for row in rows})
+    # Two sizes within the cache tell its slope, and one must lie beyond.
     bent = [_Line.fit(rows, size) for size in sizes[1:-1]]
+    # Where a cache ends, elements become dearer; a bend the other way is noise.
     bent = [line for line in bent if line.beyond_s > line.element_s > 0]
     best = min(bent, key=lambda line: line.mean_error(rows), default=straight)
     return best if best.mean_error(rows) <= KNEE_GAIN * straight.mean_error(rows) else straight

@@ -126,6 +126,7 @@ def parse(data: Mapping[str, Any], path: Path) -> Trace:
     raw = enumerate(data["traceEvents"])
     events = [_event(one, f"{path}: traceEvents[{at}]") for at, one in raw if _is_complete(one)]
     on_gpu = any(event.category == "kernel" for event in events)
+    # With a GPU a step stands there twice, on the clock of the CPU and on that of the GPU: the first is taken.
     marks = [event for event in events if _STEP.fullmatch(event.name) and event.category == "user_annotation"]
     if not marks:
         raise SimnetError(f"{path}: no ProfilerStep: call prof.step() after every training step, and profile again")
@@ -167,6 +168,7 @@ def _microseconds(given: object, where: str) -> float:
 
 
 def _step(mark: _Event, events: Sequence[_Event], *, on_gpu: bool) -> StepTimes:
+    # An event belongs to the step in which it starts; a kernel may end in the next.
     inside = [event for event in events if mark.start_s <= event.start_s < mark.end_s]
     talks = [event for event in inside if _is_communication(event, on_gpu=on_gpu)]
     works = [event for event in inside if _is_compute(event, on_gpu=on_gpu)]

@@ -113,6 +113,7 @@ def _large_names(large: Samples) -> tuple[str, ...]:
     names = ["start_s"]
     if alone.any():
         names.append("node_bytes_per_s")
+    # At one number of ranks an exposed part of S/n is the same as a lower bandwidth.
     if len(np.unique(large.points.ranks_per_node[alone])) > 1:
         names.append("exposed")
     if not alone.all():

@@ -114,6 +114,7 @@ def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: floa
     largest = max(row.message_bytes for row in shape.rows) / shape.world_size
     sizes = [float(size) for size in SEND_BYTES if size <= largest]
     times = ring_all_reduce_s(_points([size * shape.world_size for size in sizes], shape), costs)
+    # Where latency alone exceeds the time of NCCL's ring, bytes come for free: efficiency 1.
     each_s = np.maximum((times - costs.ll_start_s) / sends - latency_s, 1e-9)
     efficiency = np.minimum(np.array(sizes) / bytes_per_s / each_s, 1.0)
     return _thinned(list(zip(sizes, efficiency.tolist(), strict=True)))

@@ -170,6 +170,7 @@ def _collective(lines: Sequence[str], ranks: int) -> Collective:
     for line in lines:
         if found := _NAMED.search(line):
             return {"alltoall": "all_to_all"}.get(found[1], found[1])  # type: ignore[return-value]
+    # Not all versions print the name of the program. At the largest size both bandwidths have the most digits.
     best = max((line.split() for line in lines if _DATA.match(line)), key=lambda words: int(words[0]))
     algorithm_bw, bus_bw = float(best[-3]) if best[-3] != "N/A" else 0.0, float(best[-2]) if best[-2] != "N/A" else 0.0
     ratio = bus_bw / algorithm_bw if algorithm_bw else 0.0

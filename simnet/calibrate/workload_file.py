@@ -134,6 +134,7 @@ def _drawn(runs: Sequence[_Run], rng: np.random.Generator) -> dict[str, float]:
     drawn: list[_Run] = []
     for pick in rng.integers(len(runs), size=len(runs)):
         run = copy(runs[pick])
+        # Forward and backward of one repetition add up to what was measured, so they are drawn together.
         again = rng.integers(len(run.forward), size=len(run.forward))
         run.forward, run.backward = run.forward[again], run.backward[again]
         run.optimizer = rng.choice(run.optimizer, size=len(run.optimizer))

@@ -199,6 +199,7 @@ def jobs(campaign: Campaign) -> list[Job]:
     for layout in campaign.layouts:
         found += [_kernels(campaign, layout), _messages(campaign, layout), _beside(campaign, layout)]
     training = [_training(campaign, layout, rate) for layout, rate in campaign.places]
+    # Rounded up, so that nothing is left over after the last start.
     step = -(-len(training) // campaign.starts)
     for start in range(campaign.starts):
         found += [_model(campaign, layout, model, start) for layout in campaign.layouts for model in campaign.models]

@@ -60,6 +60,7 @@ def run(
 def _tried(campaign: Campaign, job: Job, folder: Path, watch: Watch) -> None:
     """Launch until it succeeds on a quiet machine; the last one counts however quiet it was."""
     place = job.path(folder)
+    # What fails does so on a quiet machine, too: it counts apart from what is repeated because of noise.
     failures = 0
     for attempt in range(ATTEMPTS):
         watch.wait()
@@ -84,6 +85,7 @@ def _launched(campaign: Campaign, job: Job, folder: Path) -> Outcome:
         bandwidth=job.bandwidth,
         threads_per_rank=campaign.threads,
     )
+    # By env, since glibc reads these before a program's first line runs.
     command = ["env", *KEEPING_MEMORY, sys.executable, "-m", MODULE, *job.arguments, "-o", str(job.path(folder))]
     with Lab(spec) as lab:
         return lab.launch(command, timeout_s=TIMEOUT_S)

@@ -97,6 +97,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         given: dict[str, object] = {key: None if value == NONE else value for key, value in self.options.items()}
         if self.system == BINSGDM:
             given |= {"agreement": "ring" if is_ring else "auto"}
+            # Labels say all that could be asked for; the simulator refuses a key that has no effect.
             given |= {} if self.is_hierarchical else {"intra": None, "average": "updates"}
         where = f"training with {self.label}: is not known to the simulator"
         try:
