@@ -43,7 +43,16 @@ def least_s(streams: Streams, topology: Topology) -> float:
     that wait for each other, as if no kernel had to share the GPU; and all work of the GPU, with the collectives
     during which it has none.
     """
-    alone_s = [[_alone_s(operation, topology) for operation in stream] for stream in streams]
+    factor = topology.compute_factor(0)
+    alone_s = [
+        [
+            operation.seconds * factor
+            if isinstance(operation, Compute)
+            else _collective_s(topology, operation.schedule, operation.message_bytes)
+            for operation in stream
+        ]
+        for stream in streams
+    ]
     return max(_chain_s(streams, alone_s), _work_s(streams, alone_s))
 
 
@@ -71,29 +80,28 @@ def _work_s(streams: Streams, alone_s: list[list[float]]) -> float:
         for number, (operation, last_s) in enumerate(zip(stream, lasts, strict=True)):
             for other, last in operation.after:
                 ended[other] = max(ended[other], last)
-            if isinstance(operation, Compute) or all(
-                other == place or _is_idle(streams[other][ended[other] + 1 :], (place, number))
-                for other in range(len(streams))
-            ):
+            if isinstance(operation, Compute) or _is_idle(streams, ended, (place, number)):
                 total_s += last_s
     return total_s
 
 
-def _is_idle(rest: tuple[Priced, ...], during: tuple[int, int]) -> bool:
-    """Tell whether nothing of a stream's rest can run on the GPU during an operation of another stream."""
+def _is_idle(streams: Streams, ended: list[int], during: tuple[int, int]) -> bool:
+    """Tell whether nothing of the other streams can run on the GPU during an operation.
+
+    Args:
+        streams: all.
+        ended: the last operation of each that has surely ended when it starts.
+        during: its stream and its number.
+    """
     place, number = during
-    for operation in rest:
-        if any(other == place and last >= number for other, last in operation.after):
-            return True
-        if isinstance(operation, Communicate) or operation.seconds > 0:
-            return False
+    for other, stream in enumerate(streams):
+        for index in range(ended[other] + 1, len(stream) if other != place else 0):
+            operation = stream[index]
+            if any(waited == place and last >= number for waited, last in operation.after):
+                break
+            if isinstance(operation, Communicate) or operation.seconds > 0:
+                return False
     return True
-
-
-def _alone_s(operation: Priced, topology: Topology) -> float:
-    if isinstance(operation, Compute):
-        return max(operation.seconds, 0.0) * topology.compute_factor(0)
-    return _collective_s(topology, operation.schedule, operation.message_bytes)
 
 
 @lru_cache(maxsize=65_536)
@@ -195,7 +203,7 @@ class _Rank:
             for stream, operations in enumerate(self._streams):
                 while self._began_s[stream] == _NEVER and self._ended[stream] < len(operations):
                     operation = operations[self._ended[stream]]
-                    if any(self._ended[other] <= number for other, number in operation.after):
+                    if operation.after and any(self._ended[other] <= number for other, number in operation.after):
                         break
                     if not self._start(stream, operation):
                         break
