@@ -1,12 +1,11 @@
 """The one table of this project: columns and rows of text, for a terminal, Markdown, CSV or HTML."""
 
-import csv
-import html
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Literal
+from typing import Final, Literal
+
+from msgspec import Struct
 
 from simnet.show.text import WIDTH, printable
 
@@ -14,8 +13,7 @@ Align = Literal["left", "right"]
 Row = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """What stands above a column and how its cells are laid out.
 
     Attributes:
@@ -42,7 +40,6 @@ class Column:
         return f"{cell:{'>' if self.align == 'right' else '<'}{self.width or longest}}"
 
 
-@dataclass(frozen=True)
 class Table:
     """Columns, and rows with one cell each; numbers come formatted, by `simnet.units` and `simnet.show.text`.
 
@@ -59,10 +56,6 @@ class Table:
         | 16 | 3.00x |
     """
 
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    indent: int
-
     def __init__(self, columns: Iterable[Column | str], rows: Iterable[Iterable[str]], indent: int = 0) -> None:
         """Make a table.
 
@@ -78,9 +71,9 @@ class Table:
         cells = tuple(tuple(row) for row in rows)
         if wrong := [row for row in cells if len(row) != len(made)]:
             raise ValueError(f"rows: {wrong[0]!r}: must have {len(made)} cells, one for each column")
-        object.__setattr__(self, "columns", made)
-        object.__setattr__(self, "rows", cells)
-        object.__setattr__(self, "indent", indent)
+        self.columns: Final[tuple[Column, ...]] = made
+        self.rows: Final[tuple[Row, ...]] = cells
+        self.indent: Final = indent
 
     def terminal(self, width: int = WIDTH, *, rich: bool = False) -> str:
         """Return the table as plain text, or drawn with rich for a terminal of this width."""
@@ -105,6 +98,8 @@ class Table:
 
     def csv(self) -> str:
         """Return the table as CSV, its columns named in the first line."""
+        import csv  # here and below: simnet simulate is to start fast
+
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self._heads, *self.rows])
         return text.getvalue()
@@ -122,9 +117,11 @@ class Table:
         return tuple(column.head.replace("\n", " ") for column in self.columns)
 
     def _html(self, row: Row, tag: str) -> Iterator[str]:
+        from html import escape
+
         for column, cell in zip(self.columns, row, strict=True):
             style = ' style="text-align: right"' if column.align == "right" else ""
-            yield f"<{tag}{style}>{html.escape(printable(cell))}</{tag}>"
+            yield f"<{tag}{style}>{escape(printable(cell))}</{tag}>"
 
     def _drawn(self, width: int) -> str:
         from rich import box
