@@ -48,6 +48,7 @@ class Setting:
 
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     **dict.fromkeys(("qsgd", "qsgd_inf", "nuqsgd"), ("4 bits", {"bits": 4, "block_size": 8192})),
+    "sign_sgd": ("majority vote", {}),
     "marsit": ("", {"sync_period": 100}),
     **dict.fromkeys(("power_sgd", "grad_zip"), ("rank 4", {"matrix_rank": 4})),
     "atomo": ("budget 3", {"budget": 3.0}),

@@ -49,7 +49,7 @@ class MajorityVote(ProtocolSystem):
     """
 
     name = "sign_sgd"
-    title = "SignSGD, majority vote"
+    title = "SignSGD"
     source = "Bernstein et al., ICML 2018"
     travels = "1 bit an element to the element's owner, the winning bit to all"
     carrier = "all_to_all + all_gather"

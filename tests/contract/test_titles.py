@@ -1,0 +1,22 @@
+"""A system is called the same where it is real and where it is simulated."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm import BinSGDM
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.systems.registry import BUILT_IN
+from simnet.strategies import STRATEGIES
+
+
+@pytest.mark.parametrize(
+    ("name", "real"),
+    [
+        *((system.name, system) for system in BUILT_IN if system.name != "dense"),
+        ("binsgdm", BinSGDM),
+        ("one_bit_adam", OneBitAdam),
+    ],
+)
+def test_a_system_has_one_title(name: str, real: type) -> None:
+    assert STRATEGIES[name].title == real.title
