@@ -10,6 +10,7 @@ import random
 import resource
 import signal
 import tempfile
+import tomllib
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -177,7 +178,8 @@ KINDS = {
     ),
     "campaign": Kind(
         name="lab/campaign.toml",
-        whole=(GOLDEN / "lab_campaign/campaign.toml").read_bytes,
+        whole=lambda: tomllib.loads((GOLDEN / "lab_campaign/campaign.toml").read_text()),
+        write=as_toml,
         commands=("lab report lab -o new",),
     ),
     "measurement": Kind(
