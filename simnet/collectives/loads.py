@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from simnet.collectives.schedule import Round, Schedule
 from simnet.hardware import HostCost, LinkId, LinkKind
 from simnet.network.topology import Level, Topology, path
@@ -42,12 +44,30 @@ def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tupl
         schedule: made for this topology's ranks.
         message_bytes: whole message of one group (per rank before a reduction, in all after an all-gather).
     """
+    found = _at_any_rate(_without_rates(topology), schedule, message_bytes)
+    return tuple(tuple(_timed(topology, load) for load in phase) for phase in found)
+
+
+@lru_cache(maxsize=65_536)
+def _at_any_rate(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
+    """Return the phases without their durations, all that does not hang on how fast links are: searches vary that."""
     chunk_bytes = message_bytes / schedule.num_chunks
     return tuple(
         _phase(topology, round_, tally, chunk_bytes)
         for round_, tallies in zip(schedule.rounds, _tallies_of(schedule, topology), strict=True)
         for tally in tallies
     )
+
+
+@lru_cache(maxsize=1024)
+def _without_rates(topology: Topology) -> Topology:
+    intra, inter = (level._replace(bytes_per_s=0.0) for level in (topology.intra, topology.inter))
+    return replace(topology, intra=intra, inter=inter, leaf_bytes_per_s=0.0)
+
+
+def _timed(topology: Topology, load: LevelLoad) -> LevelLoad:
+    busiest_s = max(size / topology.capacity(LinkId(kind, 0)) for kind, size in load.inflated_bytes.items())
+    return LevelLoad(load.latency_s, load.inflated_bytes, load.wire_bytes, load.latency_s + busiest_s)
 
 
 def duration_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
@@ -255,8 +275,7 @@ def _level_load(topology: Topology, level: Level, tally: _Tally, chunk_bytes: fl
     efficiency = send_efficiency(topology, level, tally.chunks_per_send * chunk_bytes, at_once=tally.at_once)
     wire = {kind: number * chunk_bytes for kind, number in tally.chunks}
     inflated = {kind: size / efficiency for kind, size in wire.items()}
-    busiest_s = max(size / topology.capacity(LinkId(kind, 0)) for kind, size in inflated.items())
-    return LevelLoad(latency_s, inflated, wire, latency_s + busiest_s)
+    return LevelLoad(latency_s, inflated, wire, latency_s)
 
 
 def send_efficiency(topology: Topology, level: Level, send_bytes: float, *, at_once: bool) -> float:
