@@ -218,6 +218,13 @@ def test_every_module_has_its_place_in_the_order_of_dependence() -> None:
     assert empty == set()
 
 
+def test_the_plan_of_the_house_tells_the_same_order() -> None:
+    plan = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## simnet: the order of dependence")[2]
+    cells = [line.split("|")[1] for line in plan.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    told = [{name.rstrip("/") for name in re.findall(r"`([\w./]+)`", cell)} for cell in cells]
+    assert told == [set(names) for names in ORDER[:-1]]
+
+
 def place_is(name: str, module: str) -> bool:
     return f"{module}.".startswith(f"simnet.{name}.") or (name == "__init__" and module == "simnet")
 
