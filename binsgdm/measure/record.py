@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import shlex
+import stat
 import statistics
 import sys
 import tempfile
@@ -113,7 +114,8 @@ def write_whole(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(handle)
-        os.chmod(partial, 0o644)  # noqa: PTH101 - mkstemp gives 0o600 and a str
+        # A new file may be read by all, a replaced one by those who could before; mkstemp gives 0o600.
+        os.chmod(partial, stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644)  # noqa: PTH101 - a str
         os.replace(partial, path)  # noqa: PTH105
     except OSError as error:
         if partial:

@@ -216,6 +216,15 @@ class TestWriting:
         assert found.hardware.cores >= 1
         assert found.software.torch
 
+    @pytest.mark.parametrize("mode", [0o600, 0o640])
+    def test_a_file_that_is_replaced_keeps_its_mode(self, mode, tmp_path):
+        path = tmp_path / "m.json"
+        path.write_text("old", encoding="utf-8")
+        path.chmod(mode)
+        record().path(tmp_path)
+        assert path.read_text(encoding="utf-8") != "old"
+        assert path.stat().st_mode & 0o777 == mode
+
     def test_a_failed_write_leaves_the_old_file_and_nothing_else(self, tmp_path, monkeypatch):
         from binsgdm.errors import BinsgdmError
         from binsgdm.measure import record as recording
