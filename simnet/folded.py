@@ -6,14 +6,13 @@ takes them, since a time that is right but for its last digit would make every s
 """
 
 import heapq
-from collections import defaultdict
 from functools import lru_cache
-from typing import Any
 
 from simnet.collectives import loads
 from simnet.collectives.loads import LevelLoad
 from simnet.collectives.schedule import Schedule
 from simnet.hardware import LinkId
+from simnet.network.sharing import SharedGpu
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute
 from simnet.result import Span
@@ -109,60 +108,6 @@ def _collective_s(topology: Topology, schedule: Schedule, message_bytes: float) 
     return arrival_s(topology, schedule, message_bytes, 0.0) if schedule.rounds else 0.0
 
 
-class _Gpu:
-    """The kernels that run now share the GPU equally; all are slowed while communication runs."""
-
-    __slots__ = ("_comm_slowdown", "_slowdown", "_updated_s", "busy_s", "communicates", "kernels", "wake_s")
-
-    def __init__(self, slowdown: float, comm_slowdown: float) -> None:
-        self._slowdown = slowdown
-        self._comm_slowdown = comm_slowdown
-        self._updated_s = 0.0
-        self.busy_s: defaultdict[str, float] = defaultdict(float)
-        self.communicates = False
-        self.kernels: list[list[Any]] = []  # remaining seconds, part, stream
-        self.wake_s = _NEVER
-
-    def start(self, now: float, part: str, seconds: float, stream: int) -> None:
-        self._advance(now)
-        self.kernels.append([seconds * self._slowdown, part, stream])
-        self._plan(now)
-
-    def set_communicates(self, now: float, communicates: bool) -> None:
-        self._advance(now)
-        self.communicates = communicates
-        self._plan(now)
-
-    def end_first(self, now: float) -> list[int]:
-        """End the kernels that are done, and return their streams."""
-        self._advance(now)
-        limit = min(kernel[0] for kernel in self.kernels) + _SAME_TIME * now
-        over = [kernel for kernel in self.kernels if kernel[0] <= limit]
-        self.kernels = [kernel for kernel in self.kernels if kernel[0] > limit]
-        self._plan(now)
-        return [stream for _, _, stream in over]
-
-    @property
-    def _rate(self) -> float:
-        speed = 1 / self._comm_slowdown if self.communicates else 1.0
-        return speed / len(self.kernels)
-
-    def _advance(self, now: float) -> None:
-        passed = now - self._updated_s
-        self._updated_s = now
-        if passed > 0 and self.kernels:
-            done, count = passed * self._rate, len(self.kernels)
-            for kernel in self.kernels:
-                kernel[0] -= done
-                self.busy_s[kernel[1]] += passed / count
-
-    def _plan(self, now: float) -> None:
-        if self.kernels:
-            self.wake_s = now + max(min(kernel[0] for kernel in self.kernels) / self._rate, 0.0)
-        else:
-            self.wake_s = _NEVER
-
-
 class _Rank:
     """The rank that stands for all, while it runs."""
 
@@ -172,7 +117,7 @@ class _Rank:
         self._ended = [0] * len(streams)  # operations of each stream
         self._began_s = [_NEVER] * len(streams)  # when the one that runs now did
         self._arrival: tuple[float, int] = (_NEVER, -1)  # when the collective ends, of which stream
-        self.gpu = _Gpu(topology.compute_factor(0), comm_slowdown)
+        self.gpu: SharedGpu[int] = SharedGpu(topology.compute_factor(0), comm_slowdown)
         self.spans: list[Span] = []
         self.now = 0.0
 
@@ -191,7 +136,7 @@ class _Rank:
             else:
                 self.now = arrival_s
                 self._arrival = (_NEVER, -1)
-                self.gpu.set_communicates(arrival_s, False)
+                self.gpu.communication_ends(arrival_s)
                 self._end(stream)
             self._start_all()
 
@@ -222,7 +167,7 @@ class _Rank:
             self._ended[stream] += 1
             return True
         self._began_s[stream] = self.now
-        self.gpu.set_communicates(self.now, True)
+        self.gpu.communication_starts(self.now)
         self._arrival = arrival_s(self._topology, operation.schedule, operation.message_bytes, self.now), stream
         return False
 

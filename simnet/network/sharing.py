@@ -1,0 +1,76 @@
+"""A GPU that several kernels share: each gets an equal part, and all are slowed while communication runs. Pure."""
+
+from collections import defaultdict
+from typing import Generic, TypeVar
+
+_SAME_TIME = 1e-12
+NEVER = float("inf")
+Key = TypeVar("Key")
+
+
+class SharedGpu(Generic[Key]):
+    """Processor sharing, told what happens when; it says when the next kernel ends if nothing else happens before.
+
+    Attributes:
+        busy_s: seconds by part ("forward", "backward", "encode", ...); they add up to the time that the GPU was busy.
+        wake_s: when the next kernel ends [s], and `wake_in_s`, how long after the last change.
+    """
+
+    def __init__(self, slowdown: float, comm_slowdown: float) -> None:
+        """Take factors >= 1 on all kernels, and on those that run while communication does."""
+        self._slowdown = slowdown
+        self._comm_slowdown = comm_slowdown
+        self._communicating = 0
+        self._kernels: list[tuple[float, str, Key]] = []  # seconds that remain, part, whose
+        self._updated_s = 0.0
+        self.busy_s: defaultdict[str, float] = defaultdict(float)
+        self.wake_in_s = self.wake_s = NEVER
+
+    def start(self, now: float, part: str, seconds: float, key: Key) -> None:
+        """Start a kernel that takes `seconds` alone on an idle GPU."""
+        self._advance(now)
+        self._kernels.append((seconds * self._slowdown, part, key))
+        self._plan(now)
+
+    def communication_starts(self, now: float) -> None:
+        """Slow kernels down from now on."""
+        self._advance(now)
+        self._communicating += 1
+        self._plan(now)
+
+    def communication_ends(self, now: float) -> None:
+        """Let kernels run at full speed again, if no other communication is under way."""
+        self._advance(now)
+        self._communicating -= 1
+        self._plan(now)
+
+    def end_first(self, now: float) -> list[Key]:
+        """End the kernels whose time has come, and return whose they are."""
+        self._advance(now)
+        limit = min(kernel[0] for kernel in self._kernels) + _SAME_TIME * now
+        over = [key for remaining_s, _, key in self._kernels if remaining_s <= limit]
+        self._kernels = [kernel for kernel in self._kernels if kernel[0] > limit]
+        self._plan(now)
+        return over
+
+    @property
+    def _rate(self) -> float:
+        speed = 1 / self._comm_slowdown if self._communicating else 1.0
+        return speed / len(self._kernels)
+
+    def _advance(self, now: float) -> None:
+        """Bring what remains of each kernel, and the seconds by part, up to now."""
+        passed = now - self._updated_s
+        self._updated_s = now
+        if passed > 0 and self._kernels:
+            done, count = passed * self._rate, len(self._kernels)
+            self._kernels = [(remaining_s - done, part, key) for remaining_s, part, key in self._kernels]
+            for _, part, _ in self._kernels:
+                self.busy_s[part] += passed / count
+
+    def _plan(self, now: float) -> None:
+        if self._kernels:
+            self.wake_in_s = max(min(kernel[0] for kernel in self._kernels) / self._rate, 0.0)
+        else:
+            self.wake_in_s = NEVER
+        self.wake_s = now + self.wake_in_s
