@@ -6,6 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("house", deadline=None, print_blob=True, derandomize=True)
@@ -21,3 +22,11 @@ if threading.current_thread() is threading.main_thread():
 
 for folder in ("unit", "property"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Let a test module that cannot be imported fail: the collector of doctests skips it, and all its tests with it."""
+    if report.skipped and "unable to import module" in str(report.longrepr) and "/test_" in f"/{report.nodeid}":
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid}: cannot be imported"
