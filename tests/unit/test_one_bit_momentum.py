@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Place, run_together
-from binsgdm.optimizers.one_bit_momentum import Residuals, decode, encode, padded_numel
 from binsgdm.optimizers import one_bit_momentum as module
+from binsgdm.optimizers.one_bit_momentum import Residuals, decode, encode, padded_numel
 
 TALKS = {"flat": module.one_bit_momentum, "hierarchical": module.hierarchical_one_bit_momentum}
 both = pytest.mark.parametrize("topology", list(TALKS))
