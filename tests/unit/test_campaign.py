@@ -327,7 +327,9 @@ class TestRanking:
 
     @pytest.mark.parametrize("count", [6, 8, 9, 25, 100])
     def test_the_interval_of_a_median_is_that_of_the_measuring_side(self, count: int) -> None:
-        timing = pytest.importorskip("binsgdm.measure.timing")
+        pytest.importorskip("torch")
+        from binsgdm.measure import timing
+
         values = [float(number * number) for number in range(count)]
         assert measured.median_interval(values) == timing.interval_of_median(values)
         assert measured.median_interval(values[:5]) is None
@@ -343,7 +345,9 @@ STRATEGIES = [
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_what_is_trained_with_comes_back_from_its_labels(strategy: AnyStrategy) -> None:
-    training = pytest.importorskip("binsgdm.measure.training")
+    pytest.importorskip("torch")
+    from binsgdm.measure import training
+
     run = training.strategy(StrategySpec.of_strategy(strategy).argument)
     cap = Size(8 * 2**20)
     found = StrategySpec.of_labels(run.labels)
