@@ -71,7 +71,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
         """Refuse a cluster that it does not fit.
 
         Raises:
-            ValueError: "key: given: rule".
+            ValueError: the sentence, what was given and the rule.
         """
 
     def compute_factor(self, node: int, local_rank: int) -> float:  # noqa: ARG002
@@ -112,7 +112,7 @@ class SlowNode(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
             ValueError: it is not.
         """
         if self.node >= cluster.num_nodes:
-            raise ValueError(f"slow_nodes: node {self.node}: the cluster has nodes 0 to {cluster.num_nodes - 1}")
+            raise ValueError(f"node {self.node}: the cluster has nodes 0 to {cluster.num_nodes - 1}")
 
     def compute_factor(self, node: int, local_rank: int) -> float:  # noqa: ARG002
         """Return the node's own factor."""
@@ -144,11 +144,15 @@ class Cluster(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.world_size > MAX_RANKS:
             raise ValueError(f"num_nodes: {self.num_nodes} x {self.ranks_per_node} ranks: at most {MAX_RANKS} ranks")
-        for fault in self.all_faults:
-            fault.check(self)
-        nodes = [slow.node for slow in self.slow_nodes]
+        for key, faults in (("slow_nodes", self.slow_nodes), ("faults", self.faults)):
+            for fault in faults:
+                try:
+                    fault.check(self)
+                except ValueError as error:
+                    raise ValueError(f"{key}: {error}") from error
+        nodes = [slow.node for slow in self.all_faults if isinstance(slow, SlowNode)]
         if len(set(nodes)) < len(nodes):
-            raise ValueError(f"slow_nodes: {nodes}: name each node once")
+            raise ValueError(f"{'faults' if self.faults else 'slow_nodes'}: {nodes}: name each slow node once")
 
     @property
     def world_size(self) -> int:

@@ -4,8 +4,9 @@ Operations of one stream run in order; streams run beside each other and share t
 makes such a program (`simnet.strategies`), and one runner runs it, whatever made it (`simnet.simulate`).
 """
 
+import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
 
@@ -87,3 +88,49 @@ class Program(Struct, frozen=True, kw_only=True):
     def num_rounds(self) -> int:
         """Rounds of all collectives, those posted at once counted one by one."""
         return sum(round_.repeat for one in self.collectives for round_ in one.schedule.rounds)
+
+
+def checked(program: object) -> Program:
+    """Return a program that foreign code has made, if it can be run.
+
+    Raises:
+        ValueError: it cannot; the message says why.
+    """
+    if not isinstance(program, Program):
+        raise ValueError(f"{type(program).__name__}: must be a Program")
+    for operation in program.operations:
+        _check_operation(operation)
+    if not (0 < program.payload_bytes < math.inf and program.num_buckets >= 1):
+        raise ValueError(f"{program.num_buckets} buckets of {program.payload_bytes} B: some bytes must travel")
+    if not _ends(program):
+        raise ValueError("an operation waits for one that never ends; mend its marks")
+    return program
+
+
+def _check_operation(operation: Operation) -> None:
+    if isinstance(operation, Communicate):
+        size, what = operation.message_bytes, "message_bytes"
+    elif isinstance(operation, Kernel):
+        size, what = operation.num_elements, "num_elements"
+    else:
+        size, what = operation.seconds, "seconds"
+    if not 0 <= size < math.inf:
+        raise ValueError(f"{what}: {size}: must be finite and not below 0")
+    if not isinstance(operation, Communicate) and operation.part not in get_args(Part):
+        raise ValueError(f"part: {operation.part!r}: must be one of {', '.join(get_args(Part))}")
+
+
+def _ends(program: Program) -> bool:
+    """Tell whether every operation can start once those that it waits for have ended."""
+    ended = [0] * len(program.streams)
+    moved = True
+    while moved:
+        moved = False
+        for number, stream in enumerate(program.streams):
+            while ended[number] < len(stream) and all(
+                0 <= mark.stream < len(ended) and ended[mark.stream] > mark.number
+                for mark in stream[ended[number]].after
+            ):
+                ended[number] += 1
+                moved = True
+    return ended == [len(stream) for stream in program.streams]

@@ -4,7 +4,10 @@ A registered class is a frozen `msgspec.Struct` whose tag is its name in files. 
 them is annotated with the registry's `annotation`, since the union of all is not known when the field is written.
 """
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -34,8 +37,11 @@ class Registry(Generic[T]):
         annotation: what a field that takes any of them is annotated with.
     """
 
-    def __init__(self, noun: str, base: type[T], entry_points: str) -> None:
-        """Start with none."""
+    def __init__(
+        self, noun: str, base: type[T], entry_points: str, check: Callable[[type[T]], None] = lambda _: None
+    ) -> None:
+        """Start with none; `check` refuses what does not go with those that are there, by a SimnetError."""
+        self._check = check
         self.noun = noun
         self.base = base
         self.entry_points = entry_points
@@ -45,14 +51,18 @@ class Registry(Generic[T]):
         self._broken: dict[str, str] = {}
 
     def register(self, struct: type[T]) -> type[T]:
-        """Add a struct; use it as a decorator.
+        """Add a struct; use it as a decorator. The same class made again, as in a notebook, replaces the former.
 
         Raises:
-            SimnetError: its name is taken by another.
+            SimnetError: its name is taken by another, or it does not go with those that are there.
         """
         tag = tag_of(struct)
-        if self._known.setdefault(tag, struct) is not struct:
+        known = self._known.get(tag, struct)
+        if (known.__module__, known.__qualname__) != (struct.__module__, struct.__qualname__):
             raise SimnetError(f"{self.noun} {tag!r}: is registered twice; give the second one another tag")
+        if is_foreign(struct):
+            self._check(struct)
+        self._known[tag] = struct
         return struct
 
     def remove(self, struct: type[T]) -> None:
@@ -99,12 +109,20 @@ class Registry(Generic[T]):
 
         for point in entry_points(group=self.entry_points):
             try:
-                found = point.load()
+                with redirect_stdout(sys.stderr):  # results on standard output stay what they are
+                    found = point.load()
                 if isinstance(found, type) and issubclass(found, self.base):
                     self.register(found)
-            except Exception as error:  # foreign code may fail in any way; all the rest must go on working
-                why = f"{type(error).__name__}: {error}"
+                elif not isinstance(found, ModuleType):
+                    raise TypeError(f"{point.value} is no {self.noun} and no module")
+            except (Exception, SystemExit) as error:  # foreign code may fail in any way; the rest must go on working
+                why = " ".join(f"{type(error).__name__}: {error}".split())
                 self._broken[point.name] = f"the package that brings it cannot be loaded ({why}); mend or remove it"
+
+
+def is_foreign(made: object) -> bool:
+    """Tell whether a class or a function is not simnet's own."""
+    return not str(getattr(made, "__module__", "")).startswith("simnet.")
 
 
 def tag_of(struct: type[Struct] | Struct) -> str:

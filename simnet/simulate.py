@@ -13,7 +13,8 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.network import topology as topologies
 from simnet.network.topology import Topology
-from simnet.program import Compute, Kernel, Operation, Program
+from simnet.program import Compute, Kernel, Operation, Program, checked
+from simnet.registry import is_foreign, tag_of
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
 from simnet.strategies import Strategy, kernels
@@ -90,7 +91,7 @@ class _Plan:
     def __init__(self, strategy: Strategy, setting: _Setting) -> None:
         calibration = setting.scenario.calibration
         self.strategy = strategy
-        self.program: Program = strategy.program(setting.step, setting.topology)
+        self.program = _program(strategy, setting)
         costs = kernels.of(self.program.kernels)
         self.free_kernels = tuple(sorted(name for name, cost in costs.items() if not cost.is_known(calibration)))
         options = asdict(strategy)
@@ -106,6 +107,23 @@ class _Plan:
         return sum(
             loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives
         )
+
+
+def _program(strategy: Strategy, setting: _Setting) -> Program:
+    """Return the program of a strategy.
+
+    Raises:
+        SimnetError: it cannot be made, or is none, as another package's may be.
+    """
+    if not is_foreign(type(strategy)):
+        return strategy.program(setting.step, setting.topology)
+    try:
+        return checked(strategy.program(setting.step, setting.topology))
+    except SimnetError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise SimnetError(f"strategy {strategy.kind!r}: program: {why}; mend the package that brings it") from error
 
 
 def _priced(
@@ -341,7 +359,8 @@ def _fidelity(scenario: Scenario, topology: Topology) -> str:
     asked = scenario.run.fidelity
     if asked == "folded" and not topology.is_symmetric:
         raise SimnetError(
-            "run.fidelity: 'folded': needs nodes that are all alike; drop slow_nodes, fill every leaf, or use 'exact'"
+            "run.fidelity: 'folded': needs nodes that are all alike; drop slow_nodes and faults, fill every leaf, or "
+            "use 'exact'"
         )
     return ("folded" if topology.is_symmetric else "exact") if asked == "auto" else asked
 
@@ -350,6 +369,9 @@ def _notes(setting: _Setting) -> tuple[str, ...]:
     """Say what a reader must know to trust the numbers."""
     cluster, calibration = setting.scenario.cluster, setting.scenario.calibration
     notes = list(setting.step.notes)
+    if cluster.faults:
+        titles = ", ".join(fault.title or tag_of(fault) for fault in cluster.faults)
+        notes.append(f"the cluster has faults: {titles}")
     if calibration.kind != "measured":
         notes.append(f"calibration {calibration.name!r} is {_of_kind(calibration.kind)}, not measured on this cluster")
     if setting.scenario.run.draws and not draws.are_possible(setting.scenario):

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +15,14 @@ from pathlib import Path
 import msgspec
 
 from simnet import files, schema
+from simnet.collectives import algorithms
 from simnet.errors import SimnetError
+from simnet.hardware import FAULTS
 from simnet.journal import Journal
+from simnet.registry import is_foreign
 from simnet.result import RunResult, SweepResult, SweptAxis, point_result, to_json
 from simnet.scenario import Experiment, Scenario
+from simnet.strategies import STRATEGIES
 from simnet.workers import in_workers
 
 MAX_POINTS = 100_000
@@ -42,6 +47,7 @@ class Point:
     def key(self) -> str:
         """Content hash of the scenario, its gradients file if it has one of its own, and the simulator's code."""
         digest = hashlib.sha256(_code_hash().encode())
+        digest.update(_foreign_code())
         digest.update(msgspec.json.encode(self.scenario, enc_hook=float, order="deterministic"))
         gradients = self.scenario.workload.gradients
         if gradients and files.is_path(gradients):
@@ -179,3 +185,11 @@ def _code_hash() -> str:
     for path in sorted(package.rglob("*.py")) + sorted(files.folder("gradients").glob("*.json")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def _foreign_code() -> bytes:
+    """Return the code of registered strategies, faults and algorithms that are not simnet's own."""
+    made: list[object] = [*STRATEGIES.built_in(), *FAULTS.built_in(), *(one.variants for one in algorithms.every())]
+    modules = {str(getattr(one, "__module__", "")) for one in made if is_foreign(one)}
+    paths = {getattr(sys.modules.get(module), "__file__", None) for module in modules}
+    return b"".join(Path(path).read_bytes() for path in sorted(filter(None, paths)))

@@ -48,7 +48,9 @@ def in_workers(
             yield future.result()
     except BrokenProcessPool as error:
         rule = "start again with fewer --jobs (a sweep goes on from there)"
-        raise SimnetError(f"a worker process died, perhaps of too little memory; {rule}") from error
+        raise SimnetError(
+            f"a worker process died, of too little memory or in a script without a main guard; {rule}"
+        ) from error
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - set(others):

@@ -15,27 +15,19 @@ from simnet.errors import SimnetError
 from simnet.hardware import part_beyond
 from simnet.numeric import non_negative
 from simnet.options import Options
-from simnet.strategies import STRATEGIES, Compressing
+from simnet.strategies.kernels import every
 from simnet.units import Bandwidth, format_bytes, format_seconds
 
 NAMES: dict[str, str] = {
     "update_": "binsgdm_update",
     "update_quantize_pack_": "binsgdm_update_quantize",
     "quantize_pack": "quantize",
-    "merge": "merge",
     "mean_": "mean",
     "unpack_apply_": "binsgdm_apply",
     "gather": "gather_gradients",
     "cast_fp32_bf16": "cast",
-    **{name: name for name in ("momentum", "compress", "server_mean", "server_residual", "decompress", "adam_update")},
-    **{
-        cost.name: cost.name
-        for strategy in STRATEGIES.built_in()
-        if issubclass(strategy, Compressing)
-        for cost in strategy.kernels
-    },
 }
-"""Kernel as measured to kernel as simulated."""
+"""Kernel as measured to kernel as simulated, where the two have different names."""
 COPY = "copy"
 COPY_BYTES = 8
 """Bytes that a copy of fp32 moves an element."""
@@ -104,7 +96,8 @@ class _Line:
 def timed(measurements: Sequence[Measurements]) -> list[Timed]:
     """Return the kernels of measurement files that the simulator knows, in the fastest implementation measured."""
     found = [(one, whole.setups[one.setup]) for whole in measurements for one in whole.series if one.kind == "kernel"]
-    known = [(series, setup) for series, setup in found if series.name in NAMES or series.name == COPY]
+    names = {*NAMES, *every()}
+    known = [(series, setup) for series, setup in found if series.name in names or series.name == COPY]
     return [
         _timed(series, setup)
         for name in dict.fromkeys(series.name for series, _ in known)

@@ -93,14 +93,32 @@ def choose(name: str, topology: Topology, message_bytes: float) -> Schedule:
             f"strategy.algorithm: {name!r}: needs {algorithm.rule}, not {topology.num_nodes} nodes of "
             f"{topology.ranks_per_node} ranks; choose {', '.join(others)} or 'auto'"
         )
-    return _fastest(algorithm.variants(world), topology, message_bytes)
+    return _fastest(_variants(algorithm, world), topology, message_bytes)
+
+
+def _variants(algorithm: Algorithm, group: Group) -> tuple[Schedule, ...]:
+    """Return the schedules of an algorithm, which may be foreign code.
+
+    Raises:
+        SimnetError: it gives none, or others than all-reduces.
+    """
+    try:
+        found = tuple(algorithm.variants(group))
+        is_right = all(one.collective == "all_reduce" and one.group == group for one in found)
+    except Exception as error:
+        raise SimnetError(
+            f"algorithm {algorithm.name!r}: variants: {type(error).__name__}: {error}; mend it"
+        ) from error
+    if not found or not is_right:
+        raise SimnetError(f"algorithm {algorithm.name!r}: variants: must be all-reduces on the group that is given")
+    return found
 
 
 @lru_cache(maxsize=65_536)
 def _fastest_of_all(topology: Topology, message_bytes: float) -> Schedule:
     world = topology.group("world")
     fitting = [one for one in every() if one.is_tuned_over and one.fits(world)]
-    return _fastest(tuple(schedule for one in fitting for schedule in one.variants(world)), topology, message_bytes)
+    return _fastest(tuple(schedule for one in fitting for schedule in _variants(one, world)), topology, message_bytes)
 
 
 def _fastest(schedules: tuple[Schedule, ...], topology: Topology, message_bytes: float) -> Schedule:

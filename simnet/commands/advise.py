@@ -87,7 +87,7 @@ def _check_folded(scenario: Scenario) -> None:
     if num_exact_rounds(scenario):
         raise SimnetError(
             f"{scenario.name}: needs the exact executor: thousands of iterations are simulated, for which that is too "
-            "slow; drop slow_nodes and run.fidelity, and fill every leaf"
+            "slow; drop slow_nodes, faults and run.fidelity, and fill every leaf"
         )
 
 

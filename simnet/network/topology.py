@@ -7,7 +7,12 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from simnet.collectives.schedule import Group, GroupKind, Round, group_of
+from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Fault, HostCost, LinkCalibration, LinkId
+from simnet.registry import tag_of
+
+MOST_SLOWED = 1e6
+"""The largest factor of a fault."""
 
 
 class Level(NamedTuple):
@@ -86,7 +91,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         """Return the bytes per second of a link at a time, its faults counted."""
         nominal = self._nominal(link)
         for fault in self.faults:
-            nominal /= fault.link_factor(link, time_s)
+            nominal /= _factor(fault, "link_factor", link, time_s)
         return nominal
 
     def _nominal(self, link: LinkId) -> float:
@@ -102,7 +107,24 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
     def compute_factor(self, rank: int) -> float:
         """Return how many times as long compute takes on a rank."""
         node, local_rank = divmod(rank, self.ranks_per_node)
-        return math.prod((fault.compute_factor(node, local_rank) for fault in self.faults), start=1.0)
+        factors = (_factor(fault, "compute_factor", node, local_rank) for fault in self.faults)
+        return math.prod(factors, start=1.0)
+
+
+def _factor(fault: Fault, which: str, *place: object) -> float:
+    """Return a factor of a fault, which may be foreign code.
+
+    Raises:
+        SimnetError: it gives none, or one out of range.
+    """
+    where = f"cluster.faults: {tag_of(fault)!r}: {which}"
+    try:
+        factor = float(getattr(fault, which)(*place))
+    except Exception as error:
+        raise SimnetError(f"{where}: {type(error).__name__}: {error}; mend the package that brings it") from error
+    if not 1 <= factor <= MOST_SLOWED:
+        raise SimnetError(f"{where}: {factor}: must be from 1 to {MOST_SLOWED:g}, also for a link that is down")
+    return factor
 
 
 def path(src: int, dst: int, ranks_per_node: int, nodes_per_leaf: int) -> tuple[LinkId, ...]:

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from simnet.collectives import algorithms, loads
+from simnet.errors import SimnetError
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute, Mark, Operation, Program
 from simnet.registry import Registry, tag_of
@@ -153,7 +154,28 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return (*capped, replace(self, bucketing="fused", overlap=False))
 
 
-STRATEGIES: Registry[Strategy] = Registry("strategy", Strategy, "simnet.strategies")
+def _check_said(added: type[Strategy]) -> None:
+    """Refuse a title or a kernel's cost that would change what is said of other strategies.
+
+    Raises:
+        SimnetError: it would.
+    """
+    where = f"strategy {tag_of(added)!r}"
+    try:
+        labels = set(added.settings())
+    except Exception as error:  # foreign code
+        raise SimnetError(f"{where}: settings: {error}: must give settings to try; see Strategy.settings") from error
+    others = [one for one in STRATEGIES.built_in() if tag_of(one) != tag_of(added)]
+    for other in others:
+        if not added.title or labels & set(other.settings()):
+            raise SimnetError(f"{where}: title: {added.title!r}: must be text that no other strategy has; set another")
+    costs = {cost.name: cost for other in others for cost in other.kernels}
+    for cost in added.kernels:
+        if costs.get(cost.name, cost) != cost:
+            raise SimnetError(f"{where}: kernels: {cost.name!r}: is known at another cost; give it a name of its own")
+
+
+STRATEGIES: Registry[Strategy] = Registry("strategy", Strategy, "simnet.strategies", _check_said)
 register = STRATEGIES.register
 if TYPE_CHECKING:
     AnyStrategy = Strategy
