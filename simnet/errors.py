@@ -21,6 +21,18 @@ class SimnetError(Exception):
     """A mistake in what the user gave; the message says where, what was given, the rule, and the repair."""
 
 
+class NotInstalledError(SimnetError):
+    """A name of a strategy or a fault that nothing which is installed brings.
+
+    Attributes:
+        in_data: the same message for a file that a program wrote, where the name is no misspelling.
+    """
+
+    def __init__(self, text: str, in_data: str) -> None:
+        super().__init__(text)
+        self.in_data = in_data
+
+
 def nearest(given: str, known: Iterable[str]) -> str:
     """Suggest the known name nearest to a given one.
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from simnet import schema
-from simnet.errors import SimnetError
+from simnet.errors import NotInstalledError, SimnetError
 from simnet.files import target, unwritable
 from simnet.result import RunResult
 
@@ -108,6 +108,8 @@ class Journal:
         where = f"{self.path}: line {self._numbers[key]}"
         try:
             return schema.decode(_Kept, self.lines[key], where).result
+        except NotInstalledError as error:
+            raise SimnetError(error.in_data) from error
         except SimnetError as error:
             raise SimnetError(f"{error}: {DAMAGED}") from error
 

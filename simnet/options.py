@@ -67,4 +67,6 @@ def _plain(key: object, value: object) -> Option:
         return NONE
     if not isinstance(value, str | int | float):
         raise ValueError(f"{key}: {value!r}: an option is a number, true, false or text")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{key}: {value!r}: must be finite")
     return value

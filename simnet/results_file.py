@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from simnet import files, schema
-from simnet.errors import SimnetError, shown
+from simnet.errors import NotInstalledError, SimnetError, shown
 from simnet.parsing import check_plain, parse_json
 from simnet.result import FORMAT, LARGEST, SMALLEST, StrategyResult, SweepResult
 
@@ -23,7 +23,10 @@ _OF_THE_RUN = (
 
 
 class _Head(Struct):
+    """What tells a document of this kind from others; measurement files have `what`, and a format of their own."""
+
     format: Any = UNSET
+    what: Any = UNSET
 
 
 def read(results: Path) -> SweepResult:
@@ -61,6 +64,8 @@ def decode(data: bytes, where: str = NAME) -> SweepResult:
             found = schema.decode(SweepResult, data, where)
         check_plain([point.set for point in found.points], where)
         _check_rates(found, where)
+    except NotInstalledError as error:
+        raise SimnetError(error.in_data) from error
     except SimnetError as error:
         old = ", or of an older version whose scenarios this one does not read" if given == _OLD_FORMAT else ""
         raise SimnetError(f"{error}: the file is damaged{old}; run the sweep again") from error
@@ -89,19 +94,26 @@ def _format(data: bytes, where: str) -> object:
     Raises:
         SimnetError: it is no JSON, no results, or of a format that is not read.
     """
-    try:
-        given = msgspec.json.decode(data, type=_Head).format
-    except msgspec.ValidationError:
-        given = UNSET
-    except (ValueError, RecursionError):
-        plain = parse_json(data, where)  # says what is wrong
-        given = plain.get("format", UNSET) if isinstance(plain, dict) else UNSET
+    head = _head(data, where)
+    given = head.format
+    if head.what is not UNSET:
+        raise SimnetError(f"{where}: holds {shown(head.what)}, no results of a sweep: {_REPAIR}")
     if given is UNSET:
         raise SimnetError(f"{where}: no 'format' key: these are not the results of 'simnet sweep'")
     if given not in (_OLD_FORMAT, FORMAT):
         read = f"this version reads formats {_OLD_FORMAT} and {FORMAT}"
         raise SimnetError(f"{where}: format {shown(given)}: {read}; run the sweep again with it")
     return given
+
+
+def _head(data: bytes, where: str) -> _Head:
+    try:
+        return msgspec.json.decode(data, type=_Head)
+    except msgspec.ValidationError:
+        return _Head()
+    except (ValueError, RecursionError):
+        plain = parse_json(data, where)  # says what is wrong
+        return msgspec.convert(plain, _Head) if isinstance(plain, dict) else _Head()
 
 
 def _of_format_1(old: Any) -> Any:

@@ -20,7 +20,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 KeyPath = tuple[str, ...]
 PARTS = {"cluster": "clusters", "workload": "workloads", "calibration": "calibrations"}
 PART_TYPES: dict[str, type[Part]] = {"clusters": Cluster, "workloads": Workload, "calibrations": Calibration}
-STRATEGIES = ("strategy", "baseline")
 
 
 class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -305,7 +304,7 @@ def _draft(data: Mapping[str, object], where: str, directory: Path) -> Draft:
 
 def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object, dict[KeyPath, str]]:
     """Return the data of a top-level key with names replaced by what they stand for, and where its keys were given."""
-    if key in STRATEGIES and isinstance(given, str):
+    if key in schema.BY_NAME and isinstance(given, str):
         return {"kind": given}, {}
     if key not in PARTS:
         return given, {}

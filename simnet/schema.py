@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import msgspec.inspect as types
 
-from simnet.errors import SimnetError, nearest, shown
+from simnet.errors import NotInstalledError, SimnetError, nearest, shown
 from simnet.options import Options
 from simnet.parsing import parse_json
 from simnet.registry import OpenType, Registry, tag_of
@@ -24,6 +24,14 @@ Path = tuple[str, ...]
 Origins = Mapping[Path, str]
 # What may be a whole number that no float holds: `parse_json` looks closer, which msgspec does not.
 _LONG_NUMBER = re.compile(rb"[0-9]{300}")
+# What msgspec itself says; all else is the sentence of a struct's own check.
+_OF_MSGSPEC = re.compile(
+    r"Expected `|Object (missing required|contains unknown) field `|Invalid (enum )?value ['\d-]"
+    r"|(Number|Integer value) out of range"
+)
+_KEYS_AHEAD = re.compile(r"[a-z_]\w*(\.\w+)*")
+BY_NAME = ("strategy", "baseline")
+"""Keys of a scenario that take a bare name in place of a table with a kind."""
 
 
 class Misfit(Exception):  # noqa: N818 - becomes a SimnetError once the file is known
@@ -33,10 +41,12 @@ class Misfit(Exception):  # noqa: N818 - becomes a SimnetError once the file is 
         path: keys from the top to the value that the message is about.
         text: what was given, the rule, the repair.
         culprit: keys from the top to what must change; longer than `path` for an unknown key.
+        in_data: the text of `NotInstalledError.in_data`; empty for all other mistakes.
     """
 
-    def __init__(self, path: Path, text: str, culprit: Path | None = None) -> None:
+    def __init__(self, path: Path, text: str, culprit: Path | None = None, in_data: str = "") -> None:
         super().__init__(text)
+        self.in_data = in_data
         self.path, self.text, self.culprit = path, text, culprit or path
 
 
@@ -49,14 +59,18 @@ def build(struct: type[T], data: object, where: str | Origins) -> T:
         where: how messages call the file; or, by the keys from the top, how they call the file that gave these.
 
     Raises:
-        SimnetError: something does not fit.
+        NotInstalledError: the name of a strategy or a fault is not registered.
+        SimnetError: something else does not fit.
     """
     origins: Origins = {(): where} if isinstance(where, str) else where
     try:
         check(type_of(struct), data)
         return msgspec.convert(data, struct, dec_hook=_read_custom)
     except Misfit as misfit:
-        raise SimnetError(_sentence(origins, misfit.path, misfit.text, misfit.culprit)) from misfit
+        text, in_data = (
+            _sentence(origins, misfit.path, text, misfit.culprit) for text in (misfit.text, misfit.in_data)
+        )
+        raise (NotInstalledError(text, in_data) if misfit.in_data else SimnetError(text)) from misfit
     except msgspec.ValidationError as error:
         path, text = _contradiction(str(error))
         raise SimnetError(_sentence(origins, path, text, path)) from error
@@ -102,7 +116,10 @@ def _read_custom(kind: type, given: object) -> object:
         return msgspec.convert(given, kind.registry.find(kind.registry.tag_in(given)), dec_hook=_read_custom)
     except msgspec.ValidationError as error:
         path, sentence = _contradiction(str(error))
-        raise ValueError(f"{'.'.join(path)}: {sentence}") from error  # which msgspec gives the place of the table
+        text = ": ".join(filter(None, (".".join(path), sentence)))
+        raise ValueError(text) from error  # which msgspec gives the place of the table
+    except SimnetError as error:
+        raise ValueError(str(error)) from error  # which `check` tells with its place
 
 
 def _sentence(origins: Origins, path: Path, text: str, culprit: Path) -> str:
@@ -114,14 +131,16 @@ def _sentence(origins: Origins, path: Path, text: str, culprit: Path) -> str:
 def _contradiction(message: str) -> tuple[Path, str]:
     """Return what msgspec says of values that do not go together: the keys to one of them, and the sentence.
 
-    A struct's own check starts its message with a key; msgspec appends the place of the struct: " - at `$.cluster`".
+    A struct's own check may start its message with a key; msgspec appends the struct's place: " - at `$.cluster`".
     """
     text, _, place = message.partition(" - at `")
     steps = tuple(filter(None, place.rstrip("`").replace("[", ".").replace("]", "").removeprefix("$").split(".")))
-    key, _, sentence = text.partition(": ")
-    if not (sentence and key[:1].islower()):  # msgspec's own words, of a rule that `check` does not know
+    if not text or _OF_MSGSPEC.match(text):  # of a rule that `check` does not know
         return steps, "is not what this key takes"
-    return (*steps, *key.split(".")), sentence
+    key, _, sentence = text.partition(": ")
+    if sentence and _KEYS_AHEAD.fullmatch(key):
+        return (*steps, *key.split(".")), sentence
+    return steps, text
 
 
 @cache
@@ -189,19 +208,27 @@ def _check_struct(info: types.StructType, given: object, path: Path, others: Ite
     for key, value in table.items():
         if key in fields:
             check(fields[key].type, value, (*path, key))
-        elif key != info.tag_field and info.forbid_unknown_fields:
-            raise Misfit(path, _unknown_key(info, key, others), (*path, str(key)))
+        elif key == info.tag_field:
+            _check_name(value, (str(info.tag),), (*path, key))
+        elif info.forbid_unknown_fields:
+            raise Misfit(path, _unknown_key(info, key, others, path), (*path, str(key)))
     for key, field in fields.items():
         if field.required and key not in table:
             raise Misfit((*path, key), f"missing; add {key} = {_example(field.type)}")
 
 
-def _unknown_key(info: types.StructType, key: object, others: Iterable[types.StructType]) -> str:
+def _unknown_key(info: types.StructType, key: object, others: Iterable[types.StructType], path: Path) -> str:
     owners = [str(other.tag) for other in others if key in {field.encode_name for field in other.fields}]
     if owners:
         belongs = f"key {shown(key)} belongs to {info.tag_field} {owners[0]!r}, not to {info.tag!r}"
-        return f"{belongs}; drop it, or replace the whole table by {str(info.tag)!r}"
+        by_name = f", or replace the whole table by {str(info.tag)!r}" if _takes_name(path) else ""
+        return f"{belongs}; drop it{by_name}"
     return f"unknown key {shown(key)}.{nearest(str(key), _keys(info))}"
+
+
+def _takes_name(path: Path) -> bool:
+    """Tell whether a bare name does in place of the table there."""
+    return len(path) == 1 and path[0] in BY_NAME
 
 
 def _keys(info: types.StructType) -> list[str]:
@@ -259,12 +286,24 @@ def _tag(tag_field: str, known: Collection[str], given: object, path: Path) -> s
 
 def _check_registered(registry: Registry[Any], given: object, path: Path) -> None:
     """Check a table whose tag says which registered struct it is."""
+    tag_field = str(registry.base.__struct_config__.tag_field)
     known = {tag_of(struct): struct for struct in registry.built_in()}
     if registry.tag_in(given) not in known:
         known = {tag_of(struct): struct for struct in registry}  # other packages are asked only now
-    tag = _tag(str(registry.base.__struct_config__.tag_field), known, given, path)
+    if isinstance(given, Mapping) and isinstance(given.get(tag_field), str):
+        _check_is_registered(registry, given[tag_field], (*path, tag_field))
+    tag = _tag(tag_field, known, given, path)
     others = (_struct_type(struct) for other, struct in known.items() if other != tag)
     _check_struct(_struct_type(known[tag]), given, path, others)
+
+
+def _check_is_registered(registry: Registry[Any], tag: str, path: Path) -> None:
+    try:
+        registry.find(tag)
+    except SimnetError as error:
+        unknown = f"{tag!r}: unknown {registry.noun}"  # else its package is there, but broken, as the registry says
+        in_data = f"{unknown}; install the package that brings it" if str(error).startswith(unknown) else str(error)
+        raise Misfit(path, str(error), in_data=in_data) from error
 
 
 def _struct_type(struct: type) -> types.StructType:
@@ -326,7 +365,8 @@ def _require(fits: bool, given: object, rule: str, path: Path) -> None:
 
 def _table(given: object, path: Path, keys: tuple[str, ...]) -> Mapping[Any, object]:
     if not isinstance(given, Mapping):
-        raise Misfit(path, f"{shown(given)}: write a table" + (f" with the keys {', '.join(keys)}" if keys else ""))
+        wanted = "a name in quotes, or a table" if _takes_name(path) else "a table"
+        raise Misfit(path, f"{shown(given)}: write {wanted}" + (f" with the keys {', '.join(keys)}" if keys else ""))
     return given
 
 

@@ -22,7 +22,7 @@ from simnet.collectives.closed_form import AlphaBeta, Shape
 from simnet.collectives.schedule import Group, Schedule
 from simnet.compare.rank import advise
 from simnet.errors import SimnetError
-from simnet.hardware import FAULTS, Fault, LinkId
+from simnet.hardware import FAULTS, Cluster, Fault, LinkId
 from simnet.network.topology import Topology
 from simnet.scenario import Scenario, build, to_dict
 from simnet.simulate import simulate
@@ -89,6 +89,12 @@ class Flapping(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     node: Annotated[int, Meta(ge=0)]
     from_s: float = 0.0
     to_s: float
+
+    def check(self, cluster: Cluster) -> None:
+        if self.to_s > 100:
+            raise ValueError("100 s are the longest. Note: so says its author")
+        if self.node >= cluster.num_nodes:
+            raise ValueError("")
 
     @property
     def changes_s(self) -> tuple[float, ...]:
@@ -196,9 +202,27 @@ class TestFault:
         short = simulate(scenario("all_reduce", slow_nodes=[{"node": 0, "compute_slowdown": 2.0}])).result
         assert simulate(scenario("all_reduce", faults=[slow])).result.iteration_s == short.iteration_s
         with pytest.raises(
-            SimnetError, match=r"cluster\.faults\.0\.kind: 'flaping_of_outside': unknown\. Did you mean"
+            SimnetError, match=r"cluster\.faults\.0\.kind: 'flaping_of_outside': unknown fault\. Did you mean"
         ):
             scenario("all_reduce", faults=[{"kind": "flaping_of_outside"}])
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"to_s": 200}, "scenario: cluster: 100 s are the longest. Note: so says its author"),
+            ({"to_s": 1, "node": 9}, "scenario: cluster: is not what this key takes"),
+            (
+                {"to_s": 1, "nic_slowdown": 2},
+                "scenario: cluster.faults.0: key 'nic_slowdown' belongs to kind 'slow_node', not to "
+                "'flapping_of_outside'; drop it",
+            ),
+        ],
+    )
+    def test_what_its_author_says_is_shown(self, given: dict[str, object], said: str) -> None:
+        fault = {"kind": "flapping_of_outside", "node": 1, **given}
+        with pytest.raises(SimnetError) as refused:
+            scenario("all_reduce", faults=[fault])
+        assert str(refused.value) == said
 
 
 ASKED = """
@@ -243,6 +267,30 @@ def python(code: str, folder: Path) -> str:
 
 def test_a_package_that_is_installed_brings_its_strategy(installed: Path) -> None:
     assert json.loads(python(ASKED, installed)) == ["half_precision", 2.0, True]
+
+
+BROKEN = """
+from simnet.errors import SimnetError
+from simnet.scenario import build
+
+link = {"bandwidth": "10 Gbit/s", "latency": "5 us"}
+cluster = {"num_nodes": 2, "ranks_per_node": 2, "intra_node": link, "inter_node": link}
+workload = {"gradient": "40 MB", "forward": "10 ms", "backward": "20 ms"}
+try:
+    build({"cluster": cluster, "workload": workload, "strategy": "broken"})
+except SimnetError as error:
+    print(error)
+"""
+
+
+def test_a_package_that_cannot_be_loaded_is_told_at_the_key_that_names_its_strategy(tmp_path: Path) -> None:
+    (tmp_path / "broken-1.0.dist-info").mkdir()
+    (tmp_path / "broken-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (tmp_path / "broken-1.0.dist-info" / "entry_points.txt").write_text("[simnet.strategies]\nbroken = not_there:It\n")
+    said = python(BROKEN, tmp_path)
+    assert said.startswith("scenario: strategy.kind: ")
+    assert "'broken'" in said
+    assert "the package that brings it cannot be loaded (ModuleNotFoundError: No module named 'not_there')" in said
 
 
 def test_a_package_that_is_installed_brings_its_real_system(installed: Path) -> None:

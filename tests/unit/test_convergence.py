@@ -37,7 +37,10 @@ def test_every_shipped_file_is_whole(name):
         ({"batch": 0}, "batch: 0: must be"),
         ({"target": float("nan")}, "target: nan: must be finite"),
         ({"metrics": "loss"}, "unknown key 'metrics'. Did you mean 'metric'?"),
-        ({"systems": {"dense": {"title": "x", "strategy": {"kind": "qsdg"}}}}, "'qsdg': unknown. Did you mean 'qsgd'"),
+        (
+            {"systems": {"dense": {"title": "x", "strategy": {"kind": "qsdg"}}}},
+            "'qsdg': unknown strategy. Did you mean 'qsgd'",
+        ),
         ({"systems": {"dense": {"title": "x", "strategy": {"kind": "qsgd", "bits": 77}}}}, "bits: 77: must be"),
         ({"systems": {"quick": SYSTEMS["quick"]}, "curves": []}, "none without compression to compare with"),
         ({"curves": [curve(system="nobody")]}, "curves.0.system: 'nobody': not among systems"),

@@ -31,6 +31,8 @@ def test_the_text_of_older_files_and_the_table_are_one() -> None:
         ('"bits"', "'bits': write a table of options, such as { bits = 4 }"),
         ('"=4"', "'=4': write a table of options, such as { bits = 4 }"),
         ("{ bits = [4] }", "bits: [4]: an option is a number, true, false or text"),
+        ("{ bits = nan }", "bits: nan: must be finite"),
+        ("{ bits = -inf }", "bits: -inf: must be finite"),
     ],
 )
 def test_what_is_no_table_of_plain_values_is_refused(options: str, said: str) -> None:

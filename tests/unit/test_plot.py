@@ -289,6 +289,40 @@ def test_damaged_numbers_and_parts_are_told_in_one_sentence(
     assert "is damaged" in str(caught.value)
 
 
+@pytest.mark.parametrize("form", [1, 2])
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (
+            "scenario.strategy",
+            {"kind": "of_elsewhere"},
+            "scenario.strategy.kind: 'of_elsewhere': unknown strategy; install the package that brings it",
+        ),
+        (
+            "scenario.cluster.faults",
+            [{"kind": "of_elsewhere"}],
+            "scenario.cluster.faults.0.kind: 'of_elsewhere': unknown fault; install the package that brings it",
+        ),
+        ("scenario.strategy", None, "scenario.strategy: None: write a table with the keys kind: the file is damaged"),
+        ("scenario.strategy", ["x"], "scenario.strategy: ['x']: write a table with the keys kind: the file is damaged"),
+        ("scenario.strategy", {}, "scenario.strategy.kind: missing; add kind = one of "),
+    ],
+)
+def test_a_strategy_that_is_not_installed_is_told_with_its_place(
+    form: int, path: str, value: object, told: str, small: Document, tmp_path: Path
+) -> None:
+    results = write(tmp_path, {**with_value(small, path, value), "format": form})
+    with pytest.raises(SimnetError) as caught:
+        plot(results, tmp_path / "figures")
+    assert str(caught.value).startswith(f"{results}: points.0.{told}")
+
+
+def test_a_measurement_file_is_no_results(tmp_path: Path) -> None:
+    write(tmp_path, {"what": "simnet measurements", "format": 1, "series": []})
+    with pytest.raises(SimnetError, match=r"results\.json: holds 'simnet measurements', no results of a sweep: name"):
+        plot(tmp_path, tmp_path / "figures")
+
+
 def test_json_nested_without_end_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"a": ' + "[" * 100_000, encoding="utf-8")
     with pytest.raises(SimnetError, match="nested deeper than 50 levels"):

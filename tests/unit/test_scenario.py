@@ -152,9 +152,16 @@ def test_building_leaves_its_input_alone() -> None:
             {"workload__tensors": [{"count": 2}]},
             "workload.tensors.0.num_elements: give one of num_elements, bytes and shape",
         ),
-        ({"strategy": "binsgd"}, "x: strategy.kind: 'binsgd': unknown. Did you mean 'binsgdm'?"),
+        ({"strategy": "binsgd"}, "x: strategy.kind: 'binsgd': unknown strategy. Did you mean 'binsgdm'?"),
         ({"strategy": {}}, "x: strategy.kind: missing; add kind = one of all_reduce, atomo, binsgdm, "),
-        ({"strategy": 3}, "x: strategy: 3: write a table with the keys kind"),
+        ({"strategy": 3}, "x: strategy: 3: write a name in quotes, or a table with the keys kind"),
+        ({"baseline": ["x"]}, "x: baseline: ['x']: write a name in quotes, or a table with the keys kind"),
+        ({"cluster__faults": [3]}, "x: cluster.faults.0: 3: write a table with the keys kind"),
+        ({"cluster__faults": [{}]}, "x: cluster.faults.0.kind: missing; add kind = one of "),
+        (
+            {"cluster__slow_nodes": [{"kind": "flapping", "node": 0}]},
+            "x: cluster.slow_nodes.0.kind: 'flapping': unknown. Known: slow_node.",
+        ),
         ({"strategy__overlap": "no"}, "x: strategy.overlap: 'no': write true or false, without quotes"),
         (
             {"strategy__kind": "all_reduce", "strategy__topology": "flat"},

@@ -197,6 +197,19 @@ class TestRun:
             sweep.run(points, tmp_path)
         assert (tmp_path / NAME).read_text() == damaged
 
+    def test_a_result_of_a_strategy_that_is_not_installed_is_told_with_its_place(
+        self, experiment: Experiment, tmp_path: Path
+    ) -> None:
+        points = expand(experiment)[:1]
+        sweep.run(points, tmp_path)
+        (tmp_path / NAME).write_text((tmp_path / NAME).read_text().replace('"kind":"binsgdm"', '"kind":"elsewhere"', 1))
+        with pytest.raises(SimnetError) as refused:
+            sweep.run(points, tmp_path)
+        assert str(refused.value) == (
+            f"{tmp_path / NAME}: line 1: result.scenario.strategy.kind: 'elsewhere': unknown strategy; install the "
+            "package that brings it"
+        )
+
     def test_finished_points_are_not_simulated_again(
         self, experiment: Experiment, tmp_path: Path, simulated: list[Scenario]
     ) -> None:
