@@ -2,145 +2,21 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import msgspec
-from msgspec.structs import asdict, replace
 
-from simnet import draws, folded
-from simnet.collectives import loads
+from simnet import draws
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration
-from simnet.network import topology as topologies
-from simnet.network.topology import Topology
-from simnet.program import Compute, Kernel, Operation, Program, checked
-from simnet.registry import is_foreign, tag_of
+from simnet.prepared import Prepared, PricedProgram
+from simnet.registry import tag_of
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
-from simnet.strategies import Strategy, kernels
-from simnet.timeline import Priced, Streams, Timeline
+from simnet.strategies import Strategy
+from simnet.timeline import Timeline
 from simnet.version import VERSION
-from simnet.workload import model
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
-
-EXACT_MAX_SENDS = 20_000_000
-"""Most sends of one iteration that the exact executor takes on: several minutes (docs/benchmarks.md)."""
 
 BOUND_ROUNDING = 1e-6
 """Relative, far more than rounding may make a bound larger than the time that it bounds."""
-
-
-class _Setting:
-    """A scenario with what follows from it, the same for every strategy."""
-
-    def __init__(self, scenario: Scenario, on_round: Callable[[], None] | None = None) -> None:
-        kernels.check(scenario.calibration)
-        step = model.resolve(scenario.workload, scenario.cluster, scenario.calibration)
-        self.scenario = scenario
-        self.topology: Topology = topologies.build(scenario.cluster, scenario.calibration)
-        self.step: Step = replace(step, micro_batches=scenario.run.grad_accumulation)
-        self.fidelity = _fidelity(scenario, self.topology)
-        self._on_round = on_round
-        self._plans: dict[Strategy, _Plan] = {}
-
-    def plan(self, strategy: Strategy) -> "_Plan":
-        if strategy not in self._plans:
-            self._plans[strategy] = _Plan(strategy, self)
-        return self._plans[strategy]
-
-    def run(self, plan: "_Plan") -> Timeline:
-        comm_slowdown = float(self.scenario.calibration.backward_slowdown)
-        if self.fidelity == "folded" and folded.takes(plan.streams):
-            return folded.run(plan.streams, self.topology, comm_slowdown)
-        return self._on_the_clock(plan, comm_slowdown)
-
-    def least_s(self, plan: "_Plan") -> float:
-        """Return a time below which a plan's iteration does not end [s]."""
-        return folded.least_s(plan.streams, self.topology) if self.fidelity == "folded" else 0.0
-
-    def forget_plans(self) -> None:
-        """Free what plans take, which is much where many strategies are tried."""
-        self._plans.clear()
-
-    def _on_the_clock(self, plan: "_Plan", comm_slowdown: float) -> Timeline:
-        from simnet import runner
-        from simnet.collectives.execute import Exact, Folded
-
-        if self.fidelity == "folded":
-            return runner.run(plan.streams, self.topology, comm_slowdown, Folded)
-        sends = plan.program.num_rounds * self.topology.world_size
-        if sends > EXACT_MAX_SENDS:
-            raise SimnetError(
-                f"run.fidelity: 'exact': about {sends} sends in one iteration: at most {EXACT_MAX_SENDS}; use fewer "
-                "nodes or larger buckets, or 'folded' where all nodes are alike"
-            )
-        return runner.run(plan.streams, self.topology, comm_slowdown, partial(Exact, on_round=self._on_round))
-
-
-class _Plan:
-    """A strategy's program, and what the calibration knows of its kernels.
-
-    Attributes:
-        free_kernels: those that have no time.
-        other_kernels: tells of those that were timed with other options than the strategy's.
-        streams: the program's, every kernel priced; the dense optimizer takes nothing where a kernel that has a time
-            updates the parameters.
-    """
-
-    def __init__(self, strategy: Strategy, setting: _Setting) -> None:
-        calibration = setting.scenario.calibration
-        self.strategy = strategy
-        self.program = _program(strategy, setting)
-        costs = kernels.of(self.program.kernels)
-        self.free_kernels = tuple(sorted(name for name, cost in costs.items() if not cost.is_known(calibration)))
-        options = asdict(strategy)
-        told = {name: costs[name].other_options(calibration, options) for name in sorted(costs)}
-        self.other_kernels = tuple(f"{name} was timed with {said}" for name, said in told.items() if said)
-        updating = [cost for cost in costs.values() if cost.updates]
-        updates_itself = bool(updating) and all(cost.is_known(calibration) for cost in updating)
-        priced = partial(_priced, costs=costs, calibration=calibration, without_optimizer=updates_itself)
-        self.streams: Streams = tuple(tuple(map(priced, stream)) for stream in self.program.streams)
-
-    def nic_bytes_per_node(self, topology: Topology) -> float:
-        """Return the bytes that leave the busiest node in one iteration."""
-        return sum(
-            loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives
-        )
-
-
-def _program(strategy: Strategy, setting: _Setting) -> Program:
-    """Return the program of a strategy.
-
-    Raises:
-        SimnetError: it cannot be made, or is none, as another package's may be.
-    """
-    if not is_foreign(type(strategy)):
-        return strategy.program(setting.step, setting.topology)
-    try:
-        return checked(strategy.program(setting.step, setting.topology))
-    except SimnetError:
-        raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        raise SimnetError(f"strategy {strategy.kind!r}: program: {why}; mend the package that brings it") from error
-
-
-def _priced(
-    operation: Operation, *, costs: dict[str, KernelCost], calibration: Calibration, without_optimizer: bool
-) -> Priced:
-    """Return an operation with its seconds."""
-    if isinstance(operation, Kernel):
-        return Compute(
-            part=operation.part,
-            seconds=costs[operation.name].seconds(calibration, operation.num_elements),
-            name=operation.name,
-            bucket=operation.bucket,
-            after=operation.after,
-        )
-    if isinstance(operation, Compute) and operation.part == "optimizer" and without_optimizer:
-        return replace(operation, seconds=0.0)
-    return operation
 
 
 def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
@@ -186,7 +62,7 @@ def _uncertain(result: RunResult) -> dict[str, float]:
 
 def _simulated(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
     """Simulate without intervals."""
-    setting = _Setting(scenario, on_round)
+    setting = Prepared(scenario, on_round)
     result = _strategy_result(setting, scenario.strategy)
     baseline = _strategy_result(setting, scenario.baseline) if scenario.baseline else None
     return RunResult(
@@ -208,14 +84,14 @@ def check(scenario: Scenario) -> None:
     Raises:
         SimnetError: as `simulate`.
     """
-    setting = _Setting(scenario)
+    setting = Prepared(scenario)
     for strategy in _run_strategies(scenario):
         setting.plan(strategy)
 
 
 def num_exact_rounds(scenario: Scenario) -> int:
     """Return how many rounds a run on the exact executor goes through, 0 if it would be folded."""
-    setting = _Setting(scenario)
+    setting = Prepared(scenario)
     if setting.fidelity == "folded":
         return 0
     return sum(setting.plan(strategy).program.num_rounds for strategy in _run_strategies(scenario))
@@ -223,7 +99,7 @@ def num_exact_rounds(scenario: Scenario) -> int:
 
 def kernel_names(scenario: Scenario) -> frozenset[str]:
     """Return the kernels that an iteration of a scenario's strategy runs around its messages."""
-    return _Setting(scenario).plan(scenario.strategy).program.kernels
+    return Prepared(scenario).plan(scenario.strategy).program.kernels
 
 
 def _run_strategies(scenario: Scenario) -> Iterator[Strategy]:
@@ -247,7 +123,7 @@ class StepTimes:
     A step is the mean one of a long training: those without compression are counted in by their part.
     """
 
-    def __init__(self, scenario: Scenario, plans: dict[Strategy, _Plan] | None = None) -> None:
+    def __init__(self, scenario: Scenario, plans: dict[Strategy, PricedProgram] | None = None) -> None:
         """Take a scenario; its own strategy, baseline and number of steps do not matter.
 
         Args:
@@ -255,7 +131,7 @@ class StepTimes:
             plans: kept here where they are the same for scenarios that differ in the bandwidths of links alone, which
                 may share them.
         """
-        self._setting = _Setting(scenario)
+        self._setting = Prepared(scenario)
         self._known: dict[Strategy, float] = {}
         self._plans = plans
 
@@ -294,12 +170,12 @@ class StepTimes:
     def _least_s(self, strategy: Strategy) -> float:
         return self._known[strategy] if strategy in self._known else self._setting.least_s(self._plan(strategy))
 
-    def _plan(self, strategy: Strategy) -> _Plan:
+    def _plan(self, strategy: Strategy) -> PricedProgram:
         ignores_rates = vars(type(strategy)).get("ignores_rates") and strategy.bucketing != "mg_wfbp"
         if self._plans is None or not ignores_rates:
             return self._setting.plan(strategy)
         if strategy not in self._plans:
-            self._plans[strategy] = _Plan(strategy, self._setting)
+            self._plans[strategy] = PricedProgram(strategy, self._setting)
         return self._plans[strategy]
 
 
@@ -308,7 +184,7 @@ def _mean_step_s(strategy: Strategy, seconds: Callable[[Strategy], float]) -> fl
     return own_s if stage is None else own_s + strategy.dense_part * (seconds(stage.strategy) - own_s)
 
 
-def _check_ends(timeline: Timeline, setting: _Setting) -> None:
+def _check_ends(timeline: Timeline, setting: Prepared) -> None:
     if not 0 < timeline.iteration_s < math.inf:
         raise SimnetError(
             f"{setting.scenario.name}: an iteration of {timeline.iteration_s:g} s: must take some time and end; give "
@@ -316,7 +192,7 @@ def _check_ends(timeline: Timeline, setting: _Setting) -> None:
         )
 
 
-def _strategy_result(setting: _Setting, strategy: Strategy) -> StrategyResult:
+def _strategy_result(setting: Prepared, strategy: Strategy) -> StrategyResult:
     plan = setting.plan(strategy)
     timeline = setting.run(plan)
     _check_ends(timeline, setting)
@@ -354,18 +230,7 @@ def _ratio(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None
 
 
-def _fidelity(scenario: Scenario, topology: Topology) -> str:
-    """Return the executor to use, the folded one where symmetry allows."""
-    asked = scenario.run.fidelity
-    if asked == "folded" and not topology.is_symmetric:
-        raise SimnetError(
-            "run.fidelity: 'folded': needs nodes that are all alike; drop slow_nodes and faults, fill every leaf, or "
-            "use 'exact'"
-        )
-    return ("folded" if topology.is_symmetric else "exact") if asked == "auto" else asked
-
-
-def _notes(setting: _Setting) -> tuple[str, ...]:
+def _notes(setting: Prepared) -> tuple[str, ...]:
     """Say what a reader must know to trust the numbers."""
     cluster, calibration = setting.scenario.cluster, setting.scenario.calibration
     notes = list(setting.step.notes)

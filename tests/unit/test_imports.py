@@ -45,7 +45,7 @@ ORDER = (
     ("strategies",),
     ("scenario",),
     ("result", "draws"),
-    ("timeline", "folded", "runner", "simulate", "workers"),
+    ("timeline", "folded", "runner", "prepared", "simulate", "workers"),
     ("compare",),
     ("sweep", "journal", "results_file", "lab", "comparison", "calibrate", "validate"),
     ("show",),

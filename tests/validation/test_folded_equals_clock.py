@@ -9,9 +9,9 @@ from simnet import files, folded, runner
 from simnet.collectives import algorithms, direct, ring
 from simnet.collectives.execute import Folded
 from simnet.hardware import Calibration, HostCost, LinkCalibration
+from simnet.prepared import Prepared
 from simnet.program import Communicate, Compute, Mark
 from simnet.scenario import load_experiment
-from simnet.simulate import _Setting
 from simnet.timeline import Streams, Timeline
 from simnet.units import Duration, Size
 
@@ -67,7 +67,7 @@ def test_random_programs_take_the_same_times_to_the_bit(given_program):
 
 @pytest.mark.parametrize("name", files.names("experiments"))
 def test_shipped_experiments_take_the_same_times_to_the_bit(name):
-    setting = _Setting(load_experiment(name).at({}))
+    setting = Prepared(load_experiment(name).at({}))
     if not setting.topology.is_symmetric:
         pytest.skip("has a fault, so every rank is simulated")
     for strategy in filter(None, (setting.scenario.strategy, setting.scenario.baseline)):

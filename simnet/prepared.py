@@ -1,0 +1,153 @@
+"""A scenario made ready to run: its links, its step, and every strategy's program with the seconds of its kernels."""
+
+from collections.abc import Callable
+from functools import partial
+
+from msgspec.structs import asdict, replace
+
+from simnet import folded
+from simnet.collectives import loads
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration
+from simnet.network import topology as topologies
+from simnet.network.topology import Topology
+from simnet.program import Compute, Kernel, Operation, Program, checked
+from simnet.registry import is_foreign
+from simnet.scenario import Scenario
+from simnet.strategies import Strategy, kernels
+from simnet.timeline import Priced, Streams, Timeline
+from simnet.workload import model
+from simnet.workload.kernels import KernelCost
+from simnet.workload.model import Step
+
+EXACT_MAX_SENDS = 20_000_000
+"""Most sends of one iteration that the exact executor takes on: several minutes (docs/benchmarks.md)."""
+
+
+class Prepared:
+    """A scenario with what follows from it, the same for every strategy."""
+
+    def __init__(self, scenario: Scenario, on_round: Callable[[], None] | None = None) -> None:
+        kernels.check(scenario.calibration)
+        step = model.resolve(scenario.workload, scenario.cluster, scenario.calibration)
+        self.scenario = scenario
+        self.topology: Topology = topologies.build(scenario.cluster, scenario.calibration)
+        self.step: Step = replace(step, micro_batches=scenario.run.grad_accumulation)
+        self.fidelity = _fidelity(scenario, self.topology)
+        self._on_round = on_round
+        self._plans: dict[Strategy, PricedProgram] = {}
+
+    def plan(self, strategy: Strategy) -> "PricedProgram":
+        """Return the program of a strategy, made once."""
+        if strategy not in self._plans:
+            self._plans[strategy] = PricedProgram(strategy, self)
+        return self._plans[strategy]
+
+    def run(self, plan: "PricedProgram") -> Timeline:
+        """Run one iteration.
+
+        Raises:
+            SimnetError: it is too much for the exact executor.
+        """
+        comm_slowdown = float(self.scenario.calibration.backward_slowdown)
+        if self.fidelity == "folded" and folded.takes(plan.streams):
+            return folded.run(plan.streams, self.topology, comm_slowdown)
+        return self._on_the_clock(plan, comm_slowdown)
+
+    def least_s(self, plan: "PricedProgram") -> float:
+        """Return a time below which a plan's iteration does not end [s]."""
+        return folded.least_s(plan.streams, self.topology) if self.fidelity == "folded" else 0.0
+
+    def forget_plans(self) -> None:
+        """Free what plans take, which is much where many strategies are tried."""
+        self._plans.clear()
+
+    def _on_the_clock(self, plan: "PricedProgram", comm_slowdown: float) -> Timeline:
+        from simnet import runner
+        from simnet.collectives.execute import Exact, Folded
+
+        if self.fidelity == "folded":
+            return runner.run(plan.streams, self.topology, comm_slowdown, Folded)
+        sends = plan.program.num_rounds * self.topology.world_size
+        if sends > EXACT_MAX_SENDS:
+            raise SimnetError(
+                f"run.fidelity: 'exact': about {sends} sends in one iteration: at most {EXACT_MAX_SENDS}; use fewer "
+                "nodes or larger buckets, or 'folded' where all nodes are alike"
+            )
+        return runner.run(plan.streams, self.topology, comm_slowdown, partial(Exact, on_round=self._on_round))
+
+
+class PricedProgram:
+    """A strategy's program, and what the calibration knows of its kernels.
+
+    Attributes:
+        free_kernels: those that have no time.
+        other_kernels: tells of those that were timed with other options than the strategy's.
+        streams: the program's, every kernel priced; the dense optimizer takes nothing where a kernel that has a time
+            updates the parameters.
+    """
+
+    def __init__(self, strategy: Strategy, setting: Prepared) -> None:
+        calibration = setting.scenario.calibration
+        self.strategy = strategy
+        self.program = _program(strategy, setting)
+        costs = kernels.of(self.program.kernels)
+        self.free_kernels = tuple(sorted(name for name, cost in costs.items() if not cost.is_known(calibration)))
+        options = asdict(strategy)
+        told = {name: costs[name].other_options(calibration, options) for name in sorted(costs)}
+        self.other_kernels = tuple(f"{name} was timed with {said}" for name, said in told.items() if said)
+        updating = [cost for cost in costs.values() if cost.updates]
+        updates_itself = bool(updating) and all(cost.is_known(calibration) for cost in updating)
+        priced = partial(_priced, costs=costs, calibration=calibration, without_optimizer=updates_itself)
+        self.streams: Streams = tuple(tuple(map(priced, stream)) for stream in self.program.streams)
+
+    def nic_bytes_per_node(self, topology: Topology) -> float:
+        """Return the bytes that leave the busiest node in one iteration."""
+        return sum(
+            loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives
+        )
+
+
+def _program(strategy: Strategy, setting: Prepared) -> Program:
+    """Return the program of a strategy.
+
+    Raises:
+        SimnetError: it cannot be made, or is none, as another package's may be.
+    """
+    if not is_foreign(type(strategy)):
+        return strategy.program(setting.step, setting.topology)
+    try:
+        return checked(strategy.program(setting.step, setting.topology))
+    except SimnetError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise SimnetError(f"strategy {strategy.kind!r}: program: {why}; mend the package that brings it") from error
+
+
+def _priced(
+    operation: Operation, *, costs: dict[str, KernelCost], calibration: Calibration, without_optimizer: bool
+) -> Priced:
+    """Return an operation with its seconds."""
+    if isinstance(operation, Kernel):
+        return Compute(
+            part=operation.part,
+            seconds=costs[operation.name].seconds(calibration, operation.num_elements),
+            name=operation.name,
+            bucket=operation.bucket,
+            after=operation.after,
+        )
+    if isinstance(operation, Compute) and operation.part == "optimizer" and without_optimizer:
+        return replace(operation, seconds=0.0)
+    return operation
+
+
+def _fidelity(scenario: Scenario, topology: Topology) -> str:
+    """Return the executor to use, the folded one where symmetry allows."""
+    asked = scenario.run.fidelity
+    if asked == "folded" and not topology.is_symmetric:
+        raise SimnetError(
+            "run.fidelity: 'folded': needs nodes that are all alike; drop slow_nodes and faults, fill every leaf, or "
+            "use 'exact'"
+        )
+    return ("folded" if topology.is_symmetric else "exact") if asked == "auto" else asked
