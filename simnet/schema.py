@@ -29,6 +29,7 @@ _OF_MSGSPEC = re.compile(
     r"Expected `|Object (missing required|contains unknown) field `|Invalid (enum )?value ['\d-]"
     r"|(Number|Integer value) out of range"
 )
+_NOT_TAKEN = "is not what this key takes"
 _KEYS_AHEAD = re.compile(r"[a-z_]\w*(\.\w+)*")
 BY_NAME = ("strategy", "baseline")
 """Keys of a scenario that take a bare name in place of a table with a kind."""
@@ -136,10 +137,10 @@ def _contradiction(message: str) -> tuple[Path, str]:
     text, _, place = message.partition(" - at `")
     steps = tuple(filter(None, place.rstrip("`").replace("[", ".").replace("]", "").removeprefix("$").split(".")))
     if not text or _OF_MSGSPEC.match(text):  # of a rule that `check` does not know
-        return steps, "is not what this key takes"
-    key, _, sentence = text.partition(": ")
-    if sentence and _KEYS_AHEAD.fullmatch(key):
-        return (*steps, *key.split(".")), sentence
+        return steps, _NOT_TAKEN
+    key, is_there, sentence = text.partition(": ")
+    if is_there and _KEYS_AHEAD.fullmatch(key):
+        return (*steps, *key.split(".")), sentence or _NOT_TAKEN
     return steps, text
 
 

@@ -1,11 +1,13 @@
 """Read a system that compresses and its options from a word of the command line, such as "qsgd:bits=4"."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.systems.registry import SYSTEMS, check_options, make
+from binsgdm.measure.annotations import check_values
+from binsgdm.systems.registry import BUILT_IN, SYSTEMS, check_options, make
 
 ONE_BIT_ADAM = "one_bit_adam"
 WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
@@ -58,7 +60,10 @@ def choice(text: str, where: str) -> Choice:
     name, _, options = text.partition(":")
     pairs = [word.partition("=") for word in options.split(",")] if options else []
     if not is_one(name):
-        raise BinsgdmError(f"{where} {text!r}: unknown: give one of {', '.join(names())}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of packages that are not asked for
+            unknown = f"unknown: give one of {', '.join(names())}"
+        raise BinsgdmError(f"{where} {text!r}: {SYSTEMS.refusal(name) or unknown}")
     if not all(key and is_there for key, is_there, _ in pairs):
         raise BinsgdmError(f"{where} {text!r}: after {name}: give KEY=VALUE,KEY=VALUE, such as qsgd:bits=4")
     given = {key.strip(): _value(value.strip()) for key, _, value in pairs}
@@ -99,8 +104,10 @@ def _check(name: str, options: dict[str, Any], where: str) -> None:
         return
     try:
         check_options(name, options)  # here, too: an option may have the name of an argument of make
+        if SYSTEMS[name] not in BUILT_IN:  # those check their options in sentences of their own
+            check_values(SYSTEMS[name], options)
         make(name, rank=0, world_size=2, **options)
-    except BinsgdmError as error:
+    except (BinsgdmError, ValueError) as error:
         raise BinsgdmError(f"{where}: {error}") from error
 
 

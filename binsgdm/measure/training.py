@@ -21,6 +21,7 @@ from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.worker import Scheme
 from binsgdm.systems.hook import compress_gradients
+from binsgdm.systems.registry import SYSTEMS
 
 BLOCK_S = 1.0
 MAX_BLOCK = 10
@@ -81,7 +82,7 @@ def strategy(text: str) -> Strategy:
         'bf16'
     """
     kind, _, options = text.partition(":")
-    if choices.is_one(kind):
+    if choices.is_one(kind) or SYSTEMS.refusal(kind):
         system = choices.choice(text, "--strategy")
         return Strategy(kind=kind, system=system, overlap=kind != choices.ONE_BIT_ADAM)
     words = [word.strip() for word in options.split(",")] if options else []

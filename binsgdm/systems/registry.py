@@ -63,7 +63,7 @@ class Registry(Mapping[str, type[System]]):
     """Systems by name, in the order in which they came.
 
     Those of other packages are loaded when a name is asked for that is not known otherwise, or the whole list is. One
-    that cannot be loaded is left out, with a warning.
+    that cannot be loaded is left out: `refusal` has the reason, and a look at the whole list warns of it.
     """
 
     def __init__(self, systems: Iterable[type[System]]) -> None:
@@ -94,6 +94,8 @@ class Registry(Mapping[str, type[System]]):
     def __getitem__(self, name: str) -> type[System]:
         if name not in self._systems:
             self._load(name)
+        if refusal := self.refusal(name):
+            raise KeyError(refusal)
         return self._systems[name]
 
     def __contains__(self, name: object) -> bool:
@@ -110,7 +112,8 @@ class Registry(Mapping[str, type[System]]):
 
     def refusal(self, name: object) -> str:
         """Return why another package's system could not be loaded; empty if there is none of this name."""
-        return self._refused.get(str(name), "")
+        reason = self._refused.get(str(name), "")
+        return f"{reason}; mend or remove that package" if reason else ""
 
     def _load(self, name: str | None = None) -> None:
         """Load the entry point of a name, or all that are not loaded; each is tried once."""
@@ -122,7 +125,8 @@ class Registry(Mapping[str, type[System]]):
             except Exception as error:  # whatever another package does, the rest goes on
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 self._refused[point.name] = f"system: {point.name!r}: {point.value} cannot be loaded ({reason})"
-                warnings.warn(self._refused[point.name], stacklevel=3)
+                if name is None:  # who asks for one is told by `refusal`
+                    warnings.warn(self._refused[point.name], stacklevel=3)
 
 
 def _loaded(point: metadata.EntryPoint) -> type[System]:
@@ -214,7 +218,7 @@ def check_options(name: object, options: Iterable[str]) -> None:
     """
     if not isinstance(name, str) or name not in SYSTEMS:
         if refusal := SYSTEMS.refusal(name):
-            raise BinsgdmError(f"{refusal}; mend or remove that package")
+            raise BinsgdmError(refusal)
         raise BinsgdmError(f"system: {name!r}: unknown{_nearest(str(name), SYSTEMS)}; known are {', '.join(SYSTEMS)}")
     taken = SYSTEMS[name].options
     for option in options:

@@ -6,7 +6,7 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -249,3 +249,111 @@ def test_a_broken_package_is_one_sentence_and_the_rest_goes_on(tmp_path: Path) -
     assert "its name is 'other', and must be that of the entry point); mend or remove that package" in said
     assert said.count("UserWarning") == 2
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("command", "option"), [("kernels", "--system"), ("training", "--strategy")])
+def test_a_broken_package_is_one_line_on_the_command_line_and_others_are_not_spoken_of(
+    tmp_path: Path, command: str, option: str
+) -> None:
+    said = (
+        asked(
+            tmp_path,
+            f"""
+        import sys
+        from simnet.commands.main import main
+
+        for name in ("broken", "no_such"):
+            sys.argv = ["simnet", "measure", "{command}", "{option}", name]
+            try:
+                main()
+            except SystemExit as stop:
+                print("exit", stop.code)
+        """,
+        )
+        .replace("exit 2\nexit 2\n", "")
+        .replace("imported\n", "")
+    )
+    broken, unknown = said.splitlines()
+    assert broken.startswith(
+        f"simnet: {option} 'broken': system: 'broken': other_systems:Missing cannot be loaded (Attr"
+    )
+    assert broken.endswith("); mend or remove that package")
+    assert unknown.startswith(f"simnet: {option} 'no_such': unknown: give ")
+
+
+class Chosen(Largest):
+    """Options of every kind that is checked, and of some that are not."""
+
+    name = "chosen_of_outside"
+
+    def __init__(
+        self,
+        *,
+        ratio: "float | None" = None,
+        kind: Literal["a", 2] = "a",
+        on: bool = False,
+        k: Annotated[int, "such as 4"] = 1,
+        free: Any = 1,
+        bare=1,
+    ) -> None:
+        super().__init__()
+        if k < 0:
+            raise ValueError("k: below 0")
+
+
+class Unresolved(Largest):
+    """Whose annotations only a type checker understands."""
+
+    name = "unresolved_of_outside"
+
+    def __init__(self, *, part: "NotHere" = 0.1) -> None:  # type: ignore[name-defined]  # noqa: F821
+        super().__init__(part=part)
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "plugin"))
+    from half_precision import real
+
+    with registered(real.HalfPrecision, Chosen, Unresolved):
+        yield
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("half_precision:largest=nan", "half_precision: largest: nan: must be finite; give a number that is"),
+        ("half_precision:largest=-inf", "half_precision: largest: -inf: must be finite; give a number that is"),
+        ("half_precision:largest=x", "half_precision: largest: 'x': must be a number; give one"),
+        ("half_precision:largest=true", "half_precision: largest: True: must be a number; give one"),
+        ("chosen_of_outside:ratio=x", "chosen_of_outside: ratio: 'x': must be a number or none; give one"),
+        ("chosen_of_outside:kind=3", "chosen_of_outside: kind: 3: must be 'a' or 2; give one"),
+        ("chosen_of_outside:on=1", "chosen_of_outside: on: 1: must be true or false; give one"),
+        ("chosen_of_outside:k=1.5", "chosen_of_outside: k: 1.5: must be a whole number; give one"),
+        ("chosen_of_outside:k=-1", "k: below 0"),
+        ("chosen_of_outside:free=nan", "chosen_of_outside: free: nan: must be finite; give a number that is"),
+        ("unresolved_of_outside:part=inf", "unresolved_of_outside: part: inf: must be finite; give a number that is"),
+    ],
+)
+def test_options_that_do_not_fit_their_annotations_are_refused_before_measuring(text: str, said: str) -> None:
+    with pytest.raises(BinsgdmError) as refused:
+        choices.choice(text, "--system")
+    assert str(refused.value) == f"--system {text!r}: {said}"
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("half_precision:largest=7", {"largest": 7}),
+        ("half_precision:largest=0.5", {"largest": 0.5}),
+        (
+            "chosen_of_outside:ratio=none,kind=2,on=true,free=x,bare=y",
+            {"ratio": None, "kind": 2, "on": True, "free": "x", "bare": "y"},
+        ),
+        ("unresolved_of_outside:part=0.5", {"part": 0.5}),
+    ],
+)
+def test_options_that_fit_or_are_of_no_kind_that_is_known_are_taken(text: str, given: dict[str, Any]) -> None:
+    assert choices.choice(text, "--system").given == given

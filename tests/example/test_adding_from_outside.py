@@ -53,6 +53,11 @@ class Bytes(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     scale: Annotated[float, Meta(gt=0.0)] = 1.0
 
+    def __post_init__(self) -> None:
+        Compressing.__post_init__(self)
+        if self.scale > 100:
+            raise ValueError("Scales end at 100. Note: so says its author")
+
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
         return gathered(self, bucket, Payload(bucket.num_elements, bucket.num_elements), topology)
 
@@ -141,6 +146,8 @@ class TestSystem:
             scenario({"kind": "bytes_of_outside", "scale": -1.0})
         with pytest.raises(SimnetError, match=r"unknown key 'scal'\. Did you mean 'scale'\?"):
             scenario({"kind": "bytes_of_outside", "scal": 1.0})
+        with pytest.raises(SimnetError, match=r"^scenario: strategy: Scales end at 100\. Note: so says its author$"):
+            scenario({"kind": "bytes_of_outside", "scale": 200.0})
 
     def test_both_executors_agree_on_it(self) -> None:
         times = [
@@ -209,8 +216,8 @@ class TestFault:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ({"to_s": 200}, "scenario: cluster: 100 s are the longest. Note: so says its author"),
-            ({"to_s": 1, "node": 9}, "scenario: cluster: is not what this key takes"),
+            ({"to_s": 200}, "scenario: cluster.faults: 100 s are the longest. Note: so says its author"),
+            ({"to_s": 1, "node": 9}, "scenario: cluster.faults: is not what this key takes"),
             (
                 {"to_s": 1, "nic_slowdown": 2},
                 "scenario: cluster.faults.0: key 'nic_slowdown' belongs to kind 'slow_node', not to "
