@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from simnet import folded
-from simnet import simulate as simulator
 from simnet.compare.tune import dense_systems, systems
 from simnet.hardware import Calibration
 from simnet.scenario import Run
@@ -83,7 +82,7 @@ def test_few_of_the_settings_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
         return run(*given_)
 
     run = folded.run
-    monkeypatch.setattr(simulator.folded, "run", counted)
+    monkeypatch.setattr(folded, "run", counted)
     steps = StepTimes(scenario(gbit_per_s=0.1))
     steps.fastest(EVERY["QSGD 4 bit"])
     assert runs["run"] == 2 < len(EVERY["QSGD 4 bit"])
