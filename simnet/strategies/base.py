@@ -107,7 +107,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         Raises:
             SimnetError: it depends on what is not known of the workload, or does not fit the cluster.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # a struct cannot be abstract, and who overrides `program` needs no exchange
 
     def epilogue(self, buckets: Sequence[Bucket], topology: Topology) -> tuple[Operation, ...]:  # noqa: ARG002
         """Return what follows the exchange of the last bucket."""

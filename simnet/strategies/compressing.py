@@ -16,6 +16,7 @@ from simnet.program import Communicate, Kernel, Operation
 from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_reduced
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernels import KernelCost
+from simnet.workload.model import Step
 
 LENGTH_BYTES = 8
 """Of a payload whose length depends on the values, as one int64."""
@@ -78,6 +79,22 @@ def added_up(strategy: Strategy, bucket: Bucket, message_bytes: float, algorithm
     collective, chosen = all_reduced(algorithm, topology, message_bytes)
     operations = (encode(strategy, bucket), collective, decode(strategy, bucket.num_elements))
     return Exchange(operations, message_bytes, chosen)
+
+
+class Gathering(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A system whose payloads all ranks gather and decode."""
+
+    def payload(self, bucket: Bucket) -> Payload:
+        """Return what one rank gives for a bucket.
+
+        Raises:
+            SimnetError: it depends on what is not known of the workload.
+        """
+        raise NotImplementedError  # as `Strategy.exchange`
+
+    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+        """Return the gather of all payloads."""
+        return gathered(self, bucket, self.payload(bucket), topology)
 
 
 def encode(strategy: Strategy, bucket: Bucket) -> Kernel:

@@ -12,13 +12,13 @@ from simnet.strategies.base import Exchange, Strategy, all_reduced, register
 from simnet.strategies.compressing import (
     VALUE_BYTES,
     Compressing,
+    Gathering,
     Payload,
     added_up,
     as_matrix,
     costs,
     decode,
     encode,
-    gathered,
     merge,
     shapes_of,
 )
@@ -90,7 +90,7 @@ class GradZip(LowRank, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 
 @register
-class Atomo(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="atomo"):
+class Atomo(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="atomo"):
     """ATOMO on singular vectors (Wang et al., NeurIPS 2018): `budget` triplets a matrix on average, gathered by all."""
 
     title: ClassVar[str] = "ATOMO"
@@ -105,12 +105,12 @@ class Atomo(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         """Return the usual budget."""
         return {f"{cls.title} budget {cls().budget:g}": (cls(),)}
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
-        """Return a gather of triplets, with how many there are of each matrix, and of what is not factored."""
+    def payload(self, bucket: Bucket) -> Payload:
+        """Return triplets, with how many there are of each matrix, and what is not factored."""
         factored, whole = _parted(self, bucket, self.budget)
         triplets = sum(min(self.budget, *sides) * sum(sides) for sides in factored)
         num_bytes = VALUE_BYTES * (triplets + whole + len(factored))
-        return gathered(self, bucket, Payload(num_bytes, bucket.num_elements, states_length=True), topology)
+        return Payload(num_bytes, bucket.num_elements, states_length=True)
 
 
 def _parted(strategy: Strategy, bucket: Bucket, matrix_rank: float) -> tuple[list[tuple[int, int]], int]:

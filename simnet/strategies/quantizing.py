@@ -5,17 +5,15 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from simnet.network.topology import Topology
-from simnet.strategies.base import Exchange, Strategy, register
-from simnet.strategies.compressing import SCALE_BYTES, Compressing, Payload, costs, gathered, whole_bytes
+from simnet.strategies.base import Strategy, register
+from simnet.strategies.compressing import SCALE_BYTES, Gathering, Payload, costs, whole_bytes
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
 
 BLOCK_LENGTH_BYTES = 4
 
 
-class Quantizing(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Quantizing(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Levels of the norm of a block; codes of `bits` bits, packed, and an fp32 norm a block.
 
     With `coding` "elias" the length depends on the values: `coded_bits` is what was measured per element, and a gather
@@ -39,17 +37,15 @@ class Quantizing(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Return the usual width."""
         return {f"{cls.title} {cls().bits} bit": (cls(),)}
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
-        """Return a gather of codes and norms."""
-        payload = Payload(self._payload_bytes(bucket), bucket.num_elements, self.coding == "elias")
-        return gathered(self, bucket, payload, topology)
-
-    def _payload_bytes(self, bucket: Bucket) -> float:
-        """Return the bytes of codes and norms, and with "elias" of the lengths of blocks."""
+    def payload(self, bucket: Bucket) -> Payload:
+        """Return codes and norms, and with "elias" the lengths of blocks."""
         num_blocks = math.ceil(bucket.num_elements / self.block_size)
-        if self.coded_bits is not None:
-            return (SCALE_BYTES + BLOCK_LENGTH_BYTES) * num_blocks + whole_bytes(bucket.num_elements * self.coded_bits)
-        return SCALE_BYTES * num_blocks + whole_bytes(bucket.num_elements * self.bits)
+        if self.coded_bits is None:
+            num_bytes = SCALE_BYTES * num_blocks + whole_bytes(bucket.num_elements * self.bits)
+        else:
+            coded_bytes = whole_bytes(bucket.num_elements * self.coded_bits)
+            num_bytes = (SCALE_BYTES + BLOCK_LENGTH_BYTES) * num_blocks + coded_bytes
+        return Payload(num_bytes, bucket.num_elements, self.coding == "elias")
 
 
 @register

@@ -10,12 +10,12 @@ from simnet.strategies.base import Exchange, padded_sign_bytes, register
 from simnet.strategies.compressing import (
     SCALE_BYTES,
     Compressing,
+    Gathering,
     Payload,
     as_matrix,
     costs,
     decode,
     encode,
-    gathered,
     merge,
     shapes_of,
     whole_bytes,
@@ -28,18 +28,18 @@ TRITS_PER_BYTE = 5
 
 
 @register
-class OneBitSGD(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_sgd"):
+class OneBitSGD(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_sgd"):
     """1-bit SGD (Seide et al., Interspeech 2014): signs and two means a column of each matrix, gathered by all."""
 
     title: ClassVar[str] = "1-bit SGD"
     ignores_rates: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("one_bit_sgd", 20.125, 0.0, 8.125)
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
-        """Return a gather of signs and means."""
+    def payload(self, bucket: Bucket) -> Payload:
+        """Return signs and means."""
         columns = sum(as_matrix(shape)[1] for shape in shapes_of(self, bucket) if math.prod(shape))
         num_bytes = whole_bytes(bucket.num_elements) + 2 * SCALE_BYTES * columns
-        return gathered(self, bucket, Payload(num_bytes, bucket.num_elements), topology)
+        return Payload(num_bytes, bucket.num_elements)
 
 
 @register
@@ -65,7 +65,7 @@ class SignSGD(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 @register
-class EFSignSGD(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ef_sign_sgd"):
+class EFSignSGD(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ef_sign_sgd"):
     """EF-SignSGD (Karimireddy et al., ICML 2019): signs and the mean magnitude of what shares it, gathered by all."""
 
     title: ClassVar[str] = "EF-SignSGD"
@@ -74,23 +74,23 @@ class EFSignSGD(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     scale_per: Literal["tensor", "bucket"] = "tensor"
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
-        """Return a gather of signs and scales."""
+    def payload(self, bucket: Bucket) -> Payload:
+        """Return signs and scales."""
         num_scales = len(shapes_of(self, bucket)) if self.scale_per == "tensor" else 1
         num_bytes = whole_bytes(bucket.num_elements) + SCALE_BYTES * num_scales
-        return gathered(self, bucket, Payload(num_bytes, bucket.num_elements), topology)
+        return Payload(num_bytes, bucket.num_elements)
 
 
 @register
-class TernGrad(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="terngrad"):
+class TernGrad(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="terngrad"):
     """TernGrad (Wen et al., NeurIPS 2017): five elements a byte and a scale a tensor, gathered by all."""
 
     title: ClassVar[str] = "TernGrad"
     ignores_rates: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = costs("terngrad", 8.2, 0.0, 8.2)
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
-        """Return a gather of trits and scales."""
+    def payload(self, bucket: Bucket) -> Payload:
+        """Return trits and scales."""
         num_scales = len(shapes_of(self, bucket))
         num_bytes = math.ceil(bucket.num_elements / TRITS_PER_BYTE) + SCALE_BYTES * num_scales
-        return gathered(self, bucket, Payload(num_bytes, bucket.num_elements), topology)
+        return Payload(num_bytes, bucket.num_elements)

@@ -2,17 +2,14 @@
 
 from typing import ClassVar
 
-from simnet.network.topology import Topology
-from simnet.strategies import Exchange
-from simnet.strategies.compressing import Compressing, Payload, costs, gathered
+from simnet.strategies.compressing import Gathering, Payload, costs
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
 
 BYTES_PER_ELEMENT = 2
 
 
-class HalfPrecision(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="half_precision"):
+class HalfPrecision(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="half_precision"):
     """Gradients in fp16, gathered by all (Micikevicius et al., ICLR 2018)."""
 
     title: ClassVar[str] = "Half precision"
@@ -21,7 +18,6 @@ class HalfPrecision(Compressing, frozen=True, kw_only=True, forbid_unknown_field
 
     largest: float = 65504.0
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
-        """Return a gather of the codes."""
-        payload = Payload(BYTES_PER_ELEMENT * bucket.num_elements, decoded=bucket.num_elements)
-        return gathered(self, bucket, payload, topology)
+    def payload(self, bucket: Bucket) -> Payload:
+        """Return the codes."""
+        return Payload(BYTES_PER_ELEMENT * bucket.num_elements, decoded=bucket.num_elements)
