@@ -16,7 +16,9 @@ LOW, HIGH = 5.0, 95.0
 LEAST_FACTOR = 0.01
 """Stands for 0, which draws of a value that some fits do without would give: factors are drawn on a log scale."""
 LEAST_KEPT = 0.5
-"""Draws of which no fit can be made (all rows of one size, say) are left out, up to this part."""
+"""Draws without a fit (all rows of one size, say) are left out; more are drawn until this part of them has one."""
+MOST_DRAWN = 10
+"""Times as many draws as were asked for: with fewer than one fit in twenty of these, the rows are too few."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ def factors(point: Mapping[str, float], draw: Draw, draws: int = DRAWS, seed: in
         seed: of the generator.
 
     Raises:
-        SimnetError: most draws could not be fitted.
+        SimnetError: nearly no draw could be fitted.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, percentile interval, chapter 13.
 
@@ -57,7 +59,9 @@ def factors(point: Mapping[str, float], draw: Draw, draws: int = DRAWS, seed: in
     """
     rng = np.random.default_rng(seed)
     found: list[Mapping[str, float]] = []
-    for _ in range(draws):
+    for tried in range(MOST_DRAWN * draws):
+        if tried >= draws and len(found) >= draws * LEAST_KEPT:
+            break
         try:
             found.append(draw(rng))
         # A draw of few distinct rows does not tell all costs apart: it says nothing about them.
@@ -65,7 +69,7 @@ def factors(point: Mapping[str, float], draw: Draw, draws: int = DRAWS, seed: in
             continue
     if len(found) < draws * LEAST_KEPT:
         raise SimnetError(
-            "bootstrap: most draws cannot be fitted: too few rows; measure more sizes, or give more files"
+            "bootstrap: nearly no draw can be fitted: too few rows; measure more sizes, or give more files"
         )
     return {name: _interval([one[name] / value for one in found]) for name, value in point.items() if value > 0}
 

@@ -199,5 +199,14 @@ def test_a_bootstrap_without_fits_is_refused() -> None:
     def fails(_: np.random.Generator) -> dict[str, float]:
         raise SimnetError("no")
 
-    with pytest.raises(SimnetError, match="most draws cannot be fitted"):
+    with pytest.raises(SimnetError, match="nearly no draw can be fitted"):
         bootstrap.factors({"x": 1.0}, fails, draws=20)
+
+
+def test_rows_of_which_few_draws_can_be_fitted_are_drawn_more_often() -> None:
+    def one_in_four(rng: np.random.Generator) -> dict[str, float]:
+        if rng.random() > 0.25:
+            raise SimnetError("no")
+        return {"x": 1.0}
+
+    assert bootstrap.factors({"x": 1.0}, one_in_four, draws=20) == {"x": (1.0, 1.0)}
