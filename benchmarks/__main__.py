@@ -20,7 +20,7 @@ from simnet.version import VERSION
 HERE = Path(__file__).resolve().parents[1]
 PREFACE = """# Benchmarks
 
-Made by `make bench BENCH_ARGS="-o docs/benchmarks.md"`; the best of several repetitions in one run on a shared machine,
+Made by `make bench BENCH_ARGS="-o docs/evidence/benchmarks.md"`; the best of several runs in one go,
 so trust the ratios more than the seconds. CPU time, where nothing else is said, and memory of the largest process.
 
 For scale, one flat ring all-reduce of 440 MB (whole process, the same class of machine): ASTRA-sim 2's analytical

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.quantizers [--docs docs]`: what the systems lose and their bits, against theory.
+"""`python -m benchmarks.quantizers [--docs docs/evidence]`: what the systems lose and their bits, against theory.
 
 Three gradients: independent normal numbers (512 x 512), and those of the digits network of examples/train_digits.py on
 one batch of 64 images, before training and after 100 steps of Adam. Without --docs the tables are printed; with it
-they replace their regions of docs/systems.md, and the figures are drawn.
+they replace their regions of docs/evidence/systems.md, and the figures are drawn.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The tables of docs/systems.md that say what the systems are, made from the registry and its docstrings."""
+"""The tables of docs/evidence/systems.md that say what the systems are, made from the registry and its docstrings."""
 
 import inspect
 import re

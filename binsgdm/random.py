@@ -1,7 +1,7 @@
 """Random thresholds that depend on nothing but (seed, step, rank, stream, element).
 
 The generator is Philox4x32-10, the one of cuRAND, PyTorch on CUDA and Triton: a keyed bijection of 128-bit counters,
-so that distinct arguments are distinct counters and no state is kept. docs/randomness.md has the layout, the limits and
+so that distinct arguments are distinct counters and no state is kept. docs/explanation/randomness.md: layout, limits,
 the tests.
 
 Shape letters: N elements, C counters of four words each.

@@ -1,4 +1,4 @@
-"""Search lr and the like, compare BinSGDM with Adam over seeds, and write the numbers of docs/training.md.
+"""Search lr and the like, compare BinSGDM with Adam over seeds, and write the numbers of docs/evidence/training.md.
 
 python examples/compare.py search digits                            # then: search lm, search lm_long; validation data
 torchrun --nproc-per-node 4 examples/compare.py final digits        # then: final lm, final lm_long; test data
@@ -35,7 +35,7 @@ Trial = dict[str, Any]
 TASKS: dict[str, Any] = {"digits": train_digits, "lm": train_lm, "lm_long": train_lm, "lm_alone": train_lm}
 STEPS = {"digits": 300, "lm": 300, "lm_long": 2000, "lm_alone": 2000}
 RESULTS = Path(__file__).parent / "results"
-FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "training_curves.png"
+FIGURE = Path(__file__).parents[1] / "docs" / "evidence" / "figures" / "training_curves.png"
 
 MARGINS = {"digits": ("accuracy", 0.01), "lm": ("loss", 0.05), "lm_long": ("loss", 0.05), "lm_alone": ("loss", 0.05)}
 """Fixed before any final run: BinSGDM reaches Adam if the whole interval is no worse than Adam by more than this."""

@@ -1,4 +1,4 @@
-"""Search and train every system on three tasks, and write docs/systems-training.md.
+"""Search and train every system on three tasks, and write docs/evidence/systems-training.md.
 
 OMP_NUM_THREADS=1 python examples/systems.py run --jobs 2     # what is not written yet; stop and start it at any time
 python examples/systems.py status                             # what is left

@@ -1,4 +1,4 @@
-"""The generated part of docs/systems-training.md, and its figures, from the committed files."""
+"""The generated part of docs/evidence/systems-training.md, and its figures, from the committed files."""
 
 import math
 import statistics
@@ -13,8 +13,8 @@ from binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from simnet.show.table import Table
 
-PAGE = ROOT / "docs" / "systems-training.md"
-FIGURES = ROOT / "docs" / "figures"
+PAGE = ROOT / "docs" / "evidence" / "systems-training.md"
+FIGURES = ROOT / "docs" / "evidence" / "figures"
 MARK = "<!-- From here on written by `python examples/systems.py page`. -->\n"
 LEGEND = """\
 Final test loss less that of the dense reference, in nats: the mean over seeds, paired. "behind" and "ahead" are said

@@ -1,4 +1,4 @@
-"""Print the tables of "Why" in docs/systems-training.md: single runs on MNIST, 4 ranks, seed 100, validation data.
+"""Print the tables of "Why" in docs/evidence/systems-training.md: single runs on MNIST, 4 ranks, seed 100.
 
 OMP_NUM_THREADS=1 python examples/systems_why.py              # about two minutes
 """

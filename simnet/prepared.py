@@ -21,7 +21,7 @@ from simnet.workload.kernels import KernelCost
 from simnet.workload.model import Step
 
 EXACT_MAX_SENDS = 20_000_000
-"""Most sends of one iteration that the exact executor takes on: several minutes (docs/benchmarks.md)."""
+"""Most sends of one iteration that the exact executor takes on: several minutes (docs/evidence/benchmarks.md)."""
 
 
 class Prepared:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def main(checkout: Path) -> None:
-    """Print the part of docs/systems-training.md, then the tables of docs/training.md."""
+    """Print the part of docs/evidence/systems-training.md, then the tables of docs/evidence/training.md."""
     sys.path.insert(0, str(checkout / "examples"))
     import compare
     import systems_page

@@ -2,7 +2,7 @@
 
 Source: the hierarchical 1-bit all-reduce of "Birder: Communication-efficient 1-bit adaptive optimizer for practical
 distributed DNN training", NeurIPS 2023. Differs: the paper states the intent (local part over the fast links, efficient
-primitives between nodes); the steps here are this project's reading (docs/algorithm.md).
+primitives between nodes); the steps here are this project's reading (docs/explanation/algorithm.md).
 """
 
 from collections.abc import Callable, Generator

@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 from binsgdm.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
 
 _LANES = 8
-_PREFETCH_NUMEL = 1024  # 4 KiB ahead; 256 to 2048 measured, docs/adr/0005
+_PREFETCH_NUMEL = 1024  # 4 KiB ahead; 256 to 2048 measured, docs/explanation/adr/0005
 _BLOCK_NUMEL = 1024  # values of a block that stay in the L1 cache between two loops
 _LINE_BYTES = 64
 

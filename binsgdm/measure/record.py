@@ -1,4 +1,4 @@
-"""Keep the samples of a run, and write them as a measurement file (docs/measurement-file.md), whole or not at all."""
+"""Keep samples; write them as a measurement file (docs/reference/measurement-file.md), whole or not at all."""
 
 import json
 import os

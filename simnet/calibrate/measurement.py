@@ -1,4 +1,4 @@
-"""Read measurement files (docs/measurement-file.md); needs no torch."""
+"""Read measurement files (docs/reference/measurement-file.md); needs no torch."""
 
 from datetime import datetime
 from pathlib import Path
@@ -165,7 +165,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         setup: place in `Measurements.setups`.
-        labels: what tells it from others of its kind and name (docs/measurement-file.md).
+        labels: what tells it from others of its kind and name (docs/reference/measurement-file.md).
         values: one a repetition, in the order of time, of the slowest rank.
     """
 

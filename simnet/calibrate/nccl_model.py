@@ -6,7 +6,7 @@ and 2 S bytes.
 
 Source: NCCL, src/graph/tuning.cc @5067397, whose hop latencies and protocol fractions these are. Differs: NCCL chooses
 by its own table of bandwidths, here the fastest is taken; the start cost of the two protocols for large messages, the
-bandwidths and what LL reaches are fitted, since the table is off by several times there (docs/calibrating.md).
+bandwidths and what LL reaches are fitted, since the table is off by several times there (docs/how-to/calibrate.md).
 """
 
 from dataclasses import dataclass

@@ -7,10 +7,10 @@ from msgspec import Struct
 from simnet.hardware import Calibration
 
 PAYS = 1.05
-"""The least speedup that counts: predictions of steps were off by 4.4 % on average (docs/lab-campaign.md)."""
+"""The least speedup that counts: predictions of steps were off by 4.4 % on average (docs/evidence/lab-campaign.md)."""
 MODEL_ERROR = 1.18
 """Factor by which speedups were off on average where the calibration was not measured on the cluster: 1-bit Adam over
-Adam, Fig 5a (docs/validation.md)."""
+Adam, Fig 5a (docs/evidence/validation.md)."""
 
 Verdict = Literal["pays", "may pay: measure kernels first", "may pay: within its uncertainty", "does not pay"]
 MEASURE_FIRST: Verdict = "may pay: measure kernels first"

@@ -14,7 +14,7 @@ from simnet.units import Bandwidth, Duration
 
 SLOW = 170 / 44
 """How many times as long as estimated kernels may take: 1-bit Adam's own took 44 ms on one of its two clusters, which
-the estimates follow, and 170 ms on the other (arXiv 2102.02888, Fig 5a, one node; docs/model.md)."""
+the estimates follow, and 170 ms on the other (arXiv 2102.02888, Fig 5a, one node; docs/explanation/model.md)."""
 FREE = 1e6
 """What is so many times as fast costs nothing beside the rest."""
 NO_TIME = KernelTime(s_per_element=Duration(0))

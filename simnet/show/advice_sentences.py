@@ -17,7 +17,7 @@ PUBLISHED = (
 )
 SPEED_ONLY = (
     "Speed only: whether a system reaches the same loss in as many steps is another question, see "
-    "docs/systems-training.md."
+    "docs/evidence/systems-training.md."
 )
 
 

@@ -1,4 +1,4 @@
-"""The outputs that docs/advise.md shows are what the commands print."""
+"""The outputs that docs/how-to/advise.md shows are what the commands print."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from simnet.commands.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "advise.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "advise.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```console\n\$ (simnet advise .*?)\n```\n\n```text\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
@@ -30,4 +30,4 @@ def test_one_example_pays_and_the_other_does_not() -> None:
 def test_its_links_lead_somewhere() -> None:
     targets = [target for target in re.findall(r"\]\(([^)#]+)", PAGE) if not target.startswith("http")]
     assert targets
-    assert all((ROOT / "docs" / target).exists() for target in targets)
+    assert all((ROOT / "docs" / "how-to" / target).exists() for target in targets)

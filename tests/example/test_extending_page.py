@@ -1,4 +1,4 @@
-"""The code of docs/extending.md runs as it stands there, and what it adds is simulated."""
+"""The code of docs/how-to/extend.md runs as it stands there, and what it adds is simulated."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ print(slow.iteration_s > whole.iteration_s)
 
 
 def test_its_code_runs_and_what_it_adds_is_simulated() -> None:
-    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     chosen = [
         block

@@ -1,4 +1,4 @@
-"""What docs/race.md shows is what the command takes and prints."""
+"""What docs/how-to/time-to-target.md shows is what the command takes and prints."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from simnet.commands.main import cli
 from simnet.compare.convergence import load
 
-PAGE = (Path(__file__).parents[2] / "docs" / "race.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "time-to-target.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

@@ -58,7 +58,8 @@ def test_the_scenario_of_the_readme_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/model.md", "docs/validation.md"]
+    "page",
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/explanation/model.md", "docs/evidence/validation.md"],
 )
 def test_links_between_pages_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ def evaluate(name: str) -> Found:
 
 
 def page(name: str) -> str:
-    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+    return (ROOT / "docs" / "evidence" / name).read_text(encoding="utf-8")
 
 
 def errors_line(found: Found) -> str:

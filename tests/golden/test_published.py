@@ -259,12 +259,14 @@ def test_a_fit_never_reads_the_values_that_are_shipped(name: str, monkeypatch: p
 
 def test_the_committed_page_is_what_the_command_writes() -> None:
     made = validation_page.page([outcome(name) for name in sets.names()], measurements.load().rows)
-    committed = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
-    assert committed == made, "regenerate it: simnet validate --published -o docs"
+    committed = (ROOT / "docs" / "evidence" / "validation.md").read_text(encoding="utf-8")
+    assert committed == made, "regenerate it: simnet validate --published -o docs/evidence"
 
 
 def test_every_set_has_a_committed_figure() -> None:
     for name in sets.names():
         assert (
-            (ROOT / "docs" / "figures" / validation_page.figure_name(outcome(name))).read_bytes().startswith(b"\x89PNG")
+            (ROOT / "docs" / "evidence" / "figures" / validation_page.figure_name(outcome(name)))
+            .read_bytes()
+            .startswith(b"\x89PNG")
         )

@@ -44,7 +44,7 @@ def test_the_page_shows_every_figure() -> None:
     _, made = systems_page.page_text()
     for task in TASKS:
         assert f"](figures/systems_training_{task}.png)" in made
-        assert (ROOT / "docs" / "figures" / f"systems_training_{task}.png").stat().st_size > 10_000
+        assert (ROOT / "docs" / "evidence" / "figures" / f"systems_training_{task}.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -18,7 +18,7 @@ from simnet.commands.main import cli
 from simnet.errors import SimnetError
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "measurement-file.md"
+PAGE = ROOT / "docs" / "reference" / "measurement-file.md"
 LABELS: dict[str, dict[str, Any]] = {
     "kernel merge": {"num_elements": 1024, "dtype": "uint8", "kernels": "cpu", "num_vectors": 2},
     "model optimizer": {"model": "mlp_4m", "batch": 8, "dtype": "float32", "optimizer": "adamw"},

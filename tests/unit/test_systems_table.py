@@ -1,4 +1,4 @@
-"""The tables of docs/systems.md say what the registry says."""
+"""The tables of docs/evidence/systems.md say what the registry says."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ pytest.importorskip("torch")
 from benchmarks import systems_table
 from binsgdm.systems.registry import SYSTEMS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "systems.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "systems.md"
 
 
 @pytest.mark.parametrize("name", ["overview", "differences"])
 def test_the_page_has_the_table_that_the_registry_gives(name: str) -> None:
     made = {"overview": systems_table.overview, "differences": systems_table.differences}[name]()
     assert systems_table.region(PAGE.read_text(encoding="utf-8"), name) == made, (
-        "run python -m benchmarks.quantizers --docs docs"
+        "run python -m benchmarks.quantizers --docs docs/evidence"
     )
 
 
