@@ -33,11 +33,16 @@ _inputs: ContextVar[dict[tuple[int, int], Path] | None] = ContextVar("inputs", d
 
 
 @cache
+def installed_or_checkout(installed: str, checkout: str) -> Path:
+    """Return a folder of data: `installed` inside the installed package, or else `checkout` of a checkout."""
+    package = Path(__file__).resolve().parent
+    folder = package / installed
+    return folder if folder.is_dir() else package.parent / checkout
+
+
 def root() -> Path:
     """Return the folder of the shipped data: inside the installed package, or `scenarios/` of a checkout."""
-    package = Path(__file__).resolve().parent
-    installed = package / "_scenarios"
-    return installed if installed.is_dir() else package.parent / "scenarios"
+    return installed_or_checkout("_scenarios", "scenarios")
 
 
 def data_path(*parts: str) -> Path:

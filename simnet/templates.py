@@ -1,32 +1,48 @@
-"""Text with numbers in it, from templates beside the code; jinja2 loads where a text is made."""
+"""Text with numbers in it, from the templates of `docs/templates/`."""
 
 import textwrap
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simnet import files
+
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
 
 WIDTH = 120
+SUFFIX = ".jinja"
 
 
-def page(package: str, folder: str, name: str, given: Mapping[str, object]) -> str:
+def root() -> Path:
+    """Return the folder of the templates: inside the installed package, or `docs/templates/` of a checkout."""
+    return files.installed_or_checkout("_templates", "docs/templates")
+
+
+def page(name: str, given: Mapping[str, object]) -> str:
     """Return a whole template as text.
 
     Args:
-        package: whose folder holds the template, such as "simnet.show".
-        folder: of templates, within the package.
-        name: of the file.
-        given: by the names that the template uses; one that is missing is an error. Beside these there are the filters
-            `f`, which writes a number (`{{ 0.5 | f(".0%") }}`), and `wrapped`, which fills paragraphs.
+        name: of the template without `SUFFIX`, such as "validation.md" or "sets/hkbu_bsp.md".
+        given: the values that the template uses, by name. The filters `f`, which formats a number
+            (`{{ 0.5 | f(".0%") }}`), and `wrapped`, which fills paragraphs, are always there.
+
+    Raises:
+        jinja2.UndefinedError: the template uses a name that is not given.
     """
-    return _environment(package, folder).get_template(name).render(given)
+    return _template(name).render(given)
 
 
-def paragraphs(package: str, folder: str, name: str, block: str, given: Mapping[str, object]) -> str:
-    """Return a block of a template, each paragraph on one line, as `page`; "" if the template has no such block."""
-    template = _environment(package, folder).get_template(name)
+def paragraphs(name: str, block: str, given: Mapping[str, object]) -> str:
+    """Return a block of a template, each paragraph on one line; "" if the template has no such block.
+
+    Args:
+        name: of the template, as in `page`.
+        block: name of the block.
+        given: as in `page`.
+    """
+    template = _template(name)
     if block not in template.blocks:
         return ""
     text = "".join(template.blocks[block](template.new_context(dict(given)))).strip()
@@ -41,13 +57,17 @@ def wrapped(text: str, indent: str = "") -> str:
     )
 
 
-@cache
-def _environment(package: str, folder: str) -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def _template(name: str) -> "Template":
+    return _environment(root()).get_template(name + SUFFIX)
 
-    # Markdown that this project writes of its own data: nothing to escape.
+
+@cache
+def _environment(folder: Path) -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # only here, so that a command starts fast
+
+    # The output is Markdown or plain text made of this project's own data, so nothing is escaped.
     made = Environment(
-        loader=PackageLoader(package, folder),
+        loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
         autoescape=False,
         trim_blocks=True,

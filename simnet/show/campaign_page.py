@@ -91,7 +91,7 @@ def page(found: Found) -> str:
         "fits": _fits(found),
         "points": _points(found.points),
     }
-    return templates.page("simnet.show", "templates", "campaign.md", given)
+    return templates.page("campaign.md", given)
 
 
 def _tells_network(point: Point) -> bool:
@@ -121,7 +121,7 @@ def _headlines(found: Found) -> list[str]:
         "apart": apart,
         "sure": [pair for pair in apart if pair.is_predicted_apart],
     }
-    return templates.paragraphs("simnet.show", "templates", "campaign_headlines.md", "headlines", given).split("\n\n")
+    return templates.paragraphs("campaign_headlines.md", "headlines", given).split("\n\n")
 
 
 def _errors(points: Sequence[Point]) -> str:

@@ -46,7 +46,7 @@ def page(outcomes: Sequence[Outcome], rows: tuple[Row, ...]) -> str:
         "series": _by_series,
         "alternatives": _alternatives,
     }
-    return templates.page("simnet.show", "templates", "validation.md", given)
+    return templates.page("validation.md", given)
 
 
 def figure_name(outcome: Outcome) -> str:

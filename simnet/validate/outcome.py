@@ -123,7 +123,7 @@ class Outcome:
             return [-error for error in errors(**wanted)]
 
         given = {"predictions": self.predictions, "errors": errors, "shorts": shorts, **self.facts}
-        return templates.paragraphs("simnet.validate", "sets", f"{self.name}.md", block, given)
+        return templates.paragraphs(f"sets/{self.name}.md", block, given)
 
     @property
     def calibration_rows(self) -> tuple[Row, ...]:

@@ -12,7 +12,7 @@ PATH = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 DOTTED = re.compile(r"`((?:simnet|binsgdm)(?:\.\w+)+)`")
 ENTRY_POINTS = {"simnet.strategies", "simnet.faults", "binsgdm.systems"}
-MADE = {"simnet/_scenarios"}
+MADE = {"simnet/_scenarios", "simnet/_templates"}
 """There only in a wheel."""
 
 

@@ -51,12 +51,12 @@ def test_an_installed_package_carries_its_own_data(tmp_path: Path, monkeypatch: 
     data.mkdir(parents=True)
     (data / "mine.toml").write_text("num_nodes = 1\n")
     monkeypatch.setattr(files, "__file__", str(tmp_path / "simnet" / "files.py"))
-    files.root.cache_clear()
+    files.installed_or_checkout.cache_clear()
     try:
         assert files.names("clusters") == ("mine",)
         assert files.label(data / "mine.toml") == "clusters/mine.toml"
     finally:
-        files.root.cache_clear()
+        files.installed_or_checkout.cache_clear()
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest_one() -> None:

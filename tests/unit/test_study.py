@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import jinja2
 import msgspec
 import pytest
 
@@ -122,18 +121,18 @@ def test_a_key_that_a_calibration_does_not_have_is_no_parameter() -> None:
         with_value(START, "poll_costs", 1.0)
 
 
-FOLDER = Path(sets.__file__).parent
+FOLDER = templates.root() / "sets"
 
 
 @pytest.mark.parametrize("name", sets.names())
-def test_every_set_has_a_text_beside_its_data(name: str) -> None:
-    text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+def test_every_set_has_a_template(name: str) -> None:
+    text = (FOLDER / f"{name}.md.jinja").read_text(encoding="utf-8")
     assert "{% block about %}" in text
     assert "{% block misses %}" in text
 
 
-def test_every_text_is_that_of_a_set() -> None:
-    assert {path.stem for path in FOLDER.glob("*.md")} == set(sets.names())
+def test_every_template_is_that_of_a_set() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {f"{name}.md.jinja" for name in sets.names()}
 
 
 SET = """
@@ -161,30 +160,3 @@ def test_a_file_is_all_that_a_further_set_needs(tmp_path: Path, monkeypatch: pyt
         sets._makers.cache_clear()
     assert (found.name, found.status, found.holds) == ("mine", "no target", True)
     assert found.mean == pytest.approx(0.1, abs=1e-6)
-
-
-class TestTemplates:
-    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
-        package = tmp_path / f"texts_of_{tmp_path.name}"
-        package.mkdir()
-        (package / "__init__.py").touch()
-        (package / "a.md").write_text(text, encoding="utf-8")
-        monkeypatch.syspath_prepend(str(tmp_path))
-        return package.name
-
-    def test_a_block_is_paragraphs_of_one_line_with_numbers(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        text = "{% block about %}\none\ntwo {{ x | f('.1%') }}\n\nthree\n{% endblock %}"
-        package = self.folder(tmp_path, monkeypatch, text)
-        assert templates.paragraphs(package, "", "a.md", "about", {"x": 0.5}) == "one two 50.0%\n\nthree"
-        assert templates.paragraphs(package, "", "a.md", "caveat", {"x": 0.5}) == ""
-
-    def test_a_name_that_is_not_given_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        package = self.folder(tmp_path, monkeypatch, "{{ missing }}")
-        with pytest.raises(jinja2.UndefinedError, match="missing"):
-            templates.page(package, "", "a.md", {})
-
-    def test_paragraphs_are_filled_without_breaking_links(self) -> None:
-        link = "[a](" + "b-" * 80 + ")"
-        assert templates.wrapped(f"x {link} y\n\nz", "  ") == f"x\n  {link}\n  y\n\nz"
