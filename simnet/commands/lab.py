@@ -137,9 +137,9 @@ def report(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.comparison import within
     from simnet.lab import campaign as campaigns
     from simnet.show import campaign_page
-    from simnet.validate import campaign as evaluation
+    from simnet.validate import campaign_prediction
 
-    found = evaluation.evaluated(campaigns.load(folder / CAMPAIGN), folder, draws, watched)
+    found = campaign_prediction.evaluate(campaigns.load(folder / CAMPAIGN), folder, draws, watched)
     say(campaign_page.summary(found))
     if output is not None:
         for path in campaign_page.write(found, output):

@@ -13,8 +13,8 @@ from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.validate.measured import Point
     from simnet.validate.outcome import Outcome
+    from simnet.validate.training_steps import TrainedPoint
 
 PAGE = "validation.md"
 
@@ -87,12 +87,12 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         context.exit(1)
 
 
-def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: int | None) -> "list[Point]":
+def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: int | None) -> "list[TrainedPoint]":
     """Predict measured steps with an experiment, and print both."""
     from simnet.calibrate.measurement import read
     from simnet.scenario import load_experiment
     from simnet.show import measured_steps
-    from simnet.validate import measured, unseen
+    from simnet.validate import disjoint, training_steps
 
     if not files:
         raise SimnetError("validate: no MEASUREMENTS: give files of simnet measure training")
@@ -100,13 +100,13 @@ def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: 
     add_draws(settings, draws)
     scenario = load_experiment(experiment, settings).at({})
     known = [(path, read(path)) for path in files]
-    proof = unseen.check(scenario, known)
-    found = measured.points(scenario, [whole for _, whole in known], model, watched)
+    proof = disjoint.check(scenario, known)
+    found = training_steps.predict_points(scenario, [whole for _, whole in known], model, watched)
     say(measured_steps.steps_page(found, [proof]))
     return found
 
 
-def _draw(points: "list[Point]", path: Path) -> None:
+def _draw(points: "list[TrainedPoint]", path: Path) -> None:
     from simnet.files import write_file
     from simnet.show import comparison_figure
 
@@ -137,10 +137,10 @@ def _write(outcomes: "list[Outcome]", output: Path) -> None:
     """Write the page and its figures."""
     from simnet.files import write_file
     from simnet.show import comparison_figure, validation_page
-    from simnet.validate import measurements
+    from simnet.validate import published_rows
 
     for outcome in outcomes:
         write_file(output / "figures" / validation_page.figure_name(outcome), comparison_figure.png(outcome), output)
-    page = validation_page.page(outcomes, measurements.load().rows)
+    page = validation_page.page(outcomes, published_rows.load().rows)
     write_file(output / PAGE, page.encode(), output)
     tell(f"wrote {output / PAGE} and {len(outcomes)} figures")

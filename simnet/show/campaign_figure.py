@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from simnet.show import figure as looks
 from simnet.show.comparison_figure import STYLES
-from simnet.validate.measured import Point
+from simnet.validate.training_steps import TrainedPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,11 +14,11 @@ COLUMNS = 3
 MBIT = 8 / 1e6
 
 
-def curves(points: Sequence[Point], model: str) -> bytes:
+def curves(points: Sequence[TrainedPoint], model: str) -> bytes:
     """Return the times of one model's steps over NIC bandwidth, a panel a layout, as PNG."""
-    layouts = list(dict.fromkeys(point.place[1:3] for point in points))
+    layouts = list(dict.fromkeys(point.setting[1:3] for point in points))
     rows = -(-len(layouts) // COLUMNS)
-    rates = sorted({point.place[3] * MBIT for point in points})
+    rates = sorted({point.setting[3] * MBIT for point in points})
     styles = dict(zip(sorted({point.series for point in points}), STYLES, strict=False))
     with looks.styled():
         figure = looks.new(looks.PAGE_IN, 2.4 * rows + 0.8)
@@ -26,7 +26,7 @@ def curves(points: Sequence[Point], model: str) -> bytes:
         grid = figure.subplots(rows, min(COLUMNS, len(layouts)), sharex=True, sharey=True, squeeze=False)
         panels = [axes for row in grid for axes in row]
         for axes, (nodes, ranks) in zip(panels, layouts, strict=False):
-            _panel(axes, [point for point in points if point.place[1:3] == (nodes, ranks)], styles)
+            _panel(axes, [point for point in points if point.setting[1:3] == (nodes, ranks)], styles)
             axes.set_title(f"{nodes} nodes x {ranks}", fontweight="normal")
             axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
         for axes in panels[len(layouts) :]:
@@ -45,9 +45,9 @@ def curves(points: Sequence[Point], model: str) -> bytes:
         return looks.image(figure)
 
 
-def _panel(axes: "Axes", points: Sequence[Point], styles: dict[str, tuple[str, str]]) -> None:
+def _panel(axes: "Axes", points: Sequence[TrainedPoint], styles: dict[str, tuple[str, str]]) -> None:
     for name, style in styles.items():
-        if mine := sorted((point for point in points if point.series == name), key=lambda point: point.place[3]):
+        if mine := sorted((point for point in points if point.series == name), key=lambda point: point.setting[3]):
             _curve(axes, mine, name, style)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -55,9 +55,9 @@ def _panel(axes: "Axes", points: Sequence[Point], styles: dict[str, tuple[str, s
         looks.log_numbers(axis, (1.0, 2.0, 5.0))
 
 
-def _curve(axes: "Axes", mine: Sequence[Point], name: str, style: tuple[str, str]) -> None:
+def _curve(axes: "Axes", mine: Sequence[TrainedPoint], name: str, style: tuple[str, str]) -> None:
     colour, marker = style
-    rates = [point.place[3] * MBIT for point in mine]
+    rates = [point.setting[3] * MBIT for point in mine]
     ends = [point.interval or (point.predicted, point.predicted) for point in mine]
     axes.plot(rates, [point.predicted * 1e3 for point in mine], color=colour, linewidth=1.0)
     axes.fill_between(

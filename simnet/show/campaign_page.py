@@ -14,11 +14,11 @@ from simnet.show.page import Page
 from simnet.show.table import Table
 from simnet.show.validation import percent
 from simnet.units import format_seconds
-from simnet.validate import ranking, verdict
-from simnet.validate.campaign import BOUND, Fit, Found
-from simnet.validate.measured import Place, Point
-from simnet.validate.ranking import Pair
-from simnet.validate.verdict import Crossover, Speedups, Winner
+from simnet.validate import ranking, winners
+from simnet.validate.campaign_prediction import BOUND, CampaignResult, LayoutFit
+from simnet.validate.ranking import StrategyPair
+from simnet.validate.training_steps import Setting, TrainedPoint
+from simnet.validate.winners import BandwidthSweep, Speedups, Winner
 
 LEAST_SHARE = 0.1
 """A step of which the network is a smaller part says nothing about a network."""
@@ -30,13 +30,13 @@ PAIRS = (
 HEADS = ("model", "nodes x ranks", "NIC")
 
 
-def summary(found: Found) -> Page:
+def summary(found: CampaignResult) -> Page:
     """Return the outcome in a few lines for a terminal, with every point above."""
     proofs = [line for proof in found.proofs for line in ("", proof)]
     return measured_steps.steps_page(found.points, [*proofs, "", *_headlines(found)])
 
 
-def write(found: Found, folder: Path) -> list[Path]:
+def write(found: CampaignResult, folder: Path) -> list[Path]:
     """Write the page, its figures, and the fitted calibrations and workloads.
 
     Raises:
@@ -52,7 +52,7 @@ def write(found: Found, folder: Path) -> list[Path]:
     return [folder / name for name in files]
 
 
-def drawn(found: Found) -> dict[str, bytes]:
+def drawn(found: CampaignResult) -> dict[str, bytes]:
     """Return the figures as PNG by file name."""
     pictures = {_picture(found, "predicted"): comparison_figure.steps(found.points)}
     for model in found.campaign.models:
@@ -61,15 +61,15 @@ def drawn(found: Found) -> dict[str, bytes]:
     return pictures
 
 
-def _picture(found: Found, what: str) -> str:
+def _picture(found: CampaignResult, what: str) -> str:
     page = "" if found.campaign.page == "campaign" else f"{found.campaign.page}_"
     return f"lab_{page}{file_part(what)}.png"
 
 
-def page(found: Found) -> str:
+def page(found: CampaignResult) -> str:
     """Return the page as Markdown."""
     bound = [point for point in found.points if not _tells_network(point)]
-    won = verdict.winners(found.points)
+    won = winners.find_winners(found.points)
     given = {
         "found": found,
         "campaign": found.campaign,
@@ -83,7 +83,7 @@ def page(found: Found) -> str:
         "winners": _winners,
         "has_systems": bool(_systems(found)),
         "ranking": _ranking(ranking.pairs(found.points)),
-        "crossings": _crossings(verdict.crossovers(found.points, (*PAIRS, *_systems(found)))),
+        "crossings": _crossings(winners.bandwidth_sweeps(found.points, (*PAIRS, *_systems(found)))),
         "least_share": percent(LEAST_SHARE),
         "bound": bound,
         "bound_places": _bound_places(bound),
@@ -94,57 +94,57 @@ def page(found: Found) -> str:
     return templates.page("campaign.md", given)
 
 
-def _tells_network(point: Point) -> bool:
+def _tells_network(point: TrainedPoint) -> bool:
     return point.network_share >= LEAST_SHARE
 
 
-def _systems(found: Found) -> tuple[tuple[str, str], ...]:
+def _systems(found: CampaignResult) -> tuple[tuple[str, str], ...]:
     """Return every strategy besides dense DDP and BinSGDM against dense DDP."""
     kinds = dict.fromkeys(point.series for point in sorted(found.points, key=_order))
     others = (kind for kind in kinds if kind.partition(" ")[0] not in {"all_reduce", "binsgdm"})
     return tuple((kind, "all_reduce") for kind in others)
 
 
-def _headlines(found: Found) -> list[str]:
+def _headlines(found: CampaignResult) -> list[str]:
     """Return the headline numbers, a line each."""
     pairs = ranking.pairs(found.points)
-    apart = [pair for pair in pairs if pair.is_measured_apart]
+    apart = [pair for pair in pairs if pair.measured_intervals_are_disjoint]
     given = {
         "points": found.points,
         "judged": [point for point in found.points if _tells_network(point)],
         "errors": _errors,
         "least_share": percent(LEAST_SHARE),
-        "won": verdict.winners(found.points),
+        "won": winners.find_winners(found.points),
         "close": percent(PAYS - 1),
         "has_systems": bool(_systems(found)),
         "pairs": pairs,
         "apart": apart,
-        "sure": [pair for pair in apart if pair.is_predicted_apart],
+        "sure": [pair for pair in apart if pair.predicted_intervals_are_disjoint],
     }
     return templates.paragraphs("campaign_headlines.md", "headlines", given).split("\n\n")
 
 
-def _errors(points: Sequence[Point]) -> str:
+def _errors(points: Sequence[TrainedPoint]) -> str:
     inside, judged = coverage(points)
     text = f"{len(points)}, mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"
     return f"{text}, {inside} of {judged} inside the interval ({percent(inside / judged)})" if judged else text
 
 
-def _ranking(pairs: Sequence[Pair]) -> str:
+def _ranking(pairs: Sequence[StrategyPair]) -> str:
     """Return the pairs that measurements tell apart and that were predicted the other way round; "" if none."""
     rows = [
         (
-            *_place(pair.faster.place), pair.faster.series, pair.slower.series, percent(pair.difference),
-            "do not overlap" if pair.is_predicted_apart else "overlap",
+            *_place(pair.faster.setting), pair.faster.series, pair.slower.series, percent(pair.difference),
+            "do not overlap" if pair.predicted_intervals_are_disjoint else "overlap",
         )
         for pair in pairs
-        if pair.is_measured_apart and not pair.is_right
+        if pair.measured_intervals_are_disjoint and not pair.is_right
     ]  # fmt: skip
     return Table((*HEADS, "faster measured", "than", "by", "predicted intervals"), rows).markdown() if rows else ""
 
 
-def _groups(points: Sequence[Point]) -> str:
-    kinds: dict[str, Callable[[Point], str]] = {
+def _groups(points: Sequence[TrainedPoint]) -> str:
+    kinds: dict[str, Callable[[TrainedPoint], str]] = {
         "model": lambda point: point.model,
         "strategy": lambda point: point.series,
         "nodes x ranks": layout_text,
@@ -158,30 +158,33 @@ def _groups(points: Sequence[Point]) -> str:
     return Table(("by", "", "points", "mean error", "mean of signed errors", "worst", "inside"), rows).markdown()
 
 
-def _group_cells(mine: Sequence[Point]) -> tuple[str, ...]:
+def _group_cells(mine: Sequence[TrainedPoint]) -> tuple[str, ...]:
     signed = f"{100 * mean_signed_error(mine):+.1f} %"
     inside = f"{coverage(mine)[0]} of {len(mine)}"
     return str(len(mine)), percent(mean_error(mine)), signed, percent(worst_error(mine)), inside
 
 
 def _winners(wrong: Iterable[Winner]) -> str:
-    rows = [(*_place(one.fastest.place), one.fastest.series, one.chosen.series, percent(one.regret)) for one in wrong]
+    rows = [
+        (*_place(one.fastest.setting), one.fastest.series, one.predicted_fastest.series, percent(one.regret))
+        for one in wrong
+    ]
     return Table((*HEADS, "fastest measured", "predicted", "which is slower by"), rows).markdown()
 
 
-def _crossings(found: Iterable[Crossover]) -> str:
+def _crossings(found: Iterable[BandwidthSweep]) -> str:
     heads = (*HEADS[:2], "faster", "than", "up to, measured", "predicted", "speedup measured", "predicted")
     rows = []
     for one in found:
         faster, slower = one.pairs[0]
         places = _crossing(one.measured), _crossing(one.predicted)
         ranges = _range(one.measured), _range(one.predicted)
-        rows.append((*_place(faster.place)[:2], faster.series, slower.series, *places, *ranges))
+        rows.append((*_place(faster.setting)[:2], faster.series, slower.series, *places, *ranges))
     return Table(heads, rows).markdown()
 
 
 def _crossing(speedups: Speedups) -> str:
-    if (bytes_per_s := verdict.crossing(speedups)) is not None:
+    if (bytes_per_s := winners.crossing_bandwidth(speedups)) is not None:
         return _rate(float(f"{bytes_per_s * 8:.2g}") / 8)
     values = [speedup for _, speedup in speedups]
     return "all" if min(values) >= 1 else "none" if max(values) < 1 else "not monotonic"
@@ -192,8 +195,8 @@ def _range(speedups: Speedups) -> str:
     return f"{min(values):.2f} to {max(values):.2f}"
 
 
-def _bound_places(bound: Sequence[Point]) -> str:
-    def place(point: Point) -> tuple[str, str, str]:
+def _bound_places(bound: Sequence[TrainedPoint]) -> str:
+    def place(point: TrainedPoint) -> tuple[str, str, str]:
         return layout_text(point), _nic(point), point.series
 
     places = dict.fromkeys(map(place, sorted(bound, key=_order)))
@@ -201,12 +204,12 @@ def _bound_places(bound: Sequence[Point]) -> str:
     return Table(("nodes x ranks", "NIC", "strategy", "points"), rows).markdown()
 
 
-def _fits(found: Found) -> str:
+def _fits(found: CampaignResult) -> str:
     heads = ("nodes x ranks", "NIC efficiency", "to many", "round", "message", "a byte", "backward", "mean residual")
     return Table(heads, map(_fit_row, found.fits)).markdown()
 
 
-def _fit_row(fit: Fit) -> tuple[str, ...]:
+def _fit_row(fit: LayoutFit) -> tuple[str, ...]:
     calibration, host = fit.calibration, fit.calibration.host
     efficiency = calibration.inter_node.efficiency
     return (
@@ -221,23 +224,23 @@ def _fit_row(fit: Fit) -> tuple[str, ...]:
     )
 
 
-def _points(points: Iterable[Point]) -> str:
+def _points(points: Iterable[TrainedPoint]) -> str:
     heads = (*HEADS, "strategy", "measured", "predicted", "error", "90 % interval", "")
     rows = []
     for point in sorted(points, key=_order):
         marks = ["outside"] if point.is_inside is False else []
         marks += [] if _tells_network(point) else ["c"]
-        rows.append((*_place(point.place), *comparison_cells(point), " ".join(marks)))
+        rows.append((*_place(point.setting), *comparison_cells(point), " ".join(marks)))
     return Table(heads, rows).markdown()
 
 
-def _place(place: Place) -> tuple[str, str, str]:
+def _place(place: Setting) -> tuple[str, str, str]:
     model, nodes, ranks, rate = place
     return model, f"{nodes} x {ranks}", _rate(rate)
 
 
-def _nic(point: Point) -> str:
-    return _rate(point.place[3])
+def _nic(point: TrainedPoint) -> str:
+    return _rate(point.setting[3])
 
 
 def _rate(bytes_per_s: float) -> str:
@@ -245,8 +248,8 @@ def _rate(bytes_per_s: float) -> str:
     return f"{mbit / 1e3:g} Gbit/s" if mbit >= 1000 else f"{mbit:g} Mbit/s"
 
 
-def _order(point: Point) -> tuple[str, int, int, float, str]:
-    return (*point.place, point.series)
+def _order(point: TrainedPoint) -> tuple[str, int, int, float, str]:
+    return (*point.setting, point.series)
 
 
 def _natural(text: str) -> tuple[float, str]:

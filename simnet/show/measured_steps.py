@@ -8,14 +8,14 @@ from simnet.show.table import Table
 from simnet.show.text import bandwidth_text
 from simnet.show.validation import percent
 from simnet.units import format_seconds
-from simnet.validate.measured import Point
+from simnet.validate.training_steps import TrainedPoint
 
 HEADS = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
 
 
-def steps_page(found: Sequence[Point], told: Iterable[str]) -> Page:
+def steps_page(found: Sequence[TrainedPoint], told: Iterable[str]) -> Page:
     """Return points, a summary, and what else is told of them."""
-    points = sorted(found, key=lambda point: (*point.place[1:], point.series))
+    points = sorted(found, key=lambda point: (*point.setting[1:], point.series))
     inside, judged = coverage(points)
     known = f"; {inside} of {judged} measured values inside the interval" if judged else "; no intervals"
     errors = f"mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"
@@ -23,17 +23,17 @@ def steps_page(found: Sequence[Point], told: Iterable[str]) -> Page:
     return Page([Table(HEADS, map(_row, points)), "", f"{len(points)} points: {errors}{known}", *lines])
 
 
-def _row(point: Point) -> tuple[str, ...]:
+def _row(point: TrainedPoint) -> tuple[str, ...]:
     inside = {None: "", True: "inside", False: "outside"}[point.is_inside]
-    return layout_text(point), bandwidth_text(point.place[3] * 8 / 1e9), *comparison_cells(point), inside
+    return layout_text(point), bandwidth_text(point.setting[3] * 8 / 1e9), *comparison_cells(point), inside
 
 
-def layout_text(point: Point) -> str:
+def layout_text(point: TrainedPoint) -> str:
     """Return nodes and ranks on each: "4 x 2"."""
     return f"{point.setup.num_nodes} x {point.setup.ranks_per_node}"
 
 
-def comparison_cells(point: Point) -> tuple[str, ...]:
+def comparison_cells(point: TrainedPoint) -> tuple[str, ...]:
     """Return strategy, both times, the error and the interval."""
     times = format_seconds(point.measured), format_seconds(point.predicted)
     interval = " to ".join(map(format_seconds, point.interval)) if point.interval else ""

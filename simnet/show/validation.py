@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from simnet.show.page import Page
 from simnet.show.table import Column, Table
-from simnet.validate.measurements import Row
 from simnet.validate.outcome import SCALE, Limit, Outcome, Prediction, Unit
+from simnet.validate.published_rows import PublishedRow
 
 DIGITS: dict[Unit, int] = {"ms": 1, "s": 3, "h": 1, "x": 2}
 SUMMARY = (
@@ -119,7 +119,7 @@ def is_band(outcome: Outcome) -> bool:
     return all(prediction.interval is not None for prediction in outcome.predictions)
 
 
-def rows_text(rows: Iterable[Row]) -> str:
+def rows_text(rows: Iterable[PublishedRow]) -> str:
     """Return where rows stand: "measurements.csv lines 4, 19-21"."""
     by_file: dict[str, list[int]] = {}
     for row in rows:

@@ -14,14 +14,14 @@ from simnet.show.validation import (
     speedup_sentences,
     summary_cells,
 )
-from simnet.validate import coverage
-from simnet.validate.measurements import Row
+from simnet.validate import row_usage
 from simnet.validate.outcome import Outcome
+from simnet.validate.published_rows import PublishedRow
 
 SUMMARY = ("set", "rows calibrated", "rows predicted", "mean error", "worst error", "target", "result")
 
 
-def page(outcomes: Sequence[Outcome], rows: tuple[Row, ...]) -> str:
+def page(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...]) -> str:
     """Return the page; figures are expected beside it in `figures/`.
 
     Args:
@@ -29,7 +29,7 @@ def page(outcomes: Sequence[Outcome], rows: tuple[Row, ...]) -> str:
         rows: all published rows, to tell which are used.
     """
     notes = [outcome for outcome in outcomes if outcome.words("caveat")]
-    used = coverage.of(outcomes, rows)
+    used = row_usage.usage_of(outcomes, rows)
     given = {
         "outcomes": outcomes,
         "summary": _summary(outcomes, notes),

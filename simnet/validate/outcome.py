@@ -7,7 +7,7 @@ from typing import Literal
 
 from simnet import templates
 from simnet.comparison import Comparison, mean_error, worst_error
-from simnet.validate.measurements import Row
+from simnet.validate.published_rows import PublishedRow
 
 Status = Literal["met", "MISSED", "no target"]
 Unit = Literal["ms", "s", "h", "x"]
@@ -25,10 +25,12 @@ class Parameter:
     value: float
     text: str
     how: str
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
 
 
-def compute_parameter(key: str, compute_s: float, how: str, rows: tuple[Row, ...], digits: int = 1) -> Parameter:
+def compute_parameter(
+    key: str, compute_s: float, how: str, rows: tuple[PublishedRow, ...], digits: int = 1
+) -> Parameter:
     """Return a compute time as it stands in a publication, shown in ms with so many digits behind the point."""
     text = f"{1e3 * compute_s:.{digits}f} ms"
     return Parameter(part="workload", key=key, value=compute_s, text=text, how=how, rows=rows)
@@ -38,7 +40,7 @@ def compute_parameter(key: str, compute_s: float, how: str, rows: tuple[Row, ...
 class Prediction(Comparison):
     """A published row, predicted; its `interval`, if any, is a band of all that the publication leaves open."""
 
-    row: Row
+    row: PublishedRow
 
     def fits(self, wanted: Mapping[str, object]) -> bool:
         """Tell whether the series or columns of the row have (or are among) these values."""
@@ -126,7 +128,7 @@ class Outcome:
         return templates.paragraphs(f"sets/{self.name}.md", block, given)
 
     @property
-    def calibration_rows(self) -> tuple[Row, ...]:
+    def calibration_rows(self) -> tuple[PublishedRow, ...]:
         """The rows that any parameter was fitted to, each once, in the order of the file."""
         rows = {row.key: row for parameter in self.parameters for row in parameter.rows}
         return tuple(sorted(rows.values(), key=lambda row: (row.key.split(":")[0], int(row.key.split(":")[1]))))

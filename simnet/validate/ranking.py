@@ -4,25 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from simnet.validate.measured import Point
+from simnet.validate.training_steps import TrainedPoint
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class StrategyPair:
     """Two strategies at one place, the one that was measured to be faster first."""
 
-    faster: Point
-    slower: Point
+    faster: TrainedPoint
+    slower: TrainedPoint
 
     @property
-    def is_measured_apart(self) -> bool:
+    def measured_intervals_are_disjoint(self) -> bool:
         """Tell whether the 95 % intervals of the two measured medians do not overlap."""
         return _apart(self.faster.measured_interval_s, self.slower.measured_interval_s)
 
     @property
-    def is_predicted_apart(self) -> bool:
+    def predicted_intervals_are_disjoint(self) -> bool:
         """Tell whether the predicted intervals do not overlap, whichever is said to be faster."""
         one, other = self.faster.interval, self.slower.interval
         return _apart(one, other) or _apart(other, one)
@@ -38,12 +38,12 @@ class Pair:
         return self.slower.measured / self.faster.measured - 1
 
 
-def pairs(points: Sequence[Point]) -> list[Pair]:
+def pairs(points: Sequence[TrainedPoint]) -> list[StrategyPair]:
     """Return every two strategies of every place."""
     found = []
-    for where in dict.fromkeys(point.place for point in points):
-        mine = sorted((point for point in points if point.place == where), key=lambda point: point.measured)
-        found += [Pair(faster=one, slower=other) for one, other in combinations(mine, 2)]
+    for where in dict.fromkeys(point.setting for point in points):
+        mine = sorted((point for point in points if point.setting == where), key=lambda point: point.measured)
+        found += [StrategyPair(faster=one, slower=other) for one, other in combinations(mine, 2)]
     return found
 
 

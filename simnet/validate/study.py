@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from simnet import numeric
-from simnet.validate.measurements import Row
 from simnet.validate.outcome import Parameter, Prediction
-from simnet.validate.parts import value_of, with_value
+from simnet.validate.published_rows import PublishedRow
+from simnet.validate.shipped import value_of, with_value
 
 How = Literal["least squares", "meets the row", "mean signed error zero"]
 FIRST_GUESS = 0.25
@@ -34,7 +34,7 @@ class Fit:
     """
 
     key: str
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
     how: How = "meets the row"
     within: tuple[float, float] = (0.02, 1.0)
     text: Callable[[float], str] = "{:.4f}".format
@@ -64,12 +64,12 @@ class Study:
     """
 
     start: Any
-    predict: Callable[[Any, Row], float]
-    measured: Callable[[Row], float]
-    series: Callable[[Row], str]
-    label: Callable[[Row], str]
+    predict: Callable[[Any, PublishedRow], float]
+    measured: Callable[[PublishedRow], float]
+    series: Callable[[PublishedRow], str]
+    label: Callable[[PublishedRow], str]
     fits: tuple[Fit | tuple[Fit, Fit], ...] = ()
-    predicts: tuple[Row, ...] = ()
+    predicts: tuple[PublishedRow, ...] = ()
 
     @cached_property
     def fitted(self) -> Any:
@@ -80,7 +80,7 @@ class Study:
         return found
 
     @property
-    def known(self) -> tuple[Row, ...]:
+    def known(self) -> tuple[PublishedRow, ...]:
         """The rows that anything is fitted to."""
         return tuple(row for fit in self._each_fit for row in fit.rows)
 
@@ -88,7 +88,7 @@ class Study:
     def _each_fit(self) -> Iterator[Fit]:
         return (one for fit in self.fits for one in (fit if isinstance(fit, tuple) else (fit,)))
 
-    def refitted(self, rows: Iterable[Row]) -> "Study":
+    def refitted(self, rows: Iterable[PublishedRow]) -> "Study":
         """Return the study with each of its fits made on these rows."""
         known = tuple(rows)
         return replace(self, fits=tuple(replace(fit, rows=known) for fit in self._each_fit))
@@ -107,7 +107,7 @@ class Study:
         """Predicted against measured of the rows to predict."""
         return self.of(self.predicts)
 
-    def of(self, rows: Iterable[Row]) -> tuple[Prediction, ...]:
+    def of(self, rows: Iterable[PublishedRow]) -> tuple[Prediction, ...]:
         """Return predicted against measured of some rows."""
         return tuple(
             Prediction(
@@ -126,7 +126,7 @@ def all_predictions(studies: Iterable[Study]) -> tuple[Prediction, ...]:
     return tuple(prediction for study in studies for prediction in study.predictions)
 
 
-def _errors(study: Study, calibration: Any, rows: Sequence[Row]) -> list[float]:
+def _errors(study: Study, calibration: Any, rows: Sequence[PublishedRow]) -> list[float]:
     return [study.predict(calibration, row) / study.measured(row) - 1 for row in rows]
 
 
@@ -146,7 +146,7 @@ def _pair(study: Study, calibration: Any, rest: Fit, cost: Fit) -> Any:
     rows = rest.rows[0], cost.rows[0]
     missing = [study.measured(row) - study.predict(calibration, row) for row in rows]
 
-    def effect(fit: Fit, row: Row) -> float:
+    def effect(fit: Fit, row: PublishedRow) -> float:
         changed = with_value(calibration, fit.key, UNIT)
         return (study.predict(changed, row) - study.predict(calibration, row)) / UNIT
 

@@ -7,22 +7,23 @@ from simnet.comparison import mean_error, worst_error
 from simnet.lab import campaign
 from simnet.show.validation import percent
 from simnet.units import format_seconds
-from simnet.validate.campaign import Found, evaluated
-from simnet.validate.measured import Point
+from simnet.validate import campaign_prediction
+from simnet.validate.campaign_prediction import CampaignResult
+from simnet.validate.training_steps import TrainedPoint
 
 ROOT = Path(__file__).parents[2]
 
 
-def evaluate(name: str) -> Found:
+def evaluate(name: str) -> CampaignResult:
     folder = ROOT / "tests/golden" / name
-    return evaluated(campaign.load(folder / "campaign.toml"), folder, draws=20)
+    return campaign_prediction.evaluate(campaign.load(folder / "campaign.toml"), folder, draws=20)
 
 
 def page(name: str) -> str:
     return (ROOT / "docs" / "evidence" / name).read_text(encoding="utf-8")
 
 
-def errors_line(found: Found) -> str:
+def errors_line(found: CampaignResult) -> str:
     told = f"all points: {len(found.points)}, mean error {percent(mean_error(found.points))}, worst "
     return told + percent(worst_error(found.points))
 
@@ -34,12 +35,12 @@ def told_points(text: str) -> set[tuple[str, ...]]:
     return {tuple(row[:6]) for row in rows if len(row) == 9 and re.match(r"\d+ x \d+", row[1])}
 
 
-def found_points(found: Found) -> set[tuple[str, ...]]:
+def found_points(found: CampaignResult) -> set[tuple[str, ...]]:
     """Return the same from what was found."""
     return {_cells(point) for point in found.points}
 
 
-def _cells(point: Point) -> tuple[str, ...]:
+def _cells(point: TrainedPoint) -> tuple[str, ...]:
     mbit = (point.setup.nic_bytes_per_s or 0) * 8 / 1e6
     nic = f"{mbit / 1e3:g} Gbit/s" if mbit >= 1000 else f"{mbit:g} Mbit/s"
     layout = f"{point.setup.num_nodes} x {point.setup.ranks_per_node}"

@@ -3,7 +3,7 @@
 import pytest
 
 from simnet.lab import campaign
-from simnet.validate.campaign import Found
+from simnet.validate.campaign_prediction import CampaignResult
 from tests.golden.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
 
 FOLDER = ROOT / "tests/golden/lab_campaign"
@@ -11,15 +11,15 @@ PAGE = page("lab-campaign.md")
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def found() -> CampaignResult:
     return evaluate("lab_campaign")
 
 
-def test_the_page_tells_the_errors_of_these_measurements(found: Found) -> None:
+def test_the_page_tells_the_errors_of_these_measurements(found: CampaignResult) -> None:
     assert errors_line(found) in PAGE
 
 
-def test_every_point_of_the_page_is_measured_and_predicted_so(found: Found) -> None:
+def test_every_point_of_the_page_is_measured_and_predicted_so(found: CampaignResult) -> None:
     assert told_points(PAGE) == found_points(found)
 
 
@@ -28,6 +28,6 @@ def test_what_is_shipped_is_the_campaign_that_was_measured() -> None:
     assert campaign.load(FOLDER / "campaign.toml").starts > 1
 
 
-def test_each_layout_is_proven_unseen(found: Found) -> None:
+def test_each_layout_is_proven_unseen(found: CampaignResult) -> None:
     for layout in found.campaign.layouts:
         assert any(proof.startswith(f"{layout.text()}, unseen: ") for proof in found.proofs)

@@ -20,7 +20,7 @@ from simnet.show import validation_page
 from simnet.simulate import simulate
 from simnet.strategies import OneBitAdam
 from simnet.units import Duration
-from simnet.validate import coverage, measurements, parts, sets
+from simnet.validate import published_rows, row_usage, sets, shipped
 from simnet.validate.outcome import Limit, Outcome
 from simnet.validate.sets import one_bit_adam, one_bit_models
 from simnet.workload.workload import Workload
@@ -84,7 +84,7 @@ def test_the_one_bit_side_of_the_end_to_end_time_is_within_its_target() -> None:
 def test_every_dense_point_of_the_figure_is_predicted_and_every_speedup_is_the_quotient_of_two_rows() -> None:
     dense, speedup = outcome("one_bit_dense"), outcome("one_bit_speedup")
     assert [p.row.gpus for p in dense.predictions] == [4, 8, 16, 32, 64, 128, 256, 8, 16, 32, 64, 128]
-    by_key = {row.key: row for row in measurements.load().rows}
+    by_key = {row.key: row for row in published_rows.load().rows}
     for prediction in speedup.predictions:
         adam, one_bit = (by_key[f"measurements.csv:{line}"] for line in prediction.row.key[17:].split(", "))
         assert (adam.method, one_bit.method) == ("Adam", "1-bit Adam")
@@ -115,9 +115,9 @@ def test_speedups_on_ethernet_are_known_to_come_out_too_small() -> None:
 
 
 def test_every_published_row_is_used_by_some_set() -> None:
-    found = coverage.of([outcome(name) for name in sets.names()], measurements.load().rows)
+    found = row_usage.usage_of([outcome(name) for name in sets.names()], published_rows.load().rows)
     assert found.unused == ()
-    assert found.used == len(measurements.load().rows)
+    assert found.used == len(published_rows.load().rows)
 
 
 def test_the_sets_that_predict_speedups_say_how_well() -> None:
@@ -173,7 +173,7 @@ def test_hkbu_sets_predict_every_row_across_nodes_that_they_were_not_calibrated_
     bsp, overlap = outcome("hkbu_bsp"), outcome("hkbu_overlap")
     used = {row.key for row in (*bsp.calibration_rows, *overlap.calibration_rows)}
     used |= {prediction.row.key for found in (bsp, overlap) for prediction in found.predictions}
-    assert {row.key for row in measurements.load().select("HKBU") if row.nodes > 1} <= used
+    assert {row.key for row in published_rows.load().select("HKBU") if row.nodes > 1} <= used
 
 
 def test_a_network_is_calibrated_on_eight_gpus_alone() -> None:
@@ -183,13 +183,13 @@ def test_a_network_is_calibrated_on_eight_gpus_alone() -> None:
 
 @pytest.mark.parametrize("part", FITTED)
 def test_the_shipped_calibration_holds_what_the_fit_finds(part: str) -> None:
-    shipped = parts.calibration(part)
+    calibration = shipped.calibration(part)
     names = ("hkbu_overlap", "one_bit_fig5a")
     fitted = {p.key: p.value for name in names for p in outcome(name).parameters if p.part == part}
     assert len(fitted) >= 2
     for key, value in fitted.items():
         # The files hold four significant digits.
-        assert parts.value_of(shipped, key) == pytest.approx(value, rel=1e-3), key
+        assert shipped.value_of(calibration, key) == pytest.approx(value, rel=1e-3), key
 
 
 @pytest.mark.parametrize("part", FITTED)
@@ -197,7 +197,7 @@ def test_a_shipped_calibration_has_no_fitted_value_but_those_of_the_fit(part: st
     names = ("hkbu_overlap", "one_bit_fig5a")
     fitted = {p.key for name in names for p in outcome(name).parameters if p.part == part}
     neutral = msgspec.to_builtins(Calibration(), enc_hook=float)
-    given = msgspec.to_builtins(parts.calibration(part), enc_hook=float)
+    given = msgspec.to_builtins(shipped.calibration(part), enc_hook=float)
     for key in ("collective_launch", "message_cost", "poll_cost", "backward_slowdown", "all_to_all_efficiency"):
         assert key in fitted or given[key] == neutral[key]
     timed = {name for name, kernel in given["kernels"].items() if kernel["time_per_element"] or kernel["launch"]}
@@ -207,14 +207,14 @@ def test_a_shipped_calibration_has_no_fitted_value_but_those_of_the_fit(part: st
 
 @pytest.mark.parametrize("network", one_bit_adam.NETWORKS, ids=lambda network: network.label)
 def test_a_fitted_codec_times_every_kernel_of_one_bit_adam_and_so_does_the_shipped_one(
-    network: parts.Network,
+    network: shipped.PublishedNetwork,
 ) -> None:
-    fitted, shipped = one_bit_models.stage(network).fitted, parts.calibration(network.part)
-    assert fitted.kernels.keys() == shipped.kernels.keys()
+    fitted, calibration = one_bit_models.stage(network).fitted, shipped.calibration(network.part)
+    assert fitted.kernels.keys() == calibration.kernels.keys()
     scenario = Scenario(
-        cluster=parts.cluster(network.part),
+        cluster=shipped.cluster(network.part),
         workload=Workload(num_elements=1000, forward_s=Duration(1e-3), backward_s=Duration(1e-3)),
-        calibration=shipped,
+        calibration=calibration,
         strategy=OneBitAdam(agreement=False),
     )
     assert not any("kernel" in note for note in simulate(scenario).notes)
@@ -222,7 +222,7 @@ def test_a_fitted_codec_times_every_kernel_of_one_bit_adam_and_so_does_the_shipp
 
 @pytest.mark.parametrize("part", FITTED)
 def test_a_shipped_calibration_names_the_rate_and_the_gpu_that_it_was_measured_on(part: str) -> None:
-    cluster, calibration = parts.cluster(part), parts.calibration(part)
+    cluster, calibration = shipped.cluster(part), shipped.calibration(part)
     assert calibration.inter_node.measured_on == cluster.inter_node.bytes_per_s
     assert calibration.intra_node.measured_on in (None, cluster.intra_node.bytes_per_s)
     assert calibration.gpu == cluster.gpu
@@ -231,7 +231,7 @@ def test_a_shipped_calibration_names_the_rate_and_the_gpu_that_it_was_measured_o
 
 def test_the_gpu_of_a_published_cluster_is_one_that_workloads_know() -> None:
     known = {row.gpu for row in scenarios.build({"workload": "bert_large", **ANY_CLUSTER}).workload.compute}
-    assert {parts.cluster(part).gpu for part in FITTED} <= known | {""}
+    assert {shipped.cluster(part).gpu for part in FITTED} <= known | {""}
 
 
 @pytest.mark.parametrize("name", ["hkbu_bsp", "hkbu_overlap", "one_bit_table1", "one_bit_fig5a", "one_bit_speedup"])
@@ -249,16 +249,16 @@ def test_a_fit_never_reads_the_values_that_are_shipped(name: str, monkeypatch: p
         return data | links | {key: value for key, value in wrong.items() if key in data}
 
     monkeypatch.setattr(files, "read", falsified)
-    parts.forget()
+    shipped.clear_caches()
     try:
         again = sets.run(name)
     finally:
-        parts.forget()
+        shipped.clear_caches()
     assert [prediction.predicted for prediction in again.predictions] == pytest.approx(before, rel=1e-9)
 
 
 def test_the_committed_page_is_what_the_command_writes() -> None:
-    made = validation_page.page([outcome(name) for name in sets.names()], measurements.load().rows)
+    made = validation_page.page([outcome(name) for name in sets.names()], published_rows.load().rows)
     committed = (ROOT / "docs" / "evidence" / "validation.md").read_text(encoding="utf-8")
     assert committed == made, "regenerate it: simnet validate --published -o docs/evidence"
 

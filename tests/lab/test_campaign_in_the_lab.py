@@ -6,7 +6,7 @@ import pytest
 
 from simnet.lab import campaign, runner
 from simnet.show import campaign_page
-from simnet.validate.campaign import evaluated
+from simnet.validate.campaign_prediction import evaluate
 
 pytest.importorskip("torch")
 pytest.importorskip("numba")
@@ -24,7 +24,7 @@ def test_the_short_campaign_is_measured_and_its_dense_steps_on_a_slow_network_ar
     assert [path.name for path in paths] == [f"{job.name}.json" for job in jobs]
     assert runner.run(mine, jobs, tmp_path, told.append, patience_s=0.0) == paths
     assert told[-1] == f"{len(jobs)} of {len(jobs)} launches are there already"
-    found = evaluated(mine, tmp_path, draws=20)
+    found = evaluate(mine, tmp_path, draws=20)
     assert len(found.points) == 4
     dense = [point for point in found.points if point.series == "all_reduce"]
     slowest = min(dense, key=lambda point: point.setup.nic_bytes_per_s or 0.0)
@@ -66,7 +66,7 @@ def test_systems_are_trained_and_predicted_to_beat_dense_steps_where_the_wire_is
     path.write_text(SYSTEMS)
     mine = campaign.load(path)
     runner.run(mine, campaign.jobs(mine), tmp_path, lambda _: None, patience_s=0.0)
-    found = evaluated(mine, tmp_path, draws=20)
+    found = evaluate(mine, tmp_path, draws=20)
     points = {point.series: point for point in found.points}
     assert set(points) == {"all_reduce", "one_bit_adam", "qsgd bits=4", "power_sgd matrix_rank=4"}
     dense = points.pop("all_reduce")

@@ -18,7 +18,7 @@ from simnet.errors import SimnetError
 from simnet.files import unpacked
 from simnet.strategies.kernels import every
 from simnet.units import Bandwidth, Duration
-from simnet.validate import parts
+from simnet.validate import shipped
 from tests.unit.test_calibrate_collectives import measurements, setup
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "calibrate"
@@ -156,7 +156,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
-    slow = parts.cluster("generic_25gbit")
+    slow = shipped.cluster("generic_25gbit")
     fitted = iperf3.fitted(read(IPERF3), IPERF3, slow)
     link = fitted.table["inter_node"]
     assert isinstance(link, dict)
@@ -183,7 +183,7 @@ def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
 )
 def test_what_iperf3_has_not_measured_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(SimnetError, match=message):
-        iperf3.fitted({**read(IPERF3), **change}, HERE, parts.cluster("generic_25gbit"))
+        iperf3.fitted({**read(IPERF3), **change}, HERE, shipped.cluster("generic_25gbit"))
 
 
 def test_a_trace_of_gloo_tells_steps_phases_and_messages() -> None:

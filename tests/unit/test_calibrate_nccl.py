@@ -14,7 +14,7 @@ from simnet.calibrate.nccl_tests import NcclLog
 from simnet.collectives import loads, ring
 from simnet.errors import SimnetError
 from simnet.network import topology
-from simnet.validate import parts
+from simnet.validate import shipped
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "calibrate"
 LARGE = 16 * 1024**2
@@ -160,7 +160,7 @@ def test_fitting_what_the_model_made_gives_its_costs_back() -> None:
 
 
 def test_the_simulated_ring_takes_what_the_model_says() -> None:
-    azure = parts.cluster("azure_nd_a100_v4")
+    azure = shipped.cluster("azure_nd_a100_v4")
     logs = [log(count) for count in (2, 4, 8, 16)]
     fitted = nccl_table.fitted(logs, [], azure, draws=20)
     calibrated = write.calibration(write.document([fitted], {"kind": "measured"}))

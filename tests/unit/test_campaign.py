@@ -33,8 +33,8 @@ from simnet.strategies import (
     TopK,
 )
 from simnet.units import Bandwidth, Size
-from simnet.validate import measured, ranking, verdict
-from simnet.validate.measured import Point
+from simnet.validate import ranking, training_steps, winners
+from simnet.validate.training_steps import TrainedPoint
 from tests.unit.test_validate_measured import SETUP
 
 ROOT = Path(__file__).parents[2]
@@ -254,9 +254,9 @@ class TestRun:
         assert "19 of 19 measurements are missing, links_2x1_100mbit.json among them" in done.stderr
 
 
-def point(strategy: str, mbit: float, measured_s: float, predicted_s: float, model: str = "m") -> Point:
+def point(strategy: str, mbit: float, measured_s: float, predicted_s: float, model: str = "m") -> TrainedPoint:
     setup: dict[str, Any] = SETUP | {"nic_bytes_per_s": mbit * 1e6 / 8}
-    return Point(
+    return TrainedPoint(
         setup=Setup(**setup), model=model, series=strategy, label=model, measured=measured_s, predicted=predicted_s,
         without_network_s=predicted_s / 2,
     )  # fmt: skip
@@ -271,19 +271,19 @@ class TestVerdict:
     )  # fmt: skip
 
     def test_winners_and_what_a_wrong_one_costs(self) -> None:
-        won = verdict.winners(self.POINTS)
-        assert [(one.fastest.series, one.chosen.series) for one in won] == [("a", "a"), ("b", "b"), ("b", "a")]
+        won = winners.find_winners(self.POINTS)
+        assert [(one.fastest.series, one.predicted_fastest.series) for one in won] == [("a", "a"), ("b", "b"), ("b", "a")]
         assert [one.regret for one in won] == pytest.approx([0, 0, 3])
         assert [one.is_close for one in won] == [True, True, False]
 
     @pytest.mark.parametrize(("measured_s", "is_close"), [(1.049, True), (1.06, False)])
     def test_a_winner_is_close_where_the_other_would_not_pay(self, measured_s: float, is_close: bool) -> None:
-        (won,) = verdict.winners([point("a", 100, 1.0, 1.0), point("b", 100, measured_s, 0.9)])
-        assert (won.chosen.series, won.is_close) == ("b", is_close)
+        (won,) = winners.find_winners([point("a", 100, 1.0, 1.0), point("b", 100, measured_s, 0.9)])
+        assert (won.predicted_fastest.series, won.is_close) == ("b", is_close)
 
     def test_the_bandwidth_from_which_on_one_is_no_longer_faster(self) -> None:
-        (found,) = verdict.crossovers(self.POINTS, [("a", "b"), ("a", "unknown")])
-        measured, predicted = verdict.crossing(found.measured), verdict.crossing(found.predicted)
+        (found,) = winners.bandwidth_sweeps(self.POINTS, [("a", "b"), ("a", "unknown")])
+        measured, predicted = winners.crossing_bandwidth(found.measured), winners.crossing_bandwidth(found.predicted)
         assert measured is not None
         assert predicted is not None
         assert measured * 8 / 1e6 == pytest.approx(400, rel=0.05)
@@ -291,12 +291,12 @@ class TestVerdict:
         assert [speedup for _, speedup in found.measured] == pytest.approx([4.0, 0.98, 0.25])
 
     def test_without_a_crossing_there_is_none(self) -> None:
-        assert verdict.crossing(((1.0, 2.0), (2.0, 1.5))) is None
-        assert verdict.crossing(((1.0, 0.5), (2.0, 0.4))) is None
+        assert winners.crossing_bandwidth(((1.0, 2.0), (2.0, 1.5))) is None
+        assert winners.crossing_bandwidth(((1.0, 0.5), (2.0, 0.4))) is None
 
 
 class TestRanking:
-    def measured(self, strategy: str, measured_s: float, predicted_s: float) -> Point:
+    def measured(self, strategy: str, measured_s: float, predicted_s: float) -> TrainedPoint:
         one = point(strategy, 100, measured_s, predicted_s)
         around = (0.95 * measured_s, 1.05 * measured_s)
         return replace(one, measured_interval_s=around, interval=(0.8 * predicted_s, 1.2 * predicted_s))
@@ -305,25 +305,25 @@ class TestRanking:
         points = [self.measured("a", 1.0, 1.3), self.measured("b", 1.05, 1.2), self.measured("c", 2.0, 1.25)]
         points.append(replace(self.measured("d", 9.0, 5.0), model="other"))
         found = {(pair.faster.series, pair.slower.series): pair for pair in ranking.pairs(points)}
-        assert {names: pair.is_measured_apart for names, pair in found.items()} == {
+        assert {names: pair.measured_intervals_are_disjoint for names, pair in found.items()} == {
             ("a", "b"): False, ("a", "c"): True, ("b", "c"): True
         }  # fmt: skip
         assert {names: pair.is_right for names, pair in found.items()} == {
             ("a", "b"): False, ("a", "c"): False, ("b", "c"): True
         }  # fmt: skip
         assert found["a", "c"].difference == pytest.approx(1.0)
-        assert not any(pair.is_predicted_apart for pair in found.values())
+        assert not any(pair.predicted_intervals_are_disjoint for pair in found.values())
 
     def test_predicted_intervals_are_apart_in_either_order(self) -> None:
         low, high = self.measured("a", 1.0, 1.0), self.measured("b", 2.0, 2.0)
-        assert all(pair.is_predicted_apart for pair in ranking.pairs([low, high]))
+        assert all(pair.predicted_intervals_are_disjoint for pair in ranking.pairs([low, high]))
         swapped = [replace(low, interval=(1.6, 2.4)), replace(high, interval=(0.8, 1.2))]
-        assert all(pair.is_predicted_apart for pair in ranking.pairs(swapped))
+        assert all(pair.predicted_intervals_are_disjoint for pair in ranking.pairs(swapped))
 
     def test_without_intervals_nothing_is_told_apart(self) -> None:
         (pair,) = ranking.pairs([point("a", 100, 1.0, 1.0), point("b", 100, 9.0, 9.0)])
-        assert not pair.is_measured_apart
-        assert not pair.is_predicted_apart
+        assert not pair.measured_intervals_are_disjoint
+        assert not pair.predicted_intervals_are_disjoint
 
     @pytest.mark.parametrize("count", [6, 8, 9, 25, 100])
     def test_the_interval_of_a_median_is_that_of_the_measuring_side(self, count: int) -> None:
@@ -331,8 +331,8 @@ class TestRanking:
         from binsgdm.measure import timing
 
         values = [float(number * number) for number in range(count)]
-        assert measured.median_interval(values) == timing.interval_of_median(values)
-        assert measured.median_interval(values[:5]) is None
+        assert training_steps.median_interval(values) == timing.interval_of_median(values)
+        assert training_steps.median_interval(values[:5]) is None
 
 
 STRATEGIES = [

@@ -176,7 +176,7 @@ OPENERS = {
     "simnet/journal.py",
     "simnet/lab/owner.py",
     "simnet/sweep.py",
-    "simnet/validate/measurements.py",
+    "simnet/validate/published_rows.py",
     "simnet/commands/output.py",
     "simnet/commands/terminal.py",
 }
@@ -186,7 +186,7 @@ PARSERS = {
     "simnet/journal.py",
     "simnet/results_file.py",
     "simnet/commands/settings.py",
-    "simnet/validate/measurements.py",
+    "simnet/validate/published_rows.py",
 }
 
 

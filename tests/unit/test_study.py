@@ -10,20 +10,20 @@ from simnet import templates
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, KernelTime
 from simnet.units import Duration
-from simnet.validate import measurements, sets
-from simnet.validate.measurements import Row
-from simnet.validate.parts import value_of, with_value
+from simnet.validate import published_rows, sets
+from simnet.validate.published_rows import PublishedRow
+from simnet.validate.shipped import value_of, with_value
 from simnet.validate.study import Fit, Study, all_predictions
 
-FIRST = measurements.load().rows[0]
+FIRST = published_rows.load().rows[0]
 
 
-def row(number: int, seconds: float) -> Row:
+def row(number: int, seconds: float) -> PublishedRow:
     """Return a row of so many GPUs that was measured to take so long."""
     return msgspec.structs.replace(FIRST, key=f"toy.csv:{number}", gpus=number, value=seconds)
 
 
-def toy_s(calibration: Calibration, of: Row) -> float:
+def toy_s(calibration: Calibration, of: PublishedRow) -> float:
     """Return a time that falls with the efficiency and grows linearly with two costs, and with both by GPUs."""
     costs_s = of.gpus**2 * calibration.poll_s + 100 * value_of(calibration, "kernels.compress")
     efficiency = calibration.inter_node.efficiency
@@ -94,9 +94,9 @@ def test_an_alternative_is_a_replacement_and_leaves_the_study_alone() -> None:
 
 
 def test_fits_are_made_once_however_often_they_are_asked_for() -> None:
-    calls: list[Row] = []
+    calls: list[PublishedRow] = []
 
-    def counted(calibration: Calibration, of: Row) -> float:
+    def counted(calibration: Calibration, of: PublishedRow) -> float:
         calls.append(of)
         return toy_s(calibration, of)
 

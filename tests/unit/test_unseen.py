@@ -16,7 +16,7 @@ from simnet.hardware import Calibration, Cluster, FittedTo, Link
 from simnet.scenario import Scenario
 from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration, Size
-from simnet.validate import unseen
+from simnet.validate import disjoint
 from simnet.workload.workload import Workload
 from tests.unit.test_validate_measured import DENSE, HEAD, SETUP, step, write
 
@@ -49,23 +49,23 @@ def trained(tmp_path: Path) -> Path:
 
 
 def test_other_files_and_settings_are_unseen(trained: Path) -> None:
-    said = unseen.check(scenario(links(2, 25e6), links(4, 50e6)), [(trained, read(trained))])
+    said = disjoint.check(scenario(links(2, 25e6), links(4, 50e6)), [(trained, read(trained))])
     assert said.startswith("unseen: none of 1 file is among the 1 file that were fitted; the network was fitted on ")
     assert "2 x 1 ranks at 0.2 Gbit/s, 4 x 1 ranks at 0.4 Gbit/s" in said
 
 
 def test_a_calibration_that_names_nothing_proves_nothing(trained: Path) -> None:
-    assert unseen.check(scenario(), [(trained, read(trained))]).startswith("not proven to be unseen")
+    assert disjoint.check(scenario(), [(trained, read(trained))]).startswith("not proven to be unseen")
 
 
 def test_the_network_of_a_setting_that_was_fitted_is_refused(trained: Path) -> None:
     with pytest.raises(SimnetError, match=r"t\.json: 4 x 1 ranks at 0.2 Gbit/s is a setting whose network was fitted"):
-        unseen.check(scenario(links(4, 25e6)), [(trained, read(trained))])
+        disjoint.check(scenario(links(4, 25e6)), [(trained, read(trained))])
 
 
 def test_what_has_no_network_may_be_measured_where_is_trained(trained: Path) -> None:
     compute = replace(links(4, 25e6), measured=("kernel", "model"))
-    unseen.check(scenario(compute, links(4, None)), [(trained, read(trained))])
+    disjoint.check(scenario(compute, links(4, None)), [(trained, read(trained))])
 
 
 @pytest.mark.parametrize("by_workload", [False, True])
@@ -75,11 +75,11 @@ def test_a_file_that_was_fitted_is_refused_however_it_is_written(by_workload: bo
     other.write_text(json.dumps(json.loads(trained.read_text()), indent=7, sort_keys=True))
     given = scenario(of_workload=(mine,)) if by_workload else scenario(mine)
     with pytest.raises(SimnetError, match=r"renamed.json: was fitted by the calibration or the workload \(as links"):
-        unseen.check(given, [(other, read(other))])
+        disjoint.check(given, [(other, read(other))])
     changed: dict[str, Any] = json.loads(trained.read_text())
     changed["series"][0]["values"][0] *= 1.0001
     other.write_text(json.dumps(changed))
-    unseen.check(given, [(other, read(other))])
+    disjoint.check(given, [(other, read(other))])
 
 
 def test_calibrate_names_what_it_fitted_and_validate_refuses_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from simnet.scenario import load_experiment
 from simnet.simulate import simulate
 from simnet.strategies import AllReduce, BinSGDM, EFSignSGD, OneBitAdam
 from simnet.units import Size
-from simnet.validate import measured
+from simnet.validate import training_steps
 
 SETUP: dict[str, Any] = {
     "backend": "gloo",
@@ -168,11 +168,11 @@ def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(
 ) -> None:
     scenario = load_experiment(str(experiment)).at({})
     file = read(write(tmp_path / "t.json", [step(1.0, labels)], num_nodes=3, ranks_per_node=2))
-    asked = measured.at(scenario, file.series[0], file.setups[0])
+    asked = training_steps.scenario_of_step(scenario, file.series[0], file.setups[0])
     assert asked.strategy == strategy
     assert (asked.cluster.num_nodes, asked.cluster.ranks_per_node) == (3, 2)
     assert asked.cluster.inter_node.bytes_per_s == 25e6
-    (point,) = measured.points(scenario, [file], None)
+    (point,) = training_steps.predict_points(scenario, [file], None)
     assert point.predicted == simulate(asked).result.iteration_s
     assert point.error == pytest.approx(point.predicted - 1)
     assert point.measured_interval_s is None, "of three steps"
@@ -182,7 +182,7 @@ def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(
 def test_the_command_judges_by_median_interval_and_limits(experiment: Path, tmp_path: Path) -> None:
     scenario = load_experiment(str(experiment)).at({})
     blank = read(write(tmp_path / "blank.json", [step(1.0, DENSE), step(1.0, FLAT)]))
-    truth = [measured.points(scenario, [blank], None)[number].predicted for number in (0, 1)]
+    truth = [training_steps.predict_points(scenario, [blank], None)[number].predicted for number in (0, 1)]
     rows = [step(truth[0], DENSE), step(truth[1] / 1.5, FLAT), step(9.0, DENSE, model="other")]
     asked = ["validate", str(experiment), str(write(tmp_path / "t.json", rows)), "--model", "m", "--draws", "50"]
     done = CliRunner().invoke(cli, asked)
@@ -212,4 +212,4 @@ def test_what_cannot_be_compared_is_refused(
 ) -> None:
     scenario = load_experiment(str(experiment)).at({})
     with pytest.raises(SimnetError, match=message):
-        measured.points(scenario, [read(write(tmp_path / "t.json", rows, **setup))], options.get("model"))
+        training_steps.predict_points(scenario, [read(write(tmp_path / "t.json", rows, **setup))], options.get("model"))

@@ -12,21 +12,21 @@ from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.numeric import least_squares, root
 from simnet.show import validation, validation_page
-from simnet.validate import coverage, measurements, parts, sets
-from simnet.validate.measurements import Row
+from simnet.validate import published_rows, row_usage, sets, shipped
 from simnet.validate.outcome import Limit, Outcome, Parameter, Prediction, Status
+from simnet.validate.published_rows import PublishedRow
 
 
 def validate(*args: str) -> Result:
     return CliRunner().invoke(cli, ["validate", *args], prog_name="simnet")
 
 
-def row(line: int) -> Row:
-    return replace_row(measurements.load().rows[0], key=f"measurements.csv:{line}")
+def row(line: int) -> PublishedRow:
+    return replace_row(published_rows.load().rows[0], key=f"measurements.csv:{line}")
 
 
-def replace_row(old: Row, **changes: object) -> Row:
-    return Row(**{name: getattr(old, name) for name in Row.__struct_fields__} | changes)  # type: ignore[arg-type]
+def replace_row(old: PublishedRow, **changes: object) -> PublishedRow:
+    return PublishedRow(**{name: getattr(old, name) for name in PublishedRow.__struct_fields__} | changes)  # type: ignore[arg-type]
 
 
 def prediction(predicted: float, measured: float = 1.0, *, band: bool = False) -> Prediction:
@@ -88,7 +88,7 @@ def test_least_squares_of_a_met_problem_stays_where_it_is() -> None:
 
 
 def test_every_row_has_a_source_a_unit_and_a_value_above_zero() -> None:
-    rows = measurements.load().rows
+    rows = published_rows.load().rows
     assert len(rows) == 193
     assert all(row.source and row.unit and row.value > 0 for row in rows)
     assert len({row.key for row in rows}) == len(rows)
@@ -96,13 +96,13 @@ def test_every_row_has_a_source_a_unit_and_a_value_above_zero() -> None:
 
 def test_a_key_names_the_line_of_the_file() -> None:
     lines = files.data_path("published", "measurements.csv").read_text(encoding="utf-8").splitlines()
-    for found in measurements.load().rows[::40]:
+    for found in published_rows.load().rows[::40]:
         assert f",{found.method}," in lines[int(found.key.split(":")[1]) - 1]
 
 
 def test_one_row_is_refused_where_there_are_several() -> None:
     with pytest.raises(SimnetError, match="need one"):
-        measurements.load().one("HKBU")
+        published_rows.load().one("HKBU")
 
 
 @pytest.mark.parametrize("content", ["", "source,value\nx,1\n", None])
@@ -114,11 +114,11 @@ def test_damaged_measurements_are_told_in_one_sentence(
         path.write_text(content, encoding="utf-8")
     monkeypatch.setattr(files, "data_path", lambda *_: path)
     try:
-        measurements.load.cache_clear()
+        published_rows.load.cache_clear()
         with pytest.raises(SimnetError, match="restore the"):
-            measurements.load().one("HKBU")
+            published_rows.load().one("HKBU")
     finally:
-        measurements.load.cache_clear()
+        published_rows.load.cache_clear()
 
 
 def test_a_missing_log_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_the_page_lists_the_rows_that_no_set_uses() -> None:
 
 def test_a_quotient_uses_both_of_its_rows() -> None:
     made = replace(prediction(1.0), row=replace_row(row(3), key="measurements.csv:3, 5"))
-    found = coverage.of([replace(outcome(), predictions=(made,))], tuple(row(line) for line in (2, 3, 4, 5)))
+    found = row_usage.usage_of([replace(outcome(), predictions=(made,))], tuple(row(line) for line in (2, 3, 4, 5)))
     assert [left.key for left in found.unused] == ["measurements.csv:4"]
 
 
@@ -220,9 +220,9 @@ def test_the_links_of_the_summary_lead_to_its_sections() -> None:
 
 
 def test_a_value_is_set_under_the_key_that_is_named() -> None:
-    changed = parts.with_value(parts.calibration("hkbu_10gbe"), "intra_node.efficiency", 0.5)
+    changed = shipped.with_value(shipped.calibration("hkbu_10gbe"), "intra_node.efficiency", 0.5)
     assert changed.intra_node.efficiency == 0.5
-    assert changed.inter_node == parts.calibration("hkbu_10gbe").inter_node
+    assert changed.inter_node == shipped.calibration("hkbu_10gbe").inter_node
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from simnet import scenario as scenarios
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
 from simnet.simulate import simulate
-from simnet.validate import measurements, parts
-from simnet.validate.measurements import Row
+from simnet.validate import published_rows, shipped
 from simnet.validate.outcome import Alternative, Curve, Limit, Outcome, Prediction
-from simnet.validate.parts import once, with_value
+from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import hkbu
+from simnet.validate.shipped import cached, with_value
 
 PLACE = 6
 WORKLOADS = {"ResNet-50": "resnet50", "BERT-Base": "bert_base_squad"}
@@ -33,7 +33,7 @@ TARGET = Limit(worst=1e-9)
 class Case:
     """A headline in one precision: speedup by batch size."""
 
-    row: Row
+    row: PublishedRow
     precision: str
     speedups: tuple[tuple[int, float], ...]
 
@@ -72,12 +72,12 @@ def published() -> Outcome:
     )
 
 
-@once
+@cached
 def cases(when: str) -> tuple[Case, ...]:
     """Return both headlines in both precisions, with the exchange "overlapped" or "after backward"."""
     return tuple(
         Case(row=row, precision=precision, speedups=tuple(_speedups(_scenario(WORKLOADS[row.model], precision, when))))
-        for row in measurements.load().select("Birder", metric="speedup")
+        for row in published_rows.load().select("Birder", metric="speedup")
         for precision in PRECISIONS
     )
 
@@ -85,7 +85,7 @@ def cases(when: str) -> tuple[Case, ...]:
 def calibrated() -> Calibration:
     """Return the shipped estimate for A100 nodes over TCP, with the Ethernet efficiency of HKBU's 8-GPU rows."""
     key = "inter_node.efficiency"
-    return with_value(parts.calibration("a100_tcp_estimate"), key, hkbu.bsp(hkbu.ETHERNET).value(key))
+    return with_value(shipped.calibration("a100_tcp_estimate"), key, hkbu.bsp(hkbu.ETHERNET).value(key))
 
 
 def _scenario(workload: str, precision: str, when: str) -> Scenario:
@@ -111,7 +111,7 @@ def _predictions(found: tuple[Case, ...]) -> tuple[Prediction, ...]:
     return tuple(_prediction(row, [case for case in found if case.row == row]) for row in rows)
 
 
-def _prediction(row: Row, mine: list[Case]) -> Prediction:
+def _prediction(row: PublishedRow, mine: list[Case]) -> Prediction:
     low, high = min(case.low for case in mine), max(case.high for case in mine)
     return Prediction(
         series="batch 16 to 128, both precisions",

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from simnet.hardware import Calibration
 from simnet.strategies import AnyStrategy
-from simnet.validate import measurements
-from simnet.validate.measurements import Row
+from simnet.validate import published_rows
 from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction
+from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.sets import one_bit_models as models
 from simnet.validate.study import Study
@@ -54,11 +54,11 @@ def _study() -> Study:
         measured=lambda row: row.value * 3600,
         series=lambda row: row.method,
         label=lambda row: f"{row.method}, {row.gpus} GPUs",
-        predicts=measurements.load().select(paper.SOURCE, metric="total time"),
+        predicts=published_rows.load().select(paper.SOURCE, metric="total time"),
     )
 
 
-def _total_s(calibration: Calibration, row: Row) -> float:
+def _total_s(calibration: Calibration, row: PublishedRow) -> float:
     def step_s(strategy: AnyStrategy) -> float:
         return paper.simulated(paper.ETHERNET, calibration, row.nodes, strategy, ACCUMULATION).iteration_s
 

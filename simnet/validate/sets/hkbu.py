@@ -11,10 +11,10 @@ from simnet.scenario import Scenario
 from simnet.simulate import simulate
 from simnet.strategies import AllReduce, Planner
 from simnet.units import Bandwidth, Duration
-from simnet.validate import measurements, parts
-from simnet.validate.measurements import Row
+from simnet.validate import published_rows, shipped
 from simnet.validate.outcome import Parameter, compute_parameter
-from simnet.validate.parts import Network, once
+from simnet.validate.published_rows import PublishedRow
+from simnet.validate.shipped import PublishedNetwork, cached
 from simnet.validate.study import Fit, Study
 
 SOURCE = "HKBU"
@@ -27,10 +27,10 @@ CALIBRATED, PREDICTED = 8, (16, 32)
 LAUNCHES_S = (0.0, 5e-3)
 
 
-ETHERNET = Network(
+ETHERNET = PublishedNetwork(
     label="10GbE", column="10GbE with TCP/IP", part="hkbu_10gbe", link="inter_node", nominal_gbit_per_s=10
 )
-INFINIBAND = Network(
+INFINIBAND = PublishedNetwork(
     label="100 Gbit IB",
     column="100GbIB with RDMA",
     part="hkbu_100gb_ib",
@@ -58,13 +58,13 @@ Source: HKBU-HPML/ddl-benchmarks, mgwfbp/hv_distributed_optimizer.py; a table in
 """
 
 
-def rows(network: Network, **wanted: object) -> tuple[Row, ...]:
+def rows(network: PublishedNetwork, **wanted: object) -> tuple[PublishedRow, ...]:
     """Return published rows of a network."""
-    return measurements.load().select(SOURCE, network=network.column, **wanted)
+    return published_rows.load().select(SOURCE, network=network.column, **wanted)
 
 
-@once
-def bsp(network: Network) -> Study:
+@cached
+def bsp(network: PublishedNetwork) -> Study:
     """Return the model without overlap: the payload bandwidth of the limiting link from the 8-GPU rows alone."""
     bandwidth = Fit(
         part=network.part,
@@ -74,7 +74,7 @@ def bsp(network: Network) -> Study:
         text=lambda part: f"{part:.4f} ({part * network.nominal_gbit_per_s:.2f} Gbit/s of payload)",
     )
     return Study(
-        start=parts.bare(network.part, collective_launch_s=Duration(0)),
+        start=shipped.unfitted(network.part, collective_launch_s=Duration(0)),
         fits=(bandwidth,),
         predict=partial(_predict_s, network),
         measured=iteration_s,
@@ -84,8 +84,8 @@ def bsp(network: Network) -> Study:
     )
 
 
-@once
-def overlapped(network: Network) -> Study:
+@cached
+def overlapped(network: PublishedNetwork) -> Study:
     """Return the model with overlap: the launch of a collective, too, from the 8-GPU WFBP rows."""
     launch = Fit(
         part=network.part,
@@ -101,43 +101,43 @@ def overlapped(network: Network) -> Study:
     )
 
 
-def iteration_s(row: Row) -> float:
+def iteration_s(row: PublishedRow) -> float:
     """Return the seconds of an iteration that a row's throughput means."""
     return row.gpus * int(row.batch_per_gpu) / row.value
 
 
-def compute_parameters(wanted: Iterable[Row]) -> tuple[Parameter, ...]:
+def compute_parameters(wanted: Iterable[PublishedRow]) -> tuple[Parameter, ...]:
     """Return the compute times that these rows take from 1-GPU rows."""
-    by_model: dict[str, dict[str, Row]] = {}
+    by_model: dict[str, dict[str, PublishedRow]] = {}
     for row in wanted:
         single = _compute_row(row)
         by_model.setdefault(row.model, {})[single.key] = single
     return tuple(_compute_parameter(model, tuple(found.values())) for model, found in by_model.items())
 
 
-def _compute_parameter(model: str, singles: tuple[Row, ...]) -> Parameter:
+def _compute_parameter(model: str, singles: tuple[PublishedRow, ...]) -> Parameter:
     key = f"forward + backward, {model}, batch {singles[0].batch_per_gpu}"
     return compute_parameter(key, iteration_s(singles[0]), "1 GPU; a third of it forward", singles)
 
 
-@once
-def _compute_row(row: Row) -> Row:
+@cached
+def _compute_row(row: PublishedRow) -> PublishedRow:
     """Return the 1-GPU row of a row's model, method and network."""
-    return measurements.load().one(SOURCE, model=row.model, network=row.network, method=row.method, gpus=1)
+    return published_rows.load().one(SOURCE, model=row.model, network=row.network, method=row.method, gpus=1)
 
 
-def _predict_s(network: Network, calibration: Calibration, row: Row) -> float:
+def _predict_s(network: PublishedNetwork, calibration: Calibration, row: PublishedRow) -> float:
     return simulate(structs.replace(_scenario(network, row), calibration=calibration)).result.iteration_s
 
 
-@once
-def _scenario(network: Network, row: Row) -> Scenario:
+@cached
+def _scenario(network: PublishedNetwork, row: PublishedRow) -> Scenario:
     """Return a row as a scenario: the compute of its 1-GPU row, a third of it forward, and its all-reduce method."""
     compute_s = iteration_s(_compute_row(row))
     bucketing = BUCKETING[row.method]
     return Scenario(
-        cluster=parts.cluster(network.part, row.nodes),
-        workload=parts.with_thirds(MODELS[row.model], compute_s, int(row.batch_per_gpu)),
+        cluster=shipped.cluster(network.part, row.nodes),
+        workload=shipped.workload_from_compute_time(MODELS[row.model], compute_s, int(row.batch_per_gpu)),
         strategy=AllReduce(
             algorithm="ring",
             bucketing=bucketing,  # type: ignore[arg-type]
@@ -147,6 +147,6 @@ def _scenario(network: Network, row: Row) -> Scenario:
     )
 
 
-def _planner(network: Network, gpus: int) -> Planner:
+def _planner(network: PublishedNetwork, gpus: int) -> Planner:
     start_up_s, s_per_byte = PLANNED[network.label][gpus]
     return Planner(start_up_s=Duration(start_up_s), bytes_per_s=Bandwidth(1 / s_per_byte))

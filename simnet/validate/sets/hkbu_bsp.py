@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction
-from simnet.validate.parts import Network
 from simnet.validate.sets import hkbu
+from simnet.validate.shipped import PublishedNetwork
 from simnet.validate.study import all_predictions
 
 PLACE = 1
@@ -31,7 +31,7 @@ def _alternatives() -> Iterator[Alternative]:
     yield Alternative("one bandwidth a model", "the same rows", found)
 
 
-def _of_model(network: Network, model: str) -> tuple[Prediction, ...]:
+def _of_model(network: PublishedNetwork, model: str) -> tuple[Prediction, ...]:
     study = hkbu.bsp(network)
     alone = study.refitted(row for row in study.known if row.model == model)
     return alone.of(row for row in study.predicts if row.model == model)

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from simnet.validate.outcome import Limit, Outcome
-from simnet.validate.parts import Network, with_value
 from simnet.validate.sets import hkbu
+from simnet.validate.shipped import PublishedNetwork, with_value
 from simnet.validate.study import Study, all_predictions
 
 PLACE = 11
@@ -26,7 +26,7 @@ def published() -> Outcome:
     )
 
 
-def _study(network: Network) -> Study:
+def _study(network: PublishedNetwork) -> Study:
     pcie = hkbu.overlapped(hkbu.INFINIBAND).value("intra_node.efficiency")
     start = with_value(hkbu.overlapped(network).fitted, "intra_node.efficiency", pcie)
     return replace(hkbu.overlapped(network), start=start, fits=(), predicts=hkbu.rows(network, gpus=GPUS))

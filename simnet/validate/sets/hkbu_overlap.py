@@ -7,10 +7,10 @@ from msgspec import structs
 
 from simnet import numeric
 from simnet.units import Duration
-from simnet.validate.measurements import Row
 from simnet.validate.outcome import Alternative, Limit, Outcome
-from simnet.validate.parts import Network
+from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import hkbu
+from simnet.validate.shipped import PublishedNetwork
 from simnet.validate.study import Study, all_predictions
 
 PLACE = 2
@@ -57,11 +57,11 @@ def _alternatives() -> Iterator[Alternative]:
     )
 
 
-def _larger(study: Study) -> list[Row]:
+def _larger(study: Study) -> list[PublishedRow]:
     return [row for row in study.predicts if row.gpus != hkbu.CALIBRATED]
 
 
-def _without_latency(network: Network) -> Study:
+def _without_latency(network: PublishedNetwork) -> Study:
     study = hkbu.overlapped(network)
     links = {
         link: structs.replace(getattr(study.fitted, link), alpha_s=Duration(0)) for link in ("intra_node", "inter_node")
@@ -69,7 +69,7 @@ def _without_latency(network: Network) -> Study:
     return replace(study, start=structs.replace(study.fitted, **links), fits=study.fits[1:])
 
 
-def _with_slowdown(network: Network) -> Study:
+def _with_slowdown(network: PublishedNetwork) -> Study:
     """Fit launch and slowdown of backward together to the six overlapped 8-GPU rows."""
     study = hkbu.overlapped(network)
     known = hkbu.rows(network, method=hkbu.OVERLAPPED, gpus=hkbu.CALIBRATED)

@@ -6,9 +6,9 @@ from simnet.collectives import loads, ring
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.network import topology
-from simnet.validate import parts
-from simnet.validate.measurements import Row
+from simnet.validate import shipped
 from simnet.validate.outcome import Limit, Outcome
+from simnet.validate.published_rows import PublishedRow
 from simnet.validate.study import Fit, Study
 
 PLACE = 13
@@ -28,7 +28,7 @@ def published() -> Outcome:
         text=lambda part: f"{part:.4f} ({part * 200:.1f} GB/s a node)",
     )
     study = Study(
-        start=parts.calibration(CALIBRATION),
+        start=shipped.calibration(CALIBRATION),
         fits=(fit,),
         predict=_ring_s,
         measured=lambda row: row.value / 1e6,
@@ -45,7 +45,7 @@ def published() -> Outcome:
     )
 
 
-def log_rows(gpus: int) -> tuple[Row, ...]:
+def log_rows(gpus: int) -> tuple[PublishedRow, ...]:
     """Read the large messages of a log; a row's value is its time [us], its batch the message [B].
 
     Raises:
@@ -63,8 +63,8 @@ def log_rows(gpus: int) -> tuple[Row, ...]:
     )
 
 
-def _row(key: str, gpus: int, message_bytes: int, time_us: float) -> Row:
-    return Row(
+def _row(key: str, gpus: int, message_bytes: int, time_us: float) -> PublishedRow:
+    return PublishedRow(
         key=key,
         source=SOURCE,
         location=f"{message_bytes // 1024**2} MiB",
@@ -85,6 +85,6 @@ def _row(key: str, gpus: int, message_bytes: int, time_us: float) -> Row:
     )
 
 
-def _ring_s(calibration: Calibration, row: Row) -> float:
-    nodes = topology.build(parts.cluster(CLUSTER, row.nodes), calibration)
+def _ring_s(calibration: Calibration, row: PublishedRow) -> float:
+    nodes = topology.build(shipped.cluster(CLUSTER, row.nodes), calibration)
     return loads.duration_s(nodes, ring.all_reduce(nodes.group("world")), float(row.batch_per_gpu))

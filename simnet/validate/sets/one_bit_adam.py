@@ -10,10 +10,10 @@ from simnet.scenario import Run, Scenario
 from simnet.simulate import simulate
 from simnet.strategies import AllReduce, AnyStrategy, OneBitAdam
 from simnet.units import Duration
-from simnet.validate import measurements, outcome, parts
-from simnet.validate.measurements import Row
+from simnet.validate import outcome, published_rows, shipped
 from simnet.validate.outcome import Parameter
-from simnet.validate.parts import Network, once
+from simnet.validate.published_rows import PublishedRow
+from simnet.validate.shipped import PublishedNetwork, cached
 from simnet.workload.workload import Workload
 
 SOURCE = "1-bit Adam"
@@ -28,8 +28,12 @@ GPUS_OF_BOTH = 64
 COMPRESSED = OneBitAdam(agreement=False)
 
 
-ETHERNET = Network(label="Ethernet", column="Eth40 (4.1 Gbps eff)", part="one_bit_adam_ethernet", nominal_gbit_per_s=40)
-INFINIBAND = Network(label="InfiniBand", column="IB100", part="one_bit_adam_infiniband", nominal_gbit_per_s=100)
+ETHERNET = PublishedNetwork(
+    label="Ethernet", column="Eth40 (4.1 Gbps eff)", part="one_bit_adam_ethernet", nominal_gbit_per_s=40
+)
+INFINIBAND = PublishedNetwork(
+    label="InfiniBand", column="IB100", part="one_bit_adam_infiniband", nominal_gbit_per_s=100
+)
 NETWORKS = (ETHERNET, INFINIBAND)
 
 
@@ -40,7 +44,7 @@ class Compute:
     forward_s: float
     backward_s: float
     optimizer_s: float
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
 
     @property
     def total_s(self) -> float:
@@ -48,34 +52,34 @@ class Compute:
         return self.forward_s + self.backward_s + self.optimizer_s
 
 
-def table_rows(network: Network, metric: str, **wanted: object) -> tuple[Row, ...]:
+def table_rows(network: PublishedNetwork, metric: str, **wanted: object) -> tuple[PublishedRow, ...]:
     """Return rows of Table 1 [ms]."""
-    found = measurements.load().select(SOURCE, network=network.column, metric=metric, **wanted)
+    found = published_rows.load().select(SOURCE, network=network.column, metric=metric, **wanted)
     return tuple(row for row in found if row.location.startswith(TABLE))
 
 
-def figure_rows(network: Network, method: str) -> tuple[Row, ...]:
+def figure_rows(network: PublishedNetwork, method: str) -> tuple[PublishedRow, ...]:
     """Return the rows of Fig 5a [samples/s] of "Adam" or "1-bit Adam"."""
-    return measurements.load().select(SOURCE, location=FIGURE, network=network.column, method=method)
+    return published_rows.load().select(SOURCE, location=FIGURE, network=network.column, method=method)
 
 
-def figure_s(row: Row) -> float:
+def figure_s(row: PublishedRow) -> float:
     """Return the seconds of an iteration that a throughput of Fig 5a means."""
     return row.gpus * BATCH / row.value
 
 
-def table_s(row: Row) -> float:
+def table_s(row: PublishedRow) -> float:
     """Return the seconds that a row of Table 1 gives."""
     return row.value / 1e3
 
 
-def accumulation(row: Row) -> int:
+def accumulation(row: PublishedRow) -> int:
     """Return the micro-batches of one iteration of a row of Table 1."""
     return int(row.location.removeprefix(TABLE).split()[0])
 
 
-@once
-def compute(network: Network) -> Compute:
+@cached
+def compute(network: PublishedNetwork) -> Compute:
     """Return the mean compute of the rows of Table 1 with 16 samples a GPU and no accumulation."""
     found = {
         metric: tuple(row for row in table_rows(network, metric, batch_per_gpu=str(BATCH)) if accumulation(row) == 1)
@@ -90,7 +94,7 @@ def compute(network: Network) -> Compute:
     )
 
 
-def compute_parameter(network: Network) -> Parameter:
+def compute_parameter(network: PublishedNetwork) -> Parameter:
     """Return the compute time as a parameter."""
     found = compute(network)
     key = f"forward + backward + step, {network.label}"
@@ -103,15 +107,15 @@ def dense(algorithm: str) -> AllReduce:
 
 
 def simulated(
-    network: Network, calibration: Calibration, num_nodes: int, strategy: AnyStrategy, accumulated: int = 1
+    network: PublishedNetwork, calibration: Calibration, num_nodes: int, strategy: AnyStrategy, accumulated: int = 1
 ) -> StrategyResult:
     """Simulate an iteration of BERT-Large in fp16."""
     scenario = _scenario(network, num_nodes, strategy, accumulated)
     return simulate(structs.replace(scenario, calibration=calibration)).result
 
 
-@once
-def _scenario(network: Network, num_nodes: int, strategy: AnyStrategy, accumulated: int) -> Scenario:
+@cached
+def _scenario(network: PublishedNetwork, num_nodes: int, strategy: AnyStrategy, accumulated: int) -> Scenario:
     found = compute(network)
     workload = Workload(
         num_elements=NUM_ELEMENTS,
@@ -122,24 +126,24 @@ def _scenario(network: Network, num_nodes: int, strategy: AnyStrategy, accumulat
         batch_per_rank=BATCH,
     )
     return Scenario(
-        cluster=parts.cluster(network.part, num_nodes),
+        cluster=shipped.cluster(network.part, num_nodes),
         workload=workload,
         strategy=strategy,
         run=Run(grad_accumulation=accumulated),
     )
 
 
-def bare(network: Network) -> Calibration:
+def unfitted(network: PublishedNetwork) -> Calibration:
     """Return the network's calibration without any fitted value."""
-    return parts.bare(network.part, kernels={}, poll_s=Duration(0), all_to_all_efficiency=1.0)
+    return shipped.unfitted(network.part, kernels={}, poll_s=Duration(0), all_to_all_efficiency=1.0)
 
 
-def row_of_both(network: Network) -> Row:
+def row_of_both(network: PublishedNetwork) -> PublishedRow:
     """Return the figure's dense point of a set-up that Table 1 tells too."""
     return next(row for row in figure_rows(network, "Adam") if row.gpus == GPUS_OF_BOTH)
 
 
-def table_sum_s(network: Network, accumulated: int) -> float:
+def table_sum_s(network: PublishedNetwork, accumulated: int) -> float:
     """Return the sum of Table 1's parts of a dense step of 64 GPUs with 16 samples a micro-batch [s]."""
     found = (
         row

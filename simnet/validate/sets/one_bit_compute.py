@@ -4,10 +4,10 @@ from functools import partial
 
 from simnet.comparison import worst_error
 from simnet.hardware import Calibration
-from simnet.validate.measurements import Row
 from simnet.validate.outcome import Limit, Outcome
-from simnet.validate.parts import Network
+from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.shipped import PublishedNetwork
 from simnet.validate.study import Study, all_predictions
 
 PLACE = 10
@@ -31,9 +31,9 @@ def published() -> Outcome:
     )
 
 
-def _study(network: Network) -> Study:
+def _study(network: PublishedNetwork) -> Study:
     return Study(
-        start=paper.bare(network),
+        start=paper.unfitted(network),
         predict=partial(_part_s, network),
         measured=paper.table_s,
         series=lambda row: f"{network.label}, {_set_up(row)}",
@@ -47,11 +47,11 @@ def _study(network: Network) -> Study:
     )
 
 
-def _set_up(row: Row) -> str:
+def _set_up(row: PublishedRow) -> str:
     return f"batch {row.batch_per_gpu} x {paper.accumulation(row)}"
 
 
-def _part_s(network: Network, calibration: Calibration, row: Row) -> float:
+def _part_s(network: PublishedNetwork, calibration: Calibration, row: PublishedRow) -> float:
     """Return the simulated seconds of a row's part of an iteration, forward and backward in proportion to the batch."""
     part = paper.simulated(network, calibration, row.nodes, paper.dense("ring"), paper.accumulation(row)).breakdown
     batch = int(row.batch_per_gpu) / paper.BATCH

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from simnet.comparison import worst_error
 from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction
-from simnet.validate.parts import with_value
 from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.sets import one_bit_models as models
+from simnet.validate.shipped import with_value
 from simnet.validate.study import all_predictions
 
 PLACE = 7

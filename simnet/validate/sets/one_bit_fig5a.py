@@ -5,11 +5,11 @@ from dataclasses import replace
 from itertools import combinations
 
 from simnet.comparison import mean_error
-from simnet.validate.measurements import Row
 from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction
-from simnet.validate.parts import Network, once
+from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.sets import one_bit_models as models
+from simnet.validate.shipped import PublishedNetwork, cached
 from simnet.validate.study import Study, all_predictions
 
 PLACE = 4
@@ -44,14 +44,14 @@ def _alternatives() -> Iterator[Alternative]:
         yield Alternative("linear cost per message", f"{point} and largest point of each network", found)
 
 
-def _fitted(network: Network, pair: tuple[Row, ...], cost: str) -> Study:
+def _fitted(network: PublishedNetwork, pair: tuple[PublishedRow, ...], cost: str) -> Study:
     """Return the stage with codec and a cost of sends fitted to two points, and all others to predict."""
     fits = (models.codec(network, pair[0]), models.polling(network, pair[1], cost))
     others = tuple(row for row in paper.figure_rows(network, "1-bit Adam") if row not in pair)
     return replace(models.stage(network), fits=(fits,), predicts=others)
 
 
-@once
+@cached
 def pairs_met() -> dict[str, int]:
     """Return how many pairs of points on Ethernet meet the target, by the form of the cost, and how many there are."""
     pairs = list(combinations(paper.figure_rows(paper.ETHERNET, "1-bit Adam"), 2))

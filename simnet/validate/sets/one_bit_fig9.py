@@ -6,12 +6,12 @@ from dataclasses import replace
 from simnet.comparison import mean_error, worst_row
 from simnet.hardware import Calibration
 from simnet.strategies import AnyStrategy
-from simnet.validate import measurements
-from simnet.validate.measurements import Row
+from simnet.validate import published_rows
 from simnet.validate.outcome import Alternative, Limit, Outcome
-from simnet.validate.parts import with_value
+from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.sets import one_bit_models as models
+from simnet.validate.shipped import with_value
 from simnet.validate.study import Fit, Study
 
 PLACE = 9
@@ -44,7 +44,7 @@ def published() -> Outcome:
 
 
 def _study() -> Study:
-    rows = measurements.load().select(paper.SOURCE, location=LOCATION)
+    rows = published_rows.load().select(paper.SOURCE, location=LOCATION)
     known = tuple(row for row in rows if row.effective_gbps == "1.0")
     fit = Fit(key=PART, name="dense ring, part of the shaped rate", within=(0.2, 1.5), rows=known)
     return Study(
@@ -58,7 +58,7 @@ def _study() -> Study:
     )
 
 
-def _speedup(calibration: Calibration, row: Row) -> float:
+def _speedup(calibration: Calibration, row: PublishedRow) -> float:
     """Return the time of a dense step, at a part of the row's rate, over that of a compressed one, at all of it."""
     rate = float(row.effective_gbps) / paper.ETHERNET.nominal_gbit_per_s
 

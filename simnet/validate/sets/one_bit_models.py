@@ -9,10 +9,10 @@ from msgspec import structs
 from simnet.hardware import Calibration, KernelTime
 from simnet.strategies import AnyStrategy
 from simnet.units import Duration
-from simnet.validate.measurements import Row
 from simnet.validate.outcome import Parameter
-from simnet.validate.parts import Network, once, with_value
+from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import one_bit_adam as paper
+from simnet.validate.shipped import PublishedNetwork, cached, with_value
 from simnet.validate.study import Fit, Study
 
 LAWS = ("ring", "hierarchical", "tree")
@@ -23,8 +23,8 @@ COUNTED_IN_COMPRESS = ("momentum", "merge", "server_residual", "decompress")
 # Table 1: the dense all-reduce.
 
 
-@once
-def law(network: Network, algorithm: str) -> Study:
+@cached
+def law(network: PublishedNetwork, algorithm: str) -> Study:
     """Return the all-reduce of Table 1 by an algorithm, with the bandwidth of the NIC that two rows fit best."""
     rows = [row for row in paper.table_rows(network, paper.ALL_REDUCE) if row.nodes > 1]
     plain = [row for row in rows if row.batch_per_gpu == str(paper.BATCH) and paper.accumulation(row) == 1]
@@ -38,7 +38,7 @@ def law(network: Network, algorithm: str) -> Study:
         text=lambda part: f"{part:.4f} ({part * rate:.2f} Gbit/s of payload, {algorithm})",
     )
     return Study(
-        start=paper.bare(network),
+        start=paper.unfitted(network),
         fits=(bandwidth,),
         predict=partial(_all_reduce_s, network, algorithm),
         measured=paper.table_s,
@@ -48,7 +48,7 @@ def law(network: Network, algorithm: str) -> Study:
     )
 
 
-def _all_reduce_s(network: Network, algorithm: str, calibration: Calibration, row: Row) -> float:
+def _all_reduce_s(network: PublishedNetwork, algorithm: str, calibration: Calibration, row: PublishedRow) -> float:
     return paper.simulated(network, calibration, row.nodes, paper.dense(algorithm)).comm_s
 
 
@@ -58,20 +58,20 @@ def spread(study: Study) -> float:
     return max(alone) / min(alone)
 
 
-@once
-def laws(network: Network) -> dict[str, float]:
+@cached
+def laws(network: PublishedNetwork) -> dict[str, float]:
     """Return the spread of every algorithm, the one on which the calibration rows agree best first."""
     found = {algorithm: spread(law(network, algorithm)) for algorithm in LAWS}
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
-def chosen(network: Network) -> str:
+def chosen(network: PublishedNetwork) -> str:
     """Return the algorithm that Table 1 chooses."""
     return next(iter(laws(network)))
 
 
-@once
-def single_node(network: Network) -> Study:
+@cached
+def single_node(network: PublishedNetwork) -> Study:
     """Return the model of the links inside a node, from the single-node all-reduce of Table 1."""
     fit = Fit(
         part=network.part,
@@ -83,7 +83,7 @@ def single_node(network: Network) -> Study:
     return replace(law(network, "ring"), fits=(fit,), predicts=())
 
 
-def with_single_node(network: Network, calibration: Calibration) -> Calibration:
+def with_single_node(network: PublishedNetwork, calibration: Calibration) -> Calibration:
     """Return a calibration with the links inside a node as the single-node row gives them."""
     key = "intra_node.efficiency"
     return with_value(calibration, key, single_node(network).value(key))
@@ -92,8 +92,8 @@ def with_single_node(network: Network, calibration: Calibration) -> Calibration:
 # Fig 5a: the compression stage, and Adam beside it.
 
 
-@once
-def base(network: Network) -> Calibration:
+@cached
+def base(network: PublishedNetwork) -> Calibration:
     """Return the network's calibration as the dense rows give it; of the kernels only Adam's step takes time."""
     found: Calibration = law(network, chosen(network)).fitted
     if network is paper.ETHERNET:
@@ -103,7 +103,7 @@ def base(network: Network) -> Calibration:
     return structs.replace(found, kernels={"adam_update": update, **counted})
 
 
-def codec(network: Network, row: Row) -> Fit:
+def codec(network: PublishedNetwork, row: PublishedRow) -> Fit:
     """Return the fit of all kernels of the codec as one."""
     return Fit(
         part=network.part,
@@ -114,18 +114,18 @@ def codec(network: Network, row: Row) -> Fit:
     )
 
 
-def polling(network: Network, row: Row, key: str = "poll_cost") -> Fit:
+def polling(network: PublishedNetwork, row: PublishedRow, key: str = "poll_cost") -> Fit:
     """Return the fit of a cost of sends by the square of their number, or with "message_cost" in proportion to it."""
     return Fit(part=network.part, key=key, rows=(row,), text=lambda seconds: f"{1e6 * seconds:.3f} us")
 
 
-def all_to_all(network: Network, row: Row) -> Fit:
+def all_to_all(network: PublishedNetwork, row: PublishedRow) -> Fit:
     """Return the fit of the part of the bandwidth that an all-to-all reaches."""
     return Fit(part=network.part, key="all_to_all_efficiency", within=(0.05, 1.0), rows=(row,))
 
 
-@once
-def stage(network: Network) -> Study:
+@cached
+def stage(network: PublishedNetwork) -> Study:
     """Return the compression stage of Fig 5a: codec and one network cost from the smallest and the largest point."""
     rows = paper.figure_rows(network, "1-bit Adam")
     single, largest = min(rows, key=lambda row: row.gpus), max(rows, key=lambda row: row.gpus)
@@ -143,12 +143,12 @@ def stage(network: Network) -> Study:
     )
 
 
-def iteration_s(network: Network, strategy: AnyStrategy) -> Callable[[Calibration, Row], float]:
+def iteration_s(network: PublishedNetwork, strategy: AnyStrategy) -> Callable[[Calibration, PublishedRow], float]:
     """Return what predicts the seconds of an iteration."""
     return lambda calibration, row: paper.simulated(network, calibration, row.nodes, strategy).iteration_s
 
 
-def stage_parameters(network: Network) -> tuple[Parameter, ...]:
+def stage_parameters(network: PublishedNetwork) -> tuple[Parameter, ...]:
     """Return all that the calibration of the compression stage was fitted to, value by value."""
     steps = tuple(row for row in paper.compute(network).rows if row.metric == "step")
     update = stage(network).value("kernels.adam_update")
@@ -173,8 +173,8 @@ def both_parameters() -> tuple[Parameter, ...]:
     return tuple(parameter for network in paper.NETWORKS for parameter in stage_parameters(network))
 
 
-@once
-def adam(network: Network) -> Study:
+@cached
+def adam(network: PublishedNetwork) -> Study:
     """Return Adam in Fig 5a, nothing fitted."""
     return Study(
         start=stage(network).fitted,
@@ -186,7 +186,7 @@ def adam(network: Network) -> Study:
     )
 
 
-@once
+@cached
 def adam_by_figure() -> Study:
     """Return Adam on Ethernet with the bandwidth that meets the figure's dense point of 64 GPUs."""
     fit = Fit(key="inter_node.efficiency", within=(0.02, 0.5), rows=(paper.row_of_both(paper.ETHERNET),))

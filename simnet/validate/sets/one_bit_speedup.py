@@ -3,11 +3,11 @@
 from msgspec.structs import replace
 
 from simnet.comparison import mean_error
-from simnet.validate.measurements import Row
 from simnet.validate.outcome import Limit, Outcome
-from simnet.validate.parts import Network
+from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.sets import one_bit_models as models
+from simnet.validate.shipped import PublishedNetwork
 from simnet.validate.study import Study, all_predictions
 
 PLACE = 8
@@ -33,7 +33,7 @@ def published() -> Outcome:
     )
 
 
-def _study(network: Network) -> Study:
+def _study(network: PublishedNetwork) -> Study:
     one_bit = {row.gpus: row for row in paper.figure_rows(network, "1-bit Adam")}
     quotients = {_quotient(row, one_bit[row.gpus]): one_bit[row.gpus] for row in paper.figure_rows(network, "Adam")}
     known = {row for parameter in models.stage(network).parameters for row in parameter.rows}
@@ -47,7 +47,7 @@ def _study(network: Network) -> Study:
     )
 
 
-def _quotient(dense: Row, one_bit: Row) -> Row:
+def _quotient(dense: PublishedRow, one_bit: PublishedRow) -> PublishedRow:
     """Return a row that names both lines."""
     return replace(
         dense,

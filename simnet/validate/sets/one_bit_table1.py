@@ -6,9 +6,9 @@ from itertools import combinations
 
 from simnet.comparison import mean_error
 from simnet.validate.outcome import Alternative, Limit, Outcome
-from simnet.validate.parts import Network
 from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.sets import one_bit_models as models
+from simnet.validate.shipped import PublishedNetwork
 from simnet.validate.study import Study, all_predictions
 
 PLACE = 3
@@ -35,7 +35,7 @@ def published() -> Outcome:
     )
 
 
-def _chosen(network: Network) -> Study:
+def _chosen(network: PublishedNetwork) -> Study:
     return models.law(network, models.chosen(network))
 
 
@@ -48,7 +48,7 @@ def _alternatives() -> Iterator[Alternative]:
     yield _with_single_node_row()
 
 
-def _worst_pair(network: Network) -> Alternative:
+def _worst_pair(network: PublishedNetwork) -> Alternative:
     """Return the chosen law under the pair of calibration rows that serves it worst."""
     study = _chosen(network)
     points = sorted((*study.known, *study.predicts), key=lambda row: row.gpus)
@@ -62,7 +62,7 @@ def _worst_pair(network: Network) -> Alternative:
 
 def _with_single_node_row() -> Alternative:
     """Let the rule choose on InfiniBand with NVLink calibrated on the single-node row."""
-    start = models.with_single_node(paper.INFINIBAND, paper.bare(paper.INFINIBAND))
+    start = models.with_single_node(paper.INFINIBAND, paper.unfitted(paper.INFINIBAND))
     studies = {algorithm: replace(models.law(paper.INFINIBAND, algorithm), start=start) for algorithm in models.LAWS}
     best = min(studies, key=lambda algorithm: models.spread(studies[algorithm]))
     return Alternative(

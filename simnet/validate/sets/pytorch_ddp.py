@@ -10,9 +10,9 @@ from simnet.scenario import Scenario
 from simnet.simulate import simulate
 from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration
-from simnet.validate import measurements, parts
-from simnet.validate.measurements import Row
+from simnet.validate import published_rows, shipped
 from simnet.validate.outcome import Alternative, Limit, Outcome, Parameter, compute_parameter
+from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets.one_bit_adam import INFINIBAND
 from simnet.validate.sets.one_bit_models import single_node
 from simnet.validate.study import Fit, Study
@@ -46,7 +46,7 @@ def published() -> Outcome:
 
 
 def _study() -> Study:
-    rows = measurements.load()
+    rows = published_rows.load()
     known = rows.one(SOURCE, model="resnet50", gpus=2)
     fit = Fit(key="factor", name="factor on compute under DDP", within=(1.0, 1.5), rows=(known,))
     return Study(
@@ -60,11 +60,11 @@ def _study() -> Study:
     )
 
 
-def _single(model: str) -> Row:
-    return measurements.load().one(SOURCE, model=model, gpus=1)
+def _single(model: str) -> PublishedRow:
+    return published_rows.load().one(SOURCE, model=model, gpus=1)
 
 
-def _iteration_s(overhead: Overhead, row: Row) -> float:
+def _iteration_s(overhead: Overhead, row: PublishedRow) -> float:
     cluster = Cluster(
         num_nodes=row.nodes,
         ranks_per_node=row.gpus // row.nodes,
@@ -72,7 +72,7 @@ def _iteration_s(overhead: Overhead, row: Row) -> float:
         intra_node=Link(bytes_per_s=Bandwidth(150e9), alpha_s=Duration(3.4e-6)),
         inter_node=Link(bytes_per_s=Bandwidth(100e9 / 8), alpha_s=Duration(14e-6)),
     )
-    workload = parts.with_thirds(row.model, overhead.factor * _single(row.model).value, BATCH)
+    workload = shipped.workload_from_compute_time(row.model, overhead.factor * _single(row.model).value, BATCH)
     calibration = Calibration(intra_node=LinkCalibration(efficiency=single_node(INFINIBAND).value(NVLINK)))
     scenario = Scenario(cluster=cluster, workload=workload, calibration=calibration, strategy=AllReduce())
     return simulate(scenario).result.iteration_s

@@ -17,14 +17,14 @@ from simnet.units import Bandwidth, Size
 
 OUTSIDE, LEAST_VALUES = 0.05, 6
 """Of the interval of a median; fewer values have none."""
-ENDLESS = Bandwidth(1e15)
-Step = tuple[Series, Setup]
-Place = tuple[str, int, int, float]
+INFINITE_BANDWIDTH = Bandwidth(1e15)
+MeasuredStep = tuple[Series, Setup]
+Setting = tuple[str, int, int, float]
 """Model, nodes, ranks on each, NIC bandwidth [B/s]."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point(Comparison):
+class TrainedPoint(Comparison):
     """The median of the measured steps of a setting with what is predicted for it; its series is the strategy.
 
     Attributes:
@@ -43,18 +43,18 @@ class Point(Comparison):
         return 1 - self.without_network_s / self.predicted
 
     @property
-    def place(self) -> Place:
+    def setting(self) -> Setting:
         """Where it was measured."""
         setup = self.setup
         return self.model, setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s or 0.0
 
 
-def points(
+def predict_points(
     scenario: Scenario,
     files: Sequence[Measurements],
     model: str | None,
-    watched: Callable[[list[Step]], Iterable[Step]] = iter,
-) -> list[Point]:
+    watched: Callable[[list[MeasuredStep]], Iterable[MeasuredStep]] = iter,
+) -> list[TrainedPoint]:
     """Predict every measured step of a model.
 
     Args:
@@ -66,16 +66,16 @@ def points(
     Raises:
         SimnetError: there is no such step, several models without a choice, or a NIC of unknown bandwidth.
     """
-    steps = steps_of(files)
+    steps = measured_steps(files)
     models = sorted({str(one.labels.get("model")) for one, _ in steps})
     chosen = model or (models[0] if len(models) == 1 else None)
     if chosen not in models:
         raise SimnetError(f"validate: --model {model}: the measured models are {', '.join(models) or 'none'}; name one")
     mine = [(series, setup) for series, setup in steps if series.labels.get("model") == chosen]
-    return [point(scenario, series, setup) for series, setup in watched(mine)]
+    return [predict_point(scenario, series, setup) for series, setup in watched(mine)]
 
 
-def steps_of(files: Sequence[Measurements]) -> list[Step]:
+def measured_steps(files: Sequence[Measurements]) -> list[MeasuredStep]:
     """Return the measured steps of training, each with its setup."""
     return [(one, file.setups[one.setup]) for file in files for one in file.series if _is_step(one)]
 
@@ -84,17 +84,17 @@ def _is_step(series: Series) -> bool:
     return series.kind == "training" and series.name == "step"
 
 
-def point(scenario: Scenario, series: Series, setup: Setup) -> Point:
+def predict_point(scenario: Scenario, series: Series, setup: Setup) -> TrainedPoint:
     """Predict one measured step.
 
     Raises:
         SimnetError: a NIC of unknown bandwidth, or parts that do not fit together.
     """
-    there = at(scenario, series, setup)
+    there = scenario_of_step(scenario, series, setup)
     result = simulate(there)
-    endless = replace(there.cluster, inter_node=replace(there.cluster.inter_node, bytes_per_s=ENDLESS))
+    endless = replace(there.cluster, inter_node=replace(there.cluster.inter_node, bytes_per_s=INFINITE_BANDWIDTH))
     without = simulate(replace(there, cluster=endless, run=replace(there.run, draws=0)))
-    return Point(
+    return TrainedPoint(
         setup=setup,
         model=str(series.labels["model"]),
         series=StrategySpec.of_labels(series.labels).label,
@@ -107,7 +107,7 @@ def point(scenario: Scenario, series: Series, setup: Setup) -> Point:
     )
 
 
-def at(scenario: Scenario, series: Series, setup: Setup) -> Scenario:
+def scenario_of_step(scenario: Scenario, series: Series, setup: Setup) -> Scenario:
     """Return the scenario with the nodes, network and strategy of a measured series."""
     if setup.nic_bytes_per_s is None:
         raise SimnetError("validate: a NIC of unknown bandwidth: measure with --nic-gbit-per-s")

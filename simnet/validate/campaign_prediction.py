@@ -16,19 +16,19 @@ from simnet.parsing import parse_toml
 from simnet.scenario import Draft, Run, Scenario
 from simnet.strategies import AllReduce
 from simnet.units import Duration
-from simnet.validate import measured, unseen
-from simnet.validate.measured import Point, Step
+from simnet.validate import disjoint, training_steps
+from simnet.validate.training_steps import MeasuredStep, TrainedPoint
 from simnet.workload.model import Step as ComputeStep
 from simnet.workload.model import Tensor
 from simnet.workload.workload import Workload
 
 BOUND = 0.3
 """Mean relative residual from which on a fit is refused: kernels of some 100 us on shared cores scatter."""
-Watched = Callable[[Sequence[tuple[Scenario, Step]]], Iterable[tuple[Scenario, Step]]]
+Watched = Callable[[Sequence[tuple[Scenario, MeasuredStep]]], Iterable[tuple[Scenario, MeasuredStep]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class LayoutFit:
     """What was fitted for one layout: file texts by name, and the residuals."""
 
     layout: Layout
@@ -38,7 +38,7 @@ class Fit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class CampaignResult:
     """A campaign's outcome.
 
     Attributes:
@@ -49,13 +49,13 @@ class Found:
     """
 
     campaign: Campaign
-    points: tuple[Point, ...]
-    fits: tuple[Fit, ...]
+    points: tuple[TrainedPoint, ...]
+    fits: tuple[LayoutFit, ...]
     workloads: dict[str, str]
     proofs: tuple[str, ...]
 
 
-def evaluated(campaign: Campaign, folder: Path, draws: int, watched: Watched = iter) -> Found:
+def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = iter) -> CampaignResult:
     """Calibrate and predict.
 
     Args:
@@ -70,7 +70,7 @@ def evaluated(campaign: Campaign, folder: Path, draws: int, watched: Watched = i
     jobs = campaigns.jobs(campaign)
     _check_there(jobs, folder)
     fits = [_fit(campaign, jobs, folder, layout, draws) for layout in campaign.layouts]
-    steps: list[tuple[Scenario, Step]] = []
+    steps: list[tuple[Scenario, MeasuredStep]] = []
     workloads: dict[str, str] = {}
     proofs: dict[str, None] = {}
     for fit in fits:
@@ -79,11 +79,11 @@ def evaluated(campaign: Campaign, folder: Path, draws: int, watched: Watched = i
             text = _workload(jobs, folder, fit.layout, model, draws)
             workloads[f"{file_part(model)}_{fit.layout.text()}"] = text
             scenario = _scenario(fit, text, f"{model}_{fit.layout.text()}", draws)
-            proofs[f"{fit.layout.text()}, {unseen.check(scenario, trained)}"] = None
-            mine = measured.steps_of([whole for _, whole in trained])
+            proofs[f"{fit.layout.text()}, {disjoint.check(scenario, trained)}"] = None
+            mine = training_steps.measured_steps([whole for _, whole in trained])
             steps += [(scenario, step) for step in mine if step[0].labels["model"] == model]
-    points = tuple(measured.point(scenario, *step) for scenario, step in watched(steps))
-    return Found(campaign=campaign, points=points, fits=tuple(fits), workloads=workloads, proofs=tuple(proofs))
+    points = tuple(training_steps.predict_point(scenario, *step) for scenario, step in watched(steps))
+    return CampaignResult(campaign=campaign, points=points, fits=tuple(fits), workloads=workloads, proofs=tuple(proofs))
 
 
 def _check_there(jobs: Sequence[Job], folder: Path) -> None:
@@ -101,7 +101,7 @@ def _paths(jobs: Sequence[Job], folder: Path, part: str, layout: Layout) -> list
 
 def _kernels(campaign: Campaign) -> set[str]:
     """Return the kernels that the trained strategies run."""
-    link = Link(bytes_per_s=measured.ENDLESS, alpha_s=Duration(0))
+    link = Link(bytes_per_s=training_steps.INFINITE_BANDWIDTH, alpha_s=Duration(0))
     nodes = topologies.build(
         Cluster(num_nodes=2, ranks_per_node=2, intra_node=link, inter_node=link), Calibration(kind="measured")
     )
@@ -119,7 +119,7 @@ def _matters(residual: Comparison, kernels: set[str]) -> bool:
     return name == residual.series or name in kernels
 
 
-def _fit(campaign: Campaign, jobs: Sequence[Job], folder: Path, layout: Layout, draws: int) -> Fit:
+def _fit(campaign: Campaign, jobs: Sequence[Job], folder: Path, layout: Layout, draws: int) -> LayoutFit:
     links = [path for one in campaign.links.parsed for path in _paths(jobs, folder, "links", one)]
     in_place = [path for part in ("kernels", "beside") for path in _paths(jobs, folder, part, layout)]
     known = sources.read([*links, *in_place])
@@ -129,7 +129,7 @@ def _fit(campaign: Campaign, jobs: Sequence[Job], folder: Path, layout: Layout, 
     kernels = _kernels(campaign)
     check_errors([one for one in judged(parts) if _matters(one, kernels)], BOUND)
     whole = write.document(parts, write.head(known, placed))
-    return Fit(
+    return LayoutFit(
         layout=layout,
         calibration=write.calibration(whole),
         text=write.text(whole, [write.comment(known, placed)]),
@@ -142,9 +142,9 @@ def _workload(jobs: Sequence[Job], folder: Path, layout: Layout, model: str, dra
     return workload_file.text_of_model(sources.read([job.path(folder) for job in mine]).files, draws)
 
 
-def _scenario(fit: Fit, workload: str, name: str, draws: int) -> Scenario:
+def _scenario(fit: LayoutFit, workload: str, name: str, draws: int) -> Scenario:
     """Return a scenario whose nodes, NIC and strategy are replaced by those of each point."""
-    link = Link(bytes_per_s=measured.ENDLESS, alpha_s=Duration(0))
+    link = Link(bytes_per_s=training_steps.INFINITE_BANDWIDTH, alpha_s=Duration(0))
     cluster = Cluster(
         name="lab",
         num_nodes=fit.layout.num_nodes,

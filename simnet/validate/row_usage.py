@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simnet.validate.measurements import Row
 from simnet.validate.outcome import Outcome
+from simnet.validate.published_rows import PublishedRow
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coverage:
+class RowUsage:
     """Rows of measurements.csv by what becomes of them; a row may be calibrated on in one set, predicted in another."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
     calibrated: frozenset[str]
     predicted: frozenset[str]
 
@@ -21,20 +21,20 @@ class Coverage:
         return len(self.rows) - len(self.unused)
 
     @property
-    def unused(self) -> tuple[Row, ...]:
+    def unused(self) -> tuple[PublishedRow, ...]:
         """The rows that no set uses."""
         return tuple(row for row in self.rows if row.key not in self.calibrated | self.predicted)
 
 
-def of(outcomes: Sequence[Outcome], rows: tuple[Row, ...]) -> Coverage:
+def usage_of(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...]) -> RowUsage:
     """Return what the sets make of the rows; a quotient of two rows uses both."""
     known = {row.key for row in rows}
     calibrated = {row.key for outcome in outcomes for row in outcome.calibration_rows}
     predicted = {key for outcome in outcomes for p in outcome.predictions for key in _keys(p.row)}
-    return Coverage(rows=rows, calibrated=frozenset(calibrated & known), predicted=frozenset(predicted & known))
+    return RowUsage(rows=rows, calibrated=frozenset(calibrated & known), predicted=frozenset(predicted & known))
 
 
-def _keys(row: Row) -> list[str]:
+def _keys(row: PublishedRow) -> list[str]:
     """Return "file:4" and "file:9" of "file:4, 9"."""
     file, _, lines = row.key.partition(":")
     return [f"{file}:{line}" for line in lines.split(", ")]

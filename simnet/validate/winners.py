@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from simnet.compare.verdict import Speedup
-from simnet.validate.measured import Point
+from simnet.validate.training_steps import TrainedPoint
 
 Speedups = tuple[tuple[float, float], ...]
 """NIC bandwidth [B/s] and a speedup there, by bandwidth."""
@@ -16,18 +16,18 @@ Speedups = tuple[tuple[float, float], ...]
 class Winner:
     """The fastest strategy of one place as measured, and the one that is predicted to be."""
 
-    fastest: Point
-    chosen: Point
+    fastest: TrainedPoint
+    predicted_fastest: TrainedPoint
 
     @property
     def is_right(self) -> bool:
         """Whether they are the same."""
-        return self.fastest is self.chosen
+        return self.fastest is self.predicted_fastest
 
     @property
     def regret(self) -> float:
         """How much longer the predicted one takes than the fastest, both as measured."""
-        return self.chosen.measured / self.fastest.measured - 1
+        return self.predicted_fastest.measured / self.fastest.measured - 1
 
     @property
     def is_close(self) -> bool:
@@ -36,49 +36,51 @@ class Winner:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crossover:
+class BandwidthSweep:
     """Two strategies of one model and layout at growing bandwidths: `pairs` holds (faster, slower) of each."""
 
-    pairs: tuple[tuple[Point, Point], ...]
+    pairs: tuple[tuple[TrainedPoint, TrainedPoint], ...]
 
     @property
     def measured(self) -> Speedups:
         """How many times longer the second one takes, as measured."""
-        return tuple((one.place[3], two.measured / one.measured) for one, two in self.pairs)
+        return tuple((one.setting[3], two.measured / one.measured) for one, two in self.pairs)
 
     @property
     def predicted(self) -> Speedups:
         """Likewise as predicted."""
-        return tuple((one.place[3], two.predicted / one.predicted) for one, two in self.pairs)
+        return tuple((one.setting[3], two.predicted / one.predicted) for one, two in self.pairs)
 
 
-def winners(points: Sequence[Point]) -> list[Winner]:
+def find_winners(points: Sequence[TrainedPoint]) -> list[Winner]:
     """Return the winner of every place with two strategies or more."""
-    places = [[point for point in points if point.place == where] for where in dict.fromkeys(p.place for p in points)]
+    places = [
+        [point for point in points if point.setting == where] for where in dict.fromkeys(p.setting for p in points)
+    ]
     return [
-        Winner(fastest=min(mine, key=lambda p: p.measured), chosen=min(mine, key=lambda p: p.predicted))
+        Winner(fastest=min(mine, key=lambda p: p.measured), predicted_fastest=min(mine, key=lambda p: p.predicted))
         for mine in places
         if len(mine) > 1
     ]
 
 
-def crossovers(points: Sequence[Point], names: Sequence[tuple[str, str]]) -> list[Crossover]:
+def bandwidth_sweeps(points: Sequence[TrainedPoint], names: Sequence[tuple[str, str]]) -> list[BandwidthSweep]:
     """Return two strategies each over the bandwidths at which both were measured, where these are two or more."""
-    layouts = dict.fromkeys(point.place[:3] for point in points)
-    found = [_matched([p for p in points if p.place[:3] == layout], *two) for layout in layouts for two in names]
-    return [Crossover(pairs=pairs) for pairs in found if len(pairs) > 1]
+    layouts = dict.fromkeys(point.setting[:3] for point in points)
+    found = [_matched([p for p in points if p.setting[:3] == layout], *two) for layout in layouts for two in names]
+    return [BandwidthSweep(pairs=pairs) for pairs in found if len(pairs) > 1]
 
 
-def _matched(points: Sequence[Point], faster: str, slower: str) -> tuple[tuple[Point, Point], ...]:
-    first, second = ({p.place[3]: p for p in points if p.series == name} for name in (faster, slower))
+def _matched(points: Sequence[TrainedPoint], faster: str, slower: str) -> tuple[tuple[TrainedPoint, TrainedPoint], ...]:
+    first, second = ({p.setting[3]: p for p in points if p.series == name} for name in (faster, slower))
     return tuple((first[rate], second[rate]) for rate in sorted(first.keys() & second.keys()))
 
 
-def crossing(speedups: Speedups) -> float | None:
+def crossing_bandwidth(speedups: Speedups) -> float | None:
     """Return the bandwidth at which a speedup falls to 1, log-linear between points; None if it does not.
 
     Example:
-        >>> round(crossing(((1e6, 4.0), (4e6, 0.25))))
+        >>> round(crossing_bandwidth(((1e6, 4.0), (4e6, 0.25))))
         2000000
     """
     for (low, before), (high, after) in pairwise(speedups):

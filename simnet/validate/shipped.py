@@ -20,21 +20,21 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 _FORGET: list[Callable[[], None]] = []
 
 
-def once(function: Callable[Given, Made]) -> Callable[Given, Made]:
+def cached(function: Callable[Given, Made]) -> Callable[Given, Made]:
     """Cache what a function makes of shipped files, which stay as they are while a process runs."""
     cached = cache(function)
     _FORGET.append(cached.cache_clear)
     return cached  # type: ignore[return-value]  # a cached function takes what it took
 
 
-def forget() -> None:
-    """Forget all that `once` keeps, so that the next use reads shipped files and fits anew."""
+def clear_caches() -> None:
+    """Forget all that `cached` keeps, so that the next use reads shipped files and fits anew."""
     for clear in _FORGET:
         clear()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class PublishedNetwork:
     """A network of a publication: its name, its column in the rows, its shipped parts, and the link that limits it."""
 
     label: str
@@ -44,7 +44,7 @@ class Network:
     link: str = "inter_node"
 
 
-@once
+@cached
 def cluster(name: str, num_nodes: int | None = None) -> Cluster:
     """Return a shipped cluster, with another number of nodes if given."""
     found = Draft(data={"name": name, **files.read("clusters", name)}, origins={(): f"clusters/{name}.toml"})
@@ -52,20 +52,20 @@ def cluster(name: str, num_nodes: int | None = None) -> Cluster:
     return replace(whole, num_nodes=num_nodes) if num_nodes else whole
 
 
-@once
+@cached
 def calibration(name: str) -> Calibration:
     """Return a shipped calibration."""
     found = Draft(data={"name": name, **files.read("calibrations", name)}, origins={(): f"calibrations/{name}.toml"})
     return found.converted(Calibration)
 
 
-def bare(name: str, **neutral: object) -> Calibration:
+def unfitted(name: str, **neutral: object) -> Calibration:
     """Return a shipped calibration whose links reach all of their rate, with other attributes neutral, too."""
     found = replace(calibration(name), **neutral)
     return with_value(with_value(found, "intra_node.efficiency", 1.0), "inter_node.efficiency", 1.0)
 
 
-def with_thirds(gradients: str, compute_s: float, batch: int) -> Workload:
+def workload_from_compute_time(gradients: str, compute_s: float, batch: int) -> Workload:
     """Return a workload of which a published compute time of one GPU is all that is known: a third of it is forward."""
     return Workload(
         gradients=gradients,

@@ -13,7 +13,7 @@ from simnet.errors import SimnetError
 FILE = ("published", "measurements.csv")
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedRow(msgspec.Struct, frozen=True, kw_only=True):
     """One published value; `key` names its file and line."""
 
     key: str
@@ -43,12 +43,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Measurements:
+class PublishedRows:
     """Rows to choose from."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
 
-    def select(self, source: str, **wanted: object) -> tuple[Row, ...]:
+    def select(self, source: str, **wanted: object) -> tuple[PublishedRow, ...]:
         """Return the rows whose source starts so, and whose columns have (or are among) these values.
 
         Args:
@@ -57,7 +57,7 @@ class Measurements:
         """
         return tuple(row for row in self.rows if row.source.startswith(source) and row.fits(wanted))
 
-    def one(self, source: str, **wanted: object) -> Row:
+    def one(self, source: str, **wanted: object) -> PublishedRow:
         """Return the only such row.
 
         Raises:
@@ -72,7 +72,7 @@ class Measurements:
 
 
 @cache
-def load() -> Measurements:
+def load() -> PublishedRows:
     """Read the shipped measurements.
 
     Raises:
@@ -83,6 +83,6 @@ def load() -> Measurements:
         with path.open(encoding="utf-8", newline="") as file:
             lines = list(csv.DictReader(file))
         rows = [{"key": f"{path.name}:{number}", **line} for number, line in enumerate(lines, start=2)]
-        return Measurements(tuple(msgspec.convert(rows, list[Row], strict=False)))
+        return PublishedRows(tuple(msgspec.convert(rows, list[PublishedRow], strict=False)))
     except (OSError, msgspec.ValidationError) as error:
         raise SimnetError(f"{files.label(path)}: {error}: restore the shipped file") from error
