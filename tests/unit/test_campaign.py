@@ -272,7 +272,11 @@ class TestVerdict:
 
     def test_winners_and_what_a_wrong_one_costs(self) -> None:
         won = winners.find_winners(self.POINTS)
-        assert [(one.fastest.series, one.predicted_fastest.series) for one in won] == [("a", "a"), ("b", "b"), ("b", "a")]
+        assert [(one.fastest.series, one.predicted_fastest.series) for one in won] == [
+            ("a", "a"),
+            ("b", "b"),
+            ("b", "a"),
+        ]
         assert [one.regret for one in won] == pytest.approx([0, 0, 3])
         assert [one.is_close for one in won] == [True, True, False]
 
