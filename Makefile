@@ -70,11 +70,11 @@ clean: ## remove what make has made, .venv included
 
 # The stamps hold the installations, so that a target installs only after pyproject.toml has changed.
 $(VENV)/.installed: pyproject.toml
-	@PYTHON='$(PYTHON)' sh tools/make_venv.sh $(VENV)
+	@PYTHON='$(PYTHON)' sh .ci/make_venv.sh $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml
-	@PYTHON='$(PYTHON)' sh tools/make_venv.sh $(VENV)
+	@PYTHON='$(PYTHON)' sh .ci/make_venv.sh $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/.installed $@

@@ -129,7 +129,7 @@ class _File(Struct, frozen=True):
 
 @lru_cache(maxsize=32)
 def _from_file(name: str, _: tuple[int, ...]) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
-    """Read a gradients file, made by tools/export_models.py, once for each state of it."""
+    """Read a gradients file, made by studies/export_models.py, once for each state of it."""
     path = files.gradients_path(name)
     data = schema.decode(_File, files.read_bytes(path), files.label(path))
     total = sum(flops for _, _, flops in data.tensors)

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOLDERS = "simnet|binsgdm|benchmarks|examples|tools|tests|scenarios|docs"
+FOLDERS = "simnet|binsgdm|benchmarks|examples|studies|tests|scenarios|docs"
 PATH = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 DOTTED = re.compile(r"`((?:simnet|binsgdm)(?:\.\w+)+)`")

@@ -146,7 +146,7 @@ def test_a_file_has_one_tensor_a_line(gradients: dict[str, Any]) -> None:
 
 
 def load_exporter() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("export_models", ROOT / "tools" / "export_models.py")
+    specification = importlib.util.spec_from_file_location("export_models", ROOT / "studies" / "export_models.py")
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -158,7 +158,7 @@ def load_exporter() -> ModuleType:
 def test_regenerating_resnet50_gives_the_shipped_file() -> None:
     pytest.importorskip("torch", reason="regenerating needs torch")
     if importlib.util.find_spec("torchvision") is None:
-        pytest.skip("regenerating needs torchvision, see tools/export_models.py")
+        pytest.skip("regenerating needs torchvision, see studies/export_models.py")
     exporter = load_exporter()
     (definition,) = [one for one in exporter.DEFINITIONS if one.name == "resnet50"]
     regenerated = json.loads(exporter.to_json(exporter.describe(definition)))

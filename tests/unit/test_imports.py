@@ -21,7 +21,7 @@ SIMPY_ROOMS = (
 )
 SIMULATOR = ("simpy", "simnet.simulate", "simnet.network", "simnet.runner", "simnet.folded")
 MACHINE = ("os", "pathlib", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "simnet.lab.machine")
-PACKAGES = ("simnet", "binsgdm", "benchmarks", "tools", "examples")
+PACKAGES = ("simnet", "binsgdm", "benchmarks", "studies", "examples")
 ORDER = (
     (
         "units",
@@ -280,7 +280,7 @@ def test_there_is_no_import_cycle() -> None:
     "files",
     [
         {"simnet/a.py": "import simnet.b", "simnet/b.py": "def f():\n    from simnet import a"},
-        {"tools/a.py": "from b import x", "tools/b.py": "import a"},
+        {"studies/a.py": "from b import x", "studies/b.py": "import a"},
         {"simnet/a/__init__.py": "from simnet.a.b import x", "simnet/a/b.py": "from simnet.a import x"},
     ],
     ids=["lazy", "scripts", "package"],
@@ -288,7 +288,7 @@ def test_there_is_no_import_cycle() -> None:
 def test_a_cycle_is_found(files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, monkeypatch, files)
     with pytest.raises(CycleError):
-        TopologicalSorter(graph("simnet", "tools")).prepare()
+        TopologicalSorter(graph("simnet", "studies")).prepare()
 
 
 def plant(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:

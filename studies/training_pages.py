@@ -1,4 +1,4 @@
-"""`python tools/training_pages.py CHECKOUT`: print what is generated of the training pages.
+"""`python studies/training_pages.py CHECKOUT`: print what is generated of the training pages.
 
 PYTHONPATH is the checkout. The tables come from the committed results: nothing is trained, no file is written.
 """
@@ -17,7 +17,7 @@ def main(checkout: Path) -> None:
     print(systems_page.generated(Written()))
     tables = compare.searched(), compare.verdicts(), compare.explored(), *map(compare.scaled, ("digits", "lm"))
     for table in (*tables, compare.varied("digits")):
-        print(*table, "", sep="\n")
+        print(table.markdown(), "", sep="\n")
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ The environment (CPU; torchvision without dependencies, since its wheel would re
     python3.11 -m venv .venv-models
     .venv-models/bin/pip install torch==2.13.0 numpy pillow transformers==5.23.0
     .venv-models/bin/pip install --no-deps torchvision==0.28.0
-    .venv-models/bin/python tools/export_models.py            # a minute, 5 GB of memory
-    .venv-models/bin/python tools/export_models.py --check    # exit 1 where a committed file differs
+    .venv-models/bin/python studies/export_models.py            # a minute, 5 GB of memory
+    .venv-models/bin/python studies/export_models.py --check    # exit 1 where a committed file differs
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python tools/compare_checkouts.py BEFORE AFTER [--quick]`: does any number differ between two checkouts?
+"""`python -m benchmarks.compare_checkouts BEFORE AFTER [--quick]`: does any number differ between two checkouts?
 
 Runs the same commands in both, each on its own sources with this Python, and compares what they print and write, every
 number to its last digit. Prints a table and every difference; exit code 1: a number differs, or a command fails.
@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from same_numbers import Finding, compare
+from benchmarks.same_numbers import Finding, compare
 
-TOOLS = Path(__file__).resolve().parent
+STUDIES = Path(__file__).resolve().parents[1] / "studies"
 SHOWN = 12
 """Differences of one command that are listed."""
 WIDTH = 400
@@ -72,7 +72,7 @@ def long_jobs(checkout: Path) -> Iterator[Job]:
         folder = campaign.parent
         yield simnet(f"lab report {folder.name}", "prose", "lab", "report", str(folder), "--draws", "20", "-o", "{out}")
     yield simnet("validate --published", "json", "validate", "--published", "-o", "{out}")
-    yield Job("training pages", "prose", (str(TOOLS / "training_pages.py"), "{root}"))
+    yield Job("training pages", "prose", (str(STUDIES / "training_pages.py"), "{root}"))
 
 
 def simnet(title: str, form: str, *arguments: str) -> Job:
