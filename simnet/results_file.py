@@ -1,5 +1,6 @@
-"""Read the results.json of a sweep, also of the format before this one."""
+"""Read the results.json of a sweep, of this format and of the two before it."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from simnet import files, schema
 from simnet.errors import NotInstalledError, SimnetError, shown
 from simnet.parsing import check_plain, parse_json
 from simnet.result import FORMAT, LARGEST, SMALLEST, StrategyResult, SweepResult
+from simnet.strategies.former_keys import former_keys, with_present_keys
 
 NAME = "results.json"
 # A sweep may have 100,000 points of some ten kilobytes.
 MAX_BYTES = 2**32
 _REPAIR = f"name the {NAME} of a sweep, or its folder"
-_OLD_FORMAT = 1
+_FORMER_FORMATS = (1, 2)
 # What format 1 held of the whole run beside the strategy's own fields, all at one level.
 _OF_THE_RUN = (
     "set", "scenario", "world_size", "gradient_bytes", "speedup", "end_to_end_speedup", "notes", "intervals", "version",
@@ -58,16 +60,17 @@ def decode(data: bytes, where: str = NAME) -> SweepResult:
     """
     given = _format(data, where)
     try:
-        if given == _OLD_FORMAT:
-            found = schema.build(SweepResult, _of_format_1(parse_json(data, where)), where)
-        else:
+        if given == FORMAT:
             found = schema.decode(SweepResult, data, where)
+        else:
+            plain = parse_json(data, where)
+            found = schema.build(SweepResult, _of_format_2(_of_format_1(plain) if given == 1 else plain), where)
         check_plain([point.set for point in found.points], where)
         _check_rates(found, where)
     except NotInstalledError as error:
         raise SimnetError(error.in_data) from error
     except SimnetError as error:
-        old = ", or of an older version whose scenarios this one does not read" if given == _OLD_FORMAT else ""
+        old = ", or of an older version whose scenarios this one does not read" if given != FORMAT else ""
         raise SimnetError(f"{error}: the file is damaged{old}; run the sweep again") from error
     if not found.points:
         raise SimnetError(f"{where}: points: []: no point was simulated; run the sweep again")
@@ -100,8 +103,8 @@ def _format(data: bytes, where: str) -> object:
         raise SimnetError(f"{where}: holds {shown(head.what)}, no results of a sweep: {_REPAIR}")
     if given is UNSET:
         raise SimnetError(f"{where}: no 'format' key: these are not the results of 'simnet sweep'")
-    if given not in (_OLD_FORMAT, FORMAT):
-        read = f"this version reads formats {_OLD_FORMAT} and {FORMAT}"
+    if given not in (*_FORMER_FORMATS, FORMAT):
+        read = f"this version reads formats {_FORMER_FORMATS[0]} to {FORMAT}"
         raise SimnetError(f"{where}: format {shown(given)}: {read}; run the sweep again with it")
     return given
 
@@ -117,11 +120,41 @@ def _head(data: bytes, where: str) -> _Head:
 
 
 def _of_format_1(old: Any) -> Any:
-    """Return a document of format 1 in this format: a point held the run's fields and the strategy's at one level."""
+    """Return a document of format 1 in format 2: in format 1 a point held the run's fields and the strategy's at one level."""
     points = old.get("points")
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         return old
-    return {**old, "format": FORMAT, "points": [_point_of_format_1(point) for point in points]}
+    return {**old, "format": 2, "points": [_point_of_format_1(point) for point in points]}
+
+
+def _of_format_2(old: Any) -> Any:
+    """Return a document of format 2 in this format: some keys of strategies had other names."""
+    points = old.get("points")
+    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
+        return old
+    swept = dict(pair for point in points for pair in _former_swept_keys(point.get("scenario")))
+    new = with_present_keys(old)
+    for table in (point.get("set") for point in new["points"]):
+        _rename(table, swept)
+    for axis in new.get("axes") or ():
+        if isinstance(axis, dict) and axis.get("key") in swept:
+            axis["key"] = swept[axis["key"]]
+    return new | {"format": FORMAT}
+
+
+def _former_swept_keys(scenario: object) -> Iterator[tuple[str, str]]:
+    """Yield the dotted former keys of a scenario's strategies, each with its present one."""
+    for part in ("strategy", "baseline"):
+        table = scenario.get(part) if isinstance(scenario, dict) else None
+        names = former_keys(table) if isinstance(table, dict) else {}
+        yield from ((f"{part}.{key}", f"{part}.{name}") for key, name in names.items())
+
+
+def _rename(table: object, names: Mapping[str, str]) -> None:
+    """Rename keys of a table in place; their order stays."""
+    if isinstance(table, dict):
+        for key in list(table):
+            table[names.get(key, key)] = table.pop(key)
 
 
 def _point_of_format_1(point: dict[str, Any]) -> dict[str, Any]:

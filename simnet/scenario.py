@@ -12,6 +12,7 @@ from simnet import files, schema
 from simnet.errors import SimnetError, nearest
 from simnet.hardware import Calibration, Cluster, Part
 from simnet.strategies import AnyStrategy
+from simnet.strategies.former_keys import with_present_keys
 from simnet.units import Quantity
 from simnet.values import Count
 from simnet.workload.workload import Workload
@@ -346,7 +347,7 @@ def _scenario_table(data: dict[str, object], path: Path) -> dict[str, object]:
     inner = data.get("scenario")
     if path.suffix != ".json" or not isinstance(inner, dict):
         return data
-    return {key: _without_none(value) for key, value in inner.items() if value is not None}
+    return {key: _without_none(with_present_keys(value)) for key, value in inner.items() if value is not None}
 
 
 def _axes(given: object, where: str, directory: Path) -> dict[str, Axis]:

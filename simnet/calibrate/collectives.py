@@ -133,9 +133,9 @@ def _timed(series: Series, setup: Setup, cluster: Cluster | None) -> Timed:
     group, size, message = str(series.labels["group"]), series.count("group_size"), series.number("message_bytes")
     level = "intra_node" if group == "intra_node" or setup.num_nodes == 1 else "inter_node"
     rounds, sends, at_once = _rounds(series.name, size)
-    lanes = series.count("lanes") if level == "inter_node" and group == "inter_node" else 1
+    num_rails = series.count("num_groups") if level == "inter_node" and group == "inter_node" else 1
     chunk = message if series.name == "send" else message / size
-    link_bytes = sends * chunk * lanes
+    link_bytes = sends * chunk * num_rails
     # All ranks of a node share its NIC; what they send to each other does not cross it.
     if series.name == "all_to_all" and level == "inter_node" and group == "world":
         link_bytes = setup.ranks_per_node * (size - setup.ranks_per_node) * chunk

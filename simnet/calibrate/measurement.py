@@ -22,6 +22,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "training": ("step", "forward", "backward", "optimizer"),
     "interference": ("backward_alone", "backward_beside"),
 }
+_FORMER_LABELS = {"intra": "intra_node_dtype", "lanes": "num_groups"}
 _LIMITS = {"s": (1e-12, 1e9), "B": (0.0, 1e18)}
 """Of values: no clock ticks faster than a picosecond, and nobody waits for 30 years."""
 _REPAIR = "measure again, or take the file from where it was written"
@@ -67,7 +68,7 @@ class _Collective(_Labels, kw_only=True):
     group_size: Whole
     message_bytes: Whole
     dtype: str
-    lanes: Whole
+    num_groups: Whole
 
 
 class _Training(_Labels, kw_only=True):
@@ -75,7 +76,7 @@ class _Training(_Labels, kw_only=True):
     batch: Whole
     strategy: str
     topology: str
-    intra: str
+    intra_node_dtype: str
     overlap: Annotated[int, msgspec.Meta(ge=0, le=1)]
     bucket_cap_mb: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
 
@@ -180,6 +181,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         known = _NAMES.get(self.kind)
         if (known and self.name not in known) or not self.name:
             raise ValueError(f"name: {shown(self.name)}: unknown {self.kind}.{nearest(self.name, known or ())}")
+        present = {_FORMER_LABELS.get(label, label): value for label, value in self.labels.items()}
+        msgspec.structs.force_setattr(self, "labels", present)
         labels = _LABELS.get(f"{self.kind} {self.name}", _LABELS[self.kind])
         try:
             check(type_of(labels), self.labels, ("labels",))

@@ -11,6 +11,7 @@ from simnet import files
 from simnet.errors import SimnetError
 from simnet.scenario import Draft
 from simnet.strategies import AnyStrategy
+from simnet.strategies.former_keys import with_present_keys
 from simnet.values import Count
 
 LARGEST = 1e100
@@ -118,7 +119,7 @@ def load(name_or_path: str) -> Convergence:
         SimnetError: there is no such file, or it does not hold together.
     """
     path: Path = files.locate("convergence", name_or_path)
-    found = Draft(data=files.read_file(path), origins={(): files.label(path)}).converted(Convergence)
+    found = Draft(data=with_present_keys(files.read_file(path)), origins={(): files.label(path)}).converted(Convergence)
     for system in found.systems:
         for ranks in found.rank_counts:
             _check_alike(found.of(system, ranks), f"{files.label(path)}: curves of {system!r} on {ranks} ranks")

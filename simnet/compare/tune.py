@@ -25,7 +25,7 @@ def dense_systems(dtype: Dtype) -> dict[str, Settings]:
     """Return DDP without compression, all-reduces by the fastest algorithm: gradients as they are, and cast to bf16."""
     found = {f"DDP {dtype}": _tuned([AllReduce(algorithm="auto")])}
     if dtype == "fp32":
-        found["DDP bf16"] = _tuned([AllReduce(algorithm="auto", payload="bf16")])
+        found["DDP bf16"] = _tuned([AllReduce(algorithm="auto", wire_dtype="bf16")])
     return found
 
 

@@ -25,7 +25,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
 
     Attributes:
         system: tag of the strategy, such as "qsgd".
-        options: of the system itself; of BinSGDM its topology, intra, average and overlap.
+        options: of the system itself; of BinSGDM its topology, intra_node_dtype, average and overlap.
     """
 
     system: str
@@ -47,7 +47,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         system = str(labels["strategy"])
         if system != BINSGDM:
             return cls(system=system, options=Options.parse(labels.get("options", {})))
-        told = {key: labels[key] for key in ("topology", "intra")}
+        told = {key: labels[key] for key in ("topology", "intra_node_dtype")}
         average = labels.get("average") or "updates"
         return cls(system=system, options=Options({**told, "average": average, "overlap": bool(labels["overlap"])}))
 
@@ -78,7 +78,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
             return " ".join(filter(None, [self.system, given.text()]))
         words = [
             str(given["topology"]),
-            *([str(given["intra"])] if self.is_hierarchical and given["intra"] != "fp32" else []),
+            *([str(given["intra_node_dtype"])] if self.is_hierarchical and given["intra_node_dtype"] != "fp32" else []),
             *(["average gradients"] if given["average"] == "gradients" else []),
             *(["overlap"] if given["overlap"] else []),
         ]
@@ -96,9 +96,9 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         """
         given: dict[str, object] = {key: None if value == NONE else value for key, value in self.options.items()}
         if self.system == BINSGDM:
-            given |= {"agreement": "ring" if is_ring else "auto"}
+            given |= {"finite_check": "ring" if is_ring else "auto"}
             # Labels say all that could be asked for; the simulator refuses a key that has no effect.
-            given |= {} if self.is_hierarchical else {"intra": None, "average": "updates"}
+            given |= {} if self.is_hierarchical else {"intra_node_dtype": None, "average": "updates"}
         where = f"training with {self.label}: is not known to the simulator"
         try:
             kind = STRATEGIES.find(self.system)
@@ -110,8 +110,8 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
 
 _BINSGDM_WORDS = {
     ("topology", "flat"): "flat",
-    ("intra", "bf16"): "bf16",
-    ("intra", "one_bit"): "one_bit",
+    ("intra_node_dtype", "bf16"): "bf16",
+    ("intra_node_dtype", "one_bit"): "one_bit",
     ("average", "gradients"): "gradients",
     ("overlap", True): "overlap",
 }
@@ -125,18 +125,18 @@ def _of_all_reduce(strategy: AllReduce) -> dict[str, object]:
 
 
 def _of_one_bit_adam(strategy: OneBitAdam) -> dict[str, object]:
-    if strategy != OneBitAdam(agreement=strategy.agreement):
+    if strategy != OneBitAdam(finite_check=strategy.finite_check):
         raise ValueError("strategies: one_bit_adam runs in its compression stage; drop the other keys")
     return {}
 
 
 def _of_binsgdm(strategy: BinSGDM) -> dict[str, object]:
     _check_bucketing(strategy)
-    if strategy.intra == "fp16":
-        raise ValueError("strategies: intra 'fp16' cannot be run; use 'fp32', 'bf16' or 'one_bit'")
+    if strategy.intra_node_dtype == "fp16":
+        raise ValueError("strategies: intra_node_dtype 'fp16' cannot be run; use 'fp32', 'bf16' or 'one_bit'")
     return {
         "topology": strategy.topology,
-        "intra": strategy.intra or "fp32",
+        "intra_node_dtype": strategy.intra_node_dtype or "fp32",
         "average": strategy.average,
         "overlap": strategy.overlap,
     }

@@ -141,7 +141,7 @@ def _reservations(race: TimesToTarget) -> Iterator[str]:
     if race.scale != 1:
         yield f"one measured step stands for {_digits(race.scale, 4)} steps of the training (curves stretched)"
     baseline = found.systems[race.baseline].strategy
-    if getattr(baseline, "payload", None) is None and race.scenario.workload.dtype == "fp32":
+    if getattr(baseline, "wire_dtype", None) is None and race.scenario.workload.dtype == "fp32":
         yield "the baseline sends fp32; what bf16 would gain without compression is told by simnet advise"
     yield f"convergence is that of {found.task}, steps are those of {workload_title(race.scenario)}: are they one task?"
 

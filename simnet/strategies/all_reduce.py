@@ -17,14 +17,15 @@ Algorithm = str
 
 @register
 class AllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="all_reduce"):
-    """Average gradients without compression, as DDP does, sent as `payload` numbers (default: as they are)."""
+    """Average gradients without compression, as DDP does, sent as `wire_dtype` numbers (default: as they are)."""
 
     title: ClassVar[str] = "DDP"
     # read 4, write 2 (or the reverse)
     kernels: ClassVar[tuple[KernelCost, ...]] = (KernelCost(name="cast", bytes_per_element=6.0, is_streaming=True),)
     compresses: ClassVar[bool] = False
+    former_keys: ClassVar[dict[str, str]] = {"payload": "wire_dtype"}
 
-    payload: Dtype | None = None
+    wire_dtype: Dtype | None = None
     algorithm: Algorithm = "ring"
 
     def __post_init__(self) -> None:
@@ -33,7 +34,7 @@ class AllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
         """Return cast, all-reduce and cast back."""
-        width = BYTES_PER_ELEMENT[self.payload] if self.payload else step.bytes_per_element
+        width = BYTES_PER_ELEMENT[self.wire_dtype] if self.wire_dtype else step.bytes_per_element
         collective, algorithm = all_reduced(self.algorithm, topology, bucket.num_elements * width)
         operations: tuple[Operation, ...] = (collective,)
         if width != step.bytes_per_element:

@@ -75,6 +75,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         ignores_rates: whether the program is the same however fast links are, so that it need not be made anew for
             other bandwidths; a class says so of itself alone, since one derived from it may choose by times.
         in_ddp: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
+        former_keys: keys of former versions, each with the key that replaces it.
     """
 
     title: ClassVar[str] = ""
@@ -82,6 +83,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     compresses: ClassVar[bool] = True
     in_ddp: ClassVar[bool] = True
     ignores_rates: ClassVar[bool] = False
+    former_keys: ClassVar[dict[str, str]] = {}
 
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "ddp"
     bucket_cap: Size | None = None

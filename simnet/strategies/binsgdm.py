@@ -26,12 +26,13 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """Average 1-bit updates; hierarchical: reduce-scatter in the node, 1 bit between nodes, all-gather in the node.
 
     `average` says what is averaged in the node: the ranks' updates m / b, or their gradients, of which the node then
-    has one pair of momenta, each rank its slice. `agreement` is the all-reduce of a few bytes after the last bucket, in
-    which all ranks agree that the step counts before parameters move.
+    has one pair of momenta, each rank its slice. `finite_check` is the algorithm of the all-reduce of a few bytes after the
+    last bucket, by which all ranks decide whether the step counts before parameters move.
     """
 
     title: ClassVar[str] = "BinSGDM"
     in_ddp: ClassVar[bool] = False
+    former_keys: ClassVar[dict[str, str]] = {"intra": "intra_node_dtype", "agreement": "finite_check"}
     kernels: ClassVar[tuple[KernelCost, ...]] = (
         KernelCost(name="binsgdm_update", bytes_per_element=24.0),  # read g, m, b; write m, b and u = m / b
         KernelCost(name="binsgdm_update_quantize", bytes_per_element=20.125),  # read g, m, b; write m, b and one bit
@@ -44,24 +45,24 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     )
 
     topology: Literal["hierarchical", "flat"] = "hierarchical"
-    intra: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
+    intra_node_dtype: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
     average: Literal["updates", "gradients"] = "updates"
-    agreement: Algorithm = "auto"
+    finite_check: Algorithm = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_algorithm("agreement", self.agreement)
-        if self.topology == "flat" and self.intra is not None:
-            raise ValueError("intra: has no effect with topology 'flat'; drop one of them")
-        if self.average == "gradients" and (self.topology == "flat" or self.intra == "one_bit"):
+        check_algorithm("finite_check", self.finite_check)
+        if self.topology == "flat" and self.intra_node_dtype is not None:
+            raise ValueError("intra_node_dtype: has no effect with topology 'flat'; drop one of them")
+        if self.average == "gradients" and (self.topology == "flat" or self.intra_node_dtype == "one_bit"):
             raise ValueError(
-                "average: gradients are averaged with topology 'hierarchical' and intra of 16 or 32 bits only"
+                "average: gradients are averaged with topology 'hierarchical' and intra_node_dtype of 16 or 32 bits only"
             )
 
     @classmethod
     def settings(cls) -> dict[str, tuple[Strategy, ...]]:
         """Return the hierarchical exchange, in fp32 or bf16 inside the node, and the flat one."""
-        return {cls.title: (cls(), cls(intra="bf16")), f"{cls.title} flat": (cls(topology="flat"),)}
+        return {cls.title: (cls(), cls(intra_node_dtype="bf16")), f"{cls.title} flat": (cls(topology="flat"),)}
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Return all up to the signs that all ranks agree on."""
@@ -71,7 +72,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         else:
             in_node = _average_gradients if self.average == "gradients" else _reduce_in_node
             operations = (
-                *in_node(self.intra or "fp32", num_elements, topology),
+                *in_node(self.intra_node_dtype or "fp32", num_elements, topology),
                 *_between_nodes(num_elements, topology),
             )
         return Exchange(operations, num_elements / BITS_PER_BYTE, self.topology)
@@ -83,7 +84,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         of its rounds.
         """
         flags_bytes = 1.0 + len(buckets)
-        schedule = algorithms.choose(self.agreement, topology, flags_bytes)
+        schedule = algorithms.choose(self.finite_check, topology, flags_bytes)
         apply = (Kernel(name="binsgdm_apply", part="decode", num_elements=one.num_elements) for one in buckets)
         return (Communicate(schedule=schedule, message_bytes=flags_bytes), *apply)
 
@@ -113,20 +114,20 @@ def _between_nodes(num_elements: float, topology: Topology) -> tuple[Operation, 
     )
 
 
-def _reduce_in_node(intra: str, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
+def _reduce_in_node(dtype: str, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
     """Leave each local rank with the quantized mean of its slice of u.
 
     The slices are swapped and added up in the order of ranks, not passed round a ring, so that the sum does not depend
     on the transport; as many bytes leave each rank.
     """
     in_node = topology.group("intra_node")
-    if intra == "one_bit":
+    if dtype == "one_bit":
         return (
             Kernel(name="binsgdm_update_quantize", part="encode", num_elements=num_elements),
             Communicate(schedule=direct.all_to_all(in_node), message_bytes=num_elements / BITS_PER_BYTE),
             Kernel(name="merge", part="encode", num_elements=num_elements),
         )
-    message_bytes = num_elements * BYTES_PER_ELEMENT[intra]
+    message_bytes = num_elements * BYTES_PER_ELEMENT[dtype]
     return (
         Kernel(name="binsgdm_update", part="encode", num_elements=num_elements),
         Communicate(schedule=direct.all_to_all(in_node), message_bytes=message_bytes),
@@ -135,10 +136,10 @@ def _reduce_in_node(intra: str, num_elements: float, topology: Topology) -> tupl
     )
 
 
-def _average_gradients(intra: str, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
+def _average_gradients(dtype: str, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
     """Leave each local rank with the quantized update of its slice, from the mean gradient of the node."""
     slice_elements = num_elements / topology.ranks_per_node
-    message_bytes = num_elements * BYTES_PER_ELEMENT[intra]
+    message_bytes = num_elements * BYTES_PER_ELEMENT[dtype]
     return (
         Kernel(name="gather_gradients", part="encode", num_elements=num_elements),
         Communicate(schedule=direct.all_to_all(topology.group("intra_node")), message_bytes=message_bytes),

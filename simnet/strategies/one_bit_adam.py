@@ -32,14 +32,15 @@ DENSE_PART = 23_000 / 152_000
 class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_adam"):
     """Exchange error-compensated 1-bit momentum over all ranks after backward (Tang et al. 2021), after a dense stage.
 
-    `topology` "hierarchical", of this project, averages momenta in the node in fp32 first. `agreement`: before the
-    exchange all ranks gather a byte for the step and one for each tensor, to agree that the step counts, as `binsgdm`
-    does and DeepSpeed does not. `dense` is, if not given, one all-reduce of all gradients after backward, as `binsgdm`
+    `topology` "hierarchical", of this project, averages momenta in the node in fp32 first. `finite_check`: before the
+    exchange all ranks gather a byte for the step and one for each tensor, by which they decide whether the step counts,
+    as `binsgdm` does and DeepSpeed does not. `dense` is, if not given, one all-reduce of all gradients after backward, as `binsgdm`
     does it. `iteration_s` is that of the compression stage; with `run.steps` the end-to-end time counts `dense_steps`
     at the time of an iteration with `dense`.
     """
 
     title: ClassVar[str] = "1-bit Adam"
+    former_keys: ClassVar[dict[str, str]] = {"agreement": "finite_check"}
     kernels: ClassVar[tuple[KernelCost, ...]] = (
         KernelCost(name="momentum", bytes_per_element=12.0),  # read g, m; write m
         # read m and the residual twice (scale, then sign); write the residual and one bit
@@ -53,7 +54,7 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
     )
 
     topology: Literal["flat", "hierarchical"] = "flat"
-    agreement: bool = True
+    finite_check: bool = True
     dense_steps: Annotated[int, Meta(ge=0)] = 0
     dense: AllReduce = AllReduce(bucketing="fused", overlap=False)
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "fused"
@@ -101,7 +102,7 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return what the fused momentum goes through, which has the `bucket`'s elements on every rank."""
         world, num_elements = topology.group("world"), bucket.num_elements
         operations: tuple[Operation, ...] = (
-            *((_agreement(bucket, world),) if self.agreement else ()),
+            *((_gathered_flags(bucket, world),) if self.finite_check else ()),
             Kernel(name="momentum", part="encode", num_elements=num_elements),
             *(_averaged(num_elements, world) if self.topology == "flat" else _hierarchical(num_elements, topology)),
             Kernel(name="decompress", part="decode", num_elements=num_elements),
@@ -110,7 +111,7 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
         return Exchange(operations, num_elements / BITS_PER_BYTE + SCALE_BYTES * world.size, self.topology)
 
 
-def _agreement(bucket: Bucket, world: Group) -> Communicate:
+def _gathered_flags(bucket: Bucket, world: Group) -> Communicate:
     """Gather a byte for the step and one for each tensor (one in all where they are not known)."""
     flags_bytes = 1.0 + len(bucket.shapes or ((),))
     return Communicate(schedule=ring.all_gather(world), message_bytes=flags_bytes * world.size)

@@ -25,10 +25,10 @@ STEP = Step(
 SHAPES = [(2, 1), (2, 2), (3, 2), (4, 8), (8, 1)]
 SCHEMES = {
     "hierarchical": BinSGDM(),
-    "hierarchical_bf16": BinSGDM(intra="bf16"),
-    "hierarchical_one_bit": BinSGDM(intra="one_bit"),
+    "hierarchical_bf16": BinSGDM(intra_node_dtype="bf16"),
+    "hierarchical_one_bit": BinSGDM(intra_node_dtype="one_bit"),
     "hierarchical_gradients": BinSGDM(average="gradients"),
-    "hierarchical_gradients_bf16": BinSGDM(average="gradients", intra="bf16"),
+    "hierarchical_gradients_bf16": BinSGDM(average="gradients", intra_node_dtype="bf16"),
     "flat": BinSGDM(topology="flat"),
 }
 

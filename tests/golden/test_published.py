@@ -215,7 +215,7 @@ def test_a_fitted_codec_times_every_kernel_of_one_bit_adam_and_so_does_the_shipp
         cluster=shipped.cluster(network.part),
         workload=Workload(num_elements=1000, forward_s=Duration(1e-3), backward_s=Duration(1e-3)),
         calibration=calibration,
-        strategy=OneBitAdam(agreement=False),
+        strategy=OneBitAdam(finite_check=False),
     )
     assert not any("kernel" in note for note in simulate(scenario).notes)
 

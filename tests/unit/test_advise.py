@@ -47,7 +47,7 @@ class TestSystems:
 
     def test_ddp_takes_the_fastest_algorithm_in_every_precision(self) -> None:
         dense = [one for variants in dense_systems("fp32").values() for one in variants]
-        assert list(dict.fromkeys((one.payload, one.algorithm) for one in dense if isinstance(one, AllReduce))) == [
+        assert list(dict.fromkeys((one.wire_dtype, one.algorithm) for one in dense if isinstance(one, AllReduce))) == [
             (None, "auto"),
             ("bf16", "auto"),
         ]

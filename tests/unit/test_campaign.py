@@ -40,7 +40,7 @@ from tests.unit.test_validate_measured import SETUP
 ROOT = Path(__file__).parents[2]
 TEXT = """
 models = ["mlp_4m", "my.pkg:build"]
-strategies = [{kind = "all_reduce"}, {kind = "binsgdm", topology = "flat"}, {kind = "binsgdm", intra = "bf16"}]
+strategies = [{kind = "all_reduce"}, {kind = "binsgdm", topology = "flat"}, {kind = "binsgdm", intra_node_dtype = "bf16"}]
 [[points]]
 layouts = ["3x1", "2x2"]
 bandwidths = ["50 Mbit/s", "200 Mbit/s"]
@@ -96,9 +96,9 @@ class TestFile:
             ('["3x1", "2x2"]', "[]", "points.0.layouts: is empty; give at least one"),
             ('"2x1"', '"3x1"', None),
             ('["100 Mbit/s"]', '["50 Mbit/s"]', None),
-            ('kind = "all_reduce"', 'kind = "all_reduce", payload = "bf16"', "all_reduce runs as DDP does"),
-            ('intra = "bf16"', 'intra = "fp16"', "intra 'fp16' cannot be run"),
-            ('intra = "bf16"', 'bucketing = "fused"', "bucketing 'fused' cannot be run"),
+            ('kind = "all_reduce"', 'kind = "all_reduce", wire_dtype = "bf16"', "all_reduce runs as DDP does"),
+            ('intra_node_dtype = "bf16"', 'intra_node_dtype = "fp16"', "intra_node_dtype 'fp16' cannot be run"),
+            ('intra_node_dtype = "bf16"', 'bucketing = "fused"', "bucketing 'fused' cannot be run"),
             ('kind = "all_reduce"', 'kind = "one_bit_adam", dense_steps = 5', "one_bit_adam runs in its compression"),
             ('kind = "all_reduce"', 'kind = "qsgd", overlap = false', "qsgd runs in DDP's hook, beside backward"),
             ('kind = "all_reduce"', 'kind = "random_k", ratio = 0.1, algorithm = "tree"', "random_k runs with rings"),
@@ -340,8 +340,8 @@ class TestRanking:
 
 
 STRATEGIES = [
-    AllReduce(), BinSGDM(topology="flat", agreement="ring"), BinSGDM(intra="bf16", overlap=False, agreement="ring"),
-    OneBitAdam(agreement=True), QSGD(bits=2, block_size=64), NUQSGD(with_zero=False), SignSGD(),
+    AllReduce(), BinSGDM(topology="flat", finite_check="ring"), BinSGDM(intra_node_dtype="bf16", overlap=False, finite_check="ring"),
+    OneBitAdam(finite_check=True), QSGD(bits=2, block_size=64), NUQSGD(with_zero=False), SignSGD(),
     EFSignSGD(scale_per="bucket"), TopK(k=3), MSTopK(ratio=0.25), PowerSGD(matrix_rank=2), Atomo(budget=1.5),
     Marsit(sync_period=None, torus=True), Marsit(scale=0.5),
 ]  # fmt: skip

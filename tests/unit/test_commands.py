@@ -351,7 +351,7 @@ class TestCrossover:
         assert_refused(run("crossover", file, *ends, "-o", str(tmp_path / "new" / "x")), "no such directory; make it")
 
     def test_a_strategy_against_itself_is_told_apart(self, file: str) -> None:
-        same = ["--set", "strategy=all_reduce", "--set", "strategy.payload=fp16"]
+        same = ["--set", "strategy=all_reduce", "--set", "strategy.wire_dtype=fp16"]
         result = run("crossover", file, "--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "2 Gbit/s", *same)
         assert "strategy is faster than baseline" in result.stdout
 

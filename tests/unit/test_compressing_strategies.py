@@ -233,7 +233,7 @@ def test_the_mean_of_one_bit_adam_takes_the_time_of_a_merge_unless_it_has_its_ow
 
 
 def test_ranks_of_one_bit_adam_may_agree_on_a_step_in_a_gather_of_flags():
-    with_flags, without = (simulate(scenario(OneBitAdam(agreement=agree))).result for agree in (True, False))
+    with_flags, without = (simulate(scenario(OneBitAdam(finite_check=agree))).result for agree in (True, False))
     flags_bytes = 1 + 2 * NUM_MATRICES
     assert with_flags.nic_bytes_per_node - without.nic_bytes_per_node == pytest.approx(63 * flags_bytes)
     assert with_flags.iteration_s > without.iteration_s

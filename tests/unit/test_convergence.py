@@ -73,6 +73,14 @@ def test_what_is_no_such_file_is_refused(text, tmp_path):
         load(str(tmp_path / "none.json"))
 
 
+def test_former_keys_of_strategies_are_read_as_the_present_ones(tmp_path):
+    present, former = tmp_path / "present.json", tmp_path / "former.json"
+    systems = {**SYSTEMS, "adam": {"title": "DDP", "strategy": {"kind": "all_reduce", "wire_dtype": "bf16"}}}
+    text = write_trainings(present, systems=systems).read_text()
+    former.write_text(text.replace("wire_dtype", "payload"))
+    assert load(str(former)) == load(str(present))
+
+
 def test_a_missing_key_is_named(tmp_path):
     contents = trainings()
     del contents["source"]

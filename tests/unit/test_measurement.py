@@ -26,7 +26,7 @@ LABELS: dict[str, dict[str, Any]] = {
         "model": "mlp_4m", "batch": 8, "dtype": "float32", "tensor": "0.weight", "num_elements": 5, "order": 0,
     },
     "training step": {
-        "model": "mlp_4m", "batch": 8, "strategy": "all_reduce", "topology": "", "intra": "", "overlap": 1,
+        "model": "mlp_4m", "batch": 8, "strategy": "all_reduce", "topology": "", "intra_node_dtype": "", "overlap": 1,
         "bucket_cap_mb": 25,
     },
     "interference backward_alone": {"model": "mlp_4m", "batch": 8, "collective": "all_reduce"},
@@ -130,7 +130,7 @@ SETUP = ("setups", 0)
         (put(*SERIES, "name", "alltoall"), "series.0.name: 'alltoall': unknown collective. Did you mean 'all"),
         (put(*SERIES, "name", ""), "series.0.name: '': unknown collective."),
         (put("series", 1, "name", ""), "series.1.name: '': unknown kernel."),
-        (drop(*LABEL, "lanes"), "series.0.labels.lanes: missing") ,
+        (drop(*LABEL, "num_groups"), "series.0.labels.num_groups: missing") ,
         (put(*LABEL, "group", 4), "series.0.labels.group: 4: write a name in quotes"),
         (put(*LABEL, "group", "node"), "series.0.labels.group: 'node': unknown. Did you mean 'intra_node'"),
         (put(*LABEL, "group_size", "4"), "series.0.labels.group_size: '4': write a whole number"),
@@ -190,6 +190,15 @@ def test_a_place_that_holds_no_file_is_refused(tmp_path):
     assert "Is a directory" in refusal(tmp_path)
     assert "No such file" in refusal(tmp_path / "none.json")
     assert "null byte" in refusal(Path("m\0.json"))
+
+
+def test_labels_of_former_versions_are_read_as_the_present_ones(tmp_path):
+    text = json.dumps(whole())
+    assert '"num_groups"' in text
+    assert '"intra_node_dtype"' in text
+    (tmp_path / "new.json").write_text(text)
+    (tmp_path / "old.json").write_text(text.replace("num_groups", "lanes").replace("intra_node_dtype", "intra"))
+    assert read(tmp_path / "old.json") == read(tmp_path / "new.json")
 
 
 @given(place=st.integers(0, len(json.dumps(whole())) - 1), byte=st.integers(0, 255))

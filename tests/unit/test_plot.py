@@ -289,7 +289,7 @@ def test_damaged_numbers_and_parts_are_told_in_one_sentence(
     assert "is damaged" in str(caught.value)
 
 
-@pytest.mark.parametrize("form", [1, 2])
+@pytest.mark.parametrize("form", [1, 2, 3])
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
@@ -381,7 +381,7 @@ def test_any_title_can_be_drawn_without_a_warning(
 ) -> None:
     small = with_value(with_value(small, "scenario.workload.title", title), "scenario.calibration.name", title)
     network = {**small, "question": title}
-    bars = over(network, "strategy", [{"kind": "binsgdm", "intra": f"{title}{n}"} for n in range(2)])
+    bars = over(network, "strategy", [{"kind": "binsgdm", "intra_node_dtype": f"{title}{n}"} for n in range(2)])
     lines = over(network, "workload.batch_per_rank", [1, 2], {"note": [title, title + "1"]})
     for index, document in enumerate((network, bars, lines)):
         plot(write(tmp_path, document), tmp_path / str(index))
@@ -437,7 +437,7 @@ def many_panels(document: Document) -> str:
         (damaged, "not JSON: Expecting"),
         (lambda _: "\udcff", "not JSON: no text in UTF-8"),
         (lambda _: "[1, 2]", "no 'format' key"),
-        (lambda document: json.dumps({**document, "format": 7}), "format 7: this version reads formats 1 and 2"),
+        (lambda document: json.dumps({**document, "format": 7}), "format 7: this version reads formats 1 to 3"),
         (lambda document: json.dumps({**document, "points": []}), "no point was simulated"),
         (lambda document: json.dumps({**document, "points": "x"}), "is damaged"),
         (without_cluster, r"points.0.scenario.cluster: missing; add cluster = a name, or a table: the file is damaged"),

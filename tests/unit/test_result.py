@@ -21,12 +21,21 @@ METRICS = {
     "strategy", "fidelity", "algorithm", "iterations_s", "samples_per_s", "breakdown", "comm_s", "overlap",
     "nic_bytes_per_node", "compression_ratio", "num_buckets",
 }  # fmt: skip
+FORMER_KEYS = {"payload": "wire_dtype", "intra": "intra_node_dtype", "agreement": "finite_check"}
 PARTS = ["forward_s", "backward_s", "encode_s", "decode_s", "exposed_comm_s", "optimizer_s"]
 
 
 def as_format_1(document: dict[str, Any]) -> dict[str, Any]:
     """Return a document as versions with format 1 wrote it: the strategy's metrics at the level of the run."""
     return {**document, "format": 1, "points": [_point_as_format_1(point) for point in document["points"]]}
+
+
+def as_format_2(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document as versions with format 2 wrote it: keys of strategies by their former names."""
+    text = json.dumps({**document, "format": 2})
+    for former, present in FORMER_KEYS.items():
+        text = text.replace(f'"{present}"', f'"{former}"').replace(f'strategy.{present}"', f'strategy.{former}"')
+    return json.loads(text)
 
 
 def _point_as_format_1(point: dict[str, Any]) -> dict[str, Any]:
@@ -82,6 +91,28 @@ def test_a_sweep_is_read_back_as_it_was(tmp_path: Path) -> None:
 def test_format_1_is_read_as_this_one(baseline: bool) -> None:
     document = sweep_document(("bert_base",), (10, 100), (1, 8), baseline=baseline)
     assert sweep_of(as_format_1(document)) == sweep_of(document)
+
+
+@pytest.mark.parametrize("as_former", [as_format_2, lambda document: as_format_1(as_format_2(document))])
+@pytest.mark.parametrize(
+    ("kind", "key", "values"),
+    [("all_reduce", "wire_dtype", ["bf16", "fp32"]), ("binsgdm", "intra_node_dtype", ["bf16", None])],
+)
+def test_former_keys_of_strategies_are_read_as_the_present_ones(
+    as_former: Any, kind: str, key: str, values: list[str | None]
+) -> None:
+    document = sweep_document(("bert_base",), (10,), (2, 8))
+    document["axes"].append({"key": f"strategy.{key}", "values": values})
+    for point, value in zip(document["points"], values, strict=True):
+        point["set"][f"strategy.{key}"] = value
+        point["scenario"]["strategy"] = {"kind": kind, key: value}
+        point["scenario"]["baseline"] = {"kind": "all_reduce", "wire_dtype": "fp16"}
+    former = as_former(document)
+    assert key not in json.dumps(former)
+    found = sweep_of(former)
+    assert found == sweep_of(document)
+    assert [getattr(point.scenario.strategy, key) for point in found.points] == values
+    assert [point.set[found.axes[-1].key] for point in found.points] == values
 
 
 def test_format_1_of_scenarios_that_are_no_longer_read_is_refused_with_the_repair() -> None:

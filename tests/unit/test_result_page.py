@@ -308,9 +308,9 @@ def test_slower_on_a_slow_network_only_is_not_called_a_crossover() -> None:
     ("document", "message"),
     [
         ({"points": []}, "no 'format' key"),
-        ({"format": 3}, "format 3: this version reads formats 1 and 2"),
-        ({"format": 2, "axes": [], "points": []}, "no point was simulated"),
-        ({"format": 2, "axes": [], "points": [{"set": {}}]}, "is damaged"),
+        ({"format": 4}, "format 4: this version reads formats 1 to 3"),
+        ({"format": 3, "axes": [], "points": []}, "no point was simulated"),
+        ({"format": 3, "axes": [], "points": [{"set": {}}]}, "is damaged"),
     ],
 )
 def test_a_wrong_document_is_told_in_one_line(document: dict[str, Any], message: str) -> None:

@@ -31,15 +31,15 @@ COSTLY = Calibration(
 )
 STRATEGIES = [
     AllReduce(bucket_cap=CAP),
-    AllReduce(bucket_cap=CAP, algorithm="hierarchical", payload="bf16"),
+    AllReduce(bucket_cap=CAP, algorithm="hierarchical", wire_dtype="bf16"),
     AllReduce(bucketing="fused", overlap=False),
     BinSGDM(),
     BinSGDM(topology="flat", overlap=False),
-    BinSGDM(intra="one_bit"),
-    BinSGDM(intra="fp16"),
+    BinSGDM(intra_node_dtype="one_bit"),
+    BinSGDM(intra_node_dtype="fp16"),
     BinSGDM(average="gradients"),
     OneBitAdam(),
-    OneBitAdam(topology="hierarchical", agreement=False),
+    OneBitAdam(topology="hierarchical", finite_check=False),
 ]
 
 
@@ -104,10 +104,10 @@ D = 110e6
     [  # docs/explanation/model.md, bytes out of one node per iteration for N = G = 8
         (AllReduce(), 7.875 * D, 1.0),
         (AllReduce(algorithm="hierarchical"), 7.0 * D, 1.0),
-        (AllReduce(payload="fp16"), 7.875 / 2 * D, 2.0),
+        (AllReduce(wire_dtype="fp16"), 7.875 / 2 * D, 2.0),
         (BinSGDM(topology="flat"), 0.998 * D, 32.0),
         (BinSGDM(), 0.21875 * D, 32.0),
-        (BinSGDM(intra="one_bit"), 0.21875 * D, 32.0),
+        (BinSGDM(intra_node_dtype="one_bit"), 0.21875 * D, 32.0),
         (BinSGDM(average="gradients"), 0.21875 * D, 32.0),
         (OneBitAdam(), 0.998 * D, 32.0),
         (OneBitAdam(topology="hierarchical"), 0.21875 * D, 32.0),
@@ -161,7 +161,7 @@ def test_a_calibration_of_another_gpu_or_link_is_noted():
 
 
 def test_casts_stream_memory_whatever_the_codec_does():
-    cast = AllReduce(payload="bf16", bucketing="fused", overlap=False)
+    cast = AllReduce(wire_dtype="bf16", bucketing="fused", overlap=False)
     slow = Calibration(memory_bytes_per_s=Bandwidth(1e12), codec_efficiency=0.1)
     assert simulate(scenario(cast, calibration=slow)).result.breakdown.encode_s == pytest.approx(6 * D / 1e12)
 
@@ -334,9 +334,9 @@ def test_spans_lie_inside_the_iteration_and_buckets_keep_their_order_on_the_wire
     wire = [span for span in result.spans if span.stream == "communication"]
     assert sum(span.end_s - span.start_s for span in wire) == pytest.approx(result.comm_s)
     assert all(a.end_s <= b.start_s for a, b in pairwise(wire))
-    *exchanges, agreement = wire
+    *exchanges, finite_check = wire
     assert [span.bucket for span in exchanges] == sorted(span.bucket for span in exchanges)
-    assert agreement.bucket is None
+    assert finite_check.bucket is None
 
 
 def test_parameters_move_after_all_ranks_have_agreed_that_the_step_counts():
@@ -346,5 +346,5 @@ def test_parameters_move_after_all_ranks_have_agreed_that_the_step_counts():
     moved = [span for span in result.spans if span.name == "binsgdm_apply"]
     assert len(moved) == result.num_buckets
     assert all(span.start_s >= last for span in moved)
-    ring = simulate(scenario(BinSGDM(bucket_cap=Size(4e6), agreement="ring"), calibration=COSTLY)).result
+    ring = simulate(scenario(BinSGDM(bucket_cap=Size(4e6), finite_check="ring"), calibration=COSTLY)).result
     assert ring.comm_s > result.comm_s, "auto takes what is fastest for a few bytes"

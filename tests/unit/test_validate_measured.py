@@ -157,10 +157,10 @@ def test_files_of_one_model_have_the_same_gradients(tmp_path: Path) -> None:
     ("labels", "strategy"),
     [
         (DENSE, AllReduce(bucket_cap=Size(25 * 2**20))),
-        (FLAT, BinSGDM(topology="flat", overlap=False, bucket_cap=Size(25 * 2**20), agreement="ring")),
-        (ADAM, OneBitAdam(agreement=True)),
+        (FLAT, BinSGDM(topology="flat", overlap=False, bucket_cap=Size(25 * 2**20), finite_check="ring")),
+        (ADAM, OneBitAdam(finite_check=True)),
         (SIGNS, EFSignSGD(scale_per="bucket", bucket_cap=Size(25 * 2**20))),
-        (NODES, BinSGDM(intra="bf16", average="gradients", bucket_cap=Size(25 * 2**20), agreement="ring")),
+        (NODES, BinSGDM(intra_node_dtype="bf16", average="gradients", bucket_cap=Size(25 * 2**20), finite_check="ring")),
     ],
 )
 def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(

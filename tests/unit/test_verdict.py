@@ -57,6 +57,6 @@ class TestKernels:
 
     def test_casts_of_ddp_are_no_estimates(self) -> None:
         given = scenario(calibration=Calibration(memory_bytes_per_s=Bandwidth(1e12)))
-        assert not whatif.known_kernels(AllReduce(payload="bf16"), given).are_estimated
+        assert not whatif.known_kernels(AllReduce(wire_dtype="bf16"), given).are_estimated
         found = whatif.known_kernels(TopK(ratio=0.1), given)
         assert (found.are_estimated, found.unmeasured) == (True, ("top_k_encode",))

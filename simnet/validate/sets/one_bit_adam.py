@@ -25,7 +25,7 @@ NUM_ELEMENTS = 336_226_108
 """Parameters of BERT-Large for pre-training, as in scenarios/workloads/gradients/bert_large.json."""
 GPUS_OF_BOTH = 64
 """GPUs at which Table 1 and Fig 5a both tell the time of a dense step, with 16 samples a GPU and no accumulation."""
-COMPRESSED = OneBitAdam(agreement=False)
+COMPRESSED = OneBitAdam(finite_check=False)
 
 
 ETHERNET = PublishedNetwork(
