@@ -120,7 +120,7 @@ def _head(data: bytes, where: str) -> _Head:
 
 
 def _of_format_1(old: Any) -> Any:
-    """Return a document of format 1 in format 2: in format 1 a point held the run's fields and the strategy's at one level."""
+    """Return a document of format 1 in format 2: a point held the run's fields and the strategy's at one level."""
     points = old.get("points")
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         return old

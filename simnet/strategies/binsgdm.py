@@ -26,8 +26,8 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """Average 1-bit updates; hierarchical: reduce-scatter in the node, 1 bit between nodes, all-gather in the node.
 
     `average` says what is averaged in the node: the ranks' updates m / b, or their gradients, of which the node then
-    has one pair of momenta, each rank its slice. `finite_check` is the algorithm of the all-reduce of a few bytes after the
-    last bucket, by which all ranks decide whether the step counts before parameters move.
+    has one pair of momenta, each rank its slice. After the last bucket an all-reduce of a few bytes decides whether the
+    step counts, before parameters move; `finite_check` is its algorithm.
     """
 
     title: ClassVar[str] = "BinSGDM"
@@ -56,7 +56,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             raise ValueError("intra_node_dtype: has no effect with topology 'flat'; drop one of them")
         if self.average == "gradients" and (self.topology == "flat" or self.intra_node_dtype == "one_bit"):
             raise ValueError(
-                "average: gradients are averaged with topology 'hierarchical' and intra_node_dtype of 16 or 32 bits only"
+                "average: gradients are averaged with topology 'hierarchical' and 16 or 32 bits in the node only"
             )
 
     @classmethod

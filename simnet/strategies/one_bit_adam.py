@@ -32,11 +32,11 @@ DENSE_PART = 23_000 / 152_000
 class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_adam"):
     """Exchange error-compensated 1-bit momentum over all ranks after backward (Tang et al. 2021), after a dense stage.
 
-    `topology` "hierarchical", of this project, averages momenta in the node in fp32 first. `finite_check`: before the
-    exchange all ranks gather a byte for the step and one for each tensor, by which they decide whether the step counts,
-    as `binsgdm` does and DeepSpeed does not. `dense` is, if not given, one all-reduce of all gradients after backward, as `binsgdm`
-    does it. `iteration_s` is that of the compression stage; with `run.steps` the end-to-end time counts `dense_steps`
-    at the time of an iteration with `dense`.
+    `topology` "hierarchical", this project's own, averages momenta in the node in fp32 first. With `finite_check` all
+    ranks gather a byte for the step and one for each tensor before the exchange, and decide by these whether the step
+    counts; `binsgdm` does that, DeepSpeed does not. `dense` defaults to one all-reduce of all gradients after backward,
+    as in `binsgdm`. `iteration_s` is that of the compression stage; with `run.steps` the end-to-end time counts
+    `dense_steps` at the time of an iteration with `dense`.
     """
 
     title: ClassVar[str] = "1-bit Adam"

@@ -40,7 +40,8 @@ from tests.unit.test_validate_measured import SETUP
 ROOT = Path(__file__).parents[2]
 TEXT = """
 models = ["mlp_4m", "my.pkg:build"]
-strategies = [{kind = "all_reduce"}, {kind = "binsgdm", topology = "flat"}, {kind = "binsgdm", intra_node_dtype = "bf16"}]
+strategies = [{kind = "all_reduce"}, {kind = "binsgdm", topology = "flat"},
+    {kind = "binsgdm", intra_node_dtype = "bf16"}]
 [[points]]
 layouts = ["3x1", "2x2"]
 bandwidths = ["50 Mbit/s", "200 Mbit/s"]
@@ -340,7 +341,8 @@ class TestRanking:
 
 
 STRATEGIES = [
-    AllReduce(), BinSGDM(topology="flat", finite_check="ring"), BinSGDM(intra_node_dtype="bf16", overlap=False, finite_check="ring"),
+    AllReduce(), BinSGDM(topology="flat", finite_check="ring"), BinSGDM(intra_node_dtype="bf16",
+    overlap=False, finite_check="ring"),
     OneBitAdam(finite_check=True), QSGD(bits=2, block_size=64), NUQSGD(with_zero=False), SignSGD(),
     EFSignSGD(scale_per="bucket"), TopK(k=3), MSTopK(ratio=0.25), PowerSGD(matrix_rank=2), Atomo(budget=1.5),
     Marsit(sync_period=None, torus=True), Marsit(scale=0.5),

@@ -28,7 +28,7 @@ Document = dict[str, Any]
 
 
 STRATEGIES = [
-    {"kind": "all_reduce", "algorithm": "hierarchical", "payload": "bf16"},
+    {"kind": "all_reduce", "algorithm": "hierarchical", "wire_dtype": "bf16"},
     {"kind": "binsgdm", "topology": "flat"},
     {"kind": "binsgdm"},
 ]

@@ -35,12 +35,12 @@ HEAD: dict[str, Any] = {
     "hardware": {"machine": "x", "processor": "p", "cores": 2, "memory_bytes": 1, "gpu": "", "num_gpus": 0},
     "software": {"system": "s", "python": "3", "torch": "2", "numba": "", "nccl": "", "binsgdm": "0"},
 }
-DENSE: dict[str, Any] = {"strategy": "all_reduce", "topology": "", "intra": "", "overlap": 1}
-FLAT: dict[str, Any] = {"strategy": "binsgdm", "topology": "flat", "intra": "fp32", "overlap": 0}
+DENSE: dict[str, Any] = {"strategy": "all_reduce", "topology": "", "intra_node_dtype": "", "overlap": 1}
+FLAT: dict[str, Any] = {"strategy": "binsgdm", "topology": "flat", "intra_node_dtype": "fp32", "overlap": 0}
 NODES: dict[str, Any] = {
     "strategy": "binsgdm",
     "topology": "hierarchical",
-    "intra": "bf16",
+    "intra_node_dtype": "bf16",
     "average": "gradients",
     "overlap": 1,
 }
@@ -160,7 +160,10 @@ def test_files_of_one_model_have_the_same_gradients(tmp_path: Path) -> None:
         (FLAT, BinSGDM(topology="flat", overlap=False, bucket_cap=Size(25 * 2**20), finite_check="ring")),
         (ADAM, OneBitAdam(finite_check=True)),
         (SIGNS, EFSignSGD(scale_per="bucket", bucket_cap=Size(25 * 2**20))),
-        (NODES, BinSGDM(intra_node_dtype="bf16", average="gradients", bucket_cap=Size(25 * 2**20), finite_check="ring")),
+        (
+            NODES,
+            BinSGDM(intra_node_dtype="bf16", average="gradients", bucket_cap=Size(25 * 2**20), finite_check="ring"),
+        ),
     ],
 )
 def test_a_step_is_predicted_on_its_own_nodes_network_and_strategy(
