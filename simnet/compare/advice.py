@@ -1,4 +1,4 @@
-"""The nouns of an advice: what was found of each system, and what follows from it."""
+"""The result of `advise`: each system on one cluster, and the systems that pay."""
 
 from typing import Literal
 
@@ -13,20 +13,22 @@ from simnet.units import Bandwidth
 Bound = Literal["compute", "wire", "latency", "codec"]
 
 
-class Row(Struct, frozen=True, kw_only=True):
-    """One system on the cluster.
+class RankedSystem(Struct, frozen=True, kw_only=True):
+    """One system on the cluster, at its best variant.
 
     Attributes:
-        strategy: the fastest of the settings tried.
-        iteration_s: of a step, those without compression counted in by their part of a training.
-        speedup: over DDP at its best.
-        speedup_vs_plain: the speedup over plain DDP.
-        headroom_s: by how much longer a step may take before it does not pay, below zero if it does not pay.
-        saved: which part of a step would be gone if compute, wire, latency or codec took no time.
-        faster_in: bandwidths of a NIC at which it is faster than DDP tuned there.
-        pays_in: those at which it pays by the rule of its verdict.
-        curve: speedup at the bandwidths tried first; empty on one node.
-        missed_in: shipped trainings in which it did not reach the target, if it pays.
+        is_dense: it sends gradients without compression.
+        strategy: the fastest of the variants tried.
+        iteration_s: mean time of a step of a long training, a dense stage counted in by its share [s].
+        speedup: over the baseline at its best.
+        speedup_vs_plain: speedup over `tune.PLAIN`.
+        headroom_s: time that a step may gain before the system no longer pays; below 0 if it does not pay [s].
+        nic_bytes_per_node: sent out of a node in an iteration.
+        saved: fraction of a step that goes away if compute, wire, latency or codec takes no time.
+        faster_in: NIC bandwidths at which the system is faster than DDP tuned there.
+        pays_in: NIC bandwidths at which the system pays by the rule of its verdict.
+        curve: (bandwidth, speedup) at the bandwidths tried first; empty on one node.
+        missed_in: shipped trainings in which the system missed the target; empty unless it pays.
     """
 
     name: str
@@ -46,12 +48,12 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def bound(self) -> Bound:
-        """What takes off most of a step if it takes no time."""
+        """The part of a step whose removal saves most."""
         return max(self.saved, key=lambda part: self.saved[part])
 
     @property
     def crossovers(self) -> tuple[Bandwidth, ...]:
-        """The bandwidths at which it is as fast as DDP, ascending."""
+        """The NIC bandwidths at which the system is as fast as the baseline, ascending."""
         return tuple(end for range_ in self.faster_in for end in range_ if end is not None)
 
 
@@ -59,34 +61,34 @@ class Advice(Struct, frozen=True, kw_only=True):
     """All systems, the fastest first.
 
     Attributes:
-        baseline: name of the faster of the dense rows.
-        plain_s: of a step of plain DDP.
-        ceiling: speedup of the baseline if its communication took no time at all.
+        baseline: name of the faster dense system.
+        plain_iteration_s: time of a step of plain DDP [s].
+        speedup_without_comm: speedup of the baseline if its communication took no time: no system can gain more.
         left_out: systems that cannot be predicted here, with the reason.
     """
 
     scenario: Scenario
     baseline: str
-    plain_s: float
-    ceiling: float
-    rows: tuple[Row, ...]
+    plain_iteration_s: float
+    speedup_without_comm: float
+    systems: tuple[RankedSystem, ...]
     left_out: tuple[tuple[str, str], ...]
 
     @property
-    def dense(self) -> Row:
-        """The row of the baseline."""
-        return next(row for row in self.rows if row.name == self.baseline)
+    def baseline_system(self) -> RankedSystem:
+        """The baseline."""
+        return next(row for row in self.systems if row.name == self.baseline)
 
     @property
-    def compressing(self) -> tuple[Row, ...]:
-        """The rows of the systems that compress."""
-        return tuple(row for row in self.rows if not row.is_dense)
+    def compressing(self) -> tuple[RankedSystem, ...]:
+        """The systems that compress."""
+        return tuple(row for row in self.systems if not row.is_dense)
 
-    def judged(self, *verdicts: Verdict) -> tuple[Row, ...]:
-        """Return the systems that compress of these verdicts, the fastest first."""
+    def with_verdict(self, *verdicts: Verdict) -> tuple[RankedSystem, ...]:
+        """Return the compressing systems with these verdicts, the fastest first."""
         return tuple(row for row in self.compressing if row.speedup.verdict in verdicts)
 
     @property
-    def best(self) -> Row | None:
-        """The fastest of those that pay; None if none surely does."""
-        return next(iter(self.judged("pays")), None)
+    def best(self) -> RankedSystem | None:
+        """The fastest system that pays; None if none does."""
+        return next(iter(self.with_verdict("pays")), None)

@@ -14,13 +14,13 @@ from simnet.strategies import AnyStrategy
 from simnet.strategies.former_keys import with_present_keys
 from simnet.values import Count
 
-LARGEST = 1e100
-"""Largest value of a metric, up or down: what is beyond can not be drawn."""
-Value = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+# Beyond this, matplotlib fails on a metric.
+MAX_METRIC = 1e100
+Value = Annotated[float, Meta(ge=-MAX_METRIC, le=MAX_METRIC)]
 
 
-class System(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was trained: `strategy` as a scenario names it; `optimizer` and its `settings` are for people."""
+class TrainedSystem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A system that was trained: `strategy` as a scenario names it; `optimizer` and `settings` are for readers."""
 
     title: str
     strategy: AnyStrategy
@@ -28,8 +28,8 @@ class System(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     settings: dict[str, Any] = {}
 
 
-class Curve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A metric after some steps of one training; None from where it was no number any more."""
+class TrainingCurve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A metric after some steps of one training; None from where the training had diverged."""
 
     system: str
     ranks: Count
@@ -47,7 +47,7 @@ class Curve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("steps: must ascend; sort them")
 
     def step_at(self, target: float, *, is_lower_better: bool) -> int | None:
-        """Return the first step after which the metric is at least as good as a target and was evaluated so."""
+        """Return the first evaluated step at which the metric is as good as a target; None if there is none."""
         sign = 1.0 if is_lower_better else -1.0
         pairs = zip(self.steps, self.values, strict=True)
         return next((step for step, value in pairs if value is not None and sign * value <= sign * target), None)
@@ -76,8 +76,8 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     batch: Count
     target: Value | None = None
     source: str
-    systems: dict[str, System]
-    curves: tuple[Curve, ...]
+    systems: dict[str, TrainedSystem]
+    curves: tuple[TrainingCurve, ...]
 
     def __post_init__(self) -> None:
         titles: dict[str, str] = {}
@@ -85,7 +85,9 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             if not system.title.strip():
                 raise ValueError(f"systems.{name}.title: {system.title!r}: is empty; name the system for people")
             if (other := titles.setdefault(system.title, name)) != name:
-                raise ValueError(f"systems.{name}.title: {system.title!r}: is that of {other!r}, too; tell them apart")
+                raise ValueError(
+                    f"systems.{name}.title: {system.title!r}: is that of {other!r}, too; give each system its own"
+                )
         seen: set[tuple[str, int, int]] = set()
         for index, curve in enumerate(self.curves):
             if curve.system not in self.systems:
@@ -106,7 +108,7 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Numbers of ranks that were trained with, ascending."""
         return tuple(sorted({curve.ranks for curve in self.curves}))
 
-    def of(self, system: str, ranks: int) -> tuple[Curve, ...]:
+    def of(self, system: str, ranks: int) -> tuple[TrainingCurve, ...]:
         """Return the curves of a system at a number of ranks, by seed."""
         found = [curve for curve in self.curves if curve.system == system and curve.ranks == ranks]
         return tuple(sorted(found, key=lambda curve: curve.seed))
@@ -122,21 +124,21 @@ def load(name_or_path: str) -> Convergence:
     found = Draft(data=with_present_keys(files.read_file(path)), origins={(): files.label(path)}).converted(Convergence)
     for system in found.systems:
         for ranks in found.rank_counts:
-            _check_alike(found.of(system, ranks), f"{files.label(path)}: curves of {system!r} on {ranks} ranks")
+            _check_same_steps(found.of(system, ranks), f"{files.label(path)}: curves of {system!r} on {ranks} ranks")
     return found
 
 
-def _check_alike(curves: tuple[Curve, ...], where: str) -> None:
+def _check_same_steps(curves: tuple[TrainingCurve, ...], where: str) -> None:
     if len({curve.steps for curve in curves}) > 1:
         raise SimnetError(f"{where}: not all have the same steps; evaluate every seed after the same ones")
 
 
-def median_curve(curves: tuple[Curve, ...]) -> list[tuple[int, float, float, float]]:
-    """Return (step, median, lowest, highest) over seeds, up to where the first of them has no number.
+def median_values(curves: tuple[TrainingCurve, ...]) -> list[tuple[int, float, float, float]]:
+    """Return (step, median, lowest, highest) over seeds, up to the step at which the first of them has diverged.
 
     Example:
-        >>> one = Curve(system="a", ranks=1, seed=0, steps=(5,), values=(1.0,))
-        >>> median_curve((one,))
+        >>> one = TrainingCurve(system="a", ranks=1, seed=0, steps=(5,), values=(1.0,))
+        >>> median_values((one,))
         [(5, 1.0, 1.0, 1.0)]
     """
     rows = []
@@ -151,7 +153,7 @@ def median_curve(curves: tuple[Curve, ...]) -> list[tuple[int, float, float, flo
 def missed_in(strategy: AnyStrategy) -> tuple[str, ...]:
     """Return the shipped trainings in which a kind of system missed the target, on the most ranks.
 
-    It missed it where half or more of its trainings did. Options may differ from those that were trained.
+    A system missed the target where half or more of its trainings did. Its options there may be others than here.
     """
     return tuple(name for name, found in _shipped().items() if _misses(found, type(strategy)))
 

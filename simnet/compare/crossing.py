@@ -1,4 +1,4 @@
-"""From where on something holds: the one search for a value at which it starts or stops to."""
+"""The one search for the values at which a condition starts or stops to hold."""
 
 import itertools
 import math
@@ -8,82 +8,96 @@ from functools import partial
 from simnet.units import Bandwidth
 
 Number = int | float
+# From one bandwidth to another; None stands for an end of the bandwidths tried.
 Range = tuple[Bandwidth | None, Bandwidth | None]
-"""Bandwidths from one to another; None: an end of what was tried."""
+# In one turn of five, `bisect_by_guesses` halves instead of interpolating: an interpolation may converge from one side
+# only, and would then ask for ever.
+TURNS_PER_HALVING = 5
 
 
-def changes(values: Sequence[Number], holds: Callable[[Number], bool]) -> list[tuple[Number, Number]]:
-    """Return the neighbours, of ascending values, between which something starts or stops to hold."""
+def transitions(values: Sequence[Number], holds: Callable[[Number], bool]) -> list[tuple[Number, Number]]:
+    """Return the neighbours, of ascending values, between which a condition starts or stops to hold."""
     return [(low, high) for low, high in itertools.pairwise(values) if holds(low) != holds(high)]
 
 
-def bisected(low: Number, high: Number, tolerance: float, holds: Callable[[Number], bool]) -> tuple[Number, Number]:
-    """Narrow down where something starts or stops to hold.
+def bisect(low: Number, high: Number, tolerance: float, holds: Callable[[Number], bool]) -> tuple[Number, Number]:
+    """Narrow down where a condition starts or stops to hold.
 
     Args:
         low: the lower value.
-        high: the higher value, at which it is the other way round.
-        tolerance: greatest relative distance of the two values in the end; integers are found exactly.
-        holds: whether it holds at a value; asked at both ends and in between.
+        high: the higher value; the condition holds at one of the two and not at the other.
+        tolerance: largest relative distance of the two values returned; integers end as neighbours.
+        holds: whether the condition holds at a value; asked at `low` and in between.
     """
-    least = tolerance**2 * high  # where the search runs into zero, which no relative distance reaches
-    below = holds(low)
+    # A search that runs into zero never reaches a relative distance: it ends at this absolute one.
+    least = tolerance**2 * high
+    holds_at_low = holds(low)
     while high - low > max(tolerance * high, least) or isinstance(low, int):
-        between = middle(low, high)
+        between = midpoint(low, high)
         if not low < between < high:
             break
-        low, high = (between, high) if holds(between) == below else (low, between)
+        low, high = (between, high) if holds(between) == holds_at_low else (low, between)
     return low, high
 
 
-def bisected_once(
+def bisect_by_guesses(
     low: Number, high: Number, tolerance: float, excess: Callable[[Number], float]
 ) -> tuple[Number, Number]:
-    """Narrow down as `bisected` does, to the same two values, where the sign changes once and little is to be asked.
+    """Narrow down to the same two values as `bisect`, with fewer evaluations of a function with one change of sign.
 
-    Most answers follow from a guess by interpolation, of which the two values that it leads to are then asked.
+    A bisection asks at fixed midpoints, and the answers follow from where the sign changes. So a guess of that place by
+    interpolation tells which two midpoints the bisection would end at. Only these two are evaluated; if one of them
+    contradicts the guess, a better guess is made from the new value. The result does not depend on the guesses, and
+    is therefore the same, to the bit, as that of a plain bisection.
 
     Args:
         low: the lower value.
         high: the higher value.
-        tolerance: as in `bisected`.
-        excess: above 0 where it holds; monotonic between the two.
+        tolerance: as in `bisect`.
+        excess: above 0 where the condition holds; monotonic between the two values.
     """
     known = {low: excess(low), high: excess(high)}
     for turn in itertools.count():
-        guess = _guess(known, turn)
-        ends = bisected(low, high, tolerance, partial(_follows, known, guess))
+        guess = _interpolated(known, turn)
+        ends = bisect(low, high, tolerance, partial(_would_hold, known, guess))
         unknown = [end for end in ends if end not in known]
         if not unknown:
             return ends
+        # The end nearer to the guess is the likelier one to contradict it, so it teaches more.
         asked = min(unknown, key=lambda end: abs(end - guess))
         known[asked] = excess(asked)
     raise AssertionError
 
 
-def _follows(known: dict[Number, float], guess: Number, value: Number) -> bool:
-    """Tell whether something holds at a value as far as is known, in between as if the sign changed at the guess."""
-    low, high = changes(sorted(known), lambda value: known[value] > 0)[0]
+def _would_hold(known: dict[Number, float], guess: Number, value: Number) -> bool:
+    """Return whether the condition holds at a value; inside the bracket, as if the sign changed at the guess."""
+    low, high = _bracket(known)
     is_low = value <= low or (value < high and value < guess)
     return (known[low] > 0) == is_low
 
 
-def _guess(known: dict[Number, float], turn: int) -> Number:
-    """Return about where the sign changes: where a line through the two values next to it is 0, over the logarithm.
+def _interpolated(known: dict[Number, float], turn: int) -> Number:
+    """Return about where the sign changes: the zero of a line, over the logarithm, through the two values nearest to 0.
 
-    Where that leads out of what is known, and now and then, so that the search ends whatever the function, the middle.
+    Some turns, and wherever the line leads out of the bracket, the midpoint.
     """
-    low, high = changes(sorted(known), lambda value: known[value] > 0)[0]
+    low, high = _bracket(known)
     one, other = sorted(known, key=lambda value: abs(known[value]))[:2]
-    if turn % 5 != 4 and one > 0 < other and known[one] != known[other]:
+    is_halving = turn % TURNS_PER_HALVING == TURNS_PER_HALVING - 1
+    if not is_halving and one > 0 < other and known[one] != known[other]:
         exponent = known[one] / (known[one] - known[other])
-        guess: float = one * (other / one) ** min(max(exponent, -99.0), 99.0)
+        guess: float = one * (other / one) ** min(max(exponent, -99.0), 99.0)  # further out the power overflows
         if low < guess < high:
             return guess
-    return middle(low, high)
+    return midpoint(low, high)
 
 
-def middle(low: Number, high: Number) -> Number:
+def _bracket(known: dict[Number, float]) -> tuple[Number, Number]:
+    """Return the neighbours between which the sign changes."""
+    return transitions(sorted(known), lambda value: known[value] > 0)[0]
+
+
+def midpoint(low: Number, high: Number) -> Number:
     """Return a value in between, of positive numbers on a logarithmic scale; of integers a whole one, or `low`."""
     if isinstance(low, int) and isinstance(high, int):
         whole = math.isqrt(low * high) if low > 0 else low

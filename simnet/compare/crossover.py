@@ -1,4 +1,4 @@
-"""Where a strategy and its baseline take the same time, by bisection on the simulator along one key."""
+"""The crossover of a strategy and its baseline along one key: a bisection in which each evaluation is a simulation."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from simnet.compare import whatif
-from simnet.compare.crossing import Number, bisected, changes, middle
+from simnet.compare.crossing import Number, bisect, midpoint, transitions
 from simnet.compare.verdict import PAYS, Speedup, model_error
 from simnet.errors import SimnetError
 from simnet.result import RunResult
@@ -17,12 +17,12 @@ from simnet.scenario import Experiment, Scenario, Setting
 from simnet.units import Quantity
 
 MIN_TOLERANCE, MAX_TOLERANCE = 1e-9, 0.5
+# Values tried first, about evenly spaced on a logarithmic scale: two crossings within one gap go unnoticed.
 PROBES = 9
-"""Values tried first, about evenly spaced, to notice more than one crossing."""
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """What strategy and baseline take at one value of the key; `text` is the value as a user writes it."""
+    """The times of strategy and baseline at one value of the key; `text` is the value as a user writes it."""
 
     value: Number
     text: str
@@ -38,7 +38,7 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 class Crossing(Struct, frozen=True, kw_only=True):
-    """Two values between which the faster one changes; they are neighbours, or as near as the tolerance."""
+    """Two values between which the faster side changes: neighbouring integers, or as near as the tolerance."""
 
     low: Trial
     high: Trial
@@ -68,7 +68,7 @@ def search(  # noqa: PLR0913 - the arguments of one command
     tolerance: float = 1e-4,
     simulate: Callable[[Scenario], RunResult],
 ) -> Crossover:
-    """Find where the faster of strategy and baseline changes.
+    """Find the values of a key at which the faster of strategy and baseline changes.
 
     Args:
         experiment: scenario with a baseline.
@@ -107,7 +107,7 @@ def search(  # noqa: PLR0913 - the arguments of one command
             f"--over: {key}: has no effect here: all {len(trials)} values tried from {trials[0].text} to "
             f"{trials[-1].text} give the same two times; {_reason(at(low), key)}"
         )
-    found = [bisected(*pair, tolerance, is_faster) for pair in changes(values, is_faster)]
+    found = [bisect(*pair, tolerance, is_faster) for pair in transitions(values, is_faster)]
     scenario = at(low)
     assert scenario.baseline is not None
     return Crossover(
@@ -120,10 +120,10 @@ def search(  # noqa: PLR0913 - the arguments of one command
 
 
 def _spaced(low: Number, high: Number) -> list[Number]:
-    """Return both ends and up to seven values between, spaced as `middle` halves but for rounding."""
+    """Return both ends and up to seven values between: midpoints, rounded as a user would write them."""
     values = [low, high]
     while len(values) < PROBES:
-        between = [_roundedmiddle(a, b) for a, b in itertools.pairwise(values)]
+        between = [_rounded_midpoint(a, b) for a, b in itertools.pairwise(values)]
         longer = sorted({*values, *between})
         if len(longer) == len(values):
             break
@@ -141,9 +141,9 @@ def _text(value: Number, digits: int) -> str:
     return f"{value / value.factors[unit]:.{digits}g} {unit}"
 
 
-def _roundedmiddle(low: Number, high: Number) -> Number:
+def _rounded_midpoint(low: Number, high: Number) -> Number:
     """Return a value in between that a user would write."""
-    between = middle(low, high)
+    between = midpoint(low, high)
     rounded = between.parse(_text(between, digits=3)) if isinstance(between, Quantity) else between
     return rounded if low < rounded < high else between
 
@@ -165,8 +165,8 @@ def _trial(value: Number, scenario: Scenario, simulate: Callable[[Scenario], Run
 def _speedup(own_s: float, baseline_s: float, scenario: Scenario, simulate: Callable[[Scenario], RunResult]) -> Speedup:
     value = baseline_s / own_s
     if value < PAYS:
-        return Speedup(value=value)  # does not pay, however fast the kernels are
-    kernels = whatif.known_kernels(scenario.strategy, scenario)
+        return Speedup(value=value)  # it does not pay however fast the kernels are: the slow ones need no simulation
+    kernels = whatif.kernel_coverage(scenario.strategy, scenario)
     slow = simulate(whatif.slow_kernels(scenario)).result if kernels.are_estimated else None
     return Speedup(
         value=value,

@@ -74,7 +74,7 @@ def step_costs(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
     """
     numbers = range(scenario.run.draws if draws.are_possible(scenario) else 0)
     plain = structs.replace(scenario, run=structs.replace(scenario.run, draws=0, steps=None))
-    kernels = whatif.known_kernels(strategy.stretched(0.0), plain)
+    kernels = whatif.kernel_coverage(strategy.stretched(0.0), plain)
 
     def cost(given: Scenario) -> StepCost:
         return _step_cost(strategy, given, simulate, notes)

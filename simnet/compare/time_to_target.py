@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from simnet import draws
 from simnet.compare import whatif
-from simnet.compare.convergence import LARGEST, Convergence, Curve
+from simnet.compare.convergence import MAX_METRIC, Convergence, TrainingCurve
 from simnet.compare.step_cost import Notes, Simulate, StepCost, StepCosts, step_costs
 from simnet.compare.tune import PLAIN
 from simnet.compare.verdict import Speedup, model_error
@@ -96,14 +96,14 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Settings:
+class _Trainings:
     convergence: Convergence
-    curves: dict[str, tuple[Curve, ...]]
+    curves: dict[str, tuple[TrainingCurve, ...]]
     target: float
     scale: float
     baseline: str
 
-    def steps_of(self, curve: Curve) -> float | None:
+    def steps_of(self, curve: TrainingCurve) -> float | None:
         """Return the steps of the whole training up to the target; None if it never got there."""
         step = curve.step_at(self.target, is_lower_better=self.convergence.is_lower_better)
         return None if step is None else step * self.scale
@@ -145,7 +145,7 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
     """
     ranks = _ranks(convergence, ranks)
     curves = {name: found for name in convergence.systems if (found := convergence.of(name, ranks))}
-    settings = _Settings(
+    settings = _Trainings(
         convergence=convergence,
         curves=curves,
         target=_target(convergence, target),
@@ -187,12 +187,12 @@ def _target(convergence: Convergence, target: float | None) -> float:
     chosen = convergence.target if target is None else target
     if chosen is None:
         raise SimnetError(f"{convergence.task}: target: missing; give one with --target")
-    if not abs(chosen) <= LARGEST:
-        raise SimnetError(f"--target: {chosen}: must be finite, at most {LARGEST:g}; give a {convergence.metric}")
+    if not abs(chosen) <= MAX_METRIC:
+        raise SimnetError(f"--target: {chosen}: must be finite, at most {MAX_METRIC:g}; give a {convergence.metric}")
     return chosen
 
 
-def _baseline(convergence: Convergence, curves: dict[str, tuple[Curve, ...]]) -> str:
+def _baseline(convergence: Convergence, curves: dict[str, tuple[TrainingCurve, ...]]) -> str:
     """Return the system without compression that ends best."""
     sign = 1.0 if convergence.is_lower_better else -1.0
     dense = {name: found for name, found in curves.items() if not convergence.systems[name].strategy.compresses}
@@ -209,7 +209,7 @@ def _baseline(convergence: Convergence, curves: dict[str, tuple[Curve, ...]]) ->
 
 
 def _at(
-    settings: _Settings, scenario: Scenario, simulate: Simulate, left_out: dict[str, str], notes: Notes
+    settings: _Trainings, scenario: Scenario, simulate: Simulate, left_out: dict[str, str], notes: Notes
 ) -> AtBandwidth:
     """Return all systems at one bandwidth; fills in those left out, and the notes."""
     costs: dict[str, StepCosts] = {}
@@ -229,7 +229,7 @@ def _at(
     )
 
 
-def _target_time(settings: _Settings, name: str, own: StepCosts, base: StepCosts, off: float) -> TargetTime:
+def _target_time(settings: _Trainings, name: str, own: StepCosts, base: StepCosts, off: float) -> TargetTime:
     curves = settings.curves[name]
     found = [settings.steps_of(curve) for curve in curves]
     steps = _median([math.inf if step is None else step for step in found])
@@ -251,7 +251,7 @@ def _target_time(settings: _Settings, name: str, own: StepCosts, base: StepCosts
     )
 
 
-def _speedup(settings: _Settings, name: str, own: StepCosts, base: StepCosts, off: float) -> Speedup | None:
+def _speedup(settings: _Trainings, name: str, own: StepCosts, base: StepCosts, off: float) -> Speedup | None:
     """Return how much sooner a system is than the baseline; None where the baseline never gets there."""
 
     def ratios(costs: Sequence[StepCost], base_costs: Sequence[StepCost]) -> list[float]:
@@ -284,7 +284,7 @@ def _median(values: Sequence[float]) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
-def _final(curves: Sequence[Curve]) -> float | None:
+def _final(curves: Sequence[TrainingCurve]) -> float | None:
     """Return the median of the last values; None if one is no number."""
     values = [curve.values[-1] for curve in curves]
     finite = [value for value in values if value is not None]

@@ -1,4 +1,4 @@
-"""The systems that are compared, each with the settings that it is tuned over."""
+"""The systems that are compared, each with the variants over which it is tuned."""
 
 from collections.abc import Iterable
 
@@ -7,29 +7,30 @@ from simnet.strategies import STRATEGIES, AllReduce, AnyStrategy
 from simnet.units import Size
 from simnet.values import Dtype
 
-Settings = tuple[AnyStrategy, ...]
+# One system with different options, such as bucket sizes; the fastest stands for the system.
+Variants = tuple[AnyStrategy, ...]
 
+# Tried as well as one bucket of all gradients after backward. None is DDP's default: 1 MiB, then 25 MiB.
 BUCKET_CAPS = (None, Size.parse("5 MiB"), Size.parse("100 MiB"))
-"""Tried beside one bucket of all after backward; None is DDP's default, 1 MiB and then 25 MiB."""
+# The usual baseline of papers: gradients in their own precision, default buckets, a flat ring.
 PLAIN = AllReduce()
-"""DDP as papers compare with: gradients as they are, default buckets, a flat ring."""
 
 
-def systems() -> dict[str, Settings]:
-    """Return all that compress, by what to call them, with every setting that each is tried with."""
-    known = (kind.settings() for kind in STRATEGIES if kind.compresses)
-    return {name: _tuned(variants) for found in known for name, variants in found.items()}
+def systems() -> dict[str, Variants]:
+    """Return the systems that compress, by title, each with all its variants."""
+    by_kind = (kind.settings() for kind in STRATEGIES if kind.compresses)
+    return {title: _tuned(variants) for systems_ in by_kind for title, variants in systems_.items()}
 
 
-def dense_systems(dtype: Dtype) -> dict[str, Settings]:
-    """Return DDP without compression, all-reduces by the fastest algorithm: gradients as they are, and cast to bf16."""
+def dense_systems(dtype: Dtype) -> dict[str, Variants]:
+    """Return DDP without compression, by title, with the fastest all-reduce; for fp32 gradients also cast to bf16."""
     found = {f"DDP {dtype}": _tuned([AllReduce(algorithm="auto")])}
     if dtype == "fp32":
         found["DDP bf16"] = _tuned([AllReduce(algorithm="auto", wire_dtype="bf16")])
     return found
 
 
-def _tuned(variants: Iterable[AnyStrategy]) -> Settings:
+def _tuned(variants: Iterable[AnyStrategy]) -> Variants:
     return tuple(setting for variant in variants for setting in variant.tuned(BUCKET_CAPS))
 
 

@@ -1,4 +1,4 @@
-"""The same scenario with something that costs nothing, or more: what bounds a step, and how robust a speedup is."""
+"""A scenario with one cost removed or raised: shows what bounds a step, and how robust a speedup is."""
 
 from typing import NamedTuple
 
@@ -12,28 +12,28 @@ from simnet.strategies import AnyStrategy
 from simnet.strategies import kernels as costs
 from simnet.units import Bandwidth, Duration
 
-SLOW = 170 / 44
-"""How many times as long as estimated kernels may take: 1-bit Adam's own took 44 ms on one of its two clusters, which
+SLOW_KERNEL_FACTOR = 170 / 44
+"""Largest kernel time / its estimate: 1-bit Adam's own took 44 ms on one of its two clusters, which
 the estimates follow, and 170 ms on the other (arXiv 2102.02888, Fig 5a, one node; docs/explanation/model.md)."""
-FREE = 1e6
-"""What is so many times as fast costs nothing beside the rest."""
+# A part this many times as fast costs nothing next to the others; zero would divide by zero in rates.
+FREE_FACTOR = 1e6
 NO_TIME = KernelTime(s_per_element=Duration(0))
 
 
-class Kernels(NamedTuple):
-    """What a calibration knows of a strategy's kernels.
+class KernelCoverage(NamedTuple):
+    """Which kernels of a strategy have a measured time in a calibration.
 
     Attributes:
-        are_estimated: some have no time and an estimate instead, which may be too short.
-        unmeasured: those that have neither a time nor an estimate that is worth the name.
+        are_estimated: some kernels have an estimate in place of a time; it may be too short.
+        unmeasured: kernels with neither a time nor a usable estimate.
     """
 
     are_estimated: bool
     unmeasured: tuple[str, ...]
 
 
-def known_kernels(strategy: AnyStrategy, scenario: Scenario) -> Kernels:
-    """Return what the calibration of a scenario knows of a strategy's kernels.
+def kernel_coverage(strategy: AnyStrategy, scenario: Scenario) -> KernelCoverage:
+    """Return which kernels of a strategy have a measured time in the scenario's calibration.
 
     Raises:
         SimnetError: the strategy cannot be simulated there.
@@ -42,7 +42,7 @@ def known_kernels(strategy: AnyStrategy, scenario: Scenario) -> Kernels:
     names = kernel_names(replace(scenario, strategy=strategy))
     known = costs.of(names)
     untimed = {name for name, cost in known.items() if not (cost.is_streaming or cost.timed(calibration))}
-    return Kernels(
+    return KernelCoverage(
         are_estimated=calibration.memory_bytes_per_s is not None and bool(untimed),
         unmeasured=tuple(sorted(name for name, cost in known.items() if not cost.is_estimated(calibration))),
     )
@@ -58,7 +58,7 @@ def free_wire(scenario: Scenario, _result: RunResult) -> Scenario:
     """Return the scenario in which bytes cost nothing, inside a node and between nodes."""
     cluster, calibration = scenario.cluster, scenario.calibration
     links = {
-        name: replace(link, bytes_per_s=Bandwidth(link.bytes_per_s * FREE))
+        name: replace(link, bytes_per_s=Bandwidth(link.bytes_per_s * FREE_FACTOR))
         for name, link in (("intra_node", cluster.intra_node), ("inter_node", cluster.inter_node))
     }
     host = replace(calibration.host, s_per_byte=Duration(0))
@@ -92,9 +92,9 @@ def free_compute(scenario: Scenario, result: RunResult) -> Scenario:
     workload = replace(
         scenario.workload,
         compute=(),
-        forward_s=Duration(parts.forward_s / FREE),
-        backward_s=Duration(parts.backward_s / FREE),
-        optimizer_s=Duration(parts.optimizer_s / FREE),
+        forward_s=Duration(parts.forward_s / FREE_FACTOR),
+        backward_s=Duration(parts.backward_s / FREE_FACTOR),
+        optimizer_s=Duration(parts.optimizer_s / FREE_FACTOR),
     )
     updates = {name: NO_TIME for name, cost in costs.every().items() if cost.updates}
     return _with_kernels(replace(scenario, workload=workload), updates)
@@ -108,9 +108,10 @@ def free_communication(scenario: Scenario, result: RunResult) -> Scenario:
 
 
 def slow_kernels(scenario: Scenario) -> Scenario:
-    """Return the scenario in which estimated kernels take `SLOW` times as long; those that are timed do not change."""
+    """Return the scenario with estimated kernels `SLOW_KERNEL_FACTOR` times as slow; timed kernels stay."""
     calibration = scenario.calibration
-    return replace(scenario, calibration=replace(calibration, codec_efficiency=calibration.codec_efficiency / SLOW))
+    efficiency = calibration.codec_efficiency / SLOW_KERNEL_FACTOR
+    return replace(scenario, calibration=replace(calibration, codec_efficiency=efficiency))
 
 
 def _with_kernels(scenario: Scenario, kernels: dict[str, KernelTime]) -> Scenario:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from simnet.compare.advice import Advice, Row
+from simnet.compare.advice import Advice, RankedSystem
 from simnet.compare.tune import systems
 from simnet.scenario import to_dict
 from simnet.show.advice_sentences import PUBLISHED, ranges_text, sentences
@@ -27,8 +27,8 @@ def advice_page(advice: Advice) -> Page:
     """Return a table of all systems, what to do in sentences, and the notes."""
     said = [line for sentence in sentences(advice) for line in hanging("", sentence)]
     left_out = [line for text in _left_out(advice) for line in hanging("not predicted: ", text)]
-    notes = notes_lines([row.notes for row in advice.rows])
-    table = Table(COLUMNS, (_cells(row, advice) for row in advice.rows))
+    notes = notes_lines([row.notes for row in advice.systems])
+    table = Table(COLUMNS, (_cells(row, advice) for row in advice.systems))
     return Page([*heading(advice), "", table, "", *said, "", *left_out, *notes])
 
 
@@ -55,7 +55,7 @@ def heading(advice: Advice) -> list[str]:
     ]
 
 
-def _cells(row: Row, advice: Advice) -> tuple[str, ...]:
+def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
     interval = " ({:.2f}-{:.2f})".format(*row.speedup.interval) if row.speedup.interval else ""
     return (
         row.name,
@@ -79,18 +79,18 @@ def to_object(advice: Advice) -> dict[str, object]:
         "calibration": scenario.calibration.name,
         "nic_bytes_per_s": scenario.cluster.inter_node.bytes_per_s,
         "baseline": advice.baseline,
-        "plain_iteration_s": advice.plain_s,
-        "free_communication_speedup": advice.ceiling,
+        "plain_iteration_s": advice.plain_iteration_s,
+        "speedup_without_comm": advice.speedup_without_comm,
         "best": advice.best.name if advice.best else None,
         "advice": sentences(advice),
         "published": PUBLISHED,
-        "systems": [_row_object(row) for row in advice.rows],
+        "systems": [_row_object(row) for row in advice.systems],
         "left_out": dict(advice.left_out),
-        "notes": list(dict.fromkeys(note for row in advice.rows for note in row.notes)),
+        "notes": list(dict.fromkeys(note for row in advice.systems for note in row.notes)),
     }
 
 
-def _row_object(row: Row) -> dict[str, object]:
+def _row_object(row: RankedSystem) -> dict[str, object]:
     return {
         "name": row.name,
         "compresses": not row.is_dense,
@@ -101,7 +101,7 @@ def _row_object(row: Row) -> dict[str, object]:
         "least_speedup": row.speedup.least,
         "speedup_if_slow": row.speedup.if_kernels_slow,
         "speedup_vs_plain": row.speedup_vs_plain,
-        "room_s": row.headroom_s,
+        "headroom_s": row.headroom_s,
         "pays": None if row.is_dense else row.speedup.verdict,
         "bound": row.bound,
         "saved": row.saved,

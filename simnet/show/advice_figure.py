@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
 
-from simnet.compare.advice import Advice, Row
+from simnet.compare.advice import Advice, RankedSystem
 from simnet.compare.verdict import PAYS
 from simnet.errors import SimnetError
 from simnet.show.advice import heading
@@ -49,7 +49,7 @@ def advice_figure(advice: Advice) -> Figure:
     return figure
 
 
-def _lines(axes: Axes, named: Sequence[Row], others: Sequence[Row]) -> None:
+def _lines(axes: Axes, named: Sequence[RankedSystem], others: Sequence[RankedSystem]) -> None:
     """Draw the fastest systems of this cluster in colour, a broken line where kernels must be measured first."""
     for row, colour, marker in zip(named, cycle(COLOURS), cycle(MARKERS), strict=False):
         label = row.name + (", measure first" if row.speedup.unmeasured else "")
@@ -59,11 +59,11 @@ def _lines(axes: Axes, named: Sequence[Row], others: Sequence[Row]) -> None:
         axes.plot(*_points(row), color=OTHERS, linewidth=0.9, zorder=2, label="others" if number == 0 else "_nolegend_")
 
 
-def _points(row: Row) -> tuple[list[float], list[float]]:
+def _points(row: RankedSystem) -> tuple[list[float], list[float]]:
     return [rate / GBIT for rate, _ in row.curve], [speedup for _, speedup in row.curve]
 
 
-def _axes(axes: Axes, rows: Sequence[Row], highest: float) -> None:
+def _axes(axes: Axes, rows: Sequence[RankedSystem], highest: float) -> None:
     rates = [rate / GBIT for rate, _ in rows[0].curve]
     axes.set_xscale("log")
     axes.set_xlim(rates[0], rates[-1])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from simnet import draws
 from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
 from simnet.compare.verdict import UNCERTAIN
-from simnet.compare.whatif import SLOW
+from simnet.compare.whatif import SLOW_KERNEL_FACTOR
 from simnet.show.notes import notes_lines
 from simnet.show.page import Page
 from simnet.show.table import Table
@@ -114,7 +114,7 @@ def _won(first: TargetTime, base: TargetTime) -> str:
     low, high = speedup.interval or (speedup.value, speedup.value)
     known = [f"{low:.2f} to {high:.2f}"]
     if speedup.if_kernels_slow is not None:
-        known.append(f"{speedup.if_kernels_slow:.2f} with kernels {SLOW:.1f} times as slow")
+        known.append(f"{speedup.if_kernels_slow:.2f} with kernels {SLOW_KERNEL_FACTOR:.1f} times as slow")
     if speedup.verdict == UNCERTAIN and speedup.model_error > 1:
         off = f"{100 * (speedup.model_error - 1):.0f} % off, as published speedups were on average"
         known.append(f"{speedup.value / speedup.model_error:.2f} if predicted {off}")

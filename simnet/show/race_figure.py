@@ -5,7 +5,7 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simnet.compare.convergence import median_curve
+from simnet.compare.convergence import median_values
 from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
 from simnet.show.figure import BLUE, GREEN, ORANGE, PAGE_IN, PURPLE, SKY, VERMILION, label, new
 from simnet.show.race import time_unit
@@ -61,7 +61,7 @@ def _panel(axes: Axes, race: TimesToTarget, there: AtBandwidth, colours: dict[st
 
 
 def _line(axes: Axes, race: TimesToTarget, system: TargetTime, colour: str, unit_s: float) -> None:
-    rows = median_curve(race.convergence.of(system.name, race.ranks))
+    rows = median_values(race.convergence.of(system.name, race.ranks))
     times = [system.cost.elapsed_s(step * race.scale) / unit_s for step, *_ in rows]
     is_named = colour != OTHERS_COLOUR
     marker = "o" if len(rows) == 1 else None  # a line of one point is not seen
@@ -76,9 +76,9 @@ def _shown(race: TimesToTarget) -> tuple[float, float]:
 
     Where that gave no number, to the worst of all.
     """
-    rows = median_curve(race.convergence.of(race.baseline, race.ranks))
+    rows = median_values(race.convergence.of(race.baseline, race.ranks))
     names = {system.name for there in race.bandwidths for system in there.systems}
-    medians = [row[1] for name in names for row in median_curve(race.convergence.of(name, race.ranks))]
+    medians = [row[1] for name in names for row in median_values(race.convergence.of(name, race.ranks))]
     best, worst = min([*medians, race.target]), max([*medians, race.target])
     if not race.convergence.is_lower_better:
         best, worst = worst, best

@@ -5,7 +5,7 @@ import typing
 from msgspec.structs import replace
 from topologies import link
 
-from simnet.compare.advice import Advice, Row
+from simnet.compare.advice import Advice, RankedSystem
 from simnet.compare.rank import advise
 from simnet.compare.tune import chosen, dense_systems
 from simnet.hardware import Calibration, Cluster
@@ -50,8 +50,8 @@ def advised(*names: str, **parts: typing.Any) -> Advice:
     return advise(scenario(**parts), names=chosen(names))
 
 
-def row(advice: Advice, name: str) -> Row:
-    return next(row for row in advice.rows if row.name == name)
+def row(advice: Advice, name: str) -> RankedSystem:
+    return next(row for row in advice.systems if row.name == name)
 
 
 def least_s(settings: typing.Iterable[AnyStrategy], given: Scenario) -> float:

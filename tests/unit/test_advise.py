@@ -7,7 +7,7 @@ import pytest
 from advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario
 from msgspec.structs import replace
 
-from simnet.compare import rank, times, whatif
+from simnet.compare import rank, tuned_steps, whatif
 from simnet.compare.rank import advise
 from simnet.compare.tune import chosen, dense_systems, systems
 from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, UNCERTAIN
@@ -73,8 +73,8 @@ class TestRanking:
         advice = advised("SignSGD", "BinSGDM", "QSGD 4 bit", "Marsit", "1-bit Adam")
         assert advice.best is not None
         assert advice.best.name not in ("DDP fp32", "DDP bf16")
-        assert advice.best.speedup.value == max(found.speedup.value for found in advice.judged("pays"))
-        assert [found.iteration_s for found in advice.rows] == sorted(found.iteration_s for found in advice.rows)
+        assert advice.best.speedup.value == max(found.speedup.value for found in advice.with_verdict("pays"))
+        assert [found.iteration_s for found in advice.systems] == sorted(found.iteration_s for found in advice.systems)
         said = sentences(advice)[0]
         assert said.startswith(
             f"{advice.best.name} pays: {advice.best.speedup.value:.2f} times as fast as {advice.baseline} at"
@@ -95,7 +95,7 @@ class TestRanking:
     def test_the_strategy_and_the_steps_of_the_scenario_do_not_matter(self) -> None:
         given = scenario()
         other = replace(given, strategy=OneBitAdam(dense_steps=10), baseline=BinSGDM(), run=Run(steps=100))
-        assert advise(other, names=["BinSGDM"]).rows == advise(given, names=["BinSGDM"]).rows
+        assert advise(other, names=["BinSGDM"]).systems == advise(given, names=["BinSGDM"]).systems
 
     def test_dense_steps_are_counted_in_by_their_part(self) -> None:
         found = row(advised("1-bit Adam"), "1-bit Adam")
@@ -120,7 +120,7 @@ class TestRanking:
         advice = advised("SignSGD", "BinSGDM", "Random-k 1 %", "1-bit Adam", **parts)
         assert advice.best is None
         assert {found.speedup.verdict for found in advice.compressing} == {"does not pay"}
-        assert advice.ceiling < PAYS
+        assert advice.speedup_without_comm < PAYS
         said = sentences(advice)
         assert said[0].startswith("None pays: ")
         assert ("only 1.0" in said[0]) or said[0] == "None pays: one rank has nothing to exchange."
@@ -134,7 +134,7 @@ class TestRanking:
             "1-bit SGD", "EF-SignSGD", "TernGrad", "PowerSGD rank 4", "GradZip rank 4", "ATOMO budget 3",
         }  # fmt: skip
         assert all("depends on the shapes" in reason for reason in left_out.values())
-        assert {found.name for found in advice.rows} == {*SYSTEMS, "DDP fp32", "DDP bf16"} - set(left_out)
+        assert {found.name for found in advice.systems} == {*SYSTEMS, "DDP fp32", "DDP bf16"} - set(left_out)
         assert "not predicted: 1-bit SGD, EF-SignSGD, TernGrad, Power" in str(advice_page(advice))
 
     def test_the_systems_are_watched(self) -> None:
@@ -176,7 +176,7 @@ class TestBound:
 
     def test_ddp_that_waits_for_messages_is_bound_by_latency_and_the_sentence_says_so(self) -> None:
         advice = advised("QSGD 4 bit", gbit_per_s=100, alpha_s=5e-3, workload=self.TINY)
-        assert advice.dense.bound == "latency"
+        assert advice.baseline_system.bound == "latency"
         assert "what bounds it is latency, which fewer bytes do not shorten" in sentences(advice)[0]
 
     def test_free_latency_leaves_bytes_alone(self) -> None:
@@ -211,7 +211,7 @@ class TestCrossover:
         ((low, high),) = found.faster_in
         assert low is None
         assert high is not None
-        for factor, is_faster in ((1 - 2 * times.TOLERANCE, True), (1 + 2 * times.TOLERANCE, False)):
+        for factor, is_faster in ((1 - 2 * tuned_steps.TOLERANCE, True), (1 + 2 * tuned_steps.TOLERANCE, False)):
             there = whatif.at_bandwidth(given, factor * high)
             assert (least_s(SYSTEMS[name], there) < dense_s(there)) is is_faster
         assert found.crossovers == (high,)
@@ -225,12 +225,12 @@ class TestCrossover:
         assert pays_to < faster_to
         there = whatif.at_bandwidth(given, pays_to)
         usual, slow = (dense_s(there) / least_s(SYSTEMS["BinSGDM"], one) for one in (there, whatif.slow_kernels(there)))
-        assert min(usual / MODEL_ERROR, slow) == pytest.approx(PAYS, rel=2 * times.TOLERANCE)
+        assert min(usual / MODEL_ERROR, slow) == pytest.approx(PAYS, rel=2 * tuned_steps.TOLERANCE)
 
     def test_the_curve_has_the_bandwidths_tried_each_tuned(self) -> None:
         given = scenario(gbit_per_s=8)
         curve = dict(row(advise(given, names=["BinSGDM"]), "BinSGDM").curve)
-        assert {*times.RATES, Bandwidth(8 * GBIT)} == set(curve)
+        assert {*tuned_steps.NIC_RATES, Bandwidth(8 * GBIT)} == set(curve)
         there = whatif.at_bandwidth(given, 25 * GBIT)
         assert curve[Bandwidth(25 * GBIT)] == pytest.approx(dense_s(there) / least_s(SYSTEMS["BinSGDM"], there))
 
@@ -241,7 +241,7 @@ class TestCrossover:
 
     def test_no_network_slower_than_one_byte_a_second_is_tried(self) -> None:
         given = whatif.at_bandwidth(scenario(), 2.0)
-        assert times.Times(given).rates[0] == 1.0
+        assert tuned_steps.TunedSteps(given).rates[0] == 1.0
 
     def test_one_node_has_no_bandwidth_of_a_nic(self) -> None:
         found = row(advised("BinSGDM", num_nodes=1), "BinSGDM")
@@ -256,10 +256,12 @@ class TestCrossover:
             def of(self, strategy: AnyStrategy) -> float:
                 return 1.0 if not strategy.compresses else 0.5 if 3 < self._rate < 40 else 2.0
 
-        found = times.Versus(times.Times(scenario(), Steps), (TopK(ratio=0.1),), (AllReduce(),))
-        ((low, high),) = found.ranges(times.Versus.gain)
-        assert low == pytest.approx(3 * GBIT, rel=times.TOLERANCE)
-        assert high == pytest.approx(40 * GBIT, rel=times.TOLERANCE)
+        found = tuned_steps.SystemVsBaseline(
+            tuned_steps.TunedSteps(scenario(), Steps), (TopK(ratio=0.1),), (AllReduce(),)
+        )
+        ((low, high),) = found.ranges(tuned_steps.SystemVsBaseline.gain)
+        assert low == pytest.approx(3 * GBIT, rel=tuned_steps.TOLERANCE)
+        assert high == pytest.approx(40 * GBIT, rel=tuned_steps.TOLERANCE)
 
 
 class TestCertainty:
@@ -278,7 +280,7 @@ class TestCertainty:
         assert found.speedup.interval is not None
         low, high = found.speedup.interval
         assert low < found.speedup.value < high
-        assert advice.dense.speedup.interval is None
+        assert advice.baseline_system.speedup.interval is None
         assert f"({low:.2f} to {high:.2f}, 90 % interval; " in " ".join(sentences(advice))
 
     def test_an_interval_without_width_gives_the_speedup_itself(self) -> None:
@@ -305,7 +307,7 @@ class TestCertainty:
         assert timed_.if_kernels_slow is None
         assert estimated.if_kernels_slow is not None
         assert estimated.if_kernels_slow < estimated.value
-        slow = replace(FAST_CODEC, codec_efficiency=FAST_CODEC.codec_efficiency / whatif.SLOW)
+        slow = replace(FAST_CODEC, codec_efficiency=FAST_CODEC.codec_efficiency / whatif.SLOW_KERNEL_FACTOR)
         alone = row(advised("SignSGD", calibration=slow), "SignSGD")
         with_estimate = row(advised("SignSGD"), "SignSGD")
         assert with_estimate.speedup.if_kernels_slow == pytest.approx(alone.speedup.value)
@@ -327,7 +329,7 @@ class TestCertainty:
 
     def test_a_kernel_without_an_estimate_is_to_be_measured_first(self) -> None:
         advice = advised("Top-k 1 %", "power_sgd", gbit_per_s=0.5)
-        assert {found.name for found in advice.judged(MEASURE_FIRST)} == {"Top-k 1 %", "PowerSGD rank 4"}
+        assert {found.name for found in advice.with_verdict(MEASURE_FIRST)} == {"Top-k 1 %", "PowerSGD rank 4"}
         assert advice.best is None
         assert row(advice, "Top-k 1 %").speedup.unmeasured == ("top_k_encode",)
         assert "To be measured first" in sentences(advice)[1]
@@ -339,7 +341,7 @@ class TestCertainty:
     def test_a_small_speedup_counts_where_the_calibration_was_measured(
         self, kind_: typing.Any, verdict: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(whatif, "SLOW", 1.0)
+        monkeypatch.setattr(whatif, "SLOW_KERNEL_FACTOR", 1.0)
         calibration = replace(FAST_CODEC, kind=kind_)
         found = row(advised("BinSGDM", gbit_per_s=33, calibration=calibration), "BinSGDM")
         assert PAYS < found.speedup.value < 1.2

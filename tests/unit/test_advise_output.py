@@ -25,7 +25,7 @@ class TestOutput:
         found = json.loads(json.dumps(to_object(advice), allow_nan=False))
         assert found["baseline"] == advice.baseline
         assert found["best"] == advice.best.name if advice.best else found["best"] is None
-        assert [one["name"] for one in found["systems"]] == [one.name for one in advice.rows]
+        assert [one["name"] for one in found["systems"]] == [one.name for one in advice.systems]
         assert found["advice"] == sentences(advice)
         mine = next(one for one in found["systems"] if one["name"] == "BinSGDM")
         assert mine["strategy"]["kind"] == "binsgdm"
@@ -35,7 +35,7 @@ class TestOutput:
     def test_the_table_has_a_line_a_system(self) -> None:
         advice = advised("BinSGDM", "1-bit Adam")
         lines = str(advice_page(advice)).splitlines()
-        assert [line.split("  ")[0] for line in lines[4:8]] == [found.name for found in advice.rows]
+        assert [line.split("  ")[0] for line in lines[4:8]] == [found.name for found in advice.systems]
         assert any(line.startswith("note: calibration 'inline'") for line in lines)
 
 

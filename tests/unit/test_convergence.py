@@ -4,7 +4,7 @@ import pytest
 from race_samples import STEPS, SYSTEMS, VALUES, trainings, write_trainings
 
 from simnet import files
-from simnet.compare.convergence import Curve, load, median_curve, missed_in
+from simnet.compare.convergence import TrainingCurve, load, median_values, missed_in
 from simnet.errors import SimnetError
 from simnet.strategies import BinSGDM, Marsit, TopK
 
@@ -91,8 +91,8 @@ def test_a_missing_key_is_named(tmp_path):
 
 
 def test_the_step_to_a_target_is_the_first_evaluated_one_that_is_good_enough():
-    def one(*values: float | None) -> Curve:
-        return Curve(system="a", ranks=1, seed=0, steps=STEPS, values=values)
+    def one(*values: float | None) -> TrainingCurve:
+        return TrainingCurve(system="a", ranks=1, seed=0, steps=STEPS, values=values)
 
     assert one(4.0, 2.0, 3.0, 1.0).step_at(2.0, is_lower_better=True) == 20
     assert one(4.0, 3.0, None, None).step_at(2.0, is_lower_better=True) is None
@@ -101,8 +101,8 @@ def test_the_step_to_a_target_is_the_first_evaluated_one_that_is_good_enough():
 
 def test_medians_end_where_the_first_training_has_no_number(tmp_path):
     found = load(str(write_trainings(tmp_path / "t.json")))
-    assert median_curve(found.of("dense", 4))[1:3] == [(20, 3.0, 2.0, 3.0), (30, 2.0, 1.5, 2.2)]
-    assert median_curve(found.of("adam", 4)) == [(10, 4.0, 4.0, 4.0)]
+    assert median_values(found.of("dense", 4))[1:3] == [(20, 3.0, 2.0, 3.0), (30, 2.0, 1.5, 2.2)]
+    assert median_values(found.of("adam", 4)) == [(10, 4.0, 4.0, 4.0)]
 
 
 @pytest.mark.parametrize(

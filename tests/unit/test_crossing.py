@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.compare.crossing import bisected, bisected_once, changes, middle
+from simnet.compare.crossing import bisect, bisect_by_guesses, midpoint, transitions
 
 SHAPES: dict[str, Callable[[float, float], float]] = {
     "hyperbola": lambda value, root: root / value - 1,
@@ -35,7 +35,7 @@ def test_asking_little_finds_the_same_as_asking_at_every_middle(
 
     if (excess(low) > 0) == (excess(high) > 0):
         return
-    assert bisected_once(low, high, tolerance, excess) == bisected(low, high, tolerance, lambda v: excess(v) > 0)
+    assert bisect_by_guesses(low, high, tolerance, excess) == bisect(low, high, tolerance, lambda v: excess(v) > 0)
 
 
 @pytest.mark.parametrize(("tolerance", "most"), [(1e-2, 7), (1e-6, 9)])
@@ -46,15 +46,15 @@ def test_a_smooth_function_is_asked_less_often_than_by_halving(tolerance: float,
         asked.append(value)
         return 17.0 / value - 1
 
-    bisected_once(10.0, 25.0, tolerance, excess)
+    bisect_by_guesses(10.0, 25.0, tolerance, excess)
     assert len(asked) <= most
     assert len(asked) == len(set(asked))
 
 
 def test_only_neighbours_that_differ_are_changes() -> None:
-    assert changes([1, 2, 3, 4, 5], lambda value: value in (2, 3)) == [(1, 2), (3, 4)]
+    assert transitions([1, 2, 3, 4, 5], lambda value: value in (2, 3)) == [(1, 2), (3, 4)]
 
 
 def test_whole_numbers_are_found_exactly() -> None:
-    assert bisected(1, 64, 0.3, lambda value: value >= 23) == (22, 23)
-    assert middle(5, 6) == 5
+    assert bisect(1, 64, 0.3, lambda value: value >= 23) == (22, 23)
+    assert midpoint(5, 6) == 5

@@ -9,7 +9,7 @@ from race_samples import scenario, simple_simulate, trainings, write_trainings
 from simnet.compare.convergence import load
 from simnet.compare.step_cost import StepCost
 from simnet.compare.time_to_target import TimesToTarget, times_to_target
-from simnet.compare.whatif import SLOW
+from simnet.compare.whatif import SLOW_KERNEL_FACTOR
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, LinkCalibration
 from simnet.show.race import race_object, race_page, verdict
@@ -177,7 +177,7 @@ def test_slow_kernels_can_turn_a_sure_gain_into_an_unsure_one(measured):
 
     runner = by_name(run(measured, simulator=slower))["quick"]
     speedup = runner.speedup
-    assert speedup.if_kernels_slow == pytest.approx(speedup.value / SLOW)
+    assert speedup.if_kernels_slow == pytest.approx(speedup.value / SLOW_KERNEL_FACTOR)
     assert speedup.least == pytest.approx(min(speedup.if_kernels_slow, speedup.interval[0]))
 
 

@@ -50,13 +50,13 @@ class TestKernels:
         """Of 1-bit Adam the mean of all signs takes the time of `merge`."""
         names = ("momentum", "compress", "server_residual", "decompress", "adam_update")
         calibration = Calibration(kernels=dict.fromkeys([*names, "merge"], self.TIME))
-        found = whatif.known_kernels(OneBitAdam(), scenario(calibration=calibration))
-        assert found == whatif.Kernels(are_estimated=False, unmeasured=())
+        found = whatif.kernel_coverage(OneBitAdam(), scenario(calibration=calibration))
+        assert found == whatif.KernelCoverage(are_estimated=False, unmeasured=())
         without = Calibration(kernels=dict.fromkeys(names, self.TIME))
-        assert whatif.known_kernels(OneBitAdam(), scenario(calibration=without)).unmeasured == ("server_mean",)
+        assert whatif.kernel_coverage(OneBitAdam(), scenario(calibration=without)).unmeasured == ("server_mean",)
 
     def test_casts_of_ddp_are_no_estimates(self) -> None:
         given = scenario(calibration=Calibration(memory_bytes_per_s=Bandwidth(1e12)))
-        assert not whatif.known_kernels(AllReduce(wire_dtype="bf16"), given).are_estimated
-        found = whatif.known_kernels(TopK(ratio=0.1), given)
+        assert not whatif.kernel_coverage(AllReduce(wire_dtype="bf16"), given).are_estimated
+        found = whatif.kernel_coverage(TopK(ratio=0.1), given)
         assert (found.are_estimated, found.unmeasured) == (True, ("top_k_encode",))

@@ -1,0 +1,155 @@
+"""The step times of tuned systems at each bandwidth of the NICs, and the bandwidths at which one is faster."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from simnet.compare import crossing
+from simnet.compare.crossing import Number, Range
+from simnet.compare.tune import Variants
+from simnet.compare.whatif import at_bandwidth, slow_kernels
+from simnet.scenario import Scenario
+from simnet.simulate import StepTimes
+from simnet.strategies import AnyStrategy
+from simnet.units import Bandwidth
+
+# Tried with the cluster's own bandwidth: the rates at which NICs are sold.
+NIC_RATES = tuple(Bandwidth.parse(f"{rate} Gbit/s") for rate in (1, 2.5, 5, 10, 25, 50, 100, 200, 400, 800))
+# Where the cluster's bandwidth is below all of these, the fractions of it that are tried, too.
+SLOWER_FRACTIONS = (0.1, 0.25, 0.5)
+# Bandwidths beyond this multiple of the cluster's own are not tried: nobody asks that of the cluster.
+MAX_RATE_RATIO = 100
+# Of a crossover, relative: NICs differ by factors of two, and the model by more than a percent.
+TOLERANCE = 0.01
+
+
+class TunedStep(NamedTuple):
+    """The fastest variant of a system, and the time of its step [s], a dense stage counted in by its share."""
+
+    strategy: AnyStrategy
+    step_s: float
+
+
+class TunedSteps:
+    """The fastest variant of each system at each bandwidth, simulated once and only if it may be the fastest.
+
+    Attributes:
+        cluster_rate: bandwidth of a NIC of the scenario's cluster [bytes/s].
+    """
+
+    def __init__(self, scenario: Scenario, steps: type[StepTimes] = StepTimes) -> None:
+        """Take the scenario; only the bandwidth of its NICs is varied."""
+        self._scenario = scenario
+        self._steps = steps
+        self._at: dict[tuple[float, bool], StepTimes] = {}
+        self._fastest: dict[tuple[float, bool, Variants], TunedStep] = {}
+        # A plan does not depend on the bandwidth, so that all bandwidths share it.
+        self._plans: dict[bool, dict[Any, Any]] = {False: {}, True: {}}
+        self.cluster_rate = scenario.cluster.inter_node.bytes_per_s
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: the results, without plans and topologies, which it makes again."""
+        return {**self.__dict__, "_at": {}, "_plans": {False: {}, True: {}}}
+
+    @property
+    def rates(self) -> tuple[Bandwidth, ...]:
+        """The bandwidths tried first, ascending; none where no byte leaves a node."""
+        if self._scenario.cluster.num_nodes == 1:
+            return ()
+        own = self.cluster_rate
+        slower = [Bandwidth(max(1.0, own * part)) for part in SLOWER_FRACTIONS] if own <= NIC_RATES[0] else []
+        return tuple(sorted({*slower, own, *(rate for rate in NIC_RATES if rate <= MAX_RATE_RATIO * own)}))
+
+    def best(self, variants: Variants, rate: float, *, slow: bool = False) -> TunedStep:
+        """Return the fastest variant at a bandwidth.
+
+        Args:
+            variants: at least one.
+            rate: bandwidth of a NIC [bytes/s].
+            slow: take estimated kernels at their slowest.
+
+        Raises:
+            SimnetError: one of the variants cannot be predicted.
+        """
+        key = rate, slow, variants
+        if key not in self._fastest:
+            steps = self.at(rate, slow=slow)
+            strategy = steps.fastest(variants)
+            self._fastest[key] = TunedStep(strategy, steps.of(strategy))
+        return self._fastest[key]
+
+    def at(self, rate: float, *, slow: bool = False) -> StepTimes:
+        """Return the times of steps at a bandwidth [bytes/s], with estimated kernels at their slowest if `slow`."""
+        if (rate, slow) not in self._at:
+            there = at_bandwidth(self._scenario, rate)
+            self._at[rate, slow] = self._steps(slow_kernels(there) if slow else there, self._plans[slow])
+        return self._at[rate, slow]
+
+
+class SystemVsBaseline:
+    """A system against the baseline, both tuned anew at every bandwidth [bytes/s]."""
+
+    def __init__(self, times: TunedSteps, variants: Variants, baseline: Variants) -> None:
+        """Take the variants over which each of the two is tuned."""
+        self._times = times
+        self._variants = variants
+        self._baseline = baseline
+
+    def gain(self, rate: float) -> float:
+        """Return speedup - 1: the time saved relative to the system's own; below 0 if the system is slower."""
+        own_s = self.best(rate).step_s
+        return (self._baseline_step(rate).step_s - own_s) / own_s
+
+    def speedup(self, rate: float) -> float:
+        """Return baseline time / time."""
+        return self._baseline_step(rate).step_s / self.best(rate).step_s
+
+    def slow_speedup(self, rate: float) -> float:
+        """Return the speedup if the system's estimated kernels are at their slowest."""
+        return self._baseline_step(rate).step_s / self._times.best(self._variants, rate, slow=True).step_s
+
+    def curve(self) -> tuple[tuple[Bandwidth, float], ...]:
+        """Return (bandwidth, speedup) at the bandwidths tried first."""
+        return tuple((rate, self.speedup(rate)) for rate in self._times.rates)
+
+    def ranges(self, excess: Callable[["SystemVsBaseline", float], float], *, slow: bool = False) -> tuple[Range, ...]:
+        """Return the bandwidths at which a function of both sides and the bandwidth is above 0, within `TOLERANCE`.
+
+        Args:
+            excess: the function; monotonic between neighbours of the bandwidths tried first.
+            slow: the function looks at slow kernels, too.
+        """
+        rates = self._times.rates
+        if not rates:
+            return ()
+
+        def holds(rate: Number) -> bool:
+            return excess(self, rate) > 0
+
+        ends: list[Bandwidth | None] = [None] if holds(rates[0]) else []
+        for low, high in crossing.transitions(rates, holds):
+            between = partial(excess, self._narrowed((low, high), slow=slow))
+            found = crossing.bisect_by_guesses(low, high, TOLERANCE, between)
+            ends.append(Bandwidth((found[0] * found[1]) ** 0.5))
+        ends += [None] if holds(rates[-1]) else []
+        return tuple(zip(ends[::2], ends[1::2], strict=True))
+
+    def _narrowed(self, rates: tuple[float, float], *, slow: bool) -> "SystemVsBaseline":
+        """Return the same two sides with the variants that are best at one of two neighbouring bandwidths.
+
+        Trying all variants at each step of the search would take most of the time of `simnet advise`. The price: one
+        that is the fastest between two neighbours only is missed.
+        """
+        own = [self.best(rate) for rate in rates]
+        if slow:
+            own += [self._times.best(self._variants, rate, slow=True) for rate in rates]
+        dense = [self._baseline_step(rate) for rate in rates]
+        kept = (tuple(dict.fromkeys(one.strategy for one in side)) for side in (own, dense))
+        return SystemVsBaseline(self._times, *kept)
+
+    def best(self, rate: float) -> TunedStep:
+        """Return the system's fastest variant at a bandwidth."""
+        return self._times.best(self._variants, rate)
+
+    def _baseline_step(self, rate: float) -> TunedStep:
+        return self._times.best(self._baseline, rate)
