@@ -25,7 +25,13 @@ def check_intervals(intervals: Intervals) -> None:
 
 
 class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every named part carries: what it is called, and where its numbers come from."""
+    """What every named part carries.
+
+    Attributes:
+        name: what messages and figures call the part; the name of its file, if it comes from one.
+        title: one line for people, as `simnet list` and tables show it.
+        source: where the numbers come from: a paper, a data sheet, a measurement.
+    """
 
     name: str = "inline"
     title: str = ""
@@ -33,7 +39,13 @@ class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One direction of a full-duplex link: between GPUs of a node (per rank), or a NIC (per NIC)."""
+    """One direction of a full-duplex link: between the GPUs of a node (per rank), or a NIC (per NIC).
+
+    Attributes:
+        bytes_per_s: nominal bandwidth in one direction, as the data sheet gives it; at least 1 B/s.
+        alpha_s: time before the first byte of a send arrives.
+        source: where the numbers come from.
+    """
 
     bytes_per_s: Bandwidth = field(name="bandwidth")
     alpha_s: Duration = field(name="latency")
@@ -45,7 +57,13 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Leaf-spine fabric: a leaf switch joins `nodes_per_leaf` nodes; its uplinks carry 1/oversubscription of them."""
+    """Leaf-spine fabric between the nodes.
+
+    Attributes:
+        nodes_per_leaf: nodes that one leaf switch joins.
+        oversubscription: bandwidth of the NICs below a leaf switch over that of its uplinks; 1 is non-blocking.
+        source: where the numbers come from.
+    """
 
     nodes_per_leaf: Count
     oversubscription: Factor = 1.0
@@ -97,7 +115,13 @@ else:
 
 @FAULTS.register
 class SlowNode(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="slow_node"):
-    """One node that is slower than the rest, as a factor >= 1 on its compute time and on its NIC time."""
+    """One node that is slower than the rest, a straggler.
+
+    Attributes:
+        node: number of the node, from 0.
+        compute_slowdown: factor on its compute time.
+        nic_slowdown: factor on the time of its NICs.
+    """
 
     title: ClassVar[str] = "slow node"
 
@@ -129,6 +153,17 @@ class Cluster(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     A node's NICs are modelled as one link of `nics_per_node` times the bandwidth: NCCL builds a channel per NIC, so one
     collective uses them all.
+
+    Attributes:
+        num_nodes: nodes, each one host.
+        ranks_per_node: ranks on each node, one GPU each; at most 1,000,000 ranks in all.
+        intra_node: links between the GPUs of a node, such as NVLink; bandwidth per GPU.
+        inter_node: links between nodes; bandwidth per NIC.
+        nics_per_node: NICs of a node, which its ranks share.
+        gpu: name of the GPU, which chooses the rows of `workload.compute`.
+        fabric: switches between the nodes; without it the fabric is never the limit.
+        slow_nodes: stragglers, each node once; a short way to write faults of kind "slow_node".
+        faults: what makes some ranks or links slower than the rest; their factors multiply.
     """
 
     num_nodes: Count
@@ -166,11 +201,16 @@ class Cluster(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a link really gives: a fraction of its nominal bandwidth, by bytes of one send, and a latency.
+    """What a link really gives.
 
-    `efficiency` is one number, or `[["64 KiB", 0.3], ["16 MiB", 0.9]]`, read log-linearly and constant outside.
-    `latency` replaces the cluster's if given. `measured_on` is the nominal bandwidth of the link that was measured; on
-    another link the efficiency is a guess, and the result says so.
+    Attributes:
+        efficiency: fraction of the nominal bandwidth that sends reach: one number, or pairs of bytes of one send and
+            fraction, such as `[["64 KiB", 0.3], ["16 MiB", 0.9]]`, ascending, interpolated over the logarithm of the
+            size and constant outside.
+        alpha_s: replaces the latency of the cluster's link.
+        measured_on: nominal bandwidth of the link that was measured; on another link the efficiency is a guess, and
+            the result says so.
+        source: where the numbers come from.
     """
 
     efficiency: Fraction | tuple[tuple[Size, Fraction], ...] = 1.0
@@ -188,9 +228,14 @@ class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A timed kernel: `launch + time_per_element * elements`, which replaces the estimate by bytes moved.
 
-    Where a cache ends: up to `cached_elements` so, from twice as many on with `time_per_element_beyond` for all of
-    them, log-linear in between. `options` are those of the system that it was timed for, `{ bits = 4, block_size =
-    8192 }`; a result of another setting says so.
+    Attributes:
+        launch_s: time of a call over no elements.
+        s_per_element: time of each element, while the data fit into the cache.
+        cached_elements: elements up to which `time_per_element` holds.
+        beyond_s_per_element: time of each element from twice `cached_elements` on, for all of them; interpolated over
+            the logarithm of the size in between.
+        options: options of the system that was timed; a result with other options says so.
+        source: where the numbers come from.
     """
 
     launch_s: Duration = field(name="launch", default=Duration(0))
@@ -219,10 +264,17 @@ def part_beyond(num_elements: float, cached_elements: float) -> float:
 
 
 class HostCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a rank's own cores need for a collective while the wire works, as where ranks share cores.
+    """CPU time that a collective needs of each rank while the wire works, as where ranks share cores.
 
-    The collective takes at least `launch + round x rounds + message x sends + time_per_byte x bytes sent` of a rank:
-    the gaps g and G of LogGP (Alexandrov et al., SPAA 1995), with what a rank takes to wake up.
+    The collective takes at least `launch + round * rounds + message * sends + time_per_byte * bytes sent` of a rank:
+    the gaps g and G of LogGP (Alexandrov et al., SPAA 1995), with the time that a rank takes to wake up.
+
+    Attributes:
+        launch_s: CPU time of one collective.
+        round_s: CPU time of one round of sends.
+        message_s: CPU time of one send.
+        s_per_byte: CPU time of one byte sent.
+        source: where the numbers come from.
     """
 
     launch_s: Duration = field(name="launch", default=Duration(0))
@@ -233,11 +285,15 @@ class HostCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class FittedTo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A measurement file that a calibration or a workload was fitted to: what it says in a hash, and what it measured.
+    """A measurement file that a calibration or a workload was fitted to.
 
     Attributes:
-        measured: kinds of series.
-        nic_bytes_per_s: of a node; None where the NICs were not shaped, or it is not known.
+        file: its name.
+        digest: hash of its content, by which `simnet validate` refuses to predict it.
+        measured: kinds of the series in it.
+        num_nodes: nodes that were measured.
+        ranks_per_node: ranks on each of them.
+        nic_bytes_per_s: bandwidth of a node's NICs; missing where the NICs were not shaped, or it is not known.
     """
 
     file: str
@@ -251,19 +307,30 @@ class FittedTo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What hardware and software were measured (or are estimated) to take, apart from nominal link rates.
 
-    `collective_launch` is paid once by each collective, `message_cost` for each send that a rank posts, `poll_cost`
-    for each send that it posts at once with others, times how many these are (a progress engine that polls every
-    open connection for each of them). These come before the wire; `host` is beside it. `all_to_all_efficiency` is
-    the further fraction of the NICs that sends to many peers at once reach. `flat_ring_latency`: one hop in G of a
-    flat ring leaves the node; rounds in lock-step pay the "slowest" latency each, NCCL's own cost model charges
-    each hop once along the ring, which is the "mean" a round.
+    `collective_launch`, `message_cost` and `poll_cost` come before the wire; `host` is beside it.
 
-    `backward_slowdown` multiplies the time of compute that runs while communication does. Kernels without a time in
-    `kernels` take `kernel_launch` + bytes moved / (`memory_bandwidth` x `codec_efficiency`); plain casts run at the
-    whole `memory_bandwidth`. `gpu` names the GPU that kernels and memory bandwidth belong to.
-
-    `intervals` gives the 90 % interval of fitted values, by dotted key, as factors on the value: `"inter_node.latency"
-    = [0.9, 1.2]`; that of an efficiency curve holds for all its points.
+    Attributes:
+        kind: where the numbers come from; "ideal" are neutral values.
+        gpu: name of the GPU that the kernels and the memory bandwidth belong to.
+        intra_node: what the links inside a node give.
+        inter_node: what the NICs give.
+        collective_launch_s: paid once by each collective.
+        message_s: paid by a rank for each send that it posts.
+        poll_s: paid by a rank for each send that it posts together with others, times the number of these: a progress
+            engine polls every open connection for each of them.
+        host: CPU time that collectives need of a rank.
+        backward_slowdown: factor on the time of compute that runs while communication does.
+        memory_bytes_per_s: bandwidth of the GPU's memory; at least 1 MB/s. Kernels without a time in `kernels` take
+            `kernel_launch` + bytes moved / (`memory_bandwidth` * `codec_efficiency`).
+        codec_efficiency: fraction of the memory bandwidth that encode and decode kernels reach; casts reach all of it.
+        kernel_launch_s: time of a kernel over no bytes.
+        kernels: timed kernels by name.
+        all_to_all_efficiency: further fraction of the NICs' bandwidth that sends to many peers at once reach.
+        flat_ring_latency: latency of a round of a flat ring, where one hop in `ranks_per_node` leaves the node:
+            "slowest" is that of the slowest hop (rounds in lock-step), "mean" that of all hops (NCCL's cost model).
+        intervals: 90 % intervals of fitted values by dotted key, as factors on the value, such as
+            `"inter_node.latency" = [0.9, 1.2]`; that of an efficiency curve holds for all its points.
+        fitted_to: measurement files that the values were fitted to, written by `simnet calibrate`.
     """
 
     kind: Kind = "ideal"

@@ -24,9 +24,14 @@ PART_TYPES: dict[str, type[Part]] = {"clusters": Cluster, "workloads": Workload,
 
 
 class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to simulate: fidelity, gradient accumulation, and how many training steps an end-to-end time counts.
+    """How to simulate.
 
-    `draws` is how many calibrations are drawn from the intervals of the given one, for intervals of the results.
+    Attributes:
+        fidelity: "exact" simulates every rank and every send; "folded" one node that stands for all, for clusters
+            without faults; "auto" takes "folded" where it holds.
+        grad_accumulation: micro-batches of one iteration, of which only the last one's gradients are exchanged.
+        steps: training steps that the end-to-end time counts.
+        draws: calibrations that are drawn from the intervals of the given one, for intervals of the results.
     """
 
     fidelity: Literal["auto", "exact", "folded"] = "auto"
@@ -36,7 +41,18 @@ class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One question, resolved: everything that `simulate` needs."""
+    """One question, resolved: everything that `simulate` needs.
+
+    Attributes:
+        cluster: the hardware.
+        workload: the model.
+        strategy: how gradients are exchanged.
+        baseline: what the strategy is compared with.
+        calibration: what hardware and software really take; by default nominal bandwidth and no overhead.
+        run: how to simulate.
+        name: what messages call the scenario; by default the name of its file.
+        question: what the experiment asks, for people.
+    """
 
     cluster: Cluster
     workload: Workload

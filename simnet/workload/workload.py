@@ -12,9 +12,16 @@ from simnet.values import Count, Dtype, Intervals, Kind, Shape
 class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tensors whose gradients become ready one after the other, in backward order.
 
-    The size is `num_elements`, `bytes` or the `shape` of each tensor; low-rank systems and those with a scale a tensor
-    or column need the shape. `count` repeats the row. `backward_share` is the part of backward (in any unit, each of
-    the `count` tensors) that is done between the previous gradient and this one.
+    The size is given once, as `num_elements`, `bytes` or `shape`.
+
+    Attributes:
+        num_elements: elements of each tensor.
+        num_bytes: bytes of each tensor; at least 1 B.
+        shape: dimensions of each tensor, which low-rank systems and those with a scale a tensor or column need.
+        count: how many such tensors follow each other.
+        backward_share: part of backward that is done between the previous gradient and this one, for each of the
+            `count` tensors, in any unit.
+        name: for people.
     """
 
     num_elements: Count | None = None
@@ -35,8 +42,18 @@ class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole training step of one GPU without communication, at one batch size.
 
-    `samples_per_s` says the same as `step`, which is `batch / samples_per_s`. It includes the `optimizer`, whose time
-    is then taken off by the bytes that it moves, unless `includes_optimizer` is false.
+    The time is given once, as `step` or `samples_per_s`.
+
+    Attributes:
+        gpu: name of the GPU, as in `cluster.gpu`.
+        precision: number format of the step, such as "fp16", as in `workload.precision`.
+        batch: samples of the step.
+        step_s: time of the step.
+        samples_per_s: samples per second; the step takes `batch / samples_per_s`.
+        optimizer: the optimizer, whose time is estimated by the bytes that it moves.
+        includes_optimizer: whether the step includes the optimizer, whose time is then taken off.
+        kind: where the number comes from.
+        source: the paper, data sheet or measurement.
     """
 
     gpu: str
@@ -57,12 +74,25 @@ class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Workload(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model with its gradients and the compute time of one micro-batch on one rank.
 
-    Gradients are given once, as one of: `gradients` (name of a shipped file), `tensors` (in backward order),
-    `gradient` (bytes) or `num_elements`. With only a total, backward is cut into equal pieces, one a bucket.
-    Compute is given once, as `forward`, `backward` and `optimizer`, or as `compute` rows of which `precision` and the
-    cluster's `gpu` choose one, scaled to `batch_per_rank`.
+    Gradients are given once, as `gradients`, `tensors`, `gradient` or `num_elements`. With only a total, backward is
+    cut into equal pieces, one a bucket. Compute is given once, as `forward`, `backward` and `optimizer`, or as
+    `compute`.
 
-    `intervals` as a calibration's; the key "compute" stands for forward and backward together.
+    Attributes:
+        gradients: gradients of a model: the name of a shipped file (`simnet list gradients`) or the path of one.
+        tensors: gradients one by one, in backward order.
+        gradient_bytes: bytes of all gradients together; at least 1 B.
+        num_elements: elements of all gradients together.
+        dtype: number format of the gradients.
+        forward_s: time of forward.
+        backward_s: time of backward.
+        optimizer_s: time of the optimizer; 0 if it is left out.
+        compute: times of whole steps, of which `precision` and `cluster.gpu` choose some, scaled to `batch_per_rank`.
+        precision: number format of the step to take from `compute`; empty takes that of the GPU's first row.
+        batch_per_rank: samples of one micro-batch on one rank.
+        intervals: 90 % intervals of fitted values by key, as factors on the value; the key "compute" stands for forward
+            and backward together.
+        fitted_to: measurement files that the times were fitted to, written by `simnet calibrate`.
     """
 
     gradients: str | None = None

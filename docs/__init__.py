@@ -1,0 +1,1 @@
+"""The pages, and the tools that generate some of them."""

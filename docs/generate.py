@@ -1,0 +1,87 @@
+"""Write the generated pages of docs/reference: `python docs/generate.py`, or compare them with `--check`.
+
+The tables come from the structs, registries and commands of the packages; the text around them stands in
+`docs/templates/reference/`.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # run as a script, from any directory
+
+from msgspec import Struct
+
+from docs import keys
+from simnet import hardware, scenario, templates
+from simnet.registry import tag_of
+from simnet.workload import workload
+
+REFERENCE = ROOT / "docs" / "reference"
+STRUCTS: dict[type[Struct], str] = {
+    scenario.Run: "scenario.md#run",
+    hardware.Cluster: "cluster.md",
+    hardware.Link: "cluster.md#links",
+    hardware.Fabric: "cluster.md#fabric",
+    hardware.Fault: "cluster.md#faults",
+    hardware.SlowNode: "cluster.md#faults",
+    workload.Workload: "workload.md",
+    workload.Gradient: "workload.md#tensors",
+    workload.ComputeTime: "workload.md#compute",
+    hardware.Calibration: "calibration.md",
+    hardware.LinkCalibration: "calibration.md#links",
+    hardware.KernelTime: "calibration.md#kernels",
+    hardware.HostCost: "calibration.md#host",
+    hardware.FittedTo: "calibration.md#fitted_to",
+}
+"""The section that has the keys of a struct."""
+
+
+def fault_sections() -> str:
+    """Return a section for each registered fault."""
+    sections = [
+        f"### `{tag_of(fault)}`\n\n{keys.summary(fault)}\n\n{keys.table(fault, STRUCTS)}"
+        for fault in hardware.FAULTS.built_in()
+    ]
+    return "\n\n".join(sections)
+
+
+def rendered(name: str) -> str:
+    """Return a page of keys from its template."""
+    structs = {struct.__name__: struct for struct in (*STRUCTS, scenario.Scenario)}
+    given = {
+        "keys": lambda struct: keys.table(structs[struct], STRUCTS),
+        "faults": fault_sections,
+    }
+    return templates.page(f"reference/{name}", given)
+
+
+def pages() -> dict[Path, Callable[[], str]]:
+    """Return what makes each generated page."""
+    names = ("scenario.md", "cluster.md", "workload.md", "calibration.md")
+    return {REFERENCE / name: lambda name=name: rendered(name) for name in names}  # type: ignore[misc]
+
+
+def stale() -> list[Path]:
+    """Return the pages that differ from what is generated now."""
+    return [path for path, make in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != make()]
+
+
+def main() -> int:
+    """Write the pages, or compare them; return the exit code."""
+    parser = argparse.ArgumentParser(description="Write the generated pages of docs/reference.")
+    parser.add_argument("--check", action="store_true", help="compare only; exit code 1 if a page is not current")
+    if parser.parse_args().check:
+        old = [path.relative_to(ROOT).as_posix() for path in stale()]
+        sys.stderr.writelines(f"{name}: not current; run python docs/generate.py\n" for name in old)
+        return int(bool(old))
+    for path, make in pages().items():
+        path.write_text(make(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

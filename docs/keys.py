@@ -1,0 +1,227 @@
+"""Tables of the keys of a file, from the msgspec struct that the file becomes: value, default and meaning of each."""
+
+import inspect
+import math
+import re
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+import msgspec.inspect as types
+from msgspec import NODEFAULT, Struct
+
+from simnet.options import Options
+from simnet.registry import OpenType
+from simnet.schema import type_of
+from simnet.units import Quantity
+
+HEAD = "| key | value | default | meaning |\n|---|---|---|---|"
+UNITS = {"_bytes_per_s": "bytes per second", "_per_s": "", "_bytes": "bytes", "_s": "seconds"}
+"""Units of plain numbers by the ending of their name; the first ending that fits counts."""
+Anchors = Mapping[type, str]
+
+
+class Key(NamedTuple):
+    """One key of a table."""
+
+    name: str
+    value: str
+    default: str
+    meaning: str
+
+
+def table(struct: type[Struct], anchors: Anchors, *, without: type[Struct] | None = None) -> str:
+    """Return the keys of a struct as a Markdown table, those of its own class first.
+
+    Args:
+        struct: what the file becomes.
+        anchors: link to the section of each struct that has one.
+        without: leave out the keys that this base already has.
+    """
+    rows = ["| " + " | ".join(map(_cell, key)) + " |" for key in keys(struct, anchors, without=without)]
+    return "\n".join([HEAD, *rows])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def keys(struct: type[Struct], anchors: Anchors, *, without: type[Struct] | None = None) -> list[Key]:
+    """Return the keys of a struct, as `table`.
+
+    Raises:
+        ValueError: a key has no meaning in the docstring of its class.
+    """
+    inherited = set(without.__struct_fields__) if without else set()
+    by_name = {field.name: field for field in _fields(struct) if field.name not in inherited}
+    return [_key(struct, by_name[name], anchors) for name in _in_order(struct) if name in by_name]
+
+
+def _fields(struct: type[Struct]) -> tuple[types.Field, ...]:
+    info = type_of(struct)
+    assert isinstance(info, types.StructType)
+    return info.fields
+
+
+def _in_order(struct: type[Struct]) -> list[str]:
+    """Return the names of the fields, the derived class's own before those of its bases."""
+    own = [name for base in struct.__mro__ for name in inspect.get_annotations(base)]
+    return list(dict.fromkeys(name for name in own if name in struct.__struct_fields__))
+
+
+def _key(struct: type[Struct], field: types.Field, anchors: Anchors) -> Key:
+    annotation = typing.get_type_hints(struct, include_extras=True)[field.name]
+    value = words(field.type, anchors, list(_choices(annotation)))
+    unit = next((unit for ending, unit in UNITS.items() if field.encode_name.endswith(ending)), "")
+    if unit and "number" in value:
+        value += f", {unit}"
+    return Key(f"`{field.encode_name}`", value, default(field), meaning(struct, field.name).rstrip("."))
+
+
+def _choices(annotation: object) -> Iterator[object]:
+    """Yield the choices of a Literal in the order in which they are written, which msgspec forgets."""
+    if typing.get_origin(annotation) is Literal:
+        yield from typing.get_args(annotation)
+    else:
+        for inner in typing.get_args(annotation):
+            yield from _choices(inner)
+
+
+def words(info: types.Type, anchors: Anchors, choices: list[object] | None = None) -> str:  # noqa: PLR0911 - one a type
+    """Return what may stand for a value, in words."""
+    match info:
+        case types.Metadata():
+            return words(info.type, anchors, choices)
+        case types.UnionType():
+            return " or ".join(words(one, anchors, choices) for one in info.types if not _is_none(one))
+        case types.CustomType(cls=OpenType() as kind):
+            return _linked(kind.registry.noun, kind.registry.base, anchors)
+        case types.StructType():
+            return _linked("table", info.cls, anchors)
+        case types.DictType():
+            return f"table of: {words(info.value_type, anchors, choices)}"
+        case types.VarTupleType() | types.ListType():
+            return f"list of: {words(info.item_type, anchors, choices)}"
+        case types.TupleType():
+            return f"[{', '.join(words(one, anchors, choices).partition(', such as')[0] for one in info.item_types)}]"
+    return _leaf(info, choices)
+
+
+def _leaf(info: types.Type, choices: list[object] | None) -> str:  # noqa: PLR0911 - one a type
+    match info:
+        case types.CustomType() if issubclass(info.cls, Quantity):
+            return f'{info.cls.noun}, such as `"{info.cls.example}"`'
+        case types.CustomType() if issubclass(info.cls, Options):
+            return f"table, such as `{Options.example}`"
+        case types.LiteralType():
+            return ", ".join(f"`{_plain(value)}`" for value in choices or info.values)
+        case types.IntType():
+            return f"whole number{_range(info)}"
+        case types.FloatType():
+            return f"number{_range(info)}"
+        case types.BoolType():
+            return "`true`, `false`"
+        case types.StrType():
+            return "text" if info.pattern is None else f"text that matches `{info.pattern}`"
+    return "any value"
+
+
+def _is_none(info: types.Type) -> bool:
+    return isinstance(info, types.NoneType)
+
+
+def _linked(text: str, struct: type, anchors: Anchors) -> str:
+    return f"[{text}]({anchors[struct]})" if struct in anchors else text
+
+
+def _range(info: types.IntType | types.FloatType) -> str:
+    low, high = info.ge if info.ge is not None else info.gt, info.le
+    if low is None and high is None:
+        return ""
+    if info.gt is not None:
+        return f" above {_figure(low)}" + (f" and up to {_figure(high)}" if high is not None else "")
+    if high is None:
+        return f" from {_figure(low)}"
+    return f" from {_figure(low)} to {_figure(high)}"
+
+
+def _figure(limit: float | None) -> str:
+    """Return a limit for people: "1,000", "10^9"."""
+    assert limit is not None
+    exponent = round(math.log10(limit)) if limit > 0 else 0
+    if abs(exponent) >= 6 and math.isclose(limit, 10.0**exponent):
+        return f"10^{exponent}"
+    return f"{limit:,}" if isinstance(limit, int) else f"{limit:,.10g}"
+
+
+def default(field: types.Field) -> str:
+    """Return the default of a key, as it would stand in a file; "required" if there is none."""
+    if field.required:
+        return "required"
+    value = field.default_factory() if field.default is NODEFAULT else field.default
+    if value is None:
+        return "none"
+    if isinstance(value, Struct):
+        return _default_struct(value)
+    return f"`{_plain(value)}`"
+
+
+def _default_struct(value: Struct) -> str:
+    """Return the keys of a table that differ from the table's own defaults."""
+    changed = {
+        field.encode_name: getattr(value, field.name)
+        for field in msgspec.structs.fields(type(value))
+        if field.default is NODEFAULT or getattr(value, field.name) != field.default
+    }
+    changed = {key: one for key, one in changed.items() if one not in ({}, ())}
+    return f"`{_plain(changed)}`" if changed else "its defaults"
+
+
+def _plain(value: object) -> str:
+    """Return a value as TOML has it."""
+    if isinstance(value, Quantity):
+        return f'"{value.text()}"'
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{key} = {_plain(one)}" for key, one in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_plain, value))}]"
+    return f"{value}"
+
+
+def meaning(struct: type[Struct], name: str) -> str:
+    """Return the meaning of a field from the Attributes section of the nearest class that has it there.
+
+    Raises:
+        ValueError: no class has it.
+    """
+    for base in struct.__mro__:
+        found = attributes(base).get(name)
+        if found:
+            return found
+    raise ValueError(f"{struct.__module__}.{struct.__name__}: {name}: say what it means in the docstring's Attributes")
+
+
+def attributes(struct: type) -> dict[str, str]:
+    """Return the Attributes section of a class's own docstring, by name."""
+    text = inspect.cleandoc(struct.__dict__.get("__doc__") or "")
+    section = re.search(r"^Attributes:\n((?:    .*\n?|\n)*)", text, re.MULTILINE)
+    entries = re.split(r"^    (?=\w+: )", section[1], flags=re.MULTILINE)[1:] if section else []
+    pairs = (entry.partition(": ") for entry in entries)
+    return {name: " ".join(said.split()).replace("``", "`") for name, _, said in pairs}
+
+
+def summary(struct: type) -> str:
+    """Return a class's docstring before its sections, as Markdown paragraphs."""
+    text = inspect.cleandoc(struct.__doc__ or "")
+    return re.split(r"^(?:Attributes|Example|Source):", text, flags=re.MULTILINE)[0].strip()
+
+
+def options(struct: type[Struct], base: type[Struct]) -> list[str]:
+    """Return the keys that a struct has and its base has not."""
+    return [field.encode_name for field in _fields(struct) if field.name not in base.__struct_fields__]
