@@ -6,23 +6,23 @@ from typing import TypeVar
 
 import numpy as np
 
-from simnet.calibrate.fit import Draw, Floats, Interval
+from simnet.calibrate.fitted_part import Floats, Interval, Resample
 from simnet.errors import SimnetError
 
 DRAWS = 200
 SEED = 20260101
 LOW, HIGH = 5.0, 95.0
 """Percentiles of a 90 % interval."""
-LEAST_FACTOR = 0.01
+MIN_FACTOR = 0.01
 """Stands for 0, which draws of a value that some fits do without would give: factors are drawn on a log scale."""
-LEAST_KEPT = 0.5
+MIN_FITTED_SHARE = 0.5
 """Draws without a fit (all rows of one size, say) are left out; more are drawn until this part of them has one."""
-MOST_DRAWN = 10
+MAX_DRAWS_RATIO = 10
 """Times as many draws as were asked for: with fewer than one fit in twenty of these, the rows are too few."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled:
+class Samples:
     """A row to fit: every repetition of one measured time."""
 
     samples_s: Floats
@@ -33,10 +33,12 @@ class Sampled:
         return float(np.median(self.samples_s))
 
 
-AnySampled = TypeVar("AnySampled", bound=Sampled)
+AnySamples = TypeVar("AnySamples", bound=Samples)
 
 
-def factors(point: Mapping[str, float], draw: Draw, draws: int = DRAWS, seed: int = SEED) -> dict[str, Interval]:
+def interval_factors(
+    point: Mapping[str, float], draw: Resample, draws: int = DRAWS, seed: int = SEED
+) -> dict[str, Interval]:
     """Return the 90 % interval of every value, as factors on it, that hold 1 between them.
 
     Values that are zero have no factors and are left out.
@@ -59,33 +61,33 @@ def factors(point: Mapping[str, float], draw: Draw, draws: int = DRAWS, seed: in
     """
     rng = np.random.default_rng(seed)
     found: list[Mapping[str, float]] = []
-    for tried in range(MOST_DRAWN * draws):
-        if tried >= draws and len(found) >= draws * LEAST_KEPT:
+    for tried in range(MAX_DRAWS_RATIO * draws):
+        if tried >= draws and len(found) >= draws * MIN_FITTED_SHARE:
             break
         try:
             found.append(draw(rng))
         # A draw of few distinct rows does not tell all costs apart: it says nothing about them.
         except (SimnetError, np.linalg.LinAlgError):
             continue
-    if len(found) < draws * LEAST_KEPT:
+    if len(found) < draws * MIN_FITTED_SHARE:
         raise SimnetError(
             "bootstrap: nearly no draw can be fitted: too few rows; measure more sizes, or give more files"
         )
     return {name: _interval([one[name] / value for one in found]) for name, value in point.items() if value > 0}
 
 
-def median_drawn(samples: Floats, rng: np.random.Generator) -> float:
+def resampled_median(samples: Floats, rng: np.random.Generator) -> float:
     """Return the median of as many samples drawn from these."""
     return float(np.median(rng.choice(samples, size=len(samples))))
 
 
-def drawn(rows: Sequence[AnySampled], rng: np.random.Generator) -> tuple[list[AnySampled], list[float]]:
+def resample_rows(rows: Sequence[AnySamples], rng: np.random.Generator) -> tuple[list[AnySamples], list[float]]:
     """Return as many rows drawn from these, and the median of samples drawn from those of each [s]."""
     picked = [rows[pick] for pick in rng.integers(len(rows), size=len(rows))]
-    return picked, [median_drawn(row.samples_s, rng) for row in picked]
+    return picked, [resampled_median(row.samples_s, rng) for row in picked]
 
 
 def _interval(ratios: list[float]) -> Interval:
     low, high = np.percentile(ratios, [LOW, HIGH])
     # The fit belongs to its interval, also where the draws are skewed to one side of it.
-    return min(max(float(low), LEAST_FACTOR), 1.0), max(float(high), 1.0)
+    return min(max(float(low), MIN_FACTOR), 1.0), max(float(high), 1.0)

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from simnet.calibrate.fit import Fitted
+from simnet.calibrate.fitted_part import FittedPart
 from simnet.errors import SimnetError, shown
 from simnet.hardware import Cluster
 from simnet.schema import build
 from simnet.units import Bandwidth
 
-MOST_EFFICIENCY = 1.05
+MAX_EFFICIENCY = 1.05
 """Goodput above the nominal rate by more than this means that the wrong rate was given."""
 
 Rate = Annotated[float, Meta(gt=0.0, le=1e18)]
@@ -28,7 +28,7 @@ class _Sum(Struct):
     omitted: bool = False
 
 
-class _Interval(Struct):
+class _ReportInterval(Struct):
     sum: _Sum
 
 
@@ -36,20 +36,20 @@ class _Sender(Struct):
     mean_rtt: Annotated[float, Meta(ge=0.0, le=1e12)] = 0.0
 
 
-class _Stream(Struct):
+class _StreamTotals(Struct):
     sender: _Sender | None = None
 
 
-class _End(Struct):
+class _Totals(Struct):
     sum_received: _Goodput
-    streams: tuple[_Stream, ...] = ()
+    streams: tuple[_StreamTotals, ...] = ()
 
 
-class _Run(Struct):
+class _Iperf3Result(Struct):
     """What is read of a run over TCP."""
 
-    end: _End
-    intervals: tuple[_Interval, ...]
+    end: _Totals
+    intervals: tuple[_ReportInterval, ...]
 
     @property
     def goodput(self) -> list[float]:
@@ -62,7 +62,7 @@ def looks_like(data: Mapping[str, Any]) -> bool:
     return "start" in data and "end" in data and "intervals" in data
 
 
-def fitted(data: Mapping[str, Any], path: Path, cluster: Cluster | None) -> Fitted:
+def fit_goodput(data: Mapping[str, Any], path: Path, cluster: Cluster | None) -> FittedPart:
     """Return the efficiency between nodes as goodput over nominal bandwidth, with the spread over the intervals.
 
     The latency is not written: under load the round-trip time is that of full queues.
@@ -81,12 +81,12 @@ def fitted(data: Mapping[str, Any], path: Path, cluster: Cluster | None) -> Fitt
     bits = run.end.sum_received.bits_per_second
     nominal = float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node if cluster else bits / 8
     efficiency = bits / 8 / nominal
-    if efficiency > MOST_EFFICIENCY:
+    if efficiency > MAX_EFFICIENCY:
         raise SimnetError(
             f"{path}: {bits / 1e9:.4g} Gbit/s: more than the NICs of the cluster give; name its own --cluster"
         )
     rtt = _round_trip_s(run.end)
-    return Fitted(
+    return FittedPart(
         table={
             "inter_node": {
                 "measured_on": Bandwidth(float(f"{nominal / (cluster.nics_per_node if cluster else 1):.4g}")).text(),
@@ -103,14 +103,14 @@ def fitted(data: Mapping[str, Any], path: Path, cluster: Cluster | None) -> Fitt
     )
 
 
-def _read(data: Mapping[str, Any], path: Path) -> _Run:
+def _read(data: Mapping[str, Any], path: Path) -> _Iperf3Result:
     try:
-        return build(_Run, data, str(path))
+        return build(_Iperf3Result, data, str(path))
     except SimnetError as error:
         raise SimnetError(f"{error}: give the whole output of iperf3 -J over TCP") from error
 
 
-def _round_trip_s(end: _End) -> float | None:
+def _round_trip_s(end: _Totals) -> float | None:
     """Return the mean round-trip time of all streams [s], where the system tells it."""
     times = [stream.sender.mean_rtt for stream in end.streams if stream.sender is not None]
     return sum(times) / len(times) * 1e-6 if times and all(times) else None

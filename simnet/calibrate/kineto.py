@@ -44,7 +44,7 @@ class _Device(Struct):
     name: str = ""
 
 
-class _About(Struct):
+class _TraceHeader(Struct):
     """What stands beside the events."""
 
     distributed: _Distributed | None = field(name="distributedInfo", default=None)
@@ -63,7 +63,7 @@ class _Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class TracedCollective:
     """One collective of a step: its name, bytes (0: not told) and seconds, waiting for other ranks among them."""
 
     name: str
@@ -72,7 +72,7 @@ class Message:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTimes:
+class TracedStep:
     """Where one step went [s]; `overlapped_s` is communication while there was compute.
 
     `backward_s` is what compute is left without forward and optimizer where the trace does not tell it.
@@ -85,7 +85,7 @@ class StepTimes:
     compute_s: float
     communication_s: float
     overlapped_s: float
-    messages: tuple[Message, ...]
+    messages: tuple[TracedCollective, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +95,10 @@ class Trace:
     backend: str
     world_size: int
     gpu: str
-    steps: tuple[StepTimes, ...]
+    steps: tuple[TracedStep, ...]
 
     def median_s(self, name: str) -> float:
-        """Return the median over the steps of a field of `StepTimes` [s]."""
+        """Return the median over the steps of a field of `TracedStep` [s]."""
         return float(median(getattr(step, name) for step in self.steps))
 
     @property
@@ -130,7 +130,7 @@ def parse(data: Mapping[str, Any], path: Path) -> Trace:
     marks = [event for event in events if _STEP.fullmatch(event.name) and event.category == "user_annotation"]
     if not marks:
         raise SimnetError(f"{path}: no ProfilerStep: call prof.step() after every training step, and profile again")
-    about = build(_About, data, str(path))
+    about = build(_TraceHeader, data, str(path))
     return Trace(
         backend=about.distributed.backend if about.distributed else "",
         world_size=about.distributed.world_size if about.distributed else 1,
@@ -167,27 +167,27 @@ def _microseconds(given: object, where: str) -> float:
     return float(given)  # type: ignore[arg-type]
 
 
-def _step(mark: _Event, events: Sequence[_Event], *, on_gpu: bool) -> StepTimes:
+def _step(mark: _Event, events: Sequence[_Event], *, on_gpu: bool) -> TracedStep:
     # An event belongs to the step in which it starts; a kernel may end in the next.
     inside = [event for event in events if mark.start_s <= event.start_s < mark.end_s]
-    talks = [event for event in inside if _is_communication(event, on_gpu=on_gpu)]
-    works = [event for event in inside if _is_compute(event, on_gpu=on_gpu)]
+    collectives = [event for event in inside if _is_communication(event, on_gpu=on_gpu)]
+    computes = [event for event in inside if _is_compute(event, on_gpu=on_gpu)]
     phases = [event for event in inside if event.category == ("gpu_user_annotation" if on_gpu else "user_annotation")]
-    talk, work = _union(talks), _union(works)
+    communicating, computing = _union(collectives), _union(computes)
     forward_s = _length(_union(event for event in phases if event.name == _FORWARD))
     optimizer_s = _length(_union(event for event in phases if _OPTIMIZER.match(event.name)))
     backward = _union(event for event in inside if event.name.startswith(_BACKWARD))
     # On a GPU autograd's events are those of the CPU that launches kernels: what is left of compute is backward.
-    rest_s = max(_length(work) - forward_s - optimizer_s, 0.0)
-    return StepTimes(
+    rest_s = max(_length(computing) - forward_s - optimizer_s, 0.0)
+    return TracedStep(
         step_s=mark.end_s - mark.start_s,
         forward_s=forward_s,
         backward_s=rest_s if on_gpu or not backward else _length(backward),
         optimizer_s=optimizer_s,
-        compute_s=_length(work),
-        communication_s=_length(talk),
-        overlapped_s=_length(talk) + _length(work) - _length(_union([*talks, *works])),
-        messages=tuple(_message(event) for event in talks),
+        compute_s=_length(computing),
+        communication_s=_length(communicating),
+        overlapped_s=_length(communicating) + _length(computing) - _length(_union([*collectives, *computes])),
+        messages=tuple(_traced_collective(event) for event in collectives),
     )
 
 
@@ -201,7 +201,7 @@ def _is_compute(event: _Event, *, on_gpu: bool) -> bool:
     return event.category == "cpu_op" and not event.name.startswith("c10d::")
 
 
-def _message(event: _Event) -> Message:
+def _traced_collective(event: _Event) -> TracedCollective:
     """Read one collective: NCCL tells elements and type, gloo the shape of its input."""
     args = event.args
     if "In msg nelems" in args:
@@ -211,7 +211,7 @@ def _message(event: _Event) -> Message:
         found = _NCCL_NAME.match(event.name)
         name = found[1] if found else event.name.removeprefix("gloo:")
         num_bytes = _input_bytes(args)
-    return Message(name=name, num_bytes=num_bytes, seconds=event.end_s - event.start_s)
+    return TracedCollective(name=name, num_bytes=num_bytes, seconds=event.end_s - event.start_s)
 
 
 def _input_bytes(args: Mapping[str, Any]) -> int:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simnet.calibrate.nccl_model import Floats, NcclCosts, Points, all_reduce_s
-from simnet.calibrate.nccl_tests import NcclLog
+from simnet.calibrate.nccl_log import NcclLog
+from simnet.calibrate.nccl_model import AllReduces, Floats, NcclCosts, all_reduce_s
 from simnet.errors import SimnetError
 from simnet.numeric import least_squares
 
@@ -14,7 +14,7 @@ LARGE_BYTES = 1024**2
 """From this size on the protocols for large messages are fitted, below it LL."""
 TINY_BYTES = 4096
 """Below this size all times are alike and carry no more than one of them."""
-LEAST_ROWS = 4
+MIN_ROWS = 4
 _GUESS = NcclCosts(
     node_bytes_per_s=1e11,
     net_bytes_per_s=1e11,
@@ -28,17 +28,17 @@ _LIMITS = {"ll_fraction": (0.01, 0.5), "exposed": (0.0, 1.0), "ll_start_s": (0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class TimedAllReduces:
     """Timed all-reduces: where they ran, and the time of each [s]."""
 
-    points: Points
+    points: AllReduces
     times_s: Floats
 
-    def only(self, chosen: "np.ndarray[tuple[int], np.dtype[np.generic]]") -> "Samples":
+    def select(self, chosen: "np.ndarray[tuple[int], np.dtype[np.generic]]") -> "TimedAllReduces":
         """Return the samples of a mask or of indices."""
         points = self.points
-        return Samples(
-            points=Points(
+        return TimedAllReduces(
+            points=AllReduces(
                 message_bytes=points.message_bytes[chosen],
                 ranks_per_node=points.ranks_per_node[chosen],
                 num_nodes=points.num_nodes[chosen],
@@ -46,12 +46,12 @@ class Samples:
             times_s=self.times_s[chosen],
         )
 
-    def errors(self, costs: NcclCosts) -> Floats:
+    def relative_errors(self, costs: NcclCosts) -> Floats:
         """Return the relative error of each sample with its sign: modelled / measured - 1."""
         return all_reduce_s(self.points, costs) / self.times_s - 1
 
 
-def samples(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -> Samples:
+def select_all_reduces(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -> TimedAllReduces:
     """Return the all-reduces of logs as samples, out of place and in place.
 
     Raises:
@@ -70,45 +70,46 @@ def samples(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -> Samples:
         if time_s is not None and row.message_bytes >= least_bytes
     ]
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)
-    return Samples(
-        points=Points(message_bytes=table[:, 0], ranks_per_node=table[:, 1], num_nodes=table[:, 2]), times_s=table[:, 3]
+    return TimedAllReduces(
+        points=AllReduces(message_bytes=table[:, 0], ranks_per_node=table[:, 1], num_nodes=table[:, 2]),
+        times_s=table[:, 3],
     )
 
 
-def fit(known: Samples, start: NcclCosts | None = None) -> NcclCosts:
+def fit_costs(train: TimedAllReduces, start: NcclCosts | None = None) -> NcclCosts:
     """Fit costs by least squares of relative errors: large messages first, then LL on the small ones.
 
     Args:
-        known: at least `LEAST_ROWS` samples from `LARGE_BYTES` on.
+        train: at least `MIN_ROWS` samples from `LARGE_BYTES` on.
         start: costs to begin at, such as those of a fit to nearly the same samples.
 
     Raises:
         SimnetError: too few large messages.
     """
-    large = known.only(known.points.message_bytes >= LARGE_BYTES)
-    if len(large.times_s) < LEAST_ROWS:
+    large = train.select(train.points.message_bytes >= LARGE_BYTES)
+    if len(large.times_s) < MIN_ROWS:
         raise SimnetError(
-            f"{len(large.times_s)} times from 1 MiB on: at least {LEAST_ROWS} are needed; run nccl-tests with -e 1G"
+            f"{len(large.times_s)} times from 1 MiB on: at least {MIN_ROWS} are needed; run nccl-tests with -e 1G"
         )
     names = _large_names(large)
     # With LL made slow, no large message runs with it, and each stage has costs of its own to fit.
     costs = _fitted(replace(start or _first_guess(large), ll_fraction=_LIMITS["ll_fraction"][0]), names, large)
-    small = known.only(known.points.message_bytes < LARGE_BYTES)
-    if len(small.times_s) < LEAST_ROWS:
+    small = train.select(train.points.message_bytes < LARGE_BYTES)
+    if len(small.times_s) < MIN_ROWS:
         return replace(costs, ll_start_s=_GUESS.ll_start_s, ll_hop=_GUESS.ll_hop, ll_fraction=_GUESS.ll_fraction)
     guess = start or _GUESS
     costs = replace(costs, ll_start_s=guess.ll_start_s, ll_hop=guess.ll_hop, ll_fraction=guess.ll_fraction)
     return _fitted(costs, ("ll_start_s", "ll_hop", "ll_fraction"), small)
 
 
-def fitted_names(known: Samples) -> tuple[str, ...]:
+def determined_names(train: TimedAllReduces) -> tuple[str, ...]:
     """Return the names of the costs that these samples tell."""
-    has_small = int(np.sum(known.points.message_bytes < LARGE_BYTES)) >= LEAST_ROWS
-    large = known.only(known.points.message_bytes >= LARGE_BYTES)
+    has_small = int(np.sum(train.points.message_bytes < LARGE_BYTES)) >= MIN_ROWS
+    large = train.select(train.points.message_bytes >= LARGE_BYTES)
     return _large_names(large) + (("ll_start_s", "ll_hop", "ll_fraction") if has_small else ())
 
 
-def _large_names(large: Samples) -> tuple[str, ...]:
+def _large_names(large: TimedAllReduces) -> tuple[str, ...]:
     alone = large.points.num_nodes == 1
     names = ["start_s"]
     if alone.any():
@@ -121,7 +122,7 @@ def _large_names(large: Samples) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _first_guess(large: Samples) -> NcclCosts:
+def _first_guess(large: TimedAllReduces) -> NcclCosts:
     """Return costs with the bandwidths of the largest messages; without rows of a kind, those of the other."""
     points = large.points
     bus = 2 * (points.ranks - 1) / points.ranks * points.message_bytes / large.times_s
@@ -133,7 +134,7 @@ def _first_guess(large: Samples) -> NcclCosts:
     return replace(_GUESS, node_bytes_per_s=best[False], net_bytes_per_s=best[True], exposed=exposed)
 
 
-def _fitted(costs: NcclCosts, names: Sequence[str], known: Samples) -> NcclCosts:
+def _fitted(costs: NcclCosts, names: Sequence[str], train: TimedAllReduces) -> NcclCosts:
     """Fit the named costs as factors on what they are, so that seconds and bytes per second weigh alike."""
     scales = [getattr(costs, name) or getattr(_GUESS, name) for name in names]
 
@@ -142,7 +143,7 @@ def _fitted(costs: NcclCosts, names: Sequence[str], known: Samples) -> NcclCosts
         return replace(costs, **{name: _limited(name, scale * factor) for name, scale, factor in found})
 
     def residuals(factors: Sequence[float]) -> Sequence[float]:
-        errors: list[float] = known.errors(tried(factors)).tolist()
+        errors: list[float] = train.relative_errors(tried(factors)).tolist()
         return errors
 
     return tried(least_squares(residuals, [1.0] * len(names)))

@@ -65,7 +65,7 @@ class NcclCosts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Points:
+class AllReduces:
     """All-reduces to time, each an element: message [B], ranks a node, nodes."""
 
     message_bytes: Floats
@@ -78,33 +78,33 @@ class Points:
         return self.ranks_per_node * self.num_nodes
 
 
-def all_reduce_s(points: Points, costs: NcclCosts) -> Floats:
+def all_reduce_s(points: AllReduces, costs: NcclCosts) -> Floats:
     """Return the time of each all-reduce in its fastest algorithm and protocol [s]."""
     fastest: Floats = np.min(np.stack([times for _, times in candidates(points, costs)]), axis=0)
     return fastest
 
 
-def ring_all_reduce_s(points: Points, costs: NcclCosts) -> Floats:
+def ring_all_reduce_s(points: AllReduces, costs: NcclCosts) -> Floats:
     """Return the time of each all-reduce in a ring, in its fastest protocol [s]."""
     fastest: Floats = np.min(np.stack([_ring_s(points, costs, protocol) for protocol in PROTOCOLS]), axis=0)
     return fastest
 
 
-def chosen(points: Points, costs: NcclCosts) -> list[str]:
+def chosen(points: AllReduces, costs: NcclCosts) -> list[str]:
     """Return what each all-reduce runs fastest with, as "ring LL128"."""
     named = candidates(points, costs)
     best = np.argmin(np.stack([times for _, times in named]), axis=0)
     return [named[index][0] for index in best]
 
 
-def candidates(points: Points, costs: NcclCosts) -> list[tuple[str, Floats]]:
+def candidates(points: AllReduces, costs: NcclCosts) -> list[tuple[str, Floats]]:
     """Return the times under every algorithm and protocol, by name; a tree runs between nodes only."""
     ring = [(f"ring {protocol}", _ring_s(points, costs, protocol)) for protocol in PROTOCOLS]
     tree = [(f"tree {protocol}", _tree_s(points, costs, protocol)) for protocol in PROTOCOLS]
     return ring + [(name, np.where(points.num_nodes > 1, times, np.inf)) for name, times in tree]
 
 
-def _ring_s(points: Points, costs: NcclCosts, protocol: Protocol) -> Floats:
+def _ring_s(points: AllReduces, costs: NcclCosts, protocol: Protocol) -> Floats:
     start_s, hop, fraction = costs.protocol(protocol)
     intra_s, inter_s = HOP_S["ring"][protocol]
     crossings = 2 * (points.num_nodes - 1)
@@ -114,7 +114,7 @@ def _ring_s(points: Points, costs: NcclCosts, protocol: Protocol) -> Floats:
     return latency_s + sends * chunk_bytes / (costs.bytes_per_s(points.num_nodes) * fraction)
 
 
-def _tree_s(points: Points, costs: NcclCosts, protocol: Protocol) -> Floats:
+def _tree_s(points: AllReduces, costs: NcclCosts, protocol: Protocol) -> Floats:
     start_s, hop, fraction = costs.protocol(protocol)
     intra_s, inter_s = HOP_S["tree"][protocol]
     latency_s = start_s + hop * 2 * ((points.ranks_per_node - 1) * intra_s + np.log2(points.num_nodes) * inter_s)

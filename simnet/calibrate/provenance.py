@@ -6,21 +6,21 @@ from pathlib import Path
 
 import msgspec
 
-from simnet.calibrate.measurement import Measurements
+from simnet.calibrate.measurement_file import MeasurementFile
 from simnet.units import Bandwidth
 
 
-def digest(whole: Measurements) -> str:
+def digest(whole: MeasurementFile) -> str:
     """Return a hash of all that a file says, however it is written."""
     return hashlib.sha256(msgspec.json.encode(whole, order="deterministic")).hexdigest()[:32]
 
 
-def rows(files: Sequence[tuple[Path, Measurements]]) -> list[dict[str, object]]:
+def fitted_to(files: Sequence[tuple[Path, MeasurementFile]]) -> list[dict[str, object]]:
     """Return `fitted_to` in file form: an entry for every file and setup."""
     return [_row(path, whole, number) for path, whole in files for number in range(len(whole.setups))]
 
 
-def _row(path: Path, whole: Measurements, number: int) -> dict[str, object]:
+def _row(path: Path, whole: MeasurementFile, number: int) -> dict[str, object]:
     setup = whole.setups[number]
     kinds = dict.fromkeys(series.kind for series in whole.series if series.setup == number)
     nic = {"nic": Bandwidth(setup.nic_bytes_per_s).text()} if setup.nic_bytes_per_s is not None else {}

@@ -5,29 +5,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simnet.calibrate import iperf3, kineto, measurement, nccl_tests
+from simnet.calibrate import iperf3, kineto, measurement_file, nccl_log
 from simnet.errors import SimnetError
 from simnet.files import read_bytes, unpacked
 from simnet.parsing import parse_json
 
-START_BYTES = 4096
+SNIFFED_BYTES = 4096
 """Among these a file shows whether it is JSON."""
-KNOWN = "a measurement file, nccl-tests text, iperf3 -J, or a torch.profiler trace"
+KNOWN_KINDS = "a measurement file, nccl-tests text, iperf3 -J, or a torch.profiler trace"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
     """What was read, by kind."""
 
-    files: list[tuple[Path, measurement.Measurements]] = field(default_factory=list)
-    logs: list[nccl_tests.NcclLog] = field(default_factory=list)
+    files: list[tuple[Path, measurement_file.MeasurementFile]] = field(default_factory=list)
+    logs: list[nccl_log.NcclLog] = field(default_factory=list)
     iperf3: list[tuple[dict[str, Any], Path]] = field(default_factory=list)
     traces: list[tuple[kineto.Trace, Path]] = field(default_factory=list)
 
     names: list[str] = field(default_factory=list)
 
     @property
-    def measurements(self) -> list[measurement.Measurements]:
+    def measurements(self) -> list[measurement_file.MeasurementFile]:
         """The measurement files without their paths."""
         return [whole for _, whole in self.files]
 
@@ -56,11 +56,11 @@ def read(paths: Sequence[Path]) -> Sources:
 
 def _add(found: Sources, path: Path) -> None:
     raw = unpacked(read_bytes(path), path)
-    if path.suffix not in {".json", ".gz"} and raw[:START_BYTES].lstrip()[:1] != b"{":
+    if path.suffix not in {".json", ".gz"} and raw[:SNIFFED_BYTES].lstrip()[:1] != b"{":
         text = raw.decode("utf-8", errors="replace")
-        if not nccl_tests.looks_like(text):
-            raise SimnetError(f"{path}: is of no known kind; give {KNOWN}")
-        found.logs.append(nccl_tests.parse(text, str(path)))
+        if not nccl_log.looks_like(text):
+            raise SimnetError(f"{path}: is of no known kind; give {KNOWN_KINDS}")
+        found.logs.append(nccl_log.parse(text, str(path)))
         return
     data = json_object(raw, path)
     if kineto.looks_like(data):
@@ -68,7 +68,7 @@ def _add(found: Sources, path: Path) -> None:
     elif iperf3.looks_like(data):
         found.iperf3.append((data, path))
     else:
-        found.files.append((path, measurement.parse(raw, path)))
+        found.files.append((path, measurement_file.parse(raw, path)))
 
 
 def json_object(raw: bytes, path: Path) -> dict[str, Any]:

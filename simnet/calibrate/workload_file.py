@@ -10,9 +10,9 @@ import numpy as np
 import tomli_w
 
 from simnet.calibrate import bootstrap, provenance
-from simnet.calibrate.fit import Floats, duration_text
+from simnet.calibrate.fitted_part import Floats, duration_text
 from simnet.calibrate.kineto import Trace
-from simnet.calibrate.measurement import Measurements, Series, Setup
+from simnet.calibrate.measurement_file import MeasurementFile, Series, Setup
 from simnet.errors import SimnetError, shown
 from simnet.schema import build
 from simnet.units import Size
@@ -23,7 +23,7 @@ READY = "gradient_ready"
 FIELDS = {"forward": "forward_s", "backward": "backward_s", "optimizer": "optimizer_s"}
 
 
-def text(trace: Trace, path: Path) -> str:
+def text_of_trace(trace: Trace, path: Path) -> str:
     """Return a workload as TOML: compute times of a step, and the bytes that it all-reduced as its gradients.
 
     Raises:
@@ -46,12 +46,12 @@ def text(trace: Trace, path: Path) -> str:
     return _checked(whole)
 
 
-def has_model(measurements: Measurements) -> bool:
+def has_model(measurements: MeasurementFile) -> bool:
     """Tell whether a measurement file holds what `text_of_model` needs."""
     return any(series.kind == "model" for series in measurements.series)
 
 
-def text_of_model(files: Sequence[tuple[Path, Measurements]], draws: int = bootstrap.DRAWS) -> str:
+def text_of_model(files: Sequence[tuple[Path, MeasurementFile]], draws: int = bootstrap.DRAWS) -> str:
     """Return a workload as TOML: the medians of a measured model, its gradients at the times when they became ready.
 
     The optimizer is AdamW, which a dense baseline would run. A gradient that became ready together with the one before
@@ -66,11 +66,11 @@ def text_of_model(files: Sequence[tuple[Path, Measurements]], draws: int = boots
         SimnetError: the files hold no model or several, or lack a part of one.
     """
     model, batch, setup = _only_model(files)
-    runs = [_Run(whole) for _, whole in files]
+    runs = [_ModelSamples(whole) for _, whole in files]
     if any(run.ready.keys() != runs[0].ready.keys() for run in runs):
         raise SimnetError("--workload: files with other gradients of one model: give files of one version of it")
     point = _times(runs)
-    spread = bootstrap.factors(point, partial(_drawn, runs), draws)
+    spread = bootstrap.interval_factors(point, partial(_resampled, runs), draws)
     machine = f"{setup.ranks_on_machine} ranks on a machine ({_machine(files[0][1])})"
     forward_s = point["compute"] * point["forward share"]
     whole: dict[str, object] = {
@@ -83,15 +83,15 @@ def text_of_model(files: Sequence[tuple[Path, Measurements]], draws: int = boots
         "optimizer": duration_text(point["optimizer"]),
         "tensors": _tensors(runs),
         "intervals": {name: [round(value, 4) for value in spread[name]] for name in ("compute", "optimizer")},
-        "fitted_to": provenance.rows(files),
+        "fitted_to": provenance.fitted_to(files),
     }
     return _checked(whole)
 
 
-class _Run:
+class _ModelSamples:
     """The repetitions of one file."""
 
-    def __init__(self, whole: Measurements) -> None:
+    def __init__(self, whole: MeasurementFile) -> None:
         self.forward = _values(whole, "forward")
         self.backward = _values(whole, "backward")
         self.optimizer = _values(whole, "optimizer", optimizer="adamw")
@@ -107,7 +107,7 @@ class _Run:
             )
 
 
-def _only_model(files: Sequence[tuple[Path, Measurements]]) -> tuple[str, int, Setup]:
+def _only_model(files: Sequence[tuple[Path, MeasurementFile]]) -> tuple[str, int, Setup]:
     found = [(str(s.labels["model"]), s.count("batch"), whole.setups[s.setup]) for _, whole in files
              for s in whole.series if s.kind == "model"]  # fmt: skip
     models = {(model, batch) for model, batch, _ in found}
@@ -120,7 +120,7 @@ def _only_model(files: Sequence[tuple[Path, Measurements]]) -> tuple[str, int, S
     return model, batch, found[0][2]
 
 
-def _times(runs: Sequence[_Run]) -> dict[str, float]:
+def _times(runs: Sequence[_ModelSamples]) -> dict[str, float]:
     """Return seconds of compute and optimizer, over all repetitions of all runs, and the part that forward is."""
     forward, backward = (np.concatenate([getattr(run, name) for run in runs]) for name in ("forward", "backward"))
     return {
@@ -130,8 +130,8 @@ def _times(runs: Sequence[_Run]) -> dict[str, float]:
     }
 
 
-def _drawn(runs: Sequence[_Run], rng: np.random.Generator) -> dict[str, float]:
-    drawn: list[_Run] = []
+def _resampled(runs: Sequence[_ModelSamples], rng: np.random.Generator) -> dict[str, float]:
+    drawn: list[_ModelSamples] = []
     for pick in rng.integers(len(runs), size=len(runs)):
         run = copy(runs[pick])
         # Forward and backward of one repetition add up to what was measured, so they are drawn together.
@@ -142,7 +142,7 @@ def _drawn(runs: Sequence[_Run], rng: np.random.Generator) -> dict[str, float]:
     return _times(drawn)
 
 
-def _tensors(runs: Sequence[_Run]) -> list[dict[str, object]]:
+def _tensors(runs: Sequence[_ModelSamples]) -> list[dict[str, object]]:
     """Return the gradients in the order in which they become ready, with the microseconds of backward before each."""
     in_order = sorted(runs[0].ready, key=lambda name: runs[0].ready[name].number("order"))
     ready_s = {name: float(np.median([value for run in runs for value in run.ready[name].values])) for name in in_order}
@@ -170,7 +170,7 @@ def _size(series: Series) -> dict[str, object]:
     return {"num_elements": series.count("num_elements")}
 
 
-def _values(whole: Measurements, name: str, **labels: object) -> Floats:
+def _values(whole: MeasurementFile, name: str, **labels: object) -> Floats:
     for series in whole.series:
         if series.kind == "model" and series.name == name and labels.items() <= series.labels.items():
             return np.array(series.values, dtype=np.float64)
@@ -178,7 +178,7 @@ def _values(whole: Measurements, name: str, **labels: object) -> Floats:
     raise SimnetError(f"--workload: no {wanted} in the file: give one of simnet measure model")
 
 
-def _machine(measurements: Measurements) -> str:
+def _machine(measurements: MeasurementFile) -> str:
     return measurements.hardware.gpu or measurements.hardware.processor
 
 

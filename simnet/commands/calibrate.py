@@ -11,7 +11,7 @@ from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
-    from simnet.calibrate.fit import Fitted
+    from simnet.calibrate.fitted_part import FittedPart
     from simnet.calibrate.sources import Sources
     from simnet.comparison import Comparison
     from simnet.hardware import Cluster
@@ -36,10 +36,14 @@ BOUND_PERCENT = 10.0
     help="Write the compute times of a measured model or a torch.profiler trace to this file.",
 )
 @click.option(
-    "--hold-out", "held_out", multiple=True, type=options.INPUT, help="Predict this file and do not fit it; repeatable."
+    "--hold-out",
+    "held_out_paths",
+    multiple=True,
+    type=options.INPUT,
+    help="Predict this file and do not fit it; repeatable.",
 )
 @click.option(
-    "--in-place", "in_place", multiple=True, type=options.INPUT,
+    "--in-place", "in_place_paths", multiple=True, type=options.INPUT,
     help="Collectives on NICs without a limit, by as many ranks on the machine as will train: what their cores take, "
     "and the links inside a node; repeatable.",
 )  # fmt: skip
@@ -59,8 +63,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     files: tuple[Path, ...],
     output: Path | None,
     workload: Path | None,
-    held_out: tuple[Path, ...],
-    in_place: tuple[Path, ...],
+    held_out_paths: tuple[Path, ...],
+    in_place_paths: tuple[Path, ...],
     cluster: str | None,
     bound: float,
     accept_poor_fit: bool,
@@ -69,33 +73,36 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     all_rows: bool,
 ) -> None:
     """Run `simnet calibrate`."""
-    from simnet.calibrate import fitting, sources, workload_file, write
-    from simnet.calibrate.fit import check_errors, judged
+    from simnet.calibrate import calibration_file, fit_files, sources, workload_file
+    from simnet.calibrate.fitted_part import check_errors, checked_residuals
     from simnet.show.calibration import calibration_page
 
-    known, unseen, placed = sources.read(files), sources.read(held_out), sources.read(in_place)
+    train, held_out, in_place = map(sources.read, (files, held_out_paths, in_place_paths))
     check_files(output=output, workload=workload, figure=figure)
-    _check_disjoint(files, held_out, "--hold-out")
-    _check_disjoint(files, in_place, "--in-place")
-    options = fitting.Options(cluster=_cluster(cluster), bound=bound / 100, draws=draws)
-    parts = fitting.parts(known, unseen, placed, options)
-    _check_asked(known, parts, output, workload)
+    _check_disjoint(files, held_out_paths, "--hold-out")
+    _check_disjoint(files, in_place_paths, "--in-place")
+    options = fit_files.FitOptions(cluster=_cluster(cluster), bound=bound / 100, draws=draws)
+    parts = fit_files.fit_parts(train, held_out, in_place, options)
+    _check_asked(train, parts, output, workload)
     residuals = [residual for part in parts for residual in part.residuals]
-    if held_out and not any(residual.role == "held out" for residual in residuals):
+    if held_out_paths and not any(residual.role == "held out" for residual in residuals):
         raise SimnetError("--hold-out: nothing in these files can be predicted from those fitted; drop it")
-    traces = ((trace, str(path)) for trace, path in known.traces)
+    traces = ((trace, str(path)) for trace, path in train.traces)
     say(calibration_page(traces, parts, residuals if all_rows else ()))
     if figure is not None:
         _draw(residuals, figure)
     if not accept_poor_fit:
-        check_errors(judged(parts), bound / 100)
+        check_errors(checked_residuals(parts), bound / 100)
     if output is not None:
-        emit(write.text(write.document(parts, write.head(known, placed)), [write.comment(known, placed)]), output)
+        whole = calibration_file.merge(parts, calibration_file.header(train, in_place))
+        emit(calibration_file.text(whole, [calibration_file.comment(train, in_place)]), output)
         tell(f"wrote {output}")
     if workload is not None:
-        models = [pair for pair in known.files if workload_file.has_model(pair[1])]
-        text = workload_file.text_of_model(models, draws=draws) if models else workload_file.text(*known.traces[0])
-        emit(text, workload)
+        models = [pair for pair in train.files if workload_file.has_model(pair[1])]
+        if models:
+            emit(workload_file.text_of_model(models, draws=draws), workload)
+        else:
+            emit(workload_file.text_of_trace(*train.traces[0]), workload)
         tell(f"wrote {workload}")
 
 
@@ -128,17 +135,17 @@ def _check_disjoint(files: tuple[Path, ...], others: tuple[Path, ...], option: s
             raise SimnetError(f"{option} {path}: is among the files to fit; name it once")
 
 
-def _check_asked(known: "Sources", parts: "list[Fitted]", output: Path | None, workload: Path | None) -> None:
+def _check_asked(train: "Sources", parts: "list[FittedPart]", output: Path | None, workload: Path | None) -> None:
     """Refuse outputs that the files cannot fill, and files that fill no output."""
     from simnet.calibrate.workload_file import has_model
 
     if output is not None and not parts:
         raise SimnetError("-o: the files tell nothing about links or kernels; give --workload FILE for a trace")
-    num_models = sum(map(has_model, known.measurements))
-    if workload is not None and len(known.traces) + min(num_models, 1) != 1:
+    num_models = sum(map(has_model, train.measurements))
+    if workload is not None and len(train.traces) + min(num_models, 1) != 1:
         raise SimnetError(
-            f"--workload: {len(known.traces)} traces and {num_models} files of simnet measure model: give one trace, "
+            f"--workload: {len(train.traces)} traces and {num_models} files of simnet measure model: give one trace, "
             "or files of one model"
         )
-    if not parts and not known.traces and not num_models:
+    if not parts and not train.traces and not num_models:
         raise SimnetError("calibrate: the files have no collectives and no kernels that the simulator knows")

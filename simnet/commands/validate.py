@@ -89,7 +89,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 
 def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: int | None) -> "list[TrainedPoint]":
     """Predict measured steps with an experiment, and print both."""
-    from simnet.calibrate.measurement import read
+    from simnet.calibrate.measurement_file import read
     from simnet.scenario import load_experiment
     from simnet.show import measured_steps
     from simnet.validate import disjoint, training_steps

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from simnet.calibrate.fit import Fitted
+from simnet.calibrate.fitted_part import FittedPart
 from simnet.calibrate.kineto import Trace
 from simnet.comparison import Comparison, mean_error, worst_row
 from simnet.show.page import Page
@@ -17,7 +17,7 @@ PHASES = {
 
 
 def calibration_page(
-    traces: Iterable[tuple[Trace, str]], parts: Sequence[Fitted], listed: Sequence[Comparison] = ()
+    traces: Iterable[tuple[Trace, str]], parts: Sequence[FittedPart], listed: Sequence[Comparison] = ()
 ) -> Page:
     """Return what `simnet calibrate` prints.
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simnet.calibrate import fitting, sources, workload_file, write
-from simnet.calibrate.fit import check_errors, judged
+from simnet.calibrate import calibration_file, fit_files, sources, workload_file
+from simnet.calibrate.fitted_part import check_errors, checked_residuals
 from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Link
@@ -121,18 +121,18 @@ def _matters(residual: Comparison, kernels: set[str]) -> bool:
 
 def _fit(campaign: Campaign, jobs: Sequence[Job], folder: Path, layout: Layout, draws: int) -> LayoutFit:
     links = [path for one in campaign.links.parsed for path in _paths(jobs, folder, "links", one)]
-    in_place = [path for part in ("kernels", "beside") for path in _paths(jobs, folder, part, layout)]
-    known = sources.read([*links, *in_place])
-    placed = sources.read(_paths(jobs, folder, "messages", layout))
-    parts = fitting.parts(known, sources.Sources(), placed, fitting.Options(bound=BOUND, draws=draws))
+    on_layout = [path for part in ("kernels", "beside") for path in _paths(jobs, folder, part, layout)]
+    train = sources.read([*links, *on_layout])
+    in_place = sources.read(_paths(jobs, folder, "messages", layout))
+    parts = fit_files.fit_parts(train, sources.Sources(), in_place, fit_files.FitOptions(bound=BOUND, draws=draws))
     residuals = tuple(residual for part in parts for residual in part.residuals)
     kernels = _kernels(campaign)
-    check_errors([one for one in judged(parts) if _matters(one, kernels)], BOUND)
-    whole = write.document(parts, write.head(known, placed))
+    check_errors([one for one in checked_residuals(parts) if _matters(one, kernels)], BOUND)
+    whole = calibration_file.merge(parts, calibration_file.header(train, in_place))
     return LayoutFit(
         layout=layout,
-        calibration=write.calibration(whole),
-        text=write.text(whole, [write.comment(known, placed)]),
+        calibration=calibration_file.as_calibration(whole),
+        text=calibration_file.text(whole, [calibration_file.comment(train, in_place)]),
         residuals=residuals,
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simnet.calibrate import provenance
-from simnet.calibrate.measurement import Measurements, Setup
+from simnet.calibrate.measurement_file import MeasurementFile, Setup
 from simnet.errors import SimnetError
 from simnet.hardware import FittedTo
 from simnet.scenario import Scenario
@@ -14,7 +14,7 @@ OVER_THE_NETWORK = {"collective", "training"}
 """Kinds whose times depend on the network; others may be measured where is trained."""
 
 
-def check(scenario: Scenario, files: Sequence[tuple[Path, Measurements]]) -> str:
+def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> str:
     """Return in a sentence why no file and no setting of these was fitted by calibration and workload.
 
     Files are told by a hash of what they say, settings by nodes, ranks on each and NIC.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from simnet.calibrate.measurement import Measurements, Series, Setup
+from simnet.calibrate.measurement_file import MeasurementFile, Series, Setup
 from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 from simnet.lab.strategy_spec import MIB, StrategySpec
@@ -15,7 +15,7 @@ from simnet.scenario import Scenario
 from simnet.simulate import simulate
 from simnet.units import Bandwidth, Size
 
-OUTSIDE, LEAST_VALUES = 0.05, 6
+OUTSIDE, MIN_VALUES = 0.05, 6
 """Of the interval of a median; fewer values have none."""
 INFINITE_BANDWIDTH = Bandwidth(1e15)
 MeasuredStep = tuple[Series, Setup]
@@ -51,7 +51,7 @@ class TrainedPoint(Comparison):
 
 def predict_points(
     scenario: Scenario,
-    files: Sequence[Measurements],
+    files: Sequence[MeasurementFile],
     model: str | None,
     watched: Callable[[list[MeasuredStep]], Iterable[MeasuredStep]] = iter,
 ) -> list[TrainedPoint]:
@@ -75,7 +75,7 @@ def predict_points(
     return [predict_point(scenario, series, setup) for series, setup in watched(mine)]
 
 
-def measured_steps(files: Sequence[Measurements]) -> list[MeasuredStep]:
+def measured_steps(files: Sequence[MeasurementFile]) -> list[MeasuredStep]:
     """Return the measured steps of training, each with its setup."""
     return [(one, file.setups[one.setup]) for file in files for one in file.series if _is_step(one)]
 
@@ -130,7 +130,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
         (1.0, 6.0)
     """
     count, left_out, tail = len(values), 0, 0.0
-    if count < LEAST_VALUES:
+    if count < MIN_VALUES:
         return None
     while (tail := tail + math.comb(count, left_out) / 2.0**count) <= OUTSIDE / 2:
         left_out += 1

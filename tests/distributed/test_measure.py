@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from simnet.calibrate.measurement import read
+from simnet.calibrate.measurement_file import read
 
 ROOT = Path(__file__).parents[2]
 WORLD_SIZE, RANKS_PER_NODE = 4, 2

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simnet.calibrate import bootstrap, collectives, write
-from simnet.calibrate.fit import check_errors
-from simnet.calibrate.measurement import WHAT, Hardware, Measurements, Series, Setup, Software
+from simnet.calibrate import bootstrap, calibration_file, collective_fit
+from simnet.calibrate.fitted_part import check_errors
+from simnet.calibrate.measurement_file import WHAT, Hardware, MeasurementFile, Series, Setup, Software
 from simnet.collectives import direct, loads, ring
 from simnet.collectives.schedule import GroupKind, Schedule
 from simnet.comparison import Comparison
@@ -49,7 +49,7 @@ def schedules(nodes: Topology) -> Iterator[tuple[GroupKind, str, Schedule]]:
             yield kind, "all_to_all", direct.all_to_all(group)
 
 
-def simulated(calibration: Calibration, noise: float = 0.0, *, knows_nic: bool = True) -> Measurements:
+def simulated(calibration: Calibration, noise: float = 0.0, *, knows_nic: bool = True) -> MeasurementFile:
     """Return a measurement file in which every time is that of the simulator, with noise."""
     rng = np.random.default_rng(1)
     series = []
@@ -77,8 +77,8 @@ def setup(nodes: int, per_node: int, nic_bytes_per_s: float | None) -> Setup:
     )  # fmt: skip
 
 
-def measurements(series: tuple[Series, ...], setups: tuple[Setup, ...]) -> Measurements:
-    return Measurements(
+def measurements(series: tuple[Series, ...], setups: tuple[Setup, ...]) -> MeasurementFile:
+    return MeasurementFile(
         what=WHAT,
         format=1,
         created="2026-01-01T00:00:00+00:00",
@@ -93,9 +93,9 @@ def measurements(series: tuple[Series, ...], setups: tuple[Setup, ...]) -> Measu
 def test_what_the_simulator_takes_is_fitted_exactly_and_read_back() -> None:
     """Holds the terms of the fit and the simulator's schedules together, for every collective and group."""
     shape = cluster(2, 2, 1.25e8)
-    fitted = collectives.fitted(collectives.timed([simulated(TRUE)], shape), [], draws=20)
+    fitted = collective_fit.fit_collectives(collective_fit.select_collectives([simulated(TRUE)], shape), [], draws=20)
     assert max(abs(residual.error) for residual in fitted.residuals) < 1e-3
-    found = write.calibration(write.document([fitted], {"kind": "measured"}))
+    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
     assert found.inter_node.alpha_s == pytest.approx(200e-6, rel=0.01)
     assert found.intra_node.alpha_s == pytest.approx(20e-6, rel=0.02)
     assert found.inter_node.efficiency == pytest.approx(0.95, rel=0.001)
@@ -106,8 +106,10 @@ def test_what_the_simulator_takes_is_fitted_exactly_and_read_back() -> None:
 
 
 def test_intervals_of_noisy_times_hold_the_truth() -> None:
-    fitted = collectives.fitted(collectives.timed([simulated(TRUE, noise=0.05)], cluster(2, 2, 1.25e8)), [], draws=30)
-    found = write.calibration(write.document([fitted], {"kind": "measured"}))
+    fitted = collective_fit.fit_collectives(
+        collective_fit.select_collectives([simulated(TRUE, noise=0.05)], cluster(2, 2, 1.25e8)), [], draws=30
+    )
+    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
     for key, value, true in (
         ("inter_node.latency", found.inter_node.alpha_s, 200e-6),
         ("inter_node.efficiency", found.inter_node.efficiency, 0.95),
@@ -121,8 +123,12 @@ def test_intervals_of_noisy_times_hold_the_truth() -> None:
 
 def test_costs_that_no_collective_tells_apart_are_not_made_up() -> None:
     whole = simulated(Calibration(inter_node=LinkCalibration(efficiency=0.9, alpha_s=Duration(1e-4))))
-    rows = [row for row in collectives.timed([whole], cluster(2, 2, 1.25e8)) if row.label.startswith("all_reduce")]
-    fitted = collectives.fitted(rows, [], draws=20)
+    rows = [
+        row
+        for row in collective_fit.select_collectives([whole], cluster(2, 2, 1.25e8))
+        if row.label.startswith("all_reduce")
+    ]
+    fitted = collective_fit.fit_collectives(rows, [], draws=20)
     assert "message_cost" not in fitted.table
     assert any("message_cost" in note for note in fitted.notes)
 
@@ -130,8 +136,8 @@ def test_costs_that_no_collective_tells_apart_are_not_made_up() -> None:
 def test_an_efficiency_by_size_is_fitted_where_one_number_explains_badly() -> None:
     curve = ((1e3, 0.02), (1e4, 0.05), (3e5, 0.4), (1e7, 0.95))
     bent = Calibration(inter_node=LinkCalibration(efficiency=tuple((b, e) for b, e in curve), alpha_s=Duration(1e-5)))  # type: ignore[misc]
-    rows = [row for row in collectives.timed([simulated(bent)], None) if row.level == "inter_node"]
-    fitted = collectives.fitted([row for row in rows if not row.at_once], [], draws=20)
+    rows = [row for row in collective_fit.select_collectives([simulated(bent)], None) if row.level == "inter_node"]
+    fitted = collective_fit.fit_collectives([row for row in rows if not row.at_once], [], draws=20)
     link = fitted.table["inter_node"]
     assert isinstance(link, dict)
     assert isinstance(link["efficiency"], list)
@@ -139,8 +145,12 @@ def test_an_efficiency_by_size_is_fitted_where_one_number_explains_badly() -> No
 
 
 def test_without_a_nominal_rate_the_fastest_measured_stands_for_it() -> None:
-    rows = [row for row in collectives.timed([simulated(TRUE, knows_nic=False)], None) if row.level == "intra_node"]
-    fitted = collectives.fitted(rows, [], draws=20)
+    rows = [
+        row
+        for row in collective_fit.select_collectives([simulated(TRUE, knows_nic=False)], None)
+        if row.level == "intra_node"
+    ]
+    fitted = collective_fit.fit_collectives(rows, [], draws=20)
     assert fitted.table["intra_node"] == {
         "latency": fitted.table["intra_node"]["latency"],  # type: ignore[index]
         "measured_on": "12.8 Gbit/s",
@@ -151,26 +161,26 @@ def test_without_a_nominal_rate_the_fastest_measured_stands_for_it() -> None:
 
 
 def test_rows_that_are_held_out_are_predicted_and_not_fitted() -> None:
-    rows = collectives.timed([simulated(TRUE)], cluster(2, 2, 1.25e8))
-    fitted = collectives.fitted(rows[::2], rows[1::2], draws=20)
+    rows = collective_fit.select_collectives([simulated(TRUE)], cluster(2, 2, 1.25e8))
+    fitted = collective_fit.fit_collectives(rows[::2], rows[1::2], draws=20)
     unseen = [residual for residual in fitted.residuals if residual.role == "held out"]
     assert len(unseen) == len(rows[1::2])
     assert max(abs(residual.error) for residual in unseen) < 0.01
 
 
 def test_too_few_collectives_and_no_bandwidth_are_refused() -> None:
-    rows = collectives.timed([simulated(TRUE)], None)
+    rows = collective_fit.select_collectives([simulated(TRUE)], None)
     with pytest.raises(SimnetError, match="2 collectives: at least 3"):
-        collectives.fitted(rows[:2], [], draws=20)
+        collective_fit.fit_collectives(rows[:2], [], draws=20)
     at_once = [row for row in rows if row.at_once and row.level == "inter_node"]
     with pytest.raises(SimnetError, match="measure all_reduce or all_gather"):
-        collectives.fitted(at_once, [], draws=20)
+        collective_fit.fit_collectives(at_once, [], draws=20)
 
 
 def test_a_bandwidth_known_for_a_part_of_the_files_is_refused() -> None:
-    mixed = collectives.timed([simulated(TRUE), simulated(TRUE, knows_nic=False)], None)
+    mixed = collective_fit.select_collectives([simulated(TRUE), simulated(TRUE, knows_nic=False)], None)
     with pytest.raises(SimnetError, match="for a part of the files only"):
-        collectives.fitted([row for row in mixed if row.level == "inter_node"], [], draws=20)
+        collective_fit.fit_collectives([row for row in mixed if row.level == "inter_node"], [], draws=20)
 
 
 def test_coefficients_are_never_negative_and_one_wild_time_does_not_bend_them() -> None:
@@ -191,8 +201,8 @@ def test_a_poor_fit_is_refused_and_held_out_rows_do_not_count() -> None:
 
 
 def test_a_value_that_some_draws_do_without_has_an_interval_above_zero() -> None:
-    found = bootstrap.factors({"x": 1.0}, lambda rng: {"x": float(rng.integers(2))}, draws=50)
-    assert found == {"x": (bootstrap.LEAST_FACTOR, 1.0)}
+    found = bootstrap.interval_factors({"x": 1.0}, lambda rng: {"x": float(rng.integers(2))}, draws=50)
+    assert found == {"x": (bootstrap.MIN_FACTOR, 1.0)}
 
 
 def test_a_bootstrap_without_fits_is_refused() -> None:
@@ -200,7 +210,7 @@ def test_a_bootstrap_without_fits_is_refused() -> None:
         raise SimnetError("no")
 
     with pytest.raises(SimnetError, match="nearly no draw can be fitted"):
-        bootstrap.factors({"x": 1.0}, fails, draws=20)
+        bootstrap.interval_factors({"x": 1.0}, fails, draws=20)
 
 
 def test_rows_of_which_few_draws_can_be_fitted_are_drawn_more_often() -> None:
@@ -209,4 +219,4 @@ def test_rows_of_which_few_draws_can_be_fitted_are_drawn_more_often() -> None:
             raise SimnetError("no")
         return {"x": 1.0}
 
-    assert bootstrap.factors({"x": 1.0}, one_in_four, draws=20) == {"x": (1.0, 1.0)}
+    assert bootstrap.interval_factors({"x": 1.0}, one_in_four, draws=20) == {"x": (1.0, 1.0)}

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.calibrate import iperf3, kernels, kineto, sources, workload_file, write
-from simnet.calibrate.kernels import Timed
-from simnet.calibrate.measurement import Series
+from simnet.calibrate import calibration_file, iperf3, kernel_fit, kineto, sources, workload_file
+from simnet.calibrate.kernel_fit import TimedKernel
+from simnet.calibrate.measurement_file import Series
 from simnet.errors import SimnetError
 from simnet.files import unpacked
 from simnet.strategies.kernels import every
@@ -52,10 +52,10 @@ NCCL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def times(kernel: str, time_s: Callable[[float], float], vectors: int = 1) -> list[Timed]:
+def times(kernel: str, time_s: Callable[[float], float], vectors: int = 1) -> list[TimedKernel]:
     rng = np.random.default_rng(2)
     return [
-        Timed(
+        TimedKernel(
             kernel=kernel,
             num_elements=float(size),
             num_vectors=vectors,
@@ -66,7 +66,7 @@ def times(kernel: str, time_s: Callable[[float], float], vectors: int = 1) -> li
 
 
 def test_launch_and_time_per_element_of_a_kernel_are_found() -> None:
-    (fitted,) = kernels.fitted(times("quantize", lambda size: 2e-5 + 1e-9 * size), 0.1, draws=40)
+    (fitted,) = kernel_fit.fit_kernels(times("quantize", lambda size: 2e-5 + 1e-9 * size), 0.1, draws=40)
     found = fitted.table["kernels"]
     assert isinstance(found, dict)
     assert float(found["quantize"]["launch"].split()[0]) == pytest.approx(20, rel=0.05)  # us
@@ -75,17 +75,17 @@ def test_launch_and_time_per_element_of_a_kernel_are_found() -> None:
 
 
 def test_copies_tell_the_memory_bandwidth() -> None:
-    (fitted,) = kernels.fitted(times("copy", lambda size: 1e-6 + 8 * size / 2e10), 0.1, draws=20)
+    (fitted,) = kernel_fit.fit_kernels(times("copy", lambda size: 1e-6 + 8 * size / 2e10), 0.1, draws=20)
     assert Bandwidth.parse(fitted.table["memory_bandwidth"]) == pytest.approx(2e10, rel=0.03)
     assert "kernels" not in fitted.table
 
 
 def test_the_end_of_a_cache_is_found_where_a_straight_line_explains_badly() -> None:
     rows = times("quantize", lambda size: 1e-6 + (2e-10 if size <= 2**18 else 2e-9) * size)
-    (fitted,) = kernels.fitted(rows, 0.1, draws=20)
+    (fitted,) = kernel_fit.fit_kernels(rows, 0.1, draws=20)
     table = fitted.table["kernels"]
     assert isinstance(table, dict)
-    found = write.calibration({"kernels": table}).kernels["quantize"]
+    found = calibration_file.as_calibration({"kernels": table}).kernels["quantize"]
     assert found.cached_elements == 2**18
     assert float(found.s_per_element) == pytest.approx(2e-10, rel=0.05)
     assert float(found.beyond_s_per_element or 0) == pytest.approx(2e-9, rel=0.05)
@@ -96,7 +96,7 @@ def test_the_end_of_a_cache_is_found_where_a_straight_line_explains_badly() -> N
 @pytest.mark.parametrize(("wanted", "nanoseconds"), [(None, 0.2), (2, 0.5), (3, 0.5), (7, 0.2)])
 def test_vectors_are_those_that_the_layout_gives(wanted: int | None, nanoseconds: float) -> None:
     rows = times("merge", lambda size: 5e-10 * size, 2) + times("merge", lambda size: 2e-10 * size, 8)
-    (fitted,) = kernels.fitted([replace(row, wanted_vectors=wanted) for row in rows], 0.1, draws=20)
+    (fitted,) = kernel_fit.fit_kernels([replace(row, layout_vectors=wanted) for row in rows], 0.1, draws=20)
     table = fitted.table["kernels"]
     assert isinstance(table, dict)
     assert Duration.parse(table["merge"]["time_per_element"]) == pytest.approx(nanoseconds * 1e-9, rel=0.05)
@@ -108,23 +108,23 @@ def test_intervals_hold_what_a_further_row_would_take() -> None:
         replace(row, samples_s=row.samples_s * np.exp(rng.normal(0, 0.2)))
         for row in times("quantize", lambda size: 1e-9 * size)
     ]
-    low, high = kernels.fitted(rows, 0.1, draws=40)[0].intervals["kernels.quantize.time_per_element"]
+    low, high = kernel_fit.fit_kernels(rows, 0.1, draws=40)[0].intervals["kernels.quantize.time_per_element"]
     assert low < 0.85
     assert high > 1.15
 
 
 def test_the_most_vectors_are_fitted_and_said() -> None:
     rows = times("merge", lambda size: 5e-10 * size, 2) + times("merge", lambda size: 2e-10 * size, 8)
-    (fitted,) = kernels.fitted(rows, 0.1, draws=20)
+    (fitted,) = kernel_fit.fit_kernels(rows, 0.1, draws=20)
     assert fitted.notes == ("kernel merge: fitted to 8 vectors at once; fewer cost more an element",)
     assert "0.2" in fitted.shown["merge"]
 
 
 def test_kernels_that_cannot_be_fitted_are_refused() -> None:
     with pytest.raises(SimnetError, match="kernel quantize: at least 3 sizes"):
-        kernels.fitted(times("quantize", lambda size: size)[:2], 0.1, draws=20)
+        kernel_fit.fit_kernels(times("quantize", lambda size: size)[:2], 0.1, draws=20)
     with pytest.raises(SimnetError, match="does not take longer for more elements"):
-        kernels.fitted(times("quantize", lambda size: 1 / size), 0.1, draws=20)
+        kernel_fit.fit_kernels(times("quantize", lambda size: 1 / size), 0.1, draws=20)
 
 
 def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_implementation() -> None:
@@ -146,9 +146,9 @@ def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_impleme
         ),
         (setup(1, 1, None),),
     )
-    found = kernels.timed([whole])
+    found = kernel_fit.select_kernels([whole])
     assert [(one.kernel, one.num_elements) for one in found] == [("binsgdm_update", 1024.0), ("merge", 8192.0)]
-    assert set(kernels.NAMES.values()) <= every().keys()
+    assert set(kernel_fit.SIMULATED_NAMES.values()) <= every().keys()
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
     slow = shipped.cluster("generic_25gbit")
-    fitted = iperf3.fitted(read(IPERF3), IPERF3, slow)
+    fitted = iperf3.fit_goodput(read(IPERF3), IPERF3, slow)
     link = fitted.table["inter_node"]
     assert isinstance(link, dict)
     assert link["efficiency"] == pytest.approx(20.776 / 25, abs=1e-4)
@@ -183,7 +183,7 @@ def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
 )
 def test_what_iperf3_has_not_measured_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(SimnetError, match=message):
-        iperf3.fitted({**read(IPERF3), **change}, HERE, shipped.cluster("generic_25gbit"))
+        iperf3.fit_goodput({**read(IPERF3), **change}, HERE, shipped.cluster("generic_25gbit"))
 
 
 def test_a_trace_of_gloo_tells_steps_phases_and_messages() -> None:
@@ -207,7 +207,7 @@ def test_a_trace_of_nccl_is_read_on_the_clock_of_the_gpu() -> None:
 
 
 def test_a_trace_becomes_a_workload() -> None:
-    text = workload_file.text(kineto.parse(NCCL, HERE), HERE)
+    text = workload_file.text_of_trace(kineto.parse(NCCL, HERE), HERE)
     assert 'gradient = "2000 B"' in text
     assert 'backward = "0.4 ms"' in text
 
@@ -218,7 +218,7 @@ def test_a_trace_becomes_a_workload() -> None:
 def test_a_trace_without_a_phase_or_messages_is_no_workload(drop: str, message: str) -> None:
     kept = [one for one in NCCL["traceEvents"] if not one["name"].startswith(drop)]
     with pytest.raises(SimnetError, match=message):
-        workload_file.text(kineto.parse({**NCCL, "traceEvents": kept}, HERE), HERE)
+        workload_file.text_of_trace(kineto.parse({**NCCL, "traceEvents": kept}, HERE), HERE)
 
 
 @pytest.mark.parametrize(

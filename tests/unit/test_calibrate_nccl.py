@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace as changed
 
 from simnet import files
-from simnet.calibrate import nccl_fit, nccl_model, nccl_table, nccl_tests, write
-from simnet.calibrate.nccl_model import NcclCosts, Points
-from simnet.calibrate.nccl_tests import NcclLog
+from simnet.calibrate import calibration_file, nccl_calibration, nccl_fit, nccl_log, nccl_model
+from simnet.calibrate.nccl_log import NcclLog
+from simnet.calibrate.nccl_model import AllReduces, NcclCosts
 from simnet.collectives import loads, ring
 from simnet.errors import SimnetError
 from simnet.network import topology
@@ -37,21 +37,21 @@ OLD = f"""{HEADER}\
 def log(gpus: int) -> NcclLog:
     name = f"a100_azure_nd_v4_{gpus}gpus.log"
     shipped = files.data_path("published", "nccl-tests", name)
-    return nccl_tests.read(shipped if gpus > 8 else GOLDEN / name)
+    return nccl_log.read(shipped if gpus > 8 else GOLDEN / name)
 
 
 def costs(*gpus: int) -> NcclCosts:
-    return nccl_fit.fit(nccl_fit.samples([log(count) for count in gpus]))
+    return nccl_fit.fit_costs(nccl_fit.select_all_reduces([log(count) for count in gpus]))
 
 
 def error(fitted: NcclCosts, gpus: int) -> float:
     """Return the mean absolute relative error from 16 MiB on."""
-    return float(np.mean(np.abs(nccl_fit.samples([log(gpus)], LARGE).errors(fitted))))
+    return float(np.mean(np.abs(nccl_fit.select_all_reduces([log(gpus)], LARGE).relative_errors(fitted))))
 
 
 @pytest.mark.parametrize("text", [NEW, OLD, "".join(f"[1,0]<stdout>:{line}\n" for line in NEW.splitlines())])
 def test_both_layouts_are_read_with_and_without_a_rank_in_front(text: str) -> None:
-    found = nccl_tests.parse(text, "x.log")
+    found = nccl_log.parse(text, "x.log")
     assert (found.collective, found.gpu, found.num_nodes, found.ranks_per_node) == ("all_reduce", "NVIDIA H100", 1, 2)
     assert [(row.message_bytes, row.times_s) for row in found.rows] == [(1048576, (10e-6, 11e-6))]
 
@@ -59,7 +59,7 @@ def test_both_layouts_are_read_with_and_without_a_rank_in_front(text: str) -> No
 def test_a_collective_without_times_in_place_is_read_by_its_name() -> None:
     text = NEW.replace("# nThread", "# Collective test starting: alltoall_perf\n# nThread")
     text = text.replace("11.00   95.33   95.33     N/A", "N/A     N/A     N/A     N/A").replace("sum", "none")
-    found = nccl_tests.parse(text, "x.log")
+    found = nccl_log.parse(text, "x.log")
     assert found.collective == "all_to_all"
     assert found.rows[0].times_s == (10e-6, None)
 
@@ -82,28 +82,28 @@ def test_nodes_are_told_apart_by_their_hosts() -> None:
 )
 def test_what_is_no_whole_log_is_refused(text: str, message: str) -> None:
     if message == "all_reduce":  # two nodes of one rank are fine
-        assert nccl_tests.parse(text, "x.log").num_nodes == 2
+        assert nccl_log.parse(text, "x.log").num_nodes == 2
         return
     with pytest.raises(SimnetError, match=message):
-        nccl_tests.parse(text, "x.log")
+        nccl_log.parse(text, "x.log")
 
 
 def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SimnetError, match="cannot be read"):
-        nccl_tests.read(tmp_path / "x.log")
+        nccl_log.read(tmp_path / "x.log")
 
 
 def test_one_gpu_and_other_collectives_are_refused() -> None:
     with pytest.raises(SimnetError, match="one GPU, which sends nothing"):
-        nccl_fit.samples([log(1)])
+        nccl_fit.select_all_reduces([log(1)])
     with pytest.raises(SimnetError, match="only all_reduce logs"):
-        nccl_fit.samples([replace(log(8), collective="all_gather")])
+        nccl_fit.select_all_reduces([replace(log(8), collective="all_gather")])
 
 
 def test_too_few_large_messages_are_refused() -> None:
     small = replace(log(8), rows=tuple(row for row in log(8).rows if row.message_bytes < LARGE // 16))
     with pytest.raises(SimnetError, match="0 times from 1 MiB on"):
-        nccl_fit.fit(nccl_fit.samples([small]))
+        nccl_fit.fit_costs(nccl_fit.select_all_reduces([small]))
 
 
 @pytest.mark.parametrize(("gpus", "bound"), [(2, 0.02), (4, 0.02), (8, 0.04)])
@@ -128,8 +128,8 @@ def test_a_group_in_the_node_is_predicted_from_the_others(known: tuple[int, ...]
 
 def test_protocol_and_algorithm_change_with_size() -> None:
     sizes = np.array([4096.0, 2.0**21, 2.0**28])
-    on_16 = Points(message_bytes=sizes, ranks_per_node=np.full(3, 8.0), num_nodes=np.full(3, 2.0))
-    on_8 = Points(message_bytes=sizes, ranks_per_node=np.full(3, 8.0), num_nodes=np.ones(3))
+    on_16 = AllReduces(message_bytes=sizes, ranks_per_node=np.full(3, 8.0), num_nodes=np.full(3, 2.0))
+    on_8 = AllReduces(message_bytes=sizes, ranks_per_node=np.full(3, 8.0), num_nodes=np.ones(3))
     fitted = costs(2, 4, 8, 16)
     assert nccl_model.chosen(on_16, fitted) == ["tree LL", "tree LL128", "ring Simple"]
     assert nccl_model.chosen(on_8, fitted) == ["ring LL", "ring LL128", "ring Simple"]
@@ -137,7 +137,7 @@ def test_protocol_and_algorithm_change_with_size() -> None:
 
 def test_a_ring_takes_its_latencies_and_its_bytes_over_the_bandwidth() -> None:
     # 2 nodes of 2: 2 x 3 hops, 2 of them between nodes; 1.5 S bytes; Simple
-    points = Points(message_bytes=np.array([1e9]), ranks_per_node=np.array([2.0]), num_nodes=np.array([2.0]))
+    points = AllReduces(message_bytes=np.array([1e9]), ranks_per_node=np.array([2.0]), num_nodes=np.array([2.0]))
     given = NcclCosts(node_bytes_per_s=2e11, net_bytes_per_s=1e11, start_s=1e-5)
     assert nccl_model.all_reduce_s(points, given)[0] == pytest.approx(1e-5 + 4 * 3.4e-6 + 2 * 14e-6 + 1.5e9 / 1e11)
 
@@ -152,24 +152,24 @@ def test_fitting_what_the_model_made_gives_its_costs_back() -> None:
         ll_hop=1.5,
         ll_fraction=0.1,
     )
-    seen = nccl_fit.samples([log(count) for count in (2, 4, 8, 16)])
-    made = nccl_fit.Samples(points=seen.points, times_s=nccl_model.all_reduce_s(seen.points, given))
-    found = nccl_fit.fit(made)
-    for name in nccl_fit.fitted_names(made)[:4]:
+    seen = nccl_fit.select_all_reduces([log(count) for count in (2, 4, 8, 16)])
+    made = nccl_fit.TimedAllReduces(points=seen.points, times_s=nccl_model.all_reduce_s(seen.points, given))
+    found = nccl_fit.fit_costs(made)
+    for name in nccl_fit.determined_names(made)[:4]:
         assert getattr(found, name) == pytest.approx(getattr(given, name), rel=0.01), name
 
 
 def test_the_simulated_ring_takes_what_the_model_says() -> None:
     azure = shipped.cluster("azure_nd_a100_v4")
     logs = [log(count) for count in (2, 4, 8, 16)]
-    fitted = nccl_table.fitted(logs, [], azure, draws=20)
-    calibrated = write.calibration(write.document([fitted], {"kind": "measured"}))
+    fitted = nccl_calibration.fit_logs(logs, [], azure, draws=20)
+    calibrated = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
     known = costs(2, 4, 8, 16)
     for one in logs[-2:]:
         nodes = topology.build(changed(azure, num_nodes=one.num_nodes, ranks_per_node=one.ranks_per_node), calibrated)
         schedule = ring.all_reduce(nodes.group("world"))
         for size in (2.0**24, 5e7, 2.0**28):  # smaller ones across nodes wait for the links in the node
-            points = Points(
+            points = AllReduces(
                 message_bytes=np.array([size]),
                 ranks_per_node=np.array([float(one.ranks_per_node)]),
                 num_nodes=np.array([float(one.num_nodes)]),
@@ -180,7 +180,7 @@ def test_the_simulated_ring_takes_what_the_model_says() -> None:
 
 
 def test_intervals_hold_the_value_and_are_narrow_where_many_rows_tell_it() -> None:
-    fitted = nccl_table.fitted([log(8), log(16)], [log(32)], None, draws=50)
+    fitted = nccl_calibration.fit_logs([log(8), log(16)], [log(32)], None, draws=50)
     low, high = fitted.intervals["inter_node.efficiency"]
     assert 0.9 < low < 1 < high < 1.1
     assert {residual.role for residual in fitted.residuals if "32 GPUs" in residual.series} == {"held out"}

@@ -5,7 +5,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.calibrate import write
+from simnet.calibrate import calibration_file
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 SCALARS = st.text(CHARACTERS, max_size=8) | st.integers(-(2**60), 2**60) | st.booleans() | st.floats(allow_nan=False)
@@ -20,4 +20,4 @@ VALUES = st.recursive(
 def test_a_calibration_is_read_back_as_it_was_whatever_names_are_in_its_comment(
     table: dict[str, object], comment: str
 ) -> None:
-    assert tomllib.loads(write.text(table, [f"Fitted to {comment}"])) == table
+    assert tomllib.loads(calibration_file.text(table, [f"Fitted to {comment}"])) == table

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
-from simnet.calibrate.measurement import Setup
+from simnet.calibrate.measurement_file import Setup
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.lab import campaign, runner

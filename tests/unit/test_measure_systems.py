@@ -17,8 +17,8 @@ from binsgdm.measure import choices, one_bit_adam, systems, training
 from binsgdm.measure.choices import choice
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.registry import SYSTEMS, make
-from simnet.calibrate import fitting, sources, write
-from simnet.calibrate.measurement import Measurements, Series, read
+from simnet.calibrate import calibration_file, fit_files, sources
+from simnet.calibrate.measurement_file import MeasurementFile, Series, read
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.strategies import STRATEGIES, Compressing
@@ -28,7 +28,7 @@ NUMEL = 4096
 OWN = ("momentum", "compress", "server_mean", "server_residual", "decompress", "adam_update")
 
 
-def measured(folder: Path, *args: str) -> Measurements:
+def measured(folder: Path, *args: str) -> MeasurementFile:
     path = folder / "k.json"
     sizes = ("--min-size", "2^12", "--max-size", "2^14", "--max-repetitions", "8", "--kernels", "cpu")
     done = CliRunner().invoke(cli, ["measure", "kernels", *sizes, *args, "-o", str(path), "--force"])
@@ -37,13 +37,13 @@ def measured(folder: Path, *args: str) -> Measurements:
 
 
 @pytest.fixture(scope="module")
-def every(tmp_path_factory: pytest.TempPathFactory) -> Measurements:
+def every(tmp_path_factory: pytest.TempPathFactory) -> MeasurementFile:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RANK", raising=False)
         return measured(tmp_path_factory.mktemp("kernels"), "--system", "all")
 
 
-def test_every_kernel_that_is_simulated_is_timed_at_every_size(every: Measurements) -> None:
+def test_every_kernel_that_is_simulated_is_timed_at_every_size(every: MeasurementFile) -> None:
     wanted = {cost.name for one in STRATEGIES if issubclass(one, Compressing) for cost in one.kernels} | set(OWN)
     sizes: dict[str, list[int]] = {}
     for one in every.series:
@@ -56,21 +56,21 @@ def test_every_kernel_that_is_simulated_is_timed_at_every_size(every: Measuremen
     assert sizes["server_residual"] == [1024, 2048, 4096]
 
 
-def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does(every: Measurements) -> None:
+def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does(every: MeasurementFile) -> None:
     several = {one.name for one in every.series if one.labels.get("world_size") and one.labels.get("num_vectors")}
     gathered = {f"{name}_decode" for name, entry in SYSTEMS.items() if entry.carrier == "all_gather"}
     assert several == gathered | {"server_mean"}
     assert {one.labels["num_vectors"] for one in every.series if one.name in several} == {systems.ALONE}
 
 
-def test_options_are_written_as_a_table_of_plain_values(every: Measurements) -> None:
+def test_options_are_written_as_a_table_of_plain_values(every: MeasurementFile) -> None:
     found = {one.name: one.labels["options"] for one in every.series if "options" in one.labels}
     assert found["qsgd_encode"] == {"bits": 4, "block_size": 8192, "coding": "packed"}
     assert found["marsit_encode"] == {"torus": False}
     assert training.strategy("power_sgd:warm_start=false").labels["options"] == {"warm_start": False}
 
 
-def in_proportion(whole: Measurements) -> Measurements:
+def in_proportion(whole: MeasurementFile) -> MeasurementFile:
     """Return the same with 1 us and 1 ns an element, since small kernels on a busy machine take what they like."""
 
     def made(one: Series) -> Series:
@@ -80,10 +80,12 @@ def in_proportion(whole: Measurements) -> Measurements:
     return replace(whole, series=tuple(map(made, whole.series)))
 
 
-def test_a_calibration_takes_the_kernels_with_their_options(every: Measurements) -> None:
+def test_a_calibration_takes_the_kernels_with_their_options(every: MeasurementFile) -> None:
     known = sources.Sources(files=((Path("k.json"), in_proportion(every)),))
-    parts = fitting.parts(known, sources.Sources(), sources.Sources(), fitting.Options(bound=9.0, draws=20))
-    found = write.calibration(write.document(parts, write.head(known, sources.Sources())))
+    parts = fit_files.fit_parts(known, sources.Sources(), sources.Sources(), fit_files.FitOptions(bound=9.0, draws=20))
+    found = calibration_file.as_calibration(
+        calibration_file.merge(parts, calibration_file.header(known, sources.Sources()))
+    )
     assert {f"{name}_encode" for name in SYSTEMS if name != "dense"} | set(OWN) <= set(found.kernels)
     assert found.kernels["top_k_decode"].s_per_element == pytest.approx(1e-9)
     assert found.kernels["qsgd_decode"].options == {"bits": 4, "block_size": 8192, "coding": "packed"}
@@ -96,7 +98,7 @@ def test_one_system_with_two_settings_is_no_calibration(tmp_path: Path, monkeypa
     whole = measured(tmp_path, "--system", "power_sgd", "--system", "power_sgd:matrix_rank=2")
     known = sources.Sources(files=((Path("k.json"), in_proportion(whole)),))
     with pytest.raises(SimnetError, match="timed with matrix_rank=2 warm_start=true and with matrix_rank=4"):
-        fitting.parts(known, sources.Sources(), sources.Sources(), fitting.Options(bound=9.0, draws=20))
+        fit_files.fit_parts(known, sources.Sources(), sources.Sources(), fit_files.FitOptions(bound=9.0, draws=20))
 
 
 @pytest.mark.parametrize("name", [name for name in choices.names() if name != "one_bit_adam"])

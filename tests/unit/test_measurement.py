@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.calibrate.measurement import FORMAT, read
+from simnet.calibrate.measurement_file import FORMAT, read
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from simnet.calibrate import provenance
-from simnet.calibrate.measurement import read
+from simnet.calibrate.measurement_file import read
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, FittedTo, Link

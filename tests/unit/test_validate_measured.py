@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from simnet.calibrate.measurement import read
+from simnet.calibrate.measurement_file import read
 from simnet.calibrate.workload_file import text_of_model
 from simnet.commands.main import cli
 from simnet.errors import SimnetError

@@ -1,7 +1,7 @@
 """nccl-tests on Azure: large all-reduces on 32 GPUs from those on 16."""
 
 from simnet import files
-from simnet.calibrate import nccl_tests
+from simnet.calibrate import nccl_log
 from simnet.collectives import loads, ring
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
@@ -16,7 +16,7 @@ CLUSTER = CALIBRATION = "azure_nd_a100_v4"
 SOURCE = "NetX-lab/Echo nccl-test-log (arXiv 2412.12487)"
 RANKS_PER_NODE = 8
 CALIBRATION_GPUS, PREDICTED_GPUS = 16, 32
-LEAST_BYTES = 64 * 1024**2
+MIN_BYTES = 64 * 1024**2
 
 
 def published() -> Outcome:
@@ -53,13 +53,13 @@ def log_rows(gpus: int) -> tuple[PublishedRow, ...]:
     """
     path = files.data_path("published", "nccl-tests", f"a100_azure_nd_v4_{gpus}gpus.log")
     try:
-        rows = nccl_tests.read(path).rows
+        rows = nccl_log.read(path).rows
     except SimnetError as error:
         raise SimnetError(f"{error}: restore the shipped file") from error
     return tuple(
         _row(f"{path.name}:{row.line}", gpus, row.message_bytes, row.times_us[0])
         for row in rows
-        if row.message_bytes >= LEAST_BYTES and row.times_us[0] is not None
+        if row.message_bytes >= MIN_BYTES and row.times_us[0] is not None
     )
 
 

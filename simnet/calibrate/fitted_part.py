@@ -16,7 +16,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
+class FittedPart:
     """A part of a calibration.
 
     Attributes:
@@ -25,7 +25,7 @@ class Fitted:
         intervals: dotted key of a calibration to the 90 % interval of its value, as factors on it.
         residuals: of every row that was fitted or held out, in seconds.
         notes: what the reader has to know, a sentence each.
-        is_judged: whether a fit that explains its rows badly is to be refused.
+        is_checked: whether a fit that explains its rows badly is to be refused.
     """
 
     table: Mapping[str, object]
@@ -33,12 +33,12 @@ class Fitted:
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     residuals: tuple[Comparison, ...] = ()
     notes: tuple[str, ...] = ()
-    is_judged: bool = True
+    is_checked: bool = True
 
 
-def judged(parts: Iterable[Fitted]) -> list[Comparison]:
+def checked_residuals(parts: Iterable[FittedPart]) -> list[Comparison]:
     """Return the rows of the parts that `check_errors` is to judge."""
-    return [residual for part in parts if part.is_judged for residual in part.residuals]
+    return [residual for part in parts if part.is_checked for residual in part.residuals]
 
 
 def check_errors(residuals: Iterable[Comparison], bound: float) -> None:
@@ -60,7 +60,7 @@ def check_errors(residuals: Iterable[Comparison], bound: float) -> None:
             )
 
 
-def widened(factors: Interval, residuals: Sequence[Comparison]) -> Interval:
+def widen(factors: Interval, residuals: Sequence[Comparison]) -> Interval:
     """Return the interval of a fitted number, widened by how far single rows lie off the fit.
 
     A bootstrap tells how well a number is known; what a further row would take scatters about it like these.
@@ -82,12 +82,12 @@ def duration_text(seconds: float) -> str:
     return Duration(float(f"{seconds:.4g}")).text()
 
 
-def with_interval(value: float, spread: Interval | None, text: Callable[[float], str]) -> str:
+def text_with_interval(value: float, spread: Interval | None, text: Callable[[float], str]) -> str:
     """Return a fitted number with its 90 % interval, given as factors on it, for people."""
     return text(value) + (f" (90 %: {text(value * spread[0])} to {text(value * spread[1])})" if spread else "")
 
 
-def needed_columns(columns: Mapping[str, Floats], times: Floats, always: Sequence[str], gain: float) -> tuple[str, ...]:
+def choose_columns(columns: Mapping[str, Floats], times: Floats, always: Sequence[str], gain: float) -> tuple[str, ...]:
     """Return the columns that a fit needs: those of `always`, and each that lowers the mean error by this fraction.
 
     Args:
@@ -115,5 +115,5 @@ def needed_columns(columns: Mapping[str, Floats], times: Floats, always: Sequenc
     return tuple(chosen)
 
 
-Draw = Callable[[np.random.Generator], Mapping[str, float]]
+Resample = Callable[[np.random.Generator], Mapping[str, float]]
 """Fit to samples drawn anew; returns values by the same names as the fit itself."""

@@ -31,39 +31,39 @@ Whole = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
 Label = str | int | float | dict[str, str | int | float | bool | None]
 
 
-class _Labels(msgspec.Struct, kw_only=True):
+class _SeriesLabels(msgspec.Struct, kw_only=True):
     """Labels that a series must have; it may have others, too."""
 
     options: Options = msgspec.field(default_factory=Options)
 
 
-class _Kernel(_Labels, kw_only=True):
+class _KernelLabels(_SeriesLabels, kw_only=True):
     num_elements: Whole
     dtype: str
     kernels: str
 
 
-class _OfVectors(_Kernel, kw_only=True):
+class _VectorKernelLabels(_KernelLabels, kw_only=True):
     num_vectors: Whole
 
 
-class _Model(_Labels, kw_only=True):
+class _ModelLabels(_SeriesLabels, kw_only=True):
     model: str
     batch: Whole
     dtype: str
 
 
-class _GradientReady(_Model, kw_only=True):
+class _GradientLabels(_ModelLabels, kw_only=True):
     tensor: str
     num_elements: Whole
     order: Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _Optimizer(_Model, kw_only=True):
+class _OptimizerLabels(_ModelLabels, kw_only=True):
     optimizer: str
 
 
-class _Collective(_Labels, kw_only=True):
+class _CollectiveLabels(_SeriesLabels, kw_only=True):
     group: Literal["world", "intra_node", "inter_node"]
     group_size: Whole
     message_bytes: Whole
@@ -71,7 +71,7 @@ class _Collective(_Labels, kw_only=True):
     num_groups: Whole
 
 
-class _Training(_Labels, kw_only=True):
+class _TrainingLabels(_SeriesLabels, kw_only=True):
     model: str
     batch: Whole
     strategy: str
@@ -81,22 +81,22 @@ class _Training(_Labels, kw_only=True):
     bucket_cap_mb: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
 
 
-class _Interference(_Labels, kw_only=True):
+class _InterferenceLabels(_SeriesLabels, kw_only=True):
     model: str
     batch: Whole
     collective: str
 
 
-_LABELS: dict[str, type[_Labels]] = {
-    "kernel": _Kernel,
-    "kernel merge": _OfVectors,
-    "kernel mean_": _OfVectors,
-    "model": _Model,
-    "model gradient_ready": _GradientReady,
-    "model optimizer": _Optimizer,
-    "collective": _Collective,
-    "training": _Training,
-    "interference": _Interference,
+_LABELS: dict[str, type[_SeriesLabels]] = {
+    "kernel": _KernelLabels,
+    "kernel merge": _VectorKernelLabels,
+    "kernel mean_": _VectorKernelLabels,
+    "model": _ModelLabels,
+    "model gradient_ready": _GradientLabels,
+    "model optimizer": _OptimizerLabels,
+    "collective": _CollectiveLabels,
+    "training": _TrainingLabels,
+    "interference": _InterferenceLabels,
 }
 """By kind, or by kind and name where that needs more."""
 
@@ -165,7 +165,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Repetitions of one measured thing.
 
     Attributes:
-        setup: place in `Measurements.setups`.
+        setup: place in `MeasurementFile.setups`.
         labels: what tells it from others of its kind and name (docs/reference/measurement-file.md).
         values: one a repetition, in the order of time, of the slowest rank.
     """
@@ -221,7 +221,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return Options.parse(self.labels.get("options", {}))
 
 
-class Measurements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeasurementFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole file."""
 
     what: str
@@ -245,12 +245,12 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise ValueError(f"series.{index}.setup: {series.setup}: there are {len(self.setups)} setups")
 
 
-class _Head(msgspec.Struct):
+class _Header(msgspec.Struct):
     what: str | None = None
     format: int | None = None
 
 
-def read(path: Path) -> Measurements:
+def read(path: Path) -> MeasurementFile:
     """Read a measurement file.
 
     Raises:
@@ -260,18 +260,18 @@ def read(path: Path) -> Measurements:
     return parse(read_bytes(path), path)
 
 
-def parse(data: bytes, path: Path) -> Measurements:
+def parse(data: bytes, path: Path) -> MeasurementFile:
     """Read the content of a measurement file; see `read`."""
-    _check_head(path, data)
+    _check_header(path, data)
     try:
-        return decode(Measurements, data, str(path))
+        return decode(MeasurementFile, data, str(path))
     except SimnetError as error:
         raise SimnetError(f"{error}: {_REPAIR}") from error
 
 
-def _check_head(path: Path, data: bytes) -> None:
+def _check_header(path: Path, data: bytes) -> None:
     """Refuse what is no measurement file, and one of a newer format, before anything else is looked at."""
-    head = decode(_Head, data, str(path))
+    head = decode(_Header, data, str(path))
     if head.what != WHAT:
         raise SimnetError(f"{path}: what: {head.what!r}: must be {WHAT!r}; name a file that simnet measure has written")
     if head.format is None or head.format < 1:

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from simnet.calibrate import bootstrap
-from simnet.calibrate.fit import Fitted, Interval, duration_text, with_interval
-from simnet.calibrate.nccl_fit import LARGE_BYTES, Samples, fit, fitted_names, samples
-from simnet.calibrate.nccl_model import HOP_S, NcclCosts, Points, all_reduce_s, chosen, ring_all_reduce_s
-from simnet.calibrate.nccl_tests import NcclLog
+from simnet.calibrate.fitted_part import FittedPart, Interval, duration_text, text_with_interval
+from simnet.calibrate.nccl_fit import LARGE_BYTES, TimedAllReduces, determined_names, fit_costs, select_all_reduces
+from simnet.calibrate.nccl_log import NcclLog
+from simnet.calibrate.nccl_model import HOP_S, AllReduces, NcclCosts, all_reduce_s, chosen, ring_all_reduce_s
 from simnet.comparison import Comparison, Role
 from simnet.hardware import Cluster
 from simnet.units import Bandwidth, Size, format_bytes, format_seconds
@@ -21,11 +21,11 @@ from simnet.units import Bandwidth, Size, format_bytes, format_seconds
 SEND_BYTES = tuple(2**power for power in range(12, 31))
 TOLERANCE = 0.01
 """Points of the curve that a line between their neighbours meets this closely are left out."""
-Curve = list[tuple[float, float]]
+EfficiencyCurve = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nominal:
+class NominalRates:
     """Nominal rates that efficiencies are fractions of [B/s]: of a link in a node, of one NIC, and NICs of a node."""
 
     intra_bytes_per_s: float
@@ -33,18 +33,18 @@ class Nominal:
     nics_per_node: int = 1
 
 
-def nominal(costs: NcclCosts, cluster: Cluster | None) -> Nominal:
+def nominal_rates(costs: NcclCosts, cluster: Cluster | None) -> NominalRates:
     """Return the rates of a cluster, or without one those that were fitted."""
     if cluster is None:
-        return Nominal(intra_bytes_per_s=costs.node_bytes_per_s, nic_bytes_per_s=costs.net_bytes_per_s)
-    return Nominal(
+        return NominalRates(intra_bytes_per_s=costs.node_bytes_per_s, nic_bytes_per_s=costs.net_bytes_per_s)
+    return NominalRates(
         intra_bytes_per_s=float(cluster.intra_node.bytes_per_s),
         nic_bytes_per_s=float(cluster.inter_node.bytes_per_s),
         nics_per_node=cluster.nics_per_node,
     )
 
 
-def fitted(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Cluster | None, draws: int) -> Fitted:
+def fit_logs(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Cluster | None, draws: int) -> FittedPart:
     """Fit logs, with intervals and residuals.
 
     Args:
@@ -56,19 +56,19 @@ def fitted(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Cluste
     Raises:
         SimnetError: a log that cannot be fitted, or too few rows.
     """
-    known = samples(logs)
-    costs = fit(known)
-    names = fitted_names(known)
+    train = select_all_reduces(logs)
+    costs = fit_costs(train)
+    names = determined_names(train)
     point = {name: value for name, value in asdict(costs).items() if name in names}
 
     def draw(rng: np.random.Generator) -> dict[str, float]:
         # From where the whole fit ended; an exposed part of exactly 0 would have no factor to vary.
-        again = fit(_drawn(known, rng), start=replace(costs, exposed=costs.exposed or 1e-3))
+        again = fit_costs(_resampled(train, rng), start=replace(costs, exposed=costs.exposed or 1e-3))
         return {name: value for name, value in asdict(again).items() if name in names}
 
-    spread = bootstrap.factors(point, draw, draws)
-    return Fitted(
-        table=table(costs, logs, nominal(costs, cluster)),
+    spread = bootstrap.interval_factors(point, draw, draws)
+    return FittedPart(
+        table=table(costs, logs, nominal_rates(costs, cluster)),
         shown={name: _shown(name, value, spread.get(name)) for name, value in point.items()},
         intervals=_intervals(spread, logs),
         residuals=(*_residuals(logs, costs, "fitted"), *_residuals(held_out, costs, "held out")),
@@ -76,7 +76,7 @@ def fitted(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Cluste
     )
 
 
-def table(costs: NcclCosts, logs: Sequence[NcclLog], rates: Nominal) -> dict[str, object]:
+def table(costs: NcclCosts, logs: Sequence[NcclLog], rates: NominalRates) -> dict[str, object]:
     """Return the part of a calibration that the logs tell, in file form."""
     intra_s, inter_s = (costs.ll_hop * hop_s for hop_s in HOP_S["ring"]["LL"])
     parts: dict[str, object] = {
@@ -98,7 +98,7 @@ def table(costs: NcclCosts, logs: Sequence[NcclLog], rates: Nominal) -> dict[str
     return parts
 
 
-def _link(curve: Curve, latency_s: float, bytes_per_s: float, logs: Sequence[NcclLog]) -> dict[str, object]:
+def _link(curve: EfficiencyCurve, latency_s: float, bytes_per_s: float, logs: Sequence[NcclLog]) -> dict[str, object]:
     gpus = ", ".join(str(log.world_size) for log in logs)
     return {
         "latency": duration_text(latency_s),
@@ -108,7 +108,7 @@ def _link(curve: Curve, latency_s: float, bytes_per_s: float, logs: Sequence[Ncc
     }
 
 
-def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: float) -> Curve:
+def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: float) -> EfficiencyCurve:
     """Return the efficiency by bytes of a send, up to the largest that was logged, without needless points."""
     sends = 2 * (shape.world_size - 1)
     largest = max(row.message_bytes for row in shape.rows) / shape.world_size
@@ -120,35 +120,35 @@ def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: floa
     return _thinned(list(zip(sizes, efficiency.tolist(), strict=True)))
 
 
-def _thinned(curve: Curve) -> Curve:
+def _thinned(curve: EfficiencyCurve) -> EfficiencyCurve:
     """Leave out points that the line between the kept ones meets, log-linear as the simulator reads them."""
     kept = [curve[0]]
     for end in range(2, len(curve)):
         inside = curve[curve.index(kept[-1]) + 1 : end]
-        if any(abs(_between(kept[-1], curve[end], size) / value - 1) > TOLERANCE for size, value in inside):
+        if any(abs(_interpolated(kept[-1], curve[end], size) / value - 1) > TOLERANCE for size, value in inside):
             kept.append(curve[end - 1])
     return [*kept, curve[-1]] if len(curve) > 1 else kept
 
 
-def _between(low: tuple[float, float], high: tuple[float, float], size: float) -> float:
+def _interpolated(low: tuple[float, float], high: tuple[float, float], size: float) -> float:
     part = np.log(size / low[0]) / np.log(high[0] / low[0])
     return float(low[1] + part * (high[1] - low[1]))
 
 
-def _points(message_bytes: Sequence[float], shape: NcclLog) -> Points:
+def _points(message_bytes: Sequence[float], shape: NcclLog) -> AllReduces:
     sizes = np.array(message_bytes, dtype=np.float64)
-    return Points(
+    return AllReduces(
         message_bytes=sizes,
         ranks_per_node=np.full_like(sizes, shape.ranks_per_node),
         num_nodes=np.full_like(sizes, shape.num_nodes),
     )
 
 
-def _drawn(known: Samples, rng: np.random.Generator) -> Samples:
+def _resampled(train: TimedAllReduces, rng: np.random.Generator) -> TimedAllReduces:
     """Return as many samples of each group of GPUs, drawn with replacement."""
-    ranks = known.points.ranks
+    ranks = train.points.ranks
     picks = [rng.choice(np.flatnonzero(ranks == count), size=int(np.sum(ranks == count))) for count in np.unique(ranks)]
-    return known.only(np.concatenate(picks))
+    return train.select(np.concatenate(picks))
 
 
 def _intervals(spread: dict[str, Interval], logs: Sequence[NcclLog]) -> dict[str, Interval]:
@@ -201,4 +201,4 @@ def _shown(name: str, value: float, spread: Interval | None) -> str:
             return f"{number / 1e9:.1f} GB/s"
         return format_seconds(number) if name.endswith("_s") else f"{number:.3f}"
 
-    return with_interval(value, spread, text)
+    return text_with_interval(value, spread, text)

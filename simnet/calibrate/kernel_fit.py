@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simnet.calibrate import bootstrap
-from simnet.calibrate.bootstrap import Sampled
-from simnet.calibrate.fit import Draw, Fitted, Floats, Interval, duration_text, widened
-from simnet.calibrate.measurement import Measurements, Series, Setup
+from simnet.calibrate.bootstrap import Samples
+from simnet.calibrate.fitted_part import FittedPart, Floats, Interval, Resample, duration_text, widen
+from simnet.calibrate.measurement_file import MeasurementFile, Series, Setup
 from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 from simnet.hardware import part_beyond
@@ -18,7 +18,7 @@ from simnet.options import Options
 from simnet.strategies.kernels import every
 from simnet.units import Bandwidth, format_bytes, format_seconds
 
-NAMES: dict[str, str] = {
+SIMULATED_NAMES: dict[str, str] = {
     "update_": "binsgdm_update",
     "update_quantize_pack_": "binsgdm_update_quantize",
     "quantize_pack": "quantize",
@@ -32,52 +32,54 @@ COPY = "copy"
 COPY_BYTES = 8
 """Bytes that a copy of fp32 moves an element."""
 PREFERRED = ("triton", "cpu", "torch", "reference")
-LEAST_SIZES = 3
-LEAST_ELEMENTS = 2**16
+MIN_SIZES = 3
+MIN_ELEMENTS = 2**16
 """Smaller kernels are left out where that makes a bad fit better: buckets are larger, and small ones lie in a cache."""
 
 KNEE_GAIN = 0.6
 """A cache is told if its end brings the mean error to this part of what it was."""
-SPREAD_OVER = {"merge": "num_nodes", "mean": "ranks_per_node"}
+VECTORS_OF = {"merge": "num_nodes", "mean": "ranks_per_node"}
 """Kernels over as many vectors as a setup has of these."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed(Sampled):
+class TimedKernel(Samples):
     """One series.
 
     Attributes:
         num_elements: that the kernel works on, all vectors counted.
-        wanted_vectors: as many as the layout that was measured on would give it; None where that is not told.
+        layout_vectors: as many as the layout that was measured on would give it; None where that is not told.
         options: of the system that it is of.
     """
 
     kernel: str
     num_elements: float
     num_vectors: int
-    wanted_vectors: int | None = None
+    layout_vectors: int | None = None
     options: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Line:
-    """Launch, time per element and, where a cache ends, that beyond it [s]; `cached` is inf where none ends."""
+class _LineFit:
+    """Launch, time per element and, where a cache ends, that beyond it [s]; `cache_elements` is inf where none ends."""
 
     launch_s: float
     element_s: float
     beyond_s: float
-    cached: float
+    cache_elements: float
 
     @classmethod
-    def fit(cls, rows: Sequence[Timed], cached: float, medians_s: Sequence[float] | None = None) -> "_Line":
+    def fit(
+        cls, rows: Sequence[TimedKernel], cache_elements: float, medians_s: Sequence[float] | None = None
+    ) -> "_LineFit":
         """Solve for a given end of the cache."""
         times = np.array(medians_s if medians_s is not None else [row.median_s for row in rows])
-        launch_s, element_s, beyond_s = non_negative(_columns(rows, cached), times).tolist()
-        return cls(launch_s=launch_s, element_s=element_s, beyond_s=beyond_s, cached=cached)
+        launch_s, element_s, beyond_s = non_negative(_columns(rows, cache_elements), times).tolist()
+        return cls(launch_s=launch_s, element_s=element_s, beyond_s=beyond_s, cache_elements=cache_elements)
 
-    def times_s(self, rows: Sequence[Timed]) -> Floats:
+    def times_s(self, rows: Sequence[TimedKernel]) -> Floats:
         """Return the time of each row [s]."""
-        found: Floats = _columns(rows, self.cached) @ np.array([self.launch_s, self.element_s, self.beyond_s])
+        found: Floats = _columns(rows, self.cache_elements) @ np.array([self.launch_s, self.element_s, self.beyond_s])
         return found
 
     def values(self) -> dict[str, float]:
@@ -88,24 +90,24 @@ class _Line:
             "time_per_element_beyond": self.beyond_s,
         }
 
-    def mean_error(self, rows: Sequence[Timed]) -> float:
+    def mean_error(self, rows: Sequence[TimedKernel]) -> float:
         """Return the mean absolute relative error."""
         return float(np.mean(np.abs(self.times_s(rows) / np.array([row.median_s for row in rows]) - 1)))
 
 
-def timed(measurements: Sequence[Measurements]) -> list[Timed]:
+def select_kernels(measurements: Sequence[MeasurementFile]) -> list[TimedKernel]:
     """Return the kernels of measurement files that the simulator knows, in the fastest implementation measured."""
     found = [(one, whole.setups[one.setup]) for whole in measurements for one in whole.series if one.kind == "kernel"]
-    names = {*NAMES, *every()}
+    names = {*SIMULATED_NAMES, *every()}
     known = [(series, setup) for series, setup in found if series.name in names or series.name == COPY]
     return [
-        _timed(series, setup)
+        _timed_kernel(series, setup)
         for name in dict.fromkeys(series.name for series, _ in known)
-        for series, setup in _one_kind([pair for pair in known if pair[0].name == name])
+        for series, setup in _preferred_implementation([pair for pair in known if pair[0].name == name])
     ]
 
 
-def fitted(known: Sequence[Timed], bound: float, draws: int) -> list[Fitted]:
+def fit_kernels(known: Sequence[TimedKernel], bound: float, draws: int) -> list[FittedPart]:
     """Fit every kernel by itself, and the memory bandwidth to copies.
 
     Args:
@@ -117,22 +119,22 @@ def fitted(known: Sequence[Timed], bound: float, draws: int) -> list[Fitted]:
         A part of a calibration for each kernel.
 
     Raises:
-        SimnetError: a kernel at fewer than `LEAST_SIZES` sizes.
+        SimnetError: a kernel at fewer than `MIN_SIZES` sizes.
     """
     names = dict.fromkeys(one.kernel for one in known)
     return [_fitted([one for one in known if one.kernel == name], bound, draws) for name in names]
 
 
-def _fitted(known: Sequence[Timed], bound: float, draws: int) -> Fitted:
+def _fitted(known: Sequence[TimedKernel], bound: float, draws: int) -> FittedPart:
     """Fit one kernel."""
     name = known[0].kernel
-    rows, line, notes = _chosen(_with_vectors(known), bound)
+    rows, line, notes = _select_fit(_of_one_vector_count(known), bound)
     if not line.element_s > 0:
         raise SimnetError(f"kernel {name}: does not take longer for more elements; measure larger sizes, in quiet")
     residuals = _residuals(rows, line)
     spread = {
-        key: widened(factors, residuals) if key != "launch" else factors
-        for key, factors in bootstrap.factors(line.values(), _draw(rows, line.cached), draws).items()
+        key: widen(factors, residuals) if key != "launch" else factors
+        for key, factors in bootstrap.interval_factors(line.values(), _draw(rows, line.cache_elements), draws).items()
     }
     # A copy does nothing but move memory: its dearest elements tell the bandwidth beyond all caches.
     if name == COPY:
@@ -142,7 +144,7 @@ def _fitted(known: Sequence[Timed], bound: float, draws: int) -> Fitted:
     else:
         table = {"kernels": {name: _kernel(line, rows)}}
         intervals = {f"kernels.{name}.{key}": factors for key, factors in spread.items()}
-    return Fitted(
+    return FittedPart(
         table=table,
         shown={name: _shown(line, spread)},
         intervals=intervals,
@@ -151,20 +153,20 @@ def _fitted(known: Sequence[Timed], bound: float, draws: int) -> Fitted:
     )
 
 
-def _timed(series: Series, setup: Setup) -> Timed:
-    over = SPREAD_OVER.get(NAMES.get(series.name, series.name), "")
+def _timed_kernel(series: Series, setup: Setup) -> TimedKernel:
+    over = VECTORS_OF.get(SIMULATED_NAMES.get(series.name, series.name), "")
     vectors = series.count("num_vectors") if "num_vectors" in series.labels else 1
-    return Timed(
-        kernel=NAMES.get(series.name, series.name),
+    return TimedKernel(
+        kernel=SIMULATED_NAMES.get(series.name, series.name),
         num_elements=float(series.number("num_elements") * vectors),
         num_vectors=vectors,
-        wanted_vectors=getattr(setup, over) if over and setup.world_size > 1 else None,
+        layout_vectors=getattr(setup, over) if over and setup.world_size > 1 else None,
         options=series.options,
         samples_s=np.array(series.values, dtype=np.float64),
     )
 
 
-def _one_kind(found: Sequence[tuple[Series, Setup]]) -> list[tuple[Series, Setup]]:
+def _preferred_implementation(found: Sequence[tuple[Series, Setup]]) -> list[tuple[Series, Setup]]:
     """Return the series of one implementation, one type and one setup: the first of `PREFERRED` that is there."""
 
     def rank(pair: tuple[Series, Setup]) -> tuple[int, bool, int]:
@@ -176,12 +178,12 @@ def _one_kind(found: Sequence[tuple[Series, Setup]]) -> list[tuple[Series, Setup
     return [pair for pair in found if rank(pair) == best]
 
 
-def _with_vectors(rows: Sequence[Timed]) -> Sequence[Timed]:
+def _of_one_vector_count(rows: Sequence[TimedKernel]) -> Sequence[TimedKernel]:
     """Return the rows of one number of vectors, of which an element costs the less the more are averaged at once.
 
     It is the nearest to what the layout gives, else the largest.
     """
-    wanted = {row.wanted_vectors for row in rows} - {None}
+    wanted = {row.layout_vectors for row in rows} - {None}
     counts = sorted({row.num_vectors for row in rows})
     if len(wanted) == 1:
         aim = wanted.pop() or 1
@@ -191,65 +193,65 @@ def _with_vectors(rows: Sequence[Timed]) -> Sequence[Timed]:
     return [row for row in rows if row.num_vectors == best]
 
 
-def _chosen(rows: Sequence[Timed], bound: float) -> tuple[Sequence[Timed], _Line, list[str]]:
+def _select_fit(rows: Sequence[TimedKernel], bound: float) -> tuple[Sequence[TimedKernel], _LineFit, list[str]]:
     """Return the rows to fit, the fit, and sentences about what was left out."""
     name, vectors = rows[0].kernel, rows[0].num_vectors
     if any(row.options != rows[0].options for row in rows):
         every = sorted({row.options.text() for row in rows})
         raise SimnetError(f"kernel {name}: timed with {' and with '.join(every)}: calibrate each alone")
-    if len({row.num_elements for row in rows}) < LEAST_SIZES:
-        raise SimnetError(f"kernel {name}: at least {LEAST_SIZES} sizes are needed; measure more")
+    if len({row.num_elements for row in rows}) < MIN_SIZES:
+        raise SimnetError(f"kernel {name}: at least {MIN_SIZES} sizes are needed; measure more")
     notes = [f"kernel {name}: fitted to {vectors} vectors at once; fewer cost more an element"] if vectors > 1 else []
     line = _best_line(rows)
     error = line.mean_error(rows)
-    large = [row for row in rows if row.num_elements >= LEAST_ELEMENTS]
+    large = [row for row in rows if row.num_elements >= MIN_ELEMENTS]
     # Only where the whole is explained badly: a fit that holds for small sizes, too, says more.
-    if error > bound and len({row.num_elements for row in large}) >= LEAST_SIZES:
+    if error > bound and len({row.num_elements for row in large}) >= MIN_SIZES:
         without = _best_line(large)
         if without.mean_error(large) < error:
             notes.append(
-                f"kernel {name}: off by {error:.0%} with those below {LEAST_ELEMENTS:,} elements, which are left out"
+                f"kernel {name}: off by {error:.0%} with those below {MIN_ELEMENTS:,} elements, which are left out"
             )
             return large, without, notes
     return rows, line, notes
 
 
-def _best_line(rows: Sequence[Timed]) -> _Line:
+def _best_line(rows: Sequence[TimedKernel]) -> _LineFit:
     """Return a straight line, or one with the end of a cache where that explains the times much better."""
-    straight = _Line.fit(rows, math.inf)
+    straight = _LineFit.fit(rows, math.inf)
     sizes = sorted({row.num_elements for row in rows})
     # Two sizes within the cache tell its slope, and one must lie beyond.
-    bent = [_Line.fit(rows, size) for size in sizes[1:-1]]
+    bent = [_LineFit.fit(rows, size) for size in sizes[1:-1]]
     # Where a cache ends, elements become dearer; a bend the other way is noise.
     bent = [line for line in bent if line.beyond_s > line.element_s > 0]
     best = min(bent, key=lambda line: line.mean_error(rows), default=straight)
     return best if best.mean_error(rows) <= KNEE_GAIN * straight.mean_error(rows) else straight
 
 
-def _columns(rows: Sequence[Timed], cached: float) -> Floats:
-    beyond = [part_beyond(row.num_elements, cached) for row in rows]
+def _columns(rows: Sequence[TimedKernel], cache_elements: float) -> Floats:
+    beyond = [part_beyond(row.num_elements, cache_elements) for row in rows]
     return np.array(
         [[1.0, row.num_elements * (1 - part), row.num_elements * part] for row, part in zip(rows, beyond, strict=True)]
     )
 
 
-def _draw(rows: Sequence[Timed], cached: float) -> Draw:
+def _draw(rows: Sequence[TimedKernel], cache_elements: float) -> Resample:
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
-        picked, medians = bootstrap.drawn(rows, rng)
+        picked, medians = bootstrap.resample_rows(rows, rng)
         if len({row.num_elements for row in picked}) < 2:
             raise SimnetError("all of one size")
-        return _Line.fit(picked, cached, medians).values()
+        return _LineFit.fit(picked, cache_elements, medians).values()
 
     return draw
 
 
-def _kernel(line: _Line, rows: Sequence[Timed]) -> dict[str, object]:
+def _kernel(line: _LineFit, rows: Sequence[TimedKernel]) -> dict[str, object]:
     sizes = [row.num_elements for row in rows]
     times = {"launch": line.launch_s, "time_per_element": line.element_s}
     ends = {}
-    if math.isfinite(line.cached):
+    if math.isfinite(line.cache_elements):
         times |= {"time_per_element_beyond": line.beyond_s}
-        ends = {"cached_elements": round(line.cached)}
+        ends = {"cached_elements": round(line.cache_elements)}
     return {
         **{name: duration_text(seconds) for name, seconds in times.items()},
         **ends,
@@ -258,7 +260,7 @@ def _kernel(line: _Line, rows: Sequence[Timed]) -> dict[str, object]:
     }
 
 
-def _residuals(rows: Sequence[Timed], line: _Line) -> tuple[Comparison, ...]:
+def _residuals(rows: Sequence[TimedKernel], line: _LineFit) -> tuple[Comparison, ...]:
     return tuple(
         Comparison(
             series=f"kernel {row.kernel}",
@@ -271,10 +273,10 @@ def _residuals(rows: Sequence[Timed], line: _Line) -> tuple[Comparison, ...]:
     )
 
 
-def _shown(line: _Line, spread: Mapping[str, Interval]) -> str:
+def _shown(line: _LineFit, spread: Mapping[str, Interval]) -> str:
     low, high = (line.element_s * factor * 1e9 for factor in spread["time_per_element"])
     text = f"{format_seconds(line.launch_s)} + {line.element_s * 1e9:.4g} ns an element"
     text += f" ({format_bytes(4 / line.element_s)}/s of fp32; 90 %: {low:.4g} to {high:.4g} ns)"
-    if math.isfinite(line.cached):
-        text += f"; {line.beyond_s * 1e9:.4g} ns beyond {line.cached:,.0f} elements"
+    if math.isfinite(line.cache_elements):
+        text += f"; {line.beyond_s * 1e9:.4g} ns beyond {line.cache_elements:,.0f} elements"
     return text

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simnet.calibrate import bootstrap
-from simnet.calibrate.collectives import LEAST_SERIES, Timed
-from simnet.calibrate.fit import Fitted, Floats, Interval, duration_text, widened
+from simnet.calibrate.collective_fit import MIN_SERIES, TimedCollective
+from simnet.calibrate.fitted_part import FittedPart, Floats, Interval, duration_text, widen
 from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 from simnet.numeric import non_negative
@@ -14,7 +14,7 @@ from simnet.numeric import non_negative
 COSTS = ("launch", "round", "message", "time_per_byte")
 
 
-def fitted(rows: Sequence[Timed], draws: int) -> Fitted:
+def fit_host(rows: Sequence[TimedCollective], draws: int) -> FittedPart:
     """Fit a time per collective, round, send and byte sent to collectives whose wire is no limit.
 
     Inside a node there is no wire, only cores, as over the loopback of gloo: its link is written as free.
@@ -26,34 +26,34 @@ def fitted(rows: Sequence[Timed], draws: int) -> Fitted:
     Raises:
         SimnetError: too few series.
     """
-    if len(rows) < LEAST_SERIES:
-        raise SimnetError(f"--in-place: {len(rows)} collectives: at least {LEAST_SERIES} are needed")
+    if len(rows) < MIN_SERIES:
+        raise SimnetError(f"--in-place: {len(rows)} collectives: at least {MIN_SERIES} are needed")
     point = _solve(rows, [row.median_s for row in rows])
-    spread = bootstrap.factors(point, lambda rng: _solve(*bootstrap.drawn(rows, rng)), draws)
+    spread = bootstrap.interval_factors(point, lambda rng: _solve(*bootstrap.resample_rows(rows, rng)), draws)
     residuals = _residuals(rows, point)
     table = {name: duration_text(value) for name, value in point.items() if value > 0}
-    return Fitted(
+    return FittedPart(
         table={
             "host": {**table, "source": f"{len(rows)} series of collectives in place"},
             "intra_node": {"latency": "0 s", "efficiency": 1.0, "source": "no wire inside a node: what cores take"},
         },
         shown={f"host.{name}": _shown(name, value, spread.get(name)) for name, value in point.items()},
-        intervals={f"host.{name}": widened(factors, residuals) for name, factors in spread.items()},
+        intervals={f"host.{name}": widen(factors, residuals) for name, factors in spread.items()},
         residuals=residuals,
-        is_judged=False,
+        is_checked=False,
     )
 
 
-def _solve(rows: Sequence[Timed], times_s: Sequence[float]) -> dict[str, float]:
+def _solve(rows: Sequence[TimedCollective], times_s: Sequence[float]) -> dict[str, float]:
     found = non_negative(_columns(rows), np.array(times_s))
     return dict(zip(COSTS, found.tolist(), strict=True))
 
 
-def _columns(rows: Sequence[Timed]) -> Floats:
+def _columns(rows: Sequence[TimedCollective]) -> Floats:
     return np.array([[1, row.rounds, row.sends, row.sends * row.send_bytes] for row in rows], dtype=np.float64)
 
 
-def _residuals(rows: Sequence[Timed], point: Mapping[str, float]) -> tuple[Comparison, ...]:
+def _residuals(rows: Sequence[TimedCollective], point: Mapping[str, float]) -> tuple[Comparison, ...]:
     fitted_s = (_columns(rows) @ np.array([point[name] for name in COSTS])).tolist()
     series = "collectives, cores in place"
     return tuple(

@@ -16,8 +16,8 @@ _RANK = re.compile(
 )
 _NAMED = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast)_perf\b")
 _DATA = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\s")
-MOST_DIGITS = 18
-LEAST_US, MOST_US = 1e-6, 1e15
+MAX_DIGITS = 18
+MIN_US, MAX_US = 1e-6, 1e15
 MEASURES = ("time", "algbw", "busbw", "wrong")
 _FACTOR_TOLERANCE = 0.03
 """How far the printed ratio of bus to algorithm bandwidth may be off: both are printed with two decimals."""
@@ -140,7 +140,7 @@ def _row(words: list[str], named: int, where: str, number: int, *, counts_wrong:
     for half in halves:
         if counts_wrong and half and half[3] not in {"0", "N/A"}:
             raise SimnetError(f"{where}: {half[3]} wrong values: times of wrong results are worthless; run it again")
-    if len(words[0]) > MOST_DIGITS:
+    if len(words[0]) > MAX_DIGITS:
         raise SimnetError(f"{where}: a size of {len(words[0])} digits: no array is so large; restore or drop the line")
     return LogRow(
         line=number, message_bytes=int(words[0]), times_us=(_time_us(halves[0], where), _time_us(halves[1], where))
@@ -152,7 +152,7 @@ def _time_us(half: Sequence[str], where: str) -> float | None:
     if not half or half[0] == "N/A":
         return None
     time_us = float(half[0])
-    if not LEAST_US <= time_us <= MOST_US:
+    if not MIN_US <= time_us <= MAX_US:
         raise SimnetError(f"{where}: {half[0]} us: a time must be above 0; restore the line or drop it")
     return time_us
 

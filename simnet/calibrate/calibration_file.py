@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 from simnet.calibrate import provenance
-from simnet.calibrate.fit import Fitted
+from simnet.calibrate.fitted_part import FittedPart
 from simnet.calibrate.sources import Sources
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.schema import build
 
 
-def document(parts: Sequence[Fitted], head: Mapping[str, object]) -> dict[str, object]:
+def merge(parts: Sequence[FittedPart], head: Mapping[str, object]) -> dict[str, object]:
     """Return one calibration of all parts, in file form.
 
     Args:
@@ -28,11 +28,11 @@ def document(parts: Sequence[Fitted], head: Mapping[str, object]) -> dict[str, o
         intervals |= {key: [round(low, 4), round(high, 4)] for key, (low, high) in part.intervals.items()}
     if intervals:
         whole["intervals"] = intervals
-    calibration(whole)
+    as_calibration(whole)
     return whole
 
 
-def calibration(whole: Mapping[str, object]) -> Calibration:
+def as_calibration(whole: Mapping[str, object]) -> Calibration:
     """Return a calibration in file form as the simulator reads it.
 
     Raises:
@@ -57,17 +57,17 @@ def _joined(key: str, old: object, new: object) -> object:
     raise SimnetError(f"{key}: two of the files tell it: calibrate each alone, or leave one out")
 
 
-def head(known: Sources, placed: Sources) -> dict[str, object]:
+def header(train: Sources, in_place: Sources) -> dict[str, object]:
     """Return title, kind, GPU, source and measurements of a calibration of files."""
-    names = ", ".join([*known.names, *(f"{name} (in place)" for name in placed.names)])
-    files = [*known.files, *placed.files]
+    names = ", ".join([*train.names, *(f"{name} (in place)" for name in in_place.names)])
+    files = [*train.files, *in_place.files]
     dates = sorted({whole.created[:10] for _, whole in files})
     source = f"simnet calibrate {names}" + (f"; measured {' and '.join(dates)}" if dates else "")
-    gpu = {"gpu": known.gpu} if known.gpu else {}
-    fitted_to = {"fitted_to": provenance.rows(files)} if files else {}
+    gpu = {"gpu": train.gpu} if train.gpu else {}
+    fitted_to = {"fitted_to": provenance.fitted_to(files)} if files else {}
     return {"title": f"Fitted to {names}", "kind": "measured", **gpu, "source": source, **fitted_to}
 
 
-def comment(known: Sources, placed: Sources) -> str:
+def comment(train: Sources, in_place: Sources) -> str:
     """Return what stands above a calibration."""
-    return f"Fitted by simnet calibrate to {', '.join([*known.names, *placed.names])}"
+    return f"Fitted by simnet calibrate to {', '.join([*train.names, *in_place.names])}"

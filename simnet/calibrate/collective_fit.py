@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.calibrate import bootstrap
-from simnet.calibrate.bootstrap import Sampled
-from simnet.calibrate.fit import (
-    Fitted,
+from simnet.calibrate.bootstrap import Samples
+from simnet.calibrate.fitted_part import (
+    FittedPart,
     Floats,
     Interval,
+    choose_columns,
     duration_text,
-    needed_columns,
-    widened,
-    with_interval,
+    text_with_interval,
+    widen,
 )
-from simnet.calibrate.measurement import Measurements, Series, Setup
+from simnet.calibrate.measurement_file import MeasurementFile, Series, Setup
 from simnet.comparison import Comparison, Role
 from simnet.errors import SimnetError
 from simnet.hardware import Cluster
@@ -30,14 +30,14 @@ from simnet.units import Bandwidth, Size, format_bytes
 
 LEVELS = ("intra_node", "inter_node")
 FITTED = ("all_reduce", "all_gather", "all_to_all", "send")
-LEAST_SERIES = 3
-GAIN = 0.01
+MIN_SERIES = 3
+MIN_GAIN = 0.01
 """How much smaller a further cost must make the mean error to be told apart from the others."""
-CURVE_FROM, CURVE_GAIN = 0.1, 0.25
+CURVE_MIN_ERROR, CURVE_MIN_GAIN = 0.1, 0.25
 """Mean error from which on an efficiency by size is tried, and how much smaller it must make that error."""
-BIN = 8.0
+BIN_RATIO = 8.0
 """Ratio of the sizes of sends that share one efficiency."""
-LEAST_IN_BIN = 2
+MIN_PER_BIN = 2
 AT_ONCE = "at once"
 NO_NOMINAL = (
     "no nominal bandwidth is known: the efficiency is a fraction of the fastest measured; give that to the cluster "
@@ -50,7 +50,7 @@ _LATENCIES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed(Sampled):
+class TimedCollective(Samples):
     """One series as the fit sees it.
 
     Attributes:
@@ -60,7 +60,7 @@ class Timed(Sampled):
         at_once: whether it posts them all together.
         link_bytes: through the busiest link, all groups together.
         send_bytes: one message.
-        nominal_bytes_per_s: of that link; None where it is not known.
+        nominal_bytes_per_s: of that link; None where it is not train.
     """
 
     level: str
@@ -78,58 +78,60 @@ class Timed(Sampled):
         return self.sends**2 if self.at_once else 0
 
 
-def timed(measurements: Sequence[Measurements], cluster: Cluster | None) -> list[Timed]:
+def select_collectives(measurements: Sequence[MeasurementFile], cluster: Cluster | None) -> list[TimedCollective]:
     """Return the collectives of measurement files that the fit knows."""
     return [
-        _timed(series, whole.setups[series.setup], cluster)
+        _timed_collective(series, whole.setups[series.setup], cluster)
         for whole in measurements
         for series in whole.series
         if series.kind == "collective" and series.name in FITTED and series.count("group_size") > 1
     ]
 
 
-def fitted(known: Sequence[Timed], held_out: Sequence[Timed], draws: int, *, only_wire: bool = False) -> Fitted:
+def fit_collectives(
+    train: Sequence[TimedCollective], held_out: Sequence[TimedCollective], draws: int, *, only_bandwidths: bool = False
+) -> FittedPart:
     """Fit collectives, with intervals and residuals.
 
     Args:
-        known: to fit.
+        train: to fit.
         held_out: to predict.
         draws: bootstrap fits.
-        only_wire: leave all costs but bandwidths at 0, since what small messages take is measured in place.
+        only_bandwidths: leave all costs but bandwidths at 0, since what small messages take is measured in place.
 
     Raises:
         SimnetError: too few series, or a link whose nominal bandwidth is known for a part of them only.
     """
-    if len(known) < LEAST_SERIES:
-        raise SimnetError(f"{len(known)} collectives: at least {LEAST_SERIES} sizes or groups are needed; measure more")
-    medians_s = [one.median_s for one in known]
-    model = _Model.fit(known, medians_s, only_wire=only_wire)
+    if len(train) < MIN_SERIES:
+        raise SimnetError(f"{len(train)} collectives: at least {MIN_SERIES} sizes or groups are needed; measure more")
+    medians_s = [one.median_s for one in train]
+    model = _LinearModel.fit(train, medians_s, only_bandwidths=only_bandwidths)
     point = model.values()
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
-        rows, again_s = bootstrap.drawn(known, rng)
-        values = _Model.solved(rows, again_s, model.edges, only_wire=only_wire).values()
+        rows, again_s = bootstrap.resample_rows(train, rng)
+        values = _LinearModel.solve(rows, again_s, model.bin_centers, only_bandwidths=only_bandwidths).values()
         if any(name.endswith("efficiency") and name not in values for name in point):
             raise SimnetError("no bandwidth can be told of these rows")
         # A cost that these rows do without was 0 here: that it may be absent belongs to its interval.
         return dict.fromkeys(point, 0.0) | values
 
-    spread = bootstrap.factors(point, draw, draws)
-    residuals = _residuals(model, known, "fitted")
+    spread = bootstrap.interval_factors(point, draw, draws)
+    residuals = _residuals(model, train, "fitted")
     for level in LEVELS:
         name, rows = f"{level}.efficiency", [one for one in residuals if one.series.endswith(level)]
         if name in spread:
-            spread[name] = widened(spread[name], rows)
-    return Fitted(
-        table=_table(model, known),
+            spread[name] = widen(spread[name], rows)
+    return FittedPart(
+        table=_table(model, train),
         shown={name: _shown(name, value, spread.get(name)) for name, value in point.items()},
         intervals={key: spread[key] for key in point if key in spread and point[key] > 0},
         residuals=(*residuals, *_residuals(model, held_out, "held out")),
-        notes=_notes(model, known),
+        notes=_notes(model, train),
     )
 
 
-def _timed(series: Series, setup: Setup, cluster: Cluster | None) -> Timed:
+def _timed_collective(series: Series, setup: Setup, cluster: Cluster | None) -> TimedCollective:
     group, size, message = str(series.labels["group"]), series.count("group_size"), series.number("message_bytes")
     level = "intra_node" if group == "intra_node" or setup.num_nodes == 1 else "inter_node"
     rounds, sends, at_once = _rounds(series.name, size)
@@ -140,7 +142,7 @@ def _timed(series: Series, setup: Setup, cluster: Cluster | None) -> Timed:
     if series.name == "all_to_all" and level == "inter_node" and group == "world":
         link_bytes = setup.ranks_per_node * (size - setup.ranks_per_node) * chunk
     place = f"{setup.num_nodes} x {setup.ranks_per_node} ranks, {group} of {size}"
-    return Timed(
+    return TimedCollective(
         level=level,
         label=f"{series.name} {format_bytes(message)}, {place}",
         rounds=rounds,
@@ -170,46 +172,51 @@ def _nominal(level: str, setup: Setup, cluster: Cluster | None) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Model:
-    """Costs by column name; `edges` are the sizes of sends at which the efficiency of a level changes."""
+class _LinearModel:
+    """Costs by column name; `bin_centers` are the sizes of sends at which the efficiency of a level changes."""
 
     names: tuple[str, ...]
     costs: Floats
-    edges: Mapping[str, tuple[float, ...]]
+    bin_centers: Mapping[str, tuple[float, ...]]
 
     @classmethod
-    def fit(cls, rows: Sequence[Timed], times_s: Sequence[float], *, only_wire: bool) -> "_Model":
+    def fit(cls, rows: Sequence[TimedCollective], times_s: Sequence[float], *, only_bandwidths: bool) -> "_LinearModel":
         """Choose the columns and solve; an efficiency by size only where one number explains the times badly."""
-        simple = cls.solved(rows, times_s, {}, only_wire=only_wire)
+        simple = cls.solve(rows, times_s, {}, only_bandwidths=only_bandwidths)
         error = simple.mean_error(rows, times_s)
-        if only_wire or error <= CURVE_FROM:
+        if only_bandwidths or error <= CURVE_MIN_ERROR:
             return simple
-        edges = {level: _edges(rows, level) for level in LEVELS}
-        finer = cls.solved(rows, times_s, edges, only_wire=only_wire)
-        return finer if finer.mean_error(rows, times_s) <= error * (1 - CURVE_GAIN) else simple
+        bin_centers = {level: _bin_centers(rows, level) for level in LEVELS}
+        finer = cls.solve(rows, times_s, bin_centers, only_bandwidths=only_bandwidths)
+        return finer if finer.mean_error(rows, times_s) <= error * (1 - CURVE_MIN_GAIN) else simple
 
     @classmethod
-    def solved(
-        cls, rows: Sequence[Timed], times_s: Sequence[float], edges: Mapping[str, tuple[float, ...]], *, only_wire: bool
-    ) -> "_Model":
+    def solve(
+        cls,
+        rows: Sequence[TimedCollective],
+        times_s: Sequence[float],
+        bin_centers: Mapping[str, tuple[float, ...]],
+        *,
+        only_bandwidths: bool,
+    ) -> "_LinearModel":
         """Solve for the bandwidths, and for those of the other costs that these rows need."""
-        columns = {name: column for name, column in _columns(rows, edges).items() if column.any()}
+        columns = {name: column for name, column in _columns(rows, bin_centers).items() if column.any()}
         times = np.array(times_s)
         # Without its bytes a row would be explained by its sends alone, however long they are.
         wire = [name for name in columns if " bytes" in name]
-        names = tuple(wire) if only_wire else needed_columns(columns, times, wire, GAIN)
+        names = tuple(wire) if only_bandwidths else choose_columns(columns, times, wire, MIN_GAIN)
         matrix = np.stack([columns[name] for name in names], axis=1)
-        return cls(names=names, costs=non_negative(matrix, times), edges=edges)
+        return cls(names=names, costs=non_negative(matrix, times), bin_centers=bin_centers)
 
-    def times_s(self, rows: Sequence[Timed]) -> Floats:
+    def times_s(self, rows: Sequence[TimedCollective]) -> Floats:
         """Return the time of each row [s]; a column that the fit does not have costs nothing."""
-        columns = _columns(rows, self.edges)
+        columns = _columns(rows, self.bin_centers)
         total = np.zeros(len(rows))
         for name, cost in zip(self.names, self.costs, strict=True):
             total = total + cost * columns.get(name, np.zeros(len(rows)))
         return total
 
-    def mean_error(self, rows: Sequence[Timed], times_s: Sequence[float]) -> float:
+    def mean_error(self, rows: Sequence[TimedCollective], times_s: Sequence[float]) -> float:
         """Return the mean absolute relative error."""
         return float(np.mean(np.abs(self.times_s(rows) / np.array(times_s) - 1)))
 
@@ -230,7 +237,7 @@ class _Model:
     def curve(self, level: str) -> list[tuple[float, float]]:
         """Return efficiency (or bytes per second where no nominal rate is known) by size of a send, ascending."""
         costs = dict(zip(self.names, self.costs.tolist(), strict=True))
-        sizes = self.edges.get(level, ()) or (1.0,)
+        sizes = self.bin_centers.get(level, ()) or (1.0,)
         found = [(size, costs.get(_bytes_name(level, index), 0.0)) for index, size in enumerate(sizes)]
         return [(size, 1 / cost) for size, cost in found if cost > 0]
 
@@ -239,12 +246,12 @@ def _bytes_name(level: str, index: int) -> str:
     return f"{level} bytes {index}"
 
 
-def _columns(rows: Sequence[Timed], edges: Mapping[str, tuple[float, ...]]) -> dict[str, Floats]:
+def _columns(rows: Sequence[TimedCollective], bin_centers: Mapping[str, tuple[float, ...]]) -> dict[str, Floats]:
     """Return what each cost is multiplied with, by name, a value a row; bytes over nominal rates are seconds."""
     columns: dict[str, list[float]] = {}
     for place, row in enumerate(rows):
         many = row.at_once and row.level == "inter_node"
-        sizes = edges.get(row.level, ())
+        sizes = bin_centers.get(row.level, ())
         # Bins are as wide as each other on a log scale, and so is the distance to their middles.
         index = int(np.argmin([abs(np.log(row.send_bytes / size)) for size in sizes])) if sizes else 0
         name = f"{row.level} bytes {AT_ONCE}" if many else _bytes_name(row.level, index)
@@ -260,18 +267,18 @@ def _columns(rows: Sequence[Timed], edges: Mapping[str, tuple[float, ...]]) -> d
     return {name: np.array(columns[name]) for name in sorted(columns)}
 
 
-def _edges(rows: Sequence[Timed], level: str) -> tuple[float, ...]:
+def _bin_centers(rows: Sequence[TimedCollective], level: str) -> tuple[float, ...]:
     """Return the middles of bins of send sizes that hold enough rows to have an efficiency of their own."""
     bins: dict[int, list[float]] = {}
     for row in rows:
         if row.level == level:
-            bins.setdefault(int(np.floor(np.log(row.send_bytes) / np.log(BIN))), []).append(row.send_bytes)
+            bins.setdefault(int(np.floor(np.log(row.send_bytes) / np.log(BIN_RATIO))), []).append(row.send_bytes)
     return tuple(
-        float(np.exp(np.mean(np.log(sizes)))) for _, sizes in sorted(bins.items()) if len(sizes) >= LEAST_IN_BIN
+        float(np.exp(np.mean(np.log(sizes)))) for _, sizes in sorted(bins.items()) if len(sizes) >= MIN_PER_BIN
     )
 
 
-def _table(model: _Model, known: Sequence[Timed]) -> dict[str, object]:
+def _table(model: _LinearModel, train: Sequence[TimedCollective]) -> dict[str, object]:
     """Return the fitted part of a calibration in file form."""
     values = model.values()
     table: dict[str, object] = {
@@ -280,13 +287,13 @@ def _table(model: _Model, known: Sequence[Timed]) -> dict[str, object]:
     if "all_to_all_efficiency" in values:
         table["all_to_all_efficiency"] = round(values["all_to_all_efficiency"], 4)
     for level in LEVELS:
-        rows = [row for row in known if row.level == level]
+        rows = [row for row in train if row.level == level]
         if rows:
             table[level] = _link(model, level, rows, values.get(f"{level}.latency", 0.0))
     return table
 
 
-def _link(model: _Model, level: str, rows: Sequence[Timed], latency_s: float) -> dict[str, object]:
+def _link(model: _LinearModel, level: str, rows: Sequence[TimedCollective], latency_s: float) -> dict[str, object]:
     curve = model.curve(level)
     rates = {row.nominal_bytes_per_s for row in rows}
     if None in rates and len(rates) > 1:
@@ -310,7 +317,7 @@ def _link(model: _Model, level: str, rows: Sequence[Timed], latency_s: float) ->
     }
 
 
-def _residuals(model: _Model, rows: Sequence[Timed], role: Role) -> list[Comparison]:
+def _residuals(model: _LinearModel, rows: Sequence[TimedCollective], role: Role) -> list[Comparison]:
     times_s = model.times_s(rows).tolist() if rows else []
     return [
         Comparison(
@@ -320,13 +327,13 @@ def _residuals(model: _Model, rows: Sequence[Timed], role: Role) -> list[Compari
     ]
 
 
-def _notes(model: _Model, known: Sequence[Timed]) -> tuple[str, ...]:
+def _notes(model: _LinearModel, train: Sequence[TimedCollective]) -> tuple[str, ...]:
     notes = []
-    untold = [key for name, key in _LATENCIES.items() if name not in model.names and name in _columns(known, {})]
-    if untold:
-        notes.append(f"not told apart from the rest by these collectives, written as 0: {', '.join(untold)}")
-    nameless = dict.fromkeys(row.level for row in known if row.nominal_bytes_per_s is None)
-    return (*notes, *(f"{level}: {NO_NOMINAL}" for level in nameless))
+    undetermined = [key for name, key in _LATENCIES.items() if name not in model.names and name in _columns(train, {})]
+    if undetermined:
+        notes.append(f"not told apart from the rest by these collectives, written as 0: {', '.join(undetermined)}")
+    unknown_rates = dict.fromkeys(row.level for row in train if row.nominal_bytes_per_s is None)
+    return (*notes, *(f"{level}: {NO_NOMINAL}" for level in unknown_rates))
 
 
 def _shown(name: str, value: float, spread: Interval | None) -> str:
@@ -335,7 +342,7 @@ def _shown(name: str, value: float, spread: Interval | None) -> str:
             return f"{number * 1e6:.4g} us"
         return f"{number:.3f}" if number <= 10 else f"{number / 1e9:.4g} GB/s"
 
-    return with_interval(value, spread, text)
+    return text_with_interval(value, spread, text)
 
 
 def _size(num_bytes: float) -> str:

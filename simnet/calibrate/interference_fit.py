@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.calibrate import bootstrap
-from simnet.calibrate.fit import Fitted, Floats
-from simnet.calibrate.measurement import Measurements
+from simnet.calibrate.fitted_part import FittedPart, Floats
+from simnet.calibrate.measurement_file import MeasurementFile
 from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class BackwardPair:
     """Backward alone and beside one collective, every repetition [s]."""
 
     label: str
@@ -21,7 +21,7 @@ class Pair:
     beside_s: Floats
 
 
-def pairs(measurements: Sequence[Measurements]) -> list[Pair]:
+def select_pairs(measurements: Sequence[MeasurementFile]) -> list[BackwardPair]:
     """Return what measurement files hold.
 
     Raises:
@@ -39,7 +39,7 @@ def pairs(measurements: Sequence[Measurements]) -> list[Pair]:
                 if ("backward_alone", model, collective) not in series:
                     raise SimnetError(f"interference: {model} beside {collective}, but not alone; measure again")
                 found.append(
-                    Pair(
+                    BackwardPair(
                         label=f"backward of {model} beside {collective}",
                         alone_s=series["backward_alone", model, collective],
                         beside_s=values,
@@ -48,28 +48,28 @@ def pairs(measurements: Sequence[Measurements]) -> list[Pair]:
     return found
 
 
-def fitted(known: Sequence[Pair], draws: int) -> Fitted:
+def fit_slowdown(train: Sequence[BackwardPair], draws: int) -> FittedPart:
     """Return the geometric mean of the slowdowns, at least 1."""
-    slowdown = _slowdown([(float(np.median(pair.alone_s)), float(np.median(pair.beside_s))) for pair in known])
+    slowdown = _slowdown([(float(np.median(pair.alone_s)), float(np.median(pair.beside_s))) for pair in train])
 
-    drawn = bootstrap.median_drawn
+    drawn = bootstrap.resampled_median
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
-        picked = [known[pick] for pick in rng.integers(len(known), size=len(known))]
+        picked = [train[pick] for pick in rng.integers(len(train), size=len(train))]
         return {"backward_slowdown": _slowdown([(drawn(p.alone_s, rng), drawn(p.beside_s, rng)) for p in picked])}
 
-    spread = bootstrap.factors({"backward_slowdown": slowdown}, draw, draws)
+    spread = bootstrap.interval_factors({"backward_slowdown": slowdown}, draw, draws)
     low, high = (max(1.0, slowdown * factor) for factor in spread["backward_slowdown"])
-    return Fitted(
+    return FittedPart(
         table={"backward_slowdown": float(f"{slowdown:.4g}")},
         shown={"backward_slowdown": f"{slowdown:.3f} (90 %: {low:.3f} to {high:.3f})"},
         intervals=spread,
-        residuals=tuple(_residual(pair, slowdown) for pair in known),
-        is_judged=False,
+        residuals=tuple(_residual(pair, slowdown) for pair in train),
+        is_checked=False,
     )
 
 
-def _residual(pair: Pair, slowdown: float) -> Comparison:
+def _residual(pair: BackwardPair, slowdown: float) -> Comparison:
     return Comparison(
         series="backward beside communication",
         label=pair.label,
