@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gradients import Gradient, bits_an_element, bucket_of, relative_errors
-from binsgdm.exchange import Place, run_together
+from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.random import Key
 from binsgdm.systems.atomo import Atomo, probabilities
 from binsgdm.systems.base import numel_of
@@ -106,8 +106,8 @@ def after_steps(system: Any, gradient: Gradient, steps: int) -> float:
     bucket = bucket_of(gradient)
     delivered = gradient.values
     for step in range(1, steps + 1):
-        place = Place(rank=0, world_size=1, ranks_per_node=1, seed=1, step=step)
-        delivered = run_together([system.mean(bucket, place)], 1)[0]
+        context = RankContext(rank=0, world_size=1, ranks_per_node=1, seed=1, step=step)
+        delivered = run_in_lockstep([system.mean(bucket, context)], 1)[0]
         system.residuals.reset()
     return energy(delivered - gradient.values) / energy(gradient.values)
 

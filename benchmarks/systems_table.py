@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from binsgdm.exchange import AllGather, AllReduce, AllToAll, Conversation, Message, Place
+from binsgdm.exchange import AllGather, AllReduce, AllToAll, Message, Protocol, RankContext
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.one_bit_momentum import Residuals, one_bit_momentum, padded_numel
 from binsgdm.systems.base import GradientBucket, Shapes, numel_of
@@ -19,8 +19,8 @@ LAYOUT: Shapes = ((1024, 256), (1024,), (256, 1024), (256,))
 WORLD_SIZE = 16
 
 
-def place() -> Place:
-    return Place(rank=0, world_size=WORLD_SIZE, ranks_per_node=WORLD_SIZE, seed=0, step=1)
+def context() -> RankContext:
+    return RankContext(rank=0, world_size=WORLD_SIZE, ranks_per_node=WORLD_SIZE, seed=0, step=1)
 
 
 def bucket() -> GradientBucket:
@@ -28,12 +28,12 @@ def bucket() -> GradientBucket:
     return GradientBucket(values=values, parameters=tuple(range(len(LAYOUT))), shapes=LAYOUT)
 
 
-def leaving_bytes(conversation: Conversation) -> float:
+def leaving_bytes(protocol: Protocol) -> float:
     """Return the bytes that leave a rank of 16, all of which send the same; an all-reduce as a ring does it."""
     answer, total = None, 0.0
     while True:
         try:
-            message = conversation.send(answer)  # type: ignore[arg-type]
+            message = protocol.send(answer)  # type: ignore[arg-type]
         except StopIteration:
             return total
         size, num_bytes = WORLD_SIZE, message.sent.numel() * message.sent.element_size()
@@ -71,7 +71,7 @@ def overview() -> str:
     ]
     for name, entry in SYSTEMS.items():
         system = make(name, rank=0, world_size=WORLD_SIZE, **entry.usual_options)
-        leaves = leaving_bytes(system.mean(bucket(), place())) / numel_of(LAYOUT)
+        leaves = leaving_bytes(system.mean(bucket(), context())) / numel_of(LAYOUT)
         feedback = "yes" if entry.has_feedback else "no"
         cells = [f"`{name}`", entry.title, entry.source, entry.travels, entry.carrier, feedback, shown_options(name)]
         lines.append("| " + " | ".join([*cells, payload(system), f"{leaves:.4f}"]) + " |")
@@ -81,8 +81,8 @@ def overview() -> str:
 def one_bit_adam_row() -> str:
     """Return the row of 1-bit Adam, flat, after its dense stage."""
     numel = padded_numel(numel_of(LAYOUT), WORLD_SIZE)
-    values, residuals = torch.ones(numel), Residuals.zeros(numel, place(), "flat")
-    leaves = leaving_bytes(one_bit_momentum(values, residuals, place())) / numel_of(LAYOUT)
+    values, residuals = torch.ones(numel), Residuals.zeros(numel, context(), "flat")
+    leaves = leaving_bytes(one_bit_momentum(values, residuals, context())) / numel_of(LAYOUT)
     names = ("dense_steps", "topology")
     given = inspect.signature(OneBitAdam).parameters
     options = ", ".join(f"{name}={given[name].default!r}" for name in names)

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from binsgdm.ddp import bucket_elements, what_must_agree
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Conversation, Place
+from binsgdm.exchange import Protocol, RankContext
 from binsgdm.exchange import groups as grouping
 from binsgdm.exchange.groups import Groups
 from binsgdm.exchange.replicas import agree
@@ -70,7 +70,7 @@ def attach_fsdp(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardPlace(Place):
+class ShardContext(RankContext):
     """A node among the nodes, as the ranks that hold one shard see each other; draws are those of the global rank."""
 
     global_rank: int
@@ -94,17 +94,17 @@ class Sharded(Session):
         super().__init__(same_shard.member(), Scheme(topology="flat"), bucket_elements)
         self._global_rank = groups.rank
 
-    def renew(self, slots: Sequence[Slot], place: Place, kernels: Kernels) -> None:
+    def renew(self, slots: Sequence[Slot], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state."""
         self._parameters = [slot.parameter for slot in slots]
-        shard_place = ShardPlace(**vars(place), global_rank=self._global_rank)
-        super().renew([_local_slot(slot) for slot in slots], shard_place, kernels)
+        shard_context = ShardContext(**vars(context), global_rank=self._global_rank)
+        super().renew([_local_slot(slot) for slot in slots], shard_context, kernels)
 
-    def conversation(self, step: int, *, skip: bool) -> Conversation:
+    def step_protocol(self, step: int, *, skip: bool) -> Protocol:
         """Exchange every bucket of the shard, agree with all ranks whether the step counts, and apply."""
         for parameter, slot in zip(self._parameters, self.slots, strict=True):
             _point_to_shard(slot.parameter, parameter)
-        has_moved = yield from super().conversation(step, skip=skip)
+        has_moved = yield from super().step_protocol(step, skip=skip)
         for slot in self.slots:
             slot.parameter.grad = None  # or zero_grad could not free it
         return has_moved

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Conversation, Member, Place
+from binsgdm.exchange import Member, Protocol, RankContext
 from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.kernels import Kernels
 from binsgdm.layout import Bucket
@@ -41,10 +41,10 @@ class Overlapped(Session):
             handle.remove()
         self._handles = []
 
-    def renew(self, slots: Sequence[Slot], place: Place, kernels: Kernels) -> None:
+    def renew(self, slots: Sequence[Slot], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state."""
         self.close()
-        super().renew(slots, place, kernels)
+        super().renew(slots, context, kernels)
         self._bucket_of = {s.index: bucket for bucket in self.worker.buckets for s in bucket.segments}
         self._handles = [
             slot.parameter.register_post_accumulate_grad_hook(self._on_gradient(index))  # type: ignore[no-untyped-call]
@@ -55,7 +55,7 @@ class Overlapped(Session):
         self._watched = {bucket.segments[0].index for bucket in self.worker.buckets if bucket.segments}
         self._seen: dict[int, torch.Tensor] = {}
 
-    def conversation(self, step: int, *, skip: bool) -> Conversation:
+    def step_protocol(self, step: int, *, skip: bool) -> Protocol:
         """Wait for the exchanges that backward started, start those that it did not, agree, and apply."""
         if self._broken:
             raise BinsgdmError(

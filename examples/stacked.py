@@ -1,28 +1,29 @@
 """Many ranks in one process: their gradients in one pass, then each system's own code on every rank.
 
 The systems are those of `binsgdm.systems`, every rank with its own state, and talk by
-`binsgdm.exchange.run_together` as they do over gloo. The two 1-bit optimizers step so in `together.py`.
+`binsgdm.exchange.run_in_lockstep` as they do over gloo. The two 1-bit optimizers step so in `together.py`.
 
 Shape letters: R ranks, B samples of a rank, N elements of all parameters.
 """
 
+import typing
 import warnings
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from binsgdm.exchange import Conversation, Place, run_together
+from binsgdm.exchange import Protocol, RankContext, run_in_lockstep
 from binsgdm.systems.base import Compressor, End, GradientBucket, Payload, Shapes
 from binsgdm.systems.carriers import Carrier
 from binsgdm.systems.feedback import ErrorFeedback, Plain
 from binsgdm.systems.registry import make
 
 
-class Stack(Protocol):
+class Stack(typing.Protocol):
     """All ranks of a training; `param_groups` hold the lr, as those of an optimizer do."""
 
     @property
@@ -66,7 +67,7 @@ class DecodedOnce:
     """A carrier in which rank 0 works out the mean that every rank would work out alike, and the others take it.
 
     Every rank still sends what it sends and gets what it gets. Without this R ranks in one process decode R payloads
-    each. One such object serves the systems of all ranks; `run_together` lets rank 0 go first.
+    each. One such object serves the systems of all ranks; `run_in_lockstep` lets rank 0 go first.
 
     Args:
         carry: what it stands for.
@@ -78,16 +79,16 @@ class DecodedOnce:
         self._mean = torch.empty(0)
 
     def __call__(
-        self, compressor: Compressor, payload: Payload, shapes: Shapes, place: Place, own: torch.Tensor | None
-    ) -> Conversation:
+        self, compressor: Compressor, payload: Payload, shapes: Shapes, context: RankContext, own: torch.Tensor | None
+    ) -> Protocol:
         """Do as `binsgdm.systems.carriers.Carrier`."""
-        talk = self._carry(compressor, payload, shapes, place, own)
-        if place.rank == 0:
+        talk = self._carry(compressor, payload, shapes, context, own)
+        if context.rank == 0:
             self._mean = yield from talk
-            self._of = place.step, place.bucket
+            self._of = context.step, context.bucket
             return self._mean
         answer: torch.Tensor | None = None
-        while self._of != (place.step, place.bucket):
+        while self._of != (context.step, context.bucket):
             answer = yield talk.send(answer)  # type: ignore[arg-type]
         return self._mean
 
@@ -141,10 +142,10 @@ class AveragedGradients:
             )
             for rank, (system, values) in enumerate(zip(self._systems, gradients, strict=True))
         ]
-        return run_together(talks, self._ranks_per_node)[0]
+        return run_in_lockstep(talks, self._ranks_per_node)[0]
 
-    def _place(self, rank: int) -> Place:
-        return Place(
+    def _place(self, rank: int) -> RankContext:
+        return RankContext(
             rank=rank,
             world_size=len(self._systems),
             ranks_per_node=self._ranks_per_node,

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from binsgdm import BinSGDM, functional
-from binsgdm.exchange import Conversation, Member, run_together
+from binsgdm.exchange import Member, Protocol, run_in_lockstep
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import Session
@@ -68,7 +68,7 @@ class LockStep:
         for copies, values in zip(self.copies, gradients if gradients is not None else (), strict=False):
             for copy, piece in zip(copies, values.split([copy.numel() for copy in copies]), strict=True):
                 copy.grad = piece.view_as(copy)
-        run_together([optimizer.conversation() for optimizer in self.optimizers], self._ranks_per_node)
+        run_in_lockstep([optimizer.step_protocol() for optimizer in self.optimizers], self._ranks_per_node)
         for parameter, copy in zip(self._parameters, self.copies[0], strict=True):
             parameter.copy_(copy)
 
@@ -102,8 +102,8 @@ class WithoutDraws(BinSGDM):
     """
 
     @torch.no_grad()
-    def conversation(self) -> Conversation:
-        """Take one step as a conversation."""
+    def step_protocol(self) -> Protocol:
+        """Take one step as a protocol."""
         slots, updates = self.slots(), []
         for slot in slots:
             gradient = slot.parameter.grad
@@ -112,7 +112,7 @@ class WithoutDraws(BinSGDM):
             slot.state["m"].copy_(m)
             slot.state["b"].copy_(b)
             updates.append(functional.ratio(m, b).flatten())
-        mean = yield from reduced_mean(torch.cat(updates), self.place())
+        mean = yield from reduced_mean(torch.cat(updates), self.rank_context())
         for slot, u in zip(slots, mean.split([update.numel() for update in updates]), strict=True):
             x, lr, decay = slot.parameter, slot.group["lr"], slot.group["weight_decay"]
             x.copy_(functional.apply_signs(x, u.view_as(x), lr=lr, weight_decay=decay))

@@ -17,7 +17,7 @@ def abort(groups: Groups, reason: str) -> None:
         groups: of this rank; every reference to them is to be dropped after this.
         reason: one sentence. Only that of the first to abort is kept.
     """
-    store, key = _place_of(groups)
+    store, key = _store_and_key(groups)
     if not store.check([key]):
         store.set(key, f"rank {groups.rank} refused: {reason}")
     for group in (groups.world, groups.intra_node, groups.inter_node):
@@ -28,13 +28,13 @@ def abort(groups: Groups, reason: str) -> None:
 def reason_of(groups: Groups) -> str | None:
     """Return what the first rank to leave said, or None if none has said anything."""
     try:
-        store, key = _place_of(groups)
+        store, key = _store_and_key(groups)
         return store.get(key).decode() if store.check([key]) else None
     except RuntimeError:  # the store is gone with the rank that had it
         return None
 
 
-def _place_of(groups: Groups) -> tuple[Any, str]:
+def _store_and_key(groups: Groups) -> tuple[Any, str]:
     """Return the store of all ranks and the key of these groups in it."""
     store = dist.distributed_c10d._get_default_store()  # torch has no public name for it
     return store, f"binsgdm/refused/{groups.world.group_name}"

@@ -1,8 +1,8 @@
-"""What ranks send each other, as a conversation: what to send next, and what came back.
+"""What ranks send each other, as a protocol: what to send next, and what came back.
 
-A generator yields a `Message`, gets what was received, and returns what every rank goes on with. Who carries the
-messages is up to the driver: `binsgdm.exchange.transport` over torch.distributed, or `run_together`, which is all ranks
-in one process. So an algorithm, its one-process control and its message record are one piece of code.
+A protocol is a generator: it yields a `Message`, gets what the rank received, and returns the result, which is the same
+on every rank. The caller chooses who sends the messages: `binsgdm.exchange.transport` over torch.distributed, or
+`run_in_lockstep` for all ranks in one process. So an algorithm and its one-process control are one piece of code.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -18,7 +18,7 @@ GroupName = Literal["world", "intra_node", "inter_node"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RankContext:
     """A rank among the ranks, and what its draws are made from.
 
     Attributes:
@@ -110,7 +110,7 @@ class Largest:
 
 
 Message = AllToAll | AllGather | Shift | AllReduce | Largest
-Conversation = Generator[Message, torch.Tensor, torch.Tensor]
+Protocol = Generator[Message, torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,55 +119,55 @@ class Member:
 
     Attributes:
         ranks_per_node: ranks of each node; ranks are numbered node by node.
-        run: takes a conversation to its end; None for a rank alone, or where another driver runs all ranks.
+        run: takes a protocol to its end; None for a rank alone, or where another driver runs all ranks.
     """
 
     rank: int = 0
     world_size: int = 1
     ranks_per_node: int = 1
-    run: Callable[[Conversation], torch.Tensor] | None = None
+    run: Callable[[Protocol], torch.Tensor] | None = None
 
-    def drive(self, conversation: Conversation) -> torch.Tensor:
-        """Run a conversation and return what it returns.
+    def drive(self, protocol: Protocol) -> torch.Tensor:
+        """Run a protocol and return what it returns.
 
         Raises:
             BinsgdmError: there are other ranks and nobody who carries.
         """
         if self.run is not None:
-            return self.run(conversation)
+            return self.run(protocol)
         if self.world_size > 1:
-            raise BinsgdmError("step: joined without a carrier: drive conversation() of all ranks instead")
-        return run_together([conversation], 1)[0]
+            raise BinsgdmError("step: joined without a carrier: drive protocol() of all ranks instead")
+        return run_in_lockstep([protocol], 1)[0]
 
-    def place(self, *, seed: int, step: int) -> Place:
-        """Return this rank's place in a step."""
-        return Place(
+    def context(self, *, seed: int, step: int) -> RankContext:
+        """Return this rank's context in a step."""
+        return RankContext(
             rank=self.rank, world_size=self.world_size, ranks_per_node=self.ranks_per_node, seed=seed, step=step
         )
 
 
-def run_together(
-    conversations: Sequence[Conversation],
+def run_in_lockstep(
+    protocols: Sequence[Protocol],
     ranks_per_node: int,
     on_sent: Callable[[int, Message], object] | None = None,
 ) -> list[torch.Tensor]:
-    """Run the conversations of all ranks in one process, message by message.
+    """Run the protocols of all ranks in one process, message by message.
 
     Args:
-        conversations: one a rank, in the order of ranks; all of the same algorithm.
+        protocols: one a rank, in the order of ranks; all of the same algorithm.
         ranks_per_node: ranks of each node.
         on_sent: called with the rank and every message that it sends.
 
     Returns:
-        What each rank's conversation returns.
+        What each rank's protocol returns.
     """
-    answers: list[torch.Tensor | None] = [None] * len(conversations)
+    answers: list[torch.Tensor | None] = [None] * len(protocols)
     results: list[torch.Tensor] = []
     while not results:
         messages: list[Message] = []
-        for rank, (conversation, answer) in enumerate(zip(conversations, answers, strict=True)):
+        for rank, (protocol, answer) in enumerate(zip(protocols, answers, strict=True)):
             try:
-                messages.append(conversation.send(answer))  # type: ignore[arg-type]
+                messages.append(protocol.send(answer))  # type: ignore[arg-type]
             except StopIteration as stop:
                 results.append(stop.value)
                 continue

@@ -1,4 +1,4 @@
-"""The 1-bit all-reduce of one bucket, as a conversation.
+"""The 1-bit all-reduce of one bucket, as a protocol.
 
 Source: the hierarchical 1-bit all-reduce of "Birder: Communication-efficient 1-bit adaptive optimizer for practical
 distributed DNN training", NeurIPS 2023. Differs: the paper states the intent (local part over the fast links, efficient
@@ -9,21 +9,21 @@ from collections.abc import Callable, Generator
 
 import torch
 
-from binsgdm.exchange.messages import AllGather, AllToAll, Conversation, Message, Place
+from binsgdm.exchange.messages import AllGather, AllToAll, Message, Protocol, RankContext
 from binsgdm.kernels import Kernels
 from binsgdm.layout import BITS_PER_BYTE, Bucket
 from binsgdm.random import Key, Stream
 
 
 def hierarchical(
-    u: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels, *, bf16: bool = False
-) -> Conversation:
+    u: torch.Tensor, bucket: Bucket, context: RankContext, kernels: Kernels, *, bf16: bool = False
+) -> Protocol:
     """Average u in the node, exchange one bit an element between nodes, gather in the node.
 
     Args:
         u: this rank's updates in [-1, 1], fp32, one bucket with padding; overwritten.
         bucket: where it lies in the flat order.
-        place: this rank.
+        context: this rank.
         kernels: which implementation.
         bf16: send u inside the node as bf16 instead of fp32.
 
@@ -33,27 +33,27 @@ def hierarchical(
     Shape:
         u: (numel,); returned: (numel / 8,) uint8.
     """
-    mean = yield from _mean_in_node(u, place, kernels, bf16=bf16)
+    mean = yield from _mean_in_node(u, context, kernels, bf16=bf16)
     signs = torch.empty(mean.numel() // BITS_PER_BYTE, dtype=torch.uint8, device=u.device)
-    kernels.quantize_pack(mean, key=place.key(Stream.LOCAL), start=slice_start(bucket, place), out=signs)
-    return (yield from _between_nodes(signs, bucket, place, kernels))
+    kernels.quantize_pack(mean, key=context.key(Stream.LOCAL), start=slice_start(bucket, context), out=signs)
+    return (yield from _between_nodes(signs, bucket, context, kernels))
 
 
 def hierarchical_gradients(  # noqa: PLR0913
     gradients: torch.Tensor,
     bucket: Bucket,
-    place: Place,
+    context: RankContext,
     kernels: Kernels,
     *,
     quantize: Callable[[torch.Tensor], torch.Tensor],
     bf16: bool = False,
-) -> Conversation:
+) -> Protocol:
     """Do the same with gradients instead of updates: the node has one pair of averages, of its mean gradient.
 
     Args:
         gradients: this rank's, fp32, one bucket with padding; overwritten.
         bucket: as in `hierarchical`.
-        place: as in `hierarchical`.
+        context: as in `hierarchical`.
         kernels: as in `hierarchical`.
         quantize: updates the averages of this rank's slice with its mean gradient, and returns the packed signs.
         bf16: as in `hierarchical`.
@@ -61,64 +61,64 @@ def hierarchical_gradients(  # noqa: PLR0913
     Shape:
         gradients: (numel,); quantize: (numel / ranks per node,) to as many / 8 uint8; returned: (numel / 8,) uint8.
     """
-    mean = yield from _mean_in_node(gradients, place, kernels, bf16=bf16)
-    return (yield from _between_nodes(quantize(mean), bucket, place, kernels))
+    mean = yield from _mean_in_node(gradients, context, kernels, bf16=bf16)
+    return (yield from _between_nodes(quantize(mean), bucket, context, kernels))
 
 
-def hierarchical_one_bit(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels) -> Conversation:
+def hierarchical_one_bit(signs: torch.Tensor, bucket: Bucket, context: RankContext, kernels: Kernels) -> Protocol:
     """Do the same with one bit an element inside the node too.
 
     Args:
         signs: this rank's packed signs of u, drawn in the stream `Stream.INSIDE`.
         bucket: as in `hierarchical`.
-        place: as in `hierarchical`.
+        context: as in `hierarchical`.
         kernels: as in `hierarchical`.
     """
-    received = yield AllToAll(group="intra_node", sent=signs.view(place.ranks_per_node, -1))
-    merged = _merge(received, slice_start(bucket, place), place.key(Stream.LOCAL), kernels)
-    return (yield from _between_nodes(merged, bucket, place, kernels))
+    received = yield AllToAll(group="intra_node", sent=signs.view(context.ranks_per_node, -1))
+    merged = _merge(received, slice_start(bucket, context), context.key(Stream.LOCAL), kernels)
+    return (yield from _between_nodes(merged, bucket, context, kernels))
 
 
-def flat(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels) -> Conversation:
+def flat(signs: torch.Tensor, bucket: Bucket, context: RankContext, kernels: Kernels) -> Protocol:
     """Exchange one bit an element among all ranks.
 
     Args:
         signs: this rank's packed signs of u, drawn in the stream `Stream.LOCAL`.
         bucket: as in `hierarchical`.
-        place: as in `hierarchical`.
+        context: as in `hierarchical`.
         kernels: as in `hierarchical`.
     """
-    received = yield AllToAll(group="world", sent=signs.view(place.world_size, -1))
-    piece_start = bucket.start + place.rank * (bucket.numel // place.world_size)
-    piece = _merge(received, piece_start, place.key(Stream.MERGE), kernels)
+    received = yield AllToAll(group="world", sent=signs.view(context.world_size, -1))
+    piece_start = bucket.start + context.rank * (bucket.numel // context.world_size)
+    piece = _merge(received, piece_start, context.key(Stream.MERGE), kernels)
     return (yield AllGather(group="world", sent=piece)).reshape(-1)
 
 
 def _mean_in_node(
-    values: torch.Tensor, place: Place, kernels: Kernels, *, bf16: bool
+    values: torch.Tensor, context: RankContext, kernels: Kernels, *, bf16: bool
 ) -> Generator[Message, torch.Tensor, torch.Tensor]:
     """Return the mean over the node of this local rank's slice, summed in the order of ranks.
 
-    It takes the place of what has been sent: fresh memory is slow (docs/adr/0005-cpu-kernels.md), most of all in a
+    It takes the context of what has been sent: fresh memory is slow (docs/adr/0005-cpu-kernels.md), most of all in a
     thread of its own.
     """
-    rows = values.view(place.ranks_per_node, -1)
+    rows = values.view(context.ranks_per_node, -1)
     received = yield AllToAll(group="intra_node", sent=rows.to(torch.bfloat16) if bf16 else rows)
     kernels.mean_(rows.copy_(received) if bf16 else received, rows[0])
     return rows[0]
 
 
-def slice_start(bucket: Bucket, place: Place) -> int:
+def slice_start(bucket: Bucket, context: RankContext) -> int:
     """Return the first element of this local rank's slice in the flat order."""
-    return bucket.start + place.local_rank * (bucket.numel // place.ranks_per_node)
+    return bucket.start + context.local_rank * (bucket.numel // context.ranks_per_node)
 
 
-def _between_nodes(signs: torch.Tensor, bucket: Bucket, place: Place, kernels: Kernels) -> Conversation:
+def _between_nodes(signs: torch.Tensor, bucket: Bucket, context: RankContext, kernels: Kernels) -> Protocol:
     """Average the signs of this slice between nodes, one bit an element; then gather all slices in the node."""
-    received = yield AllToAll(group="inter_node", sent=signs.view(place.num_nodes, -1))
-    piece_numel = bucket.numel // place.world_size
-    piece_start = slice_start(bucket, place) + place.node * piece_numel
-    piece = _merge(received, piece_start, place.key(Stream.MERGE), kernels)
+    received = yield AllToAll(group="inter_node", sent=signs.view(context.num_nodes, -1))
+    piece_numel = bucket.numel // context.world_size
+    piece_start = slice_start(bucket, context) + context.node * piece_numel
+    piece = _merge(received, piece_start, context.key(Stream.MERGE), kernels)
     whole_slice = yield AllGather(group="inter_node", sent=piece)
     whole_bucket = yield AllGather(group="intra_node", sent=whole_slice.reshape(-1))
     return whole_bucket.reshape(-1)

@@ -38,8 +38,8 @@ def compare(where: str, named: Sequence[tuple[str, torch.Tensor]], repair: str) 
     mine = torch.stack([_checksum(parameter.detach()) for _, parameter in named])
     theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(theirs, mine)
-    for place, (name, _) in enumerate(named):
-        other = [rank for rank, sums in enumerate(theirs) if not torch.equal(sums[place], theirs[0][place])]
+    for index, (name, _) in enumerate(named):
+        other = [rank for rank, sums in enumerate(theirs) if not torch.equal(sums[index], theirs[0][index])]
         if other:
             raise BinsgdmError(
                 f"{where}: {name}: ranks {other} differ from rank 0: parameters must be equal to the bit; {repair}"

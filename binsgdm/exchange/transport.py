@@ -14,11 +14,11 @@ from binsgdm.exchange.messages import (
     AllGather,
     AllReduce,
     AllToAll,
-    Conversation,
     GroupName,
     Largest,
     Member,
     Message,
+    Protocol,
     Shift,
 )
 
@@ -46,9 +46,9 @@ class Sent(NamedTuple):
 
 
 class Transport:
-    """Drives conversations over process groups.
+    """Drives protocols over process groups.
 
-    Collectives run one after the other, in the order in which the conversation asks for them, which is the same on all
+    Collectives run one after the other, in the order in which the protocol asks for them, which is the same on all
     ranks. A rank that is gone makes them fail (or time out) here.
     """
 
@@ -62,12 +62,12 @@ class Transport:
         of = self._groups
         return Member(rank=of.rank, world_size=of.world_size, ranks_per_node=of.ranks_per_node, run=self.run)
 
-    def run(self, conversation: Conversation) -> torch.Tensor:
-        """Carry every message and return what the conversation returns."""
+    def run(self, protocol: Protocol) -> torch.Tensor:
+        """Carry every message and return what the protocol returns."""
         answer: torch.Tensor | None = None
         while True:
             try:
-                message = conversation.send(answer)  # type: ignore[arg-type]
+                message = protocol.send(answer)  # type: ignore[arg-type]
             except StopIteration as stop:
                 signs: torch.Tensor = stop.value
                 return signs

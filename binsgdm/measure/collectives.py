@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllToAll, Conversation, GroupName
+from binsgdm.exchange import AllGather, AllToAll, GroupName, Protocol
 from binsgdm.exchange.transport import Transport
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.ranks import Ranks, guarded
@@ -107,7 +107,7 @@ def call(
     sent = torch.zeros((size, each) if collective == "all_to_all" else each, dtype=DTYPES[dtype], device=ranks.device)
     message = (AllToAll if collective == "all_to_all" else AllGather)(group=group, sent=sent)
 
-    def talk() -> Conversation:
+    def talk() -> Protocol:
         return (yield message)
 
     return lambda: transport.run(talk()), each * size * item_bytes

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from binsgdm.exchange import Place
+from binsgdm.exchange import RankContext
 from binsgdm.measure.timing import Stopwatch, Trial, phases
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.one_bit_adam_update import flags_of, flat_gradient, momenta_of, stretches_of, take_delivered
@@ -41,8 +41,8 @@ def trial(numel: int, world_size: int, device: torch.device) -> Trial:
     optimizer = OneBitAdam([parameter], lr=LR, dense_steps=1)
     optimizer.step()
     stretches = list(stretches_of(optimizer.slots()))
-    place = Place(rank=0, world_size=world_size, ranks_per_node=1, seed=0, step=2)
-    residuals = Residuals.zeros(padded_numel(numel, world_size), place, "flat", device)
+    context = RankContext(rank=0, world_size=world_size, ranks_per_node=1, seed=0, step=2)
+    residuals = Residuals.zeros(padded_numel(numel, world_size), context, "flat", device)
     watch = Stopwatch(device)
 
     @torch.no_grad()

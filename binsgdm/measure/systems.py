@@ -8,7 +8,7 @@ from statistics import median
 
 import torch
 
-from binsgdm.exchange import AllGather, AllReduce, Conversation, Message, Place, group_members
+from binsgdm.exchange import AllGather, AllReduce, Message, Protocol, RankContext, group_members
 from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.measure import choices, one_bit_adam
 from binsgdm.measure.bench import Bench
@@ -74,8 +74,8 @@ def _contestant(system: Choice, numel: int, world_size: int, device: torch.devic
 
 def _add(record: Record, system: Choice, world_size: int, parts: Parts, rows: Sequence[Sequence[float]]) -> None:
     options = {key: value for key, value in system.steady.items() if value is not None}
-    for place, (name, elements) in enumerate(parts.items(), 1):
-        times = [row[place] for row in rows]
+    for column, (name, elements) in enumerate(parts.items(), 1):
+        times = [row[column] for row in rows]
         if all(times):
             labels: dict[str, str | int] = {"dtype": "float32", "kernels": "torch", **elements}
             record.add("kernel", name, times, **labels, world_size=world_size, options=options)
@@ -101,19 +101,19 @@ def _trial(system: Choice, numel: int, world_size: int, device: torch.device) ->
     shapes = ((rows := 2 ** (int(math.log2(numel)) // 2), numel // rows),)
     gradient = torch.randn(shapes[0], device=device)
     end = make(system.name, rank=0, world_size=world_size, **system.steady)
-    place = Place(rank=0, world_size=world_size, ranks_per_node=1, seed=1, step=1)
+    context = RankContext(rank=0, world_size=world_size, ranks_per_node=1, seed=1, step=1)
     steps = itertools.count(1)
     watch = Stopwatch(device)
     is_gathered = SYSTEMS[system.name].carrier == "all_gather"
 
-    def exchange() -> Conversation:
+    def exchange() -> Protocol:
         values = torch.cat([gradient.reshape(-1)])
         bucket = GradientBucket(values=values, parameters=(0,), shapes=shapes)
-        mean = yield from end.mean(bucket, replace(place, step=next(steps)))
+        mean = yield from end.mean(bucket, replace(context, step=next(steps)))
         return gradient.view(-1).copy_(mean)
 
     def trial() -> Sequence[float]:
-        first, *between, last = in_thread(lambda: _driven(exchange(), place, watch))
+        first, *between, last = in_thread(lambda: _driven(exchange(), context, watch))
         middle = sum(between)
         if is_gathered:  # what is done between a gather of lengths and that of payloads
             first, middle = first + middle, 0.0
@@ -123,18 +123,18 @@ def _trial(system: Choice, numel: int, world_size: int, device: torch.device) ->
 
 
 @torch.no_grad()
-def _driven(conversation: Conversation, place: Place, watch: Stopwatch) -> list[float]:
+def _driven(protocol: Protocol, context: RankContext, watch: Stopwatch) -> list[float]:
     """Return the seconds between messages; what is received is made outside of them."""
     answer: torch.Tensor | None = None
     parts: list[float] = []
     while True:
         start = watch.stamp()
         try:
-            message = conversation.send(answer)  # type: ignore[arg-type]
+            message = protocol.send(answer)  # type: ignore[arg-type]
         except StopIteration:
             return [*parts, *watch.since(start, [watch.stamp()])]
         parts += watch.since(start, [watch.stamp()])
-        answer = answer_of(message, place)
+        answer = answer_of(message, context)
 
 
 def in_thread(work: Callable[[], list[float]]) -> list[float]:
@@ -146,9 +146,9 @@ def in_thread(work: Callable[[], list[float]]) -> list[float]:
     return found
 
 
-def answer_of(message: Message, place: Place) -> torch.Tensor:
+def answer_of(message: Message, context: RankContext) -> torch.Tensor:
     """Return what a rank receives if all ranks send what it sends."""
-    size = len(group_members(message.group, place.rank, place.world_size, place.ranks_per_node))
+    size = len(group_members(message.group, context.rank, context.world_size, context.ranks_per_node))
     if isinstance(message, AllGather):
         return message.sent.expand(size, *message.sent.shape).clone()
     return message.sent * size if isinstance(message, AllReduce) else message.sent.clone()

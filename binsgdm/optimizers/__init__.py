@@ -1,1 +1,1 @@
-"""Optimizers whose gradients stay local and whose steps are conversations: BinSGDM and 1-bit Adam."""
+"""Optimizers whose gradients stay local and whose steps are protocols: BinSGDM and 1-bit Adam."""

@@ -1,4 +1,4 @@
-"""What both 1-bit optimizers share: checks, fp32 state, steps as conversations, skipped steps, copies, checkpoints."""
+"""What both 1-bit optimizers share: checks, fp32 state, steps as protocols, skipped steps, copies, checkpoints."""
 
 import math
 import sys
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Conversation, Member, Place
+from binsgdm.exchange import Member, Protocol, RankContext
 from binsgdm.kernels import zeros
 from binsgdm.kernels.checks import FLOATS
 
@@ -30,7 +30,7 @@ class Slot:
 
 
 class OneBitOptimizer(torch.optim.Optimizer):
-    """An optimizer for gradients that stay local to their rank, whose step is a conversation with the other ranks.
+    """An optimizer for gradients that stay local to their rank, whose step is a protocol with the other ranks.
 
     A step in which any gradient of any rank is not finite moves no parameter and is not counted, on all ranks alike.
 
@@ -63,8 +63,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
         """Which of the ranks this is, alone until it is attached, and who carries its messages."""
 
     @abstractmethod
-    def conversation(self) -> Conversation:
-        """Take one step as a conversation, which returns whether parameters moved (a bool scalar, alike on all ranks).
+    def step_protocol(self) -> Protocol:
+        """Take one step as a protocol, which returns whether parameters moved (a bool scalar, alike on all ranks).
 
         For a driver that runs all ranks; `step` is for everybody else.
 
@@ -93,7 +93,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.member.drive(self.conversation())
+        self.member.drive(self.step_protocol())
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -116,9 +116,9 @@ class OneBitOptimizer(torch.optim.Optimizer):
             for parameter in group["params"]
         ]
 
-    def place(self) -> Place:
-        """Return this rank's place in the coming step."""
-        return self.member.place(seed=self.param_groups[0].get("seed", 0), step=self.coming_step)
+    def rank_context(self) -> RankContext:
+        """Return this rank's context in the coming step."""
+        return self.member.context(seed=self.param_groups[0].get("seed", 0), step=self.coming_step)
 
     @property
     def coming_step(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Conversation, Member
+from binsgdm.exchange import Member, Protocol
 from binsgdm.kernels import Kernels, select
 from binsgdm.optimizers.base import OneBitOptimizer, Params, is_finite_from_0
 from binsgdm.optimizers.session import Session
@@ -107,12 +107,12 @@ class BinSGDM(OneBitOptimizer):
             self._renew(self._session)
 
     @torch.no_grad()
-    def conversation(self) -> Conversation:
-        """Take one step as a conversation; see `OneBitOptimizer.conversation`."""
+    def step_protocol(self) -> Protocol:
+        """Take one step as a protocol; see `OneBitOptimizer.step_protocol`."""
         self.check_attached()
         self._unscale()
         step, found_inf = self.coming_step, self._scaler_found_inf()
-        has_moved = yield from self.session.conversation(step, skip=found_inf)
+        has_moved = yield from self.session.step_protocol(step, skip=found_inf)
         if has_moved:
             self._set_all("step", step)
         else:
@@ -153,8 +153,8 @@ class BinSGDM(OneBitOptimizer):
 
     def _renew(self, session: Session) -> None:
         """Let a session begin, or start over, with the state that there is now."""
-        place = session.member.place(seed=self.param_groups[0]["seed"], step=self.coming_step)
-        session.renew(self.slots(), place, self.kernels())
+        context = session.member.context(seed=self.param_groups[0]["seed"], step=self.coming_step)
+        session.renew(self.slots(), context, self.kernels())
 
     def _unscale(self) -> None:
         """Divide the gradients by the scale of a GradScaler that has not done so."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, Conversation, Member, Place
+from binsgdm.exchange import AllGather, Member, Protocol, RankContext
 from binsgdm.optimizers.base import OneBitOptimizer, Params, is_finite_from_0
 from binsgdm.optimizers.one_bit_adam_update import (
     REFUSED,
@@ -115,32 +115,32 @@ class OneBitAdam(OneBitOptimizer):
             self.state[parameter] |= {"step": 0, "variance_step": 0}
 
     @torch.no_grad()
-    def conversation(self) -> Conversation:
-        """Take one step as a conversation; see `OneBitOptimizer.conversation`."""
+    def step_protocol(self) -> Protocol:
+        """Take one step as a protocol; see `OneBitOptimizer.step_protocol`."""
         self.check_attached()
         stretches = list(stretches_of(self.slots()))
-        place = self.place()
+        context = self.rank_context()
         try:
-            residuals = None if self.is_dense else self._checked_residuals(place)
+            residuals = None if self.is_dense else self._checked_residuals(context)
             gradient, expected = self._gradient(stretches)
         except BinsgdmError:
             yield AllGather(group="world", sent=flags_of_refusal(stretches))
             raise
         flags = yield AllGather(group="world", sent=flags_of(gradient, stretches, stop=expected))
-        _check_none_refused(flags, place.step)
+        _check_none_refused(flags, context.step)
         stop, *has_gradient = flags.amax(dim=0).tolist()
         if stop:
-            self._note_skipped(place.step, expected=expected)
+            self._note_skipped(context.step, expected=expected)
             return torch.tensor(False)
         moving = [one for one, has in zip(stretches, has_gradient, strict=True) if has]
         if residuals is None:
-            mean = yield from reduced_mean(gradient, place)
+            mean = yield from reduced_mean(gradient, context)
             move_dense(moving, mean)
         else:
-            yield from exchange_and_move(moving, gradient, residuals, place, self.param_groups[0]["topology"])
-        self._set_all("step", place.step)
+            yield from exchange_and_move(moving, gradient, residuals, context, self.param_groups[0]["topology"])
+        self._set_all("step", context.step)
         if residuals is None:
-            yield from self._consider_freezing(place)
+            yield from self._consider_freezing(context)
         return torch.tensor(True)
 
     def rules(self, group: dict[str, Any]) -> Mapping[str, tuple[bool, str]]:
@@ -186,28 +186,28 @@ class OneBitAdam(OneBitOptimizer):
             gradient /= scale.to(gradient.device)
         return gradient, self._scaler_found_inf()
 
-    def _consider_freezing(self, place: Place) -> Conversation:
+    def _consider_freezing(self, context: RankContext) -> Protocol:
         """End the dense stage if this was its last step; all ranks take rank 0's word for the norm."""
         group = self.param_groups[0]
         if group["dense_steps"] != "variance":
-            if place.step >= group["dense_steps"]:
-                self._set_all("dense_end", place.step)
+            if context.step >= group["dense_steps"]:
+                self._set_all("dense_end", context.step)
             return torch.empty(0)
-        if place.step % variance_period(group["betas"][1]):
+        if context.step % variance_period(group["betas"][1]):
             return torch.empty(0)
         norms = yield AllGather(group="world", sent=variance_norm(self.slots()))
         norm, before = float(norms[0]), group["variance_norm"]
         if is_stable(norm, before):
-            self._set_all("dense_end", place.step)
+            self._set_all("dense_end", context.step)
         self._set_all("variance_norm", norm)
         return norms
 
-    def _checked_residuals(self, place: Place) -> Residuals:
-        """Return the residuals of this rank, made when first asked for; refuse those of another place."""
+    def _checked_residuals(self, context: RankContext) -> Residuals:
+        """Return the residuals of this rank, made when first asked for; refuse those of another rank."""
         if self._residuals is None:
-            numel = padded_numel(sum(slot.parameter.numel() for slot in self.slots()), place.world_size)
+            numel = padded_numel(sum(slot.parameter.numel() for slot in self.slots()), context.world_size)
             device = self.param_groups[0]["params"][0].device
-            self._residuals = Residuals.zeros(numel, place, self.param_groups[0]["topology"], device)
+            self._residuals = Residuals.zeros(numel, context, self.param_groups[0]["topology"], device)
             self._residuals_of = self._whose()
         if self._residuals_of != self._whose():
             raise BinsgdmError(

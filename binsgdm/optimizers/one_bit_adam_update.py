@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from binsgdm.exchange import Conversation, Place
+from binsgdm.exchange import Protocol, RankContext
 from binsgdm.optimizers.base import Slot, check_gradient
 from binsgdm.optimizers.one_bit_momentum import (
     Residuals,
@@ -47,12 +47,12 @@ def is_stable(norm: float, before: float) -> bool:
 
 
 def exchange_and_move(
-    moving: Sequence[Stretch], gradient: torch.Tensor, residuals: Residuals, place: Place, topology: Topology
-) -> Conversation:
+    moving: Sequence[Stretch], gradient: torch.Tensor, residuals: Residuals, context: RankContext, topology: Topology
+) -> Protocol:
     """Average the momenta with one bit an element, and move the parameters."""
     momenta, valid = momenta_of(moving, gradient)
     talk = hierarchical_one_bit_momentum if topology == "hierarchical" else one_bit_momentum
-    delivered = yield from talk(momenta, residuals, place, valid)
+    delivered = yield from talk(momenta, residuals, context, valid)
     take_delivered(moving, delivered)
     return delivered
 

@@ -1,4 +1,4 @@
-"""The two-sided error-feedback 1-bit average of 1-bit Adam, as a conversation.
+"""The two-sided error-feedback 1-bit average of 1-bit Adam, as a protocol.
 
 Every rank cuts its vector into one chunk a rank, sends each as one scale and one bit an element to the rank that owns
 it, and keeps what that lost (the worker residual). The owner averages what it got, sends the average on in the same
@@ -25,7 +25,7 @@ import torch
 
 from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllToAll, Conversation, GroupName, Message, Place
+from binsgdm.exchange import AllGather, AllToAll, GroupName, Message, Protocol, RankContext
 from binsgdm.layout import BITS_PER_BYTE
 
 Topology = Literal["flat", "hierarchical"]
@@ -46,11 +46,13 @@ class Residuals:
     server: torch.Tensor
 
     @classmethod
-    def zeros(cls, numel: int, place: Place, topology: Topology, device: torch.device | str = "cpu") -> "Residuals":
+    def zeros(
+        cls, numel: int, context: RankContext, topology: Topology, device: torch.device | str = "cpu"
+    ) -> "Residuals":
         """Return those of a rank before its first exchange of `numel` elements, padding included."""
         return cls(
-            worker=torch.zeros(_worker_numel(numel, place, topology), device=device),
-            server=torch.zeros(numel // place.world_size, device=device),
+            worker=torch.zeros(_worker_numel(numel, context, topology), device=device),
+            server=torch.zeros(numel // context.world_size, device=device),
         )
 
 
@@ -111,14 +113,14 @@ def decode(rows: torch.Tensor) -> torch.Tensor:
 
 
 def one_bit_momentum(
-    values: torch.Tensor, residuals: Residuals, place: Place, valid: torch.Tensor | None = None
-) -> Conversation:
+    values: torch.Tensor, residuals: Residuals, context: RankContext, valid: torch.Tensor | None = None
+) -> Protocol:
     """Average over all ranks with one bit an element each way; mean of (values + worker) + server is preserved.
 
     Args:
         values: this rank's, fp32; not changed.
         residuals: of this rank, flat; changed in place.
-        place: this rank.
+        context: this rank.
         valid: elements that take part, the same on all ranks; default all. The others come back as 0, weigh on no
             scale and keep their residuals.
 
@@ -131,14 +133,14 @@ def one_bit_momentum(
     Raises:
         BinsgdmError: values or residuals of another dtype or size, or not padded.
     """
-    valid = _checked(values, residuals, place, valid, "flat")
-    rows = yield from _averaged(values, residuals, "world", place.rank, valid)
+    valid = _checked(values, residuals, context, valid, "flat")
+    rows = yield from _averaged(values, residuals, "world", context.rank, valid)
     return decode(rows).view(-1).masked_fill_(~valid, 0.0)
 
 
 def hierarchical_one_bit_momentum(
-    values: torch.Tensor, residuals: Residuals, place: Place, valid: torch.Tensor | None = None
-) -> Conversation:
+    values: torch.Tensor, residuals: Residuals, context: RankContext, valid: torch.Tensor | None = None
+) -> Protocol:
     """Average in the node in fp32, between nodes with one bit an element; then gather the bits in the node.
 
     Each local rank has one slice of the node's mean and talks about it to those of its number on the other nodes, so
@@ -147,7 +149,7 @@ def hierarchical_one_bit_momentum(
     Args:
         values: as in `one_bit_momentum`.
         residuals: of this rank, hierarchical; changed in place.
-        place: as in `one_bit_momentum`.
+        context: as in `one_bit_momentum`.
         valid: as in `one_bit_momentum`.
 
     Returns:
@@ -159,31 +161,31 @@ def hierarchical_one_bit_momentum(
     Raises:
         BinsgdmError: as `one_bit_momentum`.
     """
-    valid = _checked(values, residuals, place, valid, "hierarchical")
-    received = yield AllToAll(group="intra_node", sent=values.view(place.ranks_per_node, -1))
+    valid = _checked(values, residuals, context, valid, "hierarchical")
+    received = yield AllToAll(group="intra_node", sent=values.view(context.ranks_per_node, -1))
     mean = received[0].clone()
     for row in received[1:]:
         mean += row
-    mean /= place.ranks_per_node
-    valid_in_slice = valid.view(place.ranks_per_node, -1)[place.local_rank]
-    rows = yield from _averaged(mean, residuals, "inter_node", place.node, valid_in_slice)
+    mean /= context.ranks_per_node
+    valid_in_slice = valid.view(context.ranks_per_node, -1)[context.local_rank]
+    rows = yield from _averaged(mean, residuals, "inter_node", context.node, valid_in_slice)
     whole = yield AllGather(group="intra_node", sent=rows)
-    return decode(whole.reshape(place.world_size, -1)).view(-1).masked_fill_(~valid, 0.0)
+    return decode(whole.reshape(context.world_size, -1)).view(-1).masked_fill_(~valid, 0.0)
 
 
-def sent_bytes(numel: int, place: Place, topology: Topology) -> dict[GroupName, int]:
+def sent_bytes(numel: int, context: RankContext, topology: Topology) -> dict[GroupName, int]:
     """Return the bytes of the tensors that a rank gives to the collectives of one exchange, by group.
 
     Args:
         numel: N, with padding.
-        place: any rank.
+        context: any rank.
         topology: flat or hierarchical.
     """
-    row = row_bytes(numel // place.world_size)
+    row = row_bytes(numel // context.world_size)
     if topology == "flat":
-        return {"world": (place.world_size + 1) * row}
-    between = (place.num_nodes + 1) * row
-    return {"intra_node": numel * 4 + place.num_nodes * row, "inter_node": between}
+        return {"world": (context.world_size + 1) * row}
+    between = (context.num_nodes + 1) * row
+    return {"intra_node": numel * 4 + context.num_nodes * row, "inter_node": between}
 
 
 def _averaged(
@@ -207,29 +209,29 @@ def encode_and_keep(values: torch.Tensor, residual: torch.Tensor, valid: torch.T
     return rows
 
 
-def _worker_numel(numel: int, place: Place, topology: Topology) -> int:
-    return numel if topology == "flat" else numel // place.ranks_per_node
+def _worker_numel(numel: int, context: RankContext, topology: Topology) -> int:
+    return numel if topology == "flat" else numel // context.ranks_per_node
 
 
 def _checked(
-    values: torch.Tensor, residuals: Residuals, place: Place, valid: torch.Tensor | None, topology: Topology
+    values: torch.Tensor, residuals: Residuals, context: RankContext, valid: torch.Tensor | None, topology: Topology
 ) -> torch.Tensor:
     """Return which elements are valid, or refuse what does not fit together."""
     if (
         values.dim() != 1
         or values.dtype != torch.float32
-        or values.numel() != padded_numel(values.numel(), place.world_size)
+        or values.numel() != padded_numel(values.numel(), context.world_size)
     ):
         raise BinsgdmError(
             f"one_bit_momentum: {values.dtype} of shape {tuple(values.shape)}: must be flat float32, a multiple of "
-            f"{BITS_PER_BYTE * place.world_size} elements; pad it to padded_numel"
+            f"{BITS_PER_BYTE * context.world_size} elements; pad it to padded_numel"
         )
-    wanted = _worker_numel(values.numel(), place, topology), values.numel() // place.world_size
+    wanted = _worker_numel(values.numel(), context, topology), values.numel() // context.world_size
     found = residuals.worker.numel(), residuals.server.numel()
     if found != wanted:
         raise BinsgdmError(
-            f"one_bit_momentum: residuals of {found} elements: must be {wanted} for rank {place.rank} of "
-            f"{place.world_size}, {topology}; begin with Residuals.zeros"
+            f"one_bit_momentum: residuals of {found} elements: must be {wanted} for rank {context.rank} of "
+            f"{context.world_size}, {topology}; begin with Residuals.zeros"
         )
     if valid is None:
         return torch.ones_like(values, dtype=torch.bool)

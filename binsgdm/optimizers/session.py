@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from binsgdm.exchange import Conversation, Largest, Member, Place
+from binsgdm.exchange import Largest, Member, Protocol, RankContext
 from binsgdm.kernels import Kernels
 from binsgdm.layout import Bucket
 from binsgdm.optimizers.base import Slot, check_gradients
@@ -38,20 +38,20 @@ class Session:
         self.member = member or Member()
         self.scheme, self.bucket_elements = scheme, bucket_elements
 
-    def renew(self, slots: Sequence[Slot], place: Place, kernels: Kernels) -> None:
+    def renew(self, slots: Sequence[Slot], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state.
 
         Args:
             slots: parameters with their state, in the order in which they were given.
-            place: of this rank in the coming step.
+            context: of this rank in the coming step.
             kernels: which implementation.
         """
         self.slots = slots
         self.worker = Worker(
-            slots, place=place, scheme=self.scheme, bucket_elements=self.bucket_elements, kernels=kernels
+            slots, context=context, scheme=self.scheme, bucket_elements=self.bucket_elements, kernels=kernels
         )
 
-    def conversation(self, step: int, *, skip: bool) -> Conversation:
+    def step_protocol(self, step: int, *, skip: bool) -> Protocol:
         """Take step number `step`, from 1; what it returns is whether parameters moved, alike on all ranks.
 
         Args:
@@ -68,7 +68,7 @@ class Session:
             signs.append(packed)
         return (yield from self.settled(buckets, signs))
 
-    def settled(self, buckets: Iterable[Bucket], signs: Iterable[torch.Tensor]) -> Conversation:
+    def settled(self, buckets: Iterable[Bucket], signs: Iterable[torch.Tensor]) -> Protocol:
         """Move the parameters, unless flags of all ranks say that a gradient was not finite."""
         flags = yield Largest(sent=self.worker.flags())
         stop, *has_gradient = flags.tolist()

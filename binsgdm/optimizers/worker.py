@@ -10,7 +10,7 @@ import torch
 from binsgdm import exchange, layout
 from binsgdm.bits import packed_numel
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Conversation, Place
+from binsgdm.exchange import Protocol, RankContext
 from binsgdm.functional import ratio
 from binsgdm.kernels import Kernels, zeros
 from binsgdm.layout import BITS_PER_BYTE, Bucket, Segment
@@ -102,16 +102,16 @@ class Worker:
     """What one rank does with its parameters; who carries the messages is up to the caller."""
 
     def __init__(
-        self, slots: Sequence[Slot], *, place: Place, scheme: Scheme, bucket_elements: int, kernels: Kernels
+        self, slots: Sequence[Slot], *, context: RankContext, scheme: Scheme, bucket_elements: int, kernels: Kernels
     ) -> None:
         if any(hasattr(slot.parameter, "to_local") for slot in slots):
             raise BinsgdmError("BinSGDM: sharded parameters (DTensor): join them with binsgdm.attach_fsdp")
         self._slots = slots
-        self._place = place
+        self._place = context
         self._scheme = scheme
         self._kernels = kernels
         numels = [slot.parameter.numel() for slot in slots]
-        self.buckets = layout.build(numels, bucket_elements=bucket_elements, ranks=place.world_size)
+        self.buckets = layout.build(numels, bucket_elements=bucket_elements, ranks=context.world_size)
         self._parts = self._cut()
         self.device = slots[0].parameter.device
         self._refused = False
@@ -156,7 +156,7 @@ class Worker:
             flags[0] |= torch.stack(self._finite).all().logical_not()
         return flags
 
-    def signs(self, bucket: Bucket) -> Conversation:
+    def signs(self, bucket: Bucket) -> Protocol:
         """Update the momenta of a bucket; return what comes to the packed signs that all ranks agree on.
 
         A parameter without a gradient on this rank keeps its momenta and sends its last update again, and so does an
@@ -288,7 +288,7 @@ class Worker:
         return self._slots[segment.index].parameter.requires_grad
 
 
-def _agreed(signs: torch.Tensor) -> Conversation:
+def _agreed(signs: torch.Tensor) -> Protocol:
     """Return what a rank alone says, without a message."""
     return signs
     yield

@@ -2,21 +2,22 @@
 
 A compressor takes one bucket, the flat gradients of some tensors (whose shapes it may use: low rank, columns), to a
 payload and back. A system takes this rank's gradients of a bucket to an estimate of their mean over all ranks, the same
-on every rank, in a conversation with the others (`binsgdm.exchange`). Most systems are a compressor, a carrier
+on every rank, in a protocol with the others (`binsgdm.exchange`). Most systems are a compressor, a carrier
 (`binsgdm.systems.carriers`) and, where the compressor is biased, error feedback (`binsgdm.systems.feedback`).
 """
 
 import inspect
 import math
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Conversation, Place
+from binsgdm.exchange import Protocol, RankContext
 from binsgdm.random import Key
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -65,7 +66,7 @@ class Payload:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
 
-class Compressor(Protocol):
+class Compressor(typing.Protocol):
     """A quantizer, sparsifier or factorization.
 
     Attributes:
@@ -113,7 +114,7 @@ class End(ABC):
     common_state: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+    def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Return an estimate of the mean over all ranks, flat fp32, the same on every rank.
 
         Raises:
@@ -196,8 +197,8 @@ class ProtocolSystem(System, End):
     def end(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> End:
         """Return one rank's end."""
         taken = inspect.signature(cls).parameters
-        place = {key: value for key, value in zip(RANK, (rank, world_size), strict=True) if key in taken}
-        return cls(**options, **place)
+        identity = {key: value for key, value in zip(RANK, (rank, world_size), strict=True) if key in taken}
+        return cls(**options, **identity)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take a copy of what `state_dict` returned: nothing, unless a class says otherwise."""

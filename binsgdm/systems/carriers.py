@@ -5,54 +5,58 @@ from collections.abc import Callable, Generator
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllReduce, Conversation, Message, Place
+from binsgdm.exchange import AllGather, AllReduce, Message, Protocol, RankContext
 from binsgdm.random import Key, Stream
 from binsgdm.systems.base import Compressor, Payload, Shapes
 
-Carrier = Callable[[Compressor, Payload, Shapes, Place, torch.Tensor | None], Conversation]
+Carrier = Callable[[Compressor, Payload, Shapes, RankContext, torch.Tensor | None], Protocol]
 """Takes this rank's payload, and what it says if that is known, to the mean of what all ranks' payloads say."""
 LENGTH_DTYPE = torch.int64
 
 
-def key_of(compressor: Compressor, place: Place) -> Key:
+def key_of(compressor: Compressor, context: RankContext) -> Key:
     """Return the key that a rank compresses with."""
-    return place.common_key if compressor.draws_alike else place.key(Stream.LOCAL)
+    return context.common_key if compressor.draws_alike else context.key(Stream.LOCAL)
 
 
 def gathered_mean(
-    compressor: Compressor, payload: Payload, shapes: Shapes, place: Place, delivered: torch.Tensor | None = None
-) -> Conversation:
+    compressor: Compressor,
+    payload: Payload,
+    shapes: Shapes,
+    context: RankContext,
+    delivered: torch.Tensor | None = None,
+) -> Protocol:
     """Gather every rank's payload, decompress all, and average them in the order of ranks.
 
     Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest. What
     this rank's payload says, `delivered`, is not decompressed again; it is not changed.
     """
     sent = as_bytes(payload)
-    lengths = [sent.numel()] * place.world_size
+    lengths = [sent.numel()] * context.world_size
     if compressor.num_bytes(shapes) is None:
         lengths = yield from _gathered_lengths(sent)
         sent = torch.nn.functional.pad(sent, (0, max(lengths) - sent.numel()))
     received = yield AllGather(group="world", sent=sent)
     total: torch.Tensor | None = None
     for rank, (row, length) in enumerate(zip(received, lengths, strict=True)):
-        key = place.common_key if compressor.draws_alike else place.key_of(rank, Stream.LOCAL)
-        if rank == place.rank and delivered is not None:
+        key = context.common_key if compressor.draws_alike else context.key_of(rank, Stream.LOCAL)
+        if rank == context.rank and delivered is not None:
             values = delivered.clone() if total is None else delivered
         else:
             values = compressor.decompress(from_bytes(row[:length], payload), shapes, key)
         total = values if total is None else total.add_(values)
     if total is None:
         raise AssertionError("no rank sent anything")
-    return total.div_(place.world_size)
+    return total.div_(context.world_size)
 
 
 def all_reduced_mean(
     compressor: Compressor,
     payload: Payload,
     shapes: Shapes,
-    place: Place,
+    context: RankContext,
     _delivered: torch.Tensor | None = None,
-) -> Conversation:
+) -> Protocol:
     """Average payloads of fp32 values that stand for the same indices on all ranks, and decompress the mean.
 
     As many bytes leave a rank as in a ring all-reduce of one payload, however many ranks there are.
@@ -65,17 +69,17 @@ def all_reduced_mean(
             f"{compressor.name}: its payloads cannot be added up: must be one fp32 tensor of values at indices common "
             "to all ranks; carry it by gathered_mean"
         )
-    mean = yield from reduced_mean(payload.tensors[0], place)
-    return compressor.decompress(Payload(tensors=(mean,)), shapes, place.common_key)
+    mean = yield from reduced_mean(payload.tensors[0], context)
+    return compressor.decompress(Payload(tensors=(mean,)), shapes, context.common_key)
 
 
-def reduced_mean(values: torch.Tensor, place: Place) -> Conversation:
+def reduced_mean(values: torch.Tensor, context: RankContext) -> Protocol:
     """Average flat fp32 values of all ranks, in the way of the backend, which gives all ranks the same bits.
 
     The order of the sum is the backend's: another backend, or all ranks in one process, may round otherwise.
     """
     total = yield AllReduce(group="world", sent=values)
-    return total / place.world_size
+    return total / context.world_size
 
 
 def as_bytes(payload: Payload) -> torch.Tensor:
@@ -85,12 +89,12 @@ def as_bytes(payload: Payload) -> torch.Tensor:
 
 def from_bytes(data: torch.Tensor, like: Payload) -> Payload:
     """Return a payload from the bytes of another rank's, with the same tensors; the last one takes what is left."""
-    tensors, place = [], 0
+    tensors, offset = [], 0
     for number, tensor in enumerate(like.tensors):
         is_last = number == len(like.tensors) - 1
-        length = data.numel() - place if is_last else tensor.numel() * tensor.element_size()
-        tensors.append(data[place : place + length].clone().view(tensor.dtype))
-        place += length
+        length = data.numel() - offset if is_last else tensor.numel() * tensor.element_size()
+        tensors.append(data[offset : offset + length].clone().view(tensor.dtype))
+        offset += length
     return Payload(tensors=tuple(tensors))
 
 

@@ -1,6 +1,6 @@
 """Full precision: what every compressing system is compared with."""
 
-from binsgdm.exchange import Conversation, Place
+from binsgdm.exchange import Protocol, RankContext
 from binsgdm.systems.base import GradientBucket, ProtocolSystem, check_values
 from binsgdm.systems.carriers import reduced_mean
 
@@ -14,7 +14,7 @@ class Dense(ProtocolSystem):
     travels = "gradients in fp32"
     carrier = "all_reduce"
 
-    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+    def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Return the mean over all ranks; see `binsgdm.systems.base.End`."""
         check_values(self.name, bucket.values, bucket.shapes)
-        return (yield from reduced_mean(bucket.values, place))
+        return (yield from reduced_mean(bucket.values, context))

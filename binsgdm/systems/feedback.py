@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Conversation, Place
+from binsgdm.exchange import Protocol, RankContext
 from binsgdm.random import Key
 from binsgdm.systems.base import (
     CarrierName,
@@ -74,7 +74,7 @@ class Residuals:
         pairs = zip(bucket.parameters, bucket.numels, strict=True)
         return torch.cat([self._piece(parameter, numel, device) for parameter, numel in pairs])
 
-    def corrected(self, bucket: GradientBucket, place: Place) -> torch.Tensor:
+    def corrected(self, bucket: GradientBucket, context: RankContext) -> torch.Tensor:
         """Return the gradients of a bucket plus what was lost of them before; neither is changed.
 
         Shape:
@@ -82,12 +82,12 @@ class Residuals:
 
         Raises:
             BinsgdmError: values that cannot be compressed, a residual that does not fit its parameter, or another
-                rank's place.
+                rank's context.
         """
-        if (place.rank, place.world_size) != (self.rank, self.world_size):
+        if (context.rank, context.world_size) != (self.rank, self.world_size):
             raise BinsgdmError(
-                f"residuals: rank {place.rank} of {place.world_size}: must be rank {self.rank} of {self.world_size}, "
-                "as they were made for; make one system a rank"
+                f"residuals: rank {context.rank} of {context.world_size}: must be rank {self.rank} of "
+                f"{self.world_size}, as they were made for; make one system a rank"
             )
         check_values("error feedback", bucket.values, bucket.shapes)
         return bucket.values + self.of(bucket)
@@ -174,10 +174,10 @@ class Plain(End):
         self.compressor = compressor
         self.carry = carry
 
-    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+    def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Compress the gradients of a bucket and average over all ranks; see `binsgdm.systems.base.End`."""
-        payload = self.compressor.compress(bucket.values, bucket.shapes, key_of(self.compressor, place))
-        return (yield from self.carry(self.compressor, payload, bucket.shapes, place, None))
+        payload = self.compressor.compress(bucket.values, bucket.shapes, key_of(self.compressor, context))
+        return (yield from self.carry(self.compressor, payload, bucket.shapes, context, None))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take nothing."""
@@ -208,13 +208,13 @@ class ErrorFeedback(End):
         self.residuals = Residuals(rank=rank, world_size=world_size)
         self.carry = carry
 
-    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+    def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Correct, compress, average, and keep what this rank's payload lost; see `binsgdm.systems.base.End`."""
-        corrected = self.residuals.corrected(bucket, place)
-        key = key_of(self.compressor, place)
+        corrected = self.residuals.corrected(bucket, context)
+        key = key_of(self.compressor, context)
         payload = self.compressor.compress(corrected, bucket.shapes, key)
         delivered = self.compressor.decompress(payload, bucket.shapes, key)
-        mean = yield from self.carry(self.compressor, payload, bucket.shapes, place, delivered)
+        mean = yield from self.carry(self.compressor, payload, bucket.shapes, context, delivered)
         self.residuals.store(corrected - delivered, bucket, mean=mean)
         return mean
 

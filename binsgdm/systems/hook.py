@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Place
+from binsgdm.exchange import RankContext
 from binsgdm.exchange import groups as grouping
 from binsgdm.exchange.groups import Groups
 from binsgdm.exchange.replicas import agree, digest
@@ -107,7 +107,7 @@ class _Job(NamedTuple):
     """A bucket to exchange, or why this rank cannot."""
 
     bucket: GradientBucket | BinsgdmError
-    place: Place
+    context: RankContext
     buffer: torch.Tensor
     future: "torch.futures.Future[torch.Tensor]"
 
@@ -189,7 +189,7 @@ class GradientExchange:
         groups = self._groups
         if groups is None:
             raise AssertionError("start refuses where there are no groups any more")
-        place = Place(
+        context = RankContext(
             rank=groups.rank,
             world_size=groups.world_size,
             ranks_per_node=groups.ranks_per_node,
@@ -197,7 +197,7 @@ class GradientExchange:
             step=self.step,
             bucket=bucket.index(),
         )
-        return _Job(self._gradients(bucket), place, buffer, future)
+        return _Job(self._gradients(bucket), context, buffer, future)
 
     def _gradients(self, bucket: Any) -> GradientBucket | BinsgdmError:
         """Return the gradients, or why there are none; the thread says so when it is their turn."""
@@ -229,13 +229,13 @@ class GradientExchange:
         if self._transport is None:
             raise AssertionError("a broken exchange has no transport")
         if not self._has_agreed:
-            self._agree(job.place.step)
+            self._agree(job.context.step)
         if isinstance(job.bucket, BinsgdmError):
             raise job.bucket
         values = job.bucket.values
         if values.is_cuda:  # they were made on another stream, and may be freed while this one reads them
             values.record_stream(torch.cuda.current_stream(values.device))
-        return self._transport.run(self.system.mean(job.bucket, job.place)) if values.numel() else values
+        return self._transport.run(self.system.mean(job.bucket, job.context)) if values.numel() else values
 
     def _agree(self, step: int) -> None:
         """Check once, before the first exchange, that all ranks have alike what must be alike."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Conversation, Message, Place
+from binsgdm.exchange import Message, Protocol, RankContext
 from binsgdm.systems.base import (
     GradientBucket,
     ParameterId,
@@ -50,21 +50,21 @@ class _LowRankSystem(ProtocolSystem):
         self.residuals = Residuals(rank=rank, world_size=world_size)
         self._factors: dict[ParameterId, torch.Tensor] = {}
 
-    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+    def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Average a low-rank approximation over all ranks and keep what it lost; see `binsgdm.systems.base.End`.
 
         The result is the same on every rank to the bit where all ranks compute alike (the same device, library and
         number of threads): the last product of factors is each rank's own.
         """
-        corrected = self.residuals.corrected(bucket, place)
+        corrected = self.residuals.corrected(bucket, context)
         parted = part(corrected, bucket.parameters, bucket.shapes, self.matrix_rank)
-        own, mean, whole_mean = yield from self._means(list(parted.matrices.values()), parted.whole, place)
+        own, mean, whole_mean = yield from self._means(list(parted.matrices.values()), parted.whole, context)
         delivered = parted.flat(mean, whole_mean)
         self.residuals.store(corrected - parted.flat(own, parted.whole), bucket, mean=delivered)
         return delivered
 
     @abstractmethod
-    def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], place: Place) -> Means:
+    def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], context: RankContext) -> Means:
         """Return this rank's approximation of each matrix, the mean of all ranks' of each, and the mean of `whole`."""
 
     def num_bytes(self, shapes: Shapes) -> int:
@@ -109,9 +109,9 @@ class _LowRankSystem(ProtocolSystem):
                     f"{self.matrix_rank} columns, as matrix_rank says; load the state of the same settings"
                 )
 
-    def _orthonormal(self, matrix: Matrix, rows: int, place: Place, *, warm: bool = True) -> torch.Tensor:
+    def _orthonormal(self, matrix: Matrix, rows: int, context: RankContext, *, warm: bool = True) -> torch.Tensor:
         """Return orthonormal columns (rows, r): of the factor from before, or at random."""
-        fill = matrix.gaussian(place, rows, self.matrix_rank)
+        fill = matrix.gaussian(context, rows, self.matrix_rank)
         kept = self._kept_factor(matrix, rows) if warm else None
         return orthonormalized(fill if kept is None else kept, fill)
 
@@ -168,25 +168,25 @@ class PowerSGD(_LowRankSystem):
         check_choice("power_sgd: warm_start", warm_start, (True, False))
         self._warm_start = warm_start
 
-    def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], place: Place) -> Means:
-        lefts = [matrix.values @ self._right(matrix, place) for matrix in matrices]
-        averaged = yield from _averaged([*lefts, *whole], place)
-        lefts = [self._left(matrix, left, place) for matrix, left in zip(matrices, averaged, strict=False)]
+    def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], context: RankContext) -> Means:
+        lefts = [matrix.values @ self._right(matrix, context) for matrix in matrices]
+        averaged = yield from _averaged([*lefts, *whole], context)
+        lefts = [self._left(matrix, left, context) for matrix, left in zip(matrices, averaged, strict=False)]
         own = [matrix.values.T @ left for matrix, left in zip(matrices, lefts, strict=True)]
-        rights = yield from _averaged(own, place)
+        rights = yield from _averaged(own, context)
         self._factors.update((matrix.parameter, right) for matrix, right in zip(matrices, rights, strict=True))
         local = [left @ right.T for left, right in zip(lefts, own, strict=True)]
         mean = [left @ right.T for left, right in zip(lefts, rights, strict=True)]
         return local, mean, averaged[len(matrices) :]
 
-    def _right(self, matrix: Matrix, place: Place) -> torch.Tensor:
+    def _right(self, matrix: Matrix, context: RankContext) -> torch.Tensor:
         """Return the orthonormal Q of shape (m, r) that the power iteration starts from."""
-        return self._orthonormal(matrix, matrix.values.shape[1], place, warm=self._warm_start)
+        return self._orthonormal(matrix, matrix.values.shape[1], context, warm=self._warm_start)
 
-    def _left(self, matrix: Matrix, averaged: torch.Tensor, place: Place) -> torch.Tensor:
+    def _left(self, matrix: Matrix, averaged: torch.Tensor, context: RankContext) -> torch.Tensor:
         """Return the orthonormal P of shape (n, r)."""
         rows, columns = matrix.values.shape
-        fill = matrix.gaussian(place, rows, self.matrix_rank, skip=columns * self.matrix_rank)
+        fill = matrix.gaussian(context, rows, self.matrix_rank, skip=columns * self.matrix_rank)
         return orthonormalized(averaged, fill)
 
     def _num_sent(self, rows: int, columns: int) -> int:
@@ -229,11 +229,11 @@ class GradZip(_LowRankSystem):
         super().__init__(matrix_rank, rank=rank, world_size=world_size)
         self._turns: dict[ParameterId, int] = {}
 
-    def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], place: Place) -> Means:
+    def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], context: RankContext) -> Means:
         sides = [matrix.values.T if self._is_odd(matrix) else matrix.values for matrix in matrices]
-        shared = [self._orthonormal(m, side.shape[1], place) for m, side in zip(matrices, sides, strict=True)]
+        shared = [self._orthonormal(m, side.shape[1], context) for m, side in zip(matrices, sides, strict=True)]
         own = [side @ factor for side, factor in zip(sides, shared, strict=True)]
-        averaged = yield from _averaged([*own, *whole], place)
+        averaged = yield from _averaged([*own, *whole], context)
         fitted, rest = averaged[: len(matrices)], averaged[len(matrices) :]
         local = [self._product(*three) for three in zip(matrices, own, shared, strict=True)]
         mean = [self._product(*three) for three in zip(matrices, fitted, shared, strict=True)]
@@ -275,10 +275,10 @@ class GradZip(_LowRankSystem):
         return self.matrix_rank * rows
 
 
-def _averaged(tensors: Sequence[torch.Tensor], place: Place) -> Averaged:
+def _averaged(tensors: Sequence[torch.Tensor], context: RankContext) -> Averaged:
     """Return the means of these tensors over all ranks, by one all-reduce, or none if there is nothing to average."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors]) if tensors else torch.empty(0)
     if flat.numel():
-        flat = yield from reduced_mean(flat, place)
+        flat = yield from reduced_mean(flat, context)
     means = torch.split(flat, [tensor.numel() for tensor in tensors])
     return [mean.view(tensor.shape) for mean, tensor in zip(means, tensors, strict=True)]

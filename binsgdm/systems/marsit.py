@@ -22,7 +22,7 @@ import torch
 
 from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, Conversation, GroupName, Place
+from binsgdm.exchange import AllGather, GroupName, Protocol, RankContext
 from binsgdm.layout import BITS_PER_BYTE
 from binsgdm.random import Key, Stream, draws
 from binsgdm.systems.base import GradientBucket, ProtocolSystem, check_choice, check_values, check_whole, is_number
@@ -78,20 +78,20 @@ class Marsit(ProtocolSystem):
         self._sync_period, self._scale = sync_period, scale
         self._groups: tuple[GroupName, ...] = ("intra_node", "inter_node") if torus else ("world",)
 
-    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+    def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Return signs times what they stand for, or the mean; see `binsgdm.systems.base.End`.
 
         A value that is not finite makes the whole estimate NaN on all ranks.
         """
         check_values(self.name, bucket.values, bucket.shapes)
-        compensated = self.residuals.corrected(bucket, place)
-        rings = [Ring.of(group, place) for group in self._groups]
-        if self.is_full_precision(place.step):
-            mean = yield from _mean_round_rings(compensated, place, rings)
+        compensated = self.residuals.corrected(bucket, context)
+        rings = [Ring.of(group, context) for group in self._groups]
+        if self.is_full_precision(context.step):
+            mean = yield from _mean_round_rings(compensated, context, rings)
             self.residuals.store(torch.zeros_like(compensated), bucket, mean=mean)
             return mean
         stands_for = yield from self._what_a_sign_stands_for(compensated)
-        packed = yield from merged_signs(_padded(compensated, place) >= 0, place, rings)
+        packed = yield from merged_signs(_padded(compensated, context) >= 0, context, rings)
         estimate = unpack_signs(packed, compensated.numel()) * stands_for
         self.residuals.store(compensated - estimate, bucket, mean=estimate)
         return estimate
@@ -108,7 +108,7 @@ class Marsit(ProtocolSystem):
         """Do `Residuals.load_state_dict`."""
         self.residuals.load_state_dict(state)
 
-    def _what_a_sign_stands_for(self, values: torch.Tensor) -> Conversation:
+    def _what_a_sign_stands_for(self, values: torch.Tensor) -> Protocol:
         """Return a scalar, NaN on all ranks if a value of any is not finite."""
         mean = torch.linalg.vector_norm(values, ord=1, dtype=torch.float64) / values.numel()
         means = yield AllGather(group="world", sent=mean.to(torch.float32).view(1))
@@ -118,12 +118,12 @@ class Marsit(ProtocolSystem):
         return mean.masked_fill(~mean.isfinite(), torch.nan)
 
 
-def merged_signs(positive: torch.Tensor, place: Place, rings: Sequence[Ring]) -> Conversation:
+def merged_signs(positive: torch.Tensor, context: RankContext, rings: Sequence[Ring]) -> Protocol:
     """Return the packed sign, per element, of one rank that is drawn uniformly; the same on every rank.
 
     Args:
         positive: True for this rank's +1; a multiple of 8 x world size.
-        place: this rank.
+        context: this rank.
         rings: that values go round, in order.
 
     Shape:
@@ -131,7 +131,7 @@ def merged_signs(positive: torch.Tensor, place: Place, rings: Sequence[Ring]) ->
     """
 
     def merge(came: torch.Tensor, own: torch.Tensor, hop: Hop) -> torch.Tensor:
-        key = place.key(Stream.INSIDE if hop.ring.group == "intra_node" else Stream.MERGE)
+        key = context.key(Stream.INSIDE if hop.ring.group == "intra_node" else Stream.MERGE)
         return merge_signs(came, own, count=hop.number + 1, key=key, start=hop.first * BITS_PER_BYTE)
 
     return (yield from all_reduce_round_rings(pack_signs(positive), rings, merge))
@@ -159,15 +159,15 @@ def replacing_draws(count: int) -> int:
     return DRAWS // count
 
 
-def _mean_round_rings(values: torch.Tensor, place: Place, rings: Sequence[Ring]) -> Conversation:
+def _mean_round_rings(values: torch.Tensor, context: RankContext, rings: Sequence[Ring]) -> Protocol:
     """Return the fp32 mean, summed in the order in which each chunk meets the ranks."""
 
     def add(came: torch.Tensor, own: torch.Tensor, _hop: Hop) -> torch.Tensor:
         return came + own
 
-    total = yield from all_reduce_round_rings(_padded(values, place), rings, add)
-    return total[: values.numel()] / place.world_size
+    total = yield from all_reduce_round_rings(_padded(values, context), rings, add)
+    return total[: values.numel()] / context.world_size
 
 
-def _padded(values: torch.Tensor, place: Place) -> torch.Tensor:
-    return torch.nn.functional.pad(values, (0, -values.numel() % (BITS_PER_BYTE * place.world_size)))
+def _padded(values: torch.Tensor, context: RankContext) -> torch.Tensor:
+    return torch.nn.functional.pad(values, (0, -values.numel() % (BITS_PER_BYTE * context.world_size)))

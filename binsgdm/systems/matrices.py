@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from binsgdm.exchange import Place
+from binsgdm.exchange import RankContext
 from binsgdm.random import thresholds
 from binsgdm.systems.base import ParameterId, Shapes, numel_of
 
@@ -83,10 +83,10 @@ class Matrix:
     values: torch.Tensor
     start: int
 
-    def gaussian(self, place: Place, rows: int, matrix_rank: int, *, skip: int = 0) -> torch.Tensor:
+    def gaussian(self, context: RankContext, rows: int, matrix_rank: int, *, skip: int = 0) -> torch.Tensor:
         """Draw standard normal numbers (rows, r), the same on all ranks."""
         device = self.values.device
-        uniform = thresholds(place.common_key, start=self.start + skip, numel=rows * matrix_rank, device=device)
+        uniform = thresholds(context.common_key, start=self.start + skip, numel=rows * matrix_rank, device=device)
         return ((uniform + 2.0**-23).erfinv() * math.sqrt(2)).view(rows, matrix_rank)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Conversation, GroupName, Place, Shift, group_members
+from binsgdm.exchange import GroupName, Protocol, RankContext, Shift, group_members
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,10 @@ class Ring:
     size: int
 
     @classmethod
-    def of(cls, group: GroupName, place: Place) -> "Ring":
+    def of(cls, group: GroupName, context: RankContext) -> "Ring":
         """Return the ring of a group that a rank is in."""
-        members = group_members(group, place.rank, place.world_size, place.ranks_per_node)
-        return cls(group=group, position=members.index(place.rank), size=len(members))
+        members = group_members(group, context.rank, context.world_size, context.ranks_per_node)
+        return cls(group=group, position=members.index(context.rank), size=len(members))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ Merge = Callable[[torch.Tensor, torch.Tensor, Hop], torch.Tensor]
 """Called with what came, one's own chunk and the hop; changes neither."""
 
 
-def ring_reduce_scatter(rows: torch.Tensor, ring: Ring, merge: Merge, first: int = 0) -> Conversation:
+def ring_reduce_scatter(rows: torch.Tensor, ring: Ring, merge: Merge, first: int = 0) -> Protocol:
     """Merge one chunk a hop, so that after S - 1 hops each position holds its own chunk, merged over all of them.
 
     Chunk k starts at position k + 1 and ends at position k.
@@ -72,7 +72,7 @@ def ring_reduce_scatter(rows: torch.Tensor, ring: Ring, merge: Merge, first: int
     return running
 
 
-def ring_all_gather(chunk: torch.Tensor, ring: Ring) -> Conversation:
+def ring_all_gather(chunk: torch.Tensor, ring: Ring) -> Protocol:
     """Pass every chunk round the ring; row k of what is returned is that of position k.
 
     Shape:
@@ -86,7 +86,7 @@ def ring_all_gather(chunk: torch.Tensor, ring: Ring) -> Conversation:
     return rows
 
 
-def all_reduce_round_rings(values: torch.Tensor, rings: Sequence[Ring], merge: Merge) -> Conversation:
+def all_reduce_round_rings(values: torch.Tensor, rings: Sequence[Ring], merge: Merge) -> Protocol:
     """Reduce-scatter round each ring in turn, each on the last one's chunk; then all-gather back.
 
     One ring of all ranks is the ring all-reduce; the ring of a node and then that between nodes is a 2D torus.
@@ -102,7 +102,7 @@ def all_reduce_round_rings(values: torch.Tensor, rings: Sequence[Ring], merge: M
     return (yield from _reduced(values, 0, rings, merge))
 
 
-def _reduced(values: torch.Tensor, first: int, rings: Sequence[Ring], merge: Merge) -> Conversation:
+def _reduced(values: torch.Tensor, first: int, rings: Sequence[Ring], merge: Merge) -> Protocol:
     if not rings:
         return values
     ring, rest = rings[0], rings[1:]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from binsgdm.bits import pack_signs, packed_numel, unpack_signs
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllToAll, Conversation, Place
+from binsgdm.exchange import AllGather, AllToAll, Protocol, RankContext
 from binsgdm.layout import BITS_PER_BYTE
 from binsgdm.random import Key, Stream, draws
 from binsgdm.systems import levels
@@ -54,27 +54,27 @@ class MajorityVote(ProtocolSystem):
     travels = "1 bit an element to the element's owner, the winning bit to all"
     carrier = "all_to_all + all_gather"
 
-    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+    def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Return the winning signs as +1 and -1; see `binsgdm.systems.base.End`."""
         check_values(self.name, bucket.values, bucket.shapes)
-        chunk = -(-bucket.values.numel() // (place.world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
-        padded = torch.nn.functional.pad(bucket.values, (0, chunk * place.world_size - bucket.values.numel()))
-        is_broken = bucket.values.isfinite().all().logical_not().to(torch.uint8).expand(place.world_size, 1)
-        signs = pack_signs(padded >= 0).view(place.world_size, -1)
+        chunk = -(-bucket.values.numel() // (context.world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
+        padded = torch.nn.functional.pad(bucket.values, (0, chunk * context.world_size - bucket.values.numel()))
+        is_broken = bucket.values.isfinite().all().logical_not().to(torch.uint8).expand(context.world_size, 1)
+        signs = pack_signs(padded >= 0).view(context.world_size, -1)
         received = yield AllToAll(group="world", sent=torch.cat([is_broken, signs], dim=1))
-        winners = _winners(received[:, 1:], chunk, place)
+        winners = _winners(received[:, 1:], chunk, context)
         everyone = yield AllGather(group="world", sent=torch.cat([received[:, 0].amax().view(1), pack_signs(winners)]))
         voted = unpack_signs(everyone[:, 1:].reshape(-1), bucket.values.numel())
         return voted.masked_fill_(everyone[:, 0].bool().any(), torch.nan)
 
 
-def _winners(packed: Tensor, chunk: int, place: Place) -> Tensor:
+def _winners(packed: Tensor, chunk: int, context: RankContext) -> Tensor:
     """Return whether +1 wins, for each element of this rank's chunk."""
     balance = torch.zeros(chunk, device=packed.device)
     for row in packed:
         balance += unpack_signs(row, chunk)
-    key = place.key(Stream.MERGE)
-    coin = draws(key, start=place.rank * chunk, numel=chunk, device=packed.device) >= 2**31
+    key = context.key(Stream.MERGE)
+    coin = draws(key, start=context.rank * chunk, numel=chunk, device=packed.device) >= 2**31
     return torch.where(balance == 0, coin, balance > 0)
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, Conversation, Place
+from binsgdm.exchange import AllGather, Protocol, RankContext
 from binsgdm.random import Key, draws
 from binsgdm.systems.base import (
     Compressor,
@@ -39,9 +39,9 @@ def gathered_sparse_mean(
     _compressor: Compressor,
     payload: Payload,
     shapes: Shapes,
-    place: Place,
+    context: RankContext,
     _delivered: torch.Tensor | None = None,
-) -> Conversation:
+) -> Protocol:
     """Gather every rank's values and indices, and add them up where they belong, in the order of ranks.
 
     Where `gathered_mean` would touch every element of the bucket for each rank, this touches what was sent.
@@ -51,7 +51,7 @@ def gathered_sparse_mean(
     for row in received:
         kept, indices = from_bytes(row, payload).tensors
         total.index_add_(0, indices.to(torch.int64), kept)
-    return total.div_(place.world_size)
+    return total.div_(context.world_size)
 
 
 @dataclass(frozen=True, kw_only=True)

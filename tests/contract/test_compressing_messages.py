@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from binsgdm.exchange import AllGather, AllReduce, AllToAll, Message, Place, Shift, group_members
+from binsgdm.exchange import AllGather, AllReduce, AllToAll, Message, RankContext, Shift, group_members
 from binsgdm.systems.base import GradientBucket, numel_of
 from binsgdm.systems.registry import SYSTEMS, make
 from simnet import strategies
@@ -56,16 +56,16 @@ def test_every_system_is_compared():
     assert {name for name, _ in OPTIONS} | {"grad_zip", "atomo"} == set(SYSTEMS)
 
 
-def drive(conversation, place: Place, seen: list[Message]) -> torch.Tensor:
-    """Run one rank's conversation as if all ranks sent what it sends."""
+def drive(protocol, context: RankContext, seen: list[Message]) -> torch.Tensor:
+    """Run one rank's protocol as if all ranks sent what it sends."""
     answer = None
     while True:
         try:
-            message = conversation.send(answer)
+            message = protocol.send(answer)
         except StopIteration as stop:
             return stop.value
         seen.append(message)
-        size = len(group_members(message.group, place.rank, place.world_size, place.ranks_per_node))
+        size = len(group_members(message.group, context.rank, context.world_size, context.ranks_per_node))
         if isinstance(message, AllGather):
             answer = message.sent.expand(size, *message.sent.shape).clone()
         else:
@@ -73,14 +73,14 @@ def drive(conversation, place: Place, seen: list[Message]) -> torch.Tensor:
 
 
 def real_messages(name: str, options: dict, layout: tuple[int, int], steps: int = 1) -> Messages:
-    place = Place(rank=0, world_size=layout[0] * layout[1], ranks_per_node=layout[1], seed=0, step=1)
-    system = make(name, rank=0, world_size=place.world_size, **options)
+    context = RankContext(rank=0, world_size=layout[0] * layout[1], ranks_per_node=layout[1], seed=0, step=1)
+    system = make(name, rank=0, world_size=context.world_size, **options)
     values = torch.randn(numel_of(SHAPES), generator=torch.Generator().manual_seed(1))
     bucket = GradientBucket(values=values, parameters=tuple(range(len(SHAPES))), shapes=SHAPES)
     seen: list[Message] = []
     for step in range(1, steps + 1):
-        drive(system.mean(bucket, replace(place, step=step)), place, seen)
-    sizes = {"world": place.world_size, "intra_node": layout[1], "inter_node": layout[0]}
+        drive(system.mean(bucket, replace(context, step=step)), context, seen)
+    sizes = {"world": context.world_size, "intra_node": layout[1], "inter_node": layout[0]}
     return [
         (NAMES[type(message)], group_of(message.group, *layout), message.sent.numel() * message.sent.element_size())
         for message in seen

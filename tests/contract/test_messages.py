@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm import exchange
-from binsgdm.exchange import AllGather, Place
+from binsgdm.exchange import AllGather, RankContext
 from binsgdm.kernels import select
 from binsgdm.layout import Bucket
 from simnet.collectives.schedule import Group, group_of
@@ -40,8 +40,8 @@ def topology(num_nodes: int, ranks_per_node: int) -> Topology:
 
 
 def real_messages(scheme: str, num_nodes: int, ranks_per_node: int, numel: int) -> Messages:
-    """Return (collective, group, bytes that a rank gives) of one rank's conversation; groups of one rank left out."""
-    place = Place(rank=0, world_size=num_nodes * ranks_per_node, ranks_per_node=ranks_per_node, seed=0, step=1)
+    """Return (collective, group, bytes that a rank gives) of one rank's protocol; groups of one rank left out."""
+    context = RankContext(rank=0, world_size=num_nodes * ranks_per_node, ranks_per_node=ranks_per_node, seed=0, step=1)
     bucket = Bucket(index=0, start=0, numel=numel, segments=())
     kernels = select("reference")
     u, signs = torch.zeros(numel), torch.zeros(numel // 8, dtype=torch.uint8)
@@ -49,21 +49,21 @@ def real_messages(scheme: str, num_nodes: int, ranks_per_node: int, numel: int) 
     def sign(mean: torch.Tensor) -> torch.Tensor:
         return torch.zeros(mean.numel() // 8, dtype=torch.uint8)
 
-    conversation = {
-        "hierarchical": lambda: exchange.hierarchical(u, bucket, place, kernels),
-        "hierarchical_bf16": lambda: exchange.hierarchical(u, bucket, place, kernels, bf16=True),
-        "hierarchical_one_bit": lambda: exchange.hierarchical_one_bit(signs, bucket, place, kernels),
-        "hierarchical_gradients": lambda: exchange.hierarchical_gradients(u, bucket, place, kernels, quantize=sign),
+    protocol = {
+        "hierarchical": lambda: exchange.hierarchical(u, bucket, context, kernels),
+        "hierarchical_bf16": lambda: exchange.hierarchical(u, bucket, context, kernels, bf16=True),
+        "hierarchical_one_bit": lambda: exchange.hierarchical_one_bit(signs, bucket, context, kernels),
+        "hierarchical_gradients": lambda: exchange.hierarchical_gradients(u, bucket, context, kernels, quantize=sign),
         "hierarchical_gradients_bf16": lambda: exchange.hierarchical_gradients(
-            u, bucket, place, kernels, quantize=sign, bf16=True
+            u, bucket, context, kernels, quantize=sign, bf16=True
         ),
-        "flat": lambda: exchange.flat(signs, bucket, place, kernels),
+        "flat": lambda: exchange.flat(signs, bucket, context, kernels),
     }[scheme]()
-    sizes = {"world": place.world_size, "intra_node": ranks_per_node, "inter_node": num_nodes}
+    sizes = {"world": context.world_size, "intra_node": ranks_per_node, "inter_node": num_nodes}
     found, answer = [], None
     while True:
         try:
-            message = conversation.send(answer)
+            message = protocol.send(answer)
         except StopIteration:
             return found
         gathers = isinstance(message, AllGather)

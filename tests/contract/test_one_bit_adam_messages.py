@@ -44,11 +44,11 @@ def real_messages(topology: str, layout: tuple[int, int], num_steps: int = 3) ->
 
 def drive(optimizer: OneBitAdam, layout: tuple[int, int]) -> Messages:
     """Take a step as if all ranks sent what this one sends."""
-    conversation, answer, seen = optimizer.conversation(), None, []
+    protocol, answer, seen = optimizer.step_protocol(), None, []
     sizes = {"world": layout[0] * layout[1], "intra_node": layout[1], "inter_node": layout[0]}
     while True:
         try:
-            message = conversation.send(answer)
+            message = protocol.send(answer)
         except StopIteration:
             return seen
         size = len(group_members(message.group, 0, sizes["world"], layout[1]))

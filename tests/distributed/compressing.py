@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Place, run_together
+from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.exchange.replicas import check_replicas
 from binsgdm.systems.base import GradientBucket
 from binsgdm.systems.hook import GradientExchange, compress_gradients
@@ -70,9 +70,9 @@ def _noting(exchange: GradientExchange) -> list[tuple[int, tuple[int, ...]]]:
     layouts: list[tuple[int, tuple[int, ...]]] = []
     mean = exchange.system.mean
 
-    def noting(bucket: GradientBucket, place: Place) -> Any:
-        layouts.append((place.bucket, bucket.parameters))  # type: ignore[arg-type]
-        return mean(bucket, place)
+    def noting(bucket: GradientBucket, context: RankContext) -> Any:
+        layouts.append((context.bucket, bucket.parameters))  # type: ignore[arg-type]
+        return mean(bucket, context)
 
     exchange.system.mean = noting  # type: ignore[method-assign]
     return layouts
@@ -97,7 +97,7 @@ def control_of(name: str, options: dict[str, Any], everyone: list[Any], used: li
                     parameters=parameters,
                     shapes=tuple(tuple(gradient.shape) for gradient in gradients),
                 )
-                place = Place(
+                context = RankContext(
                     rank=rank,
                     world_size=WORLD_SIZE,
                     ranks_per_node=RANKS_PER_NODE,
@@ -105,8 +105,8 @@ def control_of(name: str, options: dict[str, Any], everyone: list[Any], used: li
                     step=step + 1,
                     bucket=number,
                 )
-                talks.append(system.mean(bucket, place))
-            flat = run_together(talks, RANKS_PER_NODE)[0]
+                talks.append(system.mean(bucket, context))
+            flat = run_in_lockstep(talks, RANKS_PER_NODE)[0]
             pieces = flat.split([everyone[0][step][one].numel() for one in parameters])
             means |= {
                 one: piece.view(everyone[0][step][one].shape) for one, piece in zip(parameters, pieces, strict=True)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import binsgdm
-from binsgdm.exchange import Place, run_together
+from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import Slot
 from binsgdm.optimizers.worker import Scheme, Worker
@@ -109,7 +109,7 @@ def control(world_size: int, ranks_per_node: int, scheme: Scheme) -> list[torch.
     workers = [
         Worker(
             [Slot(parameter=v, group=settings, state={n: torch.zeros(v.shape) for n in "mb"}) for v in values[rank]],
-            place=Place(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=SEED, step=0),
+            context=RankContext(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=SEED, step=0),
             scheme=scheme,
             bucket_elements=BUCKET_ELEMENTS,
             kernels=select("reference"),
@@ -128,7 +128,7 @@ def _control_step(workers: list[Worker], values: list[list[torch.nn.Parameter]],
         for value, gradient in zip(values[rank], gradients(rank, step), strict=True):
             value.grad = gradient
     for number, bucket in enumerate(workers[0].buckets):
-        signs = run_together([worker.signs(bucket) for worker in workers], local)
+        signs = run_in_lockstep([worker.signs(bucket) for worker in workers], local)
         for rank, worker in enumerate(workers):
             worker.apply(worker.buckets[number], signs[rank], [1] * len(SHAPES))
 

@@ -149,10 +149,10 @@ def broken_compressor(is_wrong: bool) -> None:
     backward(module)
     mean = exchange.system.mean
 
-    def failing(bucket: Any, place: Any) -> Any:
-        if is_wrong and place.bucket == 1:
+    def failing(bucket: Any, context: Any) -> Any:
+        if is_wrong and context.bucket == 1:
             raise torch.linalg.LinAlgError("svd did not converge")
-        return mean(bucket, place)
+        return mean(bucket, context)
 
     exchange.system.mean = failing  # type: ignore[method-assign]
     backward(module)

@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import binsgdm
-from binsgdm.exchange import run_together
-from binsgdm.fsdp import ShardPlace, attach_fsdp
+from binsgdm.exchange import run_in_lockstep
+from binsgdm.fsdp import ShardContext, attach_fsdp
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import Slot
 from binsgdm.optimizers.worker import Scheme, Worker
@@ -223,10 +223,10 @@ def _worker(model: Model, case: Case, rank: int) -> tuple[Worker, list[Slot]]:
         piece.requires_grad_(parameter.requires_grad)
         settings = {"lr": lr, "weight_decay": WEIGHT_DECAY, "beta": 0.95, "maximize": False}
         slots.append(Slot(parameter=piece, group=settings, state={n: torch.zeros(piece.shape) for n in "mb"}))
-    place = ShardPlace(rank=rank // LOCAL, world_size=NODES, ranks_per_node=1, seed=SEED, step=0, global_rank=rank)
+    context = ShardContext(rank=rank // LOCAL, world_size=NODES, ranks_per_node=1, seed=SEED, step=0, global_rank=rank)
     kernels = select("reference")
     scheme = Scheme(topology="flat")
-    return Worker(slots, place=place, scheme=scheme, bucket_elements=BUCKET_ELEMENTS, kernels=kernels), slots
+    return Worker(slots, context=context, scheme=scheme, bucket_elements=BUCKET_ELEMENTS, kernels=kernels), slots
 
 
 def pieces(model: Model, local: int) -> list[torch.Tensor]:
@@ -258,7 +258,7 @@ def _exchange(workers: list[tuple[Worker, list[Slot]]], step: int) -> None:
         for worker, _ in workers:
             worker.begin(step + 1)
         for number, bucket in enumerate(workers[0][0].buckets):
-            signs = run_together([worker.signs(bucket) for worker, _ in workers], 1)
+            signs = run_in_lockstep([worker.signs(bucket) for worker, _ in workers], 1)
             for (worker, _), packed in zip(workers, signs, strict=True):
                 worker.apply(worker.buckets[number], packed, has_gradient)
 

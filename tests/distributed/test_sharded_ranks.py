@@ -63,11 +63,11 @@ def test_what_leaves_a_rank_is_two_bits_an_element_of_its_shard_times_n_minus_on
 
 
 def test_no_two_ranks_share_draws():
-    places = [
-        sharded.ShardPlace(rank=rank // 2, world_size=2, ranks_per_node=1, seed=1, step=2, global_rank=rank)
+    contexts = [
+        sharded.ShardContext(rank=rank // 2, world_size=2, ranks_per_node=1, seed=1, step=2, global_rank=rank)
         for rank in RANKS
     ]
-    assert len({place.key(stream) for place in places for stream in Stream}) == len(RANKS) * len(Stream)
+    assert len({context.key(stream) for context in contexts for stream in Stream}) == len(RANKS) * len(Stream)
 
 
 def test_an_infinite_gradient_in_one_shard_stops_all_ranks(results):

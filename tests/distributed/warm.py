@@ -2,12 +2,12 @@
 
 import torch
 
-from binsgdm.exchange import Place, run_together
+from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import Slot
 from binsgdm.optimizers.worker import SCHEMES, Worker
 
-PLACE = Place(rank=0, world_size=1, ranks_per_node=1, seed=0, step=0)
+PLACE = RankContext(rank=0, world_size=1, ranks_per_node=1, seed=0, step=0)
 SETTINGS = {"lr": 0.1, "weight_decay": 0.1, "beta": 0.5, "maximize": False}
 
 
@@ -17,9 +17,9 @@ def use_every_kernel() -> None:
     values[0].grad = torch.ones(8)
     slots = [Slot(parameter=v, group=SETTINGS, state={n: torch.zeros(8) for n in "mb"}) for v in values]
     for scheme in SCHEMES:
-        worker = Worker(slots, place=PLACE, scheme=scheme, bucket_elements=16, kernels=select())
+        worker = Worker(slots, context=PLACE, scheme=scheme, bucket_elements=16, kernels=select())
         worker.begin(1)
-        signs = run_together([worker.signs(worker.buckets[0])], 1)[0]
+        signs = run_in_lockstep([worker.signs(worker.buckets[0])], 1)[0]
         worker.apply(worker.buckets[0], signs, [1, 1])
         worker.flags()
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllReduce, Conversation, Place, run_together
+from binsgdm.exchange import AllReduce, Protocol, RankContext, run_in_lockstep
 from binsgdm.measure import choices, systems
 from binsgdm.random import Key
 from binsgdm.systems.base import GradientBucket, Payload, ProtocolSystem, Shapes, System, check_payload, numel_of
@@ -65,10 +65,10 @@ class Largest(ProtocolSystem):
     def __init__(self, *, part: float = 0.1) -> None:
         self._part = part
 
-    def mean(self, bucket: GradientBucket, place: Place) -> Conversation:
+    def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         kept = bucket.values * (bucket.values.abs() >= self._part * bucket.values.abs().amax())
         total = yield AllReduce(group="world", sent=kept)
-        return total / place.world_size
+        return total / context.world_size
 
 
 @pytest.fixture
@@ -91,10 +91,10 @@ def test_ranks_in_lock_step_get_the_mean_within_the_error_of_the_system() -> Non
     given = buckets(2)
     wanted = (given[0].values + given[1].values) / 2
     talks = [
-        end.mean(bucket, Place(rank=rank, world_size=2, ranks_per_node=1, seed=0, step=1))
+        end.mean(bucket, RankContext(rank=rank, world_size=2, ranks_per_node=1, seed=0, step=1))
         for rank, (end, bucket) in enumerate(zip(ends, given, strict=True))
     ]
-    one, other = run_together(talks, 1)
+    one, other = run_in_lockstep(talks, 1)
     assert torch.equal(one, other)
     error = (one - wanted).abs().max()
     assert 0 < error <= 2.0**-11 * max(bucket.values.abs().max() for bucket in given)

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm import exchange
-from binsgdm.exchange import Place, run_together
+from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.layout import Bucket
 from binsgdm.random import Stream
@@ -29,21 +29,21 @@ def signs_of_all(scheme: str, updates: list[float], ranks_per_node: int, step: i
     bucket = Bucket(index=0, start=0, numel=NUMEL, segments=())
     talks = []
     for rank, value in enumerate(updates):
-        place = Place(rank=rank, world_size=len(updates), ranks_per_node=ranks_per_node, seed=11, step=step)
+        context = RankContext(rank=rank, world_size=len(updates), ranks_per_node=ranks_per_node, seed=11, step=step)
         u = torch.full((NUMEL,), value)
         packed = torch.empty(NUMEL // 8, dtype=torch.uint8)
         stream = Stream.INSIDE if scheme == "one_bit" else Stream.LOCAL
-        kernels.quantize_pack(u, key=place.key(stream), start=0, out=packed)
+        kernels.quantize_pack(u, key=context.key(stream), start=0, out=packed)
         talks.append(
             {
-                "fp32": lambda u=u, place=place: exchange.hierarchical(u, bucket, place, kernels),
-                "one_bit": lambda p=packed, place=place: exchange.hierarchical_one_bit(p, bucket, place, kernels),
-                "flat": lambda p=packed, place=place: exchange.flat(p, bucket, place, kernels),
+                "fp32": lambda u=u, context=context: exchange.hierarchical(u, bucket, context, kernels),
+                "one_bit": lambda p=packed, context=context: exchange.hierarchical_one_bit(p, bucket, context, kernels),
+                "flat": lambda p=packed, context=context: exchange.flat(p, bucket, context, kernels),
             }[scheme]()
         )
     from binsgdm.bits import unpack_signs
 
-    return [unpack_signs(packed, NUMEL) for packed in run_together(talks, ranks_per_node)]
+    return [unpack_signs(packed, NUMEL) for packed in run_in_lockstep(talks, ranks_per_node)]
 
 
 @pytest.mark.parametrize("scheme", ["fp32", "one_bit", "flat"])

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from binsgdm import functional
 from binsgdm.bits import unpack_signs
-from binsgdm.exchange import Place, run_together
+from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import Slot
 from binsgdm.optimizers.worker import Scheme, Worker
@@ -30,11 +30,11 @@ def node(ranks: int) -> list[Worker]:
             )
             for shape, beta in zip(SHAPES, BETAS, strict=True)
         ]
-        place = Place(rank=rank, world_size=ranks, ranks_per_node=ranks, seed=SEED, step=0)
+        context = RankContext(rank=rank, world_size=ranks, ranks_per_node=ranks, seed=SEED, step=0)
         made.append(
             Worker(
                 slots,
-                place=place,
+                context=context,
                 scheme=Scheme(average="gradients"),
                 bucket_elements=150,
                 kernels=select("reference"),
@@ -54,17 +54,17 @@ def momenta_of_the_mean(gradients, whole):
     return made
 
 
-def draw(rank: int, step: int, place: int) -> torch.Tensor:
+def draw(rank: int, step: int, element: int) -> torch.Tensor:
     """Return one threshold of a rank, counted in the flat order."""
     key = Key(seed=SEED, step=step, rank=rank, stream=Stream.LOCAL)
-    return thresholds(key, start=place // 32 * 32, numel=32, device="cpu")[place % 32]
+    return thresholds(key, start=element // 32 * 32, numel=32, device="cpu")[element % 32]
 
 
 def exchange_in_node(workers: list[Worker], bucket) -> torch.Tensor:
     """Return the signs of a bucket, which are the same on all ranks."""
     with torch.no_grad():
         talks = [worker.signs(bucket) for worker in workers]
-        signs = [unpack_signs(packed, bucket.numel) for packed in run_together(talks, len(workers))]
+        signs = [unpack_signs(packed, bucket.numel) for packed in run_in_lockstep(talks, len(workers))]
     assert all(torch.equal(signs[0], other) for other in signs)
     return signs[0]
 

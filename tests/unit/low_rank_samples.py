@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from binsgdm.exchange import Place
+from binsgdm.exchange import RankContext
 from binsgdm.systems.base import GradientBucket
 
 SHAPES = ((16, 12), (), (0, 3), (7,), (8, 3, 2))
@@ -23,8 +23,8 @@ def with_spectrum(rows: int, columns: int, decay: float) -> Any:
     return (left * decay ** torch.arange(columns).double() @ right.T).float()
 
 
-def place(rank: int = 0, size: int = 1, step: int = 0) -> Place:
-    return Place(rank=rank, world_size=size, ranks_per_node=1, seed=5, step=step)
+def context(rank: int = 0, size: int = 1, step: int = 0) -> RankContext:
+    return RankContext(rank=rank, world_size=size, ranks_per_node=1, seed=5, step=step)
 
 
 def bucket(values: Any, names: Any = NAMES, shapes: Any = SHAPES) -> GradientBucket:

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Place, run_together
+from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.random import Key
 from binsgdm.systems.base import GradientBucket, Payload, Shapes
 from binsgdm.systems.registry import SYSTEMS, check_options, make
@@ -62,11 +62,11 @@ def mean_of(systems: list[Any], grads: list[torch.Tensor], step: int = 1, shapes
     talks = [
         one.mean(
             GradientBucket(values=grad, parameters=names, shapes=shapes),
-            Place(rank=rank, world_size=size, ranks_per_node=1, seed=1, step=step),
+            RankContext(rank=rank, world_size=size, ranks_per_node=1, seed=1, step=step),
         )
         for rank, (one, grad) in enumerate(zip(systems, grads, strict=True))
     ]
-    return run_together(talks, 1)
+    return run_in_lockstep(talks, 1)
 
 
 def is_sentence(text: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Place, run_together
+from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.systems.base import GradientBucket
 from binsgdm.systems.carriers import all_reduced_mean, gathered_mean
 from binsgdm.systems.feedback import ErrorFeedback, Plain, Residuals
@@ -20,8 +20,8 @@ NAMES = ("conv", "scale", "nothing", "bias", "head")
 NUMEL = 248
 
 
-def place(rank: int = 0, world_size: int = 1, step: int = 0) -> Place:
-    return Place(rank=rank, world_size=world_size, ranks_per_node=1, seed=5, step=step)
+def context(rank: int = 0, world_size: int = 1, step: int = 0) -> RankContext:
+    return RankContext(rank=rank, world_size=world_size, ranks_per_node=1, seed=5, step=step)
 
 
 def gradients(seed: int, numel: int = NUMEL) -> Any:
@@ -38,11 +38,11 @@ def keep(residuals: Residuals, lost: Any) -> None:
 
 def mean_of(feedbacks: list[ErrorFeedback], grads: list[Any], step: int = 0) -> list[Any]:
     size = len(feedbacks)
-    conversations = [
-        feedback.mean(bucket(grad), place(rank, size, step))
+    protocols = [
+        feedback.mean(bucket(grad), context(rank, size, step))
         for rank, (feedback, grad) in enumerate(zip(feedbacks, grads, strict=True))
     ]
-    return run_together(conversations, 1)
+    return run_in_lockstep(protocols, 1)
 
 
 def feedbacks(size: int, compressor: Any, carry: Any = gathered_mean) -> list[ErrorFeedback]:
@@ -72,7 +72,7 @@ def test_a_residual_is_added_to_the_next_gradient_and_the_gradient_is_left_alone
     residuals, grad = Residuals(rank=0, world_size=1), gradients(3)
     keep(residuals, grad)
     after = torch.ones(NUMEL)
-    assert torch.equal(residuals.corrected(bucket(after), place()), after + grad)
+    assert torch.equal(residuals.corrected(bucket(after), context()), after + grad)
     assert torch.equal(after, torch.ones(NUMEL))
 
 
@@ -92,7 +92,7 @@ def test_the_residuals_follow_their_parameters_into_other_buckets() -> None:
     keep(residuals, grad)
     order = [3, 0]
     names, shapes = [NAMES[number] for number in order], tuple(SHAPES[number] for number in order)
-    again = residuals.corrected(bucket(torch.zeros(199), names, shapes), place())
+    again = residuals.corrected(bucket(torch.zeros(199), names, shapes), context())
     assert torch.equal(again, torch.cat([grad[193:200], grad[:192]]))
 
 
@@ -122,10 +122,10 @@ def test_a_rank_decompresses_its_own_payload_once_and_the_mean_is_the_same_to_th
     ranks[rank].compressor = Counting()
     results = mean_of(ranks, grads)
     assert len(calls) == 3
-    plain = [Plain(ScaledSign()).mean(bucket(grad), place(number, 3)) for number, grad in enumerate(grads)]
-    assert torch.equal(results[rank], run_together(plain, 1)[0])
+    plain = [Plain(ScaledSign()).mean(bucket(grad), context(number, 3)) for number, grad in enumerate(grads)]
+    assert torch.equal(results[rank], run_in_lockstep(plain, 1)[0])
     assert torch.equal(results[rank], results[1])
-    key = place().common_key
+    key = context().common_key
     delivered = ScaledSign().decompress(ScaledSign().compress(grads[rank], SHAPES, key), SHAPES, key)
     assert torch.equal(residual(ranks[rank]), grads[rank] - delivered)
 
@@ -153,7 +153,7 @@ def test_zeros_and_huge_values_survive(scale: float) -> None:
 def test_a_bucket_without_elements_is_refused() -> None:
     feedback = ErrorFeedback(TopK(ratio=0.1), rank=0, world_size=1)
     with pytest.raises(BinsgdmError, match="must have at least one element; leave the bucket out"):
-        run_together([feedback.mean(bucket(torch.empty(0), ["nothing"], [(0, 3)]), place())], 1)
+        run_in_lockstep([feedback.mean(bucket(torch.empty(0), ["nothing"], [(0, 3)]), context())], 1)
 
 
 def test_a_loaded_state_goes_on_bit_for_bit() -> None:
@@ -187,7 +187,7 @@ def test_a_reset_forgets() -> None:
     residuals = Residuals(rank=0, world_size=1)
     keep(residuals, gradients(1))
     residuals.reset()
-    assert torch.equal(residuals.corrected(bucket(torch.ones(NUMEL)), place()), torch.ones(NUMEL))
+    assert torch.equal(residuals.corrected(bucket(torch.ones(NUMEL)), context()), torch.ones(NUMEL))
 
 
 def test_a_wrong_state_is_refused() -> None:
@@ -203,14 +203,14 @@ def test_a_rank_outside_the_world_is_refused() -> None:
 def test_the_residuals_of_another_rank_are_refused() -> None:
     feedback = ErrorFeedback(TopK(ratio=0.1), rank=0, world_size=2)
     with pytest.raises(BinsgdmError, match="rank 1 of 2: must be rank 0 of 2"):
-        next(feedback.mean(bucket(gradients(1)), place(1, 2)))
+        next(feedback.mean(bucket(gradients(1)), context(1, 2)))
 
 
 def test_a_parameter_that_changed_its_shape_is_refused() -> None:
     residuals = Residuals(rank=0, world_size=1)
     residuals.store(torch.ones(4), bucket(torch.ones(4), ["w"], [(4,)]), mean=torch.zeros(4))
     with pytest.raises(BinsgdmError, match="'w' of 5 elements: its residual has 4"):
-        residuals.corrected(bucket(torch.ones(5), ["w"], [(5,)]), place())
+        residuals.corrected(bucket(torch.ones(5), ["w"], [(5,)]), context())
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "a"]])
@@ -221,4 +221,4 @@ def test_parameters_that_do_not_fit_the_shapes_are_refused(names: list[str]) -> 
 
 def test_values_that_do_not_fit_the_shapes_are_refused() -> None:
     with pytest.raises(BinsgdmError, match="flatten the bucket"):
-        Residuals(rank=0, world_size=1).corrected(bucket(torch.ones(3), ["a"], [(4,)]), place())
+        Residuals(rank=0, world_size=1).corrected(bucket(torch.ones(3), ["a"], [(4,)]), context())

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllReduce, run_together
+from binsgdm.exchange import AllReduce, run_in_lockstep
 from binsgdm.systems.low_rank import GradZip, PowerSGD
 from binsgdm.systems.matrices import is_factored, orthonormalized
 from tests.unit.low_rank_samples import (
@@ -16,9 +16,9 @@ from tests.unit.low_rank_samples import (
     SHAPES,
     WHOLE,
     bucket,
+    context,
     energy,
     normal,
-    place,
     with_spectrum,
 )
 
@@ -38,9 +38,9 @@ SYSTEMS = (power, grad_zip)
 def mean_of(ranks: list[Any], grads: list[Any], step: int = 0, shapes: Any = SHAPES, names: Any = NAMES) -> list[Any]:
     size = len(ranks)
     talks = [
-        one.mean(bucket(grads[number], names, shapes), place(number, size, step)) for number, one in enumerate(ranks)
+        one.mean(bucket(grads[number], names, shapes), context(number, size, step)) for number, one in enumerate(ranks)
     ]
-    return run_together(talks, 1)
+    return run_in_lockstep(talks, 1)
 
 
 def residual(system: Any, names: Any = NAMES) -> Any:
@@ -155,7 +155,7 @@ def test_all_ranks_agree_to_the_bit_and_together_lose_what_their_residuals_say(m
 def test_the_bytes_are_those_that_travel(make: Any) -> None:
     system = make(2)[0]
     for step, is_odd in enumerate((False, True)):
-        talk, num_bytes, answer = system.mean(bucket(normal(NUMEL)), place(step=step)), 0, None
+        talk, num_bytes, answer = system.mean(bucket(normal(NUMEL)), context(step=step)), 0, None
         while True:
             try:
                 message = talk.send(answer)

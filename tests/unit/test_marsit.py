@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, Place, Shift, run_together
+from binsgdm.exchange import AllGather, RankContext, Shift, run_in_lockstep
 from binsgdm.random import Key
 from binsgdm.systems import marsit as module
 from binsgdm.systems.base import GradientBucket
@@ -21,8 +21,8 @@ ONE_RING = ("world",)
 TWO_RINGS = ("intra_node", "inter_node")
 
 
-def place(rank: int, world_size: int, ranks_per_node: int = 1, step: int = 1, seed: int = 3) -> Place:
-    return Place(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=seed, step=step)
+def context(rank: int, world_size: int, ranks_per_node: int = 1, step: int = 1, seed: int = 3) -> RankContext:
+    return RankContext(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=seed, step=step)
 
 
 def exchange(values, residuals, settings=PLAIN, ranks_per_node=1, step=1, on_sent=None):
@@ -32,14 +32,14 @@ def exchange(values, residuals, settings=PLAIN, ranks_per_node=1, step=1, on_sen
     systems = [Marsit(**settings, rank=r, world_size=size) for r in range(size)]
     for rank, system in enumerate(systems):
         system.residuals.store(residuals[rank], bucket[rank], mean=residuals[rank])
-    talks = [systems[r].mean(bucket[r], place(r, size, ranks_per_node, step)) for r in range(size)]
-    found = run_together(talks, ranks_per_node, on_sent)
+    talks = [systems[r].mean(bucket[r], context(r, size, ranks_per_node, step)) for r in range(size)]
+    found = run_in_lockstep(talks, ranks_per_node, on_sent)
     for rank, system in enumerate(systems):
         residuals[rank].copy_(system.residuals["w"])
     return found
 
 
-def rings(where: Place, groups):
+def rings(where: RankContext, groups):
     return [Ring.of(group, where) for group in groups]
 
 
@@ -79,8 +79,8 @@ def test_the_mean_of_merged_signs_is_the_mean_of_the_ranks_signs(world_size, ran
     positive = randn(world_size, 40 * unit, seed=1) + randn(40 * unit, seed=2) > 0
     total = torch.zeros(40 * unit, dtype=torch.float64)
     for step in range(steps):
-        places = [place(rank, world_size, ranks_per_node, step) for rank in range(world_size)]
-        found = run_together([merged_signs(positive[p.rank], p, rings(p, groups)) for p in places], ranks_per_node)
+        contexts = [context(rank, world_size, ranks_per_node, step) for rank in range(world_size)]
+        found = run_in_lockstep([merged_signs(positive[p.rank], p, rings(p, groups)) for p in contexts], ranks_per_node)
         assert all(torch.equal(found[0], other) for other in found)
         total += unpack_signs(found[0], 40 * unit)
     wanted = (positive.double() * 2 - 1).mean(dim=0)
@@ -97,8 +97,8 @@ def test_elements_and_hops_are_drawn_apart() -> None:
     world_size, numel = 4, 8 * 4 * 512
     positive = torch.zeros(world_size, numel, dtype=torch.bool)
     positive[0] = True
-    places = [place(rank, 4, 2) for rank in range(4)]
-    found = run_together([merged_signs(positive[p.rank], p, rings(p, TWO_RINGS)) for p in places], 2)[0]
+    contexts = [context(rank, 4, 2) for rank in range(4)]
+    found = run_in_lockstep([merged_signs(positive[p.rank], p, rings(p, TWO_RINGS)) for p in contexts], 2)[0]
     merged = unpack_signs(found, numel).view(4, -1)
     share = (merged > 0).double().mean(dim=1)
     assert (share - 1 / 4).abs().max() < 5 * (3 / 16 / merged.shape[1]) ** 0.5

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, Place
+from binsgdm.exchange import Member, RankContext
 from binsgdm.measure import choices, one_bit_adam, systems, training
 from binsgdm.measure.choices import choice
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
@@ -135,14 +135,14 @@ def test_one_bit_adam_is_timed_doing_what_it_does(world_size: int, monkeypatch: 
     torch.manual_seed(1)
     one_bit_adam.trial(NUMEL, world_size, CPU)
     one, other = made
-    place = Place(rank=0, world_size=world_size, ranks_per_node=1, seed=0, step=2)
-    other.join(one_bit_adam_member(place))
-    systems._driven(other.conversation(), place, systems.Stopwatch(CPU))
+    context = RankContext(rank=0, world_size=world_size, ranks_per_node=1, seed=0, step=2)
+    other.join(one_bit_adam_member(context))
+    systems._driven(other.step_protocol(), context, systems.Stopwatch(CPU))
     assert torch.equal(one.slots()[0].parameter, other.slots()[0].parameter)
 
 
-def one_bit_adam_member(place: Place) -> Any:
-    return Member(rank=place.rank, world_size=place.world_size, ranks_per_node=place.ranks_per_node)
+def one_bit_adam_member(context: RankContext) -> Any:
+    return Member(rank=context.rank, world_size=context.world_size, ranks_per_node=context.ranks_per_node)
 
 
 def test_a_failure_in_the_thread_is_told() -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, run_together
+from binsgdm.exchange import Member, run_in_lockstep
 from binsgdm.optimizers import one_bit_adam_update as module
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 
@@ -49,7 +49,7 @@ def set_gradients(optimizer, rank: int, step: int) -> None:
 
 
 def together(ranks):
-    return [bool(moved) for moved in run_together([optimizer.conversation() for optimizer in ranks], 2)]
+    return [bool(moved) for moved in run_in_lockstep([optimizer.step_protocol() for optimizer in ranks], 2)]
 
 
 def train(ranks, first: int, last: int) -> None:
@@ -306,14 +306,14 @@ def test_what_cannot_be_stepped_or_loaded_is_refused_in_a_sentence() -> None:
         ranks[0].add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
     ranks[1].load_state_dict(state)
     with torch.no_grad():
-        talks = [one.conversation() for one in ranks]
+        talks = [one.step_protocol() for one in ranks]
         flags = torch.stack([next(talk).sent for talk in talks])
         for rank, talk in enumerate(talks):
             sentence = "load this rank's own state" if rank == 1 else r"ranks \[1\] refused"
             with pytest.raises(BinsgdmError, match=sentence):
                 talk.send(flags)
     ranks[1].load_state_dict(state | {"residuals": None})
-    next(ranks[1].conversation())
+    next(ranks[1].step_protocol())
     with pytest.raises(BinsgdmError, match="5 parameters: the optimizer has 2"):
         OneBitAdam(parameters()[:2]).load_state_dict(state)
     others = [torch.nn.Parameter(torch.zeros(shape)) for shape in [*SHAPES[:4], (8,)]]

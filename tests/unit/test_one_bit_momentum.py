@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Place, run_together
+from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.optimizers import one_bit_momentum as module
 from binsgdm.optimizers.one_bit_momentum import Residuals, decode, encode, padded_numel
 
@@ -13,8 +13,8 @@ TALKS = {"flat": module.one_bit_momentum, "hierarchical": module.hierarchical_on
 both = pytest.mark.parametrize("topology", list(TALKS))
 
 
-def place(rank: int, world_size: int = 4, ranks_per_node: int = 2) -> Place:
-    return Place(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=0, step=1)
+def context(rank: int, world_size: int = 4, ranks_per_node: int = 2) -> RankContext:
+    return RankContext(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=0, step=1)
 
 
 def randn(*shape: int, seed: int = 0):
@@ -22,13 +22,13 @@ def randn(*shape: int, seed: int = 0):
 
 
 def fresh(numel: int, topology: str, world_size: int = 4, ranks_per_node: int = 2) -> list[Residuals]:
-    return [Residuals.zeros(numel, place(r, world_size, ranks_per_node), topology) for r in range(world_size)]
+    return [Residuals.zeros(numel, context(r, world_size, ranks_per_node), topology) for r in range(world_size)]
 
 
 def exchange(values, residuals, topology, valid=None, ranks_per_node=2, on_sent=None):
     size = len(values)
-    talks = [TALKS[topology](values[r], residuals[r], place(r, size, ranks_per_node), valid) for r in range(size)]
-    return run_together(talks, ranks_per_node, on_sent)
+    talks = [TALKS[topology](values[r], residuals[r], context(r, size, ranks_per_node), valid) for r in range(size)]
+    return run_in_lockstep(talks, ranks_per_node, on_sent)
 
 
 def owed(residuals: list[Residuals], topology: str):
@@ -68,7 +68,7 @@ def test_as_many_bytes_leave_a_rank_as_are_announced(topology: str) -> None:
         sent[rank][message.group] = sent[rank].get(message.group, 0) + num_bytes
 
     exchange(randn(4, 320), fresh(320, topology), topology, on_sent=count)
-    assert sent == [module.sent_bytes(320, place(rank), topology) for rank in range(4)]
+    assert sent == [module.sent_bytes(320, context(rank), topology) for rank in range(4)]
     assert sent[0]["world" if topology == "flat" else "inter_node"] == (5 if topology == "flat" else 3) * (4 + 80 // 8)
 
 
@@ -143,11 +143,11 @@ def test_what_does_not_fit_is_refused_in_a_sentence(topology: str) -> None:
     talk = TALKS[topology]
     for values in (torch.zeros(63), torch.zeros(64).half(), torch.zeros(2, 32), torch.zeros(0)):
         with pytest.raises(BinsgdmError, match="must be flat float32, a multiple of 32 elements"):
-            next(talk(values, residuals, place(0)))
+            next(talk(values, residuals, context(0)))
     with pytest.raises(BinsgdmError, match=r"begin with Residuals\.zeros"):
-        next(talk(torch.zeros(96), residuals, place(0)))
+        next(talk(torch.zeros(96), residuals, context(0)))
     with pytest.raises(BinsgdmError, match="must be bool"):
-        next(talk(torch.zeros(64), residuals, place(0), torch.ones(64)))
+        next(talk(torch.zeros(64), residuals, context(0), torch.ones(64)))
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_odd_shapes_work():
 
 def test_bucket_boundaries_do_not_change_the_result():
     """Draws are counted by place in the flat order, which starts anew with every bucket only by padding."""
-    from binsgdm.exchange import run_together
+    from binsgdm.exchange import run_in_lockstep
     from binsgdm.optimizers.worker import Scheme, Worker
 
     results = []
@@ -145,7 +145,7 @@ def test_bucket_boundaries_do_not_change_the_result():
         optimizer = binsgdm.BinSGDM(values, lr=1.0)
         worker = Worker(
             optimizer.slots(),
-            place=optimizer.place(),
+            context=optimizer.rank_context(),
             scheme=Scheme(topology="flat"),
             bucket_elements=bucket_elements,
             kernels=optimizer.kernels(),
@@ -153,7 +153,7 @@ def test_bucket_boundaries_do_not_change_the_result():
         worker.begin(1)
         with torch.no_grad():
             for bucket in worker.buckets:
-                worker.apply(bucket, run_together([worker.signs(bucket)], 1)[0], [1, 1, 1])
+                worker.apply(bucket, run_in_lockstep([worker.signs(bucket)], 1)[0], [1, 1, 1])
         results.append(torch.cat([value.detach() for value in values]))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])

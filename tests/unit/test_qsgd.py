@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from benchmarks.bounds import variance_bound
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Place, run_together
+from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.random import Key
 from binsgdm.systems.base import GradientBucket, Payload
 from binsgdm.systems.feedback import Plain
@@ -196,10 +196,12 @@ def test_elias_takes_fewer_bits_than_the_bound_of_the_paper_and_no_fewer_than_th
 def test_all_ranks_agree_to_the_bit_on_the_mean_of_what_they_sent(quantizer: LevelQuantizer, world_size: int) -> None:
     shapes = ((3, 5), (), (0, 4), (8193,))
     values = [gaussian(sizes(shapes), seed=rank) * 10.0**rank for rank in range(world_size)]
-    places = [Place(rank=rank, world_size=world_size, ranks_per_node=1, seed=3, step=7) for rank in range(world_size)]
+    contexts = [
+        RankContext(rank=rank, world_size=world_size, ranks_per_node=1, seed=3, step=7) for rank in range(world_size)
+    ]
     parameters = tuple(range(len(shapes)))
     buckets = [GradientBucket(values=one, parameters=parameters, shapes=shapes) for one in values]
-    means = run_together([Plain(quantizer).mean(buckets[place.rank], place) for place in places], 1)
+    means = run_in_lockstep([Plain(quantizer).mean(buckets[context.rank], context) for context in contexts], 1)
     assert all(torch.equal(mean, means[0]) for mean in means)
     keys = [Key(seed=3, step=7, rank=rank) for rank in range(world_size)]
     payloads = [quantizer.compress(one, shapes, key) for one, key in zip(values, keys, strict=True)]

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, Place, Shift, run_together
+from binsgdm.exchange import AllGather, RankContext, Shift, run_in_lockstep
 from binsgdm.exchange.groups import make
 from binsgdm.exchange.transport import Transport, shift
 from binsgdm.systems import rings as ring
@@ -20,24 +20,24 @@ NUMEL = 101
 STEPS = 3
 
 
-def place(rank: int, world_size: int, ranks_per_node: int = 1, step: int = 1) -> Place:
-    return Place(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=5, step=step)
+def context(rank: int, world_size: int, ranks_per_node: int = 1, step: int = 1) -> RankContext:
+    return RankContext(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=5, step=step)
 
 
 def add(came, own, hop):
     return came + own
 
 
-def rings_of(where: Place, *groups):
+def rings_of(where: RankContext, *groups):
     return [ring.Ring.of(group, where) for group in groups]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 def test_reduce_scatter_gives_each_position_the_sum_of_its_chunk(world_size: int) -> None:
     rows = torch.arange(world_size * world_size * 5).view(world_size, world_size, 5)
-    places = [place(rank, world_size) for rank in range(world_size)]
-    talks = [ring.ring_reduce_scatter(rows[p.rank], ring.Ring.of("world", p), add) for p in places]
-    for rank, chunk in enumerate(run_together(talks, 1)):
+    contexts = [context(rank, world_size) for rank in range(world_size)]
+    talks = [ring.ring_reduce_scatter(rows[p.rank], ring.Ring.of("world", p), add) for p in contexts]
+    for rank, chunk in enumerate(run_in_lockstep(talks, 1)):
         assert torch.equal(chunk, rows.sum(dim=0)[rank])
 
 
@@ -48,19 +48,19 @@ def test_every_hop_is_told_how_many_ranks_came_and_where_the_chunk_lies() -> Non
         seen.append((hop.ring.position, hop.number, hop.first))
         return came + own
 
-    places = [place(rank, 3) for rank in range(3)]
+    contexts = [context(rank, 3) for rank in range(3)]
     values = torch.zeros(12)
-    talks = [ring.all_reduce_round_rings(values, rings_of(p, "world"), note) for p in places]
-    run_together(talks, 1)
+    talks = [ring.all_reduce_round_rings(values, rings_of(p, "world"), note) for p in contexts]
+    run_in_lockstep(talks, 1)
     assert sorted(seen) == [(0, 1, 4), (0, 2, 0), (1, 1, 8), (1, 2, 4), (2, 1, 0), (2, 2, 8)]
 
 
 @pytest.mark.parametrize("groups", [("world",), ("intra_node", "inter_node")])
 def test_all_reduce_round_rings_and_tori_is_the_sum_on_every_rank(groups) -> None:
     values = torch.arange(6 * 24).view(6, 24)
-    places = [place(rank, 6, 3) for rank in range(6)]
-    talks = [ring.all_reduce_round_rings(values[p.rank], rings_of(p, *groups), add) for p in places]
-    for total in run_together(talks, 3):
+    contexts = [context(rank, 6, 3) for rank in range(6)]
+    talks = [ring.all_reduce_round_rings(values[p.rank], rings_of(p, *groups), add) for p in contexts]
+    for total in run_in_lockstep(talks, 3):
         assert torch.equal(total, values.sum(dim=0))
     assert torch.equal(values, torch.arange(6 * 24).view(6, 24))
 
@@ -77,7 +77,7 @@ def test_ranks_that_send_different_messages_are_out_of_step() -> None:
         yield kind(group="world", sent=torch.zeros(1))
 
     with pytest.raises(AssertionError, match="out of step"):
-        run_together([talk(0), talk(1)], 1)
+        run_in_lockstep([talk(0), talk(1)], 1)
 
 
 def values_of(rank: int, step: int):
@@ -87,12 +87,12 @@ def values_of(rank: int, step: int):
 SETTINGS = ({"sync_period": 3}, {"torus": True})
 
 
-def conversations_of(rank: int, world_size: int, settings):
-    """Yield the conversation of each step, of one rank."""
+def protocols_of(rank: int, world_size: int, settings):
+    """Yield the protocol of each step, of one rank."""
     system = Marsit(**settings, rank=rank, world_size=world_size)
     for step in range(1, STEPS + 1):
         bucket = GradientBucket(values=values_of(rank, step), parameters=("w",), shapes=((NUMEL,),))
-        yield system.mean(bucket, place(rank, world_size, 2, step))
+        yield system.mean(bucket, context(rank, world_size, 2, step))
 
 
 def work(rank: int, world_size: int, folder: str) -> None:
@@ -103,7 +103,7 @@ def work(rank: int, world_size: int, folder: str) -> None:
     found = [shift(torch.full((2,), float(rank)), groups.world)]
     transport = Transport(groups, sent.append)
     for settings in SETTINGS:
-        found += [transport.run(talk) for talk in conversations_of(rank, world_size, settings)]
+        found += [transport.run(talk) for talk in protocols_of(rank, world_size, settings)]
     torch.save((found, sorted({one.collective for one in sent})), Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
 
@@ -112,8 +112,8 @@ def test_gloo_ranks_get_to_the_bit_what_one_process_gets(tmp_path: Path) -> None
     torch.multiprocessing.start_processes(work, (4, str(tmp_path)), nprocs=4, start_method="spawn")
     wanted = []
     for settings in SETTINGS:
-        every = [conversations_of(rank, 4, settings) for rank in range(4)]
-        wanted += [run_together(step, 2)[0] for step in zip(*every, strict=True)]
+        every = [protocols_of(rank, 4, settings) for rank in range(4)]
+        wanted += [run_in_lockstep(step, 2)[0] for step in zip(*every, strict=True)]
     for rank in range(4):
         (first, *found), sent = torch.load(tmp_path / f"{rank}.pt")
         assert first.tolist() == [(rank - 1) % 4] * 2

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Conversation, Message, Place, run_together
+from binsgdm.exchange import Message, Protocol, RankContext, run_in_lockstep
 from binsgdm.random import Key
 from binsgdm.systems.base import Compressor, GradientBucket, Payload
 from binsgdm.systems.feedback import ErrorFeedback, Plain
@@ -39,12 +39,14 @@ def bucket(values: torch.Tensor, shapes: Shapes) -> GradientBucket:
     return GradientBucket(values=values, parameters=tuple(range(len(shapes))), shapes=shapes)
 
 
-def vote(values: torch.Tensor, shapes: Shapes, place: Place) -> Conversation:
-    return MajorityVote().mean(bucket(values, shapes), place)
+def vote(values: torch.Tensor, shapes: Shapes, context: RankContext) -> Protocol:
+    return MajorityVote().mean(bucket(values, shapes), context)
 
 
-def places(world_size: int, step: int = 7) -> list[Place]:
-    return [Place(rank=rank, world_size=world_size, ranks_per_node=1, seed=3, step=step) for rank in range(world_size)]
+def contexts(world_size: int, step: int = 7) -> list[RankContext]:
+    return [
+        RankContext(rank=rank, world_size=world_size, ranks_per_node=1, seed=3, step=step) for rank in range(world_size)
+    ]
 
 
 @pytest.mark.parametrize("shapes", SHAPES)
@@ -130,7 +132,7 @@ def test_with_error_feedback_what_was_delivered_and_the_residual_are_the_origina
     residual, total, delivered = torch.zeros(numel), torch.zeros(numel).double(), torch.zeros(numel).double()
     for step in range(20):
         values = gaussian(numel, seed=step)
-        (mean,) = run_together([feedback.mean(bucket(values, MIXED), places(1, step)[0])], 1)
+        (mean,) = run_in_lockstep([feedback.mean(bucket(values, MIXED), contexts(1, step)[0])], 1)
         corrected = values + residual
         residual = torch.cat([feedback.residuals[number] for number in range(len(MIXED))])
         assert ((mean + residual) - corrected).abs().max() <= 2**-22 * (mean.abs() + residual.abs()).max()
@@ -143,7 +145,7 @@ def test_with_error_feedback_what_was_delivered_and_the_residual_are_the_origina
 @pytest.mark.parametrize("compressor", EACH)
 def test_all_ranks_agree_to_the_bit_on_the_mean_of_what_they_sent(compressor: Compressor, world_size: int) -> None:
     values = [gaussian(sum(sizes(MIXED)), seed=rank) for rank in range(world_size)]
-    means = run_together([Plain(compressor).mean(bucket(values[p.rank], MIXED), p) for p in places(world_size)], 1)
+    means = run_in_lockstep([Plain(compressor).mean(bucket(values[p.rank], MIXED), p) for p in contexts(world_size)], 1)
     assert all(torch.equal(mean, means[0]) for mean in means)
     keys = [Key(seed=3, step=7, rank=rank) for rank in range(world_size)]
     payloads = [compressor.compress(one, MIXED, key) for one, key in zip(values, keys, strict=True)]
@@ -186,7 +188,7 @@ def test_terngrad_does_not_clip_scalars_or_equal_values_away() -> None:
 @pytest.mark.parametrize("numel", [1, 7, 8193])
 def test_the_majority_wins_and_all_ranks_agree_to_the_bit(world_size: int, numel: int) -> None:
     values = [gaussian(numel, seed=rank) * 10.0**rank for rank in range(world_size)]
-    votes = run_together([vote(values[p.rank], ((numel,),), p) for p in places(world_size)], 1)
+    votes = run_in_lockstep([vote(values[p.rank], ((numel,),), p) for p in contexts(world_size)], 1)
     assert all(torch.equal(vote, votes[0]) for vote in votes)
     assert (votes[0].abs() == 1).all()
     balance = torch.stack(values).sign().sum(dim=0)
@@ -199,7 +201,7 @@ def test_a_tie_is_a_fair_coin_drawn_anew_every_step() -> None:
     numel = 16384
     values = [gaussian(numel), -gaussian(numel)]
     first, second = (
-        run_together([vote(values[p.rank], ((numel,),), p) for p in places(2, step)], 1)[0] for step in (0, 1)
+        run_in_lockstep([vote(values[p.rank], ((numel,),), p) for p in contexts(2, step)], 1)[0] for step in (0, 1)
     )
     assert abs(first.sum().item()) < 5 * numel**0.5
     assert abs((first * second).sum().item()) < 5 * numel**0.5
@@ -208,7 +210,7 @@ def test_a_tie_is_a_fair_coin_drawn_anew_every_step() -> None:
 
 
 def test_a_vote_of_zeros_is_plus_one() -> None:
-    votes = run_together([vote(torch.tensor([0.0, -0.0]), ((2,),), place) for place in places(3)], 1)
+    votes = run_in_lockstep([vote(torch.tensor([0.0, -0.0]), ((2,),), context) for context in contexts(3)], 1)
     assert votes[0].tolist() == [1.0, 1.0]
 
 
@@ -217,15 +219,15 @@ def test_a_vote_of_zeros_is_plus_one() -> None:
 def test_a_value_that_is_not_finite_on_one_rank_makes_the_vote_nan_on_all(bad: float, world_size: int) -> None:
     values = [gaussian(100, seed) for seed in range(world_size)]
     values[-1][99] = bad
-    votes = run_together([vote(values[place.rank], ((100,),), place) for place in places(world_size)], 1)
+    votes = run_in_lockstep([vote(values[context.rank], ((100,),), context) for context in contexts(world_size)], 1)
     assert all(one.isnan().all() for one in votes)
 
 
-def counted(conversation: Conversation, sent: list[int]) -> Generator[Message, torch.Tensor, torch.Tensor]:
+def counted(protocol: Protocol, sent: list[int]) -> Generator[Message, torch.Tensor, torch.Tensor]:
     answer = None
     while True:
         try:
-            message = conversation.send(answer)  # type: ignore[arg-type]
+            message = protocol.send(answer)  # type: ignore[arg-type]
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         sent.append(message.sent.numel() * message.sent.element_size())
@@ -235,7 +237,7 @@ def counted(conversation: Conversation, sent: list[int]) -> Generator[Message, t
 def test_a_vote_sends_one_bit_an_element_and_a_byte_a_chunk_in_each_direction() -> None:
     sent: list[int] = []
     numel, world_size = 8193, 4
-    run_together([counted(vote(gaussian(numel), ((numel,),), p), sent) for p in places(world_size)], 1)
+    run_in_lockstep([counted(vote(gaussian(numel), ((numel,),), p), sent) for p in contexts(world_size)], 1)
     chunk_bytes = math.ceil(numel / (8 * world_size)) + 1
     assert sent == [world_size * chunk_bytes] * world_size + [chunk_bytes] * world_size
 
@@ -281,4 +283,4 @@ def test_a_vote_refuses_what_no_vote_can_be_taken_on() -> None:
         (torch.zeros(3), ((4,),), "must be flat float32"),
     ):
         with pytest.raises(BinsgdmError, match=f"^sign_sgd: .*{sentence}"):
-            run_together([vote(values, shapes, place) for place in places(2)], 1)
+            run_in_lockstep([vote(values, shapes, context) for context in contexts(2)], 1)

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Place, run_together
+from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.random import Key
 from binsgdm.systems.base import GradientBucket, Payload
 from binsgdm.systems.carriers import all_reduced_mean
@@ -192,9 +192,9 @@ def test_random_k_loses_the_share_of_theory() -> None:
 @pytest.mark.parametrize("compressor", [TopK(ratio=0.1), MSTopK(ratio=0.1)])
 def test_gathered_all_ranks_have_the_mean_of_what_each_sent(compressor: Any) -> None:
     grads = [normal(248, seed) for seed in range(3)]
-    places = [Place(rank=rank, world_size=3, ranks_per_node=1, seed=4, step=2) for rank in range(3)]
-    talks = [Plain(compressor).mean(bucket(grad, SHAPES), one) for grad, one in zip(grads, places, strict=True)]
-    results = run_together(talks, 1)
+    contexts = [RankContext(rank=rank, world_size=3, ranks_per_node=1, seed=4, step=2) for rank in range(3)]
+    talks = [Plain(compressor).mean(bucket(grad, SHAPES), one) for grad, one in zip(grads, contexts, strict=True)]
+    results = run_in_lockstep(talks, 1)
     keys = [Key(seed=4, step=2, rank=rank) for rank in range(3)]
     wanted = sum(sent(compressor, grad, SHAPES, key) for grad, key in zip(grads, keys, strict=True)) / 3
     assert torch.equal(results[0], results[1])
@@ -206,22 +206,22 @@ def test_gathered_all_ranks_have_the_mean_of_what_each_sent(compressor: Any) -> 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_reduced_all_ranks_have_the_mean_at_common_indices(kind: Any, size: int) -> None:
     grads = [normal(248, seed) for seed in range(size)]
-    places = [Place(rank=rank, world_size=size, ranks_per_node=1, seed=4, step=2) for rank in range(size)]
+    contexts = [RankContext(rank=rank, world_size=size, ranks_per_node=1, seed=4, step=2) for rank in range(size)]
     talks = [
         Plain(kind(k=25), all_reduced_mean).mean(bucket(grad, SHAPES), one)
-        for grad, one in zip(grads, places, strict=True)
+        for grad, one in zip(grads, contexts, strict=True)
     ]
-    results = run_together(talks, 1)
+    results = run_in_lockstep(talks, 1)
     assert all(torch.equal(results[0], other) for other in results)
-    wanted = sent(kind(k=25), torch.stack(grads).mean(dim=0), SHAPES, places[0].common_key)
+    wanted = sent(kind(k=25), torch.stack(grads).mean(dim=0), SHAPES, contexts[0].common_key)
     assert int((results[0] != 0).sum()) == 25
     assert torch.allclose(results[0], wanted, atol=1e-6)
 
 
 def test_what_has_indices_cannot_be_reduced() -> None:
-    place = Place(rank=0, world_size=1, ranks_per_node=1, seed=4, step=2)
+    context = RankContext(rank=0, world_size=1, ranks_per_node=1, seed=4, step=2)
     with pytest.raises(BinsgdmError, match="carry it by gathered_mean"):
-        next(Plain(TopK(k=1), all_reduced_mean).mean(bucket(normal(4), ((4,),)), place))
+        next(Plain(TopK(k=1), all_reduced_mean).mean(bucket(normal(4), ((4,),)), context))
 
 
 @pytest.mark.parametrize("kind", EVERY)
