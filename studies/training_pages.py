@@ -9,10 +9,9 @@ from pathlib import Path
 
 def main(checkout: Path) -> None:
     """Print the part of docs/evidence/systems-training.md, then the tables of docs/evidence/training.md."""
-    sys.path.insert(0, str(checkout / "examples"))
-    import compare
-    import systems_page
-    from written import Written
+    sys.path.insert(0, str(checkout))
+    from studies import compare, systems_page
+    from studies.written import Written
 
     print(systems_page.generated(Written()))
     tables = compare.searched(), compare.verdicts(), compare.explored(), *map(compare.scaled, ("digits", "lm"))

@@ -1,22 +1,19 @@
 """What a gloo rank trains with DDP and a compressing hook, and the same on stacked gradients in one process."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
+import together
 import torch
 from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
-import together
-from stacked import AveragedGradients, systems_of
-
+import studies  # noqa: F401
 from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.hook import compress_gradients
+from studies.stacked import AveragedGradients, systems_of
 
 STEPS = 6
 SEED = 13

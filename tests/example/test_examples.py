@@ -78,7 +78,7 @@ def test_without_mlxtend_one_line_says_what_to_install():
 
 
 def test_the_comparison_of_systems_tells_what_is_left():
-    done = run(sys.executable, "examples/systems.py", "status")
+    done = run(sys.executable, "-m", "studies.systems", "status")
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["characters", "mnist_5k", "digits"]
-    assert "scenarios/convergence" in run(sys.executable, "examples/systems.py", "--help").stdout
+    assert "scenarios/convergence" in run(sys.executable, "-m", "studies.systems", "--help").stdout

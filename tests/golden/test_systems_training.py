@@ -2,8 +2,6 @@
 
 import json
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +9,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
-import systems_page
-from contenders import FINAL_SEEDS, SEARCH_SEEDS, SETTINGS, next_trial
-from outcome import Outcome
-from tasks import TASKS
-from written import CURVES, ROOT, SEARCH, Written
+from studies import systems_page
+from studies.contenders import FINAL_SEEDS, SEARCH_SEEDS, SETTINGS, next_trial
+from studies.outcome import Outcome
+from studies.tasks import TASKS
+from studies.written import CURVES, ROOT, SEARCH, Written
 
 LARGEST_BYTES = 1_500_000
 NUM_SEEDS = {4: 5, 16: 5}

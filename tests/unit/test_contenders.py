@@ -3,7 +3,6 @@
 import doctest
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
-import contenders
-import outcome
-import plans
-import systems
-import systems_page
-from contenders import NUM_TRIALS, SETTINGS, best_of, next_trial, strategy_of
-from outcome import Interval, Outcome
-from systems_page import difference_text, found_text, loss_text, standing_text, steps_text
-from written import Written
-
 from binsgdm.systems.registry import SYSTEMS
+from studies import contenders, outcome, plans, systems, systems_page
+from studies.contenders import NUM_TRIALS, SETTINGS, best_of, next_trial, strategy_of
+from studies.outcome import Interval, Outcome
+from studies.systems_page import difference_text, found_text, loss_text, standing_text, steps_text
+from studies.written import Written
 
 
 @pytest.mark.parametrize("module", [contenders, outcome, plans, systems_page], ids=lambda module: module.__name__)
@@ -114,7 +106,7 @@ def test_what_is_written_is_read_again_and_not_left_to_do(tmp_path: Path) -> Non
 @pytest.fixture(autouse=True)
 def _two_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a seed count on which these two have run."""
-    monkeypatch.setattr("outcome.SETTINGS", {system: SETTINGS[system] for system in ("adam", "sgd")})
+    monkeypatch.setattr("studies.outcome.SETTINGS", {system: SETTINGS[system] for system in ("adam", "sgd")})
 
 
 def test_a_trial_runs_on_the_other_seeds_after_the_last_on_the_first(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Many ranks in one process: the gradients, the means and the residuals are those of every rank on its own."""
 
 import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,16 +8,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
-import plans
-import stacked
-import tasks
 import together
-from contenders import SETTINGS, strategy_of
 from torch import nn
 
+import studies  # noqa: F401
 from binsgdm.systems.registry import SYSTEMS, make
+from studies import plans, stacked, tasks
+from studies.contenders import SETTINGS, strategy_of
 
 NUM_RANKS = 4
 WITH_ACCURACY = [name for name, task in tasks.TASKS.items() if task.has_accuracy]

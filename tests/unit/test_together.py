@@ -1,18 +1,16 @@
 """The real BinSGDM in lock-step does what its equations say: to the bit where no draw decides, else on average."""
 
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
 import together
 from torch import nn
+
+import studies  # noqa: F401
 
 RANKS, RANKS_PER_NODE = 4, 2
 LR, WEIGHT_DECAY = 0.01, 0.1

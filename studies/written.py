@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from contenders import NUM_TRIALS, SEARCH_SEEDS, SETTINGS, Row, best_of, strategy_of
-from plans import Plan
-from tasks import TASKS
+
+from studies.contenders import NUM_TRIALS, SEARCH_SEEDS, SETTINGS, Row, best_of, strategy_of
+from studies.plans import Plan
+from studies.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]
-SEARCH = ROOT / "examples" / "results" / "systems_search.json"
+SEARCH = ROOT / "studies" / "results" / "systems_search.json"
 REDUCED = ("all_reduce", "power_sgd", "grad_zip", "random_k")
 """Strategies for whose all-reduces the simulator is to take the fastest algorithm; training knows nothing of it."""
 CURVES = ROOT / "scenarios" / "convergence"
@@ -96,7 +97,7 @@ class Written:
 def heading(task: str) -> Row:
     """Return what a file of curves says first."""
     source = (
-        f"examples/systems.py: all ranks in one process by the code of binsgdm 0.1.0, torch {torch.__version__}, "
+        f"studies/systems.py: all ranks in one process by the code of binsgdm 0.1.0, torch {torch.__version__}, "
         f"Python {platform.python_version()}, CPU, {time.strftime('%Y-%m-%d')}; evaluated on test data"
     )
     return {

@@ -1,10 +1,10 @@
 """Search and train every system on three tasks, and write docs/evidence/systems-training.md.
 
-OMP_NUM_THREADS=1 python examples/systems.py run --jobs 2     # what is not written yet; stop and start it at any time
-python examples/systems.py status                             # what is left
-python examples/systems.py page                               # the page and its figures, from what is written
+OMP_NUM_THREADS=1 python -m studies.systems run --jobs 2     # what is not written yet; stop and start it at any time
+python -m studies.systems status                             # what is left
+python -m studies.systems page                               # the page and its figures, from what is written
 
-Search trials are in examples/results/systems_search.json, final curves in scenarios/convergence.
+Search trials are in studies/results/systems_search.json, final curves in scenarios/convergence.
 """
 
 import argparse
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from contenders import (
+
+from studies.contenders import (
     FINAL_RANKS,
     FINAL_SEEDS,
     NUM_TRIALS,
@@ -27,11 +28,9 @@ from contenders import (
     next_trial,
     strategy_of,
 )
-from plans import Plan, train
-from tasks import TASKS, Trial
-from written import Written
-
-# ruff: noqa: T201
+from studies.plans import Plan, train
+from studies.tasks import TASKS, Trial
+from studies.written import Written
 
 SEARCH_RANKS = 4
 
@@ -151,6 +150,6 @@ if __name__ == "__main__":
     elif given.command == "status":
         status()
     else:
-        import systems_page
+        from studies import systems_page
 
         systems_page.write()

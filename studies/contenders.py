@@ -4,13 +4,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks import Trial
-
 from binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.base import System
 from binsgdm.systems.dense import Dense
 from binsgdm.systems.registry import BUILT_IN
+from studies.tasks import Trial
 
 FINAL_SEEDS = (0, 1, 2, 3, 4)
 FINAL_RANKS = (4, 16)

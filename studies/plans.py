@@ -6,9 +6,10 @@ from typing import Any
 
 import together
 import torch
-from stacked import AveragedGradients, Stack, loss, rank_gradients, systems_of
-from tasks import TASKS, Task, Trial
 from torch import nn
+
+from studies.stacked import AveragedGradients, Stack, loss, rank_gradients, systems_of
+from studies.tasks import TASKS, Task, Trial
 
 DIVERGED = 10.0
 """A run has diverged when its held-out loss is not finite, or so many times that of a guess; it ends there."""

@@ -1,12 +1,12 @@
 """Search lr and the like, compare BinSGDM with Adam over seeds, and write the numbers of docs/evidence/training.md.
 
-python examples/compare.py search digits                            # then: search lm, search lm_long; validation data
-torchrun --nproc-per-node 4 examples/compare.py final digits        # then: final lm, final lm_long; test data
-python examples/compare.py final lm_alone                           # after search lm_alone; one rank
-torchrun --nproc-per-node 8 examples/compare.py scale digits        # with 1, 2, 4 and 8 ranks; then: scale lm
-torchrun --nproc-per-node 4 examples/compare.py options digits      # overlap, bf16 and 1 bit inside a node
-torchrun --nproc-per-node 4 examples/compare.py average lm          # gradients averaged inside a node; then: lm_long
-python examples/compare.py page                                     # tables and figure from examples/results
+python -m studies.compare search digits                            # then: search lm, search lm_long; validation data
+torchrun --nproc-per-node 4 -m studies.compare final digits        # then: final lm, final lm_long; test data
+python -m studies.compare final lm_alone                           # after search lm_alone; one rank
+torchrun --nproc-per-node 8 -m studies.compare scale digits        # with 1, 2, 4 and 8 ranks; then: scale lm
+torchrun --nproc-per-node 4 -m studies.compare options digits      # overlap, bf16 and 1 bit inside a node
+torchrun --nproc-per-node 4 -m studies.compare average lm          # gradients averaged inside a node; then: lm_long
+python -m studies.compare page                                     # tables and figure from studies/results
 
 Every run is written as it ends and not run again; `--at-most N` and `--optimizer NAME` do a part of them.
 """
@@ -26,8 +26,6 @@ import training
 
 from binsgdm import BinSGDM
 from simnet.show.table import Table
-
-# ruff: noqa: T201
 
 Trial = dict[str, Any]
 """Options of a training script."""

@@ -4,18 +4,17 @@ import math
 import statistics
 from pathlib import Path
 
-from contenders import FINAL_RANKS, FINAL_SEEDS, SETTINGS, Row, mean_loss
-from outcome import Outcome
-from tasks import TASKS
-from written import ROOT, Written
-
 from binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from simnet.show.table import Table
+from studies.contenders import FINAL_RANKS, FINAL_SEEDS, SETTINGS, Row, mean_loss
+from studies.outcome import Outcome
+from studies.tasks import TASKS
+from studies.written import ROOT, Written
 
 PAGE = ROOT / "docs" / "evidence" / "systems-training.md"
 FIGURES = ROOT / "docs" / "evidence" / "figures"
-MARK = "<!-- From here on written by `python examples/systems.py page`. -->\n"
+MARK = "<!-- From here on written by `python -m studies.systems page`. -->\n"
 LEGEND = """\
 Final test loss less that of the dense reference, in nats: the mean over seeds, paired. "behind" and "ahead" are said
 where the 95 % interval leaves zero out. "lost" counts seeds that diverged or ended at a guess (95 % of its loss)."""
@@ -25,7 +24,7 @@ SET_TO = {"momentum": "momentum", "beta": "beta", "dense_share": "dense stage", 
 
 def write() -> None:
     """Put the generated part at the end of the page, and draw the figures."""
-    from systems_figures import draw
+    from studies.systems_figures import draw
 
     written = Written()
     told = PAGE.read_text(encoding="utf-8").partition(MARK)[0]

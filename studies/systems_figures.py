@@ -5,9 +5,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from contenders import SETTINGS, Row
-from outcome import Outcome
-from tasks import TASKS
+from studies.contenders import SETTINGS, Row
+from studies.outcome import Outcome
+from studies.tasks import TASKS
 
 COLUMNS = 4
 COLOURS = {4: "#0072B2", 16: "#D55E00"}

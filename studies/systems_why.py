@@ -1,17 +1,16 @@
 """Print the tables of "Why" in docs/evidence/systems-training.md: single runs on MNIST, 4 ranks, seed 100.
 
-OMP_NUM_THREADS=1 python examples/systems_why.py              # about two minutes
+OMP_NUM_THREADS=1 python -m studies.systems_why              # about two minutes
 """
 
 from typing import Any
 
 import torch
-from contenders import strategy_of
-from plans import Plan, stack_of, train
-from stacked import AveragedGradients, rank_gradients, systems_of
-from tasks import TASKS, Trial
 
-# ruff: noqa: T201
+from studies.contenders import strategy_of
+from studies.plans import Plan, stack_of, train
+from studies.stacked import AveragedGradients, rank_gradients, systems_of
+from studies.tasks import TASKS, Trial
 
 TASK = "mnist_5k"
 SEED = 100

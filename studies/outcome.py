@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from contenders import SETTINGS, Row, best_of, mean_loss
-from tasks import TASKS
-from written import Written
+from studies.contenders import SETTINGS, Row, best_of, mean_loss
+from studies.tasks import TASKS
+from studies.written import Written
 
 DENSE = ("adam", "sgd")
 TARGET_SHARE = 0.95
