@@ -7,16 +7,19 @@ The tables come from the structs, registries and commands of the packages; the t
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # run as a script, from any directory
 
+import click
 from msgspec import Struct
 
-from docs import keys
+from docs import commands, keys
 from simnet import hardware, scenario, templates
+from simnet.commands.main import COMMANDS, cli
 from simnet.registry import tag_of
 from simnet.workload import workload
 
@@ -59,10 +62,33 @@ def rendered(name: str) -> str:
     return templates.page(f"reference/{name}", given)
 
 
+def command_sections() -> list[dict[str, object]]:
+    """Return what the page of commands says of each; options that a group's commands share stand at the group alone."""
+    sections: list[dict[str, object]] = []
+    shared: list[str] = []
+    for path, command in commands.commands(cli, "simnet"):
+        rows = commands.rows(command)
+        is_group = isinstance(command, click.Group)
+        own = rows if is_group else [row for row in rows if row not in shared or path.count(" ") == 1]
+        shared = rows if is_group else shared
+        said = {"path": path, "usage": commands.usage(command, path), "about": commands.about(command)}
+        sections.append(
+            said | {"is_group": is_group, "options": commands.table(own), "examples": commands.examples(command)}
+        )
+    return sections
+
+
+def commands_page() -> str:
+    """Return the page of commands."""
+    return templates.page("reference/commands.md", {"commands": COMMANDS, "sections": command_sections()})
+
+
 def pages() -> dict[Path, Callable[[], str]]:
     """Return what makes each generated page."""
     names = ("scenario.md", "cluster.md", "workload.md", "calibration.md")
-    return {REFERENCE / name: lambda name=name: rendered(name) for name in names}  # type: ignore[misc]
+    made: dict[str, Callable[[], str]] = {name: partial(rendered, name) for name in names}
+    made["commands.md"] = commands_page
+    return {REFERENCE / name: make for name, make in made.items()}
 
 
 def stale() -> list[Path]:

@@ -44,21 +44,27 @@ _COMMON = (
         help="The measurement file.",
     ),
     click.option("--force", is_flag=True, help="Replace the file if it is there."),
-    click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: a GPU a rank if there are as many]"),
+    click.option(
+        "--device", type=click.Choice(["cpu", "cuda"]),
+        help="Where the ranks compute.  [default: cuda if there is a GPU for each rank]",
+    ),
     click.option("--threads", type=click.IntRange(1, 4096), help="Threads of a rank.  [default: torch's]"),
-    click.option("--ranks-per-node", type=click.IntRange(1, 4096), help="[default: LOCAL_WORLD_SIZE]"),
+    click.option(
+        "--ranks-per-node", type=click.IntRange(1, 4096), help="Ranks of a node.  [default: LOCAL_WORLD_SIZE]"
+    ),
     click.option("--nic-gbit-per-s", type=click.FloatRange(0, min_open=True), help="Of a node's NIC, if known."),
     click.option("--network", default="", help="What else is known of the network, for people."),
     click.option(
         "--relative-error", type=click.FloatRange(0, 1, min_open=True), default=0.03, show_default=True,
-        help="Repeat until the 95 % interval of the median is so narrow,",
+        help="Repeat until the 95 % interval of the median reaches at most this fraction from it.",
     ),
     click.option(
-        "--max-repetitions", type=click.IntRange(8, 100_000), default=100, show_default=True, help="or so often,"
+        "--max-repetitions", type=click.IntRange(8, 100_000), default=100, show_default=True,
+        help="Repetitions at most.",
     ),
     click.option(
         "--max-seconds", type=click.FloatRange(0, min_open=True), show_default=True,
-        help="or for so long, each thing that is measured.",
+        help="Seconds at most for each thing that is measured.",
     ),
 )  # fmt: skip
 

@@ -39,7 +39,9 @@ WORST = click.option("--worst", type=click.FloatRange(0), help="Largest error of
 
 def form(*names: str) -> Callable[[Command], Command]:
     """Return the option `--format` with these choices, the first of them as default."""
-    return click.option("--format", "form", type=click.Choice(names), default=names[0], show_default=True)
+    return click.option(
+        "--format", "form", type=click.Choice(names), default=names[0], show_default=True, help="Form of the output."
+    )
 
 
 def plot(what: str) -> Callable[[Command], Command]:

@@ -11,7 +11,7 @@ from simnet.commands.terminal import say
 @click.command(
     "plot",
     help="Draw RESULTS, the results.json of a sweep or its directory: speedup, throughput, breakdown, heat map.",
-    epilog="Example: simnet plot out/demo -o out/demo --format pdf",
+    epilog="\b\nExample:\n  simnet plot out/demo -o out/demo --format pdf",
 )
 @click.argument("results", type=options.INPUT)
 @options.directory("Directory for the figures.", required=True)

@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Literal
 
+import click
 import pytest
 from msgspec import Struct
 
-from docs import generate, keys
+from docs import commands, generate, keys
+from simnet.commands.main import cli
 
 
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
@@ -51,3 +53,24 @@ def test_the_keys_of_a_base_can_be_left_out() -> None:
         unit: Literal["s", "B"] = "s"
 
     assert keys.keys(Derived, {}, without=Named) == [keys.Key("`unit`", '`"s"`, `"B"`', '`"s"`', "of it")]
+
+
+def test_an_option_without_a_meaning_is_an_error() -> None:
+    @click.command("made")
+    @click.option("--size", type=click.IntRange(1, 4096), default=8, help="Of it.  [default: as large as can be]")
+    @click.option("--bare")
+    def made() -> None:
+        """Make it."""
+
+    with pytest.raises(ValueError, match="`--bare`: say what the option means"):
+        commands.rows(made)
+    made.params = made.params[:1]
+    assert commands.rows(made) == ["| `--size` | whole number from 1 to 4,096 | as large as can be | Of it |"]
+
+
+def test_the_page_of_commands_has_every_command_and_example() -> None:
+    page = generate.commands_page()
+    for path, command in commands.commands(cli, "simnet"):
+        assert f"# {path}\n" in page
+        for example in commands.examples(command):
+            assert f"\n$ {example}\n" in page
