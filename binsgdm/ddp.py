@@ -33,7 +33,7 @@ def attach(  # noqa: PLR0913
     model: torch.nn.Module | None = None,
     *,
     topology: Topology = "hierarchical",
-    intra: IntraNode = "fp32",
+    intra_node_dtype: IntraNode = "fp32",
     average: Average = "updates",
     overlap: bool = False,
     bucket_cap_mb: float = 25.0,
@@ -52,7 +52,7 @@ def attach(  # noqa: PLR0913
         model: the DDP model, compiled or not (not its `.module`, whose gradients DDP would go on averaging); may be
             left out if gradients are local anyway and parameters equal on all ranks.
         topology: average inside nodes first, or treat all ranks alike.
-        intra: what travels inside a node (hierarchical only).
+        intra_node_dtype: what travels inside a node (hierarchical only).
         average: what is averaged inside a node (hierarchical only). "updates": each rank's m / b, as in the paper's
             reading here. "gradients": the ranks' gradients, of which the node then has one pair of averages, each rank
             its slice: m / b of a larger batch is steadier (docs/evidence/training.md); a rank updates only its slice.
@@ -68,14 +68,14 @@ def attach(  # noqa: PLR0913
     Raises:
         BinsgdmError: see the message; on all ranks alike where ranks differ in seed, step, parameters or settings.
     """
-    scheme = Scheme(topology=topology, intra_node_dtype=intra, average=average)
+    scheme = Scheme(topology=topology, intra_node_dtype=intra_node_dtype, average=average)
     elements = bucket_elements("attach", bucket_cap_mb)
     if not dist.is_available() or not dist.is_initialized():
         check_alone()
         return
     model = unwrapped(model)
     nodes = ranks_per_node or os.environ.get("LOCAL_WORLD_SIZE")
-    how = {"topology": topology, "intra": intra, "average": average, "overlap": overlap}
+    how = {"topology": topology, "intra_node_dtype": intra_node_dtype, "average": average, "overlap": overlap}
     agree("attach", {**how, "bucket_cap_mb": bucket_cap_mb, "ranks_per_node": nodes, **what_must_agree(optimizer)})
     check_gradients("BinSGDM", [slot.parameter for slot in optimizer.slots()])
     check_equal("attach", optimizer)

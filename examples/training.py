@@ -90,7 +90,7 @@ def optimizer_of(options: argparse.Namespace, model: torch.nn.Module) -> Optimiz
         optimizer,
         model,
         topology=options.topology,
-        intra=options.intra,
+        intra_node_dtype=options.intra,
         average=options.average,
         overlap=options.overlap,
         ranks_per_node=options.ranks_per_node,

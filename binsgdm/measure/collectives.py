@@ -54,7 +54,7 @@ def measure(
             collective, group, dtype = kind
             bench.record.add(
                 "collective", collective, values, group=group, group_size=group_size(ranks, group), dtype=dtype,
-                message_bytes=calls[kind][1], lanes=ranks.world_size // group_size(ranks, group),
+                message_bytes=calls[kind][1], num_groups=ranks.world_size // group_size(ranks, group),
             )  # fmt: skip
         going = [kind for kind in going if median(found[kind]) * effort.min_repetitions < effort.max_seconds]
         bench.progress(count / len(messages))

@@ -51,14 +51,14 @@ class Strategy:
     def labels(self) -> dict[str, Label]:
         """What a series of it is labelled with."""
         given = {"options": self.system.given} if self.system is not None else {}
-        scheme = self.attached if self.scheme is not None else dict.fromkeys(("topology", "intra", "average"), "")
+        scheme = self.attached if self.scheme is not None else dict.fromkeys(("topology", "intra_node_dtype", "average"), "")
         return {"strategy": self.kind, **scheme, **given, "overlap": int(self.overlap)}
 
     @property
     def attached(self) -> dict[str, Any]:
         """The scheme as arguments of `binsgdm.attach`."""
         scheme = self.scheme or Scheme()
-        return {"topology": scheme.topology, "intra": scheme.intra_node_dtype, "average": scheme.average}
+        return {"topology": scheme.topology, "intra_node_dtype": scheme.intra_node_dtype, "average": scheme.average}
 
 
 WORDS: dict[str, dict[str, Any]] = {

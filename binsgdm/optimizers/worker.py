@@ -28,7 +28,7 @@ class Scheme:
 
     Attributes:
         topology: average inside nodes first, or treat all ranks alike.
-        intra_node_dtype: what travels inside a node (hierarchical only); `binsgdm.attach` calls it `intra`.
+        intra_node_dtype: what travels inside a node (hierarchical only).
         average: what is averaged inside a node (hierarchical only).
 
     Raises:
@@ -40,18 +40,18 @@ class Scheme:
     average: Average = "updates"
 
     def __post_init__(self) -> None:
-        intra, average = self.intra_node_dtype, self.average
-        given = {"topology": self.topology, "intra": intra, "average": average}
+        dtype, average = self.intra_node_dtype, self.average
+        given = {"topology": self.topology, "intra_node_dtype": dtype, "average": average}
         for (name, value), kind in zip(given.items(), (Topology, IntraNode, Average), strict=True):
             if value not in get_args(kind):
                 known = ", ".join(map(repr, get_args(kind)))
                 raise BinsgdmError(f"attach: {name}={value!r}: unknown: give one of {known}; see help(binsgdm.attach)")
-        for name, value in (("intra", intra), ("average", average)):
+        for name, value in (("intra_node_dtype", dtype), ("average", average)):
             if self.topology == "flat" and value not in ("fp32", "updates"):
                 raise BinsgdmError(f"attach: {name}={value!r}: has no effect with topology='flat'; drop one of them")
-        if (intra, average) == ("one_bit", "gradients"):
+        if (dtype, average) == ("one_bit", "gradients"):
             raise BinsgdmError(
-                "attach: average='gradients': needs intra='fp32' or 'bf16'; one bit is drawn from an update"
+                "attach: average='gradients': needs intra_node_dtype='fp32' or 'bf16'; one bit is drawn from an update"
             )
 
 

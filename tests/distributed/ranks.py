@@ -45,7 +45,7 @@ def gradients(rank: int, step: int) -> list[torch.Tensor]:
 def train(rank: int, case: tuple[Scheme, bool], **options: Any) -> list[torch.Tensor]:
     """Return the parameters after a few steps of one rank; the options are those of `attach`."""
     scheme, overlap = case
-    options |= {"topology": scheme.topology, "intra": scheme.intra_node_dtype, "average": scheme.average}
+    options |= {"topology": scheme.topology, "intra_node_dtype": scheme.intra_node_dtype, "average": scheme.average}
     values = parameters()
     optimizer = binsgdm.BinSGDM(values, lr=LR, weight_decay=WEIGHT_DECAY, seed=SEED)
     cap_mb = BUCKET_ELEMENTS * 4 / 2**20

@@ -106,7 +106,7 @@ class TestTogether:
 
     def test_every_collective_is_measured_in_every_group_as_strategies_send_it(self, measured):
         found = {
-            (one.name, *(one.labels[label] for label in ("group", "dtype", "group_size", "lanes", "message_bytes")))
+            (one.name, *(one.labels[label] for label in ("group", "dtype", "group_size", "num_groups", "message_bytes")))
             for one in read(measured[0] / "collectives.json").series
         }
         groups = {"world": (4, 1), "intra_node": (2, 2), "inter_node": (2, 2)}
@@ -122,9 +122,9 @@ class TestTogether:
     @pytest.mark.parametrize(
         ("name", "labels"),
         [
-            ("all_reduce", {"strategy": "all_reduce", "topology": "", "intra": "", "overlap": 1}),
-            ("binsgdm", {"strategy": "binsgdm", "topology": "hierarchical", "intra": "fp32", "overlap": 1}),
-            ("flat", {"strategy": "binsgdm", "topology": "flat", "intra": "fp32", "overlap": 0}),
+            ("all_reduce", {"strategy": "all_reduce", "topology": "", "intra_node_dtype": "", "overlap": 1}),
+            ("binsgdm", {"strategy": "binsgdm", "topology": "hierarchical", "intra_node_dtype": "fp32", "overlap": 1}),
+            ("flat", {"strategy": "binsgdm", "topology": "flat", "intra_node_dtype": "fp32", "overlap": 0}),
             ("systems", {"strategy": "one_bit_adam", "topology": "", "options": {}, "overlap": 0}),
             ("systems", {"strategy": "qsgd", "topology": "", "options": {"bits": 2}, "overlap": 1}),
         ],

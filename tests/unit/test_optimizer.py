@@ -266,7 +266,7 @@ def test_attach_without_a_process_group_leaves_the_optimizer_alone():
     train(net, optimizer, 2)
     assert optimizer.param_groups[0]["step"] == 2
     with pytest.raises(BinsgdmError, match=r"no effect with topology='flat'"):
-        binsgdm.attach(optimizer, net, topology="flat", intra="bf16")
+        binsgdm.attach(optimizer, net, topology="flat", intra_node_dtype="bf16")
     with pytest.raises(BinsgdmError, match=r"bucket_cap_mb=0"):
         binsgdm.attach(optimizer, net, bucket_cap_mb=0)
 
