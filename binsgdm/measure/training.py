@@ -26,6 +26,7 @@ from binsgdm.systems.registry import SYSTEMS
 BLOCK_S = 1.0
 MAX_BLOCK = 10
 PHASES = ("forward", "backward", "optimizer")
+SCHEME_LABELS = ("topology", "intra_node_dtype", "average")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class Strategy:
     def labels(self) -> dict[str, Label]:
         """What a series of it is labelled with."""
         given = {"options": self.system.given} if self.system is not None else {}
-        scheme = self.attached if self.scheme is not None else dict.fromkeys(("topology", "intra_node_dtype", "average"), "")
+        scheme = self.attached if self.scheme is not None else dict.fromkeys(SCHEME_LABELS, "")
         return {"strategy": self.kind, **scheme, **given, "overlap": int(self.overlap)}
 
     @property

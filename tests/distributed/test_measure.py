@@ -105,8 +105,9 @@ class TestTogether:
         assert (setup.ranks_on_machine, setup.threads_per_rank, setup.nic_bytes_per_s) == (4, 1, 125e6)
 
     def test_every_collective_is_measured_in_every_group_as_strategies_send_it(self, measured):
+        labels = ("group", "dtype", "group_size", "num_groups", "message_bytes")
         found = {
-            (one.name, *(one.labels[label] for label in ("group", "dtype", "group_size", "num_groups", "message_bytes")))
+            (one.name, *(one.labels[label] for label in labels))
             for one in read(measured[0] / "collectives.json").series
         }
         groups = {"world": (4, 1), "intra_node": (2, 2), "inter_node": (2, 2)}
