@@ -1,5 +1,6 @@
 """Read measurement files (docs/reference/measurement-file.md); needs no torch."""
 
+from copy import copy
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -243,6 +244,16 @@ class MeasurementFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         for index, series in enumerate(self.series):
             if not 0 <= series.setup < len(self.setups):
                 raise ValueError(f"series.{index}.setup: {series.setup}: there are {len(self.setups)} setups")
+
+
+def with_former_labels(whole: MeasurementFile) -> MeasurementFile:
+    """Return a file whose labels are spelled as in the first version, as `provenance.digest` hashes them."""
+    former = {present: label for label, present in _FORMER_LABELS.items()}
+    copies = [copy(series) for series in whole.series]
+    for series in copies:
+        labels = {former.get(label, label): value for label, value in series.labels.items()}
+        msgspec.structs.force_setattr(series, "labels", labels)
+    return msgspec.structs.replace(whole, series=tuple(copies))
 
 
 class _Header(msgspec.Struct):

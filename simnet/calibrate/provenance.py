@@ -6,13 +6,15 @@ from pathlib import Path
 
 import msgspec
 
-from simnet.calibrate.measurement_file import MeasurementFile
+from simnet.calibrate.measurement_file import MeasurementFile, with_former_labels
 from simnet.units import Bandwidth
 
 
 def digest(whole: MeasurementFile) -> str:
-    """Return a hash of all that a file says, however it is written."""
-    return hashlib.sha256(msgspec.json.encode(whole, order="deterministic")).hexdigest()[:32]
+    """Return a hash of the content of a file, the same for every order of keys and every version of the labels."""
+    # Calibrations of former versions hold digests of the former labels: these stay comparable.
+    content = msgspec.json.encode(with_former_labels(whole), order="deterministic")
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def fitted_to(files: Sequence[tuple[Path, MeasurementFile]]) -> list[dict[str, object]]:

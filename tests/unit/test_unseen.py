@@ -20,6 +20,7 @@ from simnet.validate import disjoint
 from simnet.workload.workload import Workload
 from tests.unit.test_validate_measured import DENSE, HEAD, SETUP, step, write
 
+ROOT = Path(__file__).parents[2]
 LINK = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(0))
 
 
@@ -80,6 +81,17 @@ def test_a_file_that_was_fitted_is_refused_however_it_is_written(by_workload: bo
     changed["series"][0]["values"][0] *= 1.0001
     other.write_text(json.dumps(changed))
     disjoint.check(given, [(other, read(other))])
+
+
+def test_a_digest_does_not_change_with_the_names_of_labels(tmp_path: Path) -> None:
+    written = ROOT / "tests/golden/lab_campaign/links_2x1_1000mbit.json"
+    digest = "6d25a0c4b0fca39dad4f5196d9754bf2"
+    assert f'digest = "{digest}"' in (ROOT / "docs/evidence/lab/calibration_3x2.toml").read_text()
+    assert '"lanes"' in written.read_text()
+    present = tmp_path / "present.json"
+    present.write_text(written.read_text().replace('"lanes"', '"num_groups"'))
+    assert provenance.digest(read(written)) == provenance.digest(read(present)) == digest
+    assert read(written).series[0].labels["num_groups"] == 1
 
 
 def test_calibrate_names_what_it_fitted_and_validate_refuses_it(tmp_path: Path) -> None:
