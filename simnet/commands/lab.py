@@ -13,7 +13,7 @@ from simnet.errors import SimnetError
 from simnet.units import Bandwidth, Duration, Quantity
 
 if TYPE_CHECKING:
-    from simnet.lab.ranks import Outcome
+    from simnet.lab.ranks import LaunchResult
 
 CAMPAIGN = "campaign.toml"
 AnyQuantity = TypeVar("AnyQuantity", bound=Quantity)
@@ -68,8 +68,8 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.lab.plan import LabSpec
 
     if nodes is None:
-        patience_s = _read(Duration, "--patience", patience)
-        _campaign(context, program, output, patience_s)
+        max_wait_s = _read(Duration, "--patience", patience)
+        _campaign(context, program, output, max_wait_s)
         return
     if output is not None or patience is not None:
         raise SimnetError("-o, --patience: are of a campaign; drop them, or name a campaign file instead of --nodes")
@@ -95,11 +95,11 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
         _fail(context, outcome)
 
 
-def _campaign(context: click.Context, program: tuple[str, ...], output: Path | None, patience_s: float | None) -> None:
+def _campaign(context: click.Context, program: tuple[str, ...], output: Path | None, max_wait_s: float | None) -> None:
     """Measure a campaign."""
     from simnet.files import read_text
     from simnet.lab import campaign as campaigns
-    from simnet.lab import idle_probe, machine, runner
+    from simnet.lab import idle_probe, machine, run_campaign
 
     if len(program) != 1 or not program[0].endswith(".toml"):
         raise SimnetError("lab: give --nodes N and -- COMMAND..., or a campaign file that ends in .toml, and -o")
@@ -108,10 +108,10 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
     path = Path(program[0])
     campaign = campaigns.load(path)
     machine.check()
-    runner.check_folder(output, read_text(path), CAMPAIGN)
+    run_campaign.check_folder(output, read_text(path), CAMPAIGN)
     try:
-        patience_s = idle_probe.PATIENCE_S if patience_s is None else patience_s
-        runner.run(campaign, campaigns.jobs(campaign), output, tell, patience_s)
+        max_wait_s = idle_probe.MAX_WAIT_S if max_wait_s is None else max_wait_s
+        run_campaign.run(campaign, campaigns.launches(campaign), output, tell, max_wait_s)
     except KeyboardInterrupt:
         tell(f"simnet: lab: interrupted; go on with the same command, {output} keeps what is measured")
         context.exit(INTERRUPTED)
@@ -176,9 +176,9 @@ def _labs(number: int) -> str:
     return f"{number} lab" if number == 1 else f"{number} labs"
 
 
-def _fail(context: click.Context, outcome: "Outcome") -> NoReturn:
+def _fail(context: click.Context, outcome: "LaunchResult") -> NoReturn:
     """Tell what went wrong, and leave with the exit code of the run."""
-    for line in outcome.tail():
+    for line in outcome.last_lines():
         tell(line)
-    tell(f"simnet: {outcome.sentence()}")
+    tell(f"simnet: {outcome.failure()}")
     context.exit(outcome.exit_code)

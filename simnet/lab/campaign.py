@@ -19,7 +19,7 @@ from simnet.values import Count
 
 DEFAULT_CAP = Size(25 * MIB)
 MODULE = "binsgdm.measure"
-BESIDE = 40
+OVERLAPPED_BACKWARDS = 40
 """Backwards beside each collective, each of which waits until the collective has ended."""
 PARTS = ("links", "model", "kernels", "messages", "beside", "training")
 _MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_.]+)?")
@@ -61,14 +61,14 @@ class Grid(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             Layout.parse(text)
 
     @property
-    def parsed(self) -> tuple[Layout, ...]:
+    def parsed_layouts(self) -> tuple[Layout, ...]:
         """The layouts as numbers."""
         return tuple(map(Layout.parse, self.layouts))
 
     @property
-    def places(self) -> tuple[tuple[Layout, Bandwidth], ...]:
+    def settings(self) -> tuple[tuple[Layout, Bandwidth], ...]:
         """Layouts and bandwidths, in the order of the file."""
-        return tuple(product(self.parsed, self.bandwidths))
+        return tuple(product(self.parsed_layouts, self.bandwidths))
 
 
 class Links(Grid, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,16 +132,16 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def layouts(self) -> tuple[Layout, ...]:
         """Every layout that is trained on, once each."""
-        return tuple(dict.fromkeys(layout for points in self.points for layout in points.parsed))
+        return tuple(dict.fromkeys(layout for points in self.points for layout in points.parsed_layouts))
 
     @property
-    def places(self) -> tuple[tuple[Layout, Bandwidth], ...]:
+    def settings(self) -> tuple[tuple[Layout, Bandwidth], ...]:
         """Where is trained, in the order of the file."""
-        return tuple(place for points in self.points for place in points.places)
+        return tuple(place for points in self.points for place in points.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Launch:
     """One launch of a lab, which writes one measurement file.
 
     Attributes:
@@ -162,9 +162,9 @@ class Job:
         return folder / f"{self.name}.json"
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """Say what it is for people."""
-        rate = f" at {_rate(self.bandwidth)}" if self.bandwidth is not None else ""
+        rate = f" at {_rate_text(self.bandwidth)}" if self.bandwidth is not None else ""
         return f"{self.part} on {self.layout.num_nodes} x {self.layout.ranks_per_node} ranks{rate}"
 
 
@@ -185,20 +185,20 @@ def check_disjoint(campaign: Campaign, where: str) -> None:
     Raises:
         SimnetError: a layout and bandwidth are in both.
     """
-    for layout, rate in campaign.places:
-        if (layout, rate) in campaign.links.places:
+    for layout, rate in campaign.settings:
+        if (layout, rate) in campaign.links.settings:
             raise SimnetError(
-                f"{where}: points: {layout.text()} at {_rate(rate)} is among the links that are calibrated on; drop "
-                "one of them"
+                f"{where}: points: {layout.text()} at {_rate_text(rate)}: the links are calibrated there; drop one of "
+                "the two"
             )
 
 
-def jobs(campaign: Campaign) -> list[Job]:
+def launches(campaign: Campaign) -> list[Launch]:
     """Return the launches, in their order: the starts of the models lie between everything else."""
-    found = [_links(campaign, layout, rate) for layout, rate in campaign.links.places]
+    found = [_links(campaign, layout, rate) for layout, rate in campaign.links.settings]
     for layout in campaign.layouts:
-        found += [_kernels(campaign, layout), _messages(campaign, layout), _beside(campaign, layout)]
-    training = [_training(campaign, layout, rate) for layout, rate in campaign.places]
+        found += [_kernels(campaign, layout), _in_place(campaign, layout), _interference(campaign, layout)]
+    training = [_training(campaign, layout, rate) for layout, rate in campaign.settings]
     # Rounded up, so that nothing is left over after the last start.
     step = -(-len(training) // campaign.starts)
     for start in range(campaign.starts):
@@ -207,7 +207,7 @@ def jobs(campaign: Campaign) -> list[Job]:
     return found
 
 
-def strategies(campaign: Campaign, layout: Layout) -> list[AnyStrategy]:
+def strategies_on(campaign: Campaign, layout: Layout) -> list[AnyStrategy]:
     """Return what is trained with on a layout."""
     return [
         strategy
@@ -216,65 +216,65 @@ def strategies(campaign: Campaign, layout: Layout) -> list[AnyStrategy]:
     ]
 
 
-def _job(
+def _launch(
     campaign: Campaign, part: str, layout: Layout, *arguments: object, rate: Bandwidth | None = None, more: str = ""
-) -> Job:
-    name = "_".join(filter(None, [part, more, layout.text(), _rate(rate, "") if rate is not None else ""]))
+) -> Launch:
+    name = "_".join(filter(None, [part, more, layout.text(), _rate_text(rate, "") if rate is not None else ""]))
     nic = ("--nic-gbit-per-s", f"{rate * 8 / 1e9:g}") if rate is not None else ()
     every = (*arguments, "--threads", campaign.threads, *nic)
-    return Job(name=name, part=part, layout=layout, bandwidth=rate, arguments=tuple(map(str, every)))
+    return Launch(name=name, part=part, layout=layout, bandwidth=rate, arguments=tuple(map(str, every)))
 
 
-def _links(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Job:
+def _links(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Launch:
     links = campaign.links
     sizes = ("--min-size", round(links.min_message), "--max-size", round(links.max_message))
     seconds = ("--max-seconds", links.max_seconds)
-    return _job(campaign, "links", layout, "collectives", *sizes, *seconds, rate=rate)
+    return _launch(campaign, "links", layout, "collectives", *sizes, *seconds, rate=rate)
 
 
-def _kernels(campaign: Campaign, layout: Layout) -> Job:
+def _kernels(campaign: Campaign, layout: Layout) -> Launch:
     sizes = ("--kernels", "cpu", "--min-size", campaign.min_elements, "--max-size", campaign.max_elements)
     systems = [word for one in campaign.specs if (text := one.kernels_argument) for word in ("--system", text)]
-    return _job(campaign, "kernels", layout, "kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
+    return _launch(campaign, "kernels", layout, "kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
 
 
-def _messages(campaign: Campaign, layout: Layout) -> Job:
+def _in_place(campaign: Campaign, layout: Layout) -> Launch:
     sizes = ("--min-size", "2^10", "--max-size", "2^22")
-    return _job(campaign, "messages", layout, "collectives", *sizes, "--max-seconds", campaign.message_seconds)
+    return _launch(campaign, "messages", layout, "collectives", *sizes, "--max-seconds", campaign.message_seconds)
 
 
-def _beside(campaign: Campaign, layout: Layout) -> Job:
-    what = ("--model", campaign.models[0], "--batch", campaign.batch, "--max-repetitions", BESIDE)
-    return _job(campaign, "beside", layout, "interference", *what, rate=max(campaign.links.bandwidths))
+def _interference(campaign: Campaign, layout: Layout) -> Launch:
+    what = ("--model", campaign.models[0], "--batch", campaign.batch, "--max-repetitions", OVERLAPPED_BACKWARDS)
+    return _launch(campaign, "beside", layout, "interference", *what, rate=max(campaign.links.bandwidths))
 
 
-def _model(campaign: Campaign, layout: Layout, model: str, start: int) -> Job:
+def _model(campaign: Campaign, layout: Layout, model: str, start: int) -> Launch:
     what = ("--model", model, "--batch", campaign.batch, "--max-seconds", campaign.model_seconds)
-    return _job(campaign, "model", layout, "model", *what, more=f"{file_part(model)}_{start + 1}")
+    return _launch(campaign, "model", layout, "model", *what, more=f"{file_stem(model)}_{start + 1}")
 
 
-def _training(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Job:
-    chosen = strategies(campaign, layout)
+def _training(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Launch:
+    chosen = strategies_on(campaign, layout)
     caps = {strategy.bucket_cap or DEFAULT_CAP for strategy in chosen if strategy.bucketing == "ddp"} or {DEFAULT_CAP}
     if len(caps) != 1:
         raise SimnetError("strategies: bucket_cap: give all the same")
     what: list[object] = [word for model in campaign.models for word in ("--model", model)]
     what += [word for strategy in chosen for word in ("--strategy", StrategySpec.of_strategy(strategy).argument)]
     what += ["--batch", campaign.batch, "--max-seconds", campaign.training_seconds]
-    return _job(campaign, "training", layout, "training", *what, "--bucket-cap-mb", caps.pop() / MIB, rate=rate)
+    return _launch(campaign, "training", layout, "training", *what, "--bucket-cap-mb", caps.pop() / MIB, rate=rate)
 
 
-def _rate(rate: Bandwidth, space: str = " ") -> str:
+def _rate_text(rate: Bandwidth, space: str = " ") -> str:
     """Return a rate for people, or for a file name: "200 Mbit/s", "200mbit"."""
     mbit = rate * 8 / 1e6
     return f"{mbit:g} Mbit/s" if space else f"{mbit:g}mbit"
 
 
-def file_part(name: str) -> str:
+def file_stem(name: str) -> str:
     """Return a name as a part of a file name, which leads into no other folder whatever the name is.
 
     Example:
-        >>> file_part("my.pkg:build"), file_part("../../x")
+        >>> file_stem("my.pkg:build"), file_stem("../../x")
         ('my-pkg-build', '-x')
     """
     return re.sub(r"\W+", "-", name)
@@ -301,5 +301,5 @@ def _check_models(models: Sequence[str]) -> None:
         if not _MODEL.fullmatch(name) or ".." in name:
             raise ValueError(f"models: {name!r}: is no name; use letters, digits, '_', '-' and '.', or module:function")
     for first, second in combinations(models, 2):
-        if file_part(first) == file_part(second):
+        if file_stem(first) == file_stem(second):
             raise ValueError(f"models: {first!r} and {second!r} would share their files; rename one, or drop it")

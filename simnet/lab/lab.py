@@ -10,8 +10,8 @@ from simnet.errors import SimnetError
 from simnet.lab import machine, plan, ranks
 from simnet.lab.owner import Owner
 from simnet.lab.plan import LabSpec
-from simnet.lab.ranks import Outcome
-from simnet.lab.signals import ending_by_exception, put_off
+from simnet.lab.ranks import LaunchResult
+from simnet.lab.signals import defer_signals, raise_on_signal
 from simnet.units import Bandwidth
 
 
@@ -48,10 +48,10 @@ class Lab:
             raise SimnetError("lab: this process has one already: leave it before the next, or use another process")
         self._prefix = owner.prefix
         with ExitStack() as stack:
-            stack.enter_context(ending_by_exception())
+            stack.enter_context(raise_on_signal())
             stack.callback(_remove, owner)
-            for command in plan.set_up(self.spec, self._prefix):
-                machine.run(command)
+            for command in plan.create_commands(self.spec, self._prefix):
+                machine.run_command(command)
             self._stack = stack.pop_all()
         return self
 
@@ -71,10 +71,12 @@ class Lab:
         Raises:
             SimnetError: it is below 1 Mbit/s, or the kernel refuses it.
         """
-        for command in plan.shape(self.spec.num_nodes, self._prefix, bandwidth):
-            machine.run(command)
+        for command in plan.shape_commands(self.spec.num_nodes, self._prefix, bandwidth):
+            machine.run_command(command)
 
-    def launch(self, command: Sequence[str], *, timeout_s: float | None = None, show_rank_0: bool = False) -> Outcome:
+    def launch(
+        self, command: Sequence[str], *, timeout_s: float | None = None, show_rank_0: bool = False
+    ) -> LaunchResult:
         """Run a command as every rank, with the environment that torchrun gives, and wait.
 
         The first rank that fails ends the others. To be called in a thread that outlives the launch.
@@ -88,7 +90,7 @@ class Lab:
             SimnetError: there is no such program.
         """
         check_command(command)
-        cores = machine.cores() if self.spec.holds_cores else ()
+        cores = machine.usable_cores() if self.spec.pins_cores else ()
         plans = plan.rank_plans(self.spec, self._prefix, command, self._num_launches, cores)
         self._num_launches += 1
         return ranks.run(plans, timeout_s=timeout_s, show_rank_0=show_rank_0)
@@ -107,6 +109,6 @@ def check_command(command: Sequence[str]) -> None:
 
 
 def _remove(owner: Owner) -> None:
-    with put_off():
+    with defer_signals():
         names = machine.namespaces().get(owner, [])
-        machine.remove(names)
+        machine.remove_namespaces(names)

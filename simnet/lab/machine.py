@@ -33,12 +33,12 @@ def check() -> None:
             raise SimnetError(f"lab: needs {tool!r}, which is not on the PATH: install {package}")
 
 
-def cores() -> list[int]:
+def usable_cores() -> list[int]:
     """Return the cores that this process may use."""
     return sorted(os.sched_getaffinity(0))
 
 
-def run(command: Sequence[str]) -> None:
+def run_command(command: Sequence[str]) -> None:
     """Run one command of a plan; Ctrl-C does not reach it.
 
     Raises:
@@ -48,15 +48,15 @@ def run(command: Sequence[str]) -> None:
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True
     )
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise SimnetError(f"lab: {' '.join(command)!r} failed ({said}): {_advice(said)}")
+        output = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise SimnetError(f"lab: {' '.join(command)!r} failed ({output}): {_advice(output)}")
 
 
-def _advice(said: str) -> str:
-    """Say what to do about what `ip` or `tc` said."""
-    if any(part in said for part in ("qdisc", "device type", "No such file")):
+def _advice(output: str) -> str:
+    """Say what to do about what `ip` or `tc` output."""
+    if any(part in output for part in ("qdisc", "device type", "No such file")):
         return "the kernel lacks a part; load or build in veth, bridge and sch_tbf"
-    if "not permitted" in said or "denied" in said or "Read-only" in said:
+    if "not permitted" in output or "denied" in output or "Read-only" in output:
         return "namespaces are forbidden here; run it on the host, or in a container started with --privileged"
     return "a lab needs a kernel with network namespaces, veth, bridge and sch_tbf"
 
@@ -77,13 +77,13 @@ def remove_abandoned() -> list[Owner]:
     Raises:
         SimnetError: something could not be removed.
     """
-    gone = [(owner, names) for owner, names in namespaces().items() if owner.is_gone()]
+    gone = [(owner, names) for owner, names in namespaces().items() if owner.has_ended()]
     for _, names in gone:
-        remove(names)
+        remove_namespaces(names)
     return [owner for owner, _ in gone]
 
 
-def remove(names: Sequence[str]) -> None:
+def remove_namespaces(names: Sequence[str]) -> None:
     """Kill every process inside these namespaces, then remove them; links and bridge go with them.
 
     Raises:
@@ -92,7 +92,7 @@ def remove(names: Sequence[str]) -> None:
     failed = [] if _kill_inside(names) else ["a process in it did not end"]
     for name in names:
         try:
-            run(("ip", "netns", "delete", name))
+            run_command(("ip", "netns", "delete", name))
         except SimnetError as error:  # another start may have removed it at the same time
             failed += [str(error)] if (_NAMESPACES / name).exists() else []
     if failed:

@@ -41,7 +41,7 @@ class Owner(Struct, frozen=True, kw_only=True):
         """What the names of its namespaces begin with."""
         return f"simnet-{self.pid_namespace}-{self.pid}-{self.started_ticks}"
 
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Tell whether the process has ended; of one in another container nothing is known, so it counts as running."""
         if self.pid_namespace != _pid_namespace():
             return False

@@ -1,4 +1,4 @@
-"""The plan of a lab as data: names, addresses, the commands that make and shape it, and what each rank is told."""
+"""The plan of a lab as data: names, addresses, commands, and the environment of each rank."""
 
 from collections.abc import Sequence
 
@@ -23,15 +23,15 @@ _FIRST_PORT, _NUM_PORTS = 29500, 1000
 class LabSpec(Struct, frozen=True, kw_only=True):
     """What a lab is: nodes, the ranks on each, and the bandwidth of each node's NIC in each direction.
 
-    `bandwidth` None leaves the NICs unshaped. `threads_per_rank` becomes OMP_NUM_THREADS. `holds_cores`: each rank is
-    held to its share of the cores, as on a node of its own; else the scheduler moves ranks about.
+    `bandwidth` None leaves the NICs unshaped. `threads_per_rank` becomes OMP_NUM_THREADS. `pins_cores`: each rank is
+    pinned to its share of the cores, as on a node of its own; else the scheduler moves ranks about.
     """
 
     num_nodes: int
     ranks_per_node: int = 1
     bandwidth: Bandwidth | None = None
     threads_per_rank: int = 1
-    holds_cores: bool = True
+    pins_cores: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_nodes <= MAX_NODES:
@@ -86,7 +86,7 @@ def address(node: int) -> str:
     return f"10.77.0.{node + 1}"
 
 
-def set_up(spec: LabSpec, prefix: str) -> list[Command]:
+def create_commands(spec: LabSpec, prefix: str) -> list[Command]:
     """Return the commands that make a lab, in their order; every interface is born inside a namespace of the lab."""
     switch = switch_name(prefix)
     commands: list[Command] = [
@@ -95,11 +95,11 @@ def set_up(spec: LabSpec, prefix: str) -> list[Command]:
         ("ip", "-n", switch, "link", "set", "bridge", "up"),
     ]
     for node in range(spec.num_nodes):
-        commands += _add_node(prefix, node)
-    return commands + shape(spec.num_nodes, prefix, spec.bandwidth)
+        commands += _node_commands(prefix, node)
+    return commands + shape_commands(spec.num_nodes, prefix, spec.bandwidth)
 
 
-def _add_node(prefix: str, node: int) -> list[Command]:
+def _node_commands(prefix: str, node: int) -> list[Command]:
     """Return the commands that make one node and plug it into the switch."""
     switch, name, port = switch_name(prefix), node_name(prefix, node), f"port{node}"
     here = ("ip", "-n", name)
@@ -115,11 +115,11 @@ def _add_node(prefix: str, node: int) -> list[Command]:
     ]
 
 
-def shape(num_nodes: int, prefix: str, bandwidth: Bandwidth | None) -> list[Command]:
+def shape_commands(num_nodes: int, prefix: str, bandwidth: Bandwidth | None) -> list[Command]:
     """Return the commands that give every NIC a bandwidth: what it sends, and what the switch sends to it.
 
     Segmentation offload stays on, since without it the CPU is the limit, but a packet is at most half a burst, and a
-    burst short: what goes through at once is not held to the bandwidth.
+    burst short: what goes through at once is not limited to the bandwidth.
     """
     check_bandwidth(bandwidth)
     burst = 0 if bandwidth is None else max(MIN_BURST_BYTES, round(bandwidth * BURST_S))
@@ -144,7 +144,7 @@ def shape(num_nodes: int, prefix: str, bandwidth: Bandwidth | None) -> list[Comm
 def rank_plans(
     spec: LabSpec, prefix: str, command: Sequence[str], launch: int = 0, cores: Sequence[int] = ()
 ) -> list[RankPlan]:
-    """Return what to start: `ranks_per_node` processes on each node, told what torchrun tells its own.
+    """Return how to start `ranks_per_node` processes on each node, with the environment that torchrun gives.
 
     Each rank dies when the process that started it dies, however that happens.
 
@@ -159,8 +159,8 @@ def rank_plans(
     plans = []
     for rank, share in enumerate(core_shares(spec.world_size, cores)):
         node = rank // spec.ranks_per_node
-        held = ("taskset", "--cpu-list", ",".join(map(str, share))) if share else ()
-        enter = (*held, "setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", node_name(prefix, node))
+        pinned = ("taskset", "--cpu-list", ",".join(map(str, share))) if share else ()
+        enter = (*pinned, "setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", node_name(prefix, node))
         environment = _environment(spec, rank, port)
         plans.append(RankPlan(rank=rank, node=node, command=(*enter, *command), environment=environment))
     return plans
@@ -182,7 +182,7 @@ def core_shares(world_size: int, cores: Sequence[int]) -> list[tuple[int, ...]]:
 def _environment(spec: LabSpec, rank: int, port: int) -> dict[str, str]:
     """Return what torchrun tells a rank."""
     node, local_rank = divmod(rank, spec.ranks_per_node)
-    told = {
+    variables = {
         "RANK": rank,
         "WORLD_SIZE": spec.world_size,
         "LOCAL_RANK": local_rank,
@@ -194,4 +194,4 @@ def _environment(spec: LabSpec, rank: int, port: int) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": NIC,
         "OMP_NUM_THREADS": spec.threads_per_rank,
     }
-    return {name: str(value) for name, value in told.items()}
+    return {name: str(value) for name, value in variables.items()}

@@ -16,16 +16,16 @@ from msgspec import Struct
 
 from simnet.errors import SimnetError
 from simnet.lab.plan import RankPlan
-from simnet.lab.signals import put_off
+from simnet.lab.signals import defer_signals
 from simnet.units import format_seconds
 
-TIMED_OUT = 124
+TIMEOUT_EXIT_CODE = 124
 GRACE_S = 3.0
-KEPT_BYTES = 1 << 20
-_LINES, _RANKS = 20, 4
+MAX_OUTPUT_BYTES = 1 << 20
+_TAIL_LINES, _TAIL_RANKS = 20, 4
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class LaunchResult(Struct, frozen=True, kw_only=True):
     """How a launch went.
 
     `exit_code` is 0, or that of the first rank that failed (128 + the signal that killed it), or 124 after a timeout.
@@ -38,16 +38,16 @@ class Outcome(Struct, frozen=True, kw_only=True):
     failed_rank: int | None = None
     unfinished_ranks: tuple[int, ...] = ()
 
-    def check(self) -> None:
+    def raise_if_failed(self) -> None:
         """Check that every rank ended well.
 
         Raises:
             SimnetError: one did not, with its last lines.
         """
         if self.exit_code:
-            raise SimnetError("\n".join([self.sentence(), *self.tail()]))
+            raise SimnetError("\n".join([self.failure(), *self.last_lines()]))
 
-    def sentence(self) -> str:
+    def failure(self) -> str:
         """Say in one sentence what went wrong."""
         after = f"after {format_seconds(self.elapsed_s)}"
         if self.failed_rank is not None:
@@ -55,13 +55,13 @@ class Outcome(Struct, frozen=True, kw_only=True):
         ranks = ", ".join(map(str, self.unfinished_ranks))
         return f"lab: not finished {after}, ranks {ranks} were stopped: give it a longer timeout, or look for a hang"
 
-    def tail(self) -> list[str]:
+    def last_lines(self) -> list[str]:
         """Return the last lines of the ranks that the sentence names."""
-        ranks = self.unfinished_ranks[:_RANKS] if self.failed_rank is None else (self.failed_rank,)
-        return [f"[rank {rank}] {line}" for rank in ranks for line in self.outputs[rank].splitlines()[-_LINES:]]
+        ranks = self.unfinished_ranks[:_TAIL_RANKS] if self.failed_rank is None else (self.failed_rank,)
+        return [f"[rank {rank}] {line}" for rank in ranks for line in self.outputs[rank].splitlines()[-_TAIL_LINES:]]
 
 
-class _Rank:
+class _RankProcess:
     """A started rank, at the head of a session of its own."""
 
     def __init__(self, plan: RankPlan, output: IO[bytes] | None) -> None:
@@ -97,8 +97,8 @@ class _Rank:
         if self.output is None:
             return ""
         descriptor = self.output.fileno()
-        start = max(0, os.fstat(descriptor).st_size - KEPT_BYTES)
-        return os.pread(descriptor, KEPT_BYTES, start).decode(errors="replace")
+        start = max(0, os.fstat(descriptor).st_size - MAX_OUTPUT_BYTES)
+        return os.pread(descriptor, MAX_OUTPUT_BYTES, start).decode(errors="replace")
 
     def close(self) -> None:
         """Kill it if it still runs, and give back its descriptors."""
@@ -109,7 +109,7 @@ class _Rank:
             self.output.close()
 
 
-def run(plans: Sequence[RankPlan], *, timeout_s: float | None, show_rank_0: bool) -> Outcome:
+def run(plans: Sequence[RankPlan], *, timeout_s: float | None, show_rank_0: bool) -> LaunchResult:
     """Start every rank and wait until all have ended, one has failed, or the time is over; then none is left.
 
     Args:
@@ -118,17 +118,17 @@ def run(plans: Sequence[RankPlan], *, timeout_s: float | None, show_rank_0: bool
         show_rank_0: let rank 0 write to this process's stdout and stderr.
     """
     start_s = time.monotonic()
-    ranks: list[_Rank] = []
+    ranks: list[_RankProcess] = []
     with ExitStack() as stack:
         stack.callback(_stop_all, ranks)
         for plan in plans:
-            with put_off():  # a rank that was started is in the list
-                ranks.append(_Rank(plan, _output(show_rank_0 and plan.rank == 0)))
+            with defer_signals():  # a rank that was started is in the list
+                ranks.append(_RankProcess(plan, _output(show_rank_0 and plan.rank == 0)))
         failed, exit_code = _wait(ranks, start_s, timeout_s)
         elapsed_s = time.monotonic() - start_s
         unfinished = [rank.number for rank in ranks if not rank.has_ended] if failed is None else []
         _stop(ranks)
-        return Outcome(
+        return LaunchResult(
             exit_code=exit_code,
             elapsed_s=elapsed_s,
             outputs=tuple(rank.text() for rank in ranks),
@@ -146,13 +146,13 @@ def _output(is_shown: bool) -> IO[bytes] | None:
     return None
 
 
-def _wait(ranks: Sequence[_Rank], start_s: float, timeout_s: float | None) -> tuple[int | None, int]:
+def _wait(ranks: Sequence[_RankProcess], start_s: float, timeout_s: float | None) -> tuple[int | None, int]:
     """Wait; return the rank that failed first, if one did, and the exit code of the launch."""
     deadline = math.inf if timeout_s is None else start_s + timeout_s
     running = list(ranks)
     while running:
         if time.monotonic() >= deadline:
-            return None, TIMED_OUT
+            return None, TIMEOUT_EXIT_CODE
         for rank in _ended(running, deadline):
             running.remove(rank)
             code = rank.end()
@@ -161,7 +161,7 @@ def _wait(ranks: Sequence[_Rank], start_s: float, timeout_s: float | None) -> tu
     return None, 0
 
 
-def _ended(ranks: Sequence[_Rank], deadline: float) -> list[_Rank]:
+def _ended(ranks: Sequence[_RankProcess], deadline: float) -> list[_RankProcess]:
     """Wait until some ranks have ended, but at most until a monotonic time or for an hour; return those."""
     poll = select.poll()
     for rank in ranks:
@@ -171,7 +171,7 @@ def _ended(ranks: Sequence[_Rank], deadline: float) -> list[_Rank]:
     return [rank for rank in ranks if rank.descriptor in ready]
 
 
-def _stop(ranks: Sequence[_Rank]) -> None:
+def _stop(ranks: Sequence[_RankProcess]) -> None:
     """Ask the ranks that still run to end, and kill those that have not after three seconds."""
     left = [rank for rank in ranks if not rank.has_ended]
     for rank in left:
@@ -187,9 +187,9 @@ def _stop(ranks: Sequence[_Rank]) -> None:
         rank.end()
 
 
-def _stop_all(ranks: Sequence[_Rank]) -> None:
+def _stop_all(ranks: Sequence[_RankProcess]) -> None:
     """Stop the ranks and close what they held, whatever signal comes meanwhile."""
-    with put_off():
+    with defer_signals():
         _stop(ranks)
         for rank in ranks:
             rank.close()

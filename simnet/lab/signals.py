@@ -11,7 +11,7 @@ _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
 
 
 @contextmanager
-def ending_by_exception() -> Iterator[None]:
+def raise_on_signal() -> Iterator[None]:
     """Let the first Ctrl-C, SIGTERM or SIGHUP inside the block raise, and ignore those that follow.
 
     Ctrl-C raises `KeyboardInterrupt`, the others `SystemExit`. What somebody else handles or ignores stays as it is.
@@ -38,7 +38,7 @@ def ending_by_exception() -> Iterator[None]:
 
 
 @contextmanager
-def put_off() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Let Ctrl-C, SIGTERM and SIGHUP wait until the block has ended."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -15,8 +15,8 @@ from simnet.units import Size
 MIB = 2**20
 SIMULATED_ONLY = {field.name for field in fields(Strategy)} | {"algorithm", "coded_bits", "dense", "dense_steps"}
 """Options that are not of the system itself: how it is bucketed, aggregated and counted."""
-ALWAYS_TOLD = {"bits", "matrix_rank"}
-"""Options without which the name of a system says little, told even where they are the default."""
+ALWAYS_SHOWN = {"bits", "matrix_rank"}
+"""Options without which the name of a system says little, shown even where they are the default."""
 DENSE, BINSGDM, ONE_BIT_ADAM = "all_reduce", "binsgdm", "one_bit_adam"
 
 
@@ -47,9 +47,9 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         system = str(labels["strategy"])
         if system != BINSGDM:
             return cls(system=system, options=Options.parse(labels.get("options", {})))
-        told = {key: labels[key] for key in ("topology", "intra_node_dtype")}
+        labelled = {key: labels[key] for key in ("topology", "intra_node_dtype")}
         average = labels.get("average") or "updates"
-        return cls(system=system, options=Options({**told, "average": average, "overlap": bool(labels["overlap"])}))
+        return cls(system=system, options=Options({**labelled, "average": average, "overlap": bool(labels["overlap"])}))
 
     @property
     def argument(self) -> str:
@@ -67,7 +67,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
 
     @property
     def is_hierarchical(self) -> bool:
-        """Whether ranks of a node exchange apart from nodes, which needs several of them."""
+        """Whether the ranks of a node exchange among themselves first, which needs several of them."""
         return self.options.get("topology") == "hierarchical"
 
     @property
@@ -153,7 +153,7 @@ def _of_compressing(strategy: Strategy) -> dict[str, object]:
         field.name: getattr(strategy, field.name)
         for field in fields(strategy)
         if field.name not in SIMULATED_ONLY
-        and (field.name in ALWAYS_TOLD or getattr(strategy, field.name) != field.default)
+        and (field.name in ALWAYS_SHOWN or getattr(strategy, field.name) != field.default)
     }
 
 

@@ -7,7 +7,7 @@ from simnet import templates
 from simnet.compare.verdict import PAYS
 from simnet.comparison import coverage, mean_error, mean_signed_error, worst_error
 from simnet.files import write_file
-from simnet.lab.campaign import file_part
+from simnet.lab.campaign import file_stem
 from simnet.show import campaign_figure, comparison_figure, measured_steps
 from simnet.show.measured_steps import comparison_cells, layout_text
 from simnet.show.page import Page
@@ -63,7 +63,7 @@ def drawn(found: CampaignResult) -> dict[str, bytes]:
 
 def _picture(found: CampaignResult, what: str) -> str:
     page = "" if found.campaign.page == "campaign" else f"{found.campaign.page}_"
-    return f"lab_{page}{file_part(what)}.png"
+    return f"lab_{page}{file_stem(what)}.png"
 
 
 def page(found: CampaignResult) -> str:

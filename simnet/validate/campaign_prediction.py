@@ -10,7 +10,7 @@ from simnet.comparison import Comparison
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.lab import campaign as campaigns
-from simnet.lab.campaign import Campaign, Job, Layout, file_part
+from simnet.lab.campaign import Campaign, Launch, Layout, file_stem
 from simnet.network import topology as topologies
 from simnet.parsing import parse_toml
 from simnet.scenario import Draft, Run, Scenario
@@ -67,17 +67,17 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
     Raises:
         SimnetError: a file is missing or damaged, a fit is bad, or a point was calibrated on.
     """
-    jobs = campaigns.jobs(campaign)
-    _check_there(jobs, folder)
-    fits = [_fit(campaign, jobs, folder, layout, draws) for layout in campaign.layouts]
+    launches = campaigns.launches(campaign)
+    _check_there(launches, folder)
+    fits = [_fit(campaign, launches, folder, layout, draws) for layout in campaign.layouts]
     steps: list[tuple[Scenario, MeasuredStep]] = []
     workloads: dict[str, str] = {}
     proofs: dict[str, None] = {}
     for fit in fits:
-        trained = sources.read(_paths(jobs, folder, "training", fit.layout)).files
+        trained = sources.read(_paths(launches, folder, "training", fit.layout)).files
         for model in campaign.models:
-            text = _workload(jobs, folder, fit.layout, model, draws)
-            workloads[f"{file_part(model)}_{fit.layout.text()}"] = text
+            text = _workload(launches, folder, fit.layout, model, draws)
+            workloads[f"{file_stem(model)}_{fit.layout.text()}"] = text
             scenario = _scenario(fit, text, f"{model}_{fit.layout.text()}", draws)
             proofs[f"{fit.layout.text()}, {disjoint.check(scenario, trained)}"] = None
             mine = training_steps.measured_steps([whole for _, whole in trained])
@@ -86,17 +86,17 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
     return CampaignResult(campaign=campaign, points=points, fits=tuple(fits), workloads=workloads, proofs=tuple(proofs))
 
 
-def _check_there(jobs: Sequence[Job], folder: Path) -> None:
-    missing = [job.name for job in jobs if not job.path(folder).exists()]
+def _check_there(launches: Sequence[Launch], folder: Path) -> None:
+    missing = [launch.name for launch in launches if not launch.path(folder).exists()]
     if missing:
         raise SimnetError(
-            f"{folder}: {len(missing)} of {len(jobs)} measurements are missing, {missing[0]}.json among them: go on "
+            f"{folder}: {len(missing)} of {len(launches)} measurements are missing, such as {missing[0]}.json: go on "
             f"with simnet lab run CAMPAIGN -o {folder}"
         )
 
 
-def _paths(jobs: Sequence[Job], folder: Path, part: str, layout: Layout) -> list[Path]:
-    return [job.path(folder) for job in jobs if job.part == part and job.layout == layout]
+def _paths(launches: Sequence[Launch], folder: Path, part: str, layout: Layout) -> list[Path]:
+    return [launch.path(folder) for launch in launches if launch.part == part and launch.layout == layout]
 
 
 def _kernels(campaign: Campaign) -> set[str]:
@@ -119,11 +119,11 @@ def _matters(residual: Comparison, kernels: set[str]) -> bool:
     return name == residual.series or name in kernels
 
 
-def _fit(campaign: Campaign, jobs: Sequence[Job], folder: Path, layout: Layout, draws: int) -> LayoutFit:
-    links = [path for one in campaign.links.parsed for path in _paths(jobs, folder, "links", one)]
-    on_layout = [path for part in ("kernels", "beside") for path in _paths(jobs, folder, part, layout)]
+def _fit(campaign: Campaign, launches: Sequence[Launch], folder: Path, layout: Layout, draws: int) -> LayoutFit:
+    links = [path for one in campaign.links.parsed_layouts for path in _paths(launches, folder, "links", one)]
+    on_layout = [path for part in ("kernels", "beside") for path in _paths(launches, folder, part, layout)]
     train = sources.read([*links, *on_layout])
-    in_place = sources.read(_paths(jobs, folder, "messages", layout))
+    in_place = sources.read(_paths(launches, folder, "messages", layout))
     parts = fit_files.fit_parts(train, sources.Sources(), in_place, fit_files.FitOptions(bound=BOUND, draws=draws))
     residuals = tuple(residual for part in parts for residual in part.residuals)
     kernels = _kernels(campaign)
@@ -137,9 +137,13 @@ def _fit(campaign: Campaign, jobs: Sequence[Job], folder: Path, layout: Layout, 
     )
 
 
-def _workload(jobs: Sequence[Job], folder: Path, layout: Layout, model: str, draws: int) -> str:
-    mine = [job for job in jobs if job.part == "model" and job.layout == layout and model in job.arguments]
-    return workload_file.text_of_model(sources.read([job.path(folder) for job in mine]).files, draws)
+def _workload(launches: Sequence[Launch], folder: Path, layout: Layout, model: str, draws: int) -> str:
+    mine = [
+        launch
+        for launch in launches
+        if launch.part == "model" and launch.layout == layout and model in launch.arguments
+    ]
+    return workload_file.text_of_model(sources.read([launch.path(folder) for launch in mine]).files, draws)
 
 
 def _scenario(fit: LayoutFit, workload: str, name: str, draws: int) -> Scenario:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.lab import campaign, runner
+from simnet.lab import campaign, run_campaign
 from simnet.show import campaign_page
 from simnet.validate.campaign_prediction import evaluate
 
@@ -18,12 +18,12 @@ WIRE_ERROR = 0.15
 
 def test_the_short_campaign_is_measured_and_its_dense_steps_on_a_slow_network_are_predicted(tmp_path):
     mine = campaign.load(SHORT)
-    jobs = campaign.jobs(mine)
+    launches = campaign.launches(mine)
     told: list[str] = []
-    paths = runner.run(mine, jobs, tmp_path, told.append, patience_s=0.0)
-    assert [path.name for path in paths] == [f"{job.name}.json" for job in jobs]
-    assert runner.run(mine, jobs, tmp_path, told.append, patience_s=0.0) == paths
-    assert told[-1] == f"{len(jobs)} of {len(jobs)} launches are there already"
+    paths = run_campaign.run(mine, launches, tmp_path, told.append, max_wait_s=0.0)
+    assert [path.name for path in paths] == [f"{launch.name}.json" for launch in launches]
+    assert run_campaign.run(mine, launches, tmp_path, told.append, max_wait_s=0.0) == paths
+    assert told[-1] == f"{len(launches)} of {len(launches)} launches are there already"
     found = evaluate(mine, tmp_path, draws=20)
     assert len(found.points) == 4
     dense = [point for point in found.points if point.series == "all_reduce"]
@@ -65,7 +65,7 @@ def test_systems_are_trained_and_predicted_to_beat_dense_steps_where_the_wire_is
     path = tmp_path / "campaign.toml"
     path.write_text(SYSTEMS)
     mine = campaign.load(path)
-    runner.run(mine, campaign.jobs(mine), tmp_path, lambda _: None, patience_s=0.0)
+    run_campaign.run(mine, campaign.launches(mine), tmp_path, lambda _: None, max_wait_s=0.0)
     found = evaluate(mine, tmp_path, draws=20)
     points = {point.series: point for point in found.points}
     assert set(points) == {"all_reduce", "one_bit_adam", "qsgd bits=4", "power_sgd matrix_rank=4"}

@@ -84,7 +84,7 @@ def inside(name: str) -> list[int]:
 def fastest(lab: Lab, direction: str, num_bytes: int) -> float:
     """Return the best rate of five transfers: what the shaper lets through, however busy the machine is."""
     outcome = lab.launch([sys.executable, TRANSFER, direction, str(num_bytes), "5"], timeout_s=60)
-    outcome.check()
+    outcome.raise_if_failed()
     return max(map(float, outcome.outputs[0].split()))
 
 
@@ -161,7 +161,7 @@ def test_a_timeout_stops_every_rank() -> None:
     with Lab(LabSpec(num_nodes=2)) as lab:
         outcome = lab.launch(["sh", "-c", "echo here; [ $RANK = 0 ] || sleep 1000"], timeout_s=0.5)
         assert (outcome.exit_code, outcome.unfinished_ranks) == (124, (1,))
-        assert outcome.tail() == ["[rank 1] here"]
+        assert outcome.last_lines() == ["[rank 1] here"]
         assert lab.launch(["true"]).exit_code == 0
 
 
@@ -240,7 +240,7 @@ def test_a_second_lab_in_a_process_is_refused() -> None:
 
 def test_a_set_up_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(NAMESPACES.glob("*"))
-    run = machine.run
+    run = machine.run_command
 
     def fails_at_the_shaper(command: tuple[str, ...]) -> None:
         run((*command[:-1], "nonsense") if command[0] == "tc" else command)

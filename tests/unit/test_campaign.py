@@ -12,10 +12,10 @@ from msgspec import structs
 from simnet.calibrate.measurement_file import Setup
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.lab import campaign, runner
-from simnet.lab.campaign import Job
-from simnet.lab.idle_probe import Watch, probe_s
-from simnet.lab.ranks import Outcome
+from simnet.lab import campaign, run_campaign
+from simnet.lab.campaign import Launch
+from simnet.lab.idle_probe import IdleProbe, probe_s
+from simnet.lab.ranks import LaunchResult
 from simnet.lab.strategy_spec import StrategySpec
 from simnet.strategies import (
     NUQSGD,
@@ -60,23 +60,23 @@ def write(folder: Path, text: str = TEXT) -> Path:
 class TestFile:
     def test_the_shipped_ones_are_read_and_their_points_are_not_calibrated_on(self) -> None:
         for name in ("campaign", "short", "systems"):
-            jobs = campaign.jobs(campaign.load(ROOT / f"scenarios/lab/{name}.toml"))
-            assert len({job.name for job in jobs}) == len(jobs)
-            links = {(job.layout, job.bandwidth) for job in jobs if job.part == "links"}
-            points = {(job.layout, job.bandwidth) for job in jobs if job.part == "training"}
+            launches = campaign.launches(campaign.load(ROOT / f"scenarios/lab/{name}.toml"))
+            assert len({launch.name for launch in launches}) == len(launches)
+            links = {(launch.layout, launch.bandwidth) for launch in launches if launch.part == "links"}
+            points = {(launch.layout, launch.bandwidth) for launch in launches if launch.part == "training"}
             assert links
             assert points
             assert not links & points
 
     def test_launches_are_made_for_every_layout_and_models_are_started_in_between(self, tmp_path: Path) -> None:
-        jobs = campaign.jobs(campaign.load(write(tmp_path)))
-        assert [job.part for job in jobs] == [
+        launches = campaign.launches(campaign.load(write(tmp_path)))
+        assert [launch.part for launch in launches] == [
             "links",
             *["kernels", "messages", "beside"] * 2,
             *["model"] * 4, *["training"] * 2,
             *["model"] * 4, *["training"] * 2,
         ]  # fmt: skip
-        names = {job.name: job for job in jobs}
+        names = {launch.name: launch for launch in launches}
         assert names["model_my-pkg-build_2_2x2"].arguments[:3] == ("model", "--model", "my.pkg:build")
         dense = names["training_3x1_50mbit"]
         assert dense.bandwidth == Bandwidth(6.25e6)
@@ -115,10 +115,10 @@ class TestFile:
         assert old in TEXT
         path = write(tmp_path, TEXT.replace(old, new))
         if message is None:
-            campaign.jobs(campaign.load(path))
+            campaign.launches(campaign.load(path))
             return
         with pytest.raises(SimnetError, match=r"mine\.toml|points") as told:
-            campaign.jobs(campaign.load(path))
+            campaign.launches(campaign.load(path))
         assert message in str(told.value)
 
     @pytest.mark.parametrize("name", ["../../x", "a/b", "/tmp/x", "..", "-o", "a b", "", "a:b:c", "mlp\\\\4m", "a..b"])
@@ -132,24 +132,24 @@ class TestFile:
 
     @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "..", "a\\b", "a/../../b"])
     def test_no_name_becomes_a_file_in_another_folder(self, name: str) -> None:
-        assert Path(f"lab_{campaign.file_part(name)}.png").name == f"lab_{campaign.file_part(name)}.png"
-        assert ".." not in campaign.file_part(name)
+        assert Path(f"lab_{campaign.file_stem(name)}.png").name == f"lab_{campaign.file_stem(name)}.png"
+        assert ".." not in campaign.file_stem(name)
 
     def test_systems_are_trained_and_their_kernels_timed_with_their_options(self, tmp_path: Path) -> None:
         text = TEXT.replace(
             '{kind = "all_reduce"}', '{kind = "one_bit_adam"}, {kind = "top_k", k = 5}, {kind = "qsgd"}'
         )
-        names = {job.name: job for job in campaign.jobs(campaign.load(write(tmp_path, text)))}
+        names = {launch.name: launch for launch in campaign.launches(campaign.load(write(tmp_path, text)))}
         chosen = [word for word in names["training_3x1_50mbit"].arguments if word.startswith(("one", "top", "qsgd"))]
         assert chosen == ["one_bit_adam", "top_k:k=5", "qsgd:bits=4"]
         kernels = names["kernels_2x2"].arguments
         assert [kernels[place + 1] for place, word in enumerate(kernels) if word == "--system"] == chosen
-        plain = campaign.jobs(campaign.load(write(tmp_path)))
-        assert not any("--system" in job.arguments for job in plain), "BinSGDM's kernels are timed anyway"
+        plain = campaign.launches(campaign.load(write(tmp_path)))
+        assert not any("--system" in launch.arguments for launch in plain), "BinSGDM's kernels are timed anyway"
 
     def test_a_point_that_is_calibrated_on_is_refused(self, tmp_path: Path) -> None:
         text = TEXT.replace('["2x1"]', '["3x1"]').replace('["100 Mbit/s"]', '["100 Mbit/s", "200 Mbit/s"]')
-        with pytest.raises(SimnetError, match="3x1 at 200 Mbit/s is among the links that are calibrated on"):
+        with pytest.raises(SimnetError, match="3x1 at 200 Mbit/s: the links are calibrated there"):
             campaign.load(write(tmp_path, text))
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
@@ -164,21 +164,21 @@ class TestRun:
         """Run with launches that end with these codes, and with 0 when they are used up; return what was told."""
         given = iter(codes)
 
-        def launched(_campaign: object, job: Job, place: Path) -> Outcome:
+        def launched(_campaign: object, launch: Launch, place: Path) -> LaunchResult:
             code = next(given, 0)
             if not code:
-                job.path(place).write_text("{}")
-            return Outcome(exit_code=code, elapsed_s=1.0, outputs=("", ""), failed_rank=1 if code else None)
+                launch.path(place).write_text("{}")
+            return LaunchResult(exit_code=code, elapsed_s=1.0, outputs=("", ""), failed_rank=1 if code else None)
 
-        monkeypatch.setattr(runner, "_launched", launched)
+        monkeypatch.setattr(run_campaign, "_launched", launched)
         probes = iter(self.PROBES)
-        watch = partial(Watch, probe=lambda: next(probes, 1.0), sleep=lambda _: None)
-        monkeypatch.setattr(runner, "Watch", watch)
+        watch = partial(IdleProbe, probe=lambda: next(probes, 1.0), sleep=lambda _: None)
+        monkeypatch.setattr(run_campaign, "IdleProbe", watch)
         told: list[str] = []
         mine = campaign.load(write(folder))
         place = folder / "out"
         place.mkdir(exist_ok=True)
-        runner.run(mine, campaign.jobs(mine), place, told.append)
+        run_campaign.run(mine, campaign.launches(mine), place, told.append)
         return told
 
     def test_every_launch_has_its_file_and_a_second_run_has_nothing_to_do(
@@ -222,15 +222,15 @@ class TestRun:
         assert probe_s() > 0
 
     def test_a_folder_is_of_one_campaign(self, tmp_path: Path) -> None:
-        runner.check_folder(tmp_path / "out", "a", "campaign.toml")
-        runner.check_folder(tmp_path / "out", "a", "campaign.toml")
+        run_campaign.check_folder(tmp_path / "out", "a", "campaign.toml")
+        run_campaign.check_folder(tmp_path / "out", "a", "campaign.toml")
         with pytest.raises(SimnetError, match="holds another campaign"):
-            runner.check_folder(tmp_path / "out", "b", "campaign.toml")
+            run_campaign.check_folder(tmp_path / "out", "b", "campaign.toml")
         with pytest.raises(SimnetError, match="is not empty and holds no"):
-            runner.check_folder(tmp_path, "a", "campaign.toml")
+            run_campaign.check_folder(tmp_path, "a", "campaign.toml")
         (tmp_path / "file").write_text("")
         with pytest.raises(SimnetError, match="file: cannot be used"):
-            runner.check_folder(tmp_path / "file", "a", "campaign.toml")
+            run_campaign.check_folder(tmp_path / "file", "a", "campaign.toml")
 
     @pytest.mark.parametrize(
         ("args", "message"),
@@ -252,7 +252,7 @@ class TestRun:
         (tmp_path / "campaign.toml").write_text(TEXT)
         done = CliRunner().invoke(cli, ["lab", "report", str(tmp_path)])
         assert done.exit_code == 2
-        assert "19 of 19 measurements are missing, links_2x1_100mbit.json among them" in done.stderr
+        assert "19 of 19 measurements are missing, such as links_2x1_100mbit.json" in done.stderr
 
 
 def point(strategy: str, mbit: float, measured_s: float, predicted_s: float, model: str = "m") -> TrainedPoint:

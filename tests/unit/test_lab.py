@@ -14,8 +14,8 @@ from simnet.lab import machine, plan
 from simnet.lab.lab import check_command
 from simnet.lab.owner import Owner
 from simnet.lab.plan import LabSpec
-from simnet.lab.ranks import Outcome
-from simnet.lab.signals import ending_by_exception, put_off
+from simnet.lab.ranks import LaunchResult
+from simnet.lab.signals import defer_signals, raise_on_signal
 from simnet.units import Bandwidth
 
 GBIT = Bandwidth.parse("1 Gbit/s")
@@ -37,14 +37,14 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 class TestPlan:
     def test_every_command_acts_inside_the_namespaces_of_the_lab(self) -> None:
-        commands = plan.set_up(spec(3, bandwidth=GBIT), "simnet-1-2-3")
+        commands = plan.create_commands(spec(3, bandwidth=GBIT), "simnet-1-2-3")
         names = {"simnet-1-2-3-switch", *(f"simnet-1-2-3-node{node}" for node in range(3))}
         assert {command[3] for command in commands if command[:3] == ("ip", "netns", "add")} == names
         others = [command for command in commands if command[:3] != ("ip", "netns", "add")]
         assert all(command[0] in {"ip", "tc"} and command[1] == "-n" and command[2] in names for command in others)
 
     def test_every_interface_is_made_in_its_namespace_and_plugged_in(self) -> None:
-        lines = [" ".join(command) for command in plan.set_up(spec(2), "lab")]
+        lines = [" ".join(command) for command in plan.create_commands(spec(2), "lab")]
         for node in range(2):
             assert f"ip -n lab-switch link add port{node} type veth peer name eth0 netns lab-node{node}" in lines
             assert f"ip -n lab-switch link set port{node} master bridge up" in lines
@@ -53,19 +53,19 @@ class TestPlan:
             assert f"ip -n lab-node{node} link set lo up" in lines
 
     def test_both_ends_of_every_nic_are_shaped(self) -> None:
-        lines = [" ".join(command) for command in plan.shape(2, "lab", GBIT)]
+        lines = [" ".join(command) for command in plan.shape_commands(2, "lab", GBIT)]
         how = "root tbf rate 1000000000bit burst 250000 latency 20ms"
         ends = [("lab-node0", "eth0"), ("lab-node1", "eth0"), ("lab-switch", "port0"), ("lab-switch", "port1")]
         assert lines[1::2] == [f"tc -n {name} qdisc replace dev {nic} {how}" for name, nic in ends]
 
     @pytest.mark.parametrize(("mbit_per_s", "burst", "packet"), [(1, 32768, 16384), (400, 100000, 50000)])
     def test_a_packet_is_at_most_half_a_burst(self, mbit_per_s: float, burst: int, packet: int) -> None:
-        lines = [" ".join(command) for command in plan.shape(1, "lab", Bandwidth(mbit_per_s * 1e6 / 8))]
+        lines = [" ".join(command) for command in plan.shape_commands(1, "lab", Bandwidth(mbit_per_s * 1e6 / 8))]
         assert lines[0] == f"ip -n lab-node0 link set eth0 gso_max_size {packet}"
         assert f"burst {burst} " in lines[1]
 
     def test_no_bandwidth_means_no_shaper(self) -> None:
-        commands = plan.shape(2, "lab", None)
+        commands = plan.shape_commands(2, "lab", None)
         assert {command[-1] for command in commands[1::2]} == {"noqueue"}
         assert {command[-1] for command in commands[::2]} == {"65536"}
 
@@ -132,48 +132,48 @@ class TestOwner:
     @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
     def test_only_a_process_that_has_ended_is_gone(self) -> None:
         mine = Owner.this_process()
-        assert not mine.is_gone()
+        assert not mine.has_ended()
         ended = subprocess.Popen(["true"])
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         others = {"pid_namespace": mine.pid_namespace, "started_ticks": mine.started_ticks}
-        assert Owner(pid=ended.pid, **others).is_gone()  # a zombie
+        assert Owner(pid=ended.pid, **others).has_ended()  # a zombie
         ended.wait()
-        assert Owner(pid=ended.pid, **others).is_gone()
+        assert Owner(pid=ended.pid, **others).has_ended()
 
     @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
     def test_a_later_process_of_the_same_id_is_another_one(self) -> None:
         mine = Owner.this_process()
         then = Owner(pid_namespace=mine.pid_namespace, pid=mine.pid, started_ticks=mine.started_ticks - 1)
-        assert then.is_gone()
+        assert then.has_ended()
 
     @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
     def test_of_a_process_in_another_container_nothing_is_known(self) -> None:
         mine = Owner.this_process()
         far = Owner(pid_namespace=mine.pid_namespace + 1, pid=mine.pid, started_ticks=0)
-        assert not far.is_gone()
+        assert not far.has_ended()
 
 
 class TestOutcome:
     def test_a_good_one_passes(self) -> None:
-        Outcome(exit_code=0, elapsed_s=1.0, outputs=("", "")).check()
+        LaunchResult(exit_code=0, elapsed_s=1.0, outputs=("", "")).raise_if_failed()
 
     def test_a_failed_rank_is_named_with_its_last_lines(self) -> None:
         lines = "\n".join(map(str, range(100)))
-        outcome = Outcome(exit_code=9, elapsed_s=1.5, outputs=("zero", lines), failed_rank=1)
-        assert outcome.sentence() == "lab: rank 1 failed first, with exit code 9 after 1.5 s"
-        assert outcome.tail() == [f"[rank 1] {number}" for number in range(80, 100)]
+        outcome = LaunchResult(exit_code=9, elapsed_s=1.5, outputs=("zero", lines), failed_rank=1)
+        assert outcome.failure() == "lab: rank 1 failed first, with exit code 9 after 1.5 s"
+        assert outcome.last_lines() == [f"[rank 1] {number}" for number in range(80, 100)]
         with pytest.raises(SimnetError, match=r"(?s)exit code 9.*\[rank 1\] 99"):
-            outcome.check()
+            outcome.raise_if_failed()
 
     def test_a_timeout_names_the_ranks_that_were_stopped(self) -> None:
-        outcome = Outcome(exit_code=124, elapsed_s=60.0, outputs=("a", "b", "c"), unfinished_ranks=(0, 2))
-        assert "not finished after 60 s, ranks 0, 2 were stopped" in outcome.sentence()
-        assert outcome.tail() == ["[rank 0] a", "[rank 2] c"]
+        outcome = LaunchResult(exit_code=124, elapsed_s=60.0, outputs=("a", "b", "c"), unfinished_ranks=(0, 2))
+        assert "not finished after 60 s, ranks 0, 2 were stopped" in outcome.failure()
+        assert outcome.last_lines() == ["[rank 0] a", "[rank 2] c"]
 
 
 class TestSignals:
     def test_sigterm_becomes_an_exception_inside_and_nothing_after(self) -> None:
-        with pytest.raises(SystemExit) as left, ending_by_exception():
+        with pytest.raises(SystemExit) as left, raise_on_signal():
             signal.raise_signal(signal.SIGTERM)
         assert left.value.code == 143
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -182,7 +182,7 @@ class TestSignals:
         done: list[str] = []
 
         def work() -> None:
-            with ending_by_exception():
+            with raise_on_signal():
                 try:
                     signal.raise_signal(signal.SIGINT)
                 finally:
@@ -199,7 +199,7 @@ class TestSignals:
         came: list[int] = []
         before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
         try:
-            with ending_by_exception():
+            with raise_on_signal():
                 signal.raise_signal(signal.SIGTERM)
         finally:
             signal.signal(signal.SIGTERM, before)
@@ -209,7 +209,7 @@ class TestSignals:
         done: list[str] = []
 
         def clean_up() -> None:
-            with put_off():
+            with defer_signals():
                 signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)
                 done.append("whole")
@@ -255,7 +255,7 @@ class TestRefusals:
     def test_what_the_kernel_refuses_is_told_with_advice(self, kernel_says: str, advice: str) -> None:
         script = f"echo '{kernel_says}' >&2; exit 1"
         with pytest.raises(SimnetError, match=f"{kernel_says}.*{advice}"):
-            machine.run(("sh", "-c", script))
+            machine.run_command(("sh", "-c", script))
 
     def test_a_program_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine.shutil, "which", lambda name: None)

@@ -11,82 +11,82 @@ from pathlib import Path
 
 from simnet.errors import SimnetError
 from simnet.files import read_text, write_file
-from simnet.lab.campaign import MODULE, Campaign, Job
-from simnet.lab.idle_probe import PATIENCE_S, Watch
+from simnet.lab.campaign import MODULE, Campaign, Launch
+from simnet.lab.idle_probe import MAX_WAIT_S, IdleProbe
 from simnet.lab.lab import Lab
 from simnet.lab.plan import LabSpec
-from simnet.lab.ranks import Outcome
+from simnet.lab.ranks import LaunchResult
 from simnet.units import Duration
 
 TIMEOUT_S = 3600.0
 RETRIES = 1
-"""Launches that may fail, and how often a job is launched at most."""
+"""Launches that may fail, and how often a launch is started at most."""
 ATTEMPTS = 3
 KEEPING_MEMORY = ("MALLOC_MMAP_MAX_=0", "MALLOC_TRIM_THRESHOLD_=100000000000", "MALLOC_ARENA_MAX=1")
 """Of glibc: freed memory stays with the rank, also that of threads. Else every step gives its gradients back to the
 kernel, and on a virtual machine the next one may have to wait for the host to hand them out again."""
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
 
 
 def run(
-    campaign: Campaign, jobs: Sequence[Job], folder: Path, tell: Tell, patience_s: float = PATIENCE_S
+    campaign: Campaign, launches: Sequence[Launch], folder: Path, report: Report, max_wait_s: float = MAX_WAIT_S
 ) -> list[Path]:
     """Launch what has no file yet; a launch that fails is tried once more.
 
     Args:
-        campaign: what `jobs` are of.
-        jobs: in their order.
+        campaign: what `launches` are of.
+        launches: in their order.
         folder: of the files; it exists.
-        tell: told a line for each launch.
-        patience_s: how long a launch waits for a quiet machine; 0 does not look.
+        report: told a line for each launch.
+        max_wait_s: how long a launch waits for a quiet machine; 0 does not look.
 
     Returns:
-        The files of all jobs.
+        The files of all launches.
 
     Raises:
         SimnetError: this machine cannot hold a lab, or a launch failed twice.
     """
-    missing = [job for job in jobs if not job.path(folder).exists()]
-    watch = Watch(tell, patience_s)
-    if len(missing) < len(jobs):
-        tell(f"{len(jobs) - len(missing)} of {len(jobs)} launches are there already")
-    for number, job in enumerate(missing, 1):
+    missing = [launch for launch in launches if not launch.path(folder).exists()]
+    probe = IdleProbe(report, max_wait_s)
+    if len(missing) < len(launches):
+        report(f"{len(launches) - len(missing)} of {len(launches)} launches are there already")
+    for number, launch in enumerate(missing, 1):
         start = time.monotonic()
-        _tried(campaign, job, folder, watch)
-        tell(f"[{number}/{len(missing)}] {job.about}: {Duration(round(time.monotonic() - start, 1)).text()}")
-    return [job.path(folder) for job in jobs]
+        _tried(campaign, launch, folder, probe)
+        report(f"[{number}/{len(missing)}] {launch.description}: {Duration(round(time.monotonic() - start, 1)).text()}")
+    return [launch.path(folder) for launch in launches]
 
 
-def _tried(campaign: Campaign, job: Job, folder: Path, watch: Watch) -> None:
+def _tried(campaign: Campaign, launch: Launch, folder: Path, probe: IdleProbe) -> None:
     """Launch until it succeeds on a quiet machine; the last one counts however quiet it was."""
-    place = job.path(folder)
+    place = launch.path(folder)
     # What fails does so on a quiet machine, too: it counts apart from what is repeated because of noise.
     failures = 0
     for attempt in range(ATTEMPTS):
-        watch.wait()
-        outcome = _launched(campaign, job, folder)
+        probe.wait_until_idle()
+        outcome = _launched(campaign, launch, folder)
         if outcome.exit_code:
             failures += 1
             if failures > RETRIES:
-                outcome.check()
-            watch.tell(f"{job.about}: {outcome.sentence()}; once more")
-        elif watch.is_quiet() or attempt == ATTEMPTS - 1:
+                outcome.raise_if_failed()
+            probe.report(f"{launch.description}: {outcome.failure()}; once more")
+        elif probe.is_idle() or attempt == ATTEMPTS - 1:
             return
         else:
-            watch.tell(f"{job.about}: the machine has become {watch.slowdown:.2f} times slower; once more")
+            probe.report(f"{launch.description}: the machine has become {probe.slowdown:.2f} times slower; once more")
             place.unlink()
-    outcome.check()
+    outcome.raise_if_failed()
 
 
-def _launched(campaign: Campaign, job: Job, folder: Path) -> Outcome:
+def _launched(campaign: Campaign, launch: Launch, folder: Path) -> LaunchResult:
     spec = LabSpec(
-        num_nodes=job.layout.num_nodes,
-        ranks_per_node=job.layout.ranks_per_node,
-        bandwidth=job.bandwidth,
+        num_nodes=launch.layout.num_nodes,
+        ranks_per_node=launch.layout.ranks_per_node,
+        bandwidth=launch.bandwidth,
         threads_per_rank=campaign.threads,
     )
     # By env, since glibc reads these before a program's first line runs.
-    command = ["env", *KEEPING_MEMORY, sys.executable, "-m", MODULE, *job.arguments, "-o", str(job.path(folder))]
+    command = ["env", *KEEPING_MEMORY, sys.executable, "-m", MODULE, *launch.arguments, "-o", str(launch.path(folder))]
     with Lab(spec) as lab:
         return lab.launch(command, timeout_s=TIMEOUT_S)
 
