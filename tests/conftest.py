@@ -1,8 +1,7 @@
-"""What all tests start from: Hypothesis, Triton without a GPU, signals, and helper modules on the path."""
+"""What all tests start from: Hypothesis, Triton without a GPU, and signals."""
 
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -19,9 +18,6 @@ if threading.current_thread() is threading.main_thread():
     # What was started in the background (`make test &`, nohup) ignores these, and so would the commands under test.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-for folder in ("unit", "property"):
-    sys.path.insert(0, str(Path(__file__).parent / folder))
 
 
 @pytest.hookimpl(tryfirst=True)

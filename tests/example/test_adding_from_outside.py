@@ -31,8 +31,8 @@ from simnet.strategies.compressing import Compressing, Payload, costs, gathered
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernels import KernelCost
 from simnet.workload.model import Step
-from tests.property.proof import complete, own_contributions, walk
-from tests.unit.topologies import (
+from tests.helpers.proof import complete, own_contributions, walk
+from tests.helpers.topologies import (
     INTER_ALPHA_S,
     INTER_BYTES_PER_S,
     INTRA_ALPHA_S,

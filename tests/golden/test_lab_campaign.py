@@ -4,7 +4,7 @@ import pytest
 
 from simnet.lab import campaign
 from simnet.validate.campaign_prediction import CampaignResult
-from tests.golden.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
+from tests.helpers.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
 
 FOLDER = ROOT / "tests/golden/lab_campaign"
 PAGE = page("lab-campaign.md")

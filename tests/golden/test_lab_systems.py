@@ -6,7 +6,7 @@ from simnet.comparison import mean_error
 from simnet.show.validation import percent
 from simnet.validate import ranking
 from simnet.validate.campaign_prediction import CampaignResult
-from tests.golden.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
+from tests.helpers.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
 
 FOLDER = ROOT / "tests/golden/lab_systems"
 PAGE = page("lab-systems.md")

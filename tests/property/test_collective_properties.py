@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from topologies import link, run_exact, run_folded, topology
 
 from simnet.collectives import direct, halving_doubling, hierarchical, ring, tree
 from simnet.collectives.schedule import Round, Schedule, Send
+from tests.helpers.topologies import link, run_exact, run_folded, topology
 
 SETTINGS = settings(max_examples=40, deadline=None)
 MAKERS = {

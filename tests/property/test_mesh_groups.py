@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from proof import complete, own_contributions, walk
-from topologies import run_exact, run_folded, topology
 
 from simnet.collectives import direct, hierarchical, ring, tree
 from simnet.collectives.schedule import Group, group_of
+from tests.helpers.proof import complete, own_contributions, walk
+from tests.helpers.topologies import run_exact, run_folded, topology
 
 MAKERS = [ring.all_reduce, hierarchical.all_reduce, lambda group: tree.all_reduce(group, 2)]
 

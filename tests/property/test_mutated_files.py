@@ -25,8 +25,8 @@ from click.testing import CliRunner, Result
 from simnet import files
 from simnet.commands.main import cli
 from simnet.commands.terminal import LINE
-from tests.property.mutations import VALUES, as_json, as_toml, damaged, damaged_bytes
-from tests.unit.scenario_samples import SWEEP, pod, write
+from tests.helpers.mutations import VALUES, as_json, as_toml, damaged, damaged_bytes
+from tests.helpers.scenario_samples import SWEEP, pod, write
 
 NUM = int(os.environ.get("SIMNET_MUTATIONS", "60"))
 SEED = int(os.environ.get("SIMNET_SEED", "1"))

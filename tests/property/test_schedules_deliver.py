@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from proof import complete, own_contributions, walk
 
 from simnet.collectives import algorithms, direct, halving_doubling, hierarchical, ring, tree
 from simnet.collectives.schedule import Group, Round, Schedule, Send, group_of
+from tests.helpers.proof import complete, own_contributions, walk
 
 KINDS = ("world", "intra_node", "inter_node")
 sizes = st.integers(1, 7)

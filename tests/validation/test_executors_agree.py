@@ -3,7 +3,12 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from topologies import (
+
+from simnet.collectives import algorithms, closed_form, direct, hierarchical, loads, ring, tree
+from simnet.collectives.closed_form import AlphaBeta, Shape
+from simnet.hardware import Calibration, HostCost, LinkCalibration
+from simnet.units import Duration, Size
+from tests.helpers.topologies import (
     INTER_ALPHA_S,
     INTER_BYTES_PER_S,
     INTRA_ALPHA_S,
@@ -13,11 +18,6 @@ from topologies import (
     run_folded,
     topology,
 )
-
-from simnet.collectives import algorithms, closed_form, direct, hierarchical, loads, ring, tree
-from simnet.collectives.closed_form import AlphaBeta, Shape
-from simnet.hardware import Calibration, HostCost, LinkCalibration
-from simnet.units import Duration, Size
 
 REL = 1e-9
 INTRA = AlphaBeta(alpha_s=INTRA_ALPHA_S, bytes_per_s=INTRA_BYTES_PER_S)

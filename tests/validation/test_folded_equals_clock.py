@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from topologies import leaves, topology
 
 from simnet import files, folded, runner
 from simnet.collectives import algorithms, direct, ring
@@ -14,6 +13,7 @@ from simnet.program import Communicate, Compute, Mark
 from simnet.scenario import load_experiment
 from simnet.timeline import Streams, Timeline
 from simnet.units import Duration, Size
+from tests.helpers.topologies import leaves, topology
 
 CALIBRATIONS = [
     Calibration(),

@@ -1,0 +1,63 @@
+"""A scenario for the tests of `simnet advise`, and short ways to what was advised."""
+
+import typing
+
+from msgspec.structs import replace
+
+from simnet.compare.advice import Advice, RankedSystem
+from simnet.compare.rank import advise
+from simnet.compare.tune import chosen, dense_systems
+from simnet.hardware import Calibration, Cluster
+from simnet.scenario import Run, Scenario
+from simnet.simulate import simulate
+from simnet.strategies import AllReduce, AnyStrategy
+from simnet.units import Bandwidth, Duration
+from simnet.workload.workload import Gradient, Workload
+from tests.helpers.topologies import link
+
+GBIT = 1e9 / 8
+FAST_CODEC = Calibration(memory_bytes_per_s=Bandwidth(1e12))
+WORKLOAD = Workload(
+    tensors=(Gradient(shape=(1024, 4096), count=4),),
+    forward_s=Duration(0.01),
+    backward_s=Duration(0.02),
+    optimizer_s=Duration(0.0002),
+)
+
+
+def scenario(
+    *,
+    gbit_per_s: float = 1,
+    num_nodes: int = 4,
+    ranks_per_node: int = 2,
+    alpha_s: float = 5e-6,
+    calibration: Calibration = FAST_CODEC,
+    workload: Workload = WORKLOAD,
+    draws: int = 0,
+) -> Scenario:
+    cluster = Cluster(
+        num_nodes=num_nodes,
+        ranks_per_node=ranks_per_node,
+        intra_node=link(300e9, min(alpha_s, 1e-6)),
+        inter_node=link(gbit_per_s * GBIT, alpha_s),
+    )
+    return Scenario(
+        cluster=cluster, workload=workload, strategy=AllReduce(), calibration=calibration, run=Run(draws=draws)
+    )
+
+
+def advised(*names: str, **parts: typing.Any) -> Advice:
+    return advise(scenario(**parts), names=chosen(names))
+
+
+def row(advice: Advice, name: str) -> RankedSystem:
+    return next(row for row in advice.systems if row.name == name)
+
+
+def least_s(settings: typing.Iterable[AnyStrategy], given: Scenario) -> float:
+    """Return the time of the fastest setting, without the code that is tested."""
+    return min(simulate(replace(given, strategy=strategy)).result.iteration_s for strategy in settings)
+
+
+def dense_s(given: Scenario) -> float:
+    return min(least_s(settings, given) for settings in dense_systems("fp32").values())

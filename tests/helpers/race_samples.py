@@ -1,0 +1,98 @@
+"""Small measured trainings for the tests of races, and a cluster to run them on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from simnet.hardware import Calibration
+from simnet.result import Breakdown, RunResult, StrategyResult
+from simnet.scenario import Run, Scenario
+from simnet.strategies import AllReduce
+from simnet.units import Bandwidth, Duration
+from simnet.workload.workload import Gradient, Workload
+from tests.helpers.topologies import cluster
+
+STEPS = (10, 20, 30, 40)
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "dense": {"title": "DDP fp32", "strategy": {"kind": "all_reduce"}},
+    "quick": {"title": "QSGD", "strategy": {"kind": "qsgd"}},
+    "adam": {"title": "1-bit Adam", "strategy": {"kind": "one_bit_adam", "dense_steps": 15}},
+}
+VALUES: dict[str, list[list[float | None]]] = {
+    "dense": [[4.0, 3.0, 2.0, 1.0], [4.0, 3.0, 2.2, 2.0], [4.0, 2.0, 1.5, 1.0]],
+    "quick": [[4.5, 3.5, 2.5, 2.0], [4.5, 3.5, 2.5, 1.9], [4.5, 3.0, 2.0, 1.5]],
+    "adam": [[4.0, 3.0, 2.0, 1.0], [4.0, None, None, None], [4.0, 3.0, 3.0, 3.0]],
+}
+
+
+def trainings(**changes: Any) -> dict[str, Any]:
+    """Return a file's contents: three systems, three seeds, 4 ranks, a target of 2."""
+    curves = [
+        {"system": name, "ranks": 4, "seed": seed, "steps": list(STEPS), "values": values}
+        for name, by_seed in VALUES.items()
+        for seed, values in enumerate(by_seed)
+    ]
+    whole = {
+        "format": "simnet-convergence",
+        "version": 1,
+        "task": "a made-up task",
+        "metric": "validation loss",
+        "unit": "nats",
+        "better": "lower",
+        "batch": 64,
+        "target": 2.0,
+        "source": "made up for a test",
+        "systems": SYSTEMS,
+        "curves": curves,
+    }
+    return {**whole, **changes}
+
+
+def write_trainings(path: Path, **changes: Any) -> Path:
+    path.write_text(json.dumps(trainings(**changes)), encoding="utf-8")
+    return path
+
+
+WORKLOAD = Workload(
+    tensors=(Gradient(shape=(1000, 1000), count=10),),
+    forward_s=Duration(0.01),
+    backward_s=Duration(0.02),
+    optimizer_s=Duration(0.001),
+)
+
+
+def scenario(**run: Any) -> Scenario:
+    calibration = Calibration(memory_bytes_per_s=Bandwidth(1.5e12))
+    return Scenario(
+        cluster=cluster(4, 1), workload=WORKLOAD, calibration=calibration, strategy=AllReduce(), run=Run(**run)
+    )
+
+
+TIMES_S = {"all_reduce": 3.0, "qsgd": 2.0, "one_bit_adam": 1.0}
+"""Of a step, for a simulator that is as simple as can be; in one bucket half a second more."""
+SENT_BYTES = {"all_reduce": 30.0, "qsgd": 20.0, "one_bit_adam": 10.0}
+
+
+def simple_simulate(given: Scenario) -> RunResult:
+    """Return the times above at 10 Gbit/s, and at other bandwidths in proportion."""
+    kind = str(given.strategy.__struct_config__.tag)
+    slower = 1.25e9 / given.cluster.inter_node.bytes_per_s
+    is_first = given.strategy.bucketing == "fused" and kind != "one_bit_adam"
+    time_s = slower * (TIMES_S[kind] + 0.5 * is_first)
+    nothing = Breakdown(
+        forward_s=0.0, backward_s=0.0, encode_s=0.0, decode_s=0.0, exposed_comm_s=time_s, optimizer_s=0.0
+    )
+    result = StrategyResult(
+        strategy=kind,
+        fidelity="folded",
+        algorithm="ring",
+        iterations_s=(time_s,),
+        samples_per_s=1.0,
+        breakdown=nothing,
+        comm_s=time_s,
+        overlap=0.0,
+        nic_bytes_per_node=SENT_BYTES[kind],
+        compression_ratio=1.0,
+        num_buckets=1,
+    )
+    return RunResult(scenario=given, world_size=4, result=result, notes=(f"a note on {kind}",))

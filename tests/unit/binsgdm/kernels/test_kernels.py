@@ -1,0 +1,428 @@
+"""Every fast kernel equals the reference bit for bit; every wrong argument is refused; the choice of kernels.
+
+The Triton kernels run on a GPU where there is one, else through Triton's interpreter on the CPU, where Triton can be
+imported (`pip install --no-deps triton` beside a CPU build of torch does).
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor
+
+from binsgdm import functional
+from binsgdm import kernels as package
+from binsgdm.bits import packed_numel
+from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import Kernels, reference, select
+from binsgdm.random import Key, thresholds
+
+KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SIZES = (0, 1, 7, 8, 9, 31, 32, 33, 63, 64, 100, 1000, 1024, 1056, 2047)
+STARTS = (0, 8, 24, 1024, 2**34 - 4096)
+AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 6e-8, 65504.0, 65519.0, 65520.0, 1e-30)
+NOT_FINITE = (float("nan"), float("inf"), -float("inf"))
+
+
+@pytest.fixture(params=["cpu", "triton"])
+def fast(request: pytest.FixtureRequest) -> Kernels:
+    """Return one of the fast implementations."""
+    if request.param == "cpu":
+        pytest.importorskip("numba", reason="numba is not installed: the compiled CPU kernels are not tested")
+        return select("cpu")
+    pytest.importorskip("triton", reason="Triton is not installed: pip install --no-deps triton runs its interpreter")
+    return select("triton", device())
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def home(kernels: Kernels) -> str:
+    return device() if kernels.name == "triton" else "cpu"
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Compare bit for bit; NaNs are equal whatever their payload."""
+    assert a.dtype == b.dtype
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[a.element_size()]
+    a, b = a.cpu().contiguous(), b.cpu().contiguous()
+    equal = a.view(integers) == b.view(integers)
+    if a.dtype.is_floating_point:
+        equal |= a.isnan() & b.isnan()
+    return bool(equal.all())
+
+
+def state(numel: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a gradient, m and b with |m| <= b, of every magnitude, with awkward values strewn in."""
+    source = torch.Generator().manual_seed(seed)
+    exponents = torch.randint(-40, 30, (3, numel), generator=source)
+    grad, m, b = torch.ldexp(torch.randn(3, numel, generator=source), exponents)
+    awkward = torch.tensor(AWKWARD)[torch.randint(len(AWKWARD), (numel,), generator=source)]
+    grad = torch.where(torch.rand(numel, generator=source) < 0.3, awkward, grad)
+    fresh = torch.rand(numel, generator=source) < 0.2
+    m = torch.where(fresh, 0.0, m)
+    return grad, m, torch.where(fresh, 0.0, torch.maximum(m.abs(), b.abs()))
+
+
+def outcomes(kernels: Kernels, grad: Tensor, m: Tensor, b: Tensor, start: int) -> dict[str, Tensor]:
+    """Return everything that every kernel writes or returns, on copies."""
+    place, numel = home(kernels), grad.numel()
+    grad, m, b = (given.to(place, copy=True) for given in (grad, m, b))
+    m1, b1, m2, b2 = m.clone(), b.clone(), m.clone(), b.clone()
+    u, mean = torch.full_like(m, 9.0), torch.full_like(m, 9.0)
+    one, two, merged = (torch.full((packed_numel(numel),), 0xFF, dtype=torch.uint8, device=place) for _ in range(3))
+    where: dict[str, Any] = {"key": KEY, "start": start}
+    all_one = kernels.update_quantize_pack_(grad, m1, b1, beta=0.95, out=one, **where)
+    all_two = kernels.update_(grad, m2, b2, beta=0.95, out_u=u)
+    kernels.quantize_pack(u, out=two, **where)
+    kernels.merge(torch.stack([one, two.flip(0), one ^ 0x5A]), numel=numel, out=merged, **where)
+    kernels.mean_(torch.stack([m1, b1, grad.float(), u]), mean)
+    x, climbed = grad.clone(), grad.clone()
+    kernels.unpack_apply_(x, one, lr=1e-3, weight_decay=0.01)
+    kernels.unpack_apply_(climbed, one, lr=1e-3, weight_decay=0.01, maximize=True)
+    names = "m1 b1 m2 b2 u mean one two merged x climbed all_one all_two"
+    scope = locals()
+    return {name: scope[name] for name in names.split()}
+
+
+def assert_equal(fast: Kernels, *given: Any) -> None:
+    wanted, got = outcomes(reference, *given), outcomes(fast, *given)
+    for name in wanted:
+        assert same_bits(wanted[name], got[name]), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("numel", SIZES)
+def test_a_kernel_equals_the_reference_bit_for_bit(fast: Kernels, numel: int, dtype: torch.dtype) -> None:
+    for start in STARTS[:: 1 if fast.name == "cpu" else 3]:
+        grad, m, b = state(numel, seed=numel + start % 1000)
+        assert_equal(fast, grad.to(dtype), m, b, start)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # Triton's interpreter computes with numpy
+def test_a_kernel_equals_the_reference_where_gradients_are_not_finite(fast: Kernels, dtype: torch.dtype) -> None:
+    for number, bad in enumerate(NOT_FINITE):
+        for position in (0, 33, 99):
+            grad, m, b = state(100, seed=number)
+            grad[position] = bad
+            assert_equal(fast, grad.clamp(-6e4, 6e4).to(dtype), m, b, 8)
+            assert_equal(fast, grad.to(dtype), m, b, 8)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.tuples(*[st.floats(width=32)] * 2, st.floats(0, width=32, allow_infinity=False)), max_size=70),
+    start=st.integers(0, 2**30).map(lambda group: 8 * group),
+    dtype=st.sampled_from(DTYPES),
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_kernel_equals_the_reference_on_any_floats(
+    fast: Kernels, rows: list[tuple[float, float, float]], start: int, dtype: torch.dtype
+) -> None:
+    grad, ratio, b = torch.tensor(rows, dtype=torch.float32).reshape(-1, 3).T.contiguous()
+    m = torch.where(ratio.abs() <= 1, ratio * b, torch.copysign(b, ratio))
+    assert_equal(fast, grad.to(dtype), m, b, start)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+def test_every_16_bit_parameter_is_read_and_rounded_as_torch_does(fast: Kernels, dtype: torch.dtype) -> None:
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    x = x[x.isfinite()]
+    signs = torch.randint(
+        256, (packed_numel(x.numel()),), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    for lr, weight_decay in ((0.0, 0.0), (1e-3, 0.1), (2.0**-9, 0.0), (1e-7, 1e3)):
+        wanted, got = x.clone(), x.to(home(fast), copy=True)
+        reference.unpack_apply_(wanted, signs, lr=lr, weight_decay=weight_decay)
+        fast.unpack_apply_(got, signs.to(got.device), lr=lr, weight_decay=weight_decay)
+        assert same_bits(wanted, got)
+
+
+@pytest.mark.parametrize("num_vectors", [1, 2, 3, 7, 256, 300])
+def test_merging_and_averaging_any_number_of_vectors_equals_the_reference(fast: Kernels, num_vectors: int) -> None:
+    numel, source = 1101, torch.Generator().manual_seed(num_vectors)
+    packed = torch.randint(256, (num_vectors, packed_numel(numel)), dtype=torch.uint8, generator=source)
+    parts = torch.randn(num_vectors, numel, generator=source)
+    results = []
+    for kernels in (reference, fast):
+        out = torch.zeros_like(packed[0]).to(home(kernels))
+        mean = torch.zeros_like(parts[0]).to(home(kernels))
+        kernels.merge(packed.to(out.device), numel=numel, key=KEY, start=8, out=out)
+        kernels.mean_(parts.to(out.device), mean)
+        into_itself = parts.to(out.device, copy=True)
+        kernels.mean_(into_itself, into_itself[0])
+        results.append((out, mean, into_itself[0]))
+        assert same_bits(mean, into_itself[0])
+    for wanted, got in zip(*results, strict=True):
+        assert same_bits(wanted, got)
+
+
+def test_a_sign_turns_exactly_at_its_threshold(fast: Kernels) -> None:
+    for kernels in (reference, fast):
+        t = thresholds(KEY, start=8, numel=1000, device=home(kernels))
+        out = torch.zeros(125, dtype=torch.uint8, device=t.device)
+        kernels.quantize_pack(t, key=KEY, start=8, out=out)
+        assert out.sum() == 0
+        kernels.quantize_pack(t.nextafter(torch.full_like(t, 2.0)), key=KEY, start=8, out=out)
+        assert (out == 0xFF).all()
+
+
+def test_segments_give_the_bits_of_the_whole(fast: Kernels) -> None:
+    grad, m, b = (given.to(home(fast)) for given in state(3000, seed=1))
+    whole = torch.zeros(375, dtype=torch.uint8, device=grad.device)
+    fast.update_quantize_pack_(grad, m.clone(), b.clone(), beta=0.9, key=KEY, start=64, out=whole)
+    for cut in (8, 40, 1000, 2992):
+        parts = torch.zeros_like(whole)
+        for lo, hi in ((0, cut), (cut, 3000)):
+            pieces = [given[lo:hi].clone() for given in (grad, m, b)]
+            out = parts[lo // 8 : hi // 8]
+            fast.update_quantize_pack_(*pieces, beta=0.9, key=KEY, start=64 + lo, out=out)
+        assert torch.equal(whole, parts)
+
+
+def test_a_skipped_update_says_so_and_keeps_the_momenta(fast: Kernels) -> None:
+    for kernels in (reference, fast):
+        grad, m, b = (given.to(home(kernels)) for given in state(70, seed=2))
+        grad.clamp_(-1e30, 1e30)
+        u, before = torch.zeros_like(m), (m.clone(), b.clone())
+        assert kernels.update_(grad.clone(), m.clone(), b.clone(), beta=0.5, out_u=u)
+        grad[69] = torch.nan
+        assert not kernels.update_(grad, m, b, beta=0.5, out_u=u)
+        assert (m[69], b[69]) == (before[0][69], before[1][69])
+        assert m.isfinite().all()
+        assert not torch.equal(m[:69], before[0][:69])
+
+
+@pytest.mark.parametrize("dtypes", [DTYPES[:1], DTYPES], ids=["float32", "mixed"])
+def test_many_tensors_at_once_give_the_bits_of_one_after_the_other(fast: Kernels, dtypes: Any) -> None:
+    numels = (5, 0, 64, 33, 1) if fast.name == "triton" else (5, 0, 70_000, 33, 200_001, 1)
+    place = home(fast)
+    grads = [state(n, seed=n)[0].to(place, dtypes[i % len(dtypes)]) for i, n in enumerate(numels)]
+    starts = [96 * number + sum(numels[:number]) // 8 * 8 for number in range(len(numels))]
+    one, many, split = ([[given.to(place) for given in state(n, seed=n)[1:3]] for n in numels] for _ in range(3))
+    signs, all_signs = ([torch.zeros(packed_numel(n), dtype=torch.uint8, device=place) for n in numels] for _ in "ab")
+    us = [torch.zeros(n, device=place) for n in numels]
+    x, all_x = [grad.clone() for grad in grads], [grad.clone() for grad in grads]
+    where: dict[str, Any] = {"beta": 0.95, "key": KEY}
+    finite = [
+        fast.update_quantize_pack_(grad, *pair, start=start, out=out, **where)
+        for grad, pair, start, out in zip(grads, one, starts, signs, strict=True)
+    ]
+    m, b = ([pair[which] for pair in many] for which in (0, 1))
+    assert fast.foreach_update_quantize_pack_(grads, m, b, starts=starts, outs=all_signs, **where) == all(finite)
+    fast.foreach_update_(grads, *([pair[which] for pair in split] for which in (0, 1)), beta=0.95, outs_u=us)
+    for values, packed in zip(x, signs, strict=True):
+        fast.unpack_apply_(values, packed, lr=1e-3, weight_decay=0.1, maximize=True)
+    fast.foreach_unpack_apply_(all_x, all_signs, lr=1e-3, weight_decay=0.1, maximize=True)
+    for number in range(len(numels)):
+        assert torch.equal(signs[number], all_signs[number])
+        assert same_bits(x[number], all_x[number])
+        assert all(
+            same_bits(a, c) and same_bits(a, d)
+            for a, c, d in zip(one[number], many[number], split[number], strict=True)
+        )
+        assert same_bits(us[number], functional.ratio(*split[number]))
+
+
+def test_one_gradient_of_many_that_is_not_finite_is_told(fast: Kernels) -> None:
+    place = home(fast)
+    grads = [torch.ones(9, device=place), torch.ones(70, device=place)]
+    m, b, us = ([torch.zeros_like(grad) for grad in grads] for _ in range(3))
+    assert fast.foreach_update_(grads, m, b, beta=0.5, outs_u=us)
+    grads[1][69] = torch.inf
+    assert not fast.foreach_update_(grads, m, b, beta=0.5, outs_u=us)
+
+
+# Planted errors: what the comparison above would see.
+
+
+def fused(grad: Tensor, m: Tensor, b: Tensor, *, beta: float) -> tuple[Tensor, Tensor, Tensor]:
+    decay, rest = (torch.tensor(factor).double() for factor in (beta, 1 - beta))
+    new_m, new_b = ((a.double() * decay + g.double() * rest).float() for a, g in ((m, grad), (b, grad.abs())))
+    return new_m, new_b, new_b < torch.inf
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("momenta", fused),
+        ("ratio", lambda m, b: torch.where(b > 0, m * (1 / b), 0.0)),
+        ("quantize", lambda u, t: t < -u),
+        ("mean_of_signs", lambda rows: rows.sum(dim=0) * (1 / rows.shape[0]) * 0.5),
+        ("apply_signs", lambda x, s, *, lr, weight_decay, maximize=False: (x - lr * s).to(x.dtype)),
+    ],
+)
+def test_a_planted_error_is_seen(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    given = (*state(2047, seed=5), 0)
+    assert_equal(select("cpu"), *given)
+    monkeypatch.setattr(functional, name, function)
+    with pytest.raises(AssertionError):
+        assert_equal(select("cpu"), *given)
+
+
+# Threads.
+
+
+def test_the_number_of_threads_does_not_matter() -> None:
+    pytest.importorskip("numba")
+    kernels, before = select("cpu"), torch.get_num_threads()
+    given = (*state(300_001, seed=3), 8)
+    wanted = outcomes(reference, *given)
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            got = outcomes(kernels, *given)
+            assert all(same_bits(wanted[name], got[name]) for name in wanted)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_two_threads_may_call_at_once() -> None:
+    pytest.importorskip("numba")
+    kernels, given = select("cpu"), (*state(200_001, seed=4), 0)
+    wanted, results = outcomes(kernels, *given), []
+    threads = [threading.Thread(target=lambda: results.append(outcomes(kernels, *given))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert all(same_bits(wanted[name], got[name]) for got in results for name in wanted)
+
+
+@pytest.mark.parametrize("target", ["generic", "haswell"])
+def test_another_cpu_gets_the_same_bits(target: str, tmp_path: Any) -> None:
+    pytest.importorskip("numba")
+    if os.uname().machine != "x86_64":
+        pytest.skip("the names are those of x86-64 processors")
+    program = """
+from tests.unit.binsgdm.kernels import test_kernels as t
+for dtype in t.DTYPES:
+    for numel in (33, 1000):
+        grad, m, b = t.state(numel, numel)
+        t.assert_equal(t.select("cpu"), grad.to(dtype), m, b, 8)
+"""
+    environment = {**os.environ, "NUMBA_CPU_NAME": target, "NUMBA_CACHE_DIR": str(tmp_path)}
+    if target == "generic":
+        environment["NUMBA_CPU_FEATURES"] = ""
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# The choice.
+
+
+def test_the_fastest_kernels_are_chosen_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BINSGDM_KERNELS", raising=False)
+    pytest.importorskip("numba")
+    assert select().name == "cpu"
+    assert select(device="meta").name == "reference"
+
+
+def test_kernels_can_be_forced_by_argument_and_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BINSGDM_KERNELS", "reference")
+    assert select().name == "reference"
+    pytest.importorskip("numba")
+    assert select("cpu").name == "cpu"
+
+
+def without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    """Make a library impossible to import."""
+    monkeypatch.delenv("BINSGDM_KERNELS", raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+
+
+def test_without_numba_the_reference_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "numba")
+    assert select().name == "reference"
+
+
+def test_without_triton_a_gpu_gets_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "triton")
+    assert select(device="cuda").name == "reference"
+
+
+def test_forced_kernels_that_cannot_be_had_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    without(monkeypatch, "numba")
+    without(monkeypatch, "triton")
+    for name, place in (("cpu", "cpu"), ("triton", "cuda")):
+        library = "numba" if name == "cpu" else "triton"
+        with pytest.raises(BinsgdmError, match=rf"kernels: '{name}': needs {library}, .*pip install {library}"):
+            select(name, place)
+    with pytest.raises(BinsgdmError, match="kernels: 'cpu': works on cpu tensors, but the parameters are on cuda"):
+        select("cpu", "cuda")
+    with pytest.raises(BinsgdmError, match="kernels: 'triton': works on cuda tensors, but the parameters are on cpu"):
+        select("triton", "cpu")
+
+
+def test_an_unknown_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BinsgdmError, match="kernels: 'numba': must be one of 'reference', 'cpu', 'triton'"):
+        select("numba")
+    monkeypatch.setenv("BINSGDM_KERNELS", "fast")
+    with pytest.raises(BinsgdmError, match="BINSGDM_KERNELS: 'fast': must be one of"):
+        select()
+
+
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_momenta_start_from_fp32_zeros_on_the_device(place: str) -> None:
+    momentum = package.zeros(1 << 21, place)
+    assert (momentum.shape, momentum.dtype, momentum.device.type) == ((1 << 21,), torch.float32, place)
+    assert place == "meta" or not momentum.any()
+
+
+def test_every_implementation_offers_what_the_protocol_asks(fast: Kernels) -> None:
+    wanted = {name for name in vars(package.Kernels) if not name.startswith("_")}
+    for kernels in (reference, fast):
+        assert wanted <= set(dir(kernels))
+
+
+# Wrong arguments.
+
+FLAT, SIGNS = torch.zeros(16), torch.zeros(2, dtype=torch.uint8)
+QUANTIZE: dict[str, Any] = {"key": KEY, "start": 0, "out": SIGNS}
+WRONG: list[tuple[str, Callable[[Kernels], Any], str]] = [
+    ("numel", lambda k: k.update_(FLAT, FLAT[:8], FLAT, beta=0.9, out_u=FLAT), "m: 8 elements: must have 16"),
+    ("dtype", lambda k: k.update_(FLAT, FLAT, FLAT.half(), beta=0.9, out_u=FLAT), "b: torch.float16: must be torch.f"),
+    (
+        "double",
+        lambda k: k.update_(FLAT.double(), FLAT, FLAT, beta=0.9, out_u=FLAT),
+        "grad: torch.float64: must be torch.float32 or torch.bfloat16",
+    ),
+    ("device", lambda k: k.update_(FLAT, FLAT.to("meta"), FLAT, beta=0.9, out_u=FLAT), "m: on meta: must be on cpu"),
+    (
+        "strides",
+        lambda k: k.update_(torch.zeros(4, 4).T, FLAT, FLAT, beta=0.9, out_u=FLAT),
+        r"grad: strides \(1, 4\): must be contiguous",
+    ),
+    ("start", lambda k: k.quantize_pack(FLAT, key=KEY, start=4, out=SIGNS), "start: 4: must be a multiple of 8"),
+    ("below", lambda k: k.quantize_pack(FLAT, key=KEY, start=-8, out=SIGNS), "start: -8: must be a multiple of 8"),
+    ("above", lambda k: k.quantize_pack(FLAT, key=KEY, start=2**34 - 8, out=SIGNS), "start: .*: must be a multiple"),
+    ("out", lambda k: k.quantize_pack(FLAT[:8], **QUANTIZE), "out: 2 elements: must have 1"),
+    ("u", lambda k: k.quantize_pack(FLAT.half(), **QUANTIZE), "u: torch.float16: must be torch.float32"),
+    ("merge", lambda k: k.merge(SIGNS, numel=16, **QUANTIZE), r"packed_rows: shape \(2,\): must be K x P"),
+    ("rows", lambda k: k.merge(SIGNS[None], numel=17, **QUANTIZE), "packed_rows: 2 elements: must have 3"),
+    ("none", lambda k: k.mean_(FLAT[None][:0], FLAT), r"parts: shape \(0, 16\): must be K x N with K at least 1"),
+    ("mean", lambda k: k.mean_(FLAT[None], FLAT[:8]), "out: 8 elements: must have 16"),
+    ("apply", lambda k: k.unpack_apply_(FLAT, SIGNS[:1], lr=1, weight_decay=0), "packed: 1 elements: must have 2"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), [wrong[1:] for wrong in WRONG], ids=[wrong[0] for wrong in WRONG])
+def test_a_wrong_argument_is_refused(fast: Kernels, call: Callable[[Kernels], Any], message: str) -> None:
+    for kernels in (reference, fast):
+        with pytest.raises(BinsgdmError, match=message):
+            call(kernels)

@@ -1,0 +1,129 @@
+"""ATOMO: the mean is the matrix, the variance that of theory, and the bytes those of the triplets."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import run_in_lockstep
+from binsgdm.random import Key
+from binsgdm.systems.atomo import Atomo, probabilities
+from binsgdm.systems.base import Payload
+from binsgdm.systems.feedback import Plain
+from tests.helpers.low_rank_samples import NUMEL, SHAPES, WHOLE, bucket, context, energy, normal, with_spectrum
+
+KEY = Key(seed=3, step=1)
+
+
+def atomo(values: Any, shapes: Any, budget: float, key: Key = KEY) -> Any:
+    compressor = Atomo(budget=budget)
+    return compressor.decompress(compressor.compress(values, shapes, key), shapes, key)
+
+
+@pytest.mark.parametrize("budget", [0.5, 1, 2.5, 4, 24])
+def test_the_chances_add_up_to_the_budget_and_are_in_proportion(budget: float) -> None:
+    magnitudes = 0.8 ** torch.arange(24).double()
+    chances = probabilities(magnitudes, budget)
+    assert float(chances.sum()) == pytest.approx(budget)
+    assert chances.max() <= 1
+    proportions = (chances / magnitudes)[chances < 1]
+    assert torch.allclose(proportions, proportions[:1].expand_as(proportions))
+    assert (magnitudes * proportions.max() >= 1 - 1e-9)[chances == 1].all() if proportions.numel() else budget == 24
+
+
+def test_what_is_zero_is_not_drawn() -> None:
+    assert probabilities(torch.tensor([2.0, 0.0, 0.0]), 2).tolist() == [1.0, 0.0, 0.0]
+    assert probabilities(torch.zeros(3), 2).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_atomo_has_the_mean_and_the_variance_of_theory() -> None:
+    matrix, steps, budget = with_spectrum(12, 8, 0.7), 3000, 2.0
+    total, loss, count = torch.zeros(96, dtype=torch.float64), 0.0, 0
+    for step in range(steps):
+        key, compressor = Key(seed=2, step=step), Atomo(budget=budget)
+        payload = compressor.compress(matrix.reshape(-1), ((12, 8),), key)
+        result = compressor.decompress(payload, ((12, 8),), key)
+        total += result
+        loss += energy(result - matrix.reshape(-1))
+        count += int(payload.tensors[1].sum())
+    singular = torch.linalg.svdvals(matrix.double())
+    chances = probabilities(singular, budget)
+    variance = float((singular.square() * (1 / chances - 1)).sum())
+    assert loss / steps == pytest.approx(variance, rel=0.1)
+    # The squared distance of the mean is variance / steps on average; five times is far in its tail, a fifth too.
+    assert variance / steps / 5 < energy(total / steps - matrix.reshape(-1)) < 5 * variance / steps
+    assert count / steps == pytest.approx(budget, abs=5 * (budget / steps) ** 0.5)
+
+
+def test_atomo_of_all_triplets_is_lossless() -> None:
+    values = normal(40 * 24)
+    result = atomo(values * 1.0, ((40, 24),), 14.9)
+    assert energy(result - values) > 0
+    low = (normal(40).view(40, 1) @ normal(24, 2).view(1, 24)).reshape(-1)
+    assert torch.allclose(atomo(low, ((40, 24),), 2), low, atol=1e-5)
+
+
+def test_a_payload_of_atomo_has_the_bytes_of_its_triplets() -> None:
+    payload = Atomo(budget=2).compress(normal(NUMEL), SHAPES, KEY)
+    counts = payload.tensors[1].tolist()
+    assert payload.num_bytes == 4 * (8 + 2 + counts[0] * (16 + 12) + counts[1] * (8 + 6))
+    assert Atomo(budget=2).num_bytes(SHAPES) is None
+    whole = Atomo(budget=100)
+    assert whole.compress(normal(NUMEL), SHAPES, KEY).num_bytes == whole.num_bytes(SHAPES) == 4 * NUMEL
+
+
+def test_atomo_sends_what_is_not_factored_as_it_is() -> None:
+    values = normal(NUMEL)
+    assert torch.equal(atomo(values, SHAPES, 2)[WHOLE], values[WHOLE])
+    assert torch.equal(atomo(values, SHAPES, 100), values)
+
+
+@pytest.mark.parametrize("numel", [1, 7, 8193])
+def test_atomo_survives_vectors_of_any_length(numel: int) -> None:
+    values = normal(numel)
+    assert torch.equal(atomo(values, ((numel,),), 2), values)
+
+
+def test_atomo_survives_zeros_and_huge_values() -> None:
+    assert not atomo(torch.zeros(NUMEL), SHAPES, 2).any()
+    one, other = (atomo(normal(NUMEL) * scale, SHAPES, 2) for scale in (1.0, 2.0**99))
+    assert torch.allclose(one, other / 2.0**99, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_atomo_delivers_a_matrix_that_is_not_finite_as_nan_and_the_others_as_ever(bad: float) -> None:
+    values = normal(NUMEL)
+    values[5] = bad
+    result = atomo(values, SHAPES, 2)
+    assert result[:192].isnan().all()
+    assert result[192:].isfinite().all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_gathered_payloads_of_atomo_give_all_ranks_the_same_mean(size: int) -> None:
+    grads = [normal(NUMEL, rank) for rank in range(size)]
+    talks = [Plain(Atomo(budget=2)).mean(bucket(grad), context(rank, size)) for rank, grad in enumerate(grads)]
+    results = run_in_lockstep(talks, 1)
+    assert all(torch.equal(results[0], other) for other in results)
+    keys = [Key(seed=5, step=0, rank=rank) for rank in range(size)]
+    wanted = sum(atomo(grad, SHAPES, 2, key) for grad, key in zip(grads, keys, strict=True)) / size
+    assert torch.allclose(results[0], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("budget", [0, -1.0, float("inf"), float("nan")])
+def test_a_budget_out_of_range_is_refused(budget: float) -> None:
+    with pytest.raises(BinsgdmError, match="budget"):
+        Atomo(budget=budget)
+
+
+def test_a_wrong_payload_of_atomo_is_refused() -> None:
+    payload = Atomo(budget=2).compress(normal(NUMEL), SHAPES, KEY)
+    whole, counts, atoms = payload.tensors
+    with pytest.raises(BinsgdmError, match="same settings"):
+        Atomo(budget=100).decompress(payload, SHAPES, KEY)
+    with pytest.raises(BinsgdmError, match="as its counts"):
+        Atomo(budget=2).decompress(Payload(tensors=(whole, counts + 1, atoms)), SHAPES, KEY)
+    with pytest.raises(BinsgdmError, match="flatten the bucket"):
+        Atomo(budget=2).compress(normal(9), SHAPES, KEY)

@@ -1,0 +1,270 @@
+"""Low rank: as good as theory says, no better; the same on all ranks; and never stuck."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllReduce, run_in_lockstep
+from binsgdm.systems.low_rank import GradZip, PowerSGD
+from binsgdm.systems.matrices import is_factored, orthonormalized
+from tests.helpers.low_rank_samples import (
+    NAMES,
+    NUMEL,
+    SHAPES,
+    WHOLE,
+    bucket,
+    context,
+    energy,
+    normal,
+    with_spectrum,
+)
+
+
+def power(matrix_rank: int = 2, size: int = 1, *, warm_start: bool = True) -> list[PowerSGD]:
+    options = {"matrix_rank": matrix_rank, "warm_start": warm_start}
+    return [PowerSGD(**options, rank=rank, world_size=size) for rank in range(size)]
+
+
+def grad_zip(matrix_rank: int = 2, size: int = 1) -> list[GradZip]:
+    return [GradZip(matrix_rank=matrix_rank, rank=rank, world_size=size) for rank in range(size)]
+
+
+SYSTEMS = (power, grad_zip)
+
+
+def mean_of(ranks: list[Any], grads: list[Any], step: int = 0, shapes: Any = SHAPES, names: Any = NAMES) -> list[Any]:
+    size = len(ranks)
+    talks = [
+        one.mean(bucket(grads[number], names, shapes), context(number, size, step)) for number, one in enumerate(ranks)
+    ]
+    return run_in_lockstep(talks, 1)
+
+
+def residual(system: Any, names: Any = NAMES) -> Any:
+    return torch.cat([system.residuals[name] for name in names])
+
+
+def approximated(system: Any, matrix: Any, step: int = 0) -> Any:
+    (result,) = mean_of([system], [matrix.reshape(-1)], step, (tuple(matrix.shape),), ("w",))
+    return result.view(matrix.shape)
+
+
+def least_loss(matrix: Any, matrix_rank: int) -> float:
+    return energy(torch.linalg.svdvals(matrix.double())[matrix_rank:])
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e30, 1e-30])
+def test_columns_become_orthonormal_and_span_the_same(scale: float) -> None:
+    columns = normal(40).view(10, 4)
+    basis = orthonormalized(columns * scale, normal(40, 2).view(10, 4))
+    assert torch.allclose(basis.T @ basis, torch.eye(4), atol=1e-6)
+    assert torch.allclose(basis @ (basis.T @ columns), columns, atol=1e-5)
+
+
+def test_columns_that_are_zero_dependent_or_not_finite_are_replaced() -> None:
+    columns = normal(50).view(10, 5)
+    columns[:, 1] = 0
+    columns[:, 2] = columns[:, 0] * -3
+    columns[4, 3] = torch.nan
+    columns[4, 4] = torch.inf
+    basis = orthonormalized(columns, normal(50, 2).view(10, 5))
+    assert torch.allclose(basis.T @ basis, torch.eye(5), atol=1e-6)
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+def test_a_loss_is_a_projection_between_the_best_and_none(make: Any) -> None:
+    matrix = with_spectrum(40, 24, 0.8)
+    system = make(3)[0]
+    delivered = approximated(system, matrix)
+    loss = energy(matrix - delivered)
+    assert torch.linalg.matrix_rank(delivered.double(), rtol=1e-5) == 3
+    assert loss == pytest.approx(energy(matrix) - energy(delivered), rel=1e-4)
+    assert least_loss(matrix, 3) * 0.999 < loss < energy(matrix)
+    assert torch.allclose(delivered.reshape(-1) + system.residuals["w"], matrix.reshape(-1), atol=1e-6)
+
+
+def test_one_power_iteration_of_noise_is_better_than_random_columns_and_worse_than_the_best() -> None:
+    losses, best, trials = 0.0, 0.0, 40
+    for trial in range(trials):
+        matrix = normal(40 * 24, 10 + trial).view(40, 24)
+        losses += energy(matrix - approximated(power(3)[0], matrix, trial)) / energy(matrix)
+        best += least_loss(matrix, 3) / energy(matrix)
+    assert best / trials < losses / trials < 1 - 3 / 24
+
+
+def test_a_warm_start_finds_the_best_approximation_and_a_cold_one_does_not() -> None:
+    matrix = with_spectrum(40, 24, 0.7)
+    ratios = []
+    for warm_start in (True, False):
+        system = power(3, warm_start=warm_start)[0]
+        for step in range(40):
+            system.residuals.reset()
+            delivered = approximated(system, matrix, step)
+        ratios.append(energy(matrix - delivered) / least_loss(matrix, 3))
+    assert 0.999 < ratios[0] < 1.001
+    assert ratios[1] > 1.01
+
+
+def test_alternating_factors_find_the_best_approximation() -> None:
+    matrix, system = with_spectrum(40, 24, 0.7), grad_zip(3)[0]
+    for step in range(80):
+        system.residuals.reset()
+        delivered = approximated(system, matrix, step)
+    assert 0.999 < energy(matrix - delivered) / least_loss(matrix, 3) < 1.001
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+def test_a_matrix_of_the_rank_arrives_whole(make: Any) -> None:
+    matrix, system = normal(20).view(20, 1) @ normal(12, 2).view(1, 12), make(2)[0]
+    for step in range(2):
+        system.residuals.reset()
+        delivered = approximated(system, matrix, step)
+    assert torch.allclose(delivered, matrix, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+def test_with_error_feedback_all_of_a_constant_gradient_arrives(make: Any) -> None:
+    matrix, system, steps = normal(20 * 12).view(20, 12), make(2)[0], 200
+    total = sum(approximated(system, matrix, step) for step in range(steps))
+    assert energy(total / steps - matrix) < 0.01 * energy(matrix)
+    assert torch.allclose(total + system.residuals["w"].view(20, 12), matrix * steps, atol=0.01)
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_all_ranks_agree_to_the_bit_and_together_lose_what_their_residuals_say(make: Any, size: int) -> None:
+    ranks = make(2, size)
+    old = torch.zeros(NUMEL)
+    for step in range(3):
+        grads = [normal(NUMEL, 10 * step + rank) for rank in range(size)]
+        results = mean_of(ranks, grads, step)
+        assert all(torch.equal(results[0], other) for other in results)
+        lost = torch.stack([residual(one) for one in ranks]).mean(dim=0)
+        wanted = torch.stack(grads).mean(dim=0) + old
+        assert torch.allclose(results[0] + lost, wanted, rtol=0, atol=2e-5)
+        assert torch.allclose(results[0][WHOLE], torch.stack(grads).mean(dim=0)[WHOLE], rtol=0, atol=1e-6)
+        assert lost[WHOLE].count_nonzero() == 0
+        assert energy(lost) > 0.1 * energy(wanted)
+        old = lost
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+def test_the_bytes_are_those_that_travel(make: Any) -> None:
+    system = make(2)[0]
+    for step, is_odd in enumerate((False, True)):
+        talk, num_bytes, answer = system.mean(bucket(normal(NUMEL)), context(step=step)), 0, None
+        while True:
+            try:
+                message = talk.send(answer)
+            except StopIteration:
+                break
+            assert isinstance(message, AllReduce)
+            num_bytes += message.sent.numel() * 4
+            answer = message.sent
+        # Two matrices, (16, 12) and (8, 6), and eight elements that are sent whole.
+        if make is power:
+            assert num_bytes == system.num_bytes(SHAPES) == 4 * (2 * (16 + 12 + 8 + 6) + 8)
+        else:
+            wanted = 4 * (2 * (12 + 6 if is_odd else 16 + 8) + 8)
+            assert num_bytes == system.num_bytes(SHAPES, is_odd_turn=is_odd) == wanted
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+def test_a_rank_above_the_matrix_sends_it_whole(make: Any) -> None:
+    ranks, grads = make(100, 2), [normal(NUMEL, rank) for rank in range(2)]
+    results = mean_of(ranks, grads)
+    assert torch.allclose(results[0], (grads[0] + grads[1]) / 2)
+    assert ranks[0].num_bytes(SHAPES) == 4 * NUMEL
+    assert not is_factored((16, 12), 7)
+    assert is_factored((16, 12), 6)
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+@pytest.mark.parametrize("numel", [1, 7, 8193])
+def test_vectors_of_any_length_are_averaged_exactly(make: Any, numel: int) -> None:
+    ranks, grads = make(2, 2), [normal(numel, rank) for rank in range(2)]
+    results = mean_of(ranks, grads, 0, ((numel,),), ("bias",))
+    assert torch.equal(results[0], results[1])
+    assert torch.allclose(results[0], (grads[0] + grads[1]) / 2)
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+def test_a_gradient_of_zeros_leaves_nothing_stuck(make: Any) -> None:
+    system, matrix = make(2)[0], normal(20).view(20, 1) @ normal(12, 2).view(1, 12)
+    for step in range(3):
+        assert not approximated(system, torch.zeros(20, 12), step).any()
+    delivered = sum(approximated(system, matrix if step == 3 else matrix * 0, step) for step in range(3, 6))
+    assert torch.allclose(delivered, matrix, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+def test_huge_values_survive(make: Any) -> None:
+    small, huge = make(2)[0], make(2)[0]
+    for step in range(3):
+        grad = normal(NUMEL, step)
+        one, other = (mean_of([system], [grad * scale], step)[0] for system, scale in ((small, 1.0), (huge, 1e30)))
+        assert torch.allclose(one, other / 1e30, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_gradient_that_is_not_finite_is_seen_on_all_ranks_and_leaves_nothing_behind(make: Any, bad: float) -> None:
+    ranks = make(2, 2)
+    mean_of(ranks, [normal(NUMEL, 1), normal(NUMEL, 2)])
+    before = [residual(one) for one in ranks]
+    broken = normal(NUMEL, 3)
+    broken[5] = bad
+    results = mean_of(ranks, [broken, normal(NUMEL, 4)], 1)
+    assert not results[1][:192].view(16, 12)[:, 5].isfinite().any()
+    assert all(torch.equal(residual(one), old) for one, old in zip(ranks, before, strict=True))
+    after = mean_of(ranks, [normal(NUMEL, 5), normal(NUMEL, 6)], 2)
+    assert after[0].isfinite().all()
+    assert torch.equal(after[0], after[1])
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+def test_a_loaded_state_goes_on_bit_for_bit_in_other_buckets_too(make: Any) -> None:
+    first, second = make(2)[0], make(2)[0]
+    mean_of([first], [normal(NUMEL)])
+    second.load_state_dict(first.state_dict())
+    for step in (1, 2):
+        grad = normal(NUMEL, step + 1)
+        assert torch.equal(mean_of([first], [grad], step)[0], mean_of([second], [grad], step)[0])
+    assert torch.equal(residual(first), residual(second))
+    assert residual(first)[:192].any()
+
+
+def test_the_state_of_another_world_keeps_the_factors_only() -> None:
+    saved, other = power(2, 1)[0], power(2, 2)[0]
+    mean_of([saved], [normal(NUMEL)])
+    with pytest.warns(UserWarning, match="residuals start from zero"):
+        other.load_state_dict(saved.state_dict())
+    assert len(other.residuals) == 0
+    assert set(other.state_dict()["factors"]) == {"conv", "head"}
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+def test_a_state_that_does_not_fit_is_refused(make: Any) -> None:
+    system = make(2)[0]
+    with pytest.raises(BinsgdmError, match="load what state_dict"):
+        system.load_state_dict({})
+    mean_of([system], [normal(NUMEL)])
+    with pytest.raises(BinsgdmError, match=r"parameter 'conv': a factor of shape .*: must have 3 columns"):
+        make(3)[0].load_state_dict(system.state_dict())
+    other = make(2)[0]
+    other.load_state_dict(system.state_dict() | {"factors": {"conv": torch.zeros(5, 2)}})
+    with pytest.raises(BinsgdmError, match=r"parameter 'conv': a factor of shape \(5, 2\) for a matrix"):
+        mean_of([other], [normal(NUMEL)], 1)
+
+
+@pytest.mark.parametrize("make", SYSTEMS)
+def test_bad_input_is_refused(make: Any) -> None:
+    with pytest.raises(BinsgdmError, match="matrix_rank: 0: must be a whole number from 1 on"):
+        make(0)
+    with pytest.raises(BinsgdmError, match="flatten the bucket"):
+        mean_of(make(2), [normal(NUMEL - 1)])
+    with pytest.raises(BinsgdmError, match="rank 0 of 1: must be rank 0 of 2"):
+        mean_of(make(2, 2)[:1], [normal(NUMEL)])

@@ -1,0 +1,186 @@
+"""Logs of nccl-tests: both layouts are read, and the model of NCCL explains them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace as changed
+
+from simnet import files
+from simnet.calibrate import calibration_file, nccl_calibration, nccl_fit, nccl_log, nccl_model
+from simnet.calibrate.nccl_log import NcclLog
+from simnet.calibrate.nccl_model import AllReduces, NcclCosts
+from simnet.collectives import loads, ring
+from simnet.errors import SimnetError
+from simnet.network import topology
+from simnet.validate import shipped
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "calibrate"
+LARGE = 16 * 1024**2
+HEADER = """\
+# nThread 1 nGpus 2 minBytes 8 maxBytes 1048576 step: 2(factor) warmup iters: 5 iters: 20
+#  Rank  0 Group  0 Pid  1 on a device  0 [0000:07:00] NVIDIA H100
+#  Rank  1 Group  0 Pid  1 on a device  1 [0000:0f:00] NVIDIA H100
+"""
+NEW = f"""{HEADER}\
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+     1048576        262144     float     sum      -1    10.00  104.86  104.86       0    11.00   95.33   95.33     N/A
+# Out of bounds values : 0 OK
+"""
+OLD = f"""{HEADER}\
+#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+     1048576        262144     float     sum    10.00  104.86  104.86  0e+00    11.00   95.33   95.33    N/A
+"""
+
+
+def log(gpus: int) -> NcclLog:
+    name = f"a100_azure_nd_v4_{gpus}gpus.log"
+    shipped = files.data_path("published", "nccl-tests", name)
+    return nccl_log.read(shipped if gpus > 8 else GOLDEN / name)
+
+
+def costs(*gpus: int) -> NcclCosts:
+    return nccl_fit.fit_costs(nccl_fit.select_all_reduces([log(count) for count in gpus]))
+
+
+def error(fitted: NcclCosts, gpus: int) -> float:
+    """Return the mean absolute relative error from 16 MiB on."""
+    return float(np.mean(np.abs(nccl_fit.select_all_reduces([log(gpus)], LARGE).relative_errors(fitted))))
+
+
+@pytest.mark.parametrize("text", [NEW, OLD, "".join(f"[1,0]<stdout>:{line}\n" for line in NEW.splitlines())])
+def test_both_layouts_are_read_with_and_without_a_rank_in_front(text: str) -> None:
+    found = nccl_log.parse(text, "x.log")
+    assert (found.collective, found.gpu, found.num_nodes, found.ranks_per_node) == ("all_reduce", "NVIDIA H100", 1, 2)
+    assert [(row.message_bytes, row.times_s) for row in found.rows] == [(1048576, (10e-6, 11e-6))]
+
+
+def test_a_collective_without_times_in_place_is_read_by_its_name() -> None:
+    text = NEW.replace("# nThread", "# Collective test starting: alltoall_perf\n# nThread")
+    text = text.replace("11.00   95.33   95.33     N/A", "N/A     N/A     N/A     N/A").replace("sum", "none")
+    found = nccl_log.parse(text, "x.log")
+    assert found.collective == "all_to_all"
+    assert found.rows[0].times_s == (10e-6, None)
+
+
+def test_nodes_are_told_apart_by_their_hosts() -> None:
+    assert (log(32).num_nodes, log(32).ranks_per_node, len(log(32).rows)) == (4, 8, 23)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (NEW.replace("Rank", "rank"), "no line '# Rank 0 Pid"),
+        (HEADER, "no line with a time"),
+        (NEW.replace("on a device  1", "on b device  1").replace(HEADER, HEADER), "all_reduce"),
+        (NEW.replace("Rank  1 Group", "Rank  1 Group  0 Pid  9 on b device  0 [0] H\n#  Rank  2 Group"), "as many"),
+        (NEW.replace("104.86       0", "104.86       3"), "3 wrong values"),
+        (NEW.replace("10.00  104.86", "10.00"), "not the columns of nccl-tests"),
+        (NEW.replace("10.00", "0.00"), "must be above 0"),
+    ],
+)
+def test_what_is_no_whole_log_is_refused(text: str, message: str) -> None:
+    if message == "all_reduce":  # two nodes of one rank are fine
+        assert nccl_log.parse(text, "x.log").num_nodes == 2
+        return
+    with pytest.raises(SimnetError, match=message):
+        nccl_log.parse(text, "x.log")
+
+
+def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SimnetError, match="cannot be read"):
+        nccl_log.read(tmp_path / "x.log")
+
+
+def test_one_gpu_and_other_collectives_are_refused() -> None:
+    with pytest.raises(SimnetError, match="one GPU, which sends nothing"):
+        nccl_fit.select_all_reduces([log(1)])
+    with pytest.raises(SimnetError, match="only all_reduce logs"):
+        nccl_fit.select_all_reduces([replace(log(8), collective="all_gather")])
+
+
+def test_too_few_large_messages_are_refused() -> None:
+    small = replace(log(8), rows=tuple(row for row in log(8).rows if row.message_bytes < LARGE // 16))
+    with pytest.raises(SimnetError, match="0 times from 1 MiB on"):
+        nccl_fit.fit_costs(nccl_fit.select_all_reduces([small]))
+
+
+@pytest.mark.parametrize(("gpus", "bound"), [(2, 0.02), (4, 0.02), (8, 0.04)])
+def test_one_node_is_fitted_within_five_percent(gpus: int, bound: float) -> None:
+    assert error(costs(2, 4, 8), gpus) < bound
+
+
+@pytest.mark.parametrize(("gpus", "bound"), [(2, 0.02), (4, 0.02), (8, 0.04), (16, 0.035), (32, 0.035)])
+def test_all_logs_are_fitted_together_within_five_percent(gpus: int, bound: float) -> None:
+    assert error(costs(2, 4, 8, 16, 32), gpus) < bound
+
+
+@pytest.mark.parametrize("known", [(8, 16), (2, 4, 8, 16)])
+def test_32_gpus_are_predicted_from_fewer_within_four_percent(known: tuple[int, ...]) -> None:
+    assert error(costs(*known), 32) < 0.04
+
+
+@pytest.mark.parametrize(("known", "unseen"), [((4, 8), 2), ((2, 8), 4), ((2, 4), 8)])
+def test_a_group_in_the_node_is_predicted_from_the_others(known: tuple[int, ...], unseen: int) -> None:
+    assert error(costs(*known), unseen) < 0.04
+
+
+def test_protocol_and_algorithm_change_with_size() -> None:
+    sizes = np.array([4096.0, 2.0**21, 2.0**28])
+    on_16 = AllReduces(message_bytes=sizes, ranks_per_node=np.full(3, 8.0), num_nodes=np.full(3, 2.0))
+    on_8 = AllReduces(message_bytes=sizes, ranks_per_node=np.full(3, 8.0), num_nodes=np.ones(3))
+    fitted = costs(2, 4, 8, 16)
+    assert nccl_model.chosen(on_16, fitted) == ["tree LL", "tree LL128", "ring Simple"]
+    assert nccl_model.chosen(on_8, fitted) == ["ring LL", "ring LL128", "ring Simple"]
+
+
+def test_a_ring_takes_its_latencies_and_its_bytes_over_the_bandwidth() -> None:
+    # 2 nodes of 2: 2 x 3 hops, 2 of them between nodes; 1.5 S bytes; Simple
+    points = AllReduces(message_bytes=np.array([1e9]), ranks_per_node=np.array([2.0]), num_nodes=np.array([2.0]))
+    given = NcclCosts(node_bytes_per_s=2e11, net_bytes_per_s=1e11, start_s=1e-5)
+    assert nccl_model.all_reduce_s(points, given)[0] == pytest.approx(1e-5 + 4 * 3.4e-6 + 2 * 14e-6 + 1.5e9 / 1e11)
+
+
+def test_fitting_what_the_model_made_gives_its_costs_back() -> None:
+    given = NcclCosts(
+        node_bytes_per_s=2e11,
+        net_bytes_per_s=1e11,
+        start_s=4e-5,
+        exposed=0.3,
+        ll_start_s=8e-6,
+        ll_hop=1.5,
+        ll_fraction=0.1,
+    )
+    seen = nccl_fit.select_all_reduces([log(count) for count in (2, 4, 8, 16)])
+    made = nccl_fit.TimedAllReduces(points=seen.points, times_s=nccl_model.all_reduce_s(seen.points, given))
+    found = nccl_fit.fit_costs(made)
+    for name in nccl_fit.determined_names(made)[:4]:
+        assert getattr(found, name) == pytest.approx(getattr(given, name), rel=0.01), name
+
+
+def test_the_simulated_ring_takes_what_the_model_says() -> None:
+    azure = shipped.cluster("azure_nd_a100_v4")
+    logs = [log(count) for count in (2, 4, 8, 16)]
+    fitted = nccl_calibration.fit_logs(logs, [], azure, draws=20)
+    calibrated = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
+    known = costs(2, 4, 8, 16)
+    for one in logs[-2:]:
+        nodes = topology.build(changed(azure, num_nodes=one.num_nodes, ranks_per_node=one.ranks_per_node), calibrated)
+        schedule = ring.all_reduce(nodes.group("world"))
+        for size in (2.0**24, 5e7, 2.0**28):  # smaller ones across nodes wait for the links in the node
+            points = AllReduces(
+                message_bytes=np.array([size]),
+                ranks_per_node=np.array([float(one.ranks_per_node)]),
+                num_nodes=np.array([float(one.num_nodes)]),
+            )
+            expected = float(nccl_model.ring_all_reduce_s(points, known)[0])
+            # 5 %: between two points of the curve, a protocol may change
+            assert loads.duration_s(nodes, schedule, size) == pytest.approx(expected, rel=0.05), (one.world_size, size)
+
+
+def test_intervals_hold_the_value_and_are_narrow_where_many_rows_tell_it() -> None:
+    fitted = nccl_calibration.fit_logs([log(8), log(16)], [log(32)], None, draws=50)
+    low, high = fitted.intervals["inter_node.efficiency"]
+    assert 0.9 < low < 1 < high < 1.1
+    assert {residual.role for residual in fitted.residuals if "32 GPUs" in residual.series} == {"held out"}

@@ -1,0 +1,141 @@
+"""`simnet advise`: its table, JSON, figure and command."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from simnet.commands.main import cli
+from simnet.compare.advice import Advice
+from simnet.compare.tune import systems
+from simnet.compare.verdict import PAYS
+from simnet.show import figure
+from simnet.show.advice import advice_page, to_object
+from simnet.show.advice_figure import advice_figure
+from simnet.show.advice_sentences import sentences
+from tests.helpers.advise_samples import GBIT, advised, row
+from tests.helpers.race_samples import write_trainings
+from tests.helpers.scenario_samples import pod, write
+
+
+class TestOutput:
+    def test_json_says_what_the_table_says(self) -> None:
+        advice = advised("BinSGDM", "1-bit Adam")
+        found = json.loads(json.dumps(to_object(advice), allow_nan=False))
+        assert found["baseline"] == advice.baseline
+        assert found["best"] == advice.best.name if advice.best else found["best"] is None
+        assert [one["name"] for one in found["systems"]] == [one.name for one in advice.systems]
+        assert found["advice"] == sentences(advice)
+        mine = next(one for one in found["systems"] if one["name"] == "BinSGDM")
+        assert mine["strategy"]["kind"] == "binsgdm"
+        assert mine["pays"] == "pays"
+        assert mine["crossover_bytes_per_s"] == list(row(advice, "BinSGDM").crossovers)
+
+    def test_the_table_has_a_line_a_system(self) -> None:
+        advice = advised("BinSGDM", "1-bit Adam")
+        lines = str(advice_page(advice)).splitlines()
+        assert [line.split("  ")[0] for line in lines[4:8]] == [found.name for found in advice.systems]
+        assert any(line.startswith("note: calibration 'inline'") for line in lines)
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    return advised("BinSGDM", "top_k", "qsgd", "terngrad", "marsit", "sign_sgd")
+
+
+class TestFigure:
+    @pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+    def test_it_is_the_same_again(self, advice: Advice, tmp_path: Path, ending: str, start: bytes) -> None:
+        first, second = (tmp_path / f"{name}.{ending}" for name in "ab")
+        with figure.styled():
+            for path in (first, second):
+                figure.write(advice_figure(advice), path)
+        assert first.read_bytes() == second.read_bytes()
+        assert first.read_bytes().startswith(start)
+
+    def test_it_names_the_fastest_systems_and_what_is_to_be_measured(self, advice: Advice) -> None:
+        axes = advice_figure(advice).axes[0]
+        labels = axes.get_legend_handles_labels()[1]
+        named = [found.name for found in advice.compressing[:6]]
+        assert [label.removesuffix(", measure first") for label in labels if label.split(",")[0] in systems()] == named
+        assert "Top-k 1 %, measure first" in labels
+        assert {"this cluster", "others", f"pays (at least {PAYS})"} <= set(labels)
+        lines = {line.get_label(): line for line in axes.get_lines()}
+        ((rate, speedup),) = (point for point in advice.compressing[0].curve if point[0] == GBIT)
+        assert (rate / GBIT, speedup) in zip(*lines[labels[1]].get_data(), strict=True)
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["advise", *map(str, args)], prog_name="simnet")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(tmp_path / "pod.toml", pod())
+
+
+class TestCommand:
+    def test_a_table_and_a_sentence_are_printed(self, file: Path) -> None:
+        result = run(file, "--systems", "BinSGDM, one_bit_adam")
+        assert result.exit_code == 0
+        assert result.stdout.splitlines()[0].startswith("pod on 2 nodes x 8 GPUs, 1 NIC of 25 Gbit/s a node; cal")
+        assert "pays" in result.stdout
+        assert "QSGD" not in result.stdout
+        assert result.stderr == ""
+
+    def test_json_goes_to_a_file(self, file: Path, tmp_path: Path) -> None:
+        out = tmp_path / "advice.json"
+        result = run(file, "--systems", "BinSGDM", "--format", "json", "-o", out)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert json.loads(out.read_text())["nic_bytes_per_s"] == 25 * GBIT
+
+    def test_a_figure_is_drawn(self, file: Path, tmp_path: Path) -> None:
+        result = run(file, "--systems", "BinSGDM", "--plot", tmp_path / "a.svg")
+        assert result.exit_code == 0
+        assert "None pays" in result.stdout
+        assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+
+    def test_what_cannot_be_drawn_is_refused_after_all(self, tmp_path: Path) -> None:
+        result = run("reference_ddp_step", "--systems", "power_sgd", "--plot", tmp_path / "a.svg")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--plot: no system that compresses could be predicted: PowerSGD rank 4: strategy.kind" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [
+            (["--systems", "BinSGM"], "--systems: 'BinSGM': unknown system. Did you mean 'BinSGDM'?"),
+            (["--systems", ""], "--systems: '': unknown system. Known: BinSGDM, BinSGDM flat, 1-bit Adam"),
+            (["--plot", "x.jpg"], "x.jpg: '.jpg': a figure is a .png, .pdf or .svg file; name one"),
+            (["--plot", "no/x.png"], "no such directory; make it, or name another file with --plot"),
+            (["--plot", "x.png", "-o", "x.png"], "x.png: is named by -o and by --plot; name two files"),
+            (["--plot", "x.png", "--set", "cluster.num_nodes=1"], "--plot: one node sends nothing over its NIC"),
+            (["--set", "cluster.slow_nodes=[{node=0, nic_slowdown=2.0}]"], "needs the exact executor: thousands of it"),
+            (["--set", "run.fidelity=exact"], "pod: needs the exact executor"),
+            (["--set", "run.draws=3", "--draws", "3"], "--draws: run.draws is set, too; drop one of them"),
+            (["--set", "workload.forward=4"], "workload.forward: 4: write a number and a unit"),
+        ],
+    )
+    def test_a_mistake_is_one_sentence(
+        self, file: Path, args: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        result = run(file, *args)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("workload", "called"),
+    [({"title": "Llama-like, 1.35 B"}, "Llama-like, 1.35 B"), ({}, "pod"), ({"name": "mine", "title": "Mine"}, "mine")],
+)
+def test_a_workload_without_a_name_is_called_by_its_title_or_by_the_scenario(
+    workload: dict[str, object], called: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "pod.toml", pod() | {"workload": pod()["workload"] | workload})
+    assert run(file, "--systems", "BinSGDM").stdout.startswith(f"{called} on 2 nodes x 8 GPUs")
+    trainings = write_trainings(tmp_path / "trainings.json")
+    raced = CliRunner().invoke(cli, ["race", str(file), str(trainings), "--at", "10 Gbit/s"])
+    assert f"steps of {called} on 2 nodes" in raced.stdout
+    assert f"steps are those of {called}: are they" in " ".join(raced.stdout.split())

@@ -1,0 +1,113 @@
+"""`simnet calibrate`: what it writes, what it refuses, and that a refusal writes nothing."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from simnet import files
+from simnet.commands.main import cli
+from simnet.scenario import check_part
+from tests.unit.simnet.calibrate.test_sources import GLOO, GOLDEN, IPERF3
+
+LOGS = [str(GOLDEN / f"a100_azure_nd_v4_{gpus}gpus.log") for gpus in (2, 4, 8)]
+HELD_OUT = str(files.data_path("published", "nccl-tests", "a100_azure_nd_v4_32gpus.log"))
+ON_16 = str(files.data_path("published", "nccl-tests", "a100_azure_nd_v4_16gpus.log"))
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli, ["calibrate", *args], prog_name="simnet")
+
+
+def assert_refused(result: Result, message: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_calibration_of_logs_is_written_and_checked(tmp_path: Path) -> None:
+    path = tmp_path / "fitted.toml"
+    done = run(*LOGS, ON_16, "--hold-out", HELD_OUT, "--cluster", "azure_nd_a100_v4", "--draws", "20", "-o", str(path))
+    assert done.exit_code == 0, done.output
+    assert "all_reduce, 32 GPUs on 4 nodes (held out)" in done.stdout
+    written = tomllib.loads(path.read_text(encoding="utf-8"))
+    assert written["kind"] == "measured"
+    assert written["gpu"] == "A100-SXM4-40GB"
+    assert written["inter_node"]["measured_on"] == "200 Gbit/s"
+    assert set(written["intervals"]) >= {"intra_node.efficiency", "inter_node.efficiency", "collective_launch"}
+    check_part("calibrations", str(path))
+
+
+def test_the_same_files_give_the_same_calibration(tmp_path: Path) -> None:
+    for name in ("a.toml", "b.toml"):
+        assert run(*LOGS, "--draws", "20", "-o", str(tmp_path / name)).exit_code == 0
+    assert (tmp_path / "a.toml").read_text() == (tmp_path / "b.toml").read_text()
+
+
+def test_a_poor_fit_writes_nothing_unless_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "fitted.toml"
+    options = (*LOGS, "--draws", "20", "--bound", "2", "-o", str(path))
+    poor = run(*options)
+    assert_refused(poor, "the fit is off by")
+    assert "residuals" in poor.stdout
+    assert not path.exists()
+    assert run(*options, "--accept-poor-fit").exit_code == 0
+    assert path.exists()
+
+
+def test_a_name_that_steers_a_terminal_is_written_so_that_it_is_read_back(tmp_path: Path) -> None:
+    odd = tmp_path / "\x1b.log"
+    odd.write_bytes(Path(LOGS[0]).read_bytes())
+    path = tmp_path / "mine.toml"
+    assert run(str(odd), *LOGS[1:], "--draws", "20", "--accept-poor-fit", "-o", str(path)).exit_code == 0
+    assert "\x1b.log" in tomllib.loads(path.read_text())["title"]
+
+
+def test_every_residual_is_shown_if_asked_for() -> None:
+    assert "1.049 MB, ring LL128" in run(*LOGS, "--draws", "20", "--all-rows").stdout
+
+
+def test_a_trace_is_shown_and_written_as_a_workload(tmp_path: Path) -> None:
+    path = tmp_path / "traced.toml"
+    done = run(str(GLOO), "--workload", str(path))
+    assert done.exit_code == 0, done.output
+    assert "communication" in done.stdout
+    check_part("workloads", str(path))
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((LOGS[0], LOGS[0]), "is named twice"),
+        ((*LOGS, "--hold-out", LOGS[0]), "is among the files to fit"),
+        ((*LOGS, "--hold-out", str(IPERF3)), "nothing in these files can be predicted"),
+        ((str(GLOO), "-o", "x.toml"), "the files tell nothing about links or kernels"),
+        ((*LOGS, "--workload", "x.toml"), "0 traces and 0 files of simnet measure model: give one"),
+        ((*LOGS, "--cluster", "azure"), "'azure': unknown cluster"),
+        ((*LOGS, "-o", "none/x.toml"), "no such directory"),
+        ((str(GOLDEN / "a100_azure_nd_v4_1gpus.log"),), "one GPU, which sends nothing"),
+        ((str(IPERF3), ON_16, "--draws", "20", "-o", "x.toml"), "inter_node: two of the files tell it"),
+    ],
+)
+def test_mistakes_are_told_in_one_line_and_write_nothing(
+    args: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(run(*args), message)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("interval", "message"),
+    [
+        ("[1.1, 1.2]", "factors and must hold 1 between them"),
+        ("[-0.5, 1.2]", "above 0"),
+        ("[0.5]", "write a list of 2 values"),
+    ],
+)
+def test_intervals_that_do_not_hold_their_value_are_refused(interval: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text(f'[intervals]\n"inter_node.latency" = {interval}\n', encoding="utf-8")
+    with pytest.raises(Exception, match=message):
+        check_part("calibrations", str(path))

@@ -1,0 +1,130 @@
+"""What reaches a terminal."""
+
+import ast
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from simnet.commands import terminal
+from simnet.commands.main import cli
+from simnet.errors import SHOWN, cut, nearest, shown
+from tests.helpers.scenario_samples import pod, write
+
+ROOT = Path(__file__).parents[4]
+STEERING = ("\x1b]0;title\x07", "\x9b31m", "\u202e", "\x08\x08", "\r", "\x85", "\u2028")
+
+
+def printers(path: Path) -> Iterator[str]:
+    """Yield the places of a file that print past `terminal`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        streams = ("sys.stdout", "sys.stderr", "sys.__std")
+        if name in {"print", "click.echo", "click.secho", "click.progressbar", "os.write"} or name.startswith(streams):
+            yield f"{path.relative_to(ROOT)}:{node.lineno}: {name}"  # type: ignore[attr-defined]
+
+
+def test_one_module_prints() -> None:
+    found = [place for path in sorted((ROOT / "simnet").rglob("*.py")) for place in printers(path)]
+    assert {place.split(":")[0] for place in found} == {"simnet/commands/terminal.py"}, found
+
+
+@pytest.mark.parametrize("steering", STEERING)
+def test_what_steers_a_terminal_is_replaced(steering: str) -> None:
+    text = terminal.harmless(f"a{steering}b\nc")
+    assert text.endswith("b\nc")
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    text = "µs, Zürich, 表 and\n  an indent\n"
+    assert terminal.harmless(text) == text
+
+
+@pytest.mark.parametrize("steering", STEERING)
+def test_a_drawn_table_keeps_its_colours_and_nothing_else(steering: str) -> None:
+    text = terminal.coloured(f"\x1b[1mhead\x1b[0m\na{steering}\x1b[2Jb")
+    assert text.startswith("\x1b[1mhead\x1b[0m\na")
+    assert text.removeprefix("\x1b[1mhead\x1b[0m\n").isprintable()
+
+
+@pytest.mark.parametrize("text", ["a\nb\x1b[2J", "9" * 100_000, "word " * 20_000, f"x: {'[' * 600}: too deep; mend it"])
+def test_a_refusal_is_one_line_of_at_most_500_characters(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.refuse(f"a.toml: {text}: the rule; the repair")
+    line = capsys.readouterr().err
+    assert line.startswith("simnet: a.toml: ")
+    assert line.endswith(": the rule; the repair\n")
+    assert len(line) <= terminal.LINE + 1
+    assert line[:-1].isprintable()
+
+
+@pytest.mark.parametrize("steering", STEERING)
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["simulate", "{file}", "--set", "cluster.{bad}=1"],
+        ["simulate", "{file}", "--set", "strategy={bad}"],
+        ["simulate", "{file}", "--{bad}"],
+        ["simulate", "{file}", "--format", "{bad}"],
+        ["simulate", "no/{bad}.toml"],
+        ["{bad}"],
+        ["simulate", "{named}"],
+        ["show", "{named}"],
+        ["check", "{named}", "{bad}"],
+        ["calibrate", "{named}", "{bad}"],
+        ["validate", "{named}", "{bad}"],
+        ["validate", "--published", "--set", "{bad}"],
+        ["plot", "{bad}", "-o", "x"],
+        ["list", "{bad}"],
+        ["race", "{file}", "{bad}"],
+        ["advise", "{file}", "--systems", "{bad}"],
+        ["crossover", "{file}", "--over", "{bad}", "--from", "1", "--to", "{bad}"],
+        ["lab", "report", "{bad}"],
+        ["lab", "run", "{bad}.toml", "-o", "x"],
+    ],
+    ids=" ".join,
+)
+def test_no_command_prints_what_steers_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], steering: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bad = f"a{steering}b"
+    named = pod(cluster__name=bad, workload__name=bad, cluster__gpu=bad, question=bad)
+    file, odd = write(tmp_path / "pod.toml", pod()), write(tmp_path / f"{bad}.toml", named)
+    filled = [arg.format(file=file, bad=bad, named=odd) for arg in args]
+    result = CliRunner().invoke(cli, filled, prog_name="simnet")
+    assert result.exit_code in {0, 2}, result.exception
+    assert all(line.isprintable() for line in result.output.split("\n")), result.output
+
+
+def test_what_is_shown_as_toml_says_the_same_without_steering(tmp_path: Path) -> None:
+    name = "".join(STEERING) + "\U000e0001 Zürich"
+    file = write(tmp_path / "pod.toml", pod(cluster__name=name))
+    shown_text = CliRunner().invoke(cli, ["show", str(file)]).stdout
+    assert "?" not in shown_text.partition("[cluster]")[2]
+    assert tomllib.loads(shown_text)["cluster"]["name"] == name
+
+
+def test_null_is_left_out_of_what_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "pod.json").write_text(json.dumps(pod(cluster__name="pod", baseline=None, question="a")))
+    assert "baseline" not in tomllib.loads(CliRunner().invoke(cli, ["show", str(tmp_path / "pod.json")]).stdout)
+
+
+def test_values_are_shown_cut_in_the_middle() -> None:
+    assert shown("a") == "'a'"
+    assert len(shown("a" * 1000)) == SHOWN
+    assert shown(10**5000) == "a int without end"
+    assert cut("abcdefghij", 7) == "ab...ij"
+
+
+@pytest.mark.parametrize("name", ["fsdp", "FSDP", "fully-sharded", "zero", "local_sgd"])
+def test_what_is_not_modelled_yet_is_told_apart_from_a_misspelling(name: str) -> None:
+    assert nearest(name, ["qsgd", "zeros", "all_reduce"]) == " Not modelled yet. Known: all_reduce, qsgd, zeros."
+
+
+def test_a_name_that_is_half_another_is_no_misspelling_of_it() -> None:
+    assert nearest("asdx", ["qsgd"]) == " Known: qsgd."
+    assert nearest("qsdg", ["qsgd"]) == " Did you mean 'qsgd'?"

@@ -1,0 +1,354 @@
+"""Which system pays on one cluster: rows, verdicts, bounds, crossovers, and what is said of them."""
+
+import re
+import typing
+
+import pytest
+from msgspec.structs import replace
+
+from simnet.compare import rank, tuned_steps, whatif
+from simnet.compare.rank import advise
+from simnet.compare.tune import chosen, dense_systems, systems
+from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, UNCERTAIN
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration, HostCost, KernelTime
+from simnet.scenario import Run, Scenario
+from simnet.show.advice import advice_page
+from simnet.show.advice_sentences import sentences
+from simnet.simulate import StepTimes, kernel_names, simulate
+from simnet.strategies import STRATEGIES, AllReduce, AnyStrategy, BinSGDM, OneBitAdam, TopK
+from simnet.strategies.kernels import every
+from simnet.units import Bandwidth, Duration, Size
+from simnet.workload.workload import Gradient, Workload
+from tests.helpers.advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario
+
+SYSTEMS = systems()
+
+
+class TestSystems:
+    def test_every_system_that_compresses_is_compared(self) -> None:
+        kinds = set(STRATEGIES.names()) - {"all_reduce"}
+        assert {settings[0].kind for settings in SYSTEMS.values()} == kinds
+
+    def test_names_and_kinds_choose(self) -> None:
+        assert chosen(()) == tuple(SYSTEMS)
+        assert chosen(["binsgdm", "BinSGDM", "top_k"]) == ("BinSGDM", "BinSGDM flat", "Top-k 1 %")
+
+    @pytest.mark.parametrize(
+        ("name", "near"), [("Powersgd rank 4", "PowerSGD rank 4"), ("one_bit_adm", "one_bit_adam")]
+    )
+    def test_an_unknown_name_is_refused_with_the_nearest(self, name: str, near: str) -> None:
+        with pytest.raises(SimnetError, match=f"unknown system. Did you mean '{near}'"):
+            chosen([name])
+
+    def test_gradients_of_16_bits_are_not_cast(self) -> None:
+        assert set(dense_systems("fp32")) == {"DDP fp32", "DDP bf16"}
+        assert set(dense_systems("fp16")) == {"DDP fp16"}
+
+    def test_ddp_takes_the_fastest_algorithm_in_every_precision(self) -> None:
+        dense = [one for variants in dense_systems("fp32").values() for one in variants]
+        assert list(dict.fromkeys((one.wire_dtype, one.algorithm) for one in dense if isinstance(one, AllReduce))) == [
+            (None, "auto"),
+            ("bf16", "auto"),
+        ]
+
+    def test_every_system_is_tried_with_the_same_buckets_as_ddp(self) -> None:
+        tried, dense = (
+            {(one.bucketing, one.bucket_cap, one.overlap) for one in settings}
+            for settings in (SYSTEMS["Marsit"], dense_systems("fp32")["DDP bf16"])
+        )
+        assert tried == dense
+        default, fused = ("ddp", None, True), ("fused", None, False)
+        assert {default, fused, ("ddp", Size.parse("5 MiB"), True)} < tried
+
+    def test_kernels_without_an_estimate_are_kernels_of_systems(self) -> None:
+        used = {
+            name for variants in SYSTEMS.values() for name in kernel_names(replace(scenario(), strategy=variants[0]))
+        }
+        assert used >= {name for name, cost in every().items() if not cost.is_estimable}
+
+
+class TestRanking:
+    def test_a_slow_wire_makes_systems_pay_and_the_fastest_of_them_is_named(self) -> None:
+        advice = advised("SignSGD", "BinSGDM", "QSGD 4 bit", "Marsit", "1-bit Adam")
+        assert advice.best is not None
+        assert advice.best.name not in ("DDP fp32", "DDP bf16")
+        assert advice.best.speedup.value == max(found.speedup.value for found in advice.with_verdict("pays"))
+        assert [found.iteration_s for found in advice.systems] == sorted(found.iteration_s for found in advice.systems)
+        said = sentences(advice)[0]
+        assert said.startswith(
+            f"{advice.best.name} pays: {advice.best.speedup.value:.2f} times as fast as {advice.baseline} at"
+        )
+        assert "(a point estimate; published speedups were predicted 18 % off on average; " in said
+        assert "90 % interval" not in "".join(sentences(advice))
+
+    def test_speedups_are_over_ddp_at_its_best_and_over_plain_ddp(self) -> None:
+        given = scenario(gbit_per_s=10)
+        advice = advise(given, names=["BinSGDM"])
+        found = row(advice, "BinSGDM")
+        own_s = least_s(SYSTEMS["BinSGDM"], given)
+        assert found.iteration_s == own_s
+        assert found.speedup.value == pytest.approx(dense_s(given) / own_s)
+        assert found.speedup_vs_plain == pytest.approx(simulate(given).result.iteration_s / own_s)
+        assert found.headroom_s == pytest.approx(dense_s(given) / PAYS - own_s)
+
+    def test_the_strategy_and_the_steps_of_the_scenario_do_not_matter(self) -> None:
+        given = scenario()
+        other = replace(given, strategy=OneBitAdam(dense_steps=10), baseline=BinSGDM(), run=Run(steps=100))
+        assert advise(other, names=["BinSGDM"]).systems == advise(given, names=["BinSGDM"]).systems
+
+    def test_dense_steps_are_counted_in_by_their_part(self) -> None:
+        found = row(advised("1-bit Adam"), "1-bit Adam")
+        result = simulate(replace(scenario(), strategy=SYSTEMS["1-bit Adam"][0])).result
+        assert result.dense_iteration_s is not None
+        assert result.iteration_s < found.iteration_s < result.dense_iteration_s
+        part = 23_000 / 152_000
+        expected_s = part * result.dense_iteration_s + (1 - part) * result.iteration_s
+        assert found.iteration_s == pytest.approx(expected_s)
+
+    @pytest.mark.parametrize(
+        "parts",
+        [
+            {"gbit_per_s": 400},
+            {"workload": replace(WORKLOAD, forward_s=Duration(10), backward_s=Duration(20))},
+            {"num_nodes": 1},
+            {"num_nodes": 1, "ranks_per_node": 1},
+        ],
+        ids=["fast wire", "long compute", "one node", "one rank"],
+    )
+    def test_none_pays_where_communication_is_hidden_or_short(self, parts: dict[str, typing.Any]) -> None:
+        advice = advised("SignSGD", "BinSGDM", "Random-k 1 %", "1-bit Adam", **parts)
+        assert advice.best is None
+        assert {found.speedup.verdict for found in advice.compressing} == {"does not pay"}
+        assert advice.speedup_without_comm < PAYS
+        said = sentences(advice)
+        assert said[0].startswith("None pays: ")
+        assert ("only 1.0" in said[0]) or said[0] == "None pays: one rank has nothing to exchange."
+        assert "6 of more than 200" in said[-1]
+
+    def test_what_cannot_be_predicted_is_listed_with_the_reason(self) -> None:
+        workload = Workload(gradient_bytes=Size(4e7), forward_s=Duration(0.01), backward_s=Duration(0.02))
+        advice = advised(workload=workload)
+        left_out = dict(advice.left_out)
+        assert set(left_out) == {
+            "1-bit SGD", "EF-SignSGD", "TernGrad", "PowerSGD rank 4", "GradZip rank 4", "ATOMO budget 3",
+        }  # fmt: skip
+        assert all("depends on the shapes" in reason for reason in left_out.values())
+        assert {found.name for found in advice.systems} == {*SYSTEMS, "DDP fp32", "DDP bf16"} - set(left_out)
+        assert "not predicted: 1-bit SGD, EF-SignSGD, TernGrad, Power" in str(advice_page(advice))
+
+    def test_the_systems_are_watched(self) -> None:
+        done: list[int] = []
+        advise(scenario(), names=["Marsit", "BinSGDM"], progress=done.append)
+        assert done == [1, 1]
+
+    def test_the_advice_is_the_same_for_any_number_of_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        workload = Workload(gradient_bytes=Size(4e7), forward_s=Duration(0.01), backward_s=Duration(0.02))
+        calibration = replace(FAST_CODEC, intervals={"memory_bandwidth": (0.5, 2.0)})
+        given = scenario(workload=workload, calibration=calibration, draws=3)
+        names = ["Marsit", "TernGrad", "BinSGDM", "SignSGD"]
+        alone = advise(given, names=names)
+        monkeypatch.setattr(rank, "PROBE_S", 0.0)
+        monkeypatch.setattr(rank, "WORKERS_PAY_S", 0.0)
+        done: list[int] = []
+        assert advise(given, names=names, jobs=2, progress=done.append) == alone
+        assert (len(alone.left_out), done) == (1, [1] * 4)
+
+
+class TestBound:
+    SLOW_MEMORY = Calibration(memory_bytes_per_s=Bandwidth(2e9))
+    TINY = Workload(tensors=(Gradient(shape=(64, 64), count=2),), forward_s=Duration(1e-4), backward_s=Duration(1e-4))
+
+    @pytest.mark.parametrize(
+        ("bound", "parts"),
+        [
+            ("compute", {"workload": replace(WORKLOAD, forward_s=Duration(1), backward_s=Duration(2))}),
+            ("wire", {"gbit_per_s": 0.1}),
+            ("latency", {"gbit_per_s": 100, "alpha_s": 5e-3, "workload": TINY}),
+            ("codec", {"gbit_per_s": 100, "calibration": SLOW_MEMORY}),
+        ],
+    )
+    def test_what_takes_most_of_a_step_bounds_it(self, bound: str, parts: dict[str, typing.Any]) -> None:
+        found = row(advised("QSGD 4 bit", **parts), "QSGD 4 bit")
+        assert found.bound == bound
+        assert found.saved[found.bound] > 0.4
+        assert all(-1e-9 <= part <= 1 for part in found.saved.values())
+
+    def test_ddp_that_waits_for_messages_is_bound_by_latency_and_the_sentence_says_so(self) -> None:
+        advice = advised("QSGD 4 bit", gbit_per_s=100, alpha_s=5e-3, workload=self.TINY)
+        assert advice.baseline_system.bound == "latency"
+        assert "what bounds it is latency, which fewer bytes do not shorten" in sentences(advice)[0]
+
+    def test_free_latency_leaves_bytes_alone(self) -> None:
+        tiny = Duration(1e-4)
+        host = HostCost(launch_s=tiny, round_s=tiny, message_s=tiny, s_per_byte=Duration(1e-9))
+        costly = replace(
+            FAST_CODEC, collective_launch_s=tiny, message_s=tiny, poll_s=tiny, host=host, backward_slowdown=1.3
+        )
+        given = replace(scenario(calibration=costly), strategy=SYSTEMS["SignSGD"][0])
+        bytes_alone = replace(FAST_CODEC, host=HostCost(s_per_byte=Duration(1e-9)), backward_slowdown=1.3)
+        expected = simulate(replace(scenario(calibration=bytes_alone, alpha_s=0.0), strategy=given.strategy))
+        result = simulate(given)
+        free = simulate(whatif.free_latency(given, result)).result
+        assert free.iteration_s == pytest.approx(expected.result.iteration_s, rel=1e-12)
+        assert free.iteration_s < result.result.iteration_s
+
+    def test_free_codecs_leave_the_update_of_parameters(self) -> None:
+        given = replace(scenario(calibration=self.SLOW_MEMORY), strategy=BinSGDM())
+        result = simulate(given)
+        free = simulate(whatif.free_codec(given, result)).result.breakdown
+        assert free.encode_s == 0
+        assert free.decode_s == pytest.approx(
+            sum(every()["binsgdm_apply"].seconds(self.SLOW_MEMORY, elements) for elements in [4 * 1024 * 4096])
+        )
+
+
+class TestCrossover:
+    @pytest.mark.parametrize("name", ["BinSGDM", "SignSGD"])
+    def test_both_take_the_same_time_there_each_at_its_best(self, name: str) -> None:
+        given = scenario(gbit_per_s=10, calibration=Calibration(memory_bytes_per_s=Bandwidth(2e11)))
+        found = row(advise(given, names=[name]), name)
+        ((low, high),) = found.faster_in
+        assert low is None
+        assert high is not None
+        for factor, is_faster in ((1 - 2 * tuned_steps.TOLERANCE, True), (1 + 2 * tuned_steps.TOLERANCE, False)):
+            there = whatif.at_bandwidth(given, factor * high)
+            assert (least_s(SYSTEMS[name], there) < dense_s(there)) is is_faster
+        assert found.crossovers == (high,)
+
+    def test_it_pays_up_to_where_the_speedup_is_the_least_that_counts(self) -> None:
+        given = scenario(gbit_per_s=10)
+        found = row(advise(given, names=["BinSGDM"]), "BinSGDM")
+        ((_, pays_to),), ((_, faster_to),) = found.pays_in, found.faster_in
+        assert pays_to is not None
+        assert faster_to is not None
+        assert pays_to < faster_to
+        there = whatif.at_bandwidth(given, pays_to)
+        usual, slow = (dense_s(there) / least_s(SYSTEMS["BinSGDM"], one) for one in (there, whatif.slow_kernels(there)))
+        assert min(usual / MODEL_ERROR, slow) == pytest.approx(PAYS, rel=2 * tuned_steps.TOLERANCE)
+
+    def test_the_curve_has_the_bandwidths_tried_each_tuned(self) -> None:
+        given = scenario(gbit_per_s=8)
+        curve = dict(row(advise(given, names=["BinSGDM"]), "BinSGDM").curve)
+        assert {*tuned_steps.NIC_RATES, Bandwidth(8 * GBIT)} == set(curve)
+        there = whatif.at_bandwidth(given, 25 * GBIT)
+        assert curve[Bandwidth(25 * GBIT)] == pytest.approx(dense_s(there) / least_s(SYSTEMS["BinSGDM"], there))
+
+    def test_slower_networks_than_are_sold_are_tried_below_the_slowest(self) -> None:
+        found = row(advised("BinSGDM", gbit_per_s=0.2), "BinSGDM")
+        assert found.curve[0][0] == pytest.approx(0.02 * GBIT)
+        assert found.curve[-1][0] == 10 * GBIT
+
+    def test_no_network_slower_than_one_byte_a_second_is_tried(self) -> None:
+        given = whatif.at_bandwidth(scenario(), 2.0)
+        assert tuned_steps.TunedSteps(given).rates[0] == 1.0
+
+    def test_one_node_has_no_bandwidth_of_a_nic(self) -> None:
+        found = row(advised("BinSGDM", num_nodes=1), "BinSGDM")
+        assert (found.curve, found.faster_in, found.pays_in) == ((), (), ())
+
+    def test_ranges_between_two_crossings_are_told(self) -> None:
+        class Steps(StepTimes):
+            def __init__(self, given: Scenario, plans: typing.Any = None) -> None:
+                super().__init__(given, plans)
+                self._rate = given.cluster.inter_node.bytes_per_s / GBIT
+
+            def of(self, strategy: AnyStrategy) -> float:
+                return 1.0 if not strategy.compresses else 0.5 if 3 < self._rate < 40 else 2.0
+
+        found = tuned_steps.SystemVsBaseline(
+            tuned_steps.TunedSteps(scenario(), Steps), (TopK(ratio=0.1),), (AllReduce(),)
+        )
+        ((low, high),) = found.ranges(tuned_steps.SystemVsBaseline.gain)
+        assert low == pytest.approx(3 * GBIT, rel=tuned_steps.TOLERANCE)
+        assert high == pytest.approx(40 * GBIT, rel=tuned_steps.TOLERANCE)
+
+
+class TestCertainty:
+    FITTED = replace(
+        FAST_CODEC,
+        kernels={
+            name: KernelTime(s_per_element=Duration(1e-12))
+            for name in ("top_k_encode", "top_k_decode", "sign_sgd_encode")
+        },
+        intervals={"memory_bandwidth": (0.5, 2.0), "kernels.top_k_encode.time_per_element": (0.5, 2.0)},
+    )
+
+    def test_a_fitted_calibration_gives_intervals(self) -> None:
+        advice = advised("SignSGD", calibration=self.FITTED, draws=40)
+        found = row(advice, "SignSGD")
+        assert found.speedup.interval is not None
+        low, high = found.speedup.interval
+        assert low < found.speedup.value < high
+        assert advice.baseline_system.speedup.interval is None
+        assert f"({low:.2f} to {high:.2f}, 90 % interval; " in " ".join(sentences(advice))
+
+    def test_an_interval_without_width_gives_the_speedup_itself(self) -> None:
+        certain = replace(self.FITTED, intervals={"memory_bandwidth": (1.0, 1.0)})
+        found = row(advised("1-bit Adam", calibration=certain, draws=3), "1-bit Adam")
+        assert found.speedup.interval == pytest.approx((found.speedup.value, found.speedup.value))
+
+    def test_an_interval_that_reaches_below_is_perhaps(self) -> None:
+        key = "kernels.top_k_encode.time_per_element"
+        sure, wide = (
+            row(
+                advised("Top-k 1 %", calibration=replace(self.FITTED, intervals={key: (1.0, high)}), draws=40),
+                "Top-k 1 %",
+            )
+            for high in (1.1, 1e6)
+        )
+        assert sure.speedup.value == wide.speedup.value
+        assert (sure.speedup.verdict, wide.speedup.verdict) == ("pays", UNCERTAIN)
+
+    def test_kernels_timed_are_not_slowed_and_estimated_ones_are(self) -> None:
+        timed_, estimated = (
+            row(advised(name, calibration=self.FITTED), name).speedup for name in ("Top-k 1 %", "SignSGD")
+        )
+        assert timed_.if_kernels_slow is None
+        assert estimated.if_kernels_slow is not None
+        assert estimated.if_kernels_slow < estimated.value
+        slow = replace(FAST_CODEC, codec_efficiency=FAST_CODEC.codec_efficiency / whatif.SLOW_KERNEL_FACTOR)
+        alone = row(advised("SignSGD", calibration=slow), "SignSGD")
+        with_estimate = row(advised("SignSGD"), "SignSGD")
+        assert with_estimate.speedup.if_kernels_slow == pytest.approx(alone.speedup.value)
+
+    def test_of_a_speedup_that_slow_kernels_undo_they_are_to_be_measured_first(self) -> None:
+        advice = advised("BinSGDM", gbit_per_s=10, calibration=Calibration(memory_bytes_per_s=Bandwidth(40e9)))
+        found = row(advice, "BinSGDM")
+        assert found.speedup.value >= PAYS > found.speedup.least
+        assert found.speedup.verdict == MEASURE_FIRST
+        said = sentences(advice)
+        assert said[0].startswith("None pays surely: ")
+        assert said[1].startswith("BinSGDM may pay, but measure its kernels first: ")
+        assert "if its kernels take 3.9 times as long as estimated" in said[1]
+
+    def test_what_pays_but_missed_its_target_in_trainings_is_said_in_the_same_sentence(self) -> None:
+        said = sentences(advised("marsit"))[0]
+        assert re.match(r"Marsit[a-z ]* pays: .*, but missed the target in characters, digits, mnist_5k\.", said)
+        assert "missed" not in sentences(advised("BinSGDM"))[0]
+
+    def test_a_kernel_without_an_estimate_is_to_be_measured_first(self) -> None:
+        advice = advised("Top-k 1 %", "power_sgd", gbit_per_s=0.5)
+        assert {found.name for found in advice.with_verdict(MEASURE_FIRST)} == {"Top-k 1 %", "PowerSGD rank 4"}
+        assert advice.best is None
+        assert row(advice, "Top-k 1 %").speedup.unmeasured == ("top_k_encode",)
+        assert "To be measured first" in sentences(advice)[1]
+        measured = row(advised("Top-k 1 %", gbit_per_s=0.5, calibration=self.FITTED), "Top-k 1 %")
+        assert measured.speedup.unmeasured == ()
+        assert measured.speedup.verdict == "pays"
+
+    @pytest.mark.parametrize(("kind_", "verdict"), [("measured", "pays"), ("estimate", UNCERTAIN)])
+    def test_a_small_speedup_counts_where_the_calibration_was_measured(
+        self, kind_: typing.Any, verdict: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(whatif, "SLOW_KERNEL_FACTOR", 1.0)
+        calibration = replace(FAST_CODEC, kind=kind_)
+        found = row(advised("BinSGDM", gbit_per_s=33, calibration=calibration), "BinSGDM")
+        assert PAYS < found.speedup.value < 1.2
+        assert found.speedup.verdict == verdict
+
+    def test_kernels_that_cost_nothing_are_no_evidence(self) -> None:
+        found = row(advised("BinSGDM", calibration=Calibration()), "BinSGDM")
+        assert found.speedup.value > PAYS
+        assert found.speedup.verdict == MEASURE_FIRST
+        assert found.speedup.if_kernels_slow is None

@@ -1,0 +1,62 @@
+"""Whether a system pays: one rule, and everything that applies it."""
+
+import pytest
+from msgspec.structs import replace
+
+from simnet.compare import whatif
+from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, UNCERTAIN, Speedup, Verdict, model_error
+from simnet.hardware import Calibration, KernelTime
+from simnet.strategies import AllReduce, OneBitAdam, TopK
+from simnet.units import Bandwidth, Duration
+from tests.helpers.advise_samples import scenario
+
+
+@pytest.mark.parametrize(
+    ("speedup", "verdict"),
+    [
+        (Speedup(value=PAYS), "pays"),
+        (Speedup(value=1.04, model_error=1.0, interval=(1.0, 9.0)), "does not pay"),
+        (Speedup(value=1.15, model_error=MODEL_ERROR), UNCERTAIN),
+        (Speedup(value=1.25, model_error=MODEL_ERROR), "pays"),
+        (Speedup(value=2.0, interval=(1.01, 3.0)), UNCERTAIN),
+        (Speedup(value=2.0, if_kernels_slow=1.01), MEASURE_FIRST),
+        (Speedup(value=1.15, model_error=MODEL_ERROR, if_kernels_slow=1.01), MEASURE_FIRST),
+        (Speedup(value=1.15, model_error=MODEL_ERROR, if_kernels_slow=1.10), UNCERTAIN),
+        (Speedup(value=9.0, unmeasured=("top_k_encode",)), MEASURE_FIRST),
+        (Speedup(value=1.0, unmeasured=("top_k_encode",)), "does not pay"),
+    ],
+)
+def test_it_pays_if_nothing_that_is_unsure_undoes_it(speedup: Speedup, verdict: Verdict) -> None:
+    assert speedup.verdict == verdict
+    assert speedup.pays is (verdict == "pays")
+
+
+def test_the_least_counts_each_limit_alone() -> None:
+    speedup = Speedup(value=2.0, interval=(1.8, 2.2), model_error=1.25, if_kernels_slow=1.7)
+    assert speedup.least == 1.6
+    assert replace(speedup, model_error=1.0).least == 1.7
+    assert replace(speedup, model_error=1.0, if_kernels_slow=None).least == 1.8
+
+
+def test_a_calibration_measured_on_the_cluster_has_no_error_of_another() -> None:
+    assert model_error(Calibration(kind="measured")) == 1.0
+    assert model_error(Calibration(kind="estimate")) == MODEL_ERROR
+
+
+class TestKernels:
+    TIME = KernelTime(s_per_element=Duration(1e-12))
+
+    def test_a_kernel_that_another_stands_for_is_timed_with_it(self) -> None:
+        """Of 1-bit Adam the mean of all signs takes the time of `merge`."""
+        names = ("momentum", "compress", "server_residual", "decompress", "adam_update")
+        calibration = Calibration(kernels=dict.fromkeys([*names, "merge"], self.TIME))
+        found = whatif.kernel_coverage(OneBitAdam(), scenario(calibration=calibration))
+        assert found == whatif.KernelCoverage(are_estimated=False, unmeasured=())
+        without = Calibration(kernels=dict.fromkeys(names, self.TIME))
+        assert whatif.kernel_coverage(OneBitAdam(), scenario(calibration=without)).unmeasured == ("server_mean",)
+
+    def test_casts_of_ddp_are_no_estimates(self) -> None:
+        given = scenario(calibration=Calibration(memory_bytes_per_s=Bandwidth(1e12)))
+        assert not whatif.kernel_coverage(AllReduce(wire_dtype="bf16"), given).are_estimated
+        found = whatif.kernel_coverage(TopK(ratio=0.1), given)
+        assert (found.are_estimated, found.unmeasured) == (True, ("top_k_encode",))

@@ -1,0 +1,368 @@
+"""Campaigns: what a file asks for, in which launches, and what is made of them; no lab is needed."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from msgspec import structs
+
+from simnet.calibrate.measurement_file import Setup
+from simnet.commands.main import cli
+from simnet.errors import SimnetError
+from simnet.lab import campaign, run_campaign
+from simnet.lab.campaign import Launch
+from simnet.lab.idle_probe import IdleProbe, probe_s
+from simnet.lab.ranks import LaunchResult
+from simnet.lab.strategy_spec import StrategySpec
+from simnet.strategies import (
+    NUQSGD,
+    QSGD,
+    AllReduce,
+    AnyStrategy,
+    Atomo,
+    BinSGDM,
+    EFSignSGD,
+    Marsit,
+    MSTopK,
+    OneBitAdam,
+    PowerSGD,
+    SignSGD,
+    TopK,
+)
+from simnet.units import Bandwidth, Size
+from simnet.validate import ranking, training_steps, winners
+from simnet.validate.training_steps import TrainedPoint
+from tests.unit.simnet.validate.test_measured import SETUP
+
+ROOT = Path(__file__).parents[4]
+TEXT = """
+models = ["mlp_4m", "my.pkg:build"]
+strategies = [{kind = "all_reduce"}, {kind = "binsgdm", topology = "flat"},
+    {kind = "binsgdm", intra_node_dtype = "bf16"}]
+[[points]]
+layouts = ["3x1", "2x2"]
+bandwidths = ["50 Mbit/s", "200 Mbit/s"]
+[links]
+layouts = ["2x1"]
+bandwidths = ["100 Mbit/s"]
+"""
+
+
+def write(folder: Path, text: str = TEXT) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+class TestFile:
+    def test_the_shipped_ones_are_read_and_their_points_are_not_calibrated_on(self) -> None:
+        for name in ("campaign", "short", "systems"):
+            launches = campaign.launches(campaign.load(ROOT / f"scenarios/lab/{name}.toml"))
+            assert len({launch.name for launch in launches}) == len(launches)
+            links = {(launch.layout, launch.bandwidth) for launch in launches if launch.part == "links"}
+            points = {(launch.layout, launch.bandwidth) for launch in launches if launch.part == "training"}
+            assert links
+            assert points
+            assert not links & points
+
+    def test_launches_are_made_for_every_layout_and_models_are_started_in_between(self, tmp_path: Path) -> None:
+        launches = campaign.launches(campaign.load(write(tmp_path)))
+        assert [launch.part for launch in launches] == [
+            "links",
+            *["kernels", "messages", "beside"] * 2,
+            *["model"] * 4, *["training"] * 2,
+            *["model"] * 4, *["training"] * 2,
+        ]  # fmt: skip
+        names = {launch.name: launch for launch in launches}
+        assert names["model_my-pkg-build_2_2x2"].arguments[:3] == ("model", "--model", "my.pkg:build")
+        dense = names["training_3x1_50mbit"]
+        assert dense.bandwidth == Bandwidth(6.25e6)
+        assert [word for word in dense.arguments if word.startswith(("all", "bin"))] == [
+            "all_reduce", "binsgdm:flat,overlap"
+        ], "hierarchical is flat where there is one rank on a node"  # fmt: skip
+        assert "binsgdm:bf16,overlap" in names["training_2x2_200mbit"].arguments
+        assert names["messages_2x2"].bandwidth is None
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ('["3x1", "2x2"]', '["3by1"]', "points.0.layouts: '3by1': write nodes x ranks on each"),
+            ('["3x1", "2x2"]', '["0x1"]', "'0x1': write nodes x ranks"),
+            ('models = ["mlp_4m", "my.pkg:build"]', "models = []", "models: is empty; give at least one"),
+            ('"100 Mbit/s"', '"100 Mbit"', "links.bandwidths"),
+            ('["100 Mbit/s"]', "[]", "links.bandwidths: is empty; give at least one"),
+            ('["3x1", "2x2"]', "[]", "points.0.layouts: is empty; give at least one"),
+            ('"2x1"', '"3x1"', None),
+            ('["100 Mbit/s"]', '["50 Mbit/s"]', None),
+            ('kind = "all_reduce"', 'kind = "all_reduce", wire_dtype = "bf16"', "all_reduce runs as DDP does"),
+            ('intra_node_dtype = "bf16"', 'intra_node_dtype = "fp16"', "intra_node_dtype 'fp16' cannot be run"),
+            ('intra_node_dtype = "bf16"', 'bucketing = "fused"', "bucketing 'fused' cannot be run"),
+            ('kind = "all_reduce"', 'kind = "one_bit_adam", dense_steps = 5', "one_bit_adam runs in its compression"),
+            ('kind = "all_reduce"', 'kind = "qsgd", overlap = false', "qsgd runs in DDP's hook, beside backward"),
+            ('kind = "all_reduce"', 'kind = "random_k", ratio = 0.1, algorithm = "tree"', "random_k runs with rings"),
+            ('kind = "all_reduce"', 'kind = "qsgd", coding = "elias", coded_bits = 2.0', "codes of a fixed width"),
+            ('kind = "all_reduce"}', 'kind = "qsgd"}, {kind = "qsgd", bits = 8}', "are timed once; give each once"),
+            ('kind = "all_reduce"', 'kind = "qsdg"', "qsdg"),
+            ('models = ["mlp', 'page = "../x"\nmodels = ["mlp', "page"),
+            ("models", "modles", "modles"),
+            ("[links]", "[links", "not TOML"),
+        ],
+    )
+    def test_a_mistake_is_told_where_it_is(self, old: str, new: str, message: str | None, tmp_path: Path) -> None:
+        assert old in TEXT
+        path = write(tmp_path, TEXT.replace(old, new))
+        if message is None:
+            campaign.launches(campaign.load(path))
+            return
+        with pytest.raises(SimnetError, match=r"mine\.toml|points") as told:
+            campaign.launches(campaign.load(path))
+        assert message in str(told.value)
+
+    @pytest.mark.parametrize("name", ["../../x", "a/b", "/tmp/x", "..", "-o", "a b", "", "a:b:c", "mlp\\\\4m", "a..b"])
+    def test_a_model_whose_name_leads_elsewhere_is_refused(self, name: str, tmp_path: Path) -> None:
+        with pytest.raises(SimnetError, match="is no name; use letters, digits"):
+            campaign.load(write(tmp_path, TEXT.replace('"mlp_4m"', f'"{name}"')))
+
+    def test_two_models_do_not_share_a_file(self, tmp_path: Path) -> None:
+        with pytest.raises(SimnetError, match=r"'my-pkg-build' and 'my.pkg:build' would share their files"):
+            campaign.load(write(tmp_path, TEXT.replace('"mlp_4m"', '"my-pkg-build"')))
+
+    @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "..", "a\\b", "a/../../b"])
+    def test_no_name_becomes_a_file_in_another_folder(self, name: str) -> None:
+        assert Path(f"lab_{campaign.file_stem(name)}.png").name == f"lab_{campaign.file_stem(name)}.png"
+        assert ".." not in campaign.file_stem(name)
+
+    def test_systems_are_trained_and_their_kernels_timed_with_their_options(self, tmp_path: Path) -> None:
+        text = TEXT.replace(
+            '{kind = "all_reduce"}', '{kind = "one_bit_adam"}, {kind = "top_k", k = 5}, {kind = "qsgd"}'
+        )
+        names = {launch.name: launch for launch in campaign.launches(campaign.load(write(tmp_path, text)))}
+        chosen = [word for word in names["training_3x1_50mbit"].arguments if word.startswith(("one", "top", "qsgd"))]
+        assert chosen == ["one_bit_adam", "top_k:k=5", "qsgd:bits=4"]
+        kernels = names["kernels_2x2"].arguments
+        assert [kernels[place + 1] for place, word in enumerate(kernels) if word == "--system"] == chosen
+        plain = campaign.launches(campaign.load(write(tmp_path)))
+        assert not any("--system" in launch.arguments for launch in plain), "BinSGDM's kernels are timed anyway"
+
+    def test_a_point_that_is_calibrated_on_is_refused(self, tmp_path: Path) -> None:
+        text = TEXT.replace('["2x1"]', '["3x1"]').replace('["100 Mbit/s"]', '["100 Mbit/s", "200 Mbit/s"]')
+        with pytest.raises(SimnetError, match="3x1 at 200 Mbit/s: the links are calibrated there"):
+            campaign.load(write(tmp_path, text))
+
+    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(SimnetError, match=r"none\.toml: cannot be read"):
+            campaign.load(tmp_path / "none.toml")
+
+
+class TestRun:
+    PROBES: tuple[float, ...] = ()
+
+    def run(self, folder: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int]) -> list[str]:
+        """Run with launches that end with these codes, and with 0 when they are used up; return what was told."""
+        given = iter(codes)
+
+        def launched(_campaign: object, launch: Launch, place: Path) -> LaunchResult:
+            code = next(given, 0)
+            if not code:
+                launch.path(place).write_text("{}")
+            return LaunchResult(exit_code=code, elapsed_s=1.0, outputs=("", ""), failed_rank=1 if code else None)
+
+        monkeypatch.setattr(run_campaign, "_launched", launched)
+        probes = iter(self.PROBES)
+        watch = partial(IdleProbe, probe=lambda: next(probes, 1.0), sleep=lambda _: None)
+        monkeypatch.setattr(run_campaign, "IdleProbe", watch)
+        told: list[str] = []
+        mine = campaign.load(write(folder))
+        place = folder / "out"
+        place.mkdir(exist_ok=True)
+        run_campaign.run(mine, campaign.launches(mine), place, told.append)
+        return told
+
+    def test_every_launch_has_its_file_and_a_second_run_has_nothing_to_do(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told = self.run(tmp_path, monkeypatch, [])
+        assert len(told) == len(list((tmp_path / "out").iterdir())) == 19
+        assert told[0].startswith("[1/19] links on 2 x 1 ranks at 100 Mbit/s: ")
+        assert self.run(tmp_path, monkeypatch, [1, 1]) == ["19 of 19 launches are there already"]
+
+    def test_a_launch_that_fails_is_tried_once_more_and_then_the_campaign_stops_and_goes_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert "once more" in self.run(tmp_path, monkeypatch, [0, 7])[1]
+        (tmp_path / "out" / "links_2x1_100mbit.json").unlink()
+        with pytest.raises(SimnetError, match="rank 1 failed first, with exit code 7"):
+            self.run(tmp_path, monkeypatch, [7, 7])
+        assert len(self.run(tmp_path, monkeypatch, [])) == 2
+
+    def test_a_launch_waits_for_a_quiet_machine_and_is_repeated_if_that_became_slow(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.PROBES = (1.0, 1.0, 1.0, 2.0, 1.5, 1.4, 1.3, 1.1, 1.2, 3.0, 1.2)
+        told = self.run(tmp_path, monkeypatch, [])
+        assert told[:2] == [
+            "the machine is 1.50 times slower than before: waiting",
+            "links on 2 x 1 ranks at 100 Mbit/s: the machine has become 1.20 times slower; once more",
+        ]
+        assert len(told) == 2 + 19
+        assert len(list((tmp_path / "out").iterdir())) == 19
+
+    def test_a_machine_that_stays_slow_is_waited_for_a_while_only(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.PROBES = (1.0,) * 3 + (2.0,) * 20_000
+        told = self.run(tmp_path, monkeypatch, [])
+        assert sum("waiting" in line for line in told) == 3 * 19
+        assert len(list((tmp_path / "out").iterdir())) == 19
+
+    def test_a_probe_takes_some_time(self) -> None:
+        assert probe_s() > 0
+
+    def test_a_folder_is_of_one_campaign(self, tmp_path: Path) -> None:
+        run_campaign.check_folder(tmp_path / "out", "a", "campaign.toml")
+        run_campaign.check_folder(tmp_path / "out", "a", "campaign.toml")
+        with pytest.raises(SimnetError, match="holds another campaign"):
+            run_campaign.check_folder(tmp_path / "out", "b", "campaign.toml")
+        with pytest.raises(SimnetError, match="is not empty and holds no"):
+            run_campaign.check_folder(tmp_path, "a", "campaign.toml")
+        (tmp_path / "file").write_text("")
+        with pytest.raises(SimnetError, match="file: cannot be used"):
+            run_campaign.check_folder(tmp_path / "file", "a", "campaign.toml")
+
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [
+            (["run"], "give --nodes N and -- COMMAND..., or a campaign file that ends in .toml"),
+            (["run", "mine.toml"], "name the directory of its measurements with -o"),
+            (["run", "--nodes", "2", "-o", "x", "--", "true"], "-o, --patience: are of a campaign"),
+            (["report", "none"], "campaign.toml: cannot be read"),
+        ],
+    )
+    def test_a_mistake_at_the_command_line_is_one_line(self, args: list[str], message: str, tmp_path: Path) -> None:
+        path = write(tmp_path)
+        done = CliRunner().invoke(cli, ["lab", *(str(path) if arg == "mine.toml" else arg for arg in args)])
+        assert done.exit_code == 2
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    def test_a_report_of_half_a_campaign_says_what_is_missing(self, tmp_path: Path) -> None:
+        (tmp_path / "campaign.toml").write_text(TEXT)
+        done = CliRunner().invoke(cli, ["lab", "report", str(tmp_path)])
+        assert done.exit_code == 2
+        assert "19 of 19 measurements are missing, such as links_2x1_100mbit.json" in done.stderr
+
+
+def point(strategy: str, mbit: float, measured_s: float, predicted_s: float, model: str = "m") -> TrainedPoint:
+    setup: dict[str, Any] = SETUP | {"nic_bytes_per_s": mbit * 1e6 / 8}
+    return TrainedPoint(
+        setup=Setup(**setup), model=model, series=strategy, label=model, measured=measured_s, predicted=predicted_s,
+        without_network_s=predicted_s / 2,
+    )  # fmt: skip
+
+
+class TestVerdict:
+    POINTS = (
+        point("a", 100, 1.0, 1.1), point("b", 100, 4.0, 4.0),
+        point("a", 400, 1.0, 1.3), point("b", 400, 0.98, 1.2),
+        point("a", 1600, 1.0, 0.9), point("b", 1600, 0.25, 1.0),
+        point("a", 100, 1.0, 1.0, "alone"),
+    )  # fmt: skip
+
+    def test_winners_and_what_a_wrong_one_costs(self) -> None:
+        won = winners.find_winners(self.POINTS)
+        assert [(one.fastest.series, one.predicted_fastest.series) for one in won] == [
+            ("a", "a"),
+            ("b", "b"),
+            ("b", "a"),
+        ]
+        assert [one.regret for one in won] == pytest.approx([0, 0, 3])
+        assert [one.is_close for one in won] == [True, True, False]
+
+    @pytest.mark.parametrize(("measured_s", "is_close"), [(1.049, True), (1.06, False)])
+    def test_a_winner_is_close_where_the_other_would_not_pay(self, measured_s: float, is_close: bool) -> None:
+        (won,) = winners.find_winners([point("a", 100, 1.0, 1.0), point("b", 100, measured_s, 0.9)])
+        assert (won.predicted_fastest.series, won.is_close) == ("b", is_close)
+
+    def test_the_bandwidth_from_which_on_one_is_no_longer_faster(self) -> None:
+        (found,) = winners.bandwidth_sweeps(self.POINTS, [("a", "b"), ("a", "unknown")])
+        measured, predicted = winners.crossing_bandwidth(found.measured), winners.crossing_bandwidth(found.predicted)
+        assert measured is not None
+        assert predicted is not None
+        assert measured * 8 / 1e6 == pytest.approx(400, rel=0.05)
+        assert predicted * 8 / 1e6 == pytest.approx(368.9, abs=0.1)
+        assert [speedup for _, speedup in found.measured] == pytest.approx([4.0, 0.98, 0.25])
+
+    def test_without_a_crossing_there_is_none(self) -> None:
+        assert winners.crossing_bandwidth(((1.0, 2.0), (2.0, 1.5))) is None
+        assert winners.crossing_bandwidth(((1.0, 0.5), (2.0, 0.4))) is None
+
+
+class TestRanking:
+    def measured(self, strategy: str, measured_s: float, predicted_s: float) -> TrainedPoint:
+        one = point(strategy, 100, measured_s, predicted_s)
+        around = (0.95 * measured_s, 1.05 * measured_s)
+        return replace(one, measured_interval_s=around, interval=(0.8 * predicted_s, 1.2 * predicted_s))
+
+    def test_pairs_that_measurements_tell_apart_are_ranked(self) -> None:
+        points = [self.measured("a", 1.0, 1.3), self.measured("b", 1.05, 1.2), self.measured("c", 2.0, 1.25)]
+        points.append(replace(self.measured("d", 9.0, 5.0), model="other"))
+        found = {(pair.faster.series, pair.slower.series): pair for pair in ranking.pairs(points)}
+        assert {names: pair.measured_intervals_are_disjoint for names, pair in found.items()} == {
+            ("a", "b"): False, ("a", "c"): True, ("b", "c"): True
+        }  # fmt: skip
+        assert {names: pair.is_right for names, pair in found.items()} == {
+            ("a", "b"): False, ("a", "c"): False, ("b", "c"): True
+        }  # fmt: skip
+        assert found["a", "c"].difference == pytest.approx(1.0)
+        assert not any(pair.predicted_intervals_are_disjoint for pair in found.values())
+
+    def test_predicted_intervals_are_apart_in_either_order(self) -> None:
+        low, high = self.measured("a", 1.0, 1.0), self.measured("b", 2.0, 2.0)
+        assert all(pair.predicted_intervals_are_disjoint for pair in ranking.pairs([low, high]))
+        swapped = [replace(low, interval=(1.6, 2.4)), replace(high, interval=(0.8, 1.2))]
+        assert all(pair.predicted_intervals_are_disjoint for pair in ranking.pairs(swapped))
+
+    def test_without_intervals_nothing_is_told_apart(self) -> None:
+        (pair,) = ranking.pairs([point("a", 100, 1.0, 1.0), point("b", 100, 9.0, 9.0)])
+        assert not pair.measured_intervals_are_disjoint
+        assert not pair.predicted_intervals_are_disjoint
+
+    @pytest.mark.parametrize("count", [6, 8, 9, 25, 100])
+    def test_the_interval_of_a_median_is_that_of_the_measuring_side(self, count: int) -> None:
+        pytest.importorskip("torch")
+        from binsgdm.measure import timing
+
+        values = [float(number * number) for number in range(count)]
+        assert training_steps.median_interval(values) == timing.interval_of_median(values)
+        assert training_steps.median_interval(values[:5]) is None
+
+
+STRATEGIES = [
+    AllReduce(), BinSGDM(topology="flat", finite_check="ring"), BinSGDM(intra_node_dtype="bf16",
+    overlap=False, finite_check="ring"),
+    OneBitAdam(finite_check=True), QSGD(bits=2, block_size=64), NUQSGD(with_zero=False), SignSGD(),
+    EFSignSGD(scale_per="bucket"), TopK(k=3), MSTopK(ratio=0.25), PowerSGD(matrix_rank=2), Atomo(budget=1.5),
+    Marsit(sync_period=None, torus=True), Marsit(scale=0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_what_is_trained_with_comes_back_from_its_labels(strategy: AnyStrategy) -> None:
+    pytest.importorskip("torch")
+    from binsgdm.measure import training
+
+    run = training.strategy(StrategySpec.of_strategy(strategy).argument)
+    cap = Size(8 * 2**20)
+    found = StrategySpec.of_labels(run.labels)
+    assert found.strategy(cap, is_ring=True) == structs.replace(
+        strategy, bucket_cap=None if isinstance(strategy, OneBitAdam) else cap
+    )
+    assert found.label.startswith(str(strategy.__struct_config__.tag))
+
+
+def test_labels_of_a_system_that_is_not_known_are_refused() -> None:
+    with pytest.raises(SimnetError, match="training with qsgd bit=4: is not known"):
+        StrategySpec.of_labels({"strategy": "qsgd", "options": "bit=4"}).strategy(Size(1e6), is_ring=True)

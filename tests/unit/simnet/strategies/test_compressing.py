@@ -1,0 +1,243 @@
+"""Systems that compress gradients, simulated: both executors, bytes out of a node, dense steps, what is refused."""
+
+import pytest
+from msgspec import ValidationError, convert
+from msgspec.structs import replace
+
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration, KernelTime
+from simnet.options import Options
+from simnet.scenario import Run, Scenario
+from simnet.simulate import simulate
+from simnet.strategies import (
+    NUQSGD,
+    QSGD,
+    AllReduce,
+    Atomo,
+    Compressing,
+    EFSignSGD,
+    GradZip,
+    Marsit,
+    MSTopK,
+    OneBitAdam,
+    OneBitSGD,
+    PowerSGD,
+    QSGDInf,
+    RandomK,
+    SignSGD,
+    Strategy,
+    TernGrad,
+    TopK,
+)
+from simnet.strategies import (
+    STRATEGIES as REGISTRY,
+)
+from simnet.units import Bandwidth, Duration, Size
+from simnet.workload.workload import Gradient, Workload
+from tests.helpers.topologies import cluster
+from tests.unit.simnet.commands.test_main import assert_refused, run
+
+ROWS, COLUMNS, NUM_MATRICES = 1024, 4096, 8
+MATRICES = NUM_MATRICES * ROWS * COLUMNS
+ELEMENTS = MATRICES + NUM_MATRICES * COLUMNS
+WORKLOAD = Workload(
+    tensors=(
+        Gradient(shape=(ROWS, COLUMNS), count=NUM_MATRICES),
+        Gradient(shape=(COLUMNS,), count=NUM_MATRICES, backward_share=0.0),
+    ),
+    forward_s=Duration(0.04),
+    backward_s=Duration(0.08),
+    optimizer_s=Duration(0.005),
+)
+COSTLY = Calibration(
+    memory_bytes_per_s=Bandwidth(1.5e12),
+    kernel_launch_s=Duration(10e-6),
+    collective_launch_s=Duration(20e-6),
+    message_s=Duration(1e-6),
+    backward_slowdown=1.2,
+)
+STRATEGIES: list[Strategy] = [
+    OneBitSGD(),
+    SignSGD(),
+    EFSignSGD(),
+    EFSignSGD(scale_per="bucket"),
+    TernGrad(),
+    QSGD(),
+    QSGD(coding="elias", coded_bits=2.5),
+    QSGDInf(bits=2),
+    NUQSGD(bits=3, with_zero=False),
+    Marsit(),
+    Marsit(torus=True, scale=0.1),
+    PowerSGD(),
+    GradZip(),
+    Atomo(),
+    TopK(ratio=0.01),
+    MSTopK(k=1000),
+    RandomK(ratio=0.01, algorithm="auto"),
+]
+
+
+def scenario(strategy: Strategy, num_nodes=8, ranks_per_node=8, **more) -> Scenario:
+    return Scenario(strategy=strategy, **{"workload": WORKLOAD, "cluster": cluster(num_nodes, ranks_per_node), **more})
+
+
+def test_every_system_is_tried():
+    assert {type(one) for one in STRATEGIES} == {one for one in REGISTRY if issubclass(one, Compressing)}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize("calibration", [Calibration(), COSTLY], ids=["ideal", "costly"])
+def test_exact_and_folded_iterations_agree_and_the_breakdown_adds_up(strategy, calibration):
+    folded, exact = (
+        simulate(scenario(strategy, 3, 2, calibration=calibration, run=Run(fidelity=fidelity))).result
+        for fidelity in ("folded", "exact")
+    )
+    assert folded.iteration_s == pytest.approx(exact.iteration_s, rel=1e-9)
+    assert folded.breakdown.total_s == pytest.approx(folded.iteration_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize(("num_nodes", "ranks_per_node"), [(1, 1), (1, 8), (5, 1)])
+def test_edges_of_the_cluster_work(strategy, num_nodes, ranks_per_node):
+    result = simulate(scenario(strategy, num_nodes, ranks_per_node)).result
+    assert result.iteration_s >= 0.125
+    assert (result.nic_bytes_per_node > 0) == (num_nodes > 1)
+
+
+FACTORS = 4 * 4 * NUM_MATRICES * (ROWS + COLUMNS)
+VECTORS = 4 * NUM_MATRICES * COLUMNS
+SIGNS = ELEMENTS / 8
+
+
+@pytest.mark.parametrize(
+    ("strategy", "payload_bytes"),
+    [
+        (QSGD(), ELEMENTS / 2 + 4 * (ELEMENTS / 8192)),
+        (QSGDInf(bits=2, block_size=4096), ELEMENTS / 4 + 4 * (ELEMENTS / 4096)),
+        (QSGD(coding="elias", coded_bits=2.5), ELEMENTS * 2.5 / 8 + 8 * ELEMENTS / 8192 + 8),
+        (EFSignSGD(), SIGNS + 4 * 2 * NUM_MATRICES),
+        (EFSignSGD(scale_per="bucket"), SIGNS + 4),
+        (OneBitSGD(), SIGNS + 8 * (COLUMNS + 1) * NUM_MATRICES),
+        (TernGrad(), ELEMENTS / 5 + 4 * 2 * NUM_MATRICES),
+        (TopK(ratio=0.01), 8 * 0.01 * ELEMENTS),
+        (Atomo(budget=3.0), 4 * (3 * NUM_MATRICES * (ROWS + COLUMNS) + NUM_MATRICES) + VECTORS + 8),
+    ],
+    ids=str,
+)
+def test_a_gathered_payload_leaves_every_node_once_for_each_other_rank(strategy, payload_bytes):
+    """One bucket; a ring hands on P - 1 payloads over the one link out of a node."""
+    found = simulate(scenario(replace(strategy, bucketing="fused"))).result.nic_bytes_per_node
+    assert found == pytest.approx(63 * payload_bytes, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nic_bytes"),
+    [
+        (PowerSGD(), 2 * 63 / 64 * (FACTORS + VECTORS)),
+        (GradZip(), 2 * 63 / 64 * (FACTORS / 2 + VECTORS)),
+        (RandomK(ratio=0.01), 2 * 63 / 64 * 4 * 0.01 * ELEMENTS),
+        (RandomK(ratio=0.01, algorithm="hierarchical"), 2 * 7 / 8 * 4 * 0.01 * ELEMENTS),
+        (SignSGD(), 7 / 8 * 8 * (SIGNS + 64) + 63 / 64 * (SIGNS + 64)),
+        (Marsit(), 2 * 63 / 64 * SIGNS + 63 * 4),
+        (Marsit(scale=0.1, torus=True), 2 * 7 / 8 * SIGNS + 63 * 4),
+    ],
+    ids=str,
+)
+def test_what_is_added_up_or_merged_leaves_a_node_once_each_way(strategy, nic_bytes):
+    found = simulate(scenario(replace(strategy, bucketing="fused"))).result.nic_bytes_per_node
+    assert found == pytest.approx(nic_bytes, rel=1e-5)
+
+
+def test_marsit_counts_its_steps_of_full_precision_end_to_end():
+    own = simulate(scenario(Marsit(sync_period=10), run=Run(steps=1005))).result
+    dense = simulate(scenario(AllReduce())).result
+    assert own.dense_iteration_s == dense.iteration_s
+    assert own.total_s == pytest.approx(905 * own.iteration_s + 100 * dense.iteration_s)
+    never = simulate(scenario(Marsit(sync_period=None), run=Run(steps=1000))).result
+    assert never.total_s == pytest.approx(1000 * never.iteration_s)
+
+
+def test_the_second_all_reduce_of_power_sgd_waits_for_the_first():
+    """With next to no bytes a bucket costs twice the latency of an all-reduce, and of GradZip once."""
+    one = replace(WORKLOAD, tensors=(Gradient(shape=(8, 8)),), forward_s=Duration(1e-9), backward_s=Duration(1e-9))
+    twice, once = (
+        simulate(scenario(strategy, workload=replace(one, optimizer_s=Duration(0)))).result.iteration_s
+        for strategy in (PowerSGD(matrix_rank=1), GradZip(matrix_rank=1))
+    )
+    assert twice == pytest.approx(2 * once, rel=0.01)
+
+
+def test_decoding_grows_with_the_ranks_where_payloads_are_gathered():
+    kernels = {"qsgd_decode": KernelTime(s_per_element=1e-9)}
+    few, many = (
+        simulate(scenario(QSGD(), num_nodes, calibration=Calibration(kernels=kernels))).result.breakdown.decode_s
+        for num_nodes in (2, 8)
+    )
+    assert (few, many) == pytest.approx((16e-9 * ELEMENTS, 64e-9 * ELEMENTS))
+
+
+@pytest.mark.parametrize("strategy", [EFSignSGD(), OneBitSGD(), TernGrad(), PowerSGD(), GradZip(), Atomo()], ids=str)
+def test_without_shapes_a_payload_that_depends_on_them_is_refused(strategy):
+    workload = replace(WORKLOAD, tensors=(), gradient_bytes=Size(4 * ELEMENTS))
+    with pytest.raises(SimnetError, match=r"its payload depends on the shapes of the tensors: give workload.gradients"):
+        simulate(scenario(strategy, workload=workload))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kind": "qsgd", "bits": 1}, "bits"),
+        ({"kind": "qsgd", "bits": 9}, "bits"),
+        ({"kind": "nuqsgd", "bits": 8}, "bits"),
+        ({"kind": "qsgd", "coding": "elias"}, "coded_bits: missing; coding 'elias' needs"),
+        ({"kind": "qsgd", "coded_bits": 2.0}, "coded_bits: 2.0: has no effect with coding 'packed'"),
+        ({"kind": "top_k"}, "ratio: give either ratio or k"),
+        ({"kind": "random_k", "ratio": 0.1, "k": 4}, "ratio: give either ratio or k"),
+        ({"kind": "top_k", "k": 0}, "k"),
+        ({"kind": "top_k", "ratio": 0.0}, "ratio"),
+        ({"kind": "power_sgd", "matrix_rank": 0}, "matrix_rank"),
+        ({"kind": "atomo", "budget": 0.0}, "budget"),
+        ({"kind": "marsit", "scale": 0.0}, "scale"),
+        ({"kind": "marsit", "sync_period": 0}, "sync_period"),
+    ],
+)
+def test_options_out_of_range_are_refused_where_they_are_built(given, said):
+    with pytest.raises(ValidationError, match=said):
+        convert(given, REGISTRY.find(given["kind"]))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (QSGD(), []),
+        (
+            QSGD(bits=8),
+            ["kernel qsgd_encode was timed with bits=4, not bits=8: measure again with the strategy's options"],
+        ),
+        (NUQSGD(bits=8 - 1), []),
+    ],
+)
+def test_a_kernel_that_was_timed_with_other_options_is_told(strategy, said):
+    timed = KernelTime(s_per_element=Duration(1e-9), options=Options({"bits": 4, "block_size": 8192, "unknown": 1}))
+    found = simulate(scenario(strategy, calibration=replace(COSTLY, kernels={"qsgd_encode": timed})))
+    assert [note for note in found.notes if "was timed with" in note] == said
+
+
+def test_the_mean_of_one_bit_adam_takes_the_time_of_a_merge_unless_it_has_its_own():
+    merge, own = (KernelTime(s_per_element=Duration(seconds)) for seconds in (1e-9, 3e-9))
+    calibrations = (
+        Calibration(kernels=kernels) for kernels in ({"merge": merge}, {"merge": merge, "server_mean": own})
+    )
+    times = [simulate(scenario(OneBitAdam(), calibration=one)).result.iteration_s for one in calibrations]
+    assert times[1] - times[0] == pytest.approx(2e-9 * ELEMENTS)
+
+
+def test_ranks_of_one_bit_adam_may_agree_on_a_step_in_a_gather_of_flags():
+    with_flags, without = (simulate(scenario(OneBitAdam(finite_check=agree))).result for agree in (True, False))
+    flags_bytes = 1 + 2 * NUM_MATRICES
+    assert with_flags.nic_bytes_per_node - without.nic_bytes_per_node == pytest.approx(63 * flags_bytes)
+    assert with_flags.iteration_s > without.iteration_s
+
+
+def test_an_unknown_strategy_is_told_which_there_are():
+    assert_refused(run("simulate", "resnet50_10gbit", "--set", "strategy=zzz"), "Known: all_reduce, atomo, binsgdm")

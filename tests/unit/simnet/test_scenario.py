@@ -1,0 +1,379 @@
+"""Scenario files to scenarios."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet import files
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration, Cluster, Fabric, KernelTime, Link, LinkCalibration, SlowNode
+from simnet.scenario import Run, Scenario, build, check_part, load, load_experiment, to_dict
+from simnet.strategies import AllReduce, BinSGDM, OneBitAdam
+from simnet.units import Bandwidth, Duration, Size
+from simnet.workload.workload import ComputeTime, Gradient, Workload
+from tests.helpers.scenario_samples import SWEEP, pod, write
+
+TEXT = st.text(max_size=8)
+COUNT = st.integers(1, 1000)
+FRACTION = st.floats(0.01, 1.0)
+DURATION = st.floats(0, 1e6).map(Duration)
+RATE = st.floats(1, 1e15).map(Bandwidth)
+SIZE = st.floats(1, 1e12).map(Size)
+LINK = st.builds(Link, bytes_per_s=RATE, alpha_s=DURATION, source=TEXT)
+CURVE = st.lists(SIZE, min_size=1, max_size=4, unique=True).flatmap(
+    lambda sizes: st.tuples(*(st.tuples(st.just(size), FRACTION) for size in sorted(sizes)))
+)
+LINK_CALIBRATION = st.builds(LinkCalibration, efficiency=FRACTION | CURVE, alpha_s=st.none() | DURATION, source=TEXT)
+CLUSTER = st.builds(
+    Cluster,
+    name=TEXT,
+    num_nodes=COUNT,
+    ranks_per_node=COUNT,
+    intra_node=LINK,
+    inter_node=LINK,
+    fabric=st.none() | st.builds(Fabric, nodes_per_leaf=COUNT, oversubscription=st.floats(1, 1000)),
+    slow_nodes=st.just(()) | st.tuples(st.builds(SlowNode, node=st.just(0), nic_slowdown=st.floats(1, 10))),
+)
+CALIBRATION = st.builds(
+    Calibration,
+    kind=st.sampled_from(["measured", "ideal"]),
+    intra_node=LINK_CALIBRATION,
+    inter_node=LINK_CALIBRATION,
+    memory_bytes_per_s=st.none() | st.floats(1e6, 1e15).map(Bandwidth),
+    kernels=st.dictionaries(TEXT, st.builds(KernelTime, launch_s=DURATION, s_per_element=DURATION), max_size=2),
+)
+GRADIENT = st.builds(Gradient, num_elements=COUNT, count=COUNT, backward_share=st.floats(0, 10)) | st.builds(
+    Gradient, num_bytes=SIZE, name=TEXT
+)
+COMPUTE = st.builds(ComputeTime, gpu=TEXT, precision=TEXT, batch=COUNT, step_s=DURATION, source=TEXT)
+WORKLOAD = st.builds(
+    Workload,
+    tensors=st.lists(GRADIENT, max_size=3).map(tuple),
+    gradient_bytes=st.none() | SIZE,
+    forward_s=st.none() | DURATION,
+    compute=st.lists(COMPUTE, max_size=2).map(tuple),
+)
+STRATEGY = st.one_of(
+    st.builds(AllReduce, bucket_cap=st.none() | SIZE, wire_dtype=st.sampled_from([None, "fp16"])),
+    st.builds(BinSGDM, intra_node_dtype=st.sampled_from([None, "fp16", "one_bit"]), overlap=st.booleans()),
+    st.builds(OneBitAdam, dense_steps=st.integers(0, 10)),
+)
+SCENARIO = st.builds(
+    Scenario,
+    cluster=CLUSTER,
+    workload=WORKLOAD,
+    strategy=STRATEGY,
+    baseline=st.none() | STRATEGY,
+    calibration=CALIBRATION,
+    run=st.builds(Run, steps=st.integers(10, 1000)),
+    name=TEXT,
+    question=TEXT,
+)
+
+
+@given(SCENARIO)
+def test_a_scenario_is_read_back_from_its_file_form(scenario: Scenario) -> None:
+    plain = to_dict(scenario)
+    assert build(plain) == scenario
+    assert build(json.loads(json.dumps(plain))) == scenario
+
+
+def test_text_becomes_si_numbers() -> None:
+    scenario = build(pod())
+    assert scenario.cluster.inter_node.bytes_per_s == 25e9 / 8
+    assert scenario.workload.forward_s == 0.04
+    assert scenario.strategy == BinSGDM()
+
+
+def test_a_strategy_by_name_is_the_one_with_defaults() -> None:
+    assert build(pod(strategy="one_bit_adam")).strategy == OneBitAdam()
+
+
+def test_building_leaves_its_input_alone() -> None:
+    data = pod()
+    build(data)
+    assert data == pod()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"workload__tensors": [{"num_elements": 1, "backward_share": math.inf}]},
+            "backward_share: inf: must be finite",
+        ),
+        ({"cluster__num_node": 4}, "x: cluster: unknown key 'num_node'. Did you mean 'num_nodes'?"),
+        ({"cluster__num_nodes": 0}, "x: cluster.num_nodes: 0: must be a whole number of at least 1"),
+        ({"cluster__num_nodes": "8"}, "x: cluster.num_nodes: '8': write a whole number without quotes"),
+        ({"cluster__num_nodes": True}, "x: cluster.num_nodes: True: write a whole number without quotes"),
+        ({"cluster__num_nodes": 10**40}, f"{10**40}: must be a whole number of at least 1, at most 1000000000"),
+        ({"cluster__num_nodes": 999_999}, "x: cluster.num_nodes: 999999 x 8 ranks: at most 1000000 ranks"),
+        ({"cluster__inter_node__bandwidth": "25"}, "x: cluster.inter_node.bandwidth: '25': write a number and a unit"),
+        (
+            {"cluster__inter_node__bandwidth": "0 B/s"},
+            "x: cluster.inter_node.bandwidth: '0 B/s': must be at least 1 B/s",
+        ),
+        ({"cluster__inter_node": 3}, "x: cluster.inter_node: 3: write a table with the keys bandwidth, latency"),
+        ({"cluster__inter_node": {"latency": "1 us"}}, 'cluster.inter_node.bandwidth: missing; add bandwidth = "25 Gb'),
+        ({"cluster__slow_nodes": [{"node": 7}]}, "x: cluster.slow_nodes: node 7: the cluster has nodes 0 to 1"),
+        ({"cluster__slow_nodes": [{}]}, "x: cluster.slow_nodes.0.node: missing; add node = 8"),
+        ({"cluster__slow_nodes": 3}, "x: cluster.slow_nodes: 3: write a list in brackets"),
+        ({"cluster__gpu": 3}, "x: cluster.gpu: 3: write text in quotes"),
+        ({"cluster": {"use": 3}}, "x: cluster: 3: write the name of a cluster in quotes, or a table"),
+        ({"cluster": "nonesuch"}, "x: cluster: 'nonesuch': unknown cluster."),
+        ({"cluster": "./nonesuch.toml"}, "x: cluster: './nonesuch.toml': no such file"),
+        ({"calibration__backward_slowdown": math.nan}, "x: calibration.backward_slowdown: nan: must be finite"),
+        (
+            {"calibration__backward_slowdown": "2"},
+            "x: calibration.backward_slowdown: '2': write a number without quotes",
+        ),
+        (
+            {"calibration__inter_node": {"efficiency": [["1 B", 2]]}},
+            "efficiency.0.1: 2: must be a number of at least 1e-06, at most 1",
+        ),
+        ({"calibration__inter_node": {"efficiency": [["1 B"]]}}, "efficiency.0: ['1 B']: write a list of 2 values"),
+        (
+            {"calibration__inter_node": {"efficiency": []}},
+            "x: calibration.inter_node.efficiency: message sizes must be",
+        ),
+        (
+            {"calibration__kernels": {"a.b": {}}},
+            "calibration.kernels.a.b.time_per_element: missing; add time_per_element",
+        ),
+        ({"calibration__kind": "guess"}, "x: calibration.kind: 'guess': unknown. Known: derived, estimate, ideal"),
+        ({"workload__dtype": "fp8"}, "x: workload.dtype: 'fp8': unknown. Did you mean 'fp32'?"),
+        ({"workload__dtype": 3}, "x: workload.dtype: 3: write a name in quotes"),
+        (
+            {"workload__tensors": [{"count": 2}]},
+            "workload.tensors.0.num_elements: give one of num_elements, bytes and shape",
+        ),
+        ({"strategy": "binsgd"}, "x: strategy.kind: 'binsgd': unknown strategy. Did you mean 'binsgdm'?"),
+        ({"strategy": {}}, "x: strategy.kind: missing; add kind = one of all_reduce, atomo, binsgdm, "),
+        ({"strategy": 3}, "x: strategy: 3: write a name in quotes, or a table with the keys kind"),
+        ({"baseline": ["x"]}, "x: baseline: ['x']: write a name in quotes, or a table with the keys kind"),
+        ({"cluster__faults": [3]}, "x: cluster.faults.0: 3: write a table with the keys kind"),
+        ({"cluster__faults": [{}]}, "x: cluster.faults.0.kind: missing; add kind = one of "),
+        (
+            {"cluster__slow_nodes": [{"kind": "flapping", "node": 0}]},
+            "x: cluster.slow_nodes.0.kind: 'flapping': unknown. Known: slow_node.",
+        ),
+        ({"strategy__overlap": "no"}, "x: strategy.overlap: 'no': write true or false, without quotes"),
+        (
+            {"strategy__kind": "all_reduce", "strategy__topology": "flat"},
+            "key 'topology' belongs to kind 'binsgdm', not",
+        ),
+        ({"strategies": 1}, "x: unknown key 'strategies'. Did you mean 'strategy'?"),
+        ({"question": 3}, "x: question: 3: write text in quotes"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SimnetError) as caught:
+        build(pod(**changes), "x")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["cluster", "workload", "strategy"])
+def test_a_missing_part_is_named(key: str) -> None:
+    data = pod()
+    del data[key]
+    with pytest.raises(SimnetError, match=f"x: {key}: missing; add {key} = "):
+        build(data, "x")
+
+
+def test_a_scenario_is_named_after_its_file(tmp_path: Path) -> None:
+    assert load(str(write(tmp_path / "pod.toml", pod()))).name == "pod"
+
+
+def test_a_sweep_does_not_disturb_the_one_scenario(tmp_path: Path) -> None:
+    assert load(str(write(tmp_path / "pod.toml", pod(sweep=SWEEP)))).cluster.num_nodes == 2
+
+
+def test_an_unknown_key_at_the_top_of_a_file_offers_sweep_too(tmp_path: Path) -> None:
+    with pytest.raises(SimnetError, match=r"pod.toml: unknown key 'sweeps'. Did you mean 'sweep'?"):
+        load(str(write(tmp_path / "pod.toml", pod(sweeps={}))))
+
+
+def test_a_result_of_simulate_is_a_scenario_again(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    scenario = build(pod(name="pod"))
+    path.write_text(json.dumps({"scenario": to_dict(scenario), "iteration_s": 1.0}))
+    assert load(str(path)) == scenario
+    path.write_text(json.dumps(to_dict(scenario)))
+    assert load(str(path)) == scenario
+
+
+def test_the_results_of_a_sweep_are_no_scenario(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"format": 1, "axes": [], "points": []}))
+    with pytest.raises(
+        SimnetError, match=r"results.json: holds the results of a sweep, no .*: simnet plot .*results.json"
+    ):
+        load(str(tmp_path / "results.json"))
+
+
+class TestPartsByName:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> str:
+        write(tmp_path / "wide.toml", pod()["cluster"])
+        write(tmp_path / "narrow.toml", {**pod()["cluster"], "title": "Narrow", "nics_per_node": 4})
+        return str(write(tmp_path / "pod.toml", pod(cluster="./wide.toml")))
+
+    def test_a_part_is_named_after_its_file(self, file: str) -> None:
+        assert load(file).cluster.name == "wide"
+
+    def test_use_takes_a_part_and_replaces_some_of_its_keys_deeply(self, file: str, tmp_path: Path) -> None:
+        use = {"use": "./wide.toml", "inter_node": {"bandwidth": "1 Gbit/s"}}
+        cluster = load(str(write(tmp_path / "other.toml", pod(cluster=use)))).cluster
+        assert cluster.inter_node.bytes_per_s == 125e6
+        assert cluster.inter_node.alpha_s == pytest.approx(5e-6)
+
+    def test_an_override_goes_into_a_part(self, file: str) -> None:
+        cluster = load(file, {"cluster.inter_node.bandwidth": "1 Gbit/s"}).cluster
+        assert (cluster.name, cluster.inter_node.bytes_per_s, cluster.num_nodes) == ("wide", 125e6, 2)
+
+    def test_an_override_replaces_a_part_before_others_go_into_it(self, file: str, tmp_path: Path) -> None:
+        narrow = str(tmp_path / "narrow.toml")
+        cluster = load(file, {"cluster.num_nodes": 64, "cluster": narrow}).cluster
+        assert (cluster.name, cluster.num_nodes, cluster.nics_per_node) == ("narrow", 64, 4)
+
+    def test_an_override_goes_into_a_list(self, file: str) -> None:
+        overrides = {"cluster.slow_nodes": [{"node": 1}], "cluster.slow_nodes.0.nic_slowdown": 2.0}
+        assert load(file, overrides).cluster.slow_nodes == (SlowNode(node=1, nic_slowdown=2.0),)
+
+    @pytest.mark.parametrize(
+        ("overrides", "message"),
+        [
+            ({"cluster.num_node": 4}, "--set: cluster: unknown key 'num_node'. Did you mean 'num_nodes'?"),
+            ({"cluster.num_nodes": 0}, "--set: cluster.num_nodes: 0: must be"),
+            ({"cluster.num_nodes.x": 4}, "--set: cluster.num_nodes.x: unknown key 'x': 2 there has no such key"),
+            (
+                {"cluster.slow_nodes": [], "cluster.slow_nodes.0.node": 4},
+                "unknown key '0': a list of 0: there is no item",
+            ),
+            ({"cluster.slow_nodes": [{"node": 1}], "cluster.slow_nodes.00.node": 0}, "unknown key '00': a list of 1"),
+            ({"cluster.slow_nodes": [{"node": 1}], "cluster.slow_nodes.٠.node": 0}, "unknown key '٠': a list of 1"),
+            (
+                {"cluster.slow_nodes": [{"node": 1}], "cluster.slow_nodes.1.node": 0},
+                "unknown key '1': a list of 1: write an index from 0 to 0, or set the whole list",
+            ),
+            (
+                {"cluster.use": "./wide.toml"},
+                "--set: cluster.use: './wide.toml': a cluster is chosen by the key 'cluster'",
+            ),
+            ({"cluster": "./wide.tom"}, "--set: cluster: './wide.tom': no such file"),
+            ({"nonesuch": 4}, "--set: unknown key 'nonesuch'."),
+            ({"sweep": 4}, "--set: unknown key 'sweep'."),
+            (
+                {"strategy": {"kind": "binsgdm", "topology": "flat"}, "strategy.kind": "all_reduce"},
+                "--set: strategy: key 'topology' belongs to kind 'binsgdm', not to 'all_reduce'; drop it",
+            ),
+        ],
+    )
+    def test_a_wrong_override_is_told_from_the_file(
+        self, file: str, overrides: dict[str, object], message: str
+    ) -> None:
+        with pytest.raises(SimnetError) as caught:
+            load(file, overrides)
+        assert message in str(caught.value)
+
+    def test_a_wrong_value_is_blamed_on_the_file_that_has_it(self, file: str, tmp_path: Path) -> None:
+        write(tmp_path / "wide.toml", {**pod()["cluster"], "num_nodes": 0})
+        with pytest.raises(SimnetError, match=f"^{tmp_path}/wide.toml: cluster.num_nodes: 0: "):
+            load(file)
+        use = {"use": "./wide.toml", "num_nodes": -1}
+        with pytest.raises(SimnetError, match=f"^{tmp_path}/pod.toml: cluster.num_nodes: -1: "):
+            load(str(write(tmp_path / "pod.toml", pod(cluster=use))))
+
+    def test_a_gradients_file_is_looked_for_beside_the_file_that_names_it(self, file: str, tmp_path: Path) -> None:
+        gradients = {"gradients": "./mine.json", "forward": "1 s", "backward": "1 s"}
+        scenario = load(str(write(tmp_path / "pod.toml", pod(workload=gradients))))
+        assert scenario.workload.gradients == str(tmp_path / "mine.json")
+
+    def test_a_part_alone_is_checked_like_one_in_a_scenario(self, file: str, tmp_path: Path) -> None:
+        check_part("clusters", str(tmp_path / "wide.toml"))
+        with pytest.raises(SimnetError, match=r"pod.toml: unknown key 'question'"):
+            check_part("clusters", file)
+
+
+class TestExperiment:
+    def test_axes_come_in_file_order(self, tmp_path: Path) -> None:
+        experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep=SWEEP))))
+        assert [axis.key for axis in experiment.axes] == list(SWEEP)
+        assert (experiment.name, experiment.question) == ("pod", "From which bandwidth on?")
+        assert "sweep" not in experiment.resolved
+
+    def test_an_override_of_an_axis_ends_it(self, tmp_path: Path) -> None:
+        experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep=SWEEP))), {"cluster.num_nodes": 16})
+        assert [axis.key for axis in experiment.axes] == ["cluster.inter_node.bandwidth"]
+        assert experiment.at({}).cluster.num_nodes == 16
+
+    def test_more_axes_are_added_and_known_ones_replaced(self, tmp_path: Path) -> None:
+        path = str(write(tmp_path / "pod.toml", pod(sweep=SWEEP)))
+        axes = {"strategy": ["binsgdm", "one_bit_adam"], "cluster.num_nodes": [8]}
+        experiment = load_experiment(path, axes=axes)
+        assert [axis.values for axis in experiment.axes] == [
+            ("10 Gbit/s", "100 Gbit/s"),
+            (8,),
+            ("binsgdm", "one_bit_adam"),
+        ]
+
+    def test_an_override_goes_into_a_swept_part(self, tmp_path: Path) -> None:
+        write(tmp_path / "small.toml", pod()["workload"])
+        path = str(write(tmp_path / "pod.toml", pod(sweep={"workload": ["./small.toml"]})))
+        scenario = load_experiment(path, {"workload.batch_per_rank": 7}).at({"workload": "./small.toml"})
+        assert (scenario.workload.name, scenario.workload.batch_per_rank) == ("small", 7)
+
+    @pytest.mark.parametrize(
+        ("sweep", "message"),
+        [
+            (3, "sweep: 3: write a table of keys with lists of values"),
+            ({"cluster.num_nodes": []}, r"sweep.cluster.num_nodes: \[\]: write a list of at least one value"),
+            ({"cluster.num_nodes": 4}, "sweep.cluster.num_nodes: 4: write a list of at least one value"),
+        ],
+    )
+    def test_a_wrong_sweep_is_refused(self, tmp_path: Path, sweep: object, message: str) -> None:
+        with pytest.raises(SimnetError, match=message):
+            load_experiment(str(write(tmp_path / "pod.toml", pod(sweep=sweep))))
+
+    def test_a_wrong_value_of_an_axis_is_told_from_the_rest_of_the_file(self, tmp_path: Path) -> None:
+        experiment = load_experiment(str(write(tmp_path / "pod.toml", pod(sweep={"cluster.num_nodes": [0]}))))
+        with pytest.raises(SimnetError, match=r"pod.toml: sweep: cluster.num_nodes: 0: must be"):
+            experiment.at({"cluster.num_nodes": 0})
+
+
+@pytest.mark.parametrize("name", files.names("experiments"))
+def test_every_shipped_experiment_loads(name: str) -> None:
+    assert load_experiment(name).question
+
+
+@pytest.mark.parametrize(
+    ("kind", "former", "present", "value"),
+    [
+        ("all_reduce", "payload", "wire_dtype", "bf16"),
+        ("binsgdm", "intra", "intra_node_dtype", "bf16"),
+        ("binsgdm", "agreement", "finite_check", "ring"),
+        ("one_bit_adam", "agreement", "finite_check", False),
+    ],
+)
+def test_a_former_key_of_a_strategy_is_refused_with_the_present_one(kind, former, present, value, tmp_path):
+    """By hand or on the command line; a result that simnet has written is read with either."""
+    plain = {"cluster": "hkbu_10gbe", "workload": "bert_base", "strategy": {"kind": kind}}
+    with pytest.raises(SimnetError, match=f"^x: strategy: key '{former}' is now '{present}'; rename it$"):
+        build({**plain, "strategy": {"kind": kind, former: value}}, "x")
+    path = tmp_path / "pod.json"
+    path.write_text(json.dumps(plain))
+    with pytest.raises(SimnetError, match=f"^--set: strategy: key '{former}' is now '{present}'; rename it$"):
+        load(str(path), {f"strategy.{former}": value})
+    path.write_text(json.dumps({"scenario": {**plain, "strategy": {"kind": kind, former: value}}}))
+    assert getattr(load(str(path)).strategy, present) == value
+
+
+@pytest.mark.parametrize("more", [{"topology": "flat"}, {"intra_node_dtype": "one_bit"}], ids=str)
+def test_gradients_are_averaged_only_where_they_travel_whole(more):
+    with pytest.raises(ValueError, match="average: gradients are averaged with topology 'hierarchical'"):
+        BinSGDM(average="gradients", **more)

@@ -1,0 +1,160 @@
+"""Workloads into steps: gradients given once, compute given once, rows chosen by GPU, precision and batch."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simnet import files
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration
+from simnet.scenario import load
+from simnet.units import Bandwidth, Duration, Size
+from simnet.workload import model
+from simnet.workload.kernels import OPTIMIZER_BYTES
+from simnet.workload.workload import ComputeTime, Gradient, Workload
+from tests.helpers.topologies import cluster
+
+TIMES = {"forward_s": Duration(0.04), "backward_s": Duration(0.08), "optimizer_s": Duration(0.005)}
+
+
+def row(**changes):
+    fields = {"gpu": "A100-80GB", "precision": "tf32", "batch": 100, "samples_per_s": 1000.0, "optimizer": "adam"}
+    return ComputeTime(**{"source": "test", **fields, **changes})
+
+
+def resolve(workload: Workload, calibration: Calibration | None = None, **more):
+    return model.resolve(workload, cluster(2, 2, gpu="A100-80GB", **more), calibration or Calibration())
+
+
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        {"gradient_bytes": Size(440e6)},
+        {"num_elements": 110_000_000},
+        {"tensors": (Gradient(num_bytes=Size(220e6), count=2),)},
+        {"tensors": (Gradient(num_elements=10_000_000), Gradient(num_elements=100_000_000))},
+    ],
+)
+def test_gradients_may_be_given_in_any_one_form(gradients):
+    step = resolve(Workload(**gradients, **TIMES))
+    assert step.num_elements == pytest.approx(110e6)
+    assert step.gradient_bytes == pytest.approx(440e6)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "named"),
+    [({}, "no gradients"), ({"gradient_bytes": Size(4.0), "num_elements": 1}, "gradient and num_elements")],
+)
+def test_gradients_given_twice_or_never_are_refused(gradients, named):
+    with pytest.raises(SimnetError, match=named):
+        resolve(Workload(**gradients, **TIMES))
+
+
+def test_half_precision_gradients_have_half_the_bytes():
+    assert resolve(Workload(num_elements=100, dtype="fp16", **TIMES)).gradient_bytes == 200
+
+
+def test_every_shipped_workload_resolves_on_a_gpu_that_it_knows():
+    for name in files.names("workloads"):
+        scenario = load("bert_base_10gbit", {"workload": name})
+        gpu = scenario.workload.compute[0].gpu
+        step = model.resolve(scenario.workload, load("bert_base_10gbit", {"cluster.gpu": gpu}).cluster, Calibration())
+        assert step.forward_s > 0
+        assert step.backward_s == pytest.approx(2 * step.forward_s, rel=0.05), "backward costs about twice forward"
+        assert len(step.tensors) > 10
+
+
+def test_a_compute_row_gives_the_whole_step_and_the_optimizer_is_taken_off():
+    fast = Calibration(memory_bytes_per_s=Bandwidth(1e12))
+    step = resolve(Workload(num_elements=10_000_000, batch_per_rank=100, compute=(row(),)), fast)
+    assert step.optimizer_s == pytest.approx(OPTIMIZER_BYTES["adam"] * 1e7 / 1e12)
+    assert step.forward_s + step.backward_s + step.optimizer_s == pytest.approx(0.1)
+    bare = row(includes_optimizer=False)
+    step = resolve(Workload(num_elements=10_000_000, batch_per_rank=100, compute=(bare,)), fast)
+    assert step.forward_s + step.backward_s == pytest.approx(0.1)
+
+
+def test_between_two_rows_the_step_is_interpolated_and_beyond_them_scaled():
+    rows = row(batch=10, samples_per_s=None, step_s=Duration(0.02)), row(batch=30, samples_per_s=600.0)
+    for batch, seconds, said in ((10, 0.02, ""), (20, 0.035, "interpolated"), (60, 0.1, "scaled from batch 30")):
+        step = resolve(Workload(num_elements=10, batch_per_rank=batch, compute=rows))
+        assert step.forward_s + step.backward_s == pytest.approx(seconds)
+        assert said in step.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        (Workload(num_elements=10), "no compute time"),
+        (Workload(num_elements=10, compute=(row(),), **TIMES), "give one or the other"),
+        (Workload(num_elements=10, compute=(row(gpu="V100"),)), "no compute time for GPU 'A100-80GB': it has V100"),
+        (Workload(num_elements=10, compute=(row(),), precision="fp8"), "no compute time in 'fp8'"),
+        (Workload(tensors=(Gradient(num_elements=1, backward_share=0.0),), **TIMES), "every backward_share is 0"),
+    ],
+)
+def test_contradictions_are_refused_in_a_sentence(workload, said):
+    with pytest.raises(SimnetError, match=said):
+        resolve(workload)
+
+
+def test_a_step_shorter_than_its_optimizer_is_refused():
+    slow_memory = Calibration(memory_bytes_per_s=Bandwidth(1e6))
+    with pytest.raises(SimnetError, match=r"shorter than its optimizer"):
+        resolve(Workload(num_elements=10_000_000, compute=(row(),)), slow_memory)
+
+
+GOOD_FILE = '{"forward_flops_per_sample": 1, "backward_flops_per_sample": 2, "tensors": [["a", [5, 1], 1.0]]}'
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("", ""),
+        ('[["a", [5, 1], 1.0]]', '[["a", [1'),
+        ("[5, 1]", "5"),
+        ("[5, 1]", "[-5]"),
+        ("[5, 1]", "[5, 0]"),
+        ("[5, 1]", "[5.5]"),
+        ("[5, 1]", "[true]"),
+        ("[5, 1]", "[" + "9, " * 8 + "9]"),
+        ("1.0]]", "-1]]"),
+        ("1.0]]", "NaN]]"),
+        ("1.0]]", "0.0]]"),
+        ("[5, 1]", "[" + "1" * 400 + "]"),
+        ('[["a", [5, 1], 1.0]]', "[]"),
+        ('[["a", [5, 1], 1.0]]', "[" * 100_000),
+        ('sample": 1', 'sample": 0'),
+        ('sample": 2', 'sample": -2'),
+    ],
+    ids=str,
+)
+def test_only_whole_gradients_files_are_read(change, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(GOOD_FILE.replace(*change))
+    workload = Workload(gradients=str(path), **TIMES)
+    if change == ("", ""):
+        assert resolve(workload).num_elements == 5
+        return
+    with pytest.raises(SimnetError, match=r"model.json"):
+        resolve(workload)
+
+
+def test_a_billion_tensors_are_refused_before_they_are_made():
+    rows = (Gradient(num_elements=1, count=1_000_000_000),)
+    with pytest.raises(SimnetError, match=r"more than 100000 tensors"):
+        resolve(Workload(tensors=rows, **TIMES))
+
+
+def test_a_step_without_end_is_refused():
+    with pytest.raises(SimnetError, match=r"a step of inf s"):
+        resolve(Workload(num_elements=10, compute=(row(samples_per_s=1e-308),)))
+
+
+def test_a_file_of_gradients_that_has_changed_is_read_again(tmp_path, monkeypatch):
+    file = {"tensors": [["a", [10], 1.0]], "forward_flops_per_sample": 1.0, "backward_flops_per_sample": 2.0}
+    for size in (10, 20):
+        (folder := tmp_path / str(size)).mkdir()
+        monkeypatch.chdir(folder)
+        Path("g.json").write_text(json.dumps({**file, "tensors": [["a", [size], 1.0]]}), encoding="utf-8")
+        assert resolve(Workload(gradients="./g.json", **TIMES)).num_elements == size
