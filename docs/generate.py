@@ -18,7 +18,8 @@ import click
 from msgspec import Struct
 
 from docs import commands, keys
-from simnet import hardware, scenario, templates
+from simnet import hardware, scenario, strategies, templates
+from simnet.collectives import algorithms
 from simnet.commands.main import COMMANDS, cli
 from simnet.registry import tag_of
 from simnet.workload import workload
@@ -39,6 +40,9 @@ STRUCTS: dict[type[Struct], str] = {
     hardware.KernelTime: "calibration.md#kernels",
     hardware.HostCost: "calibration.md#host",
     hardware.FittedTo: "calibration.md#fitted_to",
+    strategies.Strategy: "strategies.md",
+    strategies.AllReduce: "strategies.md#all_reduce",
+    strategies.Planner: "strategies.md#planner",
 }
 """The section that has the keys of a struct."""
 
@@ -52,12 +56,50 @@ def fault_sections() -> str:
     return "\n\n".join(sections)
 
 
+def strategy_tables() -> dict[str, list[str]]:
+    """Return the strategies with keys of their own, by the table of these keys."""
+    found: dict[str, list[str]] = {}
+    for strategy in strategies.STRATEGIES.built_in():
+        if keys.own_keys(strategy, strategies.Strategy):
+            made = keys.table(strategy, STRUCTS, without=strategies.Strategy)
+            found.setdefault(made, []).append(tag_of(strategy))
+    return found
+
+
+def strategy_rows() -> str:
+    """Return the strategies as a table: name in files, title, what each does, and its own keys."""
+    rows = ["| `kind` | title | what it does | keys of its own |", "|---|---|---|---|"]
+    sections = {kind: "-".join(kinds) for kinds in strategy_tables().values() for kind in kinds}
+    for strategy in strategies.STRATEGIES.built_in():
+        kind, own = tag_of(strategy), ", ".join(f"`{key}`" for key in keys.own_keys(strategy, strategies.Strategy))
+        name = f"[`{kind}`](#{sections[kind]})" if own else f"`{kind}`"
+        what = " ".join(keys.summary(strategy).partition("\n\n")[0].split()).rstrip(".")
+        rows.append(f"| {name} | {strategy.title} | {what} | {own or '-'} |")
+    return "\n".join(rows)
+
+
+def strategy_sections() -> str:
+    """Return a section for each strategy with keys of its own; those with the same keys share one."""
+    return "\n\n".join(f"### {', '.join(kinds)}\n\n{made}" for made, kinds in strategy_tables().items())
+
+
+def algorithm_rows() -> str:
+    """Return the all-reduce algorithms as a table."""
+    rows = ["| name | what it does | needs |", "|---|---|---|"]
+    rows += [f"| `{one.name}` | {one.summary} | {one.rule or '-'} |" for one in algorithms.every()]
+    tuned = ", ".join(f"`{one.name}`" for one in algorithms.every() if one.is_tuned_over)
+    return "\n".join([*rows, f"| `{algorithms.AUTO}` | the fastest of {tuned} for each message | - |"])
+
+
 def rendered(name: str) -> str:
     """Return a page of keys from its template."""
     structs = {struct.__name__: struct for struct in (*STRUCTS, scenario.Scenario)}
     given = {
         "keys": lambda struct: keys.table(structs[struct], STRUCTS),
         "faults": fault_sections,
+        "strategies": strategy_rows,
+        "strategy_sections": strategy_sections,
+        "algorithms": algorithm_rows,
     }
     return templates.page(f"reference/{name}", given)
 
@@ -85,7 +127,7 @@ def commands_page() -> str:
 
 def pages() -> dict[Path, Callable[[], str]]:
     """Return what makes each generated page."""
-    names = ("scenario.md", "cluster.md", "workload.md", "calibration.md")
+    names = ("scenario.md", "cluster.md", "workload.md", "calibration.md", "strategies.md")
     made: dict[str, Callable[[], str]] = {name: partial(rendered, name) for name in names}
     made["commands.md"] = commands_page
     return {REFERENCE / name: make for name, make in made.items()}

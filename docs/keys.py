@@ -222,6 +222,6 @@ def summary(struct: type) -> str:
     return re.split(r"^(?:Attributes|Example|Source):", text, flags=re.MULTILINE)[0].strip()
 
 
-def options(struct: type[Struct], base: type[Struct]) -> list[str]:
+def own_keys(struct: type[Struct], base: type[Struct]) -> list[str]:
     """Return the keys that a struct has and its base has not."""
     return [field.encode_name for field in _fields(struct) if field.name not in base.__struct_fields__]

@@ -22,6 +22,7 @@ class Algorithm(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: in scenario files.
+        summary: what it does, for people.
         variants: its schedules on a group, of which the fastest for the message is taken.
         fits: tells whether it exists for a group; `rule` says what it needs.
         closed_form_s: the least time of all variants on idle equal links, in the literature's form: (shape, bytes of
@@ -34,6 +35,7 @@ class Algorithm(Struct, frozen=True, kw_only=True):
     closed_form_s: Callable[[Shape, float], float | None]
     fits: Callable[[Group], bool] = lambda _: True
     rule: str = ""
+    summary: str = ""
     is_tuned_over: bool = True
 
 
@@ -147,10 +149,18 @@ def _ring_s(shape: Shape, message_bytes: float) -> float:
     return closed_form.ring_all_reduce_s(shape.num_nodes * shape.ranks_per_node, message_bytes, slowest)
 
 
-register(Algorithm(name="ring", variants=lambda group: (ring.all_reduce(group),), closed_form_s=_ring_s))
+register(
+    Algorithm(
+        name="ring",
+        summary="reduce-scatter and all-gather around one ring of all ranks",
+        variants=lambda group: (ring.all_reduce(group),),
+        closed_form_s=_ring_s,
+    )
+)
 register(
     Algorithm(
         name="hierarchical",
+        summary="reduce-scatter in the node, a ring between nodes for each slice, all-gather in the node",
         variants=lambda group: (hierarchical.all_reduce(group),),
         closed_form_s=closed_form.hierarchical_all_reduce_s,
     )
@@ -158,6 +168,7 @@ register(
 register(
     Algorithm(
         name="tree",
+        summary="double binary tree between nodes, pipelined, as NCCL's tree",
         variants=lambda group: tuple(tree.all_reduce(group, chunks) for chunks in tree.CHUNKS),
         closed_form_s=_tree_s,
     )
@@ -165,6 +176,7 @@ register(
 register(
     Algorithm(
         name="halving_doubling",
+        summary="recursive halving and doubling, nearest ranks first",
         variants=lambda group: (halving_doubling.all_reduce(group),),
         closed_form_s=closed_form.halving_doubling_all_reduce_s,
         fits=halving_doubling.fits,

@@ -17,7 +17,12 @@ Algorithm = str
 
 @register
 class AllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="all_reduce"):
-    """Average gradients without compression, as DDP does, sent as `wire_dtype` numbers (default: as they are)."""
+    """Average gradients without compression, as DDP does.
+
+    Attributes:
+        wire_dtype: number format in which gradients travel; by default their own.
+        algorithm: the all-reduce algorithm; "auto" takes the fastest for each message, as NCCL's tuner does.
+    """
 
     title: ClassVar[str] = "DDP"
     # read 4, write 2 (or the reverse)

@@ -35,7 +35,13 @@ class DenseStage(NamedTuple):
 
 
 class Planner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a merging rule believes an all-reduce to take: `start_up` + bytes / `bandwidth`, right or wrong."""
+    """What a merging rule believes an all-reduce to take: `start_up + bytes / bandwidth`, right or wrong.
+
+    Attributes:
+        start_up_s: time of an all-reduce of no bytes.
+        bytes_per_s: bytes of gradients that an all-reduce adds up per second; at least 1 B/s.
+        source: where the numbers come from.
+    """
 
     start_up_s: Duration = field(name="start_up")
     bytes_per_s: Bandwidth = field(name="bandwidth")
@@ -63,11 +69,6 @@ class Exchange(NamedTuple):
 class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
     """How gradients are bucketed, and whether their exchange overlaps backward.
 
-    `bucketing`: "ddp" closes a bucket when its gradients reach `bucket_cap` (PyTorch's rule; without a `bucket_cap`
-    its default, a first bucket of 1 MiB and then 25 MiB), "per_tensor" one bucket a tensor, "fused" one bucket of all,
-    "mg_wfbp" merges tensors where the start-up cost of an all-reduce outweighs waiting (Shi et al. 2019), as `planner`
-    believes that cost to be, or as it is.
-
     Attributes:
         title: for people.
         kernels: the kernels that it runs around its messages.
@@ -75,7 +76,14 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         ignores_rates: whether the program is the same however fast links are, so that it need not be made anew for
             other bandwidths; a class says so of itself alone, since one derived from it may choose by times.
         in_ddp: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
-        former_keys: keys of former versions, each with the key that replaces it.
+        former_keys: keys of older files with the present ones.
+        bucketing: "ddp" closes a bucket when its gradients reach `bucket_cap`, as PyTorch's DDP does; "per_tensor"
+            makes one bucket a tensor; "fused" one bucket of all; "mg_wfbp" merges tensors where the start-up time of
+            an all-reduce outweighs waiting for the next tensor (Shi et al., MG-WFBP, 2019).
+        bucket_cap: size that closes a bucket of bucketing "ddp"; by default DDP's own, a first bucket of 1 MiB and then
+            25 MiB.
+        overlap: whether buckets are exchanged while backward still runs.
+        planner: what bucketing "mg_wfbp" believes an all-reduce to take; by default what it takes.
     """
 
     title: ClassVar[str] = ""

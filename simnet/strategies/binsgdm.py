@@ -25,9 +25,14 @@ from simnet.workload.model import Step
 class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="binsgdm"):
     """Average 1-bit updates; hierarchical: reduce-scatter in the node, 1 bit between nodes, all-gather in the node.
 
-    `average` says what is averaged in the node: the ranks' updates m / b, or their gradients, of which the node then
-    has one pair of momenta, each rank its slice. After the last bucket an all-reduce of a few bytes decides whether the
-    step counts, before parameters move; `finite_check` is its algorithm.
+    Attributes:
+        topology: "hierarchical" averages in the node before 1 bit travels between nodes; "flat" sends 1 bit between all
+            ranks alike.
+        intra_node_dtype: what travels inside a node, for topology "hierarchical" only; by default "fp32".
+        average: what is averaged inside a node: the ranks' updates, or their gradients, so that the node has one pair
+            of momenta and each rank a slice of them.
+        finite_check: algorithm of the all-reduce of a few bytes after the last bucket, which decides whether the step
+            counts before parameters move.
     """
 
     title: ClassVar[str] = "BinSGDM"

@@ -28,7 +28,12 @@ from simnet.workload.model import Step
 
 
 class LowRank(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Thin factors of each matrix, and the other tensors as they are, averaged by all-reduces."""
+    """Thin factors of each matrix, and the other tensors as they are, averaged by all-reduces.
+
+    Attributes:
+        matrix_rank: columns of each factor.
+        algorithm: the all-reduce algorithm; "auto" takes the fastest for each message.
+    """
 
     matrix_rank: Annotated[int, Meta(ge=1, le=65_536)] = 4
     algorithm: Algorithm = "ring"
@@ -91,7 +96,11 @@ class GradZip(LowRank, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 @register
 class Atomo(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="atomo"):
-    """ATOMO on singular vectors (Wang et al., NeurIPS 2018): `budget` triplets a matrix on average, gathered by all."""
+    """ATOMO on singular vectors (Wang et al., NeurIPS 2018): drawn triplets of each matrix, gathered by all.
+
+    Attributes:
+        budget: singular triplets of each matrix that travel, on average.
+    """
 
     title: ClassVar[str] = "ATOMO"
     ignores_rates: ClassVar[bool] = True

@@ -22,9 +22,12 @@ from simnet.workload.model import Step
 class Marsit(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="marsit"):
     """Marsit (Wu et al., DAC 2022): one bit an element on every hop of a ring, or of the rings of a torus.
 
-    `scale` is what a sign stands for (none: the mean magnitude, which ranks gather in either case). Every `sync_period`
-    steps all average in full precision (none: never). `iteration_s` is that of a 1-bit step; with `run.steps` the
-    end-to-end time counts those of full precision.
+    `iteration_s` is that of a 1-bit step; with `run.steps` the end-to-end time counts those in full precision.
+
+    Attributes:
+        sync_period: all ranks average in full precision once in as many steps; none: never.
+        torus: whether signs go round the ring of each node, then round rings between nodes, instead of one ring.
+        scale: what a sign stands for; by default the mean magnitude, which ranks gather in either case.
     """
 
     title: ClassVar[str] = "Marsit"

@@ -32,11 +32,18 @@ DENSE_PART = 23_000 / 152_000
 class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_adam"):
     """Exchange error-compensated 1-bit momentum over all ranks after backward (Tang et al. 2021), after a dense stage.
 
-    `topology` "hierarchical", this project's own, averages momenta in the node in fp32 first. With `finite_check` all
-    ranks gather a byte for the step and one for each tensor before the exchange, and decide by these whether the step
-    counts; `binsgdm` does that, DeepSpeed does not. `dense` defaults to one all-reduce of all gradients after backward,
-    as in `binsgdm`. `iteration_s` is that of the compression stage; with `run.steps` the end-to-end time counts
-    `dense_steps` at the time of an iteration with `dense`.
+    `iteration_s` is that of the compression stage; with `run.steps` the end-to-end time counts `dense_steps` at the
+    time of an iteration with `dense`.
+
+    Attributes:
+        topology: "flat" is the paper's exchange between all ranks; "hierarchical", of this project, averages momenta
+            inside a node in fp32 first.
+        finite_check: whether all ranks gather a byte for the step and one for each tensor before the exchange, and so
+            agree whether the step counts; `binsgdm` does, DeepSpeed does not.
+        dense_steps: steps without compression at the start of the training; needs `run.steps`.
+        dense: what a dense step does; by default one all-reduce of all gradients after backward.
+        bucketing: always "fused": the momentum is exchanged as a whole.
+        overlap: always false: the exchange follows backward.
     """
 
     title: ClassVar[str] = "1-bit Adam"

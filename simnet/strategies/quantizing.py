@@ -14,10 +14,14 @@ BLOCK_LENGTH_BYTES = 4
 
 
 class Quantizing(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Levels of the norm of a block; codes of `bits` bits, packed, and an fp32 norm a block.
+    """Levels of the norm of a block, drawn at random; packed codes and an fp32 norm a block.
 
-    With `coding` "elias" the length depends on the values: `coded_bits` is what was measured per element, and a gather
-    of the lengths comes before that of the payloads.
+    Attributes:
+        bits: bits of a code, its sign included.
+        block_size: elements that share a norm.
+        coding: "packed" codes of `bits` bits, or Elias codes, whose length depends on the values, so that a gather of
+            the lengths comes before that of the payloads.
+        coded_bits: measured bits of an element with coding "elias", which needs it.
     """
 
     bits: Annotated[int, Meta(ge=2, le=8)] = 4
@@ -68,7 +72,12 @@ class QSGDInf(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 @register
 class NUQSGD(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="nuqsgd"):
-    """QSGD with levels 1, 1/2, 1/4 and so on of the norm (Ramezani-Kebrya et al., JMLR 2021)."""
+    """QSGD with levels 1, 1/2, 1/4 and so on of the norm (Ramezani-Kebrya et al., JMLR 2021).
+
+    Attributes:
+        bits: bits of a code, its sign included.
+        with_zero: whether 0 is a level.
+    """
 
     title: ClassVar[str] = "NUQSGD"
     ignores_rates: ClassVar[bool] = True

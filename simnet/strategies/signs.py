@@ -66,7 +66,11 @@ class SignSGD(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 @register
 class EFSignSGD(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ef_sign_sgd"):
-    """EF-SignSGD (Karimireddy et al., ICML 2019): signs and the mean magnitude of what shares it, gathered by all."""
+    """EF-SignSGD (Karimireddy et al., ICML 2019): signs and the mean magnitude of what shares it, gathered by all.
+
+    Attributes:
+        scale_per: which elements share one fp32 scale.
+    """
 
     title: ClassVar[str] = "EF-SignSGD"
     ignores_rates: ClassVar[bool] = True

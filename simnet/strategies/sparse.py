@@ -18,7 +18,12 @@ USUAL_RATIO = 0.01
 
 
 class Sparsifying(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keep a `ratio` of each bucket's elements, or `k` of them."""
+    """Keep some elements of each bucket; `ratio` or `k` says how many.
+
+    Attributes:
+        ratio: fraction of a bucket's elements that travels.
+        k: elements of a bucket that travel.
+    """
 
     ratio: Ratio | None = None
     k: Count | None = None
@@ -56,7 +61,7 @@ class TopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
 @register
 class MSTopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ms_top_k"):
-    """The same found by counting instead of sorting (Shi et al., MLSys 2021)."""
+    """Values of largest magnitude with their indices, found by counting instead of sorting (Shi et al., MLSys 2021)."""
 
     title: ClassVar[str] = "MSTop-k"
     ignores_rates: ClassVar[bool] = True
@@ -65,7 +70,12 @@ class MSTopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 @register
 class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="random_k"):
-    """Values that all ranks draw alike, added up by an all-reduce; unbiased, or with error feedback."""
+    """Values that all ranks draw alike, added up by an all-reduce; unbiased, or with error feedback.
+
+    Attributes:
+        unbiased: whether values are scaled up so that the mean is right, instead of error feedback.
+        algorithm: the all-reduce algorithm; "auto" takes the fastest for each message.
+    """
 
     title: ClassVar[str] = "Random-k"
     # encode draws numbers for all elements and selects the k largest

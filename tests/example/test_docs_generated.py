@@ -1,5 +1,6 @@
 """The generated pages of docs/reference are what docs/generate.py makes now."""
 
+import tomllib
 from pathlib import Path
 from typing import Literal
 
@@ -8,7 +9,10 @@ import pytest
 from msgspec import Struct
 
 from docs import commands, generate, keys
+from simnet import sweep
 from simnet.commands.main import cli
+from simnet.scenario import load, load_experiment
+from simnet.simulate import simulate
 
 
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
@@ -74,3 +78,18 @@ def test_the_page_of_commands_has_every_command_and_example() -> None:
         assert f"# {path}\n" in page
         for example in commands.examples(command):
             assert f"\n$ {example}\n" in page
+
+
+def example(page: str) -> str:
+    """Return the first example of a file on a page."""
+    text = (generate.REFERENCE / page).read_text(encoding="utf-8")
+    return text.partition("```toml\n")[2].partition("```")[0]
+
+
+def test_the_examples_of_files_are_files(tmp_path: Path) -> None:
+    for page, name in (("cluster.md", "our_cluster.toml"), ("workload.md", "model.toml"), ("scenario.md", "ours.toml")):
+        (tmp_path / name).write_text(example(page), encoding="utf-8")
+    chosen = {**tomllib.loads(example("strategies.md")), "workload": str(tmp_path / "model.toml")}
+    assert len(sweep.expand(load_experiment(str(tmp_path / "ours.toml")))) == 3
+    result = simulate(load(str(tmp_path / "ours.toml"), chosen))
+    assert result.speedup is not None
