@@ -18,9 +18,12 @@ import click
 from msgspec import Struct
 
 from docs import commands, keys
-from simnet import hardware, scenario, strategies, templates
+from simnet import hardware, result, scenario, strategies, templates
+from simnet.calibrate import measurement_file
 from simnet.collectives import algorithms
 from simnet.commands.main import COMMANDS, cli
+from simnet.compare import convergence
+from simnet.lab import campaign
 from simnet.registry import tag_of
 from simnet.workload import workload
 
@@ -40,6 +43,24 @@ STRUCTS: dict[type[Struct], str] = {
     hardware.KernelTime: "calibration.md#kernels",
     hardware.HostCost: "calibration.md#host",
     hardware.FittedTo: "calibration.md#fitted_to",
+    campaign.Campaign: "campaign.md",
+    campaign.Grid: "campaign.md#points",
+    campaign.Links: "campaign.md#links",
+    convergence.Convergence: "convergence.md",
+    convergence.TrainedSystem: "convergence.md#systems",
+    convergence.TrainingCurve: "convergence.md#curves",
+    result.RunResult: "results.md#one-result",
+    result.StrategyResult: "results.md#result-and-baseline",
+    result.Breakdown: "results.md#breakdown",
+    result.SweepResult: "results.md#a-sweep",
+    result.SweptAxis: "results.md#a-sweep",
+    result.PointResult: "results.md#a-sweep",
+    scenario.Scenario: "scenario.md",
+    measurement_file.MeasurementFile: "measurement-file.md",
+    measurement_file.Hardware: "measurement-file.md#hardware",
+    measurement_file.Software: "measurement-file.md#software",
+    measurement_file.Setup: "measurement-file.md#setups",
+    measurement_file.Series: "measurement-file.md#series",
     strategies.Strategy: "strategies.md",
     strategies.AllReduce: "strategies.md#all_reduce",
     strategies.Planner: "strategies.md#planner",
@@ -83,6 +104,31 @@ def strategy_sections() -> str:
     return "\n\n".join(f"### {', '.join(kinds)}\n\n{made}" for made, kinds in strategy_tables().items())
 
 
+def label_sections() -> str:
+    """Return a section for each kind of series in a measurement file: its names, and the labels that it must have."""
+    sections = []
+    optional = measurement_file.LABELS["kernel"].__mro__[1]
+    for kind, struct in measurement_file.LABELS.items():
+        if " " not in kind:
+            names = ", ".join(f"`{name}`" for name in measurement_file.NAMES.get(kind, ()))
+            rows = [*keys.keys(struct, {}, without=optional), *_labels_of_names(kind, struct)]
+            sections.append(f"### {kind}\n\n" + (f"Names: {names}.\n\n" if names else "") + keys.as_table(rows))
+    return "\n\n".join(sections)
+
+
+def _labels_of_names(kind: str, base: type[Struct]) -> list[keys.Key]:
+    """Return the further labels of some names of a kind."""
+    names: dict[type[Struct], list[str]] = {}
+    for key, struct in measurement_file.LABELS.items():
+        if key.startswith(f"{kind} "):
+            names.setdefault(struct, []).append(f"`{key.partition(' ')[2]}`")
+    return [
+        row._replace(meaning=f"of {', '.join(named)}: {row.meaning}")
+        for struct, named in names.items()
+        for row in keys.keys(struct, {}, without=base)
+    ]
+
+
 def algorithm_rows() -> str:
     """Return the all-reduce algorithms as a table."""
     rows = ["| name | what it does | needs |", "|---|---|---|"]
@@ -93,9 +139,14 @@ def algorithm_rows() -> str:
 
 def rendered(name: str) -> str:
     """Return a page of keys from its template."""
-    structs = {struct.__name__: struct for struct in (*STRUCTS, scenario.Scenario)}
+    structs = {struct.__name__: struct for struct in STRUCTS}
+
+    def key_table(struct: str, without: str | None = None) -> str:
+        return keys.table(structs[struct], STRUCTS, without=structs[without] if without else None)
+
     given = {
-        "keys": lambda struct: keys.table(structs[struct], STRUCTS),
+        "keys": key_table,
+        "label_sections": label_sections,
         "faults": fault_sections,
         "strategies": strategy_rows,
         "strategy_sections": strategy_sections,
@@ -127,7 +178,17 @@ def commands_page() -> str:
 
 def pages() -> dict[Path, Callable[[], str]]:
     """Return what makes each generated page."""
-    names = ("scenario.md", "cluster.md", "workload.md", "calibration.md", "strategies.md")
+    names = (
+        "scenario.md",
+        "cluster.md",
+        "workload.md",
+        "calibration.md",
+        "strategies.md",
+        "campaign.md",
+        "convergence.md",
+        "results.md",
+        "measurement-file.md",
+    )
     made: dict[str, Callable[[], str]] = {name: partial(rendered, name) for name in names}
     made["commands.md"] = commands_page
     return {REFERENCE / name: make for name, make in made.items()}

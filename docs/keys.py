@@ -4,7 +4,7 @@ import inspect
 import math
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -19,6 +19,8 @@ from simnet.units import Quantity
 HEAD = "| key | value | default | meaning |\n|---|---|---|---|"
 UNITS = {"_bytes_per_s": "bytes per second", "_per_s": "", "_bytes": "bytes", "_s": "seconds"}
 """Units of plain numbers by the ending of their name; the first ending that fits counts."""
+HUGE, TINY = 1e18, 1e-11
+"""Limits beyond these keep numbers computable and tell a reader nothing."""
 Anchors = Mapping[type, str]
 
 
@@ -39,8 +41,12 @@ def table(struct: type[Struct], anchors: Anchors, *, without: type[Struct] | Non
         anchors: link to the section of each struct that has one.
         without: leave out the keys that this base already has.
     """
-    rows = ["| " + " | ".join(map(_cell, key)) + " |" for key in keys(struct, anchors, without=without)]
-    return "\n".join([HEAD, *rows])
+    return as_table(keys(struct, anchors, without=without))
+
+
+def as_table(rows: Iterable[Key]) -> str:
+    """Return keys as a Markdown table."""
+    return "\n".join([HEAD, *("| " + " | ".join(map(_cell, row)) + " |" for row in rows)])
 
 
 def _cell(text: str) -> str:
@@ -136,14 +142,13 @@ def _linked(text: str, struct: type, anchors: Anchors) -> str:
 
 
 def _range(info: types.IntType | types.FloatType) -> str:
-    low, high = info.ge if info.ge is not None else info.gt, info.le
-    if low is None and high is None:
-        return ""
-    if info.gt is not None:
-        return f" above {_figure(low)}" + (f" and up to {_figure(high)}" if high is not None else "")
-    if high is None:
-        return f" from {_figure(low)}"
-    return f" from {_figure(low)} to {_figure(high)}"
+    low, is_open = (info.ge, False) if info.gt is None else (info.gt, True)
+    high = info.le if info.le is not None and info.le < HUGE else None
+    if low is None or low <= -HUGE:
+        return "" if high is None else f" up to {_figure(high)}"
+    if is_open or 0 < low < TINY:
+        return " above 0" if high is None else f" above 0 and up to {_figure(high)}"
+    return f" from {_figure(low)}" if high is None else f" from {_figure(low)} to {_figure(high)}"
 
 
 def _figure(limit: float | None) -> str:

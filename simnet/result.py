@@ -20,7 +20,16 @@ Positive = Annotated[float, Meta(ge=SMALLEST, le=LARGEST)]
 
 
 class Breakdown(Struct, frozen=True, kw_only=True, gc=False):
-    """Where the seconds of one iteration went, on the slowest rank; the six add up to the iteration."""
+    """Where the seconds of one iteration went, on the slowest rank; the six add up to the iteration.
+
+    Attributes:
+        forward_s: forward.
+        backward_s: backward.
+        encode_s: kernels that compress.
+        decode_s: kernels that decompress.
+        exposed_comm_s: communication that compute did not hide.
+        optimizer_s: the optimizer.
+    """
 
     forward_s: float
     backward_s: float
@@ -36,10 +45,17 @@ class Breakdown(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Span(Struct, frozen=True, kw_only=True, gc=False):
-    """One thing that ran: on which stream, from when to when [s from the start of the iteration].
+    """One thing that ran, for a trace; times are counted from the start of the iteration.
 
-    Of a collective, `name` is "all_reduce" and the like, `algorithm` how it is done, and `message_bytes` are those of
-    the whole message, not those that a rank sends for it.
+    Attributes:
+        stream: where it ran.
+        name: name of the kernel, or of the collective, such as "all_reduce".
+        start_s: when it began.
+        end_s: when it ended.
+        rank: the rank it ran on.
+        bucket: number of its bucket.
+        algorithm: algorithm of a collective.
+        message_bytes: bytes of the whole message of a collective, not those that a rank sends for it.
     """
 
     stream: Literal["compute", "communication"]
@@ -55,11 +71,21 @@ class Span(Struct, frozen=True, kw_only=True, gc=False):
 class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What one strategy takes on one scenario.
 
-    `iterations_s` are the times of all iterations simulated, today one. `comm_s` is the time that the communication
-    stream was busy; `overlap` the fraction of it hidden behind compute (0 if there was none). `nic_bytes_per_node`
-    leave one node in one iteration. `compression_ratio` is the gradients' bytes over the bytes that this strategy puts
-    on the wire where it is compressed, >= 1 if it compresses. `algorithm` tells what "auto" chose. `total_s` is the
-    end-to-end time of `run.steps`. `spans` are no part of the JSON: they belong into a trace.
+    Attributes:
+        strategy: name of the strategy.
+        fidelity: "exact" or "folded", as it was simulated.
+        algorithm: how gradients travel; of "auto", what it chose.
+        iterations_s: times of all iterations simulated, today one.
+        samples_per_s: samples of all ranks together per second.
+        breakdown: where the seconds of an iteration went.
+        comm_s: time that the communication stream was busy.
+        overlap: fraction of `comm_s` that compute hid; 0 if there was none.
+        nic_bytes_per_node: bytes that leave one node in one iteration.
+        compression_ratio: bytes of the gradients / bytes that this strategy puts on the wire where it compresses.
+        num_buckets: buckets of one iteration.
+        dense_iteration_s: time of an iteration of the dense stage; left out without one.
+        total_s: time of `run.steps` steps; left out without `run.steps`.
+        spans: what ran when; only in a trace, never in JSON.
     """
 
     strategy: str
@@ -93,9 +119,17 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
 class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     """A resolved scenario with what its strategy takes and, if it names a baseline, how that compares.
 
-    `speedup` is baseline time / time of one iteration; `end_to_end_speedup` that of `run.steps`, dense stage
-    counted. `gradient_bytes` are those of one rank before compression. `intervals` holds 90 % intervals by name, such
-    as "speedup", if `run.draws` asks for them.
+    Attributes:
+        scenario: everything that was simulated, resolved; `simnet simulate FILE.json` simulates it again.
+        world_size: ranks of all nodes.
+        result: what the strategy takes.
+        baseline: what the baseline takes; null without one.
+        speedup: time of an iteration with the baseline / with the strategy.
+        end_to_end_speedup: the same of `run.steps` steps, dense stage counted.
+        gradient_bytes: bytes of all gradients of one rank, before compression.
+        version: version of simnet.
+        notes: what a reader must know to trust the numbers.
+        intervals: 90 % intervals by name, such as `{"speedup": [3.9, 4.4]}`, if `run.draws` asks for them.
     """
 
     scenario: Scenario
@@ -137,20 +171,38 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PointResult(RunResult, frozen=True, kw_only=True, gc=False):
-    """The result at one point of a sweep; `set` holds the values of the axes that lead to it."""
+    """The result at one point of a sweep.
+
+    Attributes:
+        set: values of the axes that lead to the point, by dotted key.
+    """
 
     set: dict[str, Any]
 
 
 class SweptAxis(Struct, frozen=True, kw_only=True):
-    """One swept key with its values."""
+    """One swept key with its values.
+
+    Attributes:
+        key: dotted key.
+        values: its values, in their order.
+    """
 
     key: str
     values: tuple[Any, ...]
 
 
 class SweepResult(Struct, frozen=True, kw_only=True):
-    """A whole sweep, as results.json holds it."""
+    """A whole sweep, as results.json holds it.
+
+    Attributes:
+        format: of the file.
+        version: version of simnet.
+        name: name of the experiment.
+        question: what the experiment asks.
+        axes: what was swept.
+        points: results in the order of the grid, the last axis fastest.
+    """
 
     format: int = FORMAT
     version: str = ""

@@ -17,7 +17,7 @@ WHAT = "simnet measurements"
 FORMAT = 1
 """The newest format that `read` knows."""
 
-_NAMES: dict[str, tuple[str, ...]] = {
+NAMES: dict[str, tuple[str, ...]] = {
     "model": ("forward", "backward", "optimizer", "gradient_ready"),
     "collective": ("all_reduce", "all_gather", "all_to_all", "broadcast", "send"),
     "training": ("step", "forward", "backward", "optimizer"),
@@ -33,38 +33,88 @@ Label = str | int | float | dict[str, str | int | float | bool | None]
 
 
 class _SeriesLabels(msgspec.Struct, kw_only=True):
-    """Labels that a series must have; it may have others, too."""
+    """Labels that a series must have; it may have others, too.
+
+    Attributes:
+        options: options of the system that was measured; older files have text, such as "bits=4 block_size=8192".
+    """
 
     options: Options = msgspec.field(default_factory=Options)
 
 
 class _KernelLabels(_SeriesLabels, kw_only=True):
+    """Labels of a kernel.
+
+    Attributes:
+        num_elements: elements that the kernel works on.
+        dtype: number format of gradients and parameters.
+        kernels: implementation: "reference", "cpu", "triton" or "torch".
+    """
+
     num_elements: Whole
     dtype: str
     kernels: str
 
 
 class _VectorKernelLabels(_KernelLabels, kw_only=True):
+    """Labels of a kernel that merges vectors.
+
+    Attributes:
+        num_vectors: vectors, each of `num_elements`.
+    """
+
     num_vectors: Whole
 
 
 class _ModelLabels(_SeriesLabels, kw_only=True):
+    """Labels of a model.
+
+    Attributes:
+        model: name of the model.
+        batch: samples of a step on each rank.
+        dtype: number format of the parameters.
+    """
+
     model: str
     batch: Whole
     dtype: str
 
 
 class _GradientLabels(_ModelLabels, kw_only=True):
+    """Labels of a gradient that became ready; the time is counted from the begin of backward.
+
+    Attributes:
+        tensor: name of the parameter.
+        num_elements: its elements.
+        order: place in the order in which gradients became ready, from 0.
+    """
+
     tensor: str
     num_elements: Whole
     order: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _OptimizerLabels(_ModelLabels, kw_only=True):
+    """Labels of an optimizer.
+
+    Attributes:
+        optimizer: name of the optimizer.
+    """
+
     optimizer: str
 
 
 class _CollectiveLabels(_SeriesLabels, kw_only=True):
+    """Labels of a collective.
+
+    Attributes:
+        group: which ranks form a process group.
+        group_size: ranks of the group.
+        message_bytes: bytes of the whole array, as nccl-tests counts them.
+        dtype: type of the elements.
+        num_groups: groups of the kind that are at work at one time; "lanes" in older files.
+    """
+
     group: Literal["world", "intra_node", "inter_node"]
     group_size: Whole
     message_bytes: Whole
@@ -73,6 +123,18 @@ class _CollectiveLabels(_SeriesLabels, kw_only=True):
 
 
 class _TrainingLabels(_SeriesLabels, kw_only=True):
+    """Labels of training.
+
+    Attributes:
+        model: name of the model.
+        batch: samples of a step on each rank.
+        strategy: "all_reduce", "binsgdm", "one_bit_adam" or a system.
+        topology: of BinSGDM; else empty.
+        intra_node_dtype: of BinSGDM; else empty; "intra" in older files.
+        overlap: 1 if buckets were exchanged beside backward.
+        bucket_cap_mb: MiB of fp32 in a bucket.
+    """
+
     model: str
     batch: Whole
     strategy: str
@@ -83,12 +145,20 @@ class _TrainingLabels(_SeriesLabels, kw_only=True):
 
 
 class _InterferenceLabels(_SeriesLabels, kw_only=True):
+    """Labels of backward with and without a collective beside it.
+
+    Attributes:
+        model: name of the model.
+        batch: samples of a step on each rank.
+        collective: the collective that ran beside backward.
+    """
+
     model: str
     batch: Whole
     collective: str
 
 
-_LABELS: dict[str, type[_SeriesLabels]] = {
+LABELS: dict[str, type[_SeriesLabels]] = {
     "kernel": _KernelLabels,
     "kernel merge": _VectorKernelLabels,
     "kernel mean_": _VectorKernelLabels,
@@ -107,11 +177,11 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         machine: instruction set, such as "x86_64".
-        processor: name, empty if it is not known.
-        cores: those that a process may use.
-        memory_bytes: of the machine.
-        gpu: name, empty without one.
-        num_gpus: of the machine.
+        processor: name of the processor, empty if it is not known.
+        cores: cores that a process may use.
+        memory_bytes: memory of the machine.
+        gpu: name of the GPU, empty without one.
+        num_gpus: GPUs of the machine.
     """
 
     machine: str
@@ -123,7 +193,16 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Software(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Versions; empty where there is none."""
+    """Versions; empty where there is none.
+
+    Attributes:
+        system: name and version of the operating system.
+        python: version of Python.
+        torch: version of PyTorch.
+        numba: version of numba.
+        nccl: version of NCCL.
+        binsgdm: version of binsgdm.
+    """
 
     system: str
     python: str
@@ -138,9 +217,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         backend: "gloo" or "nccl"; empty for a process alone.
+        device: "cpu" or "cuda".
+        num_nodes: nodes.
+        ranks_per_node: ranks on each.
+        threads_per_rank: threads of a rank.
         ranks_on_machine: ranks that share the cores of one machine.
-        nic_bytes_per_s: of a node, in one direction; None where it is not known.
-        network: what else is known of it, for people.
+        nic_bytes_per_s: bandwidth of a node's NICs in one direction; null where it is not known.
+        network: what else is known of the network, for people.
     """
 
     backend: str
@@ -166,9 +249,12 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Repetitions of one measured thing.
 
     Attributes:
-        setup: place in `MeasurementFile.setups`.
-        labels: what tells it from others of its kind and name (docs/reference/measurement-file.md).
-        values: one a repetition, in the order of time, of the slowest rank.
+        kind: what was measured.
+        name: name of the kernel, phase or collective.
+        setup: place in `setups`, from 0.
+        unit: seconds or bytes.
+        labels: what distinguishes the series from others of its kind and name.
+        values: one a repetition, in the order of time, of the slowest rank, warm-up left out.
     """
 
     kind: Literal["kernel", "model", "collective", "training", "interference"]
@@ -179,12 +265,12 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        known = _NAMES.get(self.kind)
+        known = NAMES.get(self.kind)
         if (known and self.name not in known) or not self.name:
             raise ValueError(f"name: {shown(self.name)}: unknown {self.kind}.{nearest(self.name, known or ())}")
         present = {_FORMER_LABELS.get(label, label): value for label, value in self.labels.items()}
         msgspec.structs.force_setattr(self, "labels", present)
-        labels = _LABELS.get(f"{self.kind} {self.name}", _LABELS[self.kind])
+        labels = LABELS.get(f"{self.kind} {self.name}", LABELS[self.kind])
         try:
             check(type_of(labels), self.labels, ("labels",))
         except Misfit as misfit:
@@ -209,7 +295,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return a label that is a number.
 
         Raises:
-            SimnetError: it is not, which `read` does not allow for those of `_LABELS`.
+            SimnetError: it is not, which `read` does not allow for those of `LABELS`.
         """
         value = self.labels[label]
         if not isinstance(value, int | float):
@@ -223,7 +309,18 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class MeasurementFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole file."""
+    """A whole file.
+
+    Attributes:
+        what: what the file is: "simnet measurements".
+        format: of the file; a newer one is refused.
+        created: date in ISO 8601.
+        command: the command that wrote the file.
+        hardware: machine of rank 0.
+        software: versions on it.
+        setups: how processes and network were laid out.
+        series: what was measured.
+    """
 
     what: str
     format: int

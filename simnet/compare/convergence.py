@@ -20,7 +20,14 @@ Value = Annotated[float, Meta(ge=-MAX_METRIC, le=MAX_METRIC)]
 
 
 class TrainedSystem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A system that was trained: `strategy` as a scenario names it; `optimizer` and `settings` are for readers."""
+    """A system that was trained.
+
+    Attributes:
+        title: name in tables and figures; no two systems share one.
+        strategy: the strategy as a scenario names it.
+        optimizer: name of the optimizer, for people.
+        settings: learning rate and the like, for people.
+    """
 
     title: str
     strategy: AnyStrategy
@@ -29,7 +36,16 @@ class TrainedSystem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class TrainingCurve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A metric after some steps of one training; None from where the training had diverged."""
+    """A metric after some steps of one training; None from where the training had diverged.
+
+    Attributes:
+        system: short name of the system.
+        ranks: ranks that trained.
+        seed: seed of the training.
+        steps: steps after which the metric was evaluated, ascending.
+        values: the metric after each of these steps; null from where the training had diverged.
+        accuracy: accuracy after each of these steps, for people.
+    """
 
     system: str
     ranks: Count
@@ -57,14 +73,17 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Trainings of one task.
 
     Attributes:
+        format: what the file is.
+        version: of the format.
+        task: what was trained, for people.
         metric: what the values are, such as "validation loss".
         unit: of the values, empty if they have none.
-        better: which values are.
+        better: which values are better.
         batch: samples of all ranks together in a step.
         target: a value that shows success, stated before the trainings were looked at.
         source: how, where and when it was measured.
-        systems: by a short name.
-        curves: each system has the same seeds and steps at a number of ranks.
+        systems: systems by a short name; at least one without compression.
+        curves: one training each; a system has the same seeds and steps at each number of ranks.
     """
 
     format: Literal["simnet-convergence"]

@@ -50,7 +50,12 @@ class Layout(NamedTuple):
 
 
 class Grid(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every layout at every bandwidth."""
+    """Every layout at every bandwidth.
+
+    Attributes:
+        layouts: nodes x ranks on each, such as "4x2".
+        bandwidths: of each node's NIC in each direction.
+    """
 
     layouts: tuple[str, ...]
     bandwidths: tuple[Bandwidth, ...]
@@ -72,7 +77,13 @@ class Grid(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Links(Grid, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the network is calibrated on, with messages of these sizes."""
+    """What the network is calibrated on.
+
+    Attributes:
+        min_message: smallest message of each collective.
+        max_message: largest message of each collective.
+        max_seconds: seconds at most for each collective and size.
+    """
 
     min_message: Size = Size(4 * MIB)
     max_message: Size = Size(16 * MIB)
@@ -83,20 +94,22 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A campaign file.
 
     Attributes:
-        page: what its page and figures are called, docs/lab-PAGE.md.
-        models: as simnet measure takes them.
-        batch: samples a rank.
-        threads: of a rank.
-        strategies: hierarchical ones are left out on nodes of one rank, where they are the flat ones.
-        points: what is trained.
-        links: what the network is calibrated on.
+        title: of the page.
+        page: what its page and figures are called: `docs/evidence/lab-PAGE.md`.
+        models: models as `simnet measure --model` takes them.
+        batch: samples of a step on each rank.
+        threads: threads of each rank.
+        strategies: what is trained with; hierarchical ones are left out on nodes of one rank, where they are the flat
+            ones.
+        points: what is trained, and predicted.
+        links: what the network is calibrated on; no layout and bandwidth may be among the points.
         starts: how often each model is measured, from a new start each time, over the whole campaign.
-        model_seconds: for each model and start.
-        kernel_seconds: for each kernel and size.
-        min_elements: of the kernels.
-        max_elements: of the kernels.
-        message_seconds: for each collective in place and size.
-        training_seconds: for each strategy and point, after 8 steps.
+        model_seconds: seconds at most for each model and start.
+        kernel_seconds: seconds at most for each kernel and size.
+        min_elements: elements of the smallest tensor that kernels are timed on.
+        max_elements: elements of the largest.
+        message_seconds: seconds at most for each collective and size, in place.
+        training_seconds: seconds at most for each strategy and point, after 8 steps.
     """
 
     title: str = ""

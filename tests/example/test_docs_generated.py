@@ -10,7 +10,10 @@ from msgspec import Struct
 
 from docs import commands, generate, keys
 from simnet import sweep
+from simnet.calibrate import measurement_file
 from simnet.commands.main import cli
+from simnet.compare import convergence
+from simnet.lab import campaign
 from simnet.scenario import load, load_experiment
 from simnet.simulate import simulate
 
@@ -93,3 +96,18 @@ def test_the_examples_of_files_are_files(tmp_path: Path) -> None:
     assert len(sweep.expand(load_experiment(str(tmp_path / "ours.toml")))) == 3
     result = simulate(load(str(tmp_path / "ours.toml"), chosen))
     assert result.speedup is not None
+
+
+def test_the_examples_of_written_files_are_read(tmp_path: Path) -> None:
+    page = generate.REFERENCE / "measurement-file.md"
+    data = page.read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0]
+    assert measurement_file.parse(data.encode(), page).series
+    (tmp_path / "ours.json").write_text(
+        (generate.REFERENCE / "convergence.md")
+        .read_text(encoding="utf-8")
+        .partition("```json\n")[2]
+        .partition("```")[0]
+    )
+    assert convergence.load(str(tmp_path / "ours.json")).curves
+    (tmp_path / "ours.toml").write_text(example("campaign.md"), encoding="utf-8")
+    assert campaign.launches(campaign.load(tmp_path / "ours.toml"))
