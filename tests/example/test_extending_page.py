@@ -1,4 +1,4 @@
-"""The code of docs/how-to/extend.md runs as it stands there, and what it adds is simulated."""
+"""The code of the pages on adding a system, an all-reduce and a fault runs as it stands, and is simulated."""
 
 import re
 import subprocess
@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("add-a-system.md", "add-an-all-reduce.md", "add-a-fault.md")
 SIMULATE = """
 from simnet.scenario import load
 from simnet.simulate import simulate
@@ -25,8 +26,8 @@ print(slow.iteration_s > whole.iteration_s)
 
 
 def test_its_code_runs_and_what_it_adds_is_simulated() -> None:
-    page = (ROOT / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    pages = [(ROOT / "docs" / "how-to" / name).read_text(encoding="utf-8") for name in PAGES]
+    blocks = re.findall(r"```python\n(.*?)```", "".join(pages), re.DOTALL)
     chosen = [
         block
         for block in blocks

@@ -1,0 +1,35 @@
+"""The tutorial: every command is run, in order (tests/example/test_shown_output.py), and every answer is shown."""
+
+import re
+
+from docs import shown
+
+PAGE = (shown.ROOT / "docs" / "tutorial" / "first-answer.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_every_command_but_the_installation_shows_what_it_prints() -> None:
+    followers = [kind for kind, _ in BLOCKS[1:]]
+    asked = [
+        (body, follower)
+        for (kind, body), follower in zip(BLOCKS, followers, strict=False)
+        if kind == "console" and shown.commands(body)
+    ]
+    assert len(asked) >= 6
+    assert [body for body, follower in asked if follower != "text"] == []
+
+
+def test_only_the_installation_is_not_run() -> None:
+    lines = [line for kind, body in BLOCKS if kind == "console" for line in body.splitlines() if line.startswith("$ ")]
+    run = [line for kind, body in BLOCKS if kind == "console" for line in shown.commands(body)]
+    assert len(lines) - len(run) == 3
+
+
+def test_every_file_has_a_name() -> None:
+    assert all(re.match(r"# \w+\.toml\n", body) for kind, body in BLOCKS if kind == "toml")
+
+
+def test_one_answer_pays_and_another_does_not() -> None:
+    answers = "".join(body for kind, body in BLOCKS if kind == "text")
+    assert re.search(r"^\S+ pays: ", answers, flags=re.MULTILINE)
+    assert re.search(r"^None pays: ", answers, flags=re.MULTILINE)
