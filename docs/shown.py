@@ -1,7 +1,7 @@
 """Run the commands that pages show and compare what they print: `python docs/shown.py [--write] [PAGES...]`.
 
-A page is run if it shows output, which is a `text` block right after a `console` block. Its commands run in order, in an
-empty folder in which `scenarios` is that of this checkout. A `toml` block whose first line is `# NAME.toml` is that file.
+A page is run if it shows output, which is a `text` block right after a `console` block. Its commands run in order, in
+an empty folder in which `scenarios` is that of this checkout. A `toml` block that begins `# NAME.toml` is that file.
 """
 
 import os
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
             renewed = current(text, Path(folder))
         if renewed != text:
             stale.append(page)
-            print(page)
+            sys.stdout.write(f"{page}\n")
             if "--write" in arguments:
                 page.write_text(renewed, encoding="utf-8")
     return 0 if "--write" in arguments else len(stale)

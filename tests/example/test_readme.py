@@ -22,7 +22,9 @@ def test_it_has_one_figure_and_two_commands_before_the_first_answer() -> None:
 
 def test_it_leads_to_every_room() -> None:
     rooms = README.partition("## Where to read on")[2]
-    assert [room for room in ("tutorial", "how-to", "reference", "explanation", "evidence") if f"[{room}]" not in rooms] == []
+    assert [
+        room for room in ("tutorial", "how-to", "reference", "explanation", "evidence") if f"[{room}]" not in rooms
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,9 @@ def page(*blocks: tuple[str, str]) -> str:
 def test_another_number_is_found(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    right = page(("toml", '# ours.toml\nuse = "x"'), ("console", "$ wc -l ours.toml\n$ echo 1.05"), ("text", "2 ours.toml\n1.05"))
+    right = page(
+        ("toml", '# ours.toml\nuse = "x"'), ("console", "$ wc -l ours.toml\n$ echo 1.05"), ("text", "2 ours.toml\n1.05")
+    )
     assert shown.current(right, tmp_path / "one") == right
     assert shown.current(right.replace("ours.toml\n1.05", "ours.toml\n1.06"), tmp_path / "two") == right
 
@@ -40,4 +42,6 @@ def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
 
 
 def test_what_installs_is_not_run() -> None:
-    assert shown.commands("$ pip install .\n$ echo a \\\n    b\nshown\n$ . .venv/bin/activate\n") == ["echo a \\\n    b"]
+    assert shown.commands("$ pip install .\n$ echo a \\\n    b\nshown\n$ . .venv/bin/activate\n") == [
+        "echo a \\\n    b"
+    ]
