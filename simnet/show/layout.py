@@ -15,7 +15,7 @@ from msgspec import structs
 from simnet.errors import SimnetError
 from simnet.result import PointResult, SweepResult
 from simnet.show import figures, labels
-from simnet.show.figure import COLUMN_IN, PAGE_IN, Format, image
+from simnet.show.figure import COLUMN_IN, PAGE_IN
 from simnet.show.labels import BANDWIDTH_KEYS, NODES_KEYS, Panels
 from simnet.show.text import bandwidth_text, clipped, nodes_text, printable
 
@@ -55,15 +55,15 @@ class Drawing(NamedTuple):
     split: Callable[[Panels], Panels] = lambda panels: panels
 
 
-def images(sweep: SweepResult, file_format: Format, *, where: str) -> dict[str, bytes]:
-    """Return every figure for which the results have the axes, by name, as the contents of a file.
+def draw(sweep: SweepResult, *, where: str) -> dict[str, Figure]:
+    """Return every figure for which the results have the axes, by name.
 
     Raises:
         SimnetError: there are more panels or rows of bars than fit one figure.
     """
     drawings = _possible(sweep)
     _check_size(sweep, drawings.values(), where=where)
-    return {name: image(_figure(sweep, drawing), file_format) for name, drawing in drawings.items()}
+    return {name: _figure(sweep, drawing) for name, drawing in drawings.items()}
 
 
 def _check_size(sweep: SweepResult, drawings: Iterable[Drawing], *, where: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from simnet import results_file
 from simnet.errors import SimnetError
 from simnet.files import write_file
-from simnet.show.figure import Format, styled
+from simnet.show.figure import Format, image, styled
 
 
 def plot(results: Path, directory: Path, file_format: Format = "png") -> list[Path]:
@@ -27,10 +27,10 @@ def plot(results: Path, directory: Path, file_format: Format = "png") -> list[Pa
     if not sweep.varied:
         raise SimnetError(f"{results}: {len(sweep.points)} point: figures need at least two values of some key")
     with styled():
-        from simnet.show.layout import images
+        from simnet.show.layout import draw
 
-        drawn = images(sweep, file_format, where=str(results))
-    paths = {directory / f"{name}.{file_format}": image for name, image in drawn.items()}
-    for path, image in paths.items():
-        write_file(path, image, inside=directory)
-    return list(paths)
+        drawn = draw(sweep, where=str(results))
+        images = {directory / f"{name}.{file_format}": image(figure, file_format) for name, figure in drawn.items()}
+    for path, contents in images.items():
+        write_file(path, contents, inside=directory)
+    return list(images)

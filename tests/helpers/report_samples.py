@@ -2,6 +2,7 @@
 
 import json
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from simnet import results_file
@@ -151,3 +152,21 @@ def sweep_document(
 def sweep_of(document: dict[str, Any]) -> SweepResult:
     """Return the results that plain data hold."""
     return results_file.decode(json.dumps(document).encode())
+
+
+def with_value(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+    """Put a value into every point of a document."""
+    *parents, key = path.split(".")
+    for point in document["points"]:
+        holder = point
+        for parent in parents:
+            holder = holder[parent]
+        holder[key] = value
+    return document
+
+
+def write_results(folder: Path, document: dict[str, Any]) -> Path:
+    """Write the results.json of a sweep."""
+    path = folder / results_file.NAME
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
