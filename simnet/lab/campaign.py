@@ -95,7 +95,7 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         title: of the page.
-        page: what its page and figures are called: `docs/evidence/lab-PAGE.md`.
+        page: name of its page, `lab-PAGE.md`, and of its figures.
         models: models as `simnet measure --model` takes them.
         batch: samples of a step on each rank.
         threads: threads of each rank.
