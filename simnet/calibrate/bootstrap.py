@@ -1,4 +1,4 @@
-"""Intervals of fitted numbers: the same fit on samples drawn from the samples, many times over."""
+"""Bootstrap intervals of fitted numbers: the same fit, repeated on resampled measurements."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ SEED = 20260101
 LOW, HIGH = 5.0, 95.0
 """Percentiles of a 90 % interval."""
 MIN_FACTOR = 0.01
-"""Stands for 0, which draws of a value that some fits do without would give: factors are drawn on a log scale."""
+"""Replaces a factor of 0 (a resample whose fit does without the cost), since factors are used on a log scale."""
 MIN_FITTED_SHARE = 0.5
-"""Draws without a fit (all rows of one size, say) are left out; more are drawn until this part of them has one."""
+"""Share of the wanted resamples that must have a fit. A resample may have none, such as one with a single size."""
 MAX_DRAWS_RATIO = 10
-"""Times as many draws as were asked for: with fewer than one fit in twenty of these, the rows are too few."""
+"""Resamples tried at most, as a multiple of those wanted; if too few of these have a fit, there are too few rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,18 +39,18 @@ AnySamples = TypeVar("AnySamples", bound=Samples)
 def interval_factors(
     point: Mapping[str, float], draw: Resample, draws: int = DRAWS, seed: int = SEED
 ) -> dict[str, Interval]:
-    """Return the 90 % interval of every value, as factors on it, that hold 1 between them.
+    """Return the 90 % interval of every fitted value, as two factors on the value: at most 1, and at least 1.
 
-    Values that are zero have no factors and are left out.
+    A value of zero has no factors and is left out.
 
     Args:
-        point: the fit itself, by name.
-        draw: fits once to samples drawn with the generator that it is given.
-        draws: how often.
+        point: the fitted values by name.
+        draw: fits once to a resample that it draws with the given generator.
+        draws: number of resamples with a fit.
         seed: of the generator.
 
     Raises:
-        SimnetError: nearly no draw could be fitted.
+        SimnetError: nearly no resample could be fitted.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, percentile interval, chapter 13.
 
@@ -66,28 +66,29 @@ def interval_factors(
             break
         try:
             found.append(draw(rng))
-        # A draw of few distinct rows does not tell all costs apart: it says nothing about them.
+        # A resample with few distinct rows may leave a cost undetermined, which is no evidence about its size.
         except (SimnetError, np.linalg.LinAlgError):
             continue
     if len(found) < draws * MIN_FITTED_SHARE:
         raise SimnetError(
-            "bootstrap: nearly no draw can be fitted: too few rows; measure more sizes, or give more files"
+            "bootstrap: fewer than one resample in twenty has a fit: measure more sizes, or give more files"
         )
     return {name: _interval([one[name] / value for one in found]) for name, value in point.items() if value > 0}
 
 
 def resampled_median(samples: Floats, rng: np.random.Generator) -> float:
-    """Return the median of as many samples drawn from these."""
+    """Return the median of a resample of the same size."""
     return float(np.median(rng.choice(samples, size=len(samples))))
 
 
 def resample_rows(rows: Sequence[AnySamples], rng: np.random.Generator) -> tuple[list[AnySamples], list[float]]:
-    """Return as many rows drawn from these, and the median of samples drawn from those of each [s]."""
+    """Return a two-level resample: rows drawn from the rows, and for each the median of resampled repetitions [s]."""
+    # The rows vary the choice of sizes and groups, the repetitions vary the noise of one measurement.
     picked = [rows[pick] for pick in rng.integers(len(rows), size=len(rows))]
     return picked, [resampled_median(row.samples_s, rng) for row in picked]
 
 
 def _interval(ratios: list[float]) -> Interval:
     low, high = np.percentile(ratios, [LOW, HIGH])
-    # The fit belongs to its interval, also where the draws are skewed to one side of it.
+    # The fitted value must lie in its interval, even if every resample falls on one side of it.
     return min(max(float(low), MIN_FACTOR), 1.0), max(float(high), 1.0)

@@ -1,4 +1,4 @@
-"""Put fitted parts together to a calibration file, checked before it is written."""
+"""Merge fitted parts into a calibration file, checked before it is written."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,14 +11,14 @@ from simnet.schema import build
 
 
 def merge(parts: Sequence[FittedPart], head: Mapping[str, object]) -> dict[str, object]:
-    """Return one calibration of all parts, in file form.
+    """Return the calibration of all parts, in file form.
 
     Args:
-        parts: what was fitted; no two may tell the same key.
+        parts: fitted parts without a common key.
         head: `title`, `kind`, `gpu` and `source`.
 
     Raises:
-        SimnetError: two parts tell the same key, or the whole is no calibration.
+        SimnetError: two parts have a common key, or the result is no valid calibration.
     """
     whole: dict[str, object] = dict(head)
     intervals: dict[str, object] = {}
@@ -33,18 +33,19 @@ def merge(parts: Sequence[FittedPart], head: Mapping[str, object]) -> dict[str, 
 
 
 def as_calibration(whole: Mapping[str, object]) -> Calibration:
-    """Return a calibration in file form as the simulator reads it.
+    """Return the calibration that the simulator reads from a file form.
 
     Raises:
-        SimnetError: it is none.
+        SimnetError: the file form is no valid calibration.
     """
     return build(Calibration, {"name": "fitted", **whole}, "the fitted calibration")
 
 
 def text(whole: Mapping[str, object], comments: Sequence[str]) -> str:
-    """Return the TOML of a calibration, with comments above it."""
+    """Return a calibration as TOML below some lines of comment."""
     import tomli_w
 
+    # A line break in a name would end the comment: what does not print becomes "?".
     lines = [f"# {''.join(one if one.isprintable() else '?' for one in comment)}" for comment in comments]
     return "\n".join([*lines, tomli_w.dumps(whole)])
 
@@ -54,11 +55,11 @@ def _joined(key: str, old: object, new: object) -> object:
         return new
     if isinstance(old, dict) and isinstance(new, Mapping) and not set(old) & set(new):
         return {**old, **new}
-    raise SimnetError(f"{key}: two of the files tell it: calibrate each alone, or leave one out")
+    raise SimnetError(f"{key}: two files give a value: calibrate each alone, or leave one out")
 
 
 def header(train: Sources, in_place: Sources) -> dict[str, object]:
-    """Return title, kind, GPU, source and measurements of a calibration of files."""
+    """Return title, kind, GPU, source and fitted files of a calibration."""
     names = ", ".join([*train.names, *(f"{name} (in place)" for name in in_place.names)])
     files = [*train.files, *in_place.files]
     dates = sorted({whole.created[:10] for _, whole in files})
@@ -69,5 +70,5 @@ def header(train: Sources, in_place: Sources) -> dict[str, object]:
 
 
 def comment(train: Sources, in_place: Sources) -> str:
-    """Return what stands above a calibration."""
+    """Return the first line of a calibration file."""
     return f"Fitted by simnet calibrate to {', '.join([*train.names, *in_place.names])}"

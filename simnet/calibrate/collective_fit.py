@@ -1,8 +1,10 @@
 """Fit latencies and bandwidths of links to measured collectives.
 
-A collective takes launch + rounds x latency + sends x message cost + (sends at once)^2 x poll cost + bytes over the
-link: linear in the costs, so all series are fitted at once. What each collective sends is what the simulator's
-schedules send; a test holds the two together.
+    time = launch + rounds x latency + sends x message cost + (sends posted at once)^2 x poll cost + bytes / bandwidth
+
+The time is linear in launch, latency, message cost, poll cost and the inverse of bandwidth, so one non-negative least
+squares fits all series at once. Its design matrix has a row for each series and a column for each cost. The counts of
+rounds, sends and bytes are those of the simulator's schedules; a test compares the two.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,16 +34,16 @@ LEVELS = ("intra_node", "inter_node")
 FITTED = ("all_reduce", "all_gather", "all_to_all", "send")
 MIN_SERIES = 3
 MIN_GAIN = 0.01
-"""How much smaller a further cost must make the mean error to be told apart from the others."""
+"""Fraction by which a further cost must lower the mean error; else these rows do not determine the cost."""
 CURVE_MIN_ERROR, CURVE_MIN_GAIN = 0.1, 0.25
-"""Mean error from which on an efficiency by size is tried, and how much smaller it must make that error."""
+"""An efficiency by size is tried from this mean error on, and kept if it lowers the error by this fraction."""
 BIN_RATIO = 8.0
-"""Ratio of the sizes of sends that share one efficiency."""
+"""Ratio of the largest to the smallest send that share one efficiency."""
 MIN_PER_BIN = 2
 AT_ONCE = "at once"
 NO_NOMINAL = (
-    "no nominal bandwidth is known: the efficiency is a fraction of the fastest measured; give that to the cluster "
-    "that uses the calibration (measured_on), or give --cluster"
+    "no nominal bandwidth is known, so the efficiency is a fraction of the fastest measured rate (measured_on): give "
+    "the cluster that uses the calibration this rate, or give --cluster"
 )
 _LATENCIES = {
     "launch": "collective_launch", "message": "message_cost", "poll": "poll_cost",
@@ -51,16 +53,17 @@ _LATENCIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class TimedCollective(Samples):
-    """One series as the fit sees it.
+    """One measured series, with the counts that multiply the costs.
 
     Attributes:
-        level: "intra_node" or "inter_node", the link that it waits for.
-        rounds: sends that wait for one another.
+        level: "intra_node" or "inter_node", the link that limits the collective.
+        label: for people.
+        rounds: sends of a rank that wait for one another.
         sends: messages that a rank posts.
-        at_once: whether it posts them all together.
-        link_bytes: through the busiest link, all groups together.
-        send_bytes: one message.
-        nominal_bytes_per_s: of that link; None where it is not train.
+        at_once: whether a rank posts all its messages together.
+        link_bytes: bytes through the busiest link, of all concurrent groups together.
+        send_bytes: bytes of one message.
+        nominal_bytes_per_s: rate of the link; None if unknown.
     """
 
     level: str
@@ -74,12 +77,12 @@ class TimedCollective(Samples):
 
     @property
     def polls(self) -> int:
-        """Connections that are polled: all open ones for each send."""
+        """Polled connections: for each send, all that are open."""
         return self.sends**2 if self.at_once else 0
 
 
 def select_collectives(measurements: Sequence[MeasurementFile], cluster: Cluster | None) -> list[TimedCollective]:
-    """Return the collectives of measurement files that the fit knows."""
+    """Return the collectives in measurement files that the fit knows."""
     return [
         _timed_collective(series, whole.setups[series.setup], cluster)
         for whole in measurements
@@ -94,13 +97,13 @@ def fit_collectives(
     """Fit collectives, with intervals and residuals.
 
     Args:
-        train: to fit.
-        held_out: to predict.
-        draws: bootstrap fits.
-        only_bandwidths: leave all costs but bandwidths at 0, since what small messages take is measured in place.
+        train: collectives to fit.
+        held_out: collectives to predict.
+        draws: bootstrap resamples.
+        only_bandwidths: leave all costs but bandwidths at 0, since `host_fit` fits them in place.
 
     Raises:
-        SimnetError: too few series, or a link whose nominal bandwidth is known for a part of them only.
+        SimnetError: too few series, or a nominal bandwidth that only some series of a link have.
     """
     if len(train) < MIN_SERIES:
         raise SimnetError(f"{len(train)} collectives: at least {MIN_SERIES} sizes or groups are needed; measure more")
@@ -112,8 +115,8 @@ def fit_collectives(
         rows, again_s = bootstrap.resample_rows(train, rng)
         values = _LinearModel.solve(rows, again_s, model.bin_centers, only_bandwidths=only_bandwidths).values()
         if any(name.endswith("efficiency") and name not in values for name in point):
-            raise SimnetError("no bandwidth can be told of these rows")
-        # A cost that these rows do without was 0 here: that it may be absent belongs to its interval.
+            raise SimnetError("these rows do not determine every bandwidth")
+        # A cost that the resample does without counts as 0: that it may be absent belongs to its interval.
         return dict.fromkeys(point, 0.0) | values
 
     spread = bootstrap.interval_factors(point, draw, draws)
@@ -138,13 +141,13 @@ def _timed_collective(series: Series, setup: Setup, cluster: Cluster | None) -> 
     num_rails = series.count("num_groups") if level == "inter_node" and group == "inter_node" else 1
     chunk = message if series.name == "send" else message / size
     link_bytes = sends * chunk * num_rails
-    # All ranks of a node share its NIC; what they send to each other does not cross it.
+    # All ranks of a node share its NIC, and bytes between ranks of one node do not cross it.
     if series.name == "all_to_all" and level == "inter_node" and group == "world":
         link_bytes = setup.ranks_per_node * (size - setup.ranks_per_node) * chunk
-    place = f"{setup.num_nodes} x {setup.ranks_per_node} ranks, {group} of {size}"
+    where = f"{setup.num_nodes} x {setup.ranks_per_node} ranks, {group} of {size}"
     return TimedCollective(
         level=level,
-        label=f"{series.name} {format_bytes(message)}, {place}",
+        label=f"{series.name} {format_bytes(message)}, {where}",
         rounds=rounds,
         sends=sends,
         at_once=at_once,
@@ -156,7 +159,7 @@ def _timed_collective(series: Series, setup: Setup, cluster: Cluster | None) -> 
 
 
 def _rounds(name: str, size: int) -> tuple[int, int, bool]:
-    """Return rounds, sends of a rank, and whether they are posted at once."""
+    """Return rounds, sends of a rank, and whether the sends are posted at once."""
     if name == "all_to_all":
         return 1, size - 1, True
     sends = {"all_reduce": 2 * (size - 1), "all_gather": size - 1, "send": 1}[name]
@@ -173,7 +176,7 @@ def _nominal(level: str, setup: Setup, cluster: Cluster | None) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _LinearModel:
-    """Costs by column name; `bin_centers` are the sizes of sends at which the efficiency of a level changes."""
+    """Costs by column name; `bin_centers` are the send sizes that have a bandwidth of their own, by level."""
 
     names: tuple[str, ...]
     costs: Floats
@@ -181,7 +184,7 @@ class _LinearModel:
 
     @classmethod
     def fit(cls, rows: Sequence[TimedCollective], times_s: Sequence[float], *, only_bandwidths: bool) -> "_LinearModel":
-        """Choose the columns and solve; an efficiency by size only where one number explains the times badly."""
+        """Choose the columns and solve; fit an efficiency by size only if one number explains the times badly."""
         simple = cls.solve(rows, times_s, {}, only_bandwidths=only_bandwidths)
         error = simple.mean_error(rows, times_s)
         if only_bandwidths or error <= CURVE_MIN_ERROR:
@@ -199,17 +202,17 @@ class _LinearModel:
         *,
         only_bandwidths: bool,
     ) -> "_LinearModel":
-        """Solve for the bandwidths, and for those of the other costs that these rows need."""
+        """Solve for the bandwidths and for the other costs that lower the error enough."""
         columns = {name: column for name, column in _columns(rows, bin_centers).items() if column.any()}
         times = np.array(times_s)
-        # Without its bytes a row would be explained by its sends alone, however long they are.
+        # Bandwidths are always kept: else the number of sends could explain the time of long messages.
         wire = [name for name in columns if " bytes" in name]
         names = tuple(wire) if only_bandwidths else choose_columns(columns, times, wire, MIN_GAIN)
         matrix = np.stack([columns[name] for name in names], axis=1)
         return cls(names=names, costs=non_negative(matrix, times), bin_centers=bin_centers)
 
     def times_s(self, rows: Sequence[TimedCollective]) -> Floats:
-        """Return the time of each row [s]; a column that the fit does not have costs nothing."""
+        """Return the time of each row [s]; a cost that was not fitted is 0."""
         columns = _columns(rows, self.bin_centers)
         total = np.zeros(len(rows))
         for name, cost in zip(self.names, self.costs, strict=True):
@@ -221,7 +224,7 @@ class _LinearModel:
         return float(np.mean(np.abs(self.times_s(rows) / np.array(times_s) - 1)))
 
     def values(self) -> dict[str, float]:
-        """Return the fitted numbers by key of a calibration; an efficiency by size as that of its largest sends."""
+        """Return the fitted numbers by key of a calibration; a curve of efficiencies counts as its largest size."""
         costs = dict(zip(self.names, self.costs.tolist(), strict=True))
         found = {key: costs[name] for name, key in _LATENCIES.items() if name in costs}
         for level in LEVELS:
@@ -235,7 +238,7 @@ class _LinearModel:
         return found
 
     def curve(self, level: str) -> list[tuple[float, float]]:
-        """Return efficiency (or bytes per second where no nominal rate is known) by size of a send, ascending."""
+        """Return efficiencies by ascending send size; bytes per second where the nominal rate is unknown."""
         costs = dict(zip(self.names, self.costs.tolist(), strict=True))
         sizes = self.bin_centers.get(level, ()) or (1.0,)
         found = [(size, costs.get(_bytes_name(level, index), 0.0)) for index, size in enumerate(sizes)]
@@ -247,14 +250,18 @@ def _bytes_name(level: str, index: int) -> str:
 
 
 def _columns(rows: Sequence[TimedCollective], bin_centers: Mapping[str, tuple[float, ...]]) -> dict[str, Floats]:
-    """Return what each cost is multiplied with, by name, a value a row; bytes over nominal rates are seconds."""
+    """Return the columns of the design matrix by name of the cost, each with one value a row.
+
+    Bytes are divided by the nominal rate where it is known, so that the cost is the inverse of an efficiency.
+    """
     columns: dict[str, list[float]] = {}
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         many = row.at_once and row.level == "inter_node"
         sizes = bin_centers.get(row.level, ())
-        # Bins are as wide as each other on a log scale, and so is the distance to their middles.
-        index = int(np.argmin([abs(np.log(row.send_bytes / size)) for size in sizes])) if sizes else 0
-        name = f"{row.level} bytes {AT_ONCE}" if many else _bytes_name(row.level, index)
+        # Bins have equal width on a log scale, so the nearest center is nearest on that scale.
+        nearest = int(np.argmin([abs(np.log(row.send_bytes / size)) for size in sizes])) if sizes else 0
+        # An all-to-all between nodes has a bandwidth of its own: many flows at once share the NIC less well.
+        name = f"{row.level} bytes {AT_ONCE}" if many else _bytes_name(row.level, nearest)
         terms = {
             name: row.link_bytes / (row.nominal_bytes_per_s or 1.0),
             f"{row.level} latency": float(row.rounds),
@@ -263,12 +270,12 @@ def _columns(rows: Sequence[TimedCollective], bin_centers: Mapping[str, tuple[fl
             "poll": float(row.polls),
         }
         for term, value in terms.items():
-            columns.setdefault(term, [0.0] * len(rows))[place] = value
+            columns.setdefault(term, [0.0] * len(rows))[index] = value
     return {name: np.array(columns[name]) for name in sorted(columns)}
 
 
 def _bin_centers(rows: Sequence[TimedCollective], level: str) -> tuple[float, ...]:
-    """Return the middles of bins of send sizes that hold enough rows to have an efficiency of their own."""
+    """Return the geometric centers of the bins of send sizes with enough rows for an efficiency of their own."""
     bins: dict[int, list[float]] = {}
     for row in rows:
         if row.level == level:
@@ -297,12 +304,16 @@ def _link(model: _LinearModel, level: str, rows: Sequence[TimedCollective], late
     curve = model.curve(level)
     rates = {row.nominal_bytes_per_s for row in rows}
     if None in rates and len(rates) > 1:
-        raise SimnetError(f"{level}: the nominal bandwidth is known for a part of the files only; calibrate them apart")
+        raise SimnetError(
+            f"{level}: only some of the files name the nominal bandwidth: calibrate these and the others apart"
+        )
     if not curve:
-        raise SimnetError(f"{level}: no bandwidth can be told; measure all_reduce or all_gather of large messages too")
-    # Without a nominal rate the fastest that was measured stands for all of the link.
+        raise SimnetError(
+            f"{level}: no bandwidth can be fitted; measure all_reduce or all_gather of large messages too"
+        )
+    # Without a nominal rate the fastest measured rate stands for it.
     scale = max(value for _, value in curve) if None in rates else 1.0
-    # A calibration holds fractions: what beats the nominal rate counts as all of it.
+    # A calibration holds fractions: a rate above the nominal one counts as 1.
     points = [(size, min(value / scale, 1.0)) for size, value in curve]
     nominal = scale if None in rates else rates.pop()
     is_one = None in rates or not rates
@@ -331,7 +342,7 @@ def _notes(model: _LinearModel, train: Sequence[TimedCollective]) -> tuple[str, 
     notes = []
     undetermined = [key for name, key in _LATENCIES.items() if name not in model.names and name in _columns(train, {})]
     if undetermined:
-        notes.append(f"not told apart from the rest by these collectives, written as 0: {', '.join(undetermined)}")
+        notes.append(f"these collectives do not determine {', '.join(undetermined)}: written as 0")
     unknown_rates = dict.fromkeys(row.level for row in train if row.nominal_bytes_per_s is None)
     return (*notes, *(f"{level}: {NO_NOMINAL}" for level in unknown_rates))
 

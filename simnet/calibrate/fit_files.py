@@ -1,4 +1,4 @@
-"""From files to the parts of a calibration: which rows go into which fit."""
+"""Fit every part of a calibration that the files allow: which rows go into which fit."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ class FitOptions:
     """How to fit.
 
     Attributes:
-        cluster: of nominal bandwidths, where files tell none.
-        bound: mean relative error from which on a fit is bad.
-        draws: bootstrap fits for the intervals.
+        cluster: gives the nominal bandwidths that the files do not.
+        bound: largest mean relative error that is accepted.
+        draws: bootstrap resamples for the intervals.
     """
 
     cluster: Cluster | None = None
@@ -24,17 +24,17 @@ class FitOptions:
 
 
 def fit_parts(train: Sources, held_out: Sources, in_place: Sources, options: FitOptions) -> list[FittedPart]:
-    """Return the fit of every kind of file that is there.
+    """Fit links, host costs, kernels and the slowdown of backward, each from the files that measure it.
 
     Args:
-        train: to fit.
-        held_out: to predict.
-        in_place: collectives by as many ranks on the machine as will train, on NICs that are not shaped: they tell what
-            cores take; links inside a node of `train` are then left out.
-        options: how.
+        train: files to fit.
+        held_out: files to predict.
+        in_place: collectives on NICs without a limit, with as many ranks on a machine as in training. They measure the
+            CPU time of sends, which then also stands for the links inside a node.
+        options: how to fit.
 
     Raises:
-        SimnetError: files that do not suffice for a fit.
+        SimnetError: the files do not suffice for a fit.
     """
     found = [iperf3.fit_goodput(data, path, options.cluster) for data, path in train.iperf3]
     if train.logs:

@@ -1,4 +1,4 @@
-"""What a fit comes to, and which costs a linear fit needs."""
+"""The result of one fit, and the tools that the fits share: bounds, intervals, the choice of columns."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +20,12 @@ class FittedPart:
     """A part of a calibration.
 
     Attributes:
-        table: keys and values as they stand in a calibration file, without intervals.
-        shown: every fitted number with its interval, for people, by name.
-        intervals: dotted key of a calibration to the 90 % interval of its value, as factors on it.
-        residuals: of every row that was fitted or held out, in seconds.
-        notes: what the reader has to know, a sentence each.
-        is_checked: whether a fit that explains its rows badly is to be refused.
+        table: keys and values as in a calibration file, without intervals.
+        shown: text of every fitted number with its interval, by name.
+        intervals: 90 % interval of a value as two factors on the value, by dotted key of a calibration.
+        residuals: of every fitted and every held-out row [s].
+        notes: sentences for the reader.
+        is_checked: whether `check_errors` refuses the fit where it explains its rows badly.
     """
 
     table: Mapping[str, object]
@@ -37,16 +37,16 @@ class FittedPart:
 
 
 def checked_residuals(parts: Iterable[FittedPart]) -> list[Comparison]:
-    """Return the rows of the parts that `check_errors` is to judge."""
+    """Return the residuals of the parts that `check_errors` checks."""
     return [residual for part in parts if part.is_checked for residual in part.residuals]
 
 
 def check_errors(residuals: Iterable[Comparison], bound: float) -> None:
-    """Refuse fits that explain what they were fitted to badly.
+    """Refuse fits that explain their own rows badly.
 
     Args:
-        residuals: held-out rows are not looked at.
-        bound: the largest mean relative error of a series.
+        residuals: held-out rows are ignored.
+        bound: largest mean absolute relative error of a series.
 
     Raises:
         SimnetError: a series is above the bound.
@@ -55,20 +55,21 @@ def check_errors(residuals: Iterable[Comparison], bound: float) -> None:
         mean = mean_error(rows)
         if mean > bound:
             raise SimnetError(
-                f"{series}: the fit is off by {mean:.1%} on average: at most {bound:.0%} is taken for an explanation; "
-                "measure again, leave out what differs, or write it all the same with --accept-poor-fit"
+                f"{series}: a mean error of {mean:.1%}: at most {bound:.0%} is accepted; measure again, leave out the "
+                "files that differ, or accept the fit with --accept-poor-fit"
             )
 
 
 def widen(factors: Interval, residuals: Sequence[Comparison]) -> Interval:
-    """Return the interval of a fitted number, widened by how far single rows lie off the fit.
+    """Return the interval of a fitted number, widened by the scatter of single rows about the fit.
 
-    A bootstrap tells how well a number is known; what a further row would take scatters about it like these.
+    A bootstrap says how well the number itself is known. A new row also scatters about the fit, as the fitted rows do.
 
     Args:
         factors: the interval as factors on the number.
         residuals: at least one.
     """
+    # Independent relative spreads add in squares of their logarithms.
     ratios = np.log([residual.measured / residual.predicted for residual in residuals])
     low, high = np.percentile(ratios, [5.0, 95.0])
     return (
@@ -78,23 +79,23 @@ def widen(factors: Interval, residuals: Sequence[Comparison]) -> Interval:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a fitted time as it stands in a file, in four digits."""
+    """Return a fitted time as text for a file, with four significant digits."""
     return Duration(float(f"{seconds:.4g}")).text()
 
 
 def text_with_interval(value: float, spread: Interval | None, text: Callable[[float], str]) -> str:
-    """Return a fitted number with its 90 % interval, given as factors on it, for people."""
+    """Return the text of a fitted number and its 90 % interval, given as factors on the number."""
     return text(value) + (f" (90 %: {text(value * spread[0])} to {text(value * spread[1])})" if spread else "")
 
 
 def choose_columns(columns: Mapping[str, Floats], times: Floats, always: Sequence[str], gain: float) -> tuple[str, ...]:
-    """Return the columns that a fit needs: those of `always`, and each that lowers the mean error by this fraction.
+    """Return the columns of a fit by forward selection: those of `always`, then each that lowers the error enough.
 
     Args:
-        columns: by name, each with one value a row.
+        columns: one value a row, by name.
         times: above zero.
-        always: names of columns that are kept.
-        gain: how much smaller the mean absolute relative error must become, as a fraction of what it is.
+        always: names of columns that are always kept.
+        gain: fraction by which a further column must lower the mean absolute relative error.
     """
 
     def error(names: Sequence[str]) -> float:
@@ -107,6 +108,7 @@ def choose_columns(columns: Mapping[str, Floats], times: Floats, always: Sequenc
     while others:
         errors = {name: error([*chosen, name]) for name in others}
         name = min(errors, key=errors.__getitem__)
+        # The second test ends the search on exact data, where rounding alone would pass the first.
         if errors[name] > best * (1 - gain) or errors[name] > best - 1e-9:
             break
         best = errors[name]
@@ -116,4 +118,4 @@ def choose_columns(columns: Mapping[str, Floats], times: Floats, always: Sequenc
 
 
 Resample = Callable[[np.random.Generator], Mapping[str, float]]
-"""Fit to samples drawn anew; returns values by the same names as the fit itself."""
+"""Fits to one resample; returns values under the names of the fit itself."""

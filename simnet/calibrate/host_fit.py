@@ -1,4 +1,7 @@
-"""Fit what a rank's own cores take for its sends, measured in place: at as many ranks on the machine as will train."""
+"""Fit the CPU time of a rank's sends, measured in place: with as many ranks on a machine as in training.
+
+Ranks that share cores wait for each other's turns. Only a measurement with all of them running contains these waits.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,19 +18,19 @@ COSTS = ("launch", "round", "message", "time_per_byte")
 
 
 def fit_host(rows: Sequence[TimedCollective], draws: int) -> FittedPart:
-    """Fit a time per collective, round, send and byte sent to collectives whose wire is no limit.
+    """Fit the CPU time of a collective, a round, a send and a byte to collectives whose network is no limit.
 
-    Inside a node there is no wire, only cores, as over the loopback of gloo: its link is written as free.
+    Inside a node gloo sends over the loopback device: there is no wire, only CPU time, so the link is written as free.
 
     Args:
-        rows: collectives on NICs that are not shaped.
-        draws: bootstrap fits.
+        rows: collectives on NICs without a limit.
+        draws: bootstrap resamples.
 
     Raises:
         SimnetError: too few series.
     """
     if len(rows) < MIN_SERIES:
-        raise SimnetError(f"--in-place: {len(rows)} collectives: at least {MIN_SERIES} are needed")
+        raise SimnetError(f"--in-place: {len(rows)} collectives: at least {MIN_SERIES} are needed; measure more sizes")
     point = _solve(rows, [row.median_s for row in rows])
     spread = bootstrap.interval_factors(point, lambda rng: _solve(*bootstrap.resample_rows(rows, rng)), draws)
     residuals = _residuals(rows, point)
@@ -40,6 +43,7 @@ def fit_host(rows: Sequence[TimedCollective], draws: int) -> FittedPart:
         shown={f"host.{name}": _shown(name, value, spread.get(name)) for name, value in point.items()},
         intervals={f"host.{name}": widen(factors, residuals) for name, factors in spread.items()},
         residuals=residuals,
+        # The scheduler decides when a rank runs: such times scatter far more than a wire, and intervals say so.
         is_checked=False,
     )
 
@@ -50,6 +54,7 @@ def _solve(rows: Sequence[TimedCollective], times_s: Sequence[float]) -> dict[st
 
 
 def _columns(rows: Sequence[TimedCollective]) -> Floats:
+    """Return the design matrix: a row for each collective, a column for each of `COSTS`."""
     return np.array([[1, row.rounds, row.sends, row.sends * row.send_bytes] for row in rows], dtype=np.float64)
 
 

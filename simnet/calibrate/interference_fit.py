@@ -1,4 +1,4 @@
-"""Fit by how much communication slows backward: backward beside collectives over backward alone."""
+"""Fit how much communication slows backward: the time of backward overlapped with collectives over that alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from simnet.errors import SimnetError
 
 @dataclass(frozen=True, kw_only=True)
 class BackwardPair:
-    """Backward alone and beside one collective, every repetition [s]."""
+    """Every repetition of backward, alone and overlapped with one collective [s]."""
 
     label: str
     alone_s: Floats
-    beside_s: Floats
+    overlapped_s: Floats
 
 
 def select_pairs(measurements: Sequence[MeasurementFile]) -> list[BackwardPair]:
-    """Return what measurement files hold.
+    """Return the pairs of backward times in measurement files.
 
     Raises:
-        SimnetError: one of a pair is missing.
+        SimnetError: an overlapped backward has no measurement of backward alone.
     """
     found = []
     for whole in measurements:
@@ -37,26 +37,28 @@ def select_pairs(measurements: Sequence[MeasurementFile]) -> list[BackwardPair]:
         for (name, model, collective), values in series.items():
             if name == "backward_beside":
                 if ("backward_alone", model, collective) not in series:
-                    raise SimnetError(f"interference: {model} beside {collective}, but not alone; measure again")
+                    raise SimnetError(
+                        f"interference: backward of {model} with {collective}: there is none without; measure again"
+                    )
                 found.append(
                     BackwardPair(
-                        label=f"backward of {model} beside {collective}",
+                        label=f"backward of {model} overlapped with {collective}",
                         alone_s=series["backward_alone", model, collective],
-                        beside_s=values,
+                        overlapped_s=values,
                     )
                 )
     return found
 
 
 def fit_slowdown(train: Sequence[BackwardPair], draws: int) -> FittedPart:
-    """Return the geometric mean of the slowdowns, at least 1."""
-    slowdown = _slowdown([(float(np.median(pair.alone_s)), float(np.median(pair.beside_s))) for pair in train])
+    """Fit one factor on backward: the geometric mean of the slowdowns, at least 1."""
+    slowdown = _slowdown([(float(np.median(pair.alone_s)), float(np.median(pair.overlapped_s))) for pair in train])
 
     drawn = bootstrap.resampled_median
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         picked = [train[pick] for pick in rng.integers(len(train), size=len(train))]
-        return {"backward_slowdown": _slowdown([(drawn(p.alone_s, rng), drawn(p.beside_s, rng)) for p in picked])}
+        return {"backward_slowdown": _slowdown([(drawn(p.alone_s, rng), drawn(p.overlapped_s, rng)) for p in picked])}
 
     spread = bootstrap.interval_factors({"backward_slowdown": slowdown}, draw, draws)
     low, high = (max(1.0, slowdown * factor) for factor in spread["backward_slowdown"])
@@ -71,13 +73,14 @@ def fit_slowdown(train: Sequence[BackwardPair], draws: int) -> FittedPart:
 
 def _residual(pair: BackwardPair, slowdown: float) -> Comparison:
     return Comparison(
-        series="backward beside communication",
+        series="backward overlapped with communication",
         label=pair.label,
-        measured=float(np.median(pair.beside_s)),
+        measured=float(np.median(pair.overlapped_s)),
         predicted=slowdown * float(np.median(pair.alone_s)),
         role="fitted",
     )
 
 
 def _slowdown(medians_s: Sequence[tuple[float, float]]) -> float:
+    # The geometric mean treats a slowdown and a speedup of the same ratio alike; below 1 there is only noise.
     return max(1.0, float(np.exp(np.mean([np.log(beside / alone) for alone, beside in medians_s]))))

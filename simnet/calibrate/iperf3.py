@@ -1,4 +1,4 @@
-"""Read what `iperf3 -J` prints: the goodput of a NIC, and the round-trip time under load."""
+"""Read the output of `iperf3 -J`: the goodput of a NIC, and the round-trip time under load."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from simnet.schema import build
 from simnet.units import Bandwidth
 
 MAX_EFFICIENCY = 1.05
-"""Goodput above the nominal rate by more than this means that the wrong rate was given."""
+"""A goodput further above the nominal rate means that the cluster given is another one."""
 
 Rate = Annotated[float, Meta(gt=0.0, le=1e18)]
 """[bit/s]"""
@@ -46,44 +46,44 @@ class _Totals(Struct):
 
 
 class _Iperf3Result(Struct):
-    """What is read of a run over TCP."""
+    """The parts of a TCP run that are read."""
 
     end: _Totals
     intervals: tuple[_ReportInterval, ...]
 
     @property
     def goodput(self) -> list[float]:
-        """Goodput of each interval [bit/s], without those at the start that iperf3 was told to omit."""
+        """Goodput of each reported interval [bit/s], without those that iperf3 omits (-O)."""
         return [one.sum.bits_per_second for one in self.intervals if not one.sum.omitted]
 
 
 def looks_like(data: Mapping[str, Any]) -> bool:
-    """Tell whether a JSON object is a result of iperf3."""
+    """Return whether a JSON object is a result of iperf3."""
     return "start" in data and "end" in data and "intervals" in data
 
 
 def fit_goodput(data: Mapping[str, Any], path: Path, cluster: Cluster | None) -> FittedPart:
-    """Return the efficiency between nodes as goodput over nominal bandwidth, with the spread over the intervals.
+    """Fit the efficiency between nodes: goodput over nominal bandwidth, with the spread over the reported intervals.
 
-    The latency is not written: under load the round-trip time is that of full queues.
+    No latency is fitted: the round-trip time under load is that of full queues.
 
     Args:
-        data: what iperf3 printed.
-        path: how messages call it.
-        cluster: whose NIC was measured; without one the goodput itself becomes the nominal bandwidth.
+        data: output of iperf3.
+        path: file, for messages.
+        cluster: cluster of the measured NIC; without one the goodput itself becomes the nominal bandwidth.
 
     Raises:
-        SimnetError: the run failed, was UDP, or its numbers make no sense.
+        SimnetError: the run failed, used UDP, or has values out of range.
     """
     if data.get("error"):
-        raise SimnetError(f"{path}: iperf3 says {shown(data['error'])}: run it again")
+        raise SimnetError(f"{path}: iperf3 failed with {shown(data['error'])}: run it again")
     run = _read(data, path)
     bits = run.end.sum_received.bits_per_second
     nominal = float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node if cluster else bits / 8
     efficiency = bits / 8 / nominal
     if efficiency > MAX_EFFICIENCY:
         raise SimnetError(
-            f"{path}: {bits / 1e9:.4g} Gbit/s: more than the NICs of the cluster give; name its own --cluster"
+            f"{path}: {bits / 1e9:.4g} Gbit/s: exceeds the NICs of the cluster; name the measured one with --cluster"
         )
     rtt = _round_trip_s(run.end)
     return FittedPart(
@@ -99,7 +99,9 @@ def fit_goodput(data: Mapping[str, Any], path: Path, cluster: Cluster | None) ->
             **({"round trip under load": f"{rtt * 1e6:.4g} us"} if rtt else {}),
         },
         intervals={"inter_node.efficiency": _spread(run.goodput, bits)},
-        notes=(f"{path.name}: no latency: a round trip under load is that of full queues; measure collectives for it",),
+        notes=(
+            f"{path.name}: no latency is fitted: under load a round trip waits in full queues; measure collectives",
+        ),
     )
 
 
@@ -111,13 +113,13 @@ def _read(data: Mapping[str, Any], path: Path) -> _Iperf3Result:
 
 
 def _round_trip_s(end: _Totals) -> float | None:
-    """Return the mean round-trip time of all streams [s], where the system tells it."""
+    """Return the mean round-trip time of all streams [s]; None where the system reports none."""
     times = [stream.sender.mean_rtt for stream in end.streams if stream.sender is not None]
     return sum(times) / len(times) * 1e-6 if times and all(times) else None
 
 
 def _spread(per_interval: list[float], whole: float) -> tuple[float, float]:
-    """Return the middle 90 % of the intervals as factors on the whole."""
+    """Return the middle 90 % of the reported intervals as factors on the goodput of the whole run."""
     if not per_interval:
         return 1.0, 1.0
     ordered = sorted(per_interval)

@@ -1,4 +1,8 @@
-"""Fit a launch time and a time per element to measured kernels."""
+"""Fit a launch time and a time per element to measured kernels.
+
+A kernel takes launch + elements x time per element. Past the end of a cache an element takes longer, so a second slope
+is fitted where it explains the times much better.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,29 +31,32 @@ SIMULATED_NAMES: dict[str, str] = {
     "gather": "gather_gradients",
     "cast_fp32_bf16": "cast",
 }
-"""Kernel as measured to kernel as simulated, where the two have different names."""
+"""Names of simulated kernels by the names of measured ones, where the two differ."""
 COPY = "copy"
 COPY_BYTES = 8
-"""Bytes that a copy of fp32 moves an element."""
+"""Bytes moved by a copy of one fp32 element: one read, one write."""
 PREFERRED = ("triton", "cpu", "torch", "reference")
+"""Implementations from the fastest to the slowest."""
 MIN_SIZES = 3
 MIN_ELEMENTS = 2**16
-"""Smaller kernels are left out where that makes a bad fit better: buckets are larger, and small ones lie in a cache."""
+"""Smaller sizes are left out where that improves a bad fit: gradient buckets are larger and do not fit in a cache."""
 
 KNEE_GAIN = 0.6
-"""A cache is told if its end brings the mean error to this part of what it was."""
+"""A second slope is kept if it lowers the mean error to this fraction."""
 VECTORS_OF = {"merge": "num_nodes", "mean": "ranks_per_node"}
-"""Kernels over as many vectors as a setup has of these."""
+"""Attribute of a setup that gives the number of vectors of a kernel, by simulated kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedKernel(Samples):
-    """One series.
+    """One measured series.
 
     Attributes:
-        num_elements: that the kernel works on, all vectors counted.
-        layout_vectors: as many as the layout that was measured on would give it; None where that is not told.
-        options: of the system that it is of.
+        kernel: name of the simulated kernel.
+        num_elements: elements of all vectors together.
+        num_vectors: vectors that the kernel combines.
+        layout_vectors: vectors that the measured layout would combine; None if unknown.
+        options: of the system that the kernel belongs to.
     """
 
     kernel: str
@@ -61,7 +68,7 @@ class TimedKernel(Samples):
 
 @dataclass(frozen=True, kw_only=True)
 class _LineFit:
-    """Launch, time per element and, where a cache ends, that beyond it [s]; `cache_elements` is inf where none ends."""
+    """Launch time and times per element within and beyond a cache [s]; `cache_elements` is inf for a single slope."""
 
     launch_s: float
     element_s: float
@@ -72,7 +79,7 @@ class _LineFit:
     def fit(
         cls, rows: Sequence[TimedKernel], cache_elements: float, medians_s: Sequence[float] | None = None
     ) -> "_LineFit":
-        """Solve for a given end of the cache."""
+        """Solve for a given size of the cache."""
         times = np.array(medians_s if medians_s is not None else [row.median_s for row in rows])
         launch_s, element_s, beyond_s = non_negative(_columns(rows, cache_elements), times).tolist()
         return cls(launch_s=launch_s, element_s=element_s, beyond_s=beyond_s, cache_elements=cache_elements)
@@ -96,7 +103,7 @@ class _LineFit:
 
 
 def select_kernels(measurements: Sequence[MeasurementFile]) -> list[TimedKernel]:
-    """Return the kernels of measurement files that the simulator knows, in the fastest implementation measured."""
+    """Return the kernels in measurement files that the simulator knows, in the fastest measured implementation."""
     found = [(one, whole.setups[one.setup]) for whole in measurements for one in whole.series if one.kind == "kernel"]
     names = {*SIMULATED_NAMES, *every()}
     known = [(series, setup) for series, setup in found if series.name in names or series.name == COPY]
@@ -107,13 +114,13 @@ def select_kernels(measurements: Sequence[MeasurementFile]) -> list[TimedKernel]
     ]
 
 
-def fit_kernels(known: Sequence[TimedKernel], bound: float, draws: int) -> list[FittedPart]:
+def fit_kernels(train: Sequence[TimedKernel], bound: float, draws: int) -> list[FittedPart]:
     """Fit every kernel by itself, and the memory bandwidth to copies.
 
     Args:
-        known: from `timed`.
-        bound: mean relative error from which on small sizes are left out.
-        draws: bootstrap fits.
+        train: from `select_kernels`.
+        bound: mean relative error above which small sizes are left out.
+        draws: bootstrap resamples.
 
     Returns:
         A part of a calibration for each kernel.
@@ -121,22 +128,21 @@ def fit_kernels(known: Sequence[TimedKernel], bound: float, draws: int) -> list[
     Raises:
         SimnetError: a kernel at fewer than `MIN_SIZES` sizes.
     """
-    names = dict.fromkeys(one.kernel for one in known)
-    return [_fitted([one for one in known if one.kernel == name], bound, draws) for name in names]
+    names = dict.fromkeys(one.kernel for one in train)
+    return [_fit_kernel([one for one in train if one.kernel == name], bound, draws) for name in names]
 
 
-def _fitted(known: Sequence[TimedKernel], bound: float, draws: int) -> FittedPart:
-    """Fit one kernel."""
-    name = known[0].kernel
-    rows, line, notes = _select_fit(_of_one_vector_count(known), bound)
+def _fit_kernel(train: Sequence[TimedKernel], bound: float, draws: int) -> FittedPart:
+    name = train[0].kernel
+    rows, line, notes = _select_fit(_of_one_vector_count(train), bound)
     if not line.element_s > 0:
-        raise SimnetError(f"kernel {name}: does not take longer for more elements; measure larger sizes, in quiet")
+        raise SimnetError(f"kernel {name}: more elements take no longer; measure larger sizes on an idle machine")
     residuals = _residuals(rows, line)
     spread = {
         key: widen(factors, residuals) if key != "launch" else factors
         for key, factors in bootstrap.interval_factors(line.values(), _draw(rows, line.cache_elements), draws).items()
     }
-    # A copy does nothing but move memory: its dearest elements tell the bandwidth beyond all caches.
+    # A copy only moves memory: its slower slope is the memory bandwidth beyond all caches.
     if name == COPY:
         slowest, of_slowest = max((line.element_s, "time_per_element"), (line.beyond_s, "time_per_element_beyond"))
         table: dict[str, object] = {"memory_bandwidth": Bandwidth(float(f"{COPY_BYTES / slowest:.4g}")).text()}
@@ -167,7 +173,7 @@ def _timed_kernel(series: Series, setup: Setup) -> TimedKernel:
 
 
 def _preferred_implementation(found: Sequence[tuple[Series, Setup]]) -> list[tuple[Series, Setup]]:
-    """Return the series of one implementation, one type and one setup: the first of `PREFERRED` that is there."""
+    """Return the series of one implementation, one dtype and one setup, the first in the order of `PREFERRED`."""
 
     def rank(pair: tuple[Series, Setup]) -> tuple[int, bool, int]:
         kernels = str(pair[0].labels["kernels"])
@@ -179,9 +185,9 @@ def _preferred_implementation(found: Sequence[tuple[Series, Setup]]) -> list[tup
 
 
 def _of_one_vector_count(rows: Sequence[TimedKernel]) -> Sequence[TimedKernel]:
-    """Return the rows of one number of vectors, of which an element costs the less the more are averaged at once.
+    """Return the rows of one number of vectors: the nearest to that of the layout, else the largest.
 
-    It is the nearest to what the layout gives, else the largest.
+    The time per element falls with the number of vectors that are averaged at once, so one fit needs one number.
     """
     wanted = {row.layout_vectors for row in rows} - {None}
     counts = sorted({row.num_vectors for row in rows})
@@ -194,41 +200,44 @@ def _of_one_vector_count(rows: Sequence[TimedKernel]) -> Sequence[TimedKernel]:
 
 
 def _select_fit(rows: Sequence[TimedKernel], bound: float) -> tuple[Sequence[TimedKernel], _LineFit, list[str]]:
-    """Return the rows to fit, the fit, and sentences about what was left out."""
+    """Return the rows to fit, the fit, and notes about the rows that are left out."""
     name, vectors = rows[0].kernel, rows[0].num_vectors
     if any(row.options != rows[0].options for row in rows):
         every = sorted({row.options.text() for row in rows})
         raise SimnetError(f"kernel {name}: timed with {' and with '.join(every)}: calibrate each alone")
     if len({row.num_elements for row in rows}) < MIN_SIZES:
-        raise SimnetError(f"kernel {name}: at least {MIN_SIZES} sizes are needed; measure more")
-    notes = [f"kernel {name}: fitted to {vectors} vectors at once; fewer cost more an element"] if vectors > 1 else []
+        raise SimnetError(f"kernel {name}: at least {MIN_SIZES} sizes are needed; measure more sizes")
+    notes = (
+        [f"kernel {name}: fitted to {vectors} vectors at once; fewer take longer per element"] if vectors > 1 else []
+    )
     line = _best_line(rows)
     error = line.mean_error(rows)
     large = [row for row in rows if row.num_elements >= MIN_ELEMENTS]
-    # Only where the whole is explained badly: a fit that holds for small sizes, too, says more.
+    # Only if the fit of all sizes is bad: a fit that also holds for small sizes says more.
     if error > bound and len({row.num_elements for row in large}) >= MIN_SIZES:
         without = _best_line(large)
         if without.mean_error(large) < error:
             notes.append(
-                f"kernel {name}: off by {error:.0%} with those below {MIN_ELEMENTS:,} elements, which are left out"
+                f"kernel {name}: sizes below {MIN_ELEMENTS:,} elements are left out (mean error with them: {error:.0%})"
             )
             return large, without, notes
     return rows, line, notes
 
 
 def _best_line(rows: Sequence[TimedKernel]) -> _LineFit:
-    """Return a straight line, or one with the end of a cache where that explains the times much better."""
+    """Return a single slope, or two slopes where the end of a cache explains the times much better."""
     straight = _LineFit.fit(rows, math.inf)
     sizes = sorted({row.num_elements for row in rows})
-    # Two sizes within the cache tell its slope, and one must lie beyond.
+    # Two sizes within the cache determine its slope, and one must lie beyond.
     bent = [_LineFit.fit(rows, size) for size in sizes[1:-1]]
-    # Where a cache ends, elements become dearer; a bend the other way is noise.
+    # Beyond a cache an element takes longer; a bend the other way is noise.
     bent = [line for line in bent if line.beyond_s > line.element_s > 0]
     best = min(bent, key=lambda line: line.mean_error(rows), default=straight)
     return best if best.mean_error(rows) <= KNEE_GAIN * straight.mean_error(rows) else straight
 
 
 def _columns(rows: Sequence[TimedKernel], cache_elements: float) -> Floats:
+    """Return the design matrix: 1, elements within the cache, elements beyond it."""
     beyond = [part_beyond(row.num_elements, cache_elements) for row in rows]
     return np.array(
         [[1.0, row.num_elements * (1 - part), row.num_elements * part] for row, part in zip(rows, beyond, strict=True)]
@@ -239,7 +248,7 @@ def _draw(rows: Sequence[TimedKernel], cache_elements: float) -> Resample:
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         picked, medians = bootstrap.resample_rows(rows, rng)
         if len({row.num_elements for row in picked}) < 2:
-            raise SimnetError("all of one size")
+            raise SimnetError("all rows have one size")
         return _LineFit.fit(picked, cache_elements, medians).values()
 
     return draw
@@ -275,7 +284,7 @@ def _residuals(rows: Sequence[TimedKernel], line: _LineFit) -> tuple[Comparison,
 
 def _shown(line: _LineFit, spread: Mapping[str, Interval]) -> str:
     low, high = (line.element_s * factor * 1e9 for factor in spread["time_per_element"])
-    text = f"{format_seconds(line.launch_s)} + {line.element_s * 1e9:.4g} ns an element"
+    text = f"{format_seconds(line.launch_s)} + {line.element_s * 1e9:.4g} ns per element"
     text += f" ({format_bytes(4 / line.element_s)}/s of fp32; 90 %: {low:.4g} to {high:.4g} ns)"
     if math.isfinite(line.cache_elements):
         text += f"; {line.beyond_s * 1e9:.4g} ns beyond {line.cache_elements:,.0f} elements"

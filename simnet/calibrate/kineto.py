@@ -1,8 +1,8 @@
-"""Read the Chrome traces of torch.profiler (Kineto): where the time of a training step went on one rank.
+"""Read the Chrome traces of torch.profiler (Kineto): the phases and collectives of the training steps of one rank.
 
 Names in the trace: `ProfilerStep#k` is a step, `gloo:...` and `ncclKernel...`/`ncclDevKernel...` are communication,
-`DistributedDataParallel.forward` and `Optimizer.step#...` the phases; with a GPU, `kernel` events are its compute and
-`gpu_user_annotation` events the phases on its clock. Times of gloo include waiting for the slowest rank.
+`DistributedDataParallel.forward` and `Optimizer.step#...` are phases. With a GPU, `kernel` events are its compute and
+`gpu_user_annotation` events are the phases on the clock of the GPU. Times of gloo include waits for the slowest rank.
 """
 
 import re
@@ -30,7 +30,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 Span = tuple[float, float]
 MAX_MICROSECONDS = 1e18
-"""Traces count from when the machine was started, or from 1970."""
+"""Traces count from the start of the machine, or from 1970."""
 MAX_ELEMENTS = 2**50
 _REPAIR = "export the trace again"
 
@@ -45,7 +45,7 @@ class _Device(Struct):
 
 
 class _TraceHeader(Struct):
-    """What stands beside the events."""
+    """Entries of a trace other than its events."""
 
     distributed: _Distributed | None = field(name="distributedInfo", default=None)
     devices: tuple[_Device, ...] = field(name="deviceProperties", default=())
@@ -64,7 +64,7 @@ class _Event:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedCollective:
-    """One collective of a step: its name, bytes (0: not told) and seconds, waiting for other ranks among them."""
+    """One collective of a step: name, bytes (0 if unknown) and seconds, including waits for other ranks."""
 
     name: str
     num_bytes: int
@@ -73,9 +73,9 @@ class TracedCollective:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedStep:
-    """Where one step went [s]; `overlapped_s` is communication while there was compute.
+    """Times of one step [s]; `overlapped_s` is the communication during compute.
 
-    `backward_s` is what compute is left without forward and optimizer where the trace does not tell it.
+    `backward_s` is compute less forward and optimizer where the trace does not mark backward.
     """
 
     step_s: float
@@ -85,12 +85,12 @@ class TracedStep:
     compute_s: float
     communication_s: float
     overlapped_s: float
-    messages: tuple[TracedCollective, ...]
+    collectives: tuple[TracedCollective, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """One rank's trace: the backend, ranks in all, the GPU (empty: none), and every whole step."""
+    """The trace of one rank: backend, world size, GPU (empty if none), and every whole step."""
 
     backend: str
     world_size: int
@@ -106,14 +106,13 @@ class Trace:
         """Bytes all-reduced in a step, the median over the steps."""
         return int(
             median(
-                sum(message.num_bytes for message in step.messages if "reduce" in message.name.lower())
-                for step in self.steps
+                sum(one.num_bytes for one in step.collectives if "reduce" in one.name.lower()) for step in self.steps
             )
         )
 
 
 def looks_like(data: Mapping[str, Any]) -> bool:
-    """Tell whether a JSON object is a trace."""
+    """Return whether a JSON object is a trace."""
     return isinstance(data.get("traceEvents"), list)
 
 
@@ -126,7 +125,7 @@ def parse(data: Mapping[str, Any], path: Path) -> Trace:
     raw = enumerate(data["traceEvents"])
     events = [_event(one, f"{path}: traceEvents[{at}]") for at, one in raw if _is_complete(one)]
     on_gpu = any(event.category == "kernel" for event in events)
-    # With a GPU a step stands there twice, on the clock of the CPU and on that of the GPU: the first is taken.
+    # With a GPU a trace marks each step twice, on the clock of the CPU and on that of the GPU: the first is read.
     marks = [event for event in events if _STEP.fullmatch(event.name) and event.category == "user_annotation"]
     if not marks:
         raise SimnetError(f"{path}: no ProfilerStep: call prof.step() after every training step, and profile again")
@@ -140,7 +139,7 @@ def parse(data: Mapping[str, Any], path: Path) -> Trace:
 
 
 def _is_complete(event: object) -> bool:
-    """Tell a span of time from flows, counters and names of threads."""
+    """Return whether an event is a span of time, and not a flow, a counter or the name of a thread."""
     return isinstance(event, dict) and event.get("ph") == "X"
 
 
@@ -168,7 +167,7 @@ def _microseconds(given: object, where: str) -> float:
 
 
 def _step(mark: _Event, events: Sequence[_Event], *, on_gpu: bool) -> TracedStep:
-    # An event belongs to the step in which it starts; a kernel may end in the next.
+    # An event belongs to the step in which it starts, since a kernel may end in the next one.
     inside = [event for event in events if mark.start_s <= event.start_s < mark.end_s]
     collectives = [event for event in inside if _is_communication(event, on_gpu=on_gpu)]
     computes = [event for event in inside if _is_compute(event, on_gpu=on_gpu)]
@@ -177,7 +176,7 @@ def _step(mark: _Event, events: Sequence[_Event], *, on_gpu: bool) -> TracedStep
     forward_s = _length(_union(event for event in phases if event.name == _FORWARD))
     optimizer_s = _length(_union(event for event in phases if _OPTIMIZER.match(event.name)))
     backward = _union(event for event in inside if event.name.startswith(_BACKWARD))
-    # On a GPU autograd's events are those of the CPU that launches kernels: what is left of compute is backward.
+    # On a GPU, autograd's events mark the CPU that launches kernels: backward is the rest of the compute.
     rest_s = max(_length(computing) - forward_s - optimizer_s, 0.0)
     return TracedStep(
         step_s=mark.end_s - mark.start_s,
@@ -187,7 +186,7 @@ def _step(mark: _Event, events: Sequence[_Event], *, on_gpu: bool) -> TracedStep
         compute_s=_length(computing),
         communication_s=_length(communicating),
         overlapped_s=_length(communicating) + _length(computing) - _length(_union([*collectives, *computes])),
-        messages=tuple(_traced_collective(event) for event in collectives),
+        collectives=tuple(_traced_collective(event) for event in collectives),
     )
 
 
@@ -202,7 +201,7 @@ def _is_compute(event: _Event, *, on_gpu: bool) -> bool:
 
 
 def _traced_collective(event: _Event) -> TracedCollective:
-    """Read one collective: NCCL tells elements and type, gloo the shape of its input."""
+    """Read one collective: NCCL gives elements and dtype, gloo gives the shape of its input."""
     args = event.args
     if "In msg nelems" in args:
         name = str(args.get("Collective name", "")) or event.name
@@ -228,12 +227,12 @@ def _input_bytes(args: Mapping[str, Any]) -> int:
 
 
 def _count(given: object) -> int:
-    """Return a number of elements, 0 where it is not told as one."""
+    """Return a number of elements; 0 where it is no valid number."""
     return given if type(given) is int and 0 < given < MAX_ELEMENTS else 0
 
 
 def _union(events: Iterable[_Event]) -> list[Span]:
-    """Return when any of the events ran: operators hold others, and kernels of several streams overlap."""
+    """Return the spans in which any event ran, without overlaps: operators nest, and streams run at once."""
     joined: list[Span] = []
     for start, end in sorted((event.start_s, event.end_s) for event in events):
         if joined and start <= joined[-1][1]:

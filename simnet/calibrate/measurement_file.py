@@ -25,8 +25,8 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 _FORMER_LABELS = {"intra": "intra_node_dtype", "lanes": "num_groups"}
 _LIMITS = {"s": (1e-12, 1e9), "B": (0.0, 1e18)}
-"""Of values: no clock ticks faster than a picosecond, and nobody waits for 30 years."""
-_REPAIR = "measure again, or take the file from where it was written"
+"""Smallest and largest value by unit: no clock resolves a picosecond, and no run takes 30 years."""
+_REPAIR = "measure again, or copy the file again from where it was written"
 
 Whole = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
 Label = str | int | float | dict[str, str | int | float | bool | None]
@@ -169,11 +169,11 @@ LABELS: dict[str, type[_SeriesLabels]] = {
     "training": _TrainingLabels,
     "interference": _InterferenceLabels,
 }
-"""By kind, or by kind and name where that needs more."""
+"""Required labels by kind, or by "kind name" where a name requires more."""
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of the machines, that of rank 0.
+    """The machine of rank 0.
 
     Attributes:
         machine: instruction set, such as "x86_64".
@@ -213,7 +213,7 @@ class Software(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How processes and network were laid out.
+    """The layout of processes and network.
 
     Attributes:
         backend: "gloo" or "nccl"; empty for a process alone.
@@ -246,7 +246,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Repetitions of one measured thing.
+    """The repetitions of one measurement.
 
     Attributes:
         kind: what was measured.
@@ -288,11 +288,11 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise ValueError(f"values.{index}: {value!r}: {rule}")
 
     def count(self, label: str) -> int:
-        """Return a label that is a whole number."""
+        """Return the whole number of a label; see `number`."""
         return int(self.number(label))
 
     def number(self, label: str) -> float:
-        """Return a label that is a number.
+        """Return the number of a label.
 
         Raises:
             SimnetError: it is not, which `read` does not allow for those of `LABELS`.
@@ -304,7 +304,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def options(self) -> Options:
-        """Options of the system that was measured; older files write them as text."""
+        """Options of the measured system; older files hold them as text."""
         return Options.parse(self.labels.get("options", {}))
 
 
@@ -362,8 +362,8 @@ def read(path: Path) -> MeasurementFile:
     """Read a measurement file.
 
     Raises:
-        SimnetError: it cannot be read, is damaged, is of a newer format, or something in it makes no sense; the message
-            is one sentence with the file and the place in it.
+        SimnetError: the file cannot be read, is damaged, has a newer format, or holds an invalid value; the message is
+            one sentence with the file and the key.
     """
     return parse(read_bytes(path), path)
 
@@ -378,7 +378,7 @@ def parse(data: bytes, path: Path) -> MeasurementFile:
 
 
 def _check_header(path: Path, data: bytes) -> None:
-    """Refuse what is no measurement file, and one of a newer format, before anything else is looked at."""
+    """Refuse other files and newer formats first, since their further content follows other rules."""
     head = decode(_Header, data, str(path))
     if head.what != WHAT:
         raise SimnetError(f"{path}: what: {head.what!r}: must be {WHAT!r}; name a file that simnet measure has written")

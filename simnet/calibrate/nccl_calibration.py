@@ -1,7 +1,7 @@
-"""From logs of nccl-tests to a calibration: latencies, and efficiency by size of one send, that give NCCL's times.
+"""From logs of nccl-tests to a calibration: latencies, and an efficiency by send size, that reproduce NCCL's times.
 
 A simulated flat ring takes launch + 2(n - 1)(latency + s / (efficiency(s) x bandwidth)) with sends of s = S/n bytes.
-The efficiency written is the one with which that equals the model of NCCL's ring at the largest group that was logged.
+The efficiency is the one for which this time equals that of `nccl_model`'s ring, at the largest group of the logs.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from simnet.units import Bandwidth, Size, format_bytes, format_seconds
 
 SEND_BYTES = tuple(2**power for power in range(12, 31))
 TOLERANCE = 0.01
-"""Points of the curve that a line between their neighbours meets this closely are left out."""
+"""Points of the curve are left out where interpolation between the kept ones is this close."""
 EfficiencyCurve = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NominalRates:
-    """Nominal rates that efficiencies are fractions of [B/s]: of a link in a node, of one NIC, and NICs of a node."""
+    """Rates that efficiencies are fractions of [B/s]: of a link in a node and of one NIC; and the NICs of a node."""
 
     intra_bytes_per_s: float
     nic_bytes_per_s: float
@@ -34,7 +34,7 @@ class NominalRates:
 
 
 def nominal_rates(costs: NcclCosts, cluster: Cluster | None) -> NominalRates:
-    """Return the rates of a cluster, or without one those that were fitted."""
+    """Return the rates of a cluster, or the fitted ones without a cluster."""
     if cluster is None:
         return NominalRates(intra_bytes_per_s=costs.node_bytes_per_s, nic_bytes_per_s=costs.net_bytes_per_s)
     return NominalRates(
@@ -48,10 +48,10 @@ def fit_logs(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Clus
     """Fit logs, with intervals and residuals.
 
     Args:
-        logs: to fit.
-        held_out: only to compare with.
-        cluster: whose nominal bandwidths the efficiencies are fractions of.
-        draws: bootstrap fits.
+        logs: logs to fit.
+        held_out: logs to predict.
+        cluster: gives the nominal bandwidths, which efficiencies are fractions of.
+        draws: bootstrap resamples.
 
     Raises:
         SimnetError: a log that cannot be fitted, or too few rows.
@@ -62,7 +62,7 @@ def fit_logs(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Clus
     point = {name: value for name, value in asdict(costs).items() if name in names}
 
     def draw(rng: np.random.Generator) -> dict[str, float]:
-        # From where the whole fit ended; an exposed part of exactly 0 would have no factor to vary.
+        # Each starts at the fit of all rows; an exposed part of exactly 0 would have no factor to vary.
         again = fit_costs(_resampled(train, rng), start=replace(costs, exposed=costs.exposed or 1e-3))
         return {name: value for name, value in asdict(again).items() if name in names}
 
@@ -77,7 +77,7 @@ def fit_logs(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Clus
 
 
 def table(costs: NcclCosts, logs: Sequence[NcclLog], rates: NominalRates) -> dict[str, object]:
-    """Return the part of a calibration that the logs tell, in file form."""
+    """Return the fitted part of a calibration, in file form."""
     intra_s, inter_s = (costs.ll_hop * hop_s for hop_s in HOP_S["ring"]["LL"])
     parts: dict[str, object] = {
         "collective_launch": duration_text(costs.ll_start_s), "flat_ring_latency": "mean",
@@ -109,19 +109,19 @@ def _link(curve: EfficiencyCurve, latency_s: float, bytes_per_s: float, logs: Se
 
 
 def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: float) -> EfficiencyCurve:
-    """Return the efficiency by bytes of a send, up to the largest that was logged, without needless points."""
+    """Return the efficiency by send size, up to the largest of the logs, without needless points."""
     sends = 2 * (shape.world_size - 1)
     largest = max(row.message_bytes for row in shape.rows) / shape.world_size
     sizes = [float(size) for size in SEND_BYTES if size <= largest]
     times = ring_all_reduce_s(_points([size * shape.world_size for size in sizes], shape), costs)
-    # Where latency alone exceeds the time of NCCL's ring, bytes come for free: efficiency 1.
+    # Where the latency alone exceeds the time of NCCL's ring, the bytes cost nothing: efficiency 1.
     each_s = np.maximum((times - costs.ll_start_s) / sends - latency_s, 1e-9)
     efficiency = np.minimum(np.array(sizes) / bytes_per_s / each_s, 1.0)
     return _thinned(list(zip(sizes, efficiency.tolist(), strict=True)))
 
 
 def _thinned(curve: EfficiencyCurve) -> EfficiencyCurve:
-    """Leave out points that the line between the kept ones meets, log-linear as the simulator reads them."""
+    """Leave out points that interpolation between the kept ones reproduces, log-linear as in the simulator."""
     kept = [curve[0]]
     for end in range(2, len(curve)):
         inside = curve[curve.index(kept[-1]) + 1 : end]
@@ -145,14 +145,14 @@ def _points(message_bytes: Sequence[float], shape: NcclLog) -> AllReduces:
 
 
 def _resampled(train: TimedAllReduces, rng: np.random.Generator) -> TimedAllReduces:
-    """Return as many samples of each group of GPUs, drawn with replacement."""
+    """Return a resample with as many samples of each number of GPUs, so that every group stays in the fit."""
     ranks = train.points.ranks
     picks = [rng.choice(np.flatnonzero(ranks == count), size=int(np.sum(ranks == count))) for count in np.unique(ranks)]
     return train.select(np.concatenate(picks))
 
 
 def _intervals(spread: dict[str, Interval], logs: Sequence[NcclLog]) -> dict[str, Interval]:
-    """Return the intervals of calibration keys: a bandwidth's is that of the whole efficiency curve."""
+    """Return the intervals by calibration key; the interval of a bandwidth holds for its whole efficiency curve."""
     keys: dict[str, tuple[str, ...]] = {"ll_start_s": ("collective_launch",), "ll_hop": ("intra_node.latency",)}
     if any(log.num_nodes == 1 for log in logs):
         keys["node_bytes_per_s"] = ("intra_node.efficiency",)
@@ -163,7 +163,7 @@ def _intervals(spread: dict[str, Interval], logs: Sequence[NcclLog]) -> dict[str
 
 
 def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, role: Role) -> list[Comparison]:
-    """Return the residuals of large messages, out of place, or in place where only that was measured."""
+    """Return the residuals of large messages, out of place, or in place where only this was measured."""
     found = []
     for log in logs:
         rows = [row for row in log.rows if row.message_bytes >= LARGE_BYTES]
@@ -173,7 +173,7 @@ def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, role: Role) -> list[Co
             if measured_s is not None:
                 found.append(
                     Comparison(
-                        series=f"all_reduce, {log.about}",
+                        series=f"all_reduce, {log.layout_text}",
                         label=f"{format_bytes(row.message_bytes)}, {name}",
                         measured=measured_s,
                         predicted=float(time_s),
@@ -187,11 +187,11 @@ def _notes(names: Sequence[str], cluster: Cluster | None) -> tuple[str, ...]:
     notes = []
     if cluster is None:
         notes.append(
-            "without --cluster, efficiencies are fractions of the fitted bandwidths; give these to the cluster that "
-            "uses the calibration (measured_on)"
+            "without --cluster, efficiencies are fractions of the fitted bandwidths: give the cluster that uses the "
+            "calibration these rates (measured_on)"
         )
     if "ll_hop" not in names:
-        notes.append("too few times below 1 MiB: latencies are guesses; run nccl-tests with -b 8 to measure them")
+        notes.append("too few times below 1 MiB: the latencies are guesses; run nccl-tests with -b 8")
     return tuple(notes)
 
 

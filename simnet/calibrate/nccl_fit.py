@@ -11,9 +11,9 @@ from simnet.errors import SimnetError
 from simnet.numeric import least_squares
 
 LARGE_BYTES = 1024**2
-"""From this size on the protocols for large messages are fitted, below it LL."""
+"""Messages from this size on fit LL128 and Simple, smaller ones fit LL."""
 TINY_BYTES = 4096
-"""Below this size all times are alike and carry no more than one of them."""
+"""Smaller messages all take the same time, so they add nothing to the fit."""
 MIN_ROWS = 4
 _GUESS = NcclCosts(
     node_bytes_per_s=1e11,
@@ -29,13 +29,13 @@ _LIMITS = {"ll_fraction": (0.01, 0.5), "exposed": (0.0, 1.0), "ll_start_s": (0.0
 
 @dataclass(frozen=True, kw_only=True)
 class TimedAllReduces:
-    """Timed all-reduces: where they ran, and the time of each [s]."""
+    """All-reduces with the measured time of each [s]."""
 
     points: AllReduces
     times_s: Floats
 
     def select(self, chosen: "np.ndarray[tuple[int], np.dtype[np.generic]]") -> "TimedAllReduces":
-        """Return the samples of a mask or of indices."""
+        """Return those of a mask or of indices."""
         points = self.points
         return TimedAllReduces(
             points=AllReduces(
@@ -47,19 +47,19 @@ class TimedAllReduces:
         )
 
     def relative_errors(self, costs: NcclCosts) -> Floats:
-        """Return the relative error of each sample with its sign: modelled / measured - 1."""
+        """Return the signed relative error of each: modelled / measured - 1."""
         return all_reduce_s(self.points, costs) / self.times_s - 1
 
 
 def select_all_reduces(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -> TimedAllReduces:
-    """Return the all-reduces of logs as samples, out of place and in place.
+    """Return the all-reduces in logs, each out of place and in place.
 
     Raises:
-        SimnetError: a log is of another collective or of one GPU.
+        SimnetError: a log has another collective or one GPU.
     """
     for log in logs:
         if log.world_size == 1:
-            raise SimnetError(f"{log.name}: one GPU, which sends nothing; leave this log out")
+            raise SimnetError(f"{log.name}: one GPU: sends nothing; leave this log out")
         if log.collective != "all_reduce":
             raise SimnetError(f"{log.name}: {log.collective}: only all_reduce logs can be fitted; leave this log out")
     rows = [
@@ -80,8 +80,8 @@ def fit_costs(train: TimedAllReduces, start: NcclCosts | None = None) -> NcclCos
     """Fit costs by least squares of relative errors: large messages first, then LL on the small ones.
 
     Args:
-        train: at least `MIN_ROWS` samples from `LARGE_BYTES` on.
-        start: costs to begin at, such as those of a fit to nearly the same samples.
+        train: at least `MIN_ROWS` all-reduces from `LARGE_BYTES` on.
+        start: first guess, such as the costs of a fit to nearly the same all-reduces.
 
     Raises:
         SimnetError: too few large messages.
@@ -92,7 +92,7 @@ def fit_costs(train: TimedAllReduces, start: NcclCosts | None = None) -> NcclCos
             f"{len(large.times_s)} times from 1 MiB on: at least {MIN_ROWS} are needed; run nccl-tests with -e 1G"
         )
     names = _large_names(large)
-    # With LL made slow, no large message runs with it, and each stage has costs of its own to fit.
+    # LL is made slow, so that no large message uses it and the two stages have no cost in common.
     costs = _fitted(replace(start or _first_guess(large), ll_fraction=_LIMITS["ll_fraction"][0]), names, large)
     small = train.select(train.points.message_bytes < LARGE_BYTES)
     if len(small.times_s) < MIN_ROWS:
@@ -103,7 +103,7 @@ def fit_costs(train: TimedAllReduces, start: NcclCosts | None = None) -> NcclCos
 
 
 def determined_names(train: TimedAllReduces) -> tuple[str, ...]:
-    """Return the names of the costs that these samples tell."""
+    """Return the names of the costs that these all-reduces determine."""
     has_small = int(np.sum(train.points.message_bytes < LARGE_BYTES)) >= MIN_ROWS
     large = train.select(train.points.message_bytes >= LARGE_BYTES)
     return _large_names(large) + (("ll_start_s", "ll_hop", "ll_fraction") if has_small else ())
@@ -114,7 +114,7 @@ def _large_names(large: TimedAllReduces) -> tuple[str, ...]:
     names = ["start_s"]
     if alone.any():
         names.append("node_bytes_per_s")
-    # At one number of ranks an exposed part of S/n is the same as a lower bandwidth.
+    # At a single number of ranks an exposed part of S/n cannot be distinguished from a lower bandwidth.
     if len(np.unique(large.points.ranks_per_node[alone])) > 1:
         names.append("exposed")
     if not alone.all():
@@ -123,7 +123,7 @@ def _large_names(large: TimedAllReduces) -> tuple[str, ...]:
 
 
 def _first_guess(large: TimedAllReduces) -> NcclCosts:
-    """Return costs with the bandwidths of the largest messages; without rows of a kind, those of the other."""
+    """Return costs with the largest bus bandwidth in a node and across nodes; one stands for the other if missing."""
     points = large.points
     bus = 2 * (points.ranks - 1) / points.ranks * points.message_bytes / large.times_s
     best = {
@@ -135,7 +135,7 @@ def _first_guess(large: TimedAllReduces) -> NcclCosts:
 
 
 def _fitted(costs: NcclCosts, names: Sequence[str], train: TimedAllReduces) -> NcclCosts:
-    """Fit the named costs as factors on what they are, so that seconds and bytes per second weigh alike."""
+    """Fit the named costs as factors on their first guess, which gives seconds and bytes per second one scale."""
     scales = [getattr(costs, name) or getattr(_GUESS, name) for name in names]
 
     def tried(factors: Sequence[float]) -> NcclCosts:

@@ -1,4 +1,4 @@
-"""Read the text that nccl-tests prints, in both of its column layouts."""
+"""Read the output of nccl-tests, in both of its column layouts."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ MAX_DIGITS = 18
 MIN_US, MAX_US = 1e-6, 1e15
 MEASURES = ("time", "algbw", "busbw", "wrong")
 _FACTOR_TOLERANCE = 0.03
-"""How far the printed ratio of bus to algorithm bandwidth may be off: both are printed with two decimals."""
+"""Relative error of the printed ratio of bus to algorithm bandwidth, since both have two decimals."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogRow:
-    """A line of a log: message [B] (the whole array) and times [us] out of place and in place (None: not measured)."""
+    """A line of a log: message [B] (the whole array), and times out of place and in place [us] (None: not measured)."""
 
     line: int
     message_bytes: int
@@ -40,7 +40,7 @@ class LogRow:
 
 @dataclass(frozen=True, kw_only=True)
 class NcclLog:
-    """One log: where it was read, what ran on how many GPUs of how many nodes, and its rows by size."""
+    """One log: its name, the collective, the GPUs and nodes, and a row for each size."""
 
     name: str
     collective: Collective
@@ -55,13 +55,13 @@ class NcclLog:
         return self.num_nodes * self.ranks_per_node
 
     @property
-    def about(self) -> str:
-        """Where it ran, for people: "16 GPUs on 2 nodes"."""
+    def layout_text(self) -> str:
+        """GPUs and nodes as text: "16 GPUs on 2 nodes"."""
         return f"{self.world_size} GPUs on {self.num_nodes} {'node' if self.num_nodes == 1 else 'nodes'}"
 
 
 def looks_like(text: str) -> bool:
-    """Tell whether a text is the output of nccl-tests."""
+    """Return whether a text is the output of nccl-tests."""
     return "busbw" in text and "algbw" in text
 
 
@@ -69,21 +69,21 @@ def read(path: Path) -> NcclLog:
     """Read a log.
 
     Raises:
-        SimnetError: the file cannot be read, or is no whole log; see `parse`.
+        SimnetError: the file cannot be read, or is no complete log; see `parse`.
     """
     return parse(read_text(path, errors="replace"), label(path))
 
 
 def parse(text: str, name: str) -> NcclLog:
-    """Read the text of a log: lines with or without a rank in front, `#wrong` or `error`, with or without `root`.
+    """Read the text of a log: lines with or without a rank in front, columns `#wrong` or `error`, `root` or none.
 
     Args:
-        text: what nccl-tests printed.
-        name: how messages call it.
+        text: output of nccl-tests.
+        name: file, for messages.
 
     Raises:
-        SimnetError: no ranks or no results are in it, nodes have unequal numbers of ranks, a row has another form, or
-            results were wrong.
+        SimnetError: the text has no ranks or no results, nodes have unequal numbers of ranks, a row has another form,
+            or results were wrong.
     """
     lines = [_PREFIX.sub("", line).rstrip() for line in text.splitlines()]
     nodes, per_node, gpu = _shape(lines, name)
@@ -110,7 +110,9 @@ def _shape(lines: Sequence[str], name: str) -> tuple[int, int, str]:
     hosts = [host for host, _ in ranks.values()]
     counts = {hosts.count(host) for host in hosts}
     if len(counts) > 1:
-        raise SimnetError(f"{name}: nodes with {sorted(counts)} ranks: all nodes must have as many; leave this log out")
+        raise SimnetError(
+            f"{name}: nodes with {sorted(counts)} ranks: all nodes must have the same number; leave this log out"
+        )
     return len(set(hosts)), counts.pop(), next(iter(ranks.values()))[1]
 
 
@@ -123,25 +125,30 @@ def _rows(lines: Sequence[str], name: str) -> Iterator[LogRow]:
 
 
 def _named_columns(lines: Sequence[str]) -> int:
-    """Return how many columns stand before the first time: size, count, type, redop and root if they are there."""
+    """Return the number of columns before the first time: size, count, type, and redop and root if printed."""
     head = next((line for line in lines if line.startswith("#") and "busbw" in line and "size" in line), "")
     words = head.strip("# ").split()
     return words.index("time") if "time" in words else 0
 
 
 def _row(words: list[str], named: int, where: str, number: int, *, counts_wrong: bool) -> LogRow:
-    """Read the message and one or two sets of `MEASURES`; redop and root may be left blank."""
+    """Read the message and one or two sets of `MEASURES`."""
+    # redop and root may be blank: then a line has fewer words than the header has columns.
     sets = [len(MEASURES), 2 * len(MEASURES)]
     names = next((names for names in (named, 3) for num in sets if len(words) == names + num), 0)
     measures = words[names:]
     if not names or not all(_is_measure(word) for word in measures):
-        raise SimnetError(f"{where}: {' '.join(words)!r}: not the columns of nccl-tests; restore the line or drop it")
+        raise SimnetError(
+            f"{where}: {' '.join(words)!r}: must have the columns of nccl-tests; restore the line or drop it"
+        )
     halves = [measures[:4], measures[4:]]
     for half in halves:
         if counts_wrong and half and half[3] not in {"0", "N/A"}:
-            raise SimnetError(f"{where}: {half[3]} wrong values: times of wrong results are worthless; run it again")
+            raise SimnetError(f"{where}: {half[3]} wrong values: results must be right; run nccl-tests again")
     if len(words[0]) > MAX_DIGITS:
-        raise SimnetError(f"{where}: a size of {len(words[0])} digits: no array is so large; restore or drop the line")
+        raise SimnetError(
+            f"{where}: a size of {len(words[0])} digits: must have at most {MAX_DIGITS}; restore the line or drop it"
+        )
     return LogRow(
         line=number, message_bytes=int(words[0]), times_us=(_time_us(halves[0], where), _time_us(halves[1], where))
     )
@@ -166,11 +173,11 @@ def _is_measure(word: str) -> bool:
 
 
 def _collective(lines: Sequence[str], ranks: int) -> Collective:
-    """Return what ran: as the log names it, else as its ratio of bus to algorithm bandwidth tells."""
+    """Return the collective that the log names, or else that its ratio of bus to algorithm bandwidth implies."""
     for line in lines:
         if found := _NAMED.search(line):
             return {"alltoall": "all_to_all"}.get(found[1], found[1])  # type: ignore[return-value]
-    # Not all versions print the name of the program. At the largest size both bandwidths have the most digits.
+    # Some versions do not print the name of the program. The largest size has the most digits of both bandwidths.
     best = max((line.split() for line in lines if _DATA.match(line)), key=lambda words: int(words[0]))
     algorithm_bw, bus_bw = float(best[-3]) if best[-3] != "N/A" else 0.0, float(best[-2]) if best[-2] != "N/A" else 0.0
     ratio = bus_bw / algorithm_bw if algorithm_bw else 0.0

@@ -1,12 +1,12 @@
-"""Time an all-reduce as NCCL does it: algorithm and protocol by size, each a latency plus bytes over a bandwidth.
+"""The time of NCCL's all-reduce: by algorithm and protocol, each a latency plus bytes over a bandwidth.
 
 Symbols: n ranks on N nodes of G = n / N ranks, S bytes of the message. A ring passes 2(n - 1) hops, 2(N - 1) of them
 between nodes, and 2(n - 1)/n S bytes through its slowest link; a double binary tree passes 2((G - 1) + log2(N)) hops
 and 2 S bytes.
 
-Source: NCCL, src/graph/tuning.cc @5067397, whose hop latencies and protocol fractions these are. Differs: NCCL chooses
-by its own table of bandwidths, here the fastest is taken; the start cost of the two protocols for large messages, the
-bandwidths and what LL reaches are fitted, since the table is off by several times there (docs/how-to/calibrate.md).
+Source: NCCL, src/graph/tuning.cc @5067397, for hop latencies and protocol fractions. Differs: NCCL chooses by its own
+table of bandwidths, this model takes the fastest; the start cost of LL128 and Simple, the bandwidths and the fraction
+of LL are fitted, since the table is off by several times there (docs/how-to/calibrate.md).
 """
 
 from dataclasses import dataclass
@@ -26,23 +26,23 @@ HOP_S: dict[Algorithm, dict[Protocol, tuple[float, float]]] = {
 }
 """Latency of a hop over NVLink and over the network [s]."""
 LL128_FRACTION = 0.92
-"""What LL128 reaches of the bandwidth of Simple: 120 of 128 bytes are data, and NCCL's table says 0.92."""
+"""Bandwidth of LL128 over that of Simple: 120 of 128 bytes are data; NCCL's table has 0.92."""
 TREE_FRACTION = 0.85
-"""What a tree reaches of the bandwidth of a ring, in NCCL's table."""
+"""Bandwidth of a tree over that of a ring, in NCCL's table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NcclCosts:
-    """What is fitted.
+    """The fitted costs.
 
     Attributes:
-        node_bytes_per_s: bus bandwidth of a ring in a node, at very large messages.
-        net_bytes_per_s: the same across nodes.
-        start_s: paid once by a collective in LL128 or Simple.
-        exposed: part of a chunk (S/n) by which filling the pipeline of a ring in a node makes it longer.
-        ll_start_s: paid once by a collective in LL.
-        ll_hop: factor on the table's hop latencies of LL.
-        ll_fraction: what LL reaches of the bandwidth of Simple.
+        node_bytes_per_s: bus bandwidth of a ring in a node, for very large messages.
+        net_bytes_per_s: bus bandwidth of a ring across nodes.
+        start_s: start cost of a collective in LL128 or Simple.
+        exposed: fraction of a chunk (S/n) that filling the pipeline of a ring in a node adds.
+        ll_start_s: start cost of a collective in LL.
+        ll_hop: factor on the hop latencies of LL in the table.
+        ll_fraction: bandwidth of LL over that of Simple.
     """
 
     node_bytes_per_s: float
@@ -66,7 +66,7 @@ class NcclCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduces:
-    """All-reduces to time, each an element: message [B], ranks a node, nodes."""
+    """Some all-reduces, an element for each: message [B], ranks per node, nodes."""
 
     message_bytes: Floats
     ranks_per_node: Floats
@@ -74,7 +74,7 @@ class AllReduces:
 
     @property
     def ranks(self) -> Floats:
-        """Ranks in all."""
+        """World size of each."""
         return self.ranks_per_node * self.num_nodes
 
 
@@ -91,14 +91,14 @@ def ring_all_reduce_s(points: AllReduces, costs: NcclCosts) -> Floats:
 
 
 def chosen(points: AllReduces, costs: NcclCosts) -> list[str]:
-    """Return what each all-reduce runs fastest with, as "ring LL128"."""
+    """Return the fastest algorithm and protocol of each all-reduce, such as "ring LL128"."""
     named = candidates(points, costs)
     best = np.argmin(np.stack([times for _, times in named]), axis=0)
     return [named[index][0] for index in best]
 
 
 def candidates(points: AllReduces, costs: NcclCosts) -> list[tuple[str, Floats]]:
-    """Return the times under every algorithm and protocol, by name; a tree runs between nodes only."""
+    """Return the times under every algorithm and protocol, by name; trees run only across nodes."""
     ring = [(f"ring {protocol}", _ring_s(points, costs, protocol)) for protocol in PROTOCOLS]
     tree = [(f"tree {protocol}", _tree_s(points, costs, protocol)) for protocol in PROTOCOLS]
     return ring + [(name, np.where(points.num_nodes > 1, times, np.inf)) for name, times in tree]

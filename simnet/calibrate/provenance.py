@@ -1,4 +1,4 @@
-"""Which measurements a calibration or a workload was fitted to, so that a validation can prove to use others."""
+"""The measurements behind a calibration or a workload, named by hash, so that a validation can prove to use others."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def digest(whole: MeasurementFile) -> str:
 
 
 def fitted_to(files: Sequence[tuple[Path, MeasurementFile]]) -> list[dict[str, object]]:
-    """Return `fitted_to` in file form: an entry for every file and setup."""
+    """Return the key `fitted_to` in file form: an entry for every file and setup."""
     return [_row(path, whole, number) for path, whole in files for number in range(len(whole.setups))]
 
 

@@ -1,4 +1,4 @@
-"""Tell what kind of file each one is, and read it."""
+"""Read files of measurements, each by its kind."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from simnet.files import read_bytes, unpacked
 from simnet.parsing import parse_json
 
 SNIFFED_BYTES = 4096
-"""Among these a file shows whether it is JSON."""
+"""The first bytes of a file, which show whether it is JSON."""
 KNOWN_KINDS = "a measurement file, nccl-tests text, iperf3 -J, or a torch.profiler trace"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What was read, by kind."""
+    """The content of the files, by kind."""
 
     files: list[tuple[Path, measurement_file.MeasurementFile]] = field(default_factory=list)
     logs: list[nccl_log.NcclLog] = field(default_factory=list)
@@ -28,12 +28,12 @@ class Sources:
 
     @property
     def measurements(self) -> list[measurement_file.MeasurementFile]:
-        """The measurement files without their paths."""
+        """The measurement files, without their paths."""
         return [whole for _, whole in self.files]
 
     @property
     def gpu(self) -> str:
-        """The GPU that was measured, if all files that tell one tell the same, else empty."""
+        """The measured GPU; empty if files name none or several."""
         found = {log.gpu for log in self.logs} | {whole.hardware.gpu for whole in self.measurements}
         return found.pop() if len(found - {""}) == 1 else ""
 
@@ -42,13 +42,13 @@ def read(paths: Sequence[Path]) -> Sources:
     """Read files of any known kind.
 
     Raises:
-        SimnetError: one cannot be read, is of no known kind, is damaged, or is named twice.
+        SimnetError: a file cannot be read, has no known kind, is damaged, or is given twice.
     """
     found = Sources()
     whole = [path.resolve() for path in paths]
     for path in paths:
         if whole.count(path.resolve()) > 1:
-            raise SimnetError(f"{path}: is named twice; name each file once")
+            raise SimnetError(f"{path}: is given twice; give each file once")
         _add(found, path)
         found.names.append(path.name)
     return found
@@ -72,10 +72,10 @@ def _add(found: Sources, path: Path) -> None:
 
 
 def json_object(raw: bytes, path: Path) -> dict[str, Any]:
-    """Return what another program wrote as JSON.
+    """Return the JSON object that another program wrote.
 
     Raises:
-        SimnetError: it is damaged, nested too deep, or no object.
+        SimnetError: the JSON is damaged, nested too deep, or no object.
     """
     whole = parse_json(raw, str(path), unique=False)
     if not isinstance(whole, dict):

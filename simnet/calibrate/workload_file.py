@@ -1,4 +1,4 @@
-"""Write the compute times of a traced step, or of a measured model, as a workload."""
+"""Write the compute times of a traced step or of a measured model as a workload file."""
 
 import re
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ FIELDS = {"forward": "forward_s", "backward": "backward_s", "optimizer": "optimi
 
 
 def text_of_trace(trace: Trace, path: Path) -> str:
-    """Return a workload as TOML: compute times of a step, and the bytes that it all-reduced as its gradients.
+    """Return a workload as TOML: the compute times of a step, and its all-reduced bytes as the gradient.
 
     Raises:
-        SimnetError: nothing was all-reduced, or a phase is missing in the trace.
+        SimnetError: the trace has no all-reduce of known size, or lacks a phase.
     """
     times = {key: trace.median_s(field) for key, field in FIELDS.items()}
     for key, seconds in times.items():
@@ -36,9 +36,9 @@ def text_of_trace(trace: Trace, path: Path) -> str:
                 f"{path}: no {key} in the trace: profile a step of DistributedDataParallel with an optimizer"
             )
     if not trace.reduced_bytes:
-        raise SimnetError(f"{path}: no all-reduce whose size is told: profile with record_shapes=True on several ranks")
+        raise SimnetError(f"{path}: no all-reduce of known size: profile with record_shapes=True on several ranks")
     whole: dict[str, object] = {
-        "title": f"A step of {path.name}: its compute times, and what it all-reduced",
+        "title": f"A step of {path.name}: compute times, and the all-reduced bytes as the gradient",
         "source": f"torch.profiler, {len(trace.steps)} steps of one of {trace.world_size} ranks, medians",
         "gradient": Size(trace.reduced_bytes).text(),
         **{key: duration_text(seconds) for key, seconds in times.items()},
@@ -47,20 +47,20 @@ def text_of_trace(trace: Trace, path: Path) -> str:
 
 
 def has_model(measurements: MeasurementFile) -> bool:
-    """Tell whether a measurement file holds what `text_of_model` needs."""
+    """Return whether a measurement file holds a model for `text_of_model`."""
     return any(series.kind == "model" for series in measurements.series)
 
 
 def text_of_model(files: Sequence[tuple[Path, MeasurementFile]], draws: int = bootstrap.DRAWS) -> str:
-    """Return a workload as TOML: the medians of a measured model, its gradients at the times when they became ready.
+    """Return a workload as TOML: the medians of a measured model, and its gradients in the order of readiness.
 
-    The optimizer is AdamW, which a dense baseline would run. A gradient that became ready together with the one before
-    has a share of 0. Intervals are those of drawn files and drawn repetitions in each: several files of one model tell
-    how much it differs from one start to the next.
+    The optimizer is AdamW, as in a dense baseline. A gradient that becomes ready together with the previous one has a
+    share of 0. The bootstrap resamples files, and repetitions in each file: several files of one model show the
+    difference between one start of the process and the next.
 
     Args:
-        files: of one model on one machine.
-        draws: bootstrap draws.
+        files: files of one model on one machine.
+        draws: bootstrap resamples.
 
     Raises:
         SimnetError: the files hold no model or several, or lack a part of one.
@@ -68,7 +68,9 @@ def text_of_model(files: Sequence[tuple[Path, MeasurementFile]], draws: int = bo
     model, batch, setup = _only_model(files)
     runs = [_ModelSamples(whole) for _, whole in files]
     if any(run.ready.keys() != runs[0].ready.keys() for run in runs):
-        raise SimnetError("--workload: files with other gradients of one model: give files of one version of it")
+        raise SimnetError(
+            "--workload: the gradients of the model differ between files: give files of one version of the model"
+        )
     point = _times(runs)
     spread = bootstrap.interval_factors(point, partial(_resampled, runs), draws)
     machine = f"{setup.ranks_on_machine} ranks on a machine ({_machine(files[0][1])})"
@@ -89,7 +91,7 @@ def text_of_model(files: Sequence[tuple[Path, MeasurementFile]], draws: int = bo
 
 
 class _ModelSamples:
-    """The repetitions of one file."""
+    """The repetitions of a model in one file."""
 
     def __init__(self, whole: MeasurementFile) -> None:
         self.forward = _values(whole, "forward")
@@ -102,8 +104,8 @@ class _ModelSamples:
             raise SimnetError("--workload: no gradient_ready in the file: give one of simnet measure model")
         if len(self.forward) != len(self.backward):
             raise SimnetError(
-                f"--workload: {len(self.forward)} times of forward and {len(self.backward)} of backward: a repetition "
-                "has both; measure again"
+                f"--workload: {len(self.forward)} times of forward and {len(self.backward)} of backward: must be the "
+                "same number; measure again"
             )
 
 
@@ -121,7 +123,7 @@ def _only_model(files: Sequence[tuple[Path, MeasurementFile]]) -> tuple[str, int
 
 
 def _times(runs: Sequence[_ModelSamples]) -> dict[str, float]:
-    """Return seconds of compute and optimizer, over all repetitions of all runs, and the part that forward is."""
+    """Return compute and optimizer [s] and the share of forward, medians over all repetitions of all files."""
     forward, backward = (np.concatenate([getattr(run, name) for run in runs]) for name in ("forward", "backward"))
     return {
         "compute": float(np.median(forward + backward)),
@@ -134,7 +136,7 @@ def _resampled(runs: Sequence[_ModelSamples], rng: np.random.Generator) -> dict[
     drawn: list[_ModelSamples] = []
     for pick in rng.integers(len(runs), size=len(runs)):
         run = copy(runs[pick])
-        # Forward and backward of one repetition add up to what was measured, so they are drawn together.
+        # Forward and backward of one repetition depend on each other, so a resample keeps them together.
         again = rng.integers(len(run.forward), size=len(run.forward))
         run.forward, run.backward = run.forward[again], run.backward[again]
         run.optimizer = rng.choice(run.optimizer, size=len(run.optimizer))
@@ -143,7 +145,7 @@ def _resampled(runs: Sequence[_ModelSamples], rng: np.random.Generator) -> dict[
 
 
 def _tensors(runs: Sequence[_ModelSamples]) -> list[dict[str, object]]:
-    """Return the gradients in the order in which they become ready, with the microseconds of backward before each."""
+    """Return the gradients in the order of readiness, each with the time of backward since the previous one [us]."""
     in_order = sorted(runs[0].ready, key=lambda name: runs[0].ready[name].number("order"))
     ready_s = {name: float(np.median([value for run in runs for value in run.ready[name].values])) for name in in_order}
     tensors: list[dict[str, object]] = []
@@ -162,10 +164,10 @@ def _tensors(runs: Sequence[_ModelSamples]) -> list[dict[str, object]]:
 
 
 def _size(series: Series) -> dict[str, object]:
-    """Return the shape of a gradient where it is told, else its elements."""
+    """Return the shape of a gradient, or the number of elements if the file has no shape."""
     if shape := str(series.labels.get("shape", "")):
         if not _SHAPE.fullmatch(shape):
-            raise SimnetError(f"--workload: shape {shown(shape)}: must be such as '256x512'; measure again")
+            raise SimnetError(f"--workload: shape {shown(shape)}: must look like '256x512'; measure again")
         return {"shape": [int(side) for side in shape.split("x")]}
     return {"num_elements": series.count("num_elements")}
 
@@ -183,6 +185,6 @@ def _machine(measurements: MeasurementFile) -> str:
 
 
 def _checked(whole: dict[str, object]) -> str:
-    """Return a workload as TOML if the simulator can read it."""
+    """Return a workload as TOML, after the simulator has read it."""
     build(Workload, {"name": "fitted", **whole}, "the fitted workload")
     return tomli_w.dumps(whole)

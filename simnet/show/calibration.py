@@ -58,7 +58,7 @@ def step_times(trace: Trace, name: str) -> list[str]:
     lines = [f"{name}: {len(trace.steps)} steps of one rank, {where}; medians"]
     lines += [f"  {text:<26} {format_seconds(trace.median_s(field))}" for field, text in PHASES.items()]
     last = trace.steps[-1]
-    lines += [f"  {one.name}, {format_bytes(one.num_bytes)}: {format_seconds(one.seconds)}" for one in last.messages]
+    lines += [f"  {one.name}, {format_bytes(one.num_bytes)}: {format_seconds(one.seconds)}" for one in last.collectives]
     return lines
 
 

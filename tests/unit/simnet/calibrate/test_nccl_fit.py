@@ -74,9 +74,12 @@ def test_nodes_are_told_apart_by_their_hosts() -> None:
         (NEW.replace("Rank", "rank"), "no line '# Rank 0 Pid"),
         (HEADER, "no line with a time"),
         (NEW.replace("on a device  1", "on b device  1").replace(HEADER, HEADER), "all_reduce"),
-        (NEW.replace("Rank  1 Group", "Rank  1 Group  0 Pid  9 on b device  0 [0] H\n#  Rank  2 Group"), "as many"),
+        (
+            NEW.replace("Rank  1 Group", "Rank  1 Group  0 Pid  9 on b device  0 [0] H\n#  Rank  2 Group"),
+            "must have the same number",
+        ),
         (NEW.replace("104.86       0", "104.86       3"), "3 wrong values"),
-        (NEW.replace("10.00  104.86", "10.00"), "not the columns of nccl-tests"),
+        (NEW.replace("10.00  104.86", "10.00"), "must have the columns of nccl-tests"),
         (NEW.replace("10.00", "0.00"), "must be above 0"),
     ],
 )
@@ -94,7 +97,7 @@ def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_gpu_and_other_collectives_are_refused() -> None:
-    with pytest.raises(SimnetError, match="one GPU, which sends nothing"):
+    with pytest.raises(SimnetError, match="one GPU: sends nothing"):
         nccl_fit.select_all_reduces([log(1)])
     with pytest.raises(SimnetError, match="only all_reduce logs"):
         nccl_fit.select_all_reduces([replace(log(8), collective="all_gather")])

@@ -116,14 +116,14 @@ def test_intervals_hold_what_a_further_row_would_take() -> None:
 def test_the_most_vectors_are_fitted_and_said() -> None:
     rows = times("merge", lambda size: 5e-10 * size, 2) + times("merge", lambda size: 2e-10 * size, 8)
     (fitted,) = kernel_fit.fit_kernels(rows, 0.1, draws=20)
-    assert fitted.notes == ("kernel merge: fitted to 8 vectors at once; fewer cost more an element",)
+    assert fitted.notes == ("kernel merge: fitted to 8 vectors at once; fewer take longer per element",)
     assert "0.2" in fitted.shown["merge"]
 
 
 def test_kernels_that_cannot_be_fitted_are_refused() -> None:
     with pytest.raises(SimnetError, match="kernel quantize: at least 3 sizes"):
         kernel_fit.fit_kernels(times("quantize", lambda size: size)[:2], 0.1, draws=20)
-    with pytest.raises(SimnetError, match="does not take longer for more elements"):
+    with pytest.raises(SimnetError, match="more elements take no longer"):
         kernel_fit.fit_kernels(times("quantize", lambda size: 1 / size), 0.1, draws=20)
 
 
@@ -169,7 +169,7 @@ def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"error": "unable to connect"}, "iperf3 says 'unable to connect'"),
+        ({"error": "unable to connect"}, "iperf3 failed with 'unable to connect'"),
         ({"end": {}}, "end.sum_received: missing.*: give the whole output of iperf3 -J over TCP"),
         ({"end": []}, "end: .*: write a table"),
         ({"end": {"sum_received": {"bits_per_second": 0}}}, "must be a number above 0"),
@@ -178,7 +178,7 @@ def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
         ({"end": {**END, "streams": [{"sender": {"mean_rtt": "62"}}]}}, "mean_rtt: '62': write a number"),
         ({"intervals": [{}]}, "intervals.0.sum: missing"),
         ({"intervals": 5}, "intervals: 5: write a list"),
-        ({"end": {"sum_received": {"bits_per_second": 9e10}}}, "more than the NICs of the cluster give"),
+        ({"end": {"sum_received": {"bits_per_second": 9e10}}}, "exceeds the NICs of the cluster"),
     ],
 )
 def test_what_iperf3_has_not_measured_is_refused(change: dict[str, object], message: str) -> None:
@@ -203,7 +203,7 @@ def test_a_trace_of_nccl_is_read_on_the_clock_of_the_gpu() -> None:
     found = (step.step_s, step.forward_s, step.backward_s, step.optimizer_s, step.compute_s, step.communication_s)
     assert found == pytest.approx((1e-3, 2e-4, 4e-4, 1e-4, 7e-4, 2e-4))
     assert step.overlapped_s == pytest.approx(1e-4)
-    assert [(one.name, one.num_bytes) for one in step.messages] == [("allreduce", 2000)]
+    assert [(one.name, one.num_bytes) for one in step.collectives] == [("allreduce", 2000)]
 
 
 def test_a_trace_becomes_a_workload() -> None:
@@ -213,7 +213,7 @@ def test_a_trace_becomes_a_workload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drop", "message"), [("Optimizer", "no optimizer in the trace"), ("nccl", "no all-reduce whose size is told")]
+    ("drop", "message"), [("Optimizer", "no optimizer in the trace"), ("nccl", "no all-reduce of known size")]
 )
 def test_a_trace_without_a_phase_or_messages_is_no_workload(drop: str, message: str) -> None:
     kept = [one for one in NCCL["traceEvents"] if not one["name"].startswith(drop)]
@@ -271,7 +271,7 @@ def test_what_stands_beside_the_events_must_be_of_its_form(change: dict[str, obj
 def test_a_message_whose_size_is_of_another_form_is_of_unknown_size(args: dict[str, object]) -> None:
     talks = [{**one, "args": args} if one["name"].startswith("nccl") else one for one in NCCL["traceEvents"]]
     trace = kineto.parse({**NCCL, "traceEvents": talks}, HERE)
-    assert {one.num_bytes for one in trace.steps[0].messages} == {0}
+    assert {one.num_bytes for one in trace.steps[0].collectives} == {0}
 
 
 def test_a_pipe_a_device_and_a_bomb_are_refused_at_once(tmp_path: Path) -> None:

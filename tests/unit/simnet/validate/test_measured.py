@@ -137,7 +137,7 @@ def test_gradients_have_the_shapes_that_the_file_tells(tmp_path: Path) -> None:
         ([{**model_rows()[0], "values": [0.1]}, *model_rows()[1:]], "1 times of forward and 3 of backward"),
         (
             [*model_rows()[:4], series("model", "gradient_ready", 0.1, **READY, shape="2by3")],
-            "shape '2by3': must be such as '256x512'",
+            "shape '2by3': must look like '256x512'",
         ),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_part_of_a_model_is_no_workload(rows: list[dict[str, Any]], message: s
 
 def test_files_of_one_model_have_the_same_gradients(tmp_path: Path) -> None:
     paths = [write(tmp_path / "a.json", model_rows()), write(tmp_path / "b.json", model_rows()[:-1])]
-    with pytest.raises(SimnetError, match="files with other gradients of one model"):
+    with pytest.raises(SimnetError, match="the gradients of the model differ between files"):
         text_of_model([(path, read(path)) for path in paths])
 
 
