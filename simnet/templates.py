@@ -1,5 +1,6 @@
 """Text with numbers in it, from the templates of `docs/templates/`."""
 
+import re
 import textwrap
 from collections.abc import Mapping
 from functools import cache
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simnet import files
+from simnet.units import format_seconds
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -26,7 +28,8 @@ def page(name: str, given: Mapping[str, object]) -> str:
     Args:
         name: of the template without `SUFFIX`, such as "validation.md" or "sets/hkbu_bsp.md".
         given: the values that the template uses, by name. The filters `f`, which formats a number
-            (`{{ 0.5 | f(".0%") }}`), and `wrapped`, which fills paragraphs, are always there.
+            (`{{ 0.5 | f(".0%") }}`), `seconds`, which picks the unit of a time, and `wrapped`, which fills paragraphs,
+            are always there.
 
     Raises:
         jinja2.UndefinedError: the template uses a name that is not given.
@@ -46,7 +49,7 @@ def paragraphs(name: str, block: str, given: Mapping[str, object]) -> str:
     if block not in template.blocks:
         return ""
     text = "".join(template.blocks[block](template.new_context(dict(given)))).strip()
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
 
 
 def wrapped(text: str, indent: str = "") -> str:
@@ -74,5 +77,5 @@ def _environment(folder: Path) -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {"f": format, "wrapped": wrapped}
+    made.filters |= {"f": format, "seconds": format_seconds, "wrapped": wrapped}
     return made

@@ -41,38 +41,40 @@ COUNT = _Count()
 _COMMON = (
     click.option(
         "-o", "--output", type=click.Path(path_type=Path), default="measurements.json", show_default=True,
-        help="The measurement file.",
+        help="File for the measurements.",
     ),
-    click.option("--force", is_flag=True, help="Replace the file if it is there."),
+    click.option("--force", is_flag=True, help="Replace an existing file."),
     click.option(
         "--device", type=click.Choice(["cpu", "cuda"]),
-        help="Where the ranks compute.  [default: cuda if there is a GPU for each rank]",
+        help="Device of every rank.  [default: cuda if each rank has a GPU]",
     ),
     click.option("--threads", type=click.IntRange(1, 4096), help="Threads of a rank.  [default: torch's]"),
     click.option(
-        "--ranks-per-node", type=click.IntRange(1, 4096), help="Ranks of a node.  [default: LOCAL_WORLD_SIZE]"
+        "--ranks-per-node", type=click.IntRange(1, 4096), help="Ranks on each node.  [default: LOCAL_WORLD_SIZE]"
     ),
-    click.option("--nic-gbit-per-s", type=click.FloatRange(0, min_open=True), help="Of a node's NIC, if known."),
-    click.option("--network", default="", help="What else is known of the network, for people."),
+    click.option(
+        "--nic-gbit-per-s", type=click.FloatRange(0, min_open=True), help="NIC bandwidth of a node, noted in the file."
+    ),
+    click.option("--network", default="", help="Description of the network, noted in the file."),
     click.option(
         "--relative-error", type=click.FloatRange(0, 1, min_open=True), default=0.03, show_default=True,
-        help="Repeat until the 95 % interval of the median reaches at most this fraction from it.",
+        help="Repeat a measurement until the 95 % interval of its median is this narrow.",
     ),
     click.option(
         "--max-repetitions", type=click.IntRange(8, 100_000), default=100, show_default=True,
-        help="Repetitions at most.",
+        help="Largest number of repetitions of a measurement.",
     ),
     click.option(
         "--max-seconds", type=click.FloatRange(0, min_open=True), show_default=True,
-        help="Seconds at most for each thing that is measured.",
+        help="Longest time of a measurement [s].",
     ),
 )  # fmt: skip
 
 
 @click.group(
     "measure",
-    help="Time what training is made of and keep every sample in a measurement file.\n\n"
-    "Alone, or on all ranks that torchrun has started; rank 0 writes, and the slowest rank counts. Needs torch.",
+    help="Time the parts of training, and keep every sample in a measurement file.\n\n"
+    "Runs on one rank, or on all ranks that torchrun starts; the slowest rank counts, and rank 0 writes. Needs torch.",
     epilog="\b\nExample:\n  simnet measure kernels -o kernels.json\n"
     "  torchrun --nproc-per-node 2 -m binsgdm.measure collectives -o collectives.json",
 )
@@ -180,33 +182,37 @@ def _work(measure_: Callable[..., None], options: dict[str, Any]) -> Work:
 
 _MODELS = (
     "mlp_200k, mlp_4m, mlp_25m, cnn_400k, cnn_6m, transformer_1m, transformer_10m, transformer_25m, or "
-    "module:function, which takes the batch size and returns (module, inputs, loss of the output)."
+    "module:function, a function of the batch size that returns (module, inputs, loss of the output)."
 )
 _MODEL = click.option("--model", default="mlp_4m", show_default=True, help=_MODELS)
 _SEVERAL = click.option(
     "--model", "models", multiple=True, default=("mlp_4m",), show_default=True, help=f"{_MODELS} Repeatable."
 )
-_BATCH = click.option("--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples a rank.")
+_BATCH = click.option("--batch", type=click.IntRange(1), default=8, show_default=True, help="Samples per rank.")
 _FLOATS = click.Choice(["float32", "bfloat16", "float16"])
 
 
 @_command(
     "kernels",
-    about="Time each step of BinSGDM, the baselines' AdamW, copy and casts, and compressing systems, over sizes.",
+    about="Time the kernels of BinSGDM, AdamW, copies, casts and compressing systems over sizes.",
     example="simnet measure kernels --max-size 2^24 --system qsgd:bits=4 --system power_sgd -o kernels.json",
     max_seconds=0.4,
 )
 @click.option(
     "--kernels", multiple=True, type=click.Choice(["reference", "cpu", "triton"]),
-    help="Implementation; repeatable.  [default: all that work here, reference up to 2^16 elements]",
+    help="Implementation of the kernels; repeatable.  [default: all that work here; reference up to 2^16 elements]",
 )  # fmt: skip
-@click.option("--dtype", type=_FLOATS, default="float32", show_default=True, help="Of gradients and parameters.")
+@click.option(
+    "--dtype", type=_FLOATS, default="float32", show_default=True, help="Precision of gradients and parameters."
+)
 @click.option("--min-size", type=COUNT, default="2^10", show_default=True, help="Elements of the smallest tensor.")
-@click.option("--max-size", type=COUNT, help="Of the largest.  [default: 2^27, or what a quarter of free memory holds]")
+@click.option(
+    "--max-size", type=COUNT, help="Elements of the largest tensor.  [default: 2^27, or a quarter of the free memory]"
+)
 @click.option(
     "--system", "systems", multiple=True, metavar="NAME[:KEY=VALUE,...]",
-    help="Compressing system to time as well, such as qsgd:bits=4 or one_bit_adam, or all; repeatable. What is "
-    "gathered is decoded for as many ranks as measure, or for 4.  [default: none]",
+    help="Compressing system to time as well, such as qsgd:bits=4, one_bit_adam or all; repeatable. Gathered payloads "
+    "are decoded for the number of ranks that measure, or for 4 on one rank.  [default: none]",
 )  # fmt: skip
 def _kernels(kernels: tuple[str, ...], systems: tuple[str, ...], **sizes: Any) -> Work:
     from binsgdm.measure import choices
@@ -227,13 +233,13 @@ def _kernels(kernels: tuple[str, ...], systems: tuple[str, ...], **sizes: Any) -
 
 @_command(
     "model",
-    about="Time forward, backward with each gradient, and optimizers of a real model, without messages.",
+    about="Time forward, backward (each gradient, too) and optimizers of a model, without communication.",
     example="simnet measure model --model transformer_10m --batch 8 -o model.json",
     max_seconds=30.0,
 )
 @_SEVERAL
 @_BATCH
-@click.option("--dtype", type=_FLOATS, default="float32", show_default=True, help="Of the parameters.")
+@click.option("--dtype", type=_FLOATS, default="float32", show_default=True, help="Precision of the parameters.")
 def _model(models: tuple[str, ...], **options: Any) -> Work:
     from binsgdm.measure.model import measure as work
 
@@ -242,18 +248,18 @@ def _model(models: tuple[str, ...], **options: Any) -> Work:
 
 @_command(
     "collectives",
-    about="Time the messages of the strategies in every process group, over sizes.\n\n"
-    "Those of BinSGDM as it sends them, and all_reduce. Groups of a kind are at work at one time. After a size at "
-    "which 8 repetitions take longer than --max-seconds, no larger one follows.",
+    about="Time the collectives of all_reduce and BinSGDM in every process group, over sizes.\n\n"
+    "Groups of one kind (the groups inside nodes, the groups between nodes) run at the same time. A size whose 8 "
+    "repetitions take longer than --max-seconds is the last one.",
     example="torchrun --nproc-per-node 4 -m binsgdm.measure collectives --ranks-per-node 2 -o collectives.json",
     max_seconds=3.0,
 )
 @click.option(
     "--only", multiple=True, type=click.Choice(["all_reduce", "all_to_all", "all_gather"]),
-    help="Collective; repeatable.  [default: all]",
+    help="Time only this collective; repeatable.  [default: all]",
 )  # fmt: skip
 @click.option("--min-size", type=COUNT, default="2^10", show_default=True, help="Bytes of the smallest message.")
-@click.option("--max-size", type=COUNT, default="2^26", show_default=True, help="Bytes of the largest.")
+@click.option("--max-size", type=COUNT, default="2^26", show_default=True, help="Bytes of the largest message.")
 def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
     from binsgdm.measure.collectives import measure as work
 
@@ -263,7 +269,7 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
 
 @_command(
     "training",
-    about="Time whole steps of real training under a strategy, with their phases.",
+    about="Time the steps of real training with a strategy, and their phases.",
     example="torchrun --nproc-per-node 2 -m binsgdm.measure training --strategy binsgdm:overlap -o training.json",
     max_seconds=30.0,
 )
@@ -271,17 +277,17 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
 @_BATCH
 @click.option(
     "--strategy", "strategies", multiple=True, default=("binsgdm",), show_default=True,
-    help="all_reduce (DistributedDataParallel in fp32 with AdamW), binsgdm, or binsgdm: with words after it, separated "
-    "by commas: flat (all ranks alike, no nodes), bf16 or one_bit (what travels inside a node), gradients (what is "
-    "averaged there), overlap (exchange beside backward; DDP always does). Or a system that compresses, with its "
-    "options: one_bit_adam (after its dense stage), qsgd:bits=4, top_k:ratio=0.01 (in DDP's hook). Repeatable.",
+    help="all_reduce (DDP in fp32 with AdamW), binsgdm, or a compressing system with its options, such as one_bit_adam "
+    "(after its dense stage), qsgd:bits=4 or top_k:ratio=0.01 (in DDP's communication hook); repeatable. Options of "
+    "binsgdm, as in binsgdm:flat,overlap: flat (one group of all ranks), bf16 or one_bit (the format inside a node), "
+    "gradients (a node averages gradients, not updates), overlap (the exchange overlaps backward).",
 )  # fmt: skip
 @click.option(
     "--bucket-cap-mb",
     type=click.FloatRange(0, min_open=True),
     default=25.0,
     show_default=True,
-    help="MiB of fp32 in a bucket.",
+    help="Size of a bucket in fp32 [MiB], as DDP's option.",
 )
 def _training(models: tuple[str, ...], strategies: tuple[str, ...], **options: Any) -> Work:
     from binsgdm.measure.training import measure as work
@@ -292,7 +298,7 @@ def _training(models: tuple[str, ...], strategies: tuple[str, ...], **options: A
 
 @_command(
     "interference",
-    about="Time backward alone and beside collectives that do not stop.",
+    about="Time backward alone, and while collectives run without a pause.",
     example="torchrun --nproc-per-node 2 -m binsgdm.measure interference --model mlp_4m -o interference.json",
     max_seconds=15.0,
 )

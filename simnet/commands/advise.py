@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 @click.command(
     "advise",
-    help="Rank all systems on the cluster and workload of SCENARIO against DDP at its best, and say whether any pays. "
-    "Every system is tuned over bucket sizes and overlap, DDP over precision and algorithm, too. Strategy and baseline "
-    "of SCENARIO do not matter. Speed only: how many steps a system needs is another question.",
+    help="Rank all systems on the cluster and workload of SCENARIO against the fastest DDP: does any pay?\n\n"
+    "Every system is tuned over bucket size and overlap; DDP also over precision and algorithm. The strategy and the "
+    "baseline of SCENARIO are not used. Speed only: for the number of steps to a loss, see simnet time-to-target.",
     epilog="\b\nExample:\n  simnet advise bert_base_10gbit --set 'cluster.inter_node.bandwidth=100 Gbit/s'",
 )
 @click.argument("scenario")
 @options.SET
 @options.DRAWS
-@click.option("--systems", metavar="NAMES", help="Rank these alone: names or kinds, such as 'BinSGDM,power_sgd'.")
+@click.option(
+    "--systems", metavar="NAMES", help="Rank only these: titles or kinds, such as 'BinSGDM,power_sgd'.  [default: all]"
+)
 @options.form("table", "json")
 @options.OUTPUT
 @options.plot("speedup over NIC bandwidth")
@@ -77,7 +79,7 @@ def _draw(found: "Advice", path: Path) -> None:
 
 
 def _check_folded(scenario: Scenario) -> None:
-    """Refuse what takes seconds an iteration, since thousands are simulated.
+    """Refuse a scenario that takes seconds per iteration, since thousands of iterations are simulated.
 
     Raises:
         SimnetError: the scenario runs on the exact executor.
@@ -86,8 +88,8 @@ def _check_folded(scenario: Scenario) -> None:
 
     if num_exact_rounds(scenario):
         raise SimnetError(
-            f"{scenario.name}: needs the exact executor: thousands of iterations are simulated, for which that is too "
-            "slow; drop slow_nodes, faults and run.fidelity, and fill every leaf"
+            f"{scenario.name}: needs the exact executor: the ranking needs the folded one; drop "
+            "slow_nodes, faults and run.fidelity, and fill every leaf"
         )
 
 
@@ -98,4 +100,6 @@ def _check_nodes(scenario: Scenario) -> None:
         SimnetError: there is one node.
     """
     if scenario.cluster.num_nodes == 1:
-        raise SimnetError("--plot: one node sends nothing over its NIC: set cluster.num_nodes, or drop --plot")
+        raise SimnetError(
+            "--plot: cluster.num_nodes is 1: one node sends nothing over its NIC; set cluster.num_nodes, or drop --plot"
+        )

@@ -21,10 +21,9 @@ BOUND_PERCENT = 10.0
 
 @click.command(
     "calibrate",
-    help="Fit a calibration to measured FILES: those of simnet measure and simnet lab, the text of nccl-tests, and "
-    "iperf3 -J; with --workload, a workload to a model of "
-    "simnet measure or a trace of torch.profiler. Residuals are printed; a fit that explains "
-    "its own rows badly is refused.",
+    help="Fit a calibration to FILES of simnet measure and simnet lab, logs of nccl-tests and iperf3 -J.\n\n"
+    "With --workload: take the compute times of a workload from a model of simnet measure or a trace of "
+    "torch.profiler. Residuals are printed; a fit with a mean residual above --bound is refused.",
     epilog="\b\nExample:\n  simnet calibrate 8gpus.log 16gpus.log --hold-out 32gpus.log --cluster azure_nd_a100_v4 "
     "-o mine.toml",
 )
@@ -40,22 +39,22 @@ BOUND_PERCENT = 10.0
     "held_out_paths",
     multiple=True,
     type=options.INPUT,
-    help="Predict this file and do not fit it; repeatable.",
+    help="Predict this file instead of fitting it; repeatable.",
 )
 @click.option(
     "--in-place", "in_place_paths", multiple=True, type=options.INPUT,
-    help="Collectives on NICs without a limit, by as many ranks on the machine as will train: what their cores take, "
-    "and the links inside a node; repeatable.",
+    help="Collectives of simnet lab without a NIC limit and with as many ranks as in training: fits the CPU time "
+    "per message and the links inside a node; repeatable.",
 )  # fmt: skip
-@click.option("--cluster", metavar="NAME", help="Cluster of nominal bandwidths that efficiencies are fractions of.")
+@click.option("--cluster", metavar="NAME", help="Cluster whose nominal bandwidths the fitted efficiencies refer to.")
 @click.option(
     "--bound",
     type=click.FloatRange(0, 1000),
     default=BOUND_PERCENT,
     show_default=True,
-    help="Mean relative residual from which on a fit is refused [%].",
+    help="Largest mean residual of a fit [%]; above it, the fit is refused.",
 )
-@click.option("--accept-poor-fit", is_flag=True, help="Write a fit that is above the bound.")
+@click.option("--accept-poor-fit", is_flag=True, help="Write a fit that is above --bound.")
 @options.FITS
 @click.option("--figure", type=options.PLACE, help="Draw the residuals to this PNG file.")
 @click.option("--all-rows", is_flag=True, help="Print every residual.")
@@ -86,7 +85,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     _check_asked(train, parts, output, workload)
     residuals = [residual for part in parts for residual in part.residuals]
     if held_out_paths and not any(residual.role == "held out" for residual in residuals):
-        raise SimnetError("--hold-out: nothing in these files can be predicted from those fitted; drop it")
+        raise SimnetError("--hold-out: the fitted files predict nothing in these files; drop it")
     traces = ((trace, str(path)) for trace, path in train.traces)
     say(calibration_page(traces, parts, residuals if all_rows else ()))
     if figure is not None:
@@ -132,7 +131,7 @@ def _check_disjoint(files: tuple[Path, ...], others: tuple[Path, ...], option: s
     both = {path.resolve() for path in files} & {path.resolve() for path in others}
     for path in others:
         if path.resolve() in both:
-            raise SimnetError(f"{option} {path}: is among the files to fit; name it once")
+            raise SimnetError(f"{option} {path}: is also a file to fit; name it once")
 
 
 def _check_asked(train: "Sources", parts: "list[FittedPart]", output: Path | None, workload: Path | None) -> None:
@@ -140,7 +139,7 @@ def _check_asked(train: "Sources", parts: "list[FittedPart]", output: Path | Non
     from simnet.calibrate.workload_file import has_model
 
     if output is not None and not parts:
-        raise SimnetError("-o: the files tell nothing about links or kernels; give --workload FILE for a trace")
+        raise SimnetError("-o: the files measure neither links nor kernels; give --workload FILE for a trace")
     num_models = sum(map(has_model, train.measurements))
     if workload is not None and len(train.traces) + min(num_models, 1) != 1:
         raise SimnetError(
@@ -148,4 +147,6 @@ def _check_asked(train: "Sources", parts: "list[FittedPart]", output: Path | Non
             "or files of one model"
         )
     if not parts and not train.traces and not num_models:
-        raise SimnetError("calibrate: the files have no collectives and no kernels that the simulator knows")
+        raise SimnetError(
+            "calibrate: the files hold no collective and no kernel of the simulator; measure some with simnet measure"
+        )

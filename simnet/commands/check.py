@@ -12,8 +12,8 @@ from simnet.scenario import PART_TYPES, check_part, load_experiment
 
 @click.command(
     "check",
-    help="Check FILES, or shipped names: experiments (every point of the sweep), clusters, workloads, calibrations, "
-    "convergence of trainings.",
+    help="Check FILES or shipped names without simulating: experiments (every point of the sweep), clusters, "
+    "workloads, calibrations, convergence.",
     epilog="\b\nExample:\n  simnet check my_cluster.toml my_experiment.toml",
 )
 @click.argument("files", nargs=-1, required=True)

@@ -1,4 +1,4 @@
-"""`simnet crossover`: where two strategies take the same time."""
+"""`simnet crossover`: the value of a key at which two strategies take the same time."""
 
 import json
 from pathlib import Path
@@ -19,8 +19,13 @@ from simnet.show.crossover import crossover_object, crossover_page
     "--from '1 Gbit/s' --to '400 Gbit/s'",
 )
 @click.argument("scenario")
-@click.option("--over", required=True, metavar="KEY", help="Dotted key of a number or a quantity.")
-@click.option("--from", "start", required=True, metavar="A", help="Value at one end.")
+@click.option(
+    "--over",
+    required=True,
+    metavar="KEY",
+    help="Dotted key of a number or a quantity, such as cluster.inter_node.bandwidth.",
+)
+@click.option("--from", "start", required=True, metavar="A", help="Value at one end of the search.")
 @click.option("--to", "end", required=True, metavar="B", help="Value at the other end.")
 @options.SET
 @click.option(
@@ -28,7 +33,7 @@ from simnet.show.crossover import crossover_object, crossover_page
     type=float,
     default=1e-4,
     show_default=True,
-    help="Relative; integers are found exactly.",
+    help="Relative width of a crossing; integers are found exactly.",
 )
 @options.form("table", "json")
 @options.OUTPUT

@@ -21,7 +21,7 @@ AnyQuantity = TypeVar("AnyQuantity", bound=Quantity)
 
 @click.group(
     "lab",
-    help="Run a program on several nodes of this one machine, joined by a network of a set bandwidth.\n\n"
+    help="Run a program on virtual nodes of this machine, joined by a network of a set bandwidth.\n\n"
     "Needs Linux, root and iproute2.",
     epilog="\b\nExample:\n  simnet lab run --nodes 4 --bandwidth '1 Gbit/s' -- python train.py",
 )
@@ -31,24 +31,26 @@ def command() -> None:
 
 @command.command(
     "run",
-    help="Run a program, or a whole campaign, on nodes that are made for it and then removed.\n\n"
-    "-- COMMAND... with --nodes: runs as every rank with the environment that torchrun gives. "
-    "Shows what rank 0 writes, and of another only its last lines, if it fails. The first rank that fails ends the "
-    "others and gives the exit code; a timeout gives 124.\n\n"
-    "CAMPAIGN.toml with -o: measures what the file asks for (links, kernels, models, then real training over a grid "
-    "of nodes, ranks, bandwidths and strategies), a file for each launch; a campaign that was stopped goes on where it "
-    "was. `simnet lab report` then calibrates, predicts and compares.",
+    help="Run a program or a campaign on nodes that are made for it and then removed.\n\n"
+    "-- COMMAND... with --nodes: every rank runs COMMAND with the environment of torchrun. The output of rank 0 is "
+    "shown, and the last lines of a rank that fails. The first rank that fails ends the others and sets the exit code; "
+    "after --timeout, the exit code is 124.\n\n"
+    "CAMPAIGN.toml with -o: measures links, kernels and models, then trains over the campaign's grid of nodes, ranks, "
+    "bandwidths and strategies; a stopped campaign resumes with the same command. `simnet lab report` then calibrates, "
+    "predicts and compares.",
     epilog="\b\nExamples:\n  simnet lab run --nodes 4 --ranks-per-node 2 --bandwidth '200 Mbit/s' -- python train.py\n"
     "  simnet lab run scenarios/lab/campaign.toml -o out/lab",
 )
 @click.option("--nodes", type=int, metavar="N", help="Number of nodes.")
 @click.option("--ranks-per-node", type=int, default=1, show_default=True, metavar="N", help="Processes on each node.")
-@click.option("--bandwidth", metavar="B", help="Of each node's NIC in each direction.  [default: unshaped]")
+@click.option("--bandwidth", metavar="B", help="Bandwidth of each node's NIC, each direction.  [default: no limit]")
 @click.option("--threads", type=int, default=1, show_default=True, metavar="N", help="OMP_NUM_THREADS of a rank.")
 @click.option("--timeout", metavar="TIME", help="Stop all ranks after this time, such as '10 min'.")
-@options.directory("Directory of a campaign.")
+@options.directory("Directory for the measurements of a campaign.")
 @click.option(
-    "--patience", metavar="TIME", help="How long a launch of a campaign waits for a quiet machine.  [default: 5 min]"
+    "--patience",
+    metavar="TIME",
+    help="Longest wait of a campaign for an idle machine before each launch.  [default: 5 min]",
 )
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[CAMPAIGN.toml | -- COMMAND...]")
 @click.pass_context
@@ -72,7 +74,7 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
         _campaign(context, program, output, max_wait_s)
         return
     if output is not None or patience is not None:
-        raise SimnetError("-o, --patience: are of a campaign; drop them, or name a campaign file instead of --nodes")
+        raise SimnetError("-o, --patience: need a campaign; drop them, or name CAMPAIGN.toml instead of --nodes")
     spec = LabSpec(
         num_nodes=nodes,
         ranks_per_node=ranks_per_node,
@@ -81,7 +83,7 @@ def run(  # noqa: PLR0913, PLR0917 - one argument an option
     )
     timeout_s = _read(Duration, "--timeout", timeout)
     if timeout_s is not None and timeout_s <= 0:
-        raise SimnetError(f"--timeout: {timeout!r}: must be above zero; leave it out to wait for ever")
+        raise SimnetError(f"--timeout: {timeout!r}: must be above zero; drop it to wait without a limit")
     check_command(program)
     try:
         with Lab(spec) as lab:
@@ -102,9 +104,9 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
     from simnet.lab import idle_probe, machine, run_campaign
 
     if len(program) != 1 or not program[0].endswith(".toml"):
-        raise SimnetError("lab: give --nodes N and -- COMMAND..., or a campaign file that ends in .toml, and -o")
+        raise SimnetError("lab: nothing to run: give --nodes N and -- COMMAND..., or CAMPAIGN.toml and -o")
     if output is None:
-        raise SimnetError(f"lab: {program[0]}: name the directory of its measurements with -o")
+        raise SimnetError(f"lab: {program[0]}: -o: missing; name a directory for the measurements")
     path = Path(program[0])
     campaign = campaigns.load(path)
     machine.check()
@@ -113,15 +115,15 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
         max_wait_s = idle_probe.MAX_WAIT_S if max_wait_s is None else max_wait_s
         run_campaign.run(campaign, campaigns.launches(campaign), output, tell, max_wait_s)
     except KeyboardInterrupt:
-        tell(f"simnet: lab: interrupted; go on with the same command, {output} keeps what is measured")
+        tell(f"simnet: lab: interrupted; {output} keeps the measurements, and the same command resumes")
         context.exit(INTERRUPTED)
     tell(f"measured in {output}; compare with: simnet lab report {output}")
 
 
 @command.command(
     "report",
-    help="Calibrate on what a campaign in DIRECTORY measured for that, predict what it trained, and compare.\n\n"
-    "Needs no root. Exit code 1: the errors are above --mean or --worst.",
+    help="Calibrate on the measurements of the campaign in DIRECTORY, predict its trainings, and compare.\n\n"
+    "Needs no root.",
     epilog="\b\nExample:\n  simnet lab report out/lab --mean 6 --worst 15 -o out/lab-report",
 )
 @click.argument("folder", type=options.INPUT, metavar="DIRECTORY")
@@ -148,7 +150,11 @@ def report(  # noqa: PLR0913, PLR0917 - one argument an option
         context.exit(1)
 
 
-@command.command("clean", help="Remove what killed labs have left; one that still runs is left alone.")
+@command.command(
+    "clean",
+    help="Remove the network namespaces that killed labs have left; a lab that still runs is kept.",
+    epilog="\b\nExample:\n  simnet lab clean",
+)
 def clean() -> None:
     """Run `simnet lab clean`."""
     from simnet.lab import machine

@@ -8,7 +8,7 @@ from simnet.commands.terminal import say
 
 @click.command(
     "list",
-    help="List the shipped parts, or those of one KIND: clusters, workloads, calibrations, experiments, gradients, "
+    help="List the shipped files, or only those of KIND: clusters, workloads, calibrations, experiments, gradients or "
     "convergence.",
     epilog="\b\nExample:\n  simnet list workloads",
 )

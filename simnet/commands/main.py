@@ -14,25 +14,27 @@ from simnet.errors import SimnetError, nearest
 
 COMMANDS: dict[str, str] = {
     "simulate": "Simulate one scenario: iteration time, breakdown, speedup.",
-    "sweep": "Simulate a grid of scenarios, resumable.",
-    "crossover": "Find where two strategies take the same time.",
-    "advise": "Rank all systems on one cluster, and say whether any pays.",
-    "race": "Find who reaches a metric first: measured convergence times simulated steps.",
+    "sweep": "Simulate a grid of scenarios; resumable.",
+    "crossover": "Find the value of a key at which two strategies take the same time.",
+    "advise": "Rank all systems on a cluster, and say whether any pays.",
+    "time-to-target": "Find the system that reaches a target metric first.",
     "plot": "Draw the figures of a sweep.",
-    "measure": "Time kernels, models, messages and training on this machine or cluster.",
+    "measure": "Time kernels, models, collectives and training on this machine or cluster.",
     "calibrate": "Fit a calibration to measured times.",
-    "validate": "Compare predictions with published and measured times.",
-    "lab": "Run a program on real nodes of this machine, at a set bandwidth.",
+    "validate": "Compare predictions with published or measured times.",
+    "lab": "Run a program on virtual nodes of this machine, at a set bandwidth.",
     "list": "List the shipped clusters, workloads, calibrations and experiments.",
     "show": "Print a part, or an experiment with its parts filled in.",
     "check": "Check files without simulating.",
 }
+# Former names of commands, which still work and are not listed.
+ALIASES = {"race": "time-to-target"}
 INTERRUPTED = 130
 INTERRUPTION = "simnet: interrupted; nothing was written"
 
 
 class Failure(click.ClickException):
-    """A mistake of the user, told in one line."""
+    """A mistake of the user, printed in one line."""
 
     exit_code = 2
 
@@ -57,15 +59,16 @@ class LazyGroup(click.Group):
         for arg in args:
             if any("\ud800" <= letter <= "\udfff" for letter in arg):
                 raise Failure(
-                    f"{arg!r}: has bytes that are not {sys.getfilesystemencoding()}; write it anew, or rename"
+                    f"{arg!r}: has bytes that are not {sys.getfilesystemencoding()}: must be text; rename the file"
                 )
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """Import a command by its name."""
-        if cmd_name not in COMMANDS:
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        command = importlib.import_module(f"simnet.commands.{cmd_name}").command
+        command = importlib.import_module(f"simnet.commands.{name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 
@@ -77,7 +80,7 @@ class LazyGroup(click.Group):
         Raises:
             SimnetError: there is none of this name.
         """
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in {*COMMANDS, *ALIASES} and not args[0].startswith("-"):
             raise SimnetError(f"{args[0]!r}: unknown command.{nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 

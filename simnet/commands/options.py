@@ -8,12 +8,12 @@ import click
 
 
 class _Output(click.Path):
-    """A place to write to; empty text, which `pathlib` takes for the working directory, is refused."""
+    """A path to write to; empty text is refused, since `pathlib` would take it for the working directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path."""
         if value == "":
-            self.fail("'': is empty; name a place.", param, ctx)
+            self.fail("'': is empty; name a file or a directory.", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -22,25 +22,35 @@ Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 INPUT = click.Path(path_type=Path)
 PLACE = _Output(path_type=Path)
 
-SET = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Replace a value; repeatable.")
+SET = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Replace a value, such as cluster.num_nodes=16; repeatable.",
+)
 OUTPUT = click.option("-o", "--output", type=PLACE, help="Write to this file instead of the terminal.")
 DRAWS = click.option(
     "--draws",
     type=click.IntRange(0, 10_000),
-    help="Draw so many calibrations from the intervals of the given one, and show 90 % intervals; 200 are plenty.",
+    help="Calibrations to draw from the intervals of the given one, for 90 % intervals of the results; 200 suffice.",
 )
-JOBS = click.option("--jobs", type=click.IntRange(1, 1024), help="Processes at most.  [default: one a core]")
+JOBS = click.option(
+    "--jobs", type=click.IntRange(1, 1024), help="Largest number of processes.  [default: one per core]"
+)
 FITS = click.option(
     "--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="Bootstrap fits for the intervals."
 )
-MEAN = click.option("--mean", type=click.FloatRange(0), help="Largest mean error [%].")
-WORST = click.option("--worst", type=click.FloatRange(0), help="Largest error of one point [%].")
+MEAN = click.option("--mean", type=click.FloatRange(0), help="Largest mean error [%]; above it, the exit code is 1.")
+WORST = click.option(
+    "--worst", type=click.FloatRange(0), help="Largest error of one point [%]; above it, the exit code is 1."
+)
 
 
-def form(*names: str) -> Callable[[Command], Command]:
+def form(*names: str, of: str = "the output") -> Callable[[Command], Command]:
     """Return the option `--format` with these choices, the first of them as default."""
     return click.option(
-        "--format", "form", type=click.Choice(names), default=names[0], show_default=True, help="Form of the output."
+        "--format", "form", type=click.Choice(names), default=names[0], show_default=True, help=f"Format of {of}."
     )
 
 

@@ -15,7 +15,7 @@ from simnet.commands.terminal import say
 )
 @click.argument("results", type=options.INPUT)
 @options.directory("Directory for the figures.", required=True)
-@options.form("png", "pdf", "svg")
+@options.form("png", "pdf", "svg", of="the figures")
 def command(results: Path, output: Path, form: str) -> None:
     """Run `simnet plot`."""
     from simnet.show.plot import plot

@@ -12,7 +12,7 @@ from simnet.scenario import load_experiment
 
 @click.command(
     "show",
-    help="Print the part or experiment NAME (or KIND/NAME, or a path) with its sources, parts filled in, as TOML.",
+    help="Print the file NAME (or KIND/NAME, or a path) as TOML, an experiment with its parts filled in.",
     epilog="\b\nExample:\n  simnet show clusters/a100_8x8_10gbit",
 )
 @click.argument("name")

@@ -24,14 +24,20 @@ RESULTS = ("results.csv", "results.json")
 @click.command(
     "sweep",
     help="Simulate every point of the [sweep] of SCENARIO, the name of a shipped experiment or a .toml file.\n\n"
-    "A key that --set gives several values is swept as well. A sweep that was killed goes on where it "
-    "stopped when it is started again with the same -o.",
+    "A key with several values in --set is swept as well. A sweep that was stopped resumes when it is started again "
+    "with the same -o.",
     epilog="\b\nExample:\n  simnet sweep bert_base_10gbit --set cluster.num_nodes=1,2,4,8 -o out/bert --jobs 2",
 )
 @click.argument("scenario")
-@click.option("--set", "settings", multiple=True, metavar="KEY=V1,V2,...", help="Replace a value or sweep; repeatable.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=V1,V2,...",
+    help="Replace a value, or sweep over several; repeatable.",
+)
 @options.form("table", "json", "csv")
-@options.directory("Directory for results.csv, results.json and the journal that lets a killed sweep resume.")
+@options.directory("Directory for results.csv, results.json and the journal from which a stopped sweep resumes.")
 @options.DRAWS
 @options.JOBS
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
@@ -51,7 +57,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     for file in files:
         check_replaceable(file, output)
     done: list[int] = []
-    with _told_how_to_resume(output), _progress(len(points), done) as progress:
+    with _explain_resume(output), _progress(len(points), done) as progress:
         results = sweep.run(points, output, jobs or num_cores(), progress)
     whole = sweep.whole(experiment, points, results)
     shown = _text(whole, form)  # before anything is written: it may be refused
@@ -94,9 +100,9 @@ def _progress(num_points: int, done: list[int]) -> Iterator[Callable[[int], obje
 
 
 @contextmanager
-def _told_how_to_resume(output: Path | None) -> Iterator[None]:
-    """Say on Ctrl-C what is kept, and exit."""
-    kept = "the same command goes on from the finished points" if output else "nothing is kept without -o DIR"
+def _explain_resume(output: Path | None) -> Iterator[None]:
+    """Say on Ctrl-C which results are kept, and exit."""
+    kept = "the same command resumes from the finished points" if output else "nothing is kept without -o DIR"
     try:
         yield
     except KeyboardInterrupt:

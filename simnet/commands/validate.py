@@ -22,23 +22,24 @@ PAGE = "validation.md"
 @click.command(
     "validate",
     help="Compare predicted times with measured ones.\n\n"
-    "With EXPERIMENT and MEASUREMENTS: the steps of simnet measure training, with the workload and the calibration of "
-    "the experiment. Files and settings that the calibration was fitted to are refused. Exit "
-    "code 1: the errors are above --mean or --worst.\n\n"
-    "With --published: calibrate on some rows of each publication, predict the others, and compare. Exit code 1: a "
-    "set is worse than its target, or where that is known to be missed, than the recorded miss.",
+    "With EXPERIMENT and MEASUREMENTS: predict the steps of simnet measure training with the workload and the "
+    "calibration of EXPERIMENT. Measurements to which the calibration was fitted are refused.\n\n"
+    "With --published: calibrate on some rows of each publication and predict the others. The exit code is 1 if a set "
+    "is worse than its bound.",
     epilog="\b\nExamples:\n  simnet validate --published --set hkbu_bsp\n"
     "  simnet validate mine.toml training.json --draws 200 --mean 10",
 )
 @click.argument("experiment", required=False)
 @click.argument("files", nargs=-1, metavar="[MEASUREMENTS]...", type=options.INPUT)
-@click.option("--model", help="Only the steps of this model.")
-@click.option("--figure", type=options.PLACE, help="Draw predicted against measured to this PNG file.")
+@click.option("--model", help="Compare only the steps of this model.")
+@click.option("--figure", type=options.PLACE, help="Draw predicted over measured times to this PNG file.")
 @options.MEAN
 @options.WORST
 @options.DRAWS
-@click.option("--published", is_flag=True, help="Compare with the published measurements that are shipped.")
-@click.option("--set", "names", multiple=True, metavar="NAME", help="Only this set; repeatable.")
+@click.option("--published", is_flag=True, help="Compare with the shipped published measurements.")
+@click.option(
+    "--set", "names", multiple=True, metavar="NAME", help="Compare only this set; repeatable.  [default: all]"
+)
 @options.form("table", "json")
 @options.directory("Also write validation.md and figures to this directory.")
 @click.pass_context
@@ -63,7 +64,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 
     if experiment is not None:
         if published or names or output or form != "table":
-            raise SimnetError("validate: --published, --set, --format and -o: are not for measurements; drop them")
+            raise SimnetError(
+                "validate: --published, --set, --format and -o: need no EXPERIMENT; drop them, or drop EXPERIMENT"
+            )
         check_file(figure, "--figure")
         points = _points(experiment, files, model, draws)
         if figure is not None:
@@ -72,9 +75,11 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
             context.exit(1)
         return
     if figure is not None:
-        raise SimnetError("validate: --figure: goes with EXPERIMENT and MEASUREMENTS; figures of --published: -o")
+        raise SimnetError(
+            "validate: --figure: needs EXPERIMENT and MEASUREMENTS; for the figures of --published, use -o"
+        )
     if not published:
-        raise SimnetError("validate: nothing to compare with: add --published, or EXPERIMENT and MEASUREMENTS")
+        raise SimnetError("validate: no measurements: name EXPERIMENT and MEASUREMENTS, or add --published")
     wanted = tuple(dict.fromkeys(names)) or sets.names()
     _check(output, names)
     outcomes = [sets.run(name) for name in wanted]
@@ -95,7 +100,7 @@ def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: 
     from simnet.validate import disjoint, training_steps
 
     if not files:
-        raise SimnetError("validate: no MEASUREMENTS: give files of simnet measure training")
+        raise SimnetError("validate: MEASUREMENTS: missing; name files of simnet measure training")
     settings: dict[str, object] = {}
     add_draws(settings, draws)
     scenario = load_experiment(experiment, settings).at({})
@@ -127,7 +132,7 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
     if output is None:
         return
     if names:
-        raise SimnetError("validate: --set with -o: the page holds every set; drop one of them")
+        raise SimnetError("validate: --set and -o: the page must hold every set; drop one of them")
     if output.exists() and not output.is_dir():
         raise SimnetError(f"{output}: is a file; name a directory with -o")
     check_writable(output / PAGE, inside=output)

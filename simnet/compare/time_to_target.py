@@ -1,4 +1,4 @@
-"""Which system reaches a metric first: measured steps to a target, times what a step takes on a cluster."""
+"""The time of each system to a target metric: measured steps to the target, times the simulated time of a step."""
 
 import math
 import statistics
@@ -83,16 +83,16 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
     left_out: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
-    def base(self, there: AtBandwidth) -> TargetTime:
+    def baseline_at(self, there: AtBandwidth) -> TargetTime:
         """Return the baseline at a bandwidth, where it always is."""
         found = there.find(self.baseline)
         assert found is not None
         return found
 
-    def base_end_s(self, there: AtBandwidth) -> float:
-        """Return what the baseline's whole training takes at a bandwidth [s]."""
+    def baseline_training_s(self, there: AtBandwidth) -> float:
+        """Return the time of the baseline's whole training at a bandwidth [s]."""
         last = self.convergence.of(self.baseline, self.ranks)[0].steps[-1]
-        return self.base(there).cost.elapsed_s(last * self.scale)
+        return self.baseline_at(there).cost.elapsed_s(last * self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""An advice as a table for people, and as an object for programs."""
+"""An advice as a page for a terminal, and as JSON."""
 
 from collections.abc import Iterator
 
 from simnet.compare.advice import Advice, RankedSystem
 from simnet.compare.tune import systems
 from simnet.scenario import to_dict
-from simnet.show.advice_sentences import PUBLISHED, ranges_text, sentences
+from simnet.show.advice_sentences import published, ranges_text, sentences
 from simnet.show.notes import notes_lines
 from simnet.show.page import Page
 from simnet.show.table import Table
@@ -20,30 +20,40 @@ from simnet.show.text import (
 )
 from simnet.units import format_bytes, format_seconds
 
-COLUMNS = ("system", "step", "speedup", "verdict", "slow codec", "vs plain", "bound by", "NIC bytes", "faster")
+COLUMNS = (
+    "system",
+    "step",
+    "speedup",
+    "verdict",
+    "slow kernels",
+    "vs plain DDP",
+    "bound by",
+    "NIC bytes",
+    "faster with NICs",
+)
 
 
 def advice_page(advice: Advice) -> Page:
-    """Return a table of all systems, what to do in sentences, and the notes."""
-    said = [line for sentence in sentences(advice) for line in hanging("", sentence)]
+    """Return the table of all systems, the advice in sentences, and the notes."""
+    advice_lines = [line for sentence in sentences(advice) for line in hanging("", sentence)]
     left_out = [line for text in _left_out(advice) for line in hanging("not predicted: ", text)]
     notes = notes_lines([row.notes for row in advice.systems])
     table = Table(COLUMNS, (_cells(row, advice) for row in advice.systems))
-    return Page([*heading(advice), "", table, "", *said, "", *left_out, *notes])
+    return Page([*heading(advice), "", table, "", *advice_lines, "", *left_out, *notes])
 
 
 def _left_out(advice: Advice) -> Iterator[str]:
     """Yield each reason once, with all systems that cannot be predicted for it."""
-    known = systems()
+    variants = systems()
     groups: dict[str, list[str]] = {}
     for name, reason in advice.left_out:
-        text = reason.removeprefix(f"strategy.kind: {known[name][0].kind!r}: ")
+        text = reason.removeprefix(f"strategy.kind: {variants[name][0].kind!r}: ")
         groups.setdefault(text, []).append(name)
     yield from (f"{', '.join(names)}: {text}" for text, names in groups.items())
 
 
 def heading(advice: Advice) -> list[str]:
-    """Return on what everything rests."""
+    """Return workload, cluster, calibration and baseline."""
     scenario, cluster = advice.scenario, advice.scenario.cluster
     nics = count_text(cluster.nics_per_node, "NIC")
     network = f"{nics} of {cluster.inter_node.bytes_per_s.text()} a node"
@@ -71,7 +81,7 @@ def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
 
 
 def to_object(advice: Advice) -> dict[str, object]:
-    """Return what was found as a JSON object."""
+    """Return an advice as a JSON object, SI units."""
     scenario = advice.scenario
     return {
         "cluster": scenario.cluster.name,
@@ -83,7 +93,7 @@ def to_object(advice: Advice) -> dict[str, object]:
         "speedup_without_comm": advice.speedup_without_comm,
         "best": advice.best.name if advice.best else None,
         "advice": sentences(advice),
-        "published": PUBLISHED,
+        "published": published(),
         "systems": [_row_object(row) for row in advice.systems],
         "left_out": dict(advice.left_out),
         "notes": list(dict.fromkeys(note for row in advice.systems for note in row.notes)),

@@ -15,7 +15,7 @@ from simnet.show.advice import advice_page, to_object
 from simnet.show.advice_figure import advice_figure
 from simnet.show.advice_sentences import sentences
 from tests.helpers.advise_samples import GBIT, advised, row
-from tests.helpers.race_samples import write_trainings
+from tests.helpers.time_to_target_samples import write_trainings
 from tests.helpers.scenario_samples import pod, write
 
 
@@ -109,8 +109,14 @@ class TestCommand:
             (["--plot", "x.jpg"], "x.jpg: '.jpg': a figure is a .png, .pdf or .svg file; name one"),
             (["--plot", "no/x.png"], "no such directory; make it, or name another file with --plot"),
             (["--plot", "x.png", "-o", "x.png"], "x.png: is named by -o and by --plot; name two files"),
-            (["--plot", "x.png", "--set", "cluster.num_nodes=1"], "--plot: one node sends nothing over its NIC"),
-            (["--set", "cluster.slow_nodes=[{node=0, nic_slowdown=2.0}]"], "needs the exact executor: thousands of it"),
+            (
+                ["--plot", "x.png", "--set", "cluster.num_nodes=1"],
+                "--plot: cluster.num_nodes is 1: one node sends nothing over its NIC",
+            ),
+            (
+                ["--set", "cluster.slow_nodes=[{node=0, nic_slowdown=2.0}]"],
+                "needs the exact executor: the ranking needs",
+            ),
             (["--set", "run.fidelity=exact"], "pod: needs the exact executor"),
             (["--set", "run.draws=3", "--draws", "3"], "--draws: run.draws is set, too; drop one of them"),
             (["--set", "workload.forward=4"], "workload.forward: 4: write a number and a unit"),

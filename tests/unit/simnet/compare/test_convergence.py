@@ -6,7 +6,7 @@ from simnet import files
 from simnet.compare.convergence import TrainingCurve, load, median_values, missed_in
 from simnet.errors import SimnetError
 from simnet.strategies import BinSGDM, Marsit, TopK
-from tests.helpers.race_samples import STEPS, SYSTEMS, VALUES, trainings, write_trainings
+from tests.helpers.time_to_target_samples import STEPS, SYSTEMS, VALUES, trainings, write_trainings
 
 
 def curve(**changes) -> dict:

@@ -11,12 +11,12 @@ from simnet.compare.time_to_target import TimesToTarget, times_to_target
 from simnet.compare.whatif import SLOW_KERNEL_FACTOR
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, LinkCalibration
-from simnet.show.race import race_object, race_page, verdict
-from simnet.show.race_figure import race_figure
+from simnet.show.time_to_target import time_to_target_object, time_to_target_page, verdict
+from simnet.show.time_to_target_figure import time_to_target_figure
 from simnet.simulate import simulate
 from simnet.strategies import QSGD, Marsit, OneBitAdam
 from simnet.units import Bandwidth
-from tests.helpers.race_samples import scenario, simple_simulate, trainings, write_trainings
+from tests.helpers.time_to_target_samples import scenario, simple_simulate, trainings, write_trainings
 
 RATE = Bandwidth(1.25e9)
 
@@ -159,12 +159,12 @@ def test_the_verdict_names_who_is_surely_first(measured):
     assert "QSGD is first and pays: 4." in verdict(found, found.bandwidths[0])
 
 
-def test_a_system_whose_kernels_have_no_estimate_is_told_apart(measured):
+def test_a_system_whose_kernels_have_no_estimate_is_marked(measured):
     bare = replace(scenario(), calibration=Calibration())
     found = run(measured, given=bare)
     assert by_name(found)["quick"].unmeasured
-    assert verdict(found, found.bandwidths[0]).endswith("Before it may be, if their kernels are fast: QSGD.")
-    assert "QSGD *" in str(race_page(found))
+    assert verdict(found, found.bandwidths[0]).endswith("Sooner, if their kernels are fast: QSGD.")
+    assert "QSGD *" in str(time_to_target_page(found))
 
 
 def test_slow_kernels_can_turn_a_sure_gain_into_an_unsure_one(measured):
@@ -187,7 +187,7 @@ def test_the_verdict_says_when_none_is_sooner(measured):
         return replace(result, result=replace(result.result, iterations_s=(1.0,)))
 
     found = run(measured, simulator=alike)
-    assert verdict(found, found.bandwidths[0]) == "10 Gbit/s a NIC: none is sooner there than DDP fp32, 30 s."
+    assert verdict(found, found.bandwidths[0]) == "10 Gbit/s a NIC: no system is sooner than DDP fp32 (30 s)."
 
 
 def test_a_baseline_that_never_gets_there_is_told(measured):
@@ -196,7 +196,7 @@ def test_a_baseline_that_never_gets_there_is_told(measured):
 
 
 def test_a_report_tells_what_it_stands_on(measured):
-    text = str(race_page(run(measured, steps=4000)))
+    text = str(time_to_target_page(run(measured, steps=4000)))
     assert "validation loss of at most 2 nats, trained on 4 ranks" in text
     assert "1 of 3" in text
     assert "never" in text
@@ -206,11 +206,11 @@ def test_a_report_tells_what_it_stands_on(measured):
 
 
 def test_an_object_holds_the_same_as_the_report(measured):
-    found = race_object(run(measured))
-    (heat,) = found["heats"]
-    assert heat["bandwidth_bytes_per_s"] == 1.25e9
-    assert [system["name"] for system in heat["systems"]] == ["quick", "dense", "adam"]
-    assert heat["systems"][0]["time_to_target_s"] == 80.5
+    found = time_to_target_object(run(measured))
+    (at_rate,) = found["bandwidths"]
+    assert at_rate["bandwidth_bytes_per_s"] == 1.25e9
+    assert [system["name"] for system in at_rate["systems"]] == ["quick", "dense", "adam"]
+    assert at_rate["systems"][0]["time_to_target_s"] == 80.5
 
 
 def test_of_two_trainings_the_interval_holds_the_time_that_is_told(measured):
@@ -228,7 +228,7 @@ def test_a_baseline_without_a_value_at_its_end_is_not_said_to_be_missing(measure
 
 
 def test_times_are_told_without_powers_of_ten(measured):
-    lines = str(race_page(run(measured, steps=4_000_000))).splitlines()
+    lines = str(time_to_target_page(run(measured, steps=4_000_000))).splitlines()
     assert any("2,500" in line for line in lines)  # hours of 3,000,000 steps of 3 s
     assert not [line for line in lines if "e+0" in line]
 
@@ -236,13 +236,13 @@ def test_times_are_told_without_powers_of_ten(measured):
 @pytest.mark.parametrize("num_heats", [1, 2, 3, 7])
 def test_a_figure_has_a_panel_for_each_bandwidth_and_no_other(measured, num_heats):
     rates = tuple(Bandwidth.parse(f"{10 * (1 + number)} Gbit/s") for number in range(num_heats))
-    figure = race_figure(times_to_target(scenario(), measured, simple_simulate, bandwidths=rates))
+    figure = time_to_target_figure(times_to_target(scenario(), measured, simple_simulate, bandwidths=rates))
     assert [axes.get_title() for axes in figure.axes] == [f"{rate.text()} a NIC" for rate in rates]
 
 
 def test_a_legend_names_others_only_if_there_are_some(measured):
     def names(found: TimesToTarget) -> list[str]:
-        return [text.get_text() for text in race_figure(found).legends[0].get_texts()]
+        return [text.get_text() for text in time_to_target_figure(found).legends[0].get_texts()]
 
     assert names(run(measured)) == ["DDP fp32", "QSGD", "the others", "target 2"]
     two = replace(measured, curves=tuple(one for one in measured.curves if one.system != "adam"))
@@ -251,11 +251,11 @@ def test_a_legend_names_others_only_if_there_are_some(measured):
 
 def test_a_title_of_any_length_and_with_any_character_is_cut_to_fit(measured):
     systems = {**measured.systems, "quick": replace(measured.systems["quick"], title="Q\n\x1b" + 500 * "x")}
-    title = race_figure(run(replace(measured, systems=systems))).legends[0].get_texts()[1].get_text()
+    title = time_to_target_figure(run(replace(measured, systems=systems))).legends[0].get_texts()[1].get_text()
     assert title == "Q ?" + 30 * "x" + "..."
 
 
 def test_a_curve_of_one_point_is_seen(measured):
     curves = tuple(replace(one, steps=one.steps[:1], values=one.values[:1]) for one in measured.curves)
-    line = race_figure(run(replace(measured, curves=curves, target=4.6))).axes[0].get_lines()[0]
+    line = time_to_target_figure(run(replace(measured, curves=curves, target=4.6))).axes[0].get_lines()[0]
     assert (len(line.get_xdata()), line.get_marker()) == (1, "o")

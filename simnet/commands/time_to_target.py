@@ -1,4 +1,4 @@
-"""`simnet race`: who reaches a metric first on a cluster."""
+"""`simnet time-to-target`: which system reaches a metric first on a cluster."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,30 +16,35 @@ from simnet.compare.time_to_target import TimesToTarget, num_simulations, times_
 from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Scenario
-from simnet.show.race import race_object, race_page
+from simnet.show.time_to_target import time_to_target_object, time_to_target_page
 from simnet.units import Bandwidth
 
 RATES = "10 Gbit/s,25 Gbit/s,40 Gbit/s,100 Gbit/s"
 
 
 @click.command(
-    "race",
-    help="Let all systems of a measured CONVERGENCE run on the cluster and workload of EXPERIMENT: steps to a target, "
-    "measured, times what a step takes there, simulated. 1-bit Adam's dense stage, Marsit's dense steps and DDP's "
-    "first iteration are counted. CONVERGENCE is a shipped name (simnet list convergence) or a JSON file of your own.",
-    epilog="\b\nExample:\n  simnet race bert_base_10gbit characters"
-    "\n  simnet race bert_base_10gbit characters --steps 100000 --plot race.png"
-    "\n  simnet race my_cluster.toml my_trainings.json --target 2.1 --at '25 Gbit/s'",
+    "time-to-target",
+    help="Find the system that reaches a target metric first: the measured steps to the target in the trainings of "
+    "CONVERGENCE, times the simulated time of a step on the cluster and workload of EXPERIMENT.\n\n"
+    "1-bit Adam's dense stage, Marsit's dense steps and DDP's first iteration are counted. CONVERGENCE is a shipped "
+    "name (simnet list convergence) or a JSON file.",
+    epilog="\b\nExamples:\n  simnet time-to-target bert_base_10gbit characters"
+    "\n  simnet time-to-target bert_base_10gbit characters --steps 100000 --plot time_to_target.png"
+    "\n  simnet time-to-target my_cluster.toml my_trainings.json --target 2.1 --at '25 Gbit/s'",
 )
 @click.argument("experiment")
 @click.argument("convergence")
-@click.option("--at", "rates", default=RATES, show_default=True, metavar="RATES", help="Bandwidths of a NIC.")
-@click.option("--target", type=float, help="Value of the metric to reach [default: that of the trainings]")
-@click.option("--ranks", type=click.IntRange(1), help="Of the trainings [default: the most there are]")
+@click.option(
+    "--at", "rates", default=RATES, show_default=True, metavar="RATES", help="Bandwidths of a NIC, separated by commas."
+)
+@click.option("--target", type=float, help="Value of the metric to reach.  [default: that of CONVERGENCE]")
+@click.option(
+    "--ranks", type=click.IntRange(1), help="Number of ranks of the trainings to use.  [default: the largest]"
+)
 @click.option(
     "--steps",
     type=click.IntRange(1, 10**12),
-    help="Of the whole training; the measured curves are stretched to it [default: as measured]",
+    help="Steps of the whole training; the measured curves are stretched to it.  [default: as measured]",
 )
 @options.SET
 @options.DRAWS
@@ -59,7 +64,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     form: str,
     output: Path | None,
 ) -> None:
-    """Run `simnet race`."""
+    """Run `simnet time-to-target`."""
     from simnet.scenario import load_experiment
     from simnet.simulate import simulate
 
@@ -78,7 +83,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         )
     if plot is not None:
         _draw(found, plot)
-    emit(json.dumps(race_object(found), indent=2) if form == "json" else race_page(found), output)
+    emit(json.dumps(time_to_target_object(found), indent=2) if form == "json" else time_to_target_page(found), output)
 
 
 def _bandwidths(text: str) -> list[Bandwidth]:
@@ -87,9 +92,9 @@ def _bandwidths(text: str) -> list[Bandwidth]:
     except ValueError as error:
         raise SimnetError(f"--at: {error}") from error
     if not found:
-        raise SimnetError(f"--at: {text!r}: has no bandwidth; write some, such as '10 Gbit/s,25 Gbit/s'")
+        raise SimnetError(f"--at: {text!r}: must hold a bandwidth; write '10 Gbit/s,25 Gbit/s'")
     if slow := [rate for rate in found if rate < 1]:
-        raise SimnetError(f"--at: {slow[0].text()!r}: must be at least 1 B/s")
+        raise SimnetError(f"--at: {slow[0].text()!r}: must be at least 1 B/s; name a NIC's bandwidth")
     return list(dict.fromkeys(found))
 
 
@@ -97,9 +102,9 @@ def _draw(found: TimesToTarget, path: Path) -> None:
     from simnet.show import figure
 
     with figure.styled():
-        from simnet.show.race_figure import race_figure
+        from simnet.show.time_to_target_figure import time_to_target_figure
 
-        figure.write(race_figure(found), path)
+        figure.write(time_to_target_figure(found), path)
 
 
 @contextmanager

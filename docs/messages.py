@@ -1,0 +1,135 @@
+"""Print every text that users of simnet and binsgdm read: `python docs/messages.py [WORD]`, in one list, by kind.
+
+Errors, headings, figures and other texts are read from the sources, help from the commands themselves, pages from the
+templates. What is computed stands in braces. With WORD, only the texts with that word.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("simnet", "binsgdm")
+KINDS = ("error", "help", "heading", "figure", "text", "page")
+TABLES = {"Table", "Column"}
+DRAWING = {
+    "set_title", "suptitle", "set_xlabel", "set_ylabel", "legend", "Patch", "Line2D", "Drawing", "axhspan", "axhline",
+    "axvline", "errorbar", "fill_between",
+}  # fmt: skip
+WORDS = re.compile(r"[A-Za-z]{2,}[ ,;:.]+[A-Za-z(]{2,}")
+
+
+class Message(NamedTuple):
+    """A text, its kind (one of `KINDS`), and where it stands."""
+
+    kind: str
+    where: str
+    text: str
+
+
+def messages() -> list[Message]:
+    """Return every text, by kind, then by place."""
+    found = [*_from_sources(), *_from_commands(), *_from_templates()]
+    return sorted(found, key=lambda one: KINDS.index(one.kind))
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with its name, such as ("simnet lab run", ...)."""
+    from simnet.commands.main import cli
+
+    yield from _commands("simnet", cli)
+
+
+def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for sub in command.list_commands(context):
+            found = command.get_command(context, sub)
+            assert found is not None
+            yield from _commands(f"{name} {sub}", found)
+
+
+def _from_commands() -> Iterator[Message]:
+    from simnet.commands.main import COMMANDS
+
+    yield from (Message("help", f"simnet --help: {name}", text) for name, text in COMMANDS.items())
+    for name, command in commands():
+        yield Message("help", name, " ".join(f"{command.help} {command.epilog or ''}".split()))
+        for option in command.params:
+            if isinstance(option, click.Option):
+                yield Message("help", f"{name} {option.opts[0]}", option.help or "")
+
+
+def _from_templates() -> Iterator[Message]:
+    for path in sorted((ROOT / "docs" / "templates").rglob("*.jinja")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if WORDS.search(re.sub(r"{%.*?%}|{{.*?}}", "", line)):
+                yield Message("page", f"{path.relative_to(ROOT)}:{number}", line.strip())
+
+
+def _from_sources() -> Iterator[Message]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for kind, node in _texts(tree, ""):
+                text = " ".join(_text(node).split())
+                if kind in ("heading", "figure") or WORDS.search(re.sub(r"{[^{}]*}", "", text)):
+                    yield Message(kind or "text", f"{path.relative_to(ROOT)}:{node.lineno}", text)
+
+
+def _texts(node: ast.AST, kind: str) -> Iterator[tuple[str, ast.expr]]:
+    """Yield every string of a tree with its kind, docstrings and help of commands left out."""
+    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        yield kind, node
+        return
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return  # a docstring
+    name = _called(node)
+    if name in ("command", "group", "option", "argument"):
+        return
+    if isinstance(node, ast.Raise):
+        kind = "error"
+    elif name in TABLES:
+        kind = "heading"
+    elif name in DRAWING:
+        kind = "figure"
+    for child in ast.iter_child_nodes(node):
+        is_label = isinstance(child, ast.keyword) and child.arg in ("label", "title") and kind != "error"
+        yield from _texts(child, "figure" if is_label and "axes" in ast.dump(node) else kind)
+
+
+def _called(node: ast.AST) -> str:
+    """Return the name of the function that a node calls; "" if the node is no call."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _text(node: ast.expr) -> str:
+    """Return a string as a reader sees it, expressions in braces."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) for part in node.values)
+    return str(node.value) if isinstance(node, ast.Constant) else f"{{{ast.unparse(getattr(node, 'value', node))}}}"
+
+
+def listing(found: Iterable[Message]) -> str:
+    """Return texts as lines, under a line for each kind."""
+    lines: list[str] = []
+    kind = ""
+    for one in found:
+        if one.kind != kind:
+            kind = one.kind
+            lines += ["", f"# {kind}"]
+        lines.append(f"{one.where}: {one.text}")
+    return "\n".join(lines).strip()
+
+
+if __name__ == "__main__":
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    print(listing(one for one in messages() if word in one.text))
