@@ -385,7 +385,7 @@ class TestKilled:
         os.killpg(process.pid, signal.SIGINT)
         _, told = process.communicate(timeout=60)
         assert process.returncode == 130
-        assert told.strip() == "simnet: sweep: interrupted; the same command goes on from the finished points"
+        assert told.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"
 
 
 def _started(command: list[str], out: Path) -> subprocess.Popen[str]:

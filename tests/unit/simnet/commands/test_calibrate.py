@@ -80,9 +80,9 @@ def test_a_trace_is_shown_and_written_as_a_workload(tmp_path: Path) -> None:
     ("args", "message"),
     [
         ((LOGS[0], LOGS[0]), "is given twice"),
-        ((*LOGS, "--hold-out", LOGS[0]), "is among the files to fit"),
-        ((*LOGS, "--hold-out", str(IPERF3)), "nothing in these files can be predicted"),
-        ((str(GLOO), "-o", "x.toml"), "the files tell nothing about links or kernels"),
+        ((*LOGS, "--hold-out", LOGS[0]), "is also a file to fit"),
+        ((*LOGS, "--hold-out", str(IPERF3)), "the fitted files predict nothing"),
+        ((str(GLOO), "-o", "x.toml"), "the files measure neither links nor kernels"),
         ((*LOGS, "--workload", "x.toml"), "0 traces and 0 files of simnet measure model: give one"),
         ((*LOGS, "--cluster", "azure"), "'azure': unknown cluster"),
         ((*LOGS, "-o", "none/x.toml"), "no such directory"),

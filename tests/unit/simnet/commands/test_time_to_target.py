@@ -87,9 +87,9 @@ def test_a_baseline_whose_first_values_are_no_numbers_is_drawn(tmp_path):
     values = [None, 3.0, 2.0, 1.0]
     curves = [{**one, "values": values} for one in trainings()["curves"] if one["seed"] == 0]
     file = write_trainings(tmp_path / "t.json", curves=curves)
-    found = run("time-to-target", "resnet50_10gbit", file, "--at", "10 Gbit/s", "--plot", tmp_path / "race.svg")
+    found = run("time-to-target", "resnet50_10gbit", file, "--at", "10 Gbit/s", "--plot", tmp_path / "times.svg")
     assert found.exit_code == 0, found.output
-    assert (tmp_path / "race.svg").stat().st_size > 0
+    assert (tmp_path / "times.svg").stat().st_size > 0
 
 
 def test_the_former_name_of_the_command_works_and_is_not_listed(file):

@@ -235,9 +235,9 @@ class TestRun:
     @pytest.mark.parametrize(
         ("args", "message"),
         [
-            (["run"], "give --nodes N and -- COMMAND..., or a campaign file that ends in .toml"),
-            (["run", "mine.toml"], "name the directory of its measurements with -o"),
-            (["run", "--nodes", "2", "-o", "x", "--", "true"], "-o, --patience: are of a campaign"),
+            (["run"], "give --nodes N and -- COMMAND..., or CAMPAIGN.toml"),
+            (["run", "mine.toml"], "-o: missing; name a directory"),
+            (["run", "--nodes", "2", "-o", "x", "--", "true"], "-o, --patience: need a campaign"),
             (["report", "none"], "campaign.toml: cannot be read"),
         ],
     )

@@ -228,9 +228,9 @@ def test_a_value_is_set_under_the_key_that_is_named() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((), "validate: nothing to compare with: add --published"),
+        ((), "validate: no measurements: name EXPERIMENT"),
         (("--published", "--set", "hkbu"), "--set: 'hkbu': unknown set. Did you mean 'hkbu_bsp'?"),
-        (("--published", "--set", "hkbu_bsp", "-o", "docs"), "the page holds every set; drop one of them"),
+        (("--published", "--set", "hkbu_bsp", "-o", "docs"), "the page must hold every set; drop one of them"),
         (("--published", "--format", "yaml"), "'yaml'"),
     ],
 )
