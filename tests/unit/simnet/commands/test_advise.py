@@ -15,8 +15,8 @@ from simnet.show.advice import advice_page, to_object
 from simnet.show.advice_figure import advice_figure
 from simnet.show.advice_sentences import sentences
 from tests.helpers.advise_samples import GBIT, advised, row
-from tests.helpers.time_to_target_samples import write_trainings
 from tests.helpers.scenario_samples import pod, write
+from tests.helpers.time_to_target_samples import write_trainings
 
 
 class TestOutput:
