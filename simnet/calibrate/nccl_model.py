@@ -6,7 +6,7 @@ and 2 S bytes.
 
 Source: NCCL, src/graph/tuning.cc @5067397, for hop latencies and protocol fractions. Differs: NCCL chooses by its own
 table of bandwidths, this model takes the fastest; the start cost of LL128 and Simple, the bandwidths and the fraction
-of LL are fitted, since the table is off by several times there (docs/how-to/calibrate.md).
+of LL are fitted, since the table is off by several times there (docs/evidence/nccl-fit.md).
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ m = beta m + (1 - beta) g      b = beta b + (1 - beta) |g|      x -= lr * Q(mean
 
 Source: "Birder: Communication-efficient 1-bit adaptive optimizer for practical distributed DNN training", NeurIPS 2023.
 Differs: the paper states the intent of the hierarchical all-reduce; the four steps are this project's reading
-(docs/explanation/model.md). Padding of a slice to whole bytes is not counted.
+(docs/explanation/exchanges.md). Padding of a slice to whole bytes is not counted.
 """
 
 from collections.abc import Sequence

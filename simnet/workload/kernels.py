@@ -17,7 +17,7 @@ class KernelCost(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: in calibrations and measurements.
-        bytes_per_element: read and written, with fp32 state; counted from the algorithm (docs/explanation/model.md).
+        bytes_per_element: read and written, with fp32 state; counted from the algorithm (docs/explanation/compute.md).
         is_estimable: False where bytes tell too little of the time, so that what it decides must be measured.
         is_streaming: it only streams memory, so `codec_efficiency` does not apply.
         updates: it moves the parameters, in place of the dense optimizer.

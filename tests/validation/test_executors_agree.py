@@ -133,7 +133,7 @@ def test_folded_equals_the_closed_forms(num_nodes, ranks_per_node, message_bytes
             assert fastest_s == pytest.approx(seconds, rel=REL), algorithm.name
 
 
-REFERENCE = [  # ranks, flat ring s, hierarchical s: 440e6 bytes, reference cluster (docs/explanation/model.md)
+REFERENCE = [  # ranks, flat ring s, hierarchical s: 440e6 bytes, reference cluster (docs/explanation/collectives.md)
     (64, 0.693630, 0.618644),
     (512, 0.707735, 0.696204),
     (4096, 0.744778, 0.710309),
