@@ -1,7 +1,7 @@
 """Join an optimizer to the other ranks: three lines in a training script."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ def attach(  # noqa: PLR0913
     mesh: "DeviceMesh | None" = None,
     timeout: timedelta | None = None,
     on_sent: Callable[[Sent], None] | None = None,
+    **former: Any,
 ) -> None:
     """Let the optimizer agree with all ranks on the signs that it applies; every rank must call it.
 
@@ -64,10 +65,13 @@ def attach(  # noqa: PLR0913
         mesh: two-dimensional device mesh (nodes, ranks of a node) instead.
         timeout: of the collectives (not with mesh, whose groups exist); a rank that is gone is noticed after it.
         on_sent: called with every collective that this rank takes part in.
+        former: arguments of former versions, which are refused.
 
     Raises:
+        TypeError: an unknown argument.
         BinsgdmError: see the message; on all ranks alike where ranks differ in seed, step, parameters or settings.
     """
+    refuse_former_arguments("attach", former)
     scheme = Scheme(topology=topology, intra_node_dtype=intra_node_dtype, average=average)
     elements = bucket_elements("attach", bucket_cap_mb)
     if not dist.is_available() or not dist.is_initialized():
@@ -124,6 +128,23 @@ def attach_one_bit_adam(
     groups = grouping.make(ranks_per_node, timeout)
     keep_gradients_local(model, optimizer.slots())
     optimizer.join(Transport(groups, on_sent).member())
+
+
+FORMER_ARGUMENTS = {"intra": "intra_node_dtype"}
+
+
+def refuse_former_arguments(where: str, given: Mapping[str, Any]) -> None:
+    """Refuse arguments that a function does not take, with the present name of those that it took once.
+
+    Raises:
+        BinsgdmError: an argument of a former version.
+        TypeError: any other argument, as Python raises it.
+    """
+    for name, value in given.items():
+        if name not in FORMER_ARGUMENTS:
+            raise TypeError(f"{where}() got an unexpected keyword argument {name!r}")
+        present = FORMER_ARGUMENTS[name]
+        raise BinsgdmError(f"{where}: {name}={value!r}: is now {present!r}; give {present}={value!r}")
 
 
 def bucket_elements(where: str, bucket_cap_mb: float) -> int:

@@ -45,11 +45,11 @@ def make(ranks_per_node: int | None = None, timeout: timedelta | None = None) ->
     world_size = dist.get_world_size()
     local = node_size(ranks_per_node, world_size)
     nodes = [list(range(first, first + local)) for first in range(0, world_size, local)]
-    lanes = [list(range(lane, world_size, local)) for lane in range(local)]
+    rails = [list(range(rail, world_size, local)) for rail in range(local)]
     return Groups(
         world=dist.new_group(timeout=timeout),
         intra_node=dist.new_subgroups_by_enumeration(nodes, timeout=timeout)[0],  # type: ignore[no-untyped-call]
-        inter_node=dist.new_subgroups_by_enumeration(lanes, timeout=timeout)[0],  # type: ignore[no-untyped-call]
+        inter_node=dist.new_subgroups_by_enumeration(rails, timeout=timeout)[0],  # type: ignore[no-untyped-call]
         rank=dist.get_rank(),
         world_size=world_size,
         ranks_per_node=local,

@@ -29,7 +29,7 @@ def measure(
 ) -> None:
     """Add every collective, group, dtype and every second power of two of bytes.
 
-    Groups of one kind are at work at one time: those of all nodes, and all lanes between nodes. A message that would
+    Groups of one kind are at work at one time: those of all nodes, and all rails between nodes. A message that would
     take longer than `effort.max_seconds` for `effort.min_repetitions` is followed by no longer one.
 
     Args:
