@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from binsgdm.exchange import AllGather, AllReduce, AllToAll, Message, Protocol, RankContext
+from binsgdm.exchange import AllGather, AllReduceSum, AllToAll, Message, Protocol, RankContext
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.one_bit_momentum import Residuals, one_bit_momentum, padded_numel
+from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, one_bit_momentum, padded_numel
 from binsgdm.systems.base import GradientBucket, Shapes, numel_of
 from binsgdm.systems.registry import SYSTEMS, make
 
@@ -37,7 +37,7 @@ def leaving_bytes(protocol: Protocol) -> float:
         except StopIteration:
             return total
         size, num_bytes = WORLD_SIZE, message.sent.numel() * message.sent.element_size()
-        shares = {AllGather: size - 1, AllReduce: 2 * (size - 1) / size, AllToAll: (size - 1) / size}
+        shares = {AllGather: size - 1, AllReduceSum: 2 * (size - 1) / size, AllToAll: (size - 1) / size}
         total += shares.get(type(message), 1) * num_bytes
         answer = _echo(message)
 
@@ -45,7 +45,7 @@ def leaving_bytes(protocol: Protocol) -> float:
 def _echo(message: Message) -> torch.Tensor:
     if isinstance(message, AllGather):
         return torch.stack([message.sent] * WORLD_SIZE)
-    return message.sent * WORLD_SIZE if isinstance(message, AllReduce) else message.sent
+    return message.sent * WORLD_SIZE if isinstance(message, AllReduceSum) else message.sent
 
 
 def payload(system: Any) -> str:
@@ -65,7 +65,7 @@ def shown_options(name: str) -> str:
 def overview() -> str:
     """Return the overview of all systems, 1-bit Adam included."""
     lines = [
-        "| name | system | source | what travels | carrier | error feedback | options and defaults "
+        "| name | system | source | what travels | aggregation | error feedback | options and defaults "
         "| payload, bytes an element | leaves a rank of 16, bytes an element |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -73,7 +73,15 @@ def overview() -> str:
         system = make(name, rank=0, world_size=WORLD_SIZE, **entry.usual_options)
         leaves = leaving_bytes(system.mean(bucket(), context())) / numel_of(LAYOUT)
         feedback = "yes" if entry.has_feedback else "no"
-        cells = [f"`{name}`", entry.title, entry.source, entry.travels, entry.carrier, feedback, shown_options(name)]
+        cells = [
+            f"`{name}`",
+            entry.title,
+            entry.source,
+            entry.wire_format,
+            entry.aggregation,
+            feedback,
+            shown_options(name),
+        ]
         lines.append("| " + " | ".join([*cells, payload(system), f"{leaves:.4f}"]) + " |")
     return "\n".join([*lines, one_bit_adam_row()])
 
@@ -81,12 +89,12 @@ def overview() -> str:
 def one_bit_adam_row() -> str:
     """Return the row of 1-bit Adam, flat, after its dense stage."""
     numel = padded_numel(numel_of(LAYOUT), WORLD_SIZE)
-    values, residuals = torch.ones(numel), Residuals.zeros(numel, context(), "flat")
+    values, residuals = torch.ones(numel), MomentumResiduals.zeros(numel, context(), "flat")
     leaves = leaving_bytes(one_bit_momentum(values, residuals, context())) / numel_of(LAYOUT)
     names = ("dense_steps", "topology")
     given = inspect.signature(OneBitAdam).parameters
     options = ", ".join(f"{name}={given[name].default!r}" for name in names)
-    cells = ["`OneBitAdam`", f"{OneBitAdam.title} (an optimizer)", OneBitAdam.source, OneBitAdam.travels]
+    cells = ["`OneBitAdam`", f"{OneBitAdam.title} (an optimizer)", OneBitAdam.source, OneBitAdam.wire_format]
     return (
         "| " + " | ".join([*cells, "all_to_all + all_gather", "yes, two-sided", options, "-", f"{leaves:.4f}"]) + " |"
     )

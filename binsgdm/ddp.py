@@ -12,14 +12,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import groups as grouping
-from binsgdm.exchange.replicas import agree, compare
+from binsgdm.exchange.replicas import check_same_settings, check_same_tensors
 from binsgdm.exchange.transport import Sent, Transport
-from binsgdm.optimizers.base import OneBitOptimizer, Slot, check_gradients
+from binsgdm.optimizers.base import OneBitOptimizer, ParamState, check_gradients
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import Average, IntraNode, Scheme, Topology
-from binsgdm.overlapped import Overlapped
+from binsgdm.overlapped import OverlappedSession
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -80,15 +80,19 @@ def attach(  # noqa: PLR0913
     model = unwrapped(model)
     nodes = ranks_per_node or os.environ.get("LOCAL_WORLD_SIZE")
     how = {"topology": topology, "intra_node_dtype": intra_node_dtype, "average": average, "overlap": overlap}
-    agree("attach", {**how, "bucket_cap_mb": bucket_cap_mb, "ranks_per_node": nodes, **what_must_agree(optimizer)})
-    check_gradients("BinSGDM", [slot.parameter for slot in optimizer.slots()])
-    check_equal("attach", optimizer)
+    check_same_settings(
+        "attach", {**how, "bucket_cap_mb": bucket_cap_mb, "ranks_per_node": nodes, **settings_to_compare(optimizer)}
+    )
+    check_gradients("BinSGDM", [param_state.parameter for param_state in optimizer.param_states()])
+    check_same_parameters("attach", optimizer)
     groups = grouping.from_mesh(mesh) if mesh is not None else grouping.make(ranks_per_node, timeout)
-    keep_gradients_local(model, optimizer.slots())
+    keep_gradients_local(model, optimizer.param_states())
     member = Transport(groups, on_sent).member()
     session = Session(member, scheme, elements)
     if overlap:
-        session = Overlapped(member, scheme, elements, lambda: getattr(model, "require_backward_grad_sync", True))
+        session = OverlappedSession(
+            member, scheme, elements, lambda: getattr(model, "require_backward_grad_sync", True)
+        )
     slices = f"slices for {groups.ranks_per_node} ranks a node of {groups.world_size}, bucket_cap_mb={bucket_cap_mb:g}"
     optimizer.join(session, slices if average == "gradients" else "")
 
@@ -123,10 +127,12 @@ def attach_one_bit_adam(
         model = unwrapped(model)
     except BinsgdmError as error:
         refused = error
-    agree("attach_one_bit_adam", {"ranks_per_node": ranks_per_node, **what_must_agree(optimizer)}, refused)
-    check_equal("attach_one_bit_adam", optimizer)
+    check_same_settings(
+        "attach_one_bit_adam", {"ranks_per_node": ranks_per_node, **settings_to_compare(optimizer)}, refused
+    )
+    check_same_parameters("attach_one_bit_adam", optimizer)
     groups = grouping.make(ranks_per_node, timeout)
-    keep_gradients_local(model, optimizer.slots())
+    keep_gradients_local(model, optimizer.param_states())
     optimizer.join(Transport(groups, on_sent).member())
 
 
@@ -174,7 +180,7 @@ def unwrapped(model: torch.nn.Module | None) -> torch.nn.Module | None:
     return model
 
 
-def keep_gradients_local(model: torch.nn.Module | None, slots: Sequence[Slot]) -> None:
+def keep_gradients_local(model: torch.nn.Module | None, param_states: Sequence[ParamState]) -> None:
     """Register a communication hook that leaves an optimizer's gradients alone; DDP keeps the rest of its duties.
 
     The hook stays as long as the model. Gradients of no such optimizer are averaged, as without it.
@@ -186,7 +192,7 @@ def keep_gradients_local(model: torch.nn.Module | None, slots: Sequence[Slot]) -
         state = _HookState(own=set(), group=model.process_group)
         setattr(model, _HOOK_STATE, state)
         model.register_comm_hook(state, _average_foreign)
-    state.own.update(slot.parameter for slot in slots)
+    state.own.update(param_state.parameter for param_state in param_states)
 
 
 _HOOK_STATE = "_binsgdm_hook_state"
@@ -223,28 +229,30 @@ def _average_foreign(
     return averaged
 
 
-def check_equal(where: str, optimizer: OneBitOptimizer) -> None:
+def check_same_parameters(where: str, optimizer: OneBitOptimizer) -> None:
     """Compare the parameters of all ranks.
 
     Raises:
         BinsgdmError: on every rank, if any differs.
     """
-    named = [(f"parameter {number}", slot.parameter) for number, slot in enumerate(optimizer.slots())]
-    compare(where, named, "wrap the model in DistributedDataParallel, or broadcast them first")
+    named = [
+        (f"parameter {number}", param_state.parameter) for number, param_state in enumerate(optimizer.param_states())
+    ]
+    check_same_tensors(where, named, "wrap the model in DistributedDataParallel, or broadcast them first")
 
 
-def what_must_agree(optimizer: OneBitOptimizer) -> dict[str, Any]:
+def settings_to_compare(optimizer: OneBitOptimizer) -> dict[str, Any]:
     """Return by name what must be the same on all ranks: settings, step, and what the parameters are."""
     first = optimizer.param_groups[0]
     found: dict[str, Any] = {name: first[name] for name in ("seed", "step") if name in first}
     for number, group in enumerate(optimizer.param_groups):
         settings = {name: value for name, value in group.items() if name not in ("params", "seed", "step")}
         found |= {f"{name} of group {number}": _plain(value) for name, value in settings.items()}
-    for number, slot in enumerate(optimizer.slots()):
-        found[f"shape of parameter {number}"] = tuple(slot.parameter.shape)
-    for number, slot in enumerate(optimizer.slots()):
-        found[f"dtype of parameter {number}"] = str(slot.parameter.dtype)
-        found[f"requires_grad of parameter {number}"] = slot.parameter.requires_grad
+    for number, param_state in enumerate(optimizer.param_states()):
+        found[f"shape of parameter {number}"] = tuple(param_state.parameter.shape)
+    for number, param_state in enumerate(optimizer.param_states()):
+        found[f"dtype of parameter {number}"] = str(param_state.parameter.dtype)
+        found[f"requires_grad of parameter {number}"] = param_state.parameter.requires_grad
     return found
 
 

@@ -20,19 +20,19 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 
-from binsgdm.ddp import bucket_elements, what_must_agree
+from binsgdm.ddp import bucket_elements, settings_to_compare
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Protocol, RankContext
 from binsgdm.exchange import groups as grouping
 from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.replicas import agree
+from binsgdm.exchange.replicas import check_same_settings
 from binsgdm.exchange.transport import Sent, Transport
 from binsgdm.kernels import Kernels
-from binsgdm.optimizers.base import Slot
+from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import Scheme
-from binsgdm.random import Key, Stream
+from binsgdm.random import Key, RandomStream
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -64,9 +64,9 @@ def attach_fsdp(
     elements = bucket_elements("attach_fsdp", bucket_cap_mb)
     groups = grouping.from_mesh(mesh)
     _check_placements(optimizer, groups)
-    agree("attach", {"bucket_cap_mb": bucket_cap_mb, **what_must_agree(optimizer)})
+    check_same_settings("attach", {"bucket_cap_mb": bucket_cap_mb, **settings_to_compare(optimizer)})
     _copy_first_node(optimizer, groups)
-    optimizer.join(Sharded(groups, elements, on_sent))
+    optimizer.join(ShardedSession(groups, elements, on_sent))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +75,12 @@ class ShardContext(RankContext):
 
     global_rank: int
 
-    def key(self, stream: Stream) -> Key:
+    def key(self, stream: RandomStream) -> Key:
         """Return the key of this rank's draws, which no other shard shares."""
         return replace(super().key(stream), rank=self.global_rank)
 
 
-class Sharded(Session):
+class ShardedSession(Session):
     """All nodes, each rank with its shard; those that hold the same shard exchange its signs.
 
     Args:
@@ -94,19 +94,19 @@ class Sharded(Session):
         super().__init__(same_shard.member(), Scheme(topology="flat"), bucket_elements)
         self._global_rank = groups.rank
 
-    def renew(self, slots: Sequence[Slot], context: RankContext, kernels: Kernels) -> None:
+    def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state."""
-        self._parameters = [slot.parameter for slot in slots]
+        self._parameters = [param_state.parameter for param_state in param_states]
         shard_context = ShardContext(**vars(context), global_rank=self._global_rank)
-        super().renew([_local_slot(slot) for slot in slots], shard_context, kernels)
+        super().reset([_local_state(param_state) for param_state in param_states], shard_context, kernels)
 
     def step_protocol(self, step: int, *, skip: bool) -> Protocol:
         """Exchange every bucket of the shard, agree with all ranks whether the step counts, and apply."""
-        for parameter, slot in zip(self._parameters, self.slots, strict=True):
-            _point_to_shard(slot.parameter, parameter)
+        for parameter, param_state in zip(self._parameters, self.param_states, strict=True):
+            _point_to_shard(param_state.parameter, parameter)
         has_moved = yield from super().step_protocol(step, skip=skip)
-        for slot in self.slots:
-            slot.parameter.grad = None  # or zero_grad could not free it
+        for param_state in self.param_states:
+            param_state.parameter.grad = None  # or zero_grad could not free it
         return has_moved
 
 
@@ -120,7 +120,7 @@ def _of_same_shard(groups: Groups) -> Groups:
         rank=groups.rank // local,
         world_size=groups.world_size // local,
         ranks_per_node=1,
-        everyone=groups.world,
+        finite_check=groups.world,
     )
 
 
@@ -137,9 +137,9 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return local
 
 
-def _local_slot(slot: Slot) -> Slot:
-    averages = {name: _local(values) for name, values in slot.state.items()}
-    return Slot(parameter=_local(slot.parameter).detach(), group=slot.group, state=averages)
+def _local_state(param_state: ParamState) -> ParamState:
+    averages = {name: _local(values) for name, values in param_state.state.items()}
+    return ParamState(parameter=_local(param_state.parameter).detach(), group=param_state.group, state=averages)
 
 
 def _point_to_shard(local: torch.Tensor, parameter: torch.Tensor) -> None:
@@ -153,12 +153,12 @@ def _check_placements(optimizer: BinSGDM, groups: Groups) -> None:
     """Refuse parameters that are not sharded over the ranks of this node and nothing else."""
     first = groups.rank - groups.rank % groups.ranks_per_node
     node = list(range(first, first + groups.ranks_per_node))
-    for number, slot in enumerate(optimizer.slots()):
-        if _ranks_of_shards(slot.parameter) != node:
+    for number, param_state in enumerate(optimizer.param_states()):
+        if _ranks_of_shards(param_state.parameter) != node:
             raise BinsgdmError(
-                f"attach_fsdp: parameter {number} has {_placed(slot.parameter)}: must be sharded over ranks {node}, "
-                "those of the node, and nothing else; give fully_shard the second dimension of the mesh, and make the "
-                "optimizer after it"
+                f"attach_fsdp: parameter {number} has {_placed(param_state.parameter)}: must be sharded over ranks "
+                f"{node}, those of the node, and nothing else; give fully_shard the second dimension of the mesh, and "
+                "make the optimizer after it"
             )
 
 
@@ -178,7 +178,7 @@ def _placed(parameter: torch.Tensor) -> str:
 
 def _copy_first_node(optimizer: BinSGDM, groups: Groups) -> None:
     """Give every node the shards of the first."""
-    for slot in optimizer.slots():
-        local = _local(slot.parameter)
+    for param_state in optimizer.param_states():
+        local = _local(param_state.parameter)
         if local.numel():
             dist.broadcast(local, group=groups.inter_node, group_src=0)

@@ -8,14 +8,14 @@ import torch
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Member, Protocol, RankContext
 from binsgdm.exchange.thread import CommunicationThread
+from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import Kernels
-from binsgdm.layout import Bucket
-from binsgdm.optimizers.base import Slot, check_gradients
+from binsgdm.optimizers.base import ParamState, check_gradients
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import Scheme, Worker
 
 
-class Overlapped(Session):
+class OverlappedSession(Session):
     """All ranks; a bucket's exchange starts when its last gradient is ready and its predecessor's is done.
 
     Args:
@@ -41,17 +41,17 @@ class Overlapped(Session):
             handle.remove()
         self._handles = []
 
-    def renew(self, slots: Sequence[Slot], context: RankContext, kernels: Kernels) -> None:
+    def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state."""
         self.close()
-        super().renew(slots, context, kernels)
+        super().reset(param_states, context, kernels)
         self._bucket_of = {s.index: bucket for bucket in self.worker.buckets for s in bucket.segments}
         self._handles = [
-            slot.parameter.register_post_accumulate_grad_hook(self._on_gradient(index))  # type: ignore[no-untyped-call]
-            for index, slot in enumerate(slots)
-            if slot.parameter.requires_grad and index in self._bucket_of
+            param_state.parameter.register_post_accumulate_grad_hook(self._on_gradient(index))  # type: ignore[no-untyped-call]
+            for index, param_state in enumerate(param_states)
+            if param_state.parameter.requires_grad and index in self._bucket_of
         ]
-        self._exchange: _Exchange | None = None
+        self._overlapped_step: _OverlappedStep | None = None
         self._watched = {bucket.segments[0].index for bucket in self.worker.buckets if bucket.segments}
         self._seen: dict[int, torch.Tensor] = {}
 
@@ -62,17 +62,17 @@ class Overlapped(Session):
                 "BinSGDM: an exchange was interrupted, and ranks may be out of step: start all ranks again from their "
                 "checkpoints"
             )
-        check_gradients("BinSGDM", [slot.parameter for slot in self.slots])
+        check_gradients("BinSGDM", [param_state.parameter for param_state in self.param_states])
         is_changed = self._is_changed_since_backward()
-        exchange, self._exchange = self._started(step), None
+        overlapped_step, self._overlapped_step = self._start_step(step), None
         try:
-            signs = exchange.finish()
+            signs = overlapped_step.finish()
         except BaseException:
             self._broken = True
             raise
         if skip or is_changed:
-            self.worker.refuse()
-        has_moved = yield from self.settled(exchange.buckets, signs)
+            self.worker.skip_step()
+        has_moved = yield from self.check_and_apply(overlapped_step.buckets, signs)
         if is_changed:
             raise BinsgdmError(
                 "BinSGDM: a gradient has changed since backward, with overlap=True: what was exchanged is the old one, "
@@ -85,7 +85,7 @@ class Overlapped(Session):
         seen, self._seen = self._seen, {}
         same = []
         for index, before in seen.items():
-            gradient = self.slots[index].parameter.grad
+            gradient = self.param_states[index].parameter.grad
             if gradient is not None:
                 now = _sample(gradient)
                 same.append(((now == before) | (now.isnan() & before.isnan())).all())
@@ -98,15 +98,15 @@ class Overlapped(Session):
             if self._is_last_backward():
                 if index in self._watched and parameter.grad is not None and not parameter.grad.is_sparse:
                     self._seen[index] = _sample(parameter.grad)
-                self._started(self.slots[index].group["step"] + 1).ready(self._bucket_of[index])
+                self._start_step(self.param_states[index].group["step"] + 1).count_gradient(self._bucket_of[index])
 
         return hook
 
-    def _started(self, step: int) -> "_Exchange":
+    def _start_step(self, step: int) -> "_OverlappedStep":
         """Return this step's exchange, which begins with its first gradient."""
-        if self._exchange is None:
-            self._exchange = _Exchange(self.worker, self.worker.begin(step), self.member)
-        return self._exchange
+        if self._overlapped_step is None:
+            self._overlapped_step = _OverlappedStep(self.worker, self.worker.begin_step(step), self.member)
+        return self._overlapped_step
 
 
 def _sample(gradient: torch.Tensor) -> torch.Tensor:
@@ -114,18 +114,18 @@ def _sample(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.detach().reshape(-1)[:16].clone()
 
 
-class _Exchange:
+class _OverlappedStep:
     """All buckets of one step on their way."""
 
-    def __init__(self, worker: Worker, buckets: Sequence[Bucket], member: Member) -> None:
+    def __init__(self, worker: Worker, buckets: Sequence[FlatBucket], member: Member) -> None:
         self.buckets = buckets
         self._worker, self._member = worker, member
-        self._missing = {bucket.index: worker.gradients_to_come(bucket) for bucket in buckets}
+        self._missing = {bucket.index: worker.num_expected_gradients(bucket) for bucket in buckets}
         self._next = 0
         self._signs: list[torch.Tensor] = []
-        self._thread = CommunicationThread[Bucket]("binsgdm-exchange", worker.device, self._one)
+        self._thread = CommunicationThread[FlatBucket]("binsgdm-exchange", worker.device, self._one)
 
-    def ready(self, bucket: Bucket) -> None:
+    def count_gradient(self, bucket: FlatBucket) -> None:
         """Count one gradient of a bucket; hand over every bucket whose turn has come."""
         self._missing[bucket.index] -= 1
         if self._missing[bucket.index] < 0:
@@ -133,18 +133,18 @@ class _Exchange:
                 "BinSGDM: a second backward before optimizer.step(): wrap all but the last in model.no_sync(), or "
                 "attach with overlap=False"
             )
-        self._hand_over(lambda: self._missing[self.buckets[self._next].index] == 0)
+        self._submit_while(lambda: self._missing[self.buckets[self._next].index] == 0)
 
     def finish(self) -> list[torch.Tensor]:
         """Hand over what is left, wait for the thread, and return the signs of every bucket."""
-        self._hand_over(lambda: True)
+        self._submit_while(lambda: True)
         self._thread.finish()
         return self._signs
 
-    def _hand_over(self, may_go: Callable[[], bool]) -> None:
+    def _submit_while(self, may_go: Callable[[], bool]) -> None:
         while self._next < len(self.buckets) and may_go():
-            self._thread.hand_over(self.buckets[self._next])
+            self._thread.submit(self.buckets[self._next])
             self._next += 1
 
-    def _one(self, bucket: Bucket) -> None:
-        self._signs.append(self._member.drive(self._worker.signs(bucket)))
+    def _one(self, bucket: FlatBucket) -> None:
+        self._signs.append(self._member.run_protocol(self._worker.signs(bucket)))

@@ -27,14 +27,14 @@ ROUNDS = 10
 _LOW = 0xFFFFFFFF
 
 
-class Stream(IntEnum):
+class RandomStream(IntEnum):
     """What a draw is for; two streams never share a counter."""
 
     LOCAL = 0
     """The first quantization: a rank's (or a node's) m/b."""
     MERGE = 1
     """The second quantization: the mean of the nodes' signs."""
-    INSIDE = 2
+    INTRA_NODE = 2
     """A rank's own m/b before it is averaged inside its node, where one bit travels there too."""
     COMMON = 3
     """What all ranks draw alike."""
@@ -48,7 +48,7 @@ class Key:
         seed: 64 bits, the same on all ranks.
         step: Optimizer steps, below 2**32.
         rank: The rank that draws, below 2**32.
-        stream: One of `Stream`, or any number below 2**32.
+        stream: One of `RandomStream`, or any number below 2**32.
 
     Raises:
         BinsgdmError: If a value is negative or too large.
@@ -57,7 +57,7 @@ class Key:
     seed: int
     step: int = 0
     rank: int = 0
-    stream: int = Stream.LOCAL
+    stream: int = RandomStream.LOCAL
 
     def __post_init__(self) -> None:
         for name, bits in (("seed", 64), ("step", 32), ("rank", 32), ("stream", 32)):

@@ -16,7 +16,7 @@ from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import Scheme
-from binsgdm.systems.carriers import reduced_mean
+from binsgdm.systems.aggregation import all_reduce_mean
 
 Make = Callable[[list[nn.Parameter], Member], OneBitOptimizer]
 """Returns the optimizer of one rank for its copy of the parameters, joined to the others as this member."""
@@ -104,17 +104,19 @@ class WithoutDraws(BinSGDM):
     @torch.no_grad()
     def step_protocol(self) -> Protocol:
         """Take one step as a protocol."""
-        slots, updates = self.slots(), []
-        for slot in slots:
-            gradient = slot.parameter.grad
-            given = torch.zeros_like(slot.parameter) if gradient is None else gradient
-            m, b, _ = functional.momenta(given, slot.state["m"], slot.state["b"], beta=slot.group["beta"])
-            slot.state["m"].copy_(m)
-            slot.state["b"].copy_(b)
+        param_states, updates = self.param_states(), []
+        for param_state in param_states:
+            gradient = param_state.parameter.grad
+            given = torch.zeros_like(param_state.parameter) if gradient is None else gradient
+            m, b, _ = functional.momenta(
+                given, param_state.state["m"], param_state.state["b"], beta=param_state.group["beta"]
+            )
+            param_state.state["m"].copy_(m)
+            param_state.state["b"].copy_(b)
             updates.append(functional.ratio(m, b).flatten())
-        mean = yield from reduced_mean(torch.cat(updates), self.rank_context())
-        for slot, u in zip(slots, mean.split([update.numel() for update in updates]), strict=True):
-            x, lr, decay = slot.parameter, slot.group["lr"], slot.group["weight_decay"]
+        mean = yield from all_reduce_mean(torch.cat(updates), self.rank_context())
+        for param_state, u in zip(param_states, mean.split([update.numel() for update in updates]), strict=True):
+            x, lr, decay = param_state.parameter, param_state.group["lr"], param_state.group["weight_decay"]
             x.copy_(functional.apply_signs(x, u.view_as(x), lr=lr, weight_decay=decay))
         self._set_all("step", self.coming_step)
         return torch.tensor(True)

@@ -17,9 +17,9 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from binsgdm.exchange import Protocol, RankContext, run_in_lockstep
-from binsgdm.systems.base import Compressor, End, GradientBucket, Payload, Shapes
-from binsgdm.systems.carriers import Carrier
-from binsgdm.systems.feedback import ErrorFeedback, Plain
+from binsgdm.systems.aggregation import Aggregation
+from binsgdm.systems.base import Averager, Compressor, GradientBucket, Payload, Shapes
+from binsgdm.systems.feedback import ErrorFeedback, WithoutFeedback
 from binsgdm.systems.registry import make
 
 
@@ -64,25 +64,25 @@ def rank_gradients(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor
 
 
 class DecodedOnce:
-    """A carrier in which rank 0 works out the mean that every rank would work out alike, and the others take it.
+    """An aggregation in which rank 0 works out the mean that every rank would work out alike, and the others take it.
 
     Every rank still sends what it sends and gets what it gets. Without this R ranks in one process decode R payloads
     each. One such object serves the systems of all ranks; `run_in_lockstep` lets rank 0 go first.
 
     Args:
-        carry: what it stands for.
+        aggregate: what it stands for.
     """
 
-    def __init__(self, carry: Carrier) -> None:
-        self._carry = carry
+    def __init__(self, aggregate: Aggregation) -> None:
+        self._aggregate = aggregate
         self._of: tuple[int, int] | None = None
         self._mean = torch.empty(0)
 
     def __call__(
         self, compressor: Compressor, payload: Payload, shapes: Shapes, context: RankContext, own: torch.Tensor | None
     ) -> Protocol:
-        """Do as `binsgdm.systems.carriers.Carrier`."""
-        talk = self._carry(compressor, payload, shapes, context, own)
+        """Do as `binsgdm.systems.aggregation.Aggregation`."""
+        talk = self._aggregate(compressor, payload, shapes, context, own)
         if context.rank == 0:
             self._mean = yield from talk
             self._of = context.step, context.bucket
@@ -93,13 +93,13 @@ class DecodedOnce:
         return self._mean
 
 
-def systems_of(name: str, options: dict[str, Any], num_ranks: int) -> list[End]:
+def systems_of(name: str, options: dict[str, Any], num_ranks: int) -> list[Averager]:
     """Return a system's ends on all ranks, whose payloads are decoded once."""
     systems = [make(name, rank=rank, world_size=num_ranks, **options) for rank in range(num_ranks)]
-    if isinstance(systems[0], Plain | ErrorFeedback):
-        carry = DecodedOnce(systems[0].carry)
+    if isinstance(systems[0], WithoutFeedback | ErrorFeedback):
+        aggregate = DecodedOnce(systems[0].aggregate)
         for system in systems:
-            system.carry = carry  # type: ignore[attr-defined]
+            system.aggregate = aggregate  # type: ignore[attr-defined]
     return systems
 
 
@@ -116,7 +116,7 @@ class AveragedGradients:
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, systems: Sequence[End], *, ranks_per_node: int, seed: int
+        self, optimizer: torch.optim.Optimizer, systems: Sequence[Averager], *, ranks_per_node: int, seed: int
     ) -> None:
         self.optimizer, self.param_groups = optimizer, optimizer.param_groups
         self._parameters: list[nn.Parameter] = [p for group in self.param_groups for p in group["params"]]

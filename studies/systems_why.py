@@ -79,8 +79,8 @@ def smallest_roots() -> list[float]:
     for _ in range(steps):
         shares = torch.randint(len(inputs), (task.batch,), generator=draws).view(-1, RANKS).T
         stack.step(rank_gradients(model, inputs[shares], targets[shares]))
-    slots = stack.optimizers[0].slots()
-    v = torch.cat([slot.state["exp_avg_sq"].flatten() for slot in slots]) / (1 - 0.999**steps)
+    param_states = stack.optimizers[0].param_states()
+    v = torch.cat([param_state.state["exp_avg_sq"].flatten() for param_state in param_states]) / (1 - 0.999**steps)
     return [float(v[v > 0].sqrt().quantile(part)) for part in (0.001, 0.01, 0.1, 0.5)]
 
 

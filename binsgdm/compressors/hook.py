@@ -1,5 +1,5 @@
-"""The former place of `binsgdm.systems.hook`."""
+"""The former place of `binsgdm.systems.ddp_hook`."""
 
-from binsgdm.systems.hook import GradientExchange, compress_gradients
+from binsgdm.systems.ddp_hook import GradientExchange, compress_gradients
 
 __all__ = ["GradientExchange", "compress_gradients"]

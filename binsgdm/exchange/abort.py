@@ -25,7 +25,7 @@ def abort(groups: Groups, reason: str) -> None:
             dist.destroy_process_group(group)
 
 
-def reason_of(groups: Groups) -> str | None:
+def abort_reason(groups: Groups) -> str | None:
     """Return what the first rank to leave said, or None if none has said anything."""
     try:
         store, key = _store_and_key(groups)

@@ -18,7 +18,7 @@ class Groups:
     """The groups that this rank is in; ranks are numbered node by node.
 
     Attributes:
-        everyone: who decides together whether a step counts; None for `world`.
+        finite_check: who decides together whether a step counts; None for `world`.
     """
 
     world: dist.ProcessGroup
@@ -27,7 +27,7 @@ class Groups:
     rank: int
     world_size: int
     ranks_per_node: int
-    everyone: dist.ProcessGroup | None = None
+    finite_check: dist.ProcessGroup | None = None
 
 
 def make(ranks_per_node: int | None = None, timeout: timedelta | None = None) -> Groups:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.random import Key, Stream
+from binsgdm.random import Key, RandomStream
 
 GroupName = Literal["world", "intra_node", "inter_node"]
 
@@ -49,18 +49,18 @@ class RankContext:
         """Number of nodes."""
         return self.world_size // self.ranks_per_node
 
-    def key(self, stream: Stream) -> Key:
+    def key(self, stream: RandomStream) -> Key:
         """Return the key of this rank's draws in one stream of this step."""
         return self.key_of(self.rank, stream)
 
-    def key_of(self, rank: int, stream: Stream) -> Key:
+    def key_of(self, rank: int, stream: RandomStream) -> Key:
         """Return the key of another rank's draws."""
-        return Key(seed=self.seed, step=self.step, rank=rank, stream=stream + len(Stream) * self.bucket)
+        return Key(seed=self.seed, step=self.step, rank=rank, stream=stream + len(RandomStream) * self.bucket)
 
     @property
     def common_key(self) -> Key:
         """The key of what all ranks draw alike."""
-        return self.key_of(0, Stream.COMMON)
+        return self.key_of(0, RandomStream.COMMON)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class AllGather:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shift:
+class SendRecv:
     """Send `sent` to the next position of the group; what comes back is that of the previous one, of the same shape."""
 
     group: GroupName
@@ -91,7 +91,7 @@ class Shift:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllReduce:
+class AllReduceSum:
     """Add up `sent` of all of the group, which stays as it is; the sum comes back, the same on all to the bit."""
 
     group: GroupName
@@ -99,7 +99,7 @@ class AllReduce:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Largest:
+class AllReduceMax:
     """Take the element-wise maximum of `sent`, uint8, over all ranks that step together; it comes back on all.
 
     `sent` may be overwritten by it.
@@ -109,7 +109,7 @@ class Largest:
     group: GroupName = "world"
 
 
-Message = AllToAll | AllGather | Shift | AllReduce | Largest
+Message = AllToAll | AllGather | SendRecv | AllReduceSum | AllReduceMax
 Protocol = Generator[Message, torch.Tensor, torch.Tensor]
 
 
@@ -127,7 +127,7 @@ class Member:
     ranks_per_node: int = 1
     run: Callable[[Protocol], torch.Tensor] | None = None
 
-    def drive(self, protocol: Protocol) -> torch.Tensor:
+    def run_protocol(self, protocol: Protocol) -> torch.Tensor:
         """Run a protocol and return what it returns.
 
         Raises:
@@ -136,7 +136,9 @@ class Member:
         if self.run is not None:
             return self.run(protocol)
         if self.world_size > 1:
-            raise BinsgdmError("step: joined without a carrier: drive protocol() of all ranks instead")
+            raise BinsgdmError(
+                "step: no driver for the messages of several ranks: run step_protocol() of all ranks in lockstep"
+            )
         return run_in_lockstep([protocol], 1)[0]
 
     def context(self, *, seed: int, step: int) -> RankContext:
@@ -197,9 +199,9 @@ def _sum(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 _ANSWERS: dict[type, Callable[[Sequence[torch.Tensor], int], torch.Tensor]] = {
     AllToAll: lambda sent, position: torch.stack([one[position] for one in sent]),
     AllGather: lambda sent, _: torch.stack(list(sent)),
-    Shift: lambda sent, position: sent[position - 1].clone(),
-    AllReduce: lambda sent, _: _sum(sent),
-    Largest: lambda sent, _: torch.stack(list(sent)).amax(dim=0),
+    SendRecv: lambda sent, position: sent[position - 1].clone(),
+    AllReduceSum: lambda sent, _: _sum(sent),
+    AllReduceMax: lambda sent, _: torch.stack(list(sent)).amax(dim=0),
 }
 """What comes back at one position of a group, from what all of it have sent."""
 

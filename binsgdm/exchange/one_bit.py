@@ -10,13 +10,13 @@ from collections.abc import Callable, Generator
 import torch
 
 from binsgdm.exchange.messages import AllGather, AllToAll, Message, Protocol, RankContext
+from binsgdm.flat_buckets import BITS_PER_BYTE, FlatBucket
 from binsgdm.kernels import Kernels
-from binsgdm.layout import BITS_PER_BYTE, Bucket
-from binsgdm.random import Key, Stream
+from binsgdm.random import Key, RandomStream
 
 
 def hierarchical(
-    u: torch.Tensor, bucket: Bucket, context: RankContext, kernels: Kernels, *, bf16: bool = False
+    u: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels, *, bf16: bool = False
 ) -> Protocol:
     """Average u in the node, exchange one bit an element between nodes, gather in the node.
 
@@ -35,13 +35,13 @@ def hierarchical(
     """
     mean = yield from _mean_in_node(u, context, kernels, bf16=bf16)
     signs = torch.empty(mean.numel() // BITS_PER_BYTE, dtype=torch.uint8, device=u.device)
-    kernels.quantize_pack(mean, key=context.key(Stream.LOCAL), start=slice_start(bucket, context), out=signs)
+    kernels.quantize_pack(mean, key=context.key(RandomStream.LOCAL), start=slice_start(bucket, context), out=signs)
     return (yield from _between_nodes(signs, bucket, context, kernels))
 
 
 def hierarchical_gradients(  # noqa: PLR0913
     gradients: torch.Tensor,
-    bucket: Bucket,
+    bucket: FlatBucket,
     context: RankContext,
     kernels: Kernels,
     *,
@@ -65,32 +65,32 @@ def hierarchical_gradients(  # noqa: PLR0913
     return (yield from _between_nodes(quantize(mean), bucket, context, kernels))
 
 
-def hierarchical_one_bit(signs: torch.Tensor, bucket: Bucket, context: RankContext, kernels: Kernels) -> Protocol:
+def hierarchical_one_bit(signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels) -> Protocol:
     """Do the same with one bit an element inside the node too.
 
     Args:
-        signs: this rank's packed signs of u, drawn in the stream `Stream.INSIDE`.
+        signs: this rank's packed signs of u, drawn in the stream `RandomStream.INTRA_NODE`.
         bucket: as in `hierarchical`.
         context: as in `hierarchical`.
         kernels: as in `hierarchical`.
     """
     received = yield AllToAll(group="intra_node", sent=signs.view(context.ranks_per_node, -1))
-    merged = _merge(received, slice_start(bucket, context), context.key(Stream.LOCAL), kernels)
+    merged = _merge(received, slice_start(bucket, context), context.key(RandomStream.LOCAL), kernels)
     return (yield from _between_nodes(merged, bucket, context, kernels))
 
 
-def flat(signs: torch.Tensor, bucket: Bucket, context: RankContext, kernels: Kernels) -> Protocol:
+def flat(signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels) -> Protocol:
     """Exchange one bit an element among all ranks.
 
     Args:
-        signs: this rank's packed signs of u, drawn in the stream `Stream.LOCAL`.
+        signs: this rank's packed signs of u, drawn in the stream `RandomStream.LOCAL`.
         bucket: as in `hierarchical`.
         context: as in `hierarchical`.
         kernels: as in `hierarchical`.
     """
     received = yield AllToAll(group="world", sent=signs.view(context.world_size, -1))
     piece_start = bucket.start + context.rank * (bucket.numel // context.world_size)
-    piece = _merge(received, piece_start, context.key(Stream.MERGE), kernels)
+    piece = _merge(received, piece_start, context.key(RandomStream.MERGE), kernels)
     return (yield AllGather(group="world", sent=piece)).reshape(-1)
 
 
@@ -108,17 +108,17 @@ def _mean_in_node(
     return rows[0]
 
 
-def slice_start(bucket: Bucket, context: RankContext) -> int:
+def slice_start(bucket: FlatBucket, context: RankContext) -> int:
     """Return the first element of this local rank's slice in the flat order."""
     return bucket.start + context.local_rank * (bucket.numel // context.ranks_per_node)
 
 
-def _between_nodes(signs: torch.Tensor, bucket: Bucket, context: RankContext, kernels: Kernels) -> Protocol:
+def _between_nodes(signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels) -> Protocol:
     """Average the signs of this slice between nodes, one bit an element; then gather all slices in the node."""
     received = yield AllToAll(group="inter_node", sent=signs.view(context.num_nodes, -1))
     piece_numel = bucket.numel // context.world_size
     piece_start = slice_start(bucket, context) + context.node * piece_numel
-    piece = _merge(received, piece_start, context.key(Stream.MERGE), kernels)
+    piece = _merge(received, piece_start, context.key(RandomStream.MERGE), kernels)
     whole_slice = yield AllGather(group="inter_node", sent=piece)
     whole_bucket = yield AllGather(group="intra_node", sent=whole_slice.reshape(-1))
     return whole_bucket.reshape(-1)

@@ -24,10 +24,10 @@ def check_replicas(model: torch.nn.Module) -> None:
     """
     if dist.is_available() and dist.is_initialized():
         repair = "look for a rank-dependent change outside the optimizer"
-        compare("check_replicas", list(model.named_parameters()), repair)
+        check_same_tensors("check_replicas", list(model.named_parameters()), repair)
 
 
-def compare(where: str, named: Sequence[tuple[str, torch.Tensor]], repair: str) -> None:
+def check_same_tensors(where: str, named: Sequence[tuple[str, torch.Tensor]], repair: str) -> None:
     """Compare checksums of some tensors between all ranks; every rank must call it.
 
     Raises:
@@ -58,7 +58,7 @@ def _checksum(values: torch.Tensor) -> torch.Tensor:
     return sums
 
 
-def agree(
+def check_same_settings(
     where: str,
     settings: Mapping[str, Any],
     refused: BinsgdmError | None = None,
@@ -95,6 +95,6 @@ def _compare_settings(where: str, all_of_them: Sequence[Mapping[str, Any]]) -> N
                 )
 
 
-def digest(tensors: Mapping[Any, torch.Tensor]) -> list[tuple[str, tuple[int, ...], list[int]]]:
-    """Return names, shapes and checksums of some tensors, for `agree`."""
+def checksums(tensors: Mapping[Any, torch.Tensor]) -> list[tuple[str, tuple[int, ...], list[int]]]:
+    """Return names, shapes and checksums of some tensors, for `check_same_settings`."""
     return [(str(name), tuple(one.shape), _checksum(one).tolist()) for name, one in tensors.items()]

@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-Job = TypeVar("Job")
+Item = TypeVar("Item")
 
 
-class CommunicationThread(Generic[Job]):
+class CommunicationThread(Generic[Item]):
     """Does jobs one after the other, until it is told that there are no more, or one fails.
 
     It computes on as many cores as the thread that starts it. On a GPU it works on a stream of its own; a job begins
@@ -26,8 +26,8 @@ class CommunicationThread(Generic[Job]):
     Args:
         name: of the thread.
         device: of what is exchanged.
-        do: does a job.
-        give_up: told of the job that failed and of each after it, with what failed; the others wait for this rank
+        run: does a job.
+        on_failure: told of the job that failed and of each after it, with what failed; the others wait for this rank
             until it has told them.
     """
 
@@ -35,21 +35,21 @@ class CommunicationThread(Generic[Job]):
         self,
         name: str,
         device: torch.device,
-        do: Callable[[Job], object],
-        give_up: Callable[[Job, BaseException], object] = lambda _job, _error: None,
+        run: Callable[[Item], object],
+        on_failure: Callable[[Item, BaseException], object] = lambda _job, _error: None,
     ) -> None:
         self._device = device
-        self._do, self._give_up = do, give_up
-        self._jobs: queue.SimpleQueue[tuple[Job, Any] | None] = queue.SimpleQueue()
+        self._run, self._on_failure = run, on_failure
+        self._items: queue.SimpleQueue[tuple[Item, Any] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._num_cores = torch.get_num_threads()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run_items, name=name, daemon=True)
         self._thread.start()
 
-    def hand_over(self, job: Job) -> None:
+    def submit(self, item: Item) -> None:
         """Let a job be done when those before it are."""
-        is_ready = torch.cuda.current_stream(self._device).record_event() if self._device.type == "cuda" else None
-        self._jobs.put((job, is_ready))
+        ready_event = torch.cuda.current_stream(self._device).record_event() if self._device.type == "cuda" else None
+        self._items.put((item, ready_event))
 
     def finish(self) -> None:
         """Wait until all jobs are done; the thread ends.
@@ -57,31 +57,31 @@ class CommunicationThread(Generic[Job]):
         Raises:
             BaseException: what a job raised.
         """
-        self._jobs.put(None)
+        self._items.put(None)
         self._thread.join()
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).wait_stream(_own_stream(self._device))
         if self._failure is not None:
             raise self._failure
 
-    def _work(self) -> None:
+    def _run_items(self) -> None:
         torch.set_num_threads(self._num_cores)  # a new thread knows nothing of it, and would take all cores
         stream = torch.cuda.stream(_own_stream(self._device)) if self._device.type == "cuda" else nullcontext()
         with torch.no_grad(), stream:
-            while (handed := self._jobs.get()) is not None:
-                job, is_ready = handed
-                if is_ready is not None:
-                    torch.cuda.current_stream(self._device).wait_event(is_ready)
-                self._one(job)
+            while (entry := self._items.get()) is not None:
+                item, ready_event = entry
+                if ready_event is not None:
+                    torch.cuda.current_stream(self._device).wait_event(ready_event)
+                self._run_item(item)
 
-    def _one(self, job: Job) -> None:
+    def _run_item(self, item: Item) -> None:
         try:
             if self._failure is None:
-                self._do(job)
+                self._run(item)
                 return
         except BaseException as error:  # raised in finish(), where it is waited for
             self._failure = error
-        self._give_up(job, self._failure)
+        self._on_failure(item, self._failure)
 
 
 @cache

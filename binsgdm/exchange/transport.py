@@ -8,18 +8,18 @@ import torch
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.abort import abort, reason_of
+from binsgdm.exchange.abort import abort, abort_reason
 from binsgdm.exchange.groups import Groups
 from binsgdm.exchange.messages import (
     AllGather,
-    AllReduce,
+    AllReduceMax,
+    AllReduceSum,
     AllToAll,
     GroupName,
-    Largest,
     Member,
     Message,
     Protocol,
-    Shift,
+    SendRecv,
 )
 
 T = TypeVar("T")
@@ -32,8 +32,8 @@ MIN_ROUND_BYTES = 128 * 1024
 COLLECTIVES: dict[type, str] = {
     AllToAll: "all_to_all",
     AllGather: "all_gather",
-    Shift: "send_recv",
-    AllReduce: "all_reduce",
+    SendRecv: "send_recv",
+    AllReduceSum: "all_reduce",
 }
 
 
@@ -55,7 +55,7 @@ class Transport:
     def __init__(self, groups: Groups, on_sent: Callable[[Sent], None] | None = None) -> None:
         self._groups = groups
         self._on_sent = on_sent
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def member(self) -> Member:
         """Return this rank as an optimizer takes it, with messages carried here."""
@@ -71,7 +71,7 @@ class Transport:
             except StopIteration as stop:
                 signs: torch.Tensor = stop.value
                 return signs
-            answer = self.guarded(partial(self._carry, message), f"{type(message).__name__} in {message.group}")
+            answer = self.guarded(partial(self._communicate, message), f"{type(message).__name__} in {message.group}")
 
     def abort(self, reason: str) -> None:
         """Tell the others why this rank cannot go on, and close its connections; nothing can be carried any more."""
@@ -84,7 +84,7 @@ class Transport:
         try:
             return collective()
         except RuntimeError as error:
-            if (refused := reason_of(self._groups)) is not None:
+            if (refused := abort_reason(self._groups)) is not None:
                 raise BinsgdmError(
                     f"{refused} (told on rank {self._groups.rank}, which cannot go on without it)"
                 ) from error
@@ -94,20 +94,20 @@ class Transport:
                 "step; start all ranks again from their checkpoints"
             ) from error
 
-    def _carry(self, message: Message) -> torch.Tensor:
+    def _communicate(self, message: Message) -> torch.Tensor:
         sent = message.sent.contiguous()
-        if isinstance(message, Largest):
-            return self._largest(sent)
+        if isinstance(message, AllReduceMax):
+            return self._all_reduce_max(sent)
         group: dist.ProcessGroup = getattr(self._groups, message.group)
         if dist.get_world_size(group) == 1:
             return sent.unsqueeze(0) if isinstance(message, AllGather) else sent
         if self._on_sent is not None:
             self._on_sent(Sent(COLLECTIVES[type(message)], message.group, sent.numel() * sent.element_size()))
-        return _CARRIED[type(message)](self, sent, group, message.group)
+        return _COMMUNICATE[type(message)](self, sent, group, message.group)
 
-    def _largest(self, flags: torch.Tensor) -> torch.Tensor:
+    def _all_reduce_max(self, flags: torch.Tensor) -> torch.Tensor:
         """Return the maximum over all ranks that step together; of a byte a parameter nobody is told."""
-        group = self._groups.everyone or self._groups.world
+        group = self._groups.finite_check or self._groups.world
         if dist.get_world_size(group) > 1:
             dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=group)
         return flags
@@ -118,30 +118,30 @@ class Transport:
         return total
 
     def _all_to_all(self, sent: torch.Tensor, group: dist.ProcessGroup, name: GroupName) -> torch.Tensor:
-        received = self._received_like(sent)
-        in_rounds = name != "intra_node" and _travels_alone(sent[0], group)  # in a node is no wire
+        received = self._receive_buffer(sent)
+        in_rounds = name != "intra_node" and _is_long_row_on_gloo(sent[0], group)  # in a node is no wire
         (all_to_all_in_rounds if in_rounds else all_to_all_by_collective)(received, sent, group)
         return received
 
     def _all_gather(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
         gathered = torch.empty((dist.get_world_size(group), *sent.shape), dtype=sent.dtype, device=sent.device)
-        in_ring = _travels_alone(sent, group)
+        in_ring = _is_long_row_on_gloo(sent, group)
         (all_gather_in_ring if in_ring else all_gather_by_collective)(gathered, sent, group)
         return gathered
 
-    def _received_like(self, sent: torch.Tensor) -> torch.Tensor:
+    def _receive_buffer(self, sent: torch.Tensor) -> torch.Tensor:
         """Return memory for an all-to-all, kept from one to the next."""
         num_bytes = sent.numel() * sent.element_size()
-        if self._memory.numel() < num_bytes or self._memory.device != sent.device:
-            self._memory = torch.empty(num_bytes, dtype=torch.uint8, device=sent.device)
-        return self._memory[:num_bytes].view(sent.dtype).view(sent.shape)
+        if self._buffer.numel() < num_bytes or self._buffer.device != sent.device:
+            self._buffer = torch.empty(num_bytes, dtype=torch.uint8, device=sent.device)
+        return self._buffer[:num_bytes].view(sent.dtype).view(sent.shape)
 
 
-_CARRIED: dict[type, Callable[[Transport, torch.Tensor, dist.ProcessGroup, GroupName], torch.Tensor]] = {
+_COMMUNICATE: dict[type, Callable[[Transport, torch.Tensor, dist.ProcessGroup, GroupName], torch.Tensor]] = {
     AllToAll: Transport._all_to_all,
     AllGather: Transport._all_gather,
-    AllReduce: Transport._all_reduce,
-    Shift: lambda _, sent, group, _name: shift(sent, group),
+    AllReduceSum: Transport._all_reduce,
+    SendRecv: lambda _, sent, group, _name: send_recv(sent, group),
 }
 
 
@@ -177,7 +177,7 @@ def all_to_all_in_rounds(received: torch.Tensor, sent: torch.Tensor, group: dist
     received[position].copy_(sent[position])
     for distance in range(1, size):
         to, source = (position + distance) % size, (position - distance) % size
-        _swap(sent[to], to, received[source], source, group)
+        _exchange_rows(sent[to], to, received[source], source, group)
 
 
 def all_gather_in_ring(gathered: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
@@ -195,10 +195,10 @@ def all_gather_in_ring(gathered: torch.Tensor, sent: torch.Tensor, group: dist.P
     gathered[position].copy_(sent)
     for age in range(size - 1):
         had, comes = (position - age) % size, (position - age - 1) % size
-        _swap(gathered[had], (position + 1) % size, gathered[comes], (position - 1) % size, group)
+        _exchange_rows(gathered[had], (position + 1) % size, gathered[comes], (position - 1) % size, group)
 
 
-def shift(sent: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+def send_recv(sent: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """Send to the next position of a group while receiving from the previous, and wait for both.
 
     Args:
@@ -213,11 +213,11 @@ def shift(sent: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """
     position, size = dist.get_rank(group), dist.get_world_size(group)
     received = torch.empty_like(sent)
-    _swap(sent, (position + 1) % size, received, (position - 1) % size, group)
+    _exchange_rows(sent, (position + 1) % size, received, (position - 1) % size, group)
     return received
 
 
-def _swap(sent: torch.Tensor, to: int, received: torch.Tensor, source: int, group: dist.ProcessGroup) -> None:
+def _exchange_rows(sent: torch.Tensor, to: int, received: torch.Tensor, source: int, group: dist.ProcessGroup) -> None:
     """Send to one position while receiving from another, and wait for both."""
     works = (
         dist.irecv(received, src=dist.get_global_rank(group, source), group=group),
@@ -229,7 +229,7 @@ def _swap(sent: torch.Tensor, to: int, received: torch.Tensor, source: int, grou
         work.wait()
 
 
-def _travels_alone(row: torch.Tensor, group: dist.ProcessGroup) -> bool:
+def _is_long_row_on_gloo(row: torch.Tensor, group: dist.ProcessGroup) -> bool:
     """Return whether a row is long enough for rounds of its own, and gloo carries it."""
     long_enough = row.numel() * row.element_size() >= MIN_ROUND_BYTES
     return long_enough and row.device.type == "cpu" and "cpu:gloo" in dist.get_backend_config(group)

@@ -24,7 +24,7 @@ ENVIRONMENT_VARIABLE = "BINSGDM_KERNELS"
 
 
 class Kernels(Protocol):
-    """What `binsgdm.kernels.reference`, `.cpu` and `.gpu` offer.
+    """What `binsgdm.kernels.reference`, `.cpu` and `.triton_kernels` offer.
 
     Gradients and parameters are fp32, bf16 or fp16; everything else that is not packed is fp32. A trailing underscore
     says that arguments change in place; `out` and `out_u` are always written.
@@ -125,5 +125,5 @@ def _obstacle(name: str, device_type: str) -> str:
 
 
 def _load(name: str) -> Kernels:
-    module: ModuleType = import_module(f"binsgdm.kernels.{'gpu' if name == 'triton' else name}")
+    module: ModuleType = import_module(f"binsgdm.kernels.{'triton_kernels' if name == 'triton' else name}")
     return cast(Kernels, module)

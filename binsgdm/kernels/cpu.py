@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from binsgdm.kernels import checks, vector
+from binsgdm.kernels import checks, numba_kernels
 from binsgdm.random import GROUP_NUMEL, Key
 
 name = "cpu"
@@ -82,7 +82,8 @@ def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor) -> None:
     checks.quantized(out, numel=u.numel(), start=start, device=u.device)
     values, signs, words = _array(u), _array(out), _words(key)
     _on_threads(
-        _pieces(u.numel()), lambda lo, hi: vector.quantize_pack(values[lo:hi], _bytes(signs, lo, hi), start + lo, words)
+        _pieces(u.numel()),
+        lambda lo, hi: numba_kernels.quantize_pack(values[lo:hi], _bytes(signs, lo, hi), start + lo, words),
     )
 
 
@@ -90,14 +91,16 @@ def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor)
     """Write Q of the mean of K sign vectors, packed; see `binsgdm.kernels.Kernels`."""
     checks.merge(packed_rows, numel=numel, start=start, out=out)
     rows, signs, words = packed_rows.numpy(), _array(out), _words(key)
-    _on_threads(_pieces(numel), lambda lo, hi: vector.merge(rows, lo, hi, _bytes(signs, lo, hi), start + lo, words))
+    _on_threads(
+        _pieces(numel), lambda lo, hi: numba_kernels.merge(rows, lo, hi, _bytes(signs, lo, hi), start + lo, words)
+    )
 
 
 def mean_(parts: Tensor, out: Tensor) -> None:
     """Write the mean of K vectors, summed in order and divided once; see `binsgdm.kernels.Kernels`."""
     checks.mean(parts, out)
     rows, target = parts.detach().numpy(), _array(out)
-    _on_threads(_pieces(out.numel()), lambda lo, hi: vector.mean(rows, target, lo, hi))
+    _on_threads(_pieces(out.numel()), lambda lo, hi: numba_kernels.mean(rows, target, lo, hi))
 
 
 def unpack_apply_(x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, maximize: bool = False) -> None:
@@ -118,19 +121,19 @@ def foreach_unpack_apply_(
 
 
 def _update_rows(table: Array, like: Array, beta: float, first: int, last: int) -> object:
-    return vector.update_rows(table, first, last, like, beta, 1.0 - beta)
+    return numba_kernels.update_rows(table, first, last, like, beta, 1.0 - beta)
 
 
 def _update_quantize_pack_rows(  # noqa: PLR0913, PLR0917
     table: Array, like: Array, beta: float, words: tuple[int, ...], first: int, last: int
 ) -> object:
-    return vector.update_quantize_pack_rows(table, first, last, like, beta, 1.0 - beta, words)
+    return numba_kernels.update_quantize_pack_rows(table, first, last, like, beta, 1.0 - beta, words)
 
 
 def _unpack_apply_rows(  # noqa: PLR0913, PLR0917
     table: Array, like: Array, step: float, decay: float, first: int, last: int
 ) -> object:
-    return vector.unpack_apply_rows(table, first, last, like, step, decay)
+    return numba_kernels.unpack_apply_rows(table, first, last, like, step, decay)
 
 
 def _by_dtype(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[tuple[Array, list[list[Any]]]]:
@@ -167,7 +170,7 @@ def _table(columns: Sequence[tuple[list[Tensor], int]], starts: Sequence[int] | 
 
 
 def _array(tensor: Tensor) -> Array:
-    """View a contiguous tensor as a 1-D array; bf16 and fp16 as the integers that `vector` knows them by."""
+    """View a contiguous tensor as a 1-D array; bf16 and fp16 as the integers that `numba_kernels` knows them by."""
     flat = tensor.detach().view(-1)
     return flat.view(_CARRIERS.get(tensor.dtype, tensor.dtype)).numpy()
 

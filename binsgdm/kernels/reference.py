@@ -5,7 +5,7 @@ from torch import Tensor
 
 from binsgdm import functional
 from binsgdm.bits import pack_signs, unpack_signs
-from binsgdm.kernels import checks, loops
+from binsgdm.kernels import checks, foreach
 from binsgdm.random import Key, thresholds
 
 name = "reference"
@@ -69,6 +69,6 @@ def unpack_apply_(x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, 
     x.copy_(functional.apply_signs(x, signs, lr=lr, weight_decay=weight_decay, maximize=maximize))
 
 
-foreach_update_ = loops.foreach_update(update_)
-foreach_update_quantize_pack_ = loops.foreach_update_quantize_pack(update_quantize_pack_)
-foreach_unpack_apply_ = loops.foreach_unpack_apply(unpack_apply_)
+foreach_update_ = foreach.foreach_update(update_)
+foreach_update_quantize_pack_ = foreach.foreach_update_quantize_pack(update_quantize_pack_)
+foreach_unpack_apply_ = foreach.foreach_unpack_apply(unpack_apply_)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
-from binsgdm.measure.timing import Effort, Key, Progress, Trial, take_turns
+from binsgdm.measure.timing import Key, Progress, StopRule, Trial, interleave
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,19 +15,19 @@ class Bench:
     Attributes:
         record: where to.
         ranks: who takes part.
-        effort: when to stop, for each thing that is measured.
+        stop_rule: when to stop, for each thing that is measured.
         progress: told which part is done.
     """
 
     record: Record
     ranks: Ranks
-    effort: Effort
+    stop_rule: StopRule
     progress: Progress = lambda _: None
 
     def part(self, first: float, end: float) -> "Bench":
         """Return the same for one of several things, which begins and ends at these parts of all."""
         return replace(self, progress=lambda part: self.progress(first + part * (end - first)))
 
-    def turns(self, trials: Mapping[Key, Trial], pause_s: float = 0.0) -> dict[Key, list[list[float]]]:
-        """Let trials take turns, and tell how far they are; see `take_turns`."""
-        return take_turns(trials, self.effort, self.ranks, pause_s=pause_s, progress=self.progress)
+    def interleave(self, trials: Mapping[Key, Trial], pause_s: float = 0.0) -> dict[Key, list[list[float]]]:
+        """Let trials take turns, and tell how far they are; see `interleave`."""
+        return interleave(trials, self.stop_rule, self.ranks, pause_s=pause_s, progress=self.progress)

@@ -20,7 +20,7 @@ def names() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class SystemChoice:
     """A system with the options that were given.
 
     Attributes:
@@ -47,7 +47,7 @@ class Choice:
         return {**self.whole, **({} if self.name == ONE_BIT_ADAM else SYSTEMS[self.name].steady_options)}
 
 
-def choice(text: str, where: str) -> Choice:
+def choice(text: str, where: str) -> SystemChoice:
     """Read a system: "power_sgd", or "top_k:ratio=0.01" with options as its class takes them.
 
     Raises:
@@ -59,7 +59,7 @@ def choice(text: str, where: str) -> Choice:
     """
     name, _, options = text.partition(":")
     pairs = [word.partition("=") for word in options.split(",")] if options else []
-    if not is_one(name):
+    if not is_known(name):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of packages that are not asked for
             unknown = f"unknown: give one of {', '.join(names())}"
@@ -73,10 +73,10 @@ def choice(text: str, where: str) -> Choice:
     if usual and not given.keys() & _without_default(name):
         given = {**usual, **given}
     _check(name, given, f"{where} {text!r}")
-    return Choice(name=name, options=tuple(given.items()))
+    return SystemChoice(name=name, options=tuple(given.items()))
 
 
-def is_one(name: str) -> bool:
+def is_known(name: str) -> bool:
     """Tell whether a system can be chosen, without a look at those of other packages if it can."""
     return name != "dense" and (name == ONE_BIT_ADAM or name in SYSTEMS)
 

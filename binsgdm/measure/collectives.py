@@ -11,7 +11,7 @@ from binsgdm.exchange import AllGather, AllToAll, GroupName, Protocol
 from binsgdm.exchange.transport import Transport
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.ranks import Ranks, guarded
-from binsgdm.measure.timing import take_turns, trial_of
+from binsgdm.measure.timing import interleave, trial_of
 
 MIN_BYTES, MAX_BYTES = 2**10, 2**26
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
@@ -30,7 +30,7 @@ def measure(
     """Add every collective, group, dtype and every second power of two of bytes.
 
     Groups of one kind are at work at one time: those of all nodes, and all rails between nodes. A message that would
-    take longer than `effort.max_seconds` for `effort.min_repetitions` is followed by no longer one.
+    take longer than `stop_rule.max_seconds` for `stop_rule.min_repetitions` is followed by no longer one.
 
     Args:
         bench: where to, who takes part, at least two, and when to stop, for each.
@@ -41,7 +41,7 @@ def measure(
     Raises:
         BinsgdmError: one rank, or no sizes, or a rank is gone.
     """
-    ranks, effort = bench.ranks, bench.effort
+    ranks, stop_rule = bench.ranks, bench.stop_rule
     going = kinds(ranks, only)
     messages = [2**power for power in range(0, 41, 2) if min_bytes <= 2**power <= max_bytes]
     if not messages:
@@ -49,14 +49,14 @@ def measure(
     for count, message_bytes in enumerate(messages, 1):
         calls = {kind: call(ranks, *kind, message_bytes) for kind in going}
         trials = {kind: trial_of(function, ranks.device) for kind, (function, _) in calls.items()}
-        found = {kind: [row[0] for row in rows] for kind, rows in take_turns(trials, effort, ranks).items()}
+        found = {kind: [row[0] for row in rows] for kind, rows in interleave(trials, stop_rule, ranks).items()}
         for kind, values in found.items():
             collective, group, dtype = kind
             bench.record.add(
                 "collective", collective, values, group=group, group_size=group_size(ranks, group), dtype=dtype,
                 message_bytes=calls[kind][1], num_groups=ranks.world_size // group_size(ranks, group),
             )  # fmt: skip
-        going = [kind for kind in going if median(found[kind]) * effort.min_repetitions < effort.max_seconds]
+        going = [kind for kind in going if median(found[kind]) * stop_rule.min_repetitions < stop_rule.max_seconds]
         bench.progress(count / len(messages))
         if not going:
             break

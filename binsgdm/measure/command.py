@@ -115,25 +115,25 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
         from binsgdm.measure import ranks as joining
         from binsgdm.measure.bench import Bench
         from binsgdm.measure.record import Record, check_place
-        from binsgdm.measure.timing import Effort
+        from binsgdm.measure.timing import StopRule
     except ImportError as error:
         raise BinsgdmError(f"measure: needs torch and numba ({error}): pip install 'binsgdm[torch]'") from error
     start = time.perf_counter()
     output, force = options.pop("output"), options.pop("force")
-    effort = Effort(**{name: options.pop(name) for name in ("relative_error", "max_repetitions", "max_seconds")})
+    stop_rule = StopRule(**{name: options.pop(name) for name in ("relative_error", "max_repetitions", "max_seconds")})
     rate, network = options.pop("nic_gbit_per_s"), options.pop("network")
     place = {name: options.pop(name) for name in ("device", "ranks_per_node", "threads")}
     work = function(**options)
     with joining.joined(**place) as ranks:
-        if refusal := ranks.told_by_first(lambda: check_place(output, force=force)):
+        if refusal := ranks.from_rank_0(lambda: check_place(output, force=force)):
             _refuse(refusal, ranks)
         record = Record(ranks, nic_bytes_per_s=rate and rate * BYTES_PER_S, network=network)
         with _progress(is_shown=ranks.rank == 0) as progress:
-            work(Bench(record=record, ranks=ranks, effort=effort, progress=progress))
-        if refusal := ranks.told_by_first(lambda: _written(record, output)):
+            work(Bench(record=record, ranks=ranks, stop_rule=stop_rule, progress=progress))
+        if refusal := ranks.from_rank_0(lambda: _written(record, output)):
             _refuse(refusal, ranks)
         if ranks.rank == 0:
-            _report(record, effort.relative_error, output, time.perf_counter() - start)
+            _report(record, stop_rule.relative_error, output, time.perf_counter() - start)
 
 
 def _refuse(refusal: str, ranks: "Ranks") -> NoReturn:

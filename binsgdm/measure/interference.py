@@ -11,7 +11,7 @@ import torch.distributed as dist
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure import collectives
 from binsgdm.measure.bench import Bench
-from binsgdm.measure.models import Task, build
+from binsgdm.measure.model_zoo import Task, build
 from binsgdm.measure.ranks import Ranks, guarded
 from binsgdm.measure.timing import Stopwatch
 
@@ -32,7 +32,7 @@ def measure(
 
     Args:
         bench: where to, who takes part, at least two, and when to stop, for each.
-        model: as `models.build` takes it.
+        model: as `model_zoo.build` takes it.
         batch: samples a rank.
 
     Raises:
@@ -49,7 +49,7 @@ def measure(
     }
     trials = {"": _backward(task, ranks)}
     trials |= {name: _backward(task, ranks, function) for name, (function, _) in calls.items()}
-    found = {name: [row[0] for row in rows] for name, rows in bench.turns(trials).items()}
+    found = {name: [row[0] for row in rows] for name, rows in bench.interleave(trials).items()}
     for name, (_, message_bytes) in calls.items():
         labels: dict[str, str | int] = {
             "model": model,

@@ -11,7 +11,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import NAMES, Kernels, select, zeros
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.timing import SHARED_S, pause_s, take_turns, trial_of
+from binsgdm.measure.timing import SHARED_S, interleave, pause_s, trial_of
 from binsgdm.random import Key
 
 MIN_NUMEL, MAX_NUMEL = 2**10, 2**27
@@ -58,17 +58,19 @@ def measure(
     Raises:
         BinsgdmError: an implementation that does not work here, or sizes that do not fit.
     """
-    ranks, effort = bench.ranks, bench.effort
+    ranks, stop_rule = bench.ranks, bench.stop_rule
     implementations = {name: select(name, ranks.device) for name in kernels or available(ranks.device)}
     numels = sizes(ranks, min_numel, max_numel, bytes_per_element=_bytes_per_element(implementations, bool(kernels)))
-    least_s = SHARED_S if ranks.ranks_on_machine > 1 and ranks.device.type == "cpu" else 0.0
-    if least_s:
-        effort = replace(effort, max_repetitions=max(effort.min_repetitions, int(effort.max_seconds / least_s)))
+    min_s = SHARED_S if ranks.ranks_on_machine > 1 and ranks.device.type == "cpu" else 0.0
+    if min_s:
+        stop_rule = replace(
+            stop_rule, max_repetitions=max(stop_rule.min_repetitions, int(stop_rule.max_seconds / min_s))
+        )
     for count, numel in enumerate(numels, 1):
-        calls = dict(_contestants(implementations, numel, ranks.device, getattr(torch, dtype), bool(kernels)))
+        calls = dict(_kernel_calls(implementations, numel, ranks.device, getattr(torch, dtype), bool(kernels)))
         wait_s = pause_s(ranks.device) if numel >= MIN_THREADED_NUMEL else 0.0
-        trials = {name: trial_of(call, ranks.device, least_s) for name, call in calls.items()}
-        for (name, implementation, vectors), rows in take_turns(trials, effort, ranks, pause_s=wait_s).items():
+        trials = {name: trial_of(call, ranks.device, min_s) for name, call in calls.items()}
+        for (name, implementation, vectors), rows in interleave(trials, stop_rule, ranks, pause_s=wait_s).items():
             labels: dict[str, str | int] = {"num_elements": numel // max(1, vectors), "dtype": DTYPES.get(name, dtype)}
             labels |= {"kernels": implementation} | ({"num_vectors": vectors} if vectors else {})
             bench.record.add("kernel", name, [row[0] for row in rows], **labels)
@@ -124,7 +126,7 @@ def free_bytes(ranks: Ranks) -> int:
     return (free[0] if free else whole) // ranks.ranks_on_machine
 
 
-def _contestants(
+def _kernel_calls(
     implementations: dict[str, Kernels], numel: int, device: torch.device, dtype: torch.dtype, chosen: bool
 ) -> Iterator[tuple[Name, Call]]:
     """Yield every kernel as a call."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from binsgdm.measure.bench import Bench
-from binsgdm.measure.models import Task, build
+from binsgdm.measure.model_zoo import Task, build
 from binsgdm.measure.timing import Stopwatch, Trial, phases, trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
 
@@ -29,7 +29,7 @@ def measure(
 
     Args:
         bench: where to, who takes part, and when to stop, for forward and backward together and for each optimizer.
-        models: as `models.build` takes them.
+        models: as `model_zoo.build` takes them.
         batch: samples a rank.
         dtype: of the parameters.
 
@@ -49,7 +49,7 @@ def _one(bench: Bench, task: Task, labels: dict[str, Any]) -> None:
     optimizers = optimizers_of(task.module)
     trials: dict[str, Trial] = {"": _pass(task, gradients, ranks.device)}
     trials |= {name: trial_of(step, ranks.device) for name, step in optimizers.items()}
-    found = bench.turns(trials)
+    found = bench.interleave(trials)
     forward, backward, *ready_s = zip(*map(_to_scale, found[""]), strict=True)
     record.add("model", "forward", forward, **labels)
     record.add("model", "backward", backward, **labels)

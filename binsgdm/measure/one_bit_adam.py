@@ -8,8 +8,14 @@ import torch
 from binsgdm.exchange import RankContext
 from binsgdm.measure.timing import Stopwatch, Trial, phases
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.one_bit_adam_update import flags_of, flat_gradient, momenta_of, stretches_of, take_delivered
-from binsgdm.optimizers.one_bit_momentum import Residuals, decode, encode_and_keep, padded_numel
+from binsgdm.optimizers.one_bit_adam_update import (
+    apply_average,
+    finite_check_flags,
+    flat_gradient,
+    flat_slices_of,
+    local_momenta,
+)
+from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, decode, encode_and_keep, padded_numel
 
 LR = 1e-6
 
@@ -40,17 +46,17 @@ def trial(numel: int, world_size: int, device: torch.device) -> Trial:
     parameter.grad = torch.randn_like(parameter)
     optimizer = OneBitAdam([parameter], lr=LR, dense_steps=1)
     optimizer.step()
-    stretches = list(stretches_of(optimizer.slots()))
+    flat_slices = list(flat_slices_of(optimizer.param_states()))
     context = RankContext(rank=0, world_size=world_size, ranks_per_node=1, seed=0, step=2)
-    residuals = Residuals.zeros(padded_numel(numel, world_size), context, "flat", device)
+    residuals = MomentumResiduals.zeros(padded_numel(numel, world_size), context, "flat", device)
     watch = Stopwatch(device)
 
     @torch.no_grad()
     def step() -> Sequence[float]:
         marks = [watch.stamp()]
-        gradient = flat_gradient(stretches, world_size)
-        flags_of(gradient, stretches, stop=False)
-        momenta, valid = momenta_of(stretches, gradient)
+        gradient = flat_gradient(flat_slices, world_size)
+        finite_check_flags(gradient, flat_slices, stop=False)
+        momenta, valid = local_momenta(flat_slices, gradient)
         marks.append(watch.stamp())
         received = encode_and_keep(momenta, residuals.worker, valid, world_size)
         marks.append(watch.stamp())
@@ -63,7 +69,7 @@ def trial(numel: int, world_size: int, device: torch.device) -> Trial:
         marks.append(watch.stamp())
         delivered = decode(gathered).view(-1).masked_fill_(~valid, 0.0)
         marks.append(watch.stamp())
-        take_delivered(stretches, delivered)
+        apply_average(flat_slices, delivered)
         marks.append(watch.stamp())
         found = phases(watch, marks)
         del found[4]  # what is received is made here

@@ -40,7 +40,7 @@ class Ranks:
         """Number of nodes."""
         return self.world_size // self.ranks_per_node
 
-    def line_up(self) -> None:
+    def barrier(self) -> None:
         """Wait until all ranks are here, and a GPU has no more to do."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
@@ -57,7 +57,7 @@ class Ranks:
         guarded(lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX))
         return [float(value) for value in values.tolist()]
 
-    def told_by_first(self, answer: Callable[[], str]) -> str:
+    def from_rank_0(self, answer: Callable[[], str]) -> str:
         """Let rank 0 find an answer and tell it to all."""
         found = [answer() if self.rank == 0 else ""]
         if self.groups is not None:

@@ -8,22 +8,22 @@ from statistics import median
 
 import torch
 
-from binsgdm.exchange import AllGather, AllReduce, Message, Protocol, RankContext, group_members
+from binsgdm.exchange import AllGather, AllReduceSum, Message, Protocol, RankContext, group_members
 from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.measure import choices, one_bit_adam
 from binsgdm.measure.bench import Bench
-from binsgdm.measure.choices import Choice
+from binsgdm.measure.choices import SystemChoice
 from binsgdm.measure.record import Record
-from binsgdm.measure.timing import Stopwatch, Trial, pause_s, take_turns
+from binsgdm.measure.timing import Stopwatch, Trial, interleave, pause_s
 from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.feedback import ErrorFeedback, Plain
+from binsgdm.systems.feedback import ErrorFeedback, WithoutFeedback
 from binsgdm.systems.registry import SYSTEMS, make
 
 CPU = torch.device("cpu")
 MAX_NUMEL = 2**24
-ALONE = 4
+ASSUMED_WORLD_SIZE = 4
 """Ranks to work for where one process measures alone."""
-LEAST_SIZES = 3
+MIN_NUM_SIZES = 3
 """A launch and a time per element can be told from so many."""
 PARTS = ("encode", "merge", "decode")
 
@@ -31,34 +31,34 @@ PARTS = ("encode", "merge", "decode")
 def measure(
     bench: Bench,
     *,
-    systems: Sequence[Choice],
+    systems: Sequence[SystemChoice],
     min_numel: int,
     max_numel: int | None = None,
 ) -> None:
     """Add the kernels NAME_encode, NAME_merge and NAME_decode of every system at every power of two of elements.
 
-    No message travels: each rank works as if all sent what it sends. All ranks are at it at one time. Without a
-    largest size, no larger one of a system follows, once there are `LEAST_SIZES`, after one at which the fewest
+    No message wire_format: each rank works as if all sent what it sends. All ranks are at it at one time. Without a
+    largest size, no larger one of a system follows, once there are `MIN_NUM_SIZES`, after one at which the fewest
     repetitions take longer than allowed.
 
     Args:
         bench: where to, who takes part, and when to stop, for each size; what is gathered is decoded for as many ranks,
-            or for `ALONE`.
+            or for `ASSUMED_WORLD_SIZE`.
         systems: with their options.
         min_numel: the smallest size.
         max_numel: the largest; default `MAX_NUMEL`.
     """
-    ranks, effort = bench.ranks, bench.effort
-    size = ranks.world_size if ranks.world_size > 1 else ALONE
+    ranks, stop_rule = bench.ranks, bench.stop_rule
+    size = ranks.world_size if ranks.world_size > 1 else ASSUMED_WORLD_SIZE
     numels = [2**power for power in range(1, 40) if min_numel <= 2**power <= (max_numel or MAX_NUMEL)]
     for count, system in enumerate(systems):
         for done, numel in enumerate(numels, 1):
-            parts, trial = _contestant(system, numel, size, ranks.device)
-            rows = take_turns({"": trial}, effort, ranks, pause_s=pause_s(ranks.device))[""]
+            parts, trial = _kernels_and_trial(system, numel, size, ranks.device)
+            rows = interleave({"": trial}, stop_rule, ranks, pause_s=pause_s(ranks.device))[""]
             _add(bench.record, system, size, parts, rows)
             bench.progress((count + done / len(numels)) / len(systems))
-            slow = median(row[0] for row in rows) * effort.min_repetitions > effort.max_seconds
-            if slow and max_numel is None and done >= LEAST_SIZES:
+            slow = median(row[0] for row in rows) * stop_rule.min_repetitions > stop_rule.max_seconds
+            if slow and max_numel is None and done >= MIN_NUM_SIZES:
                 break
 
 
@@ -66,13 +66,13 @@ Parts = Mapping[str, Mapping[str, int]]
 """Kernels in the order in which a trial times them, with how many elements (and vectors of them) each works on."""
 
 
-def _contestant(system: Choice, numel: int, world_size: int, device: torch.device) -> tuple[Parts, Trial]:
+def _kernels_and_trial(system: SystemChoice, numel: int, world_size: int, device: torch.device) -> tuple[Parts, Trial]:
     if system.name == choices.ONE_BIT_ADAM:
         return one_bit_adam.parts(numel, world_size), one_bit_adam.trial(numel, world_size, device)
     return _parts(system, numel, world_size), _trial(system, numel, world_size, device)
 
 
-def _add(record: Record, system: Choice, world_size: int, parts: Parts, rows: Sequence[Sequence[float]]) -> None:
+def _add(record: Record, system: SystemChoice, world_size: int, parts: Parts, rows: Sequence[Sequence[float]]) -> None:
     options = {key: value for key, value in system.steady.items() if value is not None}
     for column, (name, elements) in enumerate(parts.items(), 1):
         times = [row[column] for row in rows]
@@ -81,18 +81,18 @@ def _add(record: Record, system: Choice, world_size: int, parts: Parts, rows: Se
             record.add("kernel", name, times, **labels, world_size=world_size, options=options)
 
 
-def _parts(system: Choice, numel: int, world_size: int) -> Parts:
+def _parts(system: SystemChoice, numel: int, world_size: int) -> Parts:
     """Return how many elements each kernel works on: decoding what was gathered, those of every payload."""
     name, whole = system.name, {"num_elements": numel}
-    if SYSTEMS[name].carrier != "all_gather":
+    if SYSTEMS[name].aggregation != "all_gather":
         return {f"{name}_{part}": whole for part in PARTS}
     end = make(name, rank=0, world_size=world_size, **system.given)
-    decoded = end.compressor.num_sent(((numel,),)) if isinstance(end, Plain | ErrorFeedback) else numel
+    decoded = end.compressor.num_sent(((numel,),)) if isinstance(end, WithoutFeedback | ErrorFeedback) else numel
     gathered = {"num_elements": decoded, "num_vectors": world_size}
     return {f"{name}_encode": whole, f"{name}_merge": whole, f"{name}_decode": gathered}
 
 
-def _trial(system: Choice, numel: int, world_size: int, device: torch.device) -> Trial:
+def _trial(system: SystemChoice, numel: int, world_size: int, device: torch.device) -> Trial:
     """Return a trial: all computation, then encode, merge and decode.
 
     As in DDP's hook, each exchange has a thread of its own, gradients are first copied out of DDP's bucket, and the
@@ -104,7 +104,7 @@ def _trial(system: Choice, numel: int, world_size: int, device: torch.device) ->
     context = RankContext(rank=0, world_size=world_size, ranks_per_node=1, seed=1, step=1)
     steps = itertools.count(1)
     watch = Stopwatch(device)
-    is_gathered = SYSTEMS[system.name].carrier == "all_gather"
+    is_gathered = SYSTEMS[system.name].aggregation == "all_gather"
 
     def exchange() -> Protocol:
         values = torch.cat([gradient.reshape(-1)])
@@ -113,7 +113,7 @@ def _trial(system: Choice, numel: int, world_size: int, device: torch.device) ->
         return gradient.view(-1).copy_(mean)
 
     def trial() -> Sequence[float]:
-        first, *between, last = in_thread(lambda: _driven(exchange(), context, watch))
+        first, *between, last = in_thread(lambda: _compute_seconds(exchange(), context, watch))
         middle = sum(between)
         if is_gathered:  # what is done between a gather of lengths and that of payloads
             first, middle = first + middle, 0.0
@@ -123,7 +123,7 @@ def _trial(system: Choice, numel: int, world_size: int, device: torch.device) ->
 
 
 @torch.no_grad()
-def _driven(protocol: Protocol, context: RankContext, watch: Stopwatch) -> list[float]:
+def _compute_seconds(protocol: Protocol, context: RankContext, watch: Stopwatch) -> list[float]:
     """Return the seconds between messages; what is received is made outside of them."""
     answer: torch.Tensor | None = None
     parts: list[float] = []
@@ -134,21 +134,21 @@ def _driven(protocol: Protocol, context: RankContext, watch: Stopwatch) -> list[
         except StopIteration:
             return [*parts, *watch.since(start, [watch.stamp()])]
         parts += watch.since(start, [watch.stamp()])
-        answer = answer_of(message, context)
+        answer = fake_received(message, context)
 
 
 def in_thread(work: Callable[[], list[float]]) -> list[float]:
     """Return what `work` returns in a thread of its own, whose memory is another than that of the first thread."""
     found: list[float] = []
     thread = CommunicationThread[None]("binsgdm-measure", CPU, lambda _: found.extend(work()))
-    thread.hand_over(None)
+    thread.submit(None)
     thread.finish()
     return found
 
 
-def answer_of(message: Message, context: RankContext) -> torch.Tensor:
+def fake_received(message: Message, context: RankContext) -> torch.Tensor:
     """Return what a rank receives if all ranks send what it sends."""
     size = len(group_members(message.group, context.rank, context.world_size, context.ranks_per_node))
     if isinstance(message, AllGather):
         return message.sent.expand(size, *message.sent.shape).clone()
-    return message.sent * size if isinstance(message, AllReduce) else message.sent.clone()
+    return message.sent * size if isinstance(message, AllReduceSum) else message.sent.clone()

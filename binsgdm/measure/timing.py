@@ -28,14 +28,14 @@ SHARED_S = 0.02
 OUTSIDE = 0.05
 
 
-class Together(Protocol):
+class RankGroup(Protocol):
     """What timing asks of the ranks."""
 
     @property
     def device(self) -> torch.device:
         """Where the work is."""
 
-    def line_up(self) -> None:
+    def barrier(self) -> None:
         """Wait until all ranks are here."""
 
     def slowest(self, seconds: Sequence[float]) -> list[float]:
@@ -43,7 +43,7 @@ class Together(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effort:
+class StopRule:
     """When to stop.
 
     Attributes:
@@ -58,7 +58,7 @@ class Effort:
     max_repetitions: int = 100
     max_seconds: float = 5.0
 
-    def is_enough(self, values: Sequence[float], spent_s: float) -> bool:
+    def is_met(self, values: Sequence[float], spent_s: float) -> bool:
         """Tell whether to stop after these samples."""
         if len(values) < self.min_repetitions:
             return False
@@ -132,13 +132,13 @@ def phases(watch: Stopwatch, marks: Sequence[Any]) -> list[float]:
     return [watch.since(start, [end])[0] for start, end in pairwise(marks)]
 
 
-def trial_of(call: Callable[[], object], device: torch.device, least_s: float = 0.0) -> Trial:
+def trial_of(call: Callable[[], object], device: torch.device, min_s: float = 0.0) -> Trial:
     """Return a trial of a call alone.
 
     Args:
         call: what to time.
         device: where it works.
-        least_s: on a CPU, call again and again for so long and take the mean. Ranks that share cores run in turns of
+        min_s: on a CPU, call again and again for so long and take the mean. Ranks that share cores run in turns of
             a few ms: a call that is shorter than that is alone on its core, as it is not in training.
     """
     watch = Stopwatch(device)
@@ -150,12 +150,12 @@ def trial_of(call: Callable[[], object], device: torch.device, least_s: float = 
 
     def trials() -> Sequence[float]:
         start, count, spent_s = time.perf_counter(), 0, 0.0
-        while spent_s < least_s:
+        while spent_s < min_s:
             call()
             count, spent_s = count + 1, time.perf_counter() - start
         return [spent_s / count]
 
-    return trials if least_s and device.type == "cpu" else trial
+    return trials if min_s and device.type == "cpu" else trial
 
 
 def pause_s(device: torch.device) -> float:
@@ -163,10 +163,10 @@ def pause_s(device: torch.device) -> float:
     return PAUSE_S if device.type == "cpu" and torch.get_num_threads() > 1 else 0.0
 
 
-class _Turns:
+class _Interleaved:
     """The samples of every contestant so far, and who is still at it."""
 
-    def __init__(self, trials: Mapping[Any, Trial], ranks: Together, pause_s: float) -> None:
+    def __init__(self, trials: Mapping[Any, Trial], ranks: RankGroup, pause_s: float) -> None:
         self.samples: dict[Any, list[list[float]]] = {key: [] for key in trials}
         self.spent_s = dict.fromkeys(trials, 0.0)
         self._trials, self._ranks = trials, ranks
@@ -197,14 +197,14 @@ class _Turns:
     def _one(self, key: Any) -> Sequence[float]:
         if self._pause_s:
             time.sleep(self._pause_s)
-        self._ranks.line_up()
+        self._ranks.barrier()
         return self._trials[key]()
 
 
-def take_turns(
+def interleave(
     trials: Mapping[Key, Trial],
-    effort: Effort,
-    ranks: Together,
+    stop_rule: StopRule,
+    ranks: RankGroup,
     *,
     pause_s: float = 0.0,
     progress: Progress = lambda _: None,
@@ -215,7 +215,7 @@ def take_turns(
 
     Args:
         trials: by key; each with tensors of its own.
-        effort: when a contestant has had enough; its first time decides.
+        stop_rule: when a contestant has had enough; its first time decides.
         ranks: who takes part.
         pause_s: before each trial.
         progress: told how near the end is.
@@ -224,12 +224,12 @@ def take_turns(
         For every key its repetitions, in the order of time, each with the times that its trial returns, those of the
         slowest rank [s].
     """
-    turns = _Turns(trials, ranks, pause_s)
+    turns = _Interleaved(trials, ranks, pause_s)
     active = list(trials)
     warm = [turns.take(active, 1) for _ in range(WARM_UP)][-1]
     while active:
         round_s = sum(warm[key][0][0] for key in active)
         turns.keep(turns.take(active, min(BLOCK, max(1, int(BLOCK_S / round_s)))))
-        active = [key for key in active if not effort.is_enough(*turns.decisive(key))]
-        progress(min((effort.part_done(*turns.decisive(key)) for key in active), default=1.0))
+        active = [key for key in active if not stop_rule.is_met(*turns.decisive(key))]
+        progress(min((stop_rule.part_done(*turns.decisive(key)) for key in active), default=1.0))
     return turns.samples

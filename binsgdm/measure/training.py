@@ -11,16 +11,16 @@ from binsgdm.ddp import attach, attach_one_bit_adam
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure import choices
 from binsgdm.measure.bench import Bench
-from binsgdm.measure.choices import Choice
+from binsgdm.measure.choices import SystemChoice
 from binsgdm.measure.model import LR
-from binsgdm.measure.models import Task, build
+from binsgdm.measure.model_zoo import Task, build
 from binsgdm.measure.ranks import Ranks, guarded
 from binsgdm.measure.record import Label
 from binsgdm.measure.timing import WARM_UP, Stopwatch, phases
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.worker import Scheme
-from binsgdm.systems.hook import compress_gradients
+from binsgdm.systems.ddp_hook import compress_gradients
 from binsgdm.systems.registry import SYSTEMS
 
 BLOCK_S = 1.0
@@ -30,7 +30,7 @@ SCHEME_LABELS = ("topology", "intra_node_dtype", "average")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strategy:
+class MeasuredStrategy:
     """A strategy as it is measured.
 
     Attributes:
@@ -46,7 +46,7 @@ class Strategy:
     kind: str
     scheme: Scheme | None = None
     overlap: bool = True
-    system: Choice | None = None
+    system: SystemChoice | None = None
 
     @property
     def labels(self) -> dict[str, Label]:
@@ -72,7 +72,7 @@ WORDS: dict[str, dict[str, Any]] = {
 """What may follow "binsgdm:", separated by commas."""
 
 
-def strategy(text: str) -> Strategy:
+def strategy(text: str) -> MeasuredStrategy:
     """Read a strategy: "all_reduce", "binsgdm", "binsgdm:flat,overlap" with words of `WORDS`, or "qsgd:bits=4".
 
     Raises:
@@ -83,9 +83,9 @@ def strategy(text: str) -> Strategy:
         'bf16'
     """
     kind, _, options = text.partition(":")
-    if choices.is_one(kind) or SYSTEMS.refusal(kind):
+    if choices.is_known(kind) or SYSTEMS.refusal(kind):
         system = choices.choice(text, "--strategy")
-        return Strategy(kind=kind, system=system, overlap=kind != choices.ONE_BIT_ADAM)
+        return MeasuredStrategy(kind=kind, system=system, overlap=kind != choices.ONE_BIT_ADAM)
     words = [word.strip() for word in options.split(",")] if options else []
     if kind not in {"all_reduce", "binsgdm"} or (kind == "all_reduce" and words):
         raise BinsgdmError(
@@ -93,7 +93,7 @@ def strategy(text: str) -> Strategy:
             "SYSTEM or SYSTEM:KEY=VALUE,KEY=VALUE with a system that compresses"
         )
     if kind == "all_reduce":
-        return Strategy(kind=kind)
+        return MeasuredStrategy(kind=kind)
     if unknown := [word for word in words if word not in WORDS]:
         raise BinsgdmError(f"--strategy {text!r}: {unknown[0]!r} is unknown: after binsgdm: give {', '.join(WORDS)}")
     if ("flat" in words and {"bf16", "one_bit", "gradients"} & set(words)) or {"bf16", "one_bit"} <= set(words):
@@ -101,7 +101,7 @@ def strategy(text: str) -> Strategy:
             f"--strategy {text!r}: flat has no messages inside nodes, and those have one form; drop one word"
         )
     scheme = Scheme(**{key: value for word in words for key, value in WORDS[word].items()})
-    return Strategy(kind=kind, scheme=scheme, overlap="overlap" in words)
+    return MeasuredStrategy(kind=kind, scheme=scheme, overlap="overlap" in words)
 
 
 def measure(
@@ -109,7 +109,7 @@ def measure(
     *,
     models: Sequence[str],
     batch: int,
-    strategies: Sequence[Strategy],
+    strategies: Sequence[MeasuredStrategy],
     bucket_cap_mb: float = 25.0,
 ) -> None:
     """Add steps, forwards, backwards and optimizers of every model under every strategy.
@@ -121,7 +121,7 @@ def measure(
 
     Args:
         bench: where to, who takes part, and when to stop; the time of the step decides.
-        models: as `models.build` takes them.
+        models: as `model_zoo.build` takes them.
         batch: samples a rank.
         strategies: what to train with, each with a model of its own from the same parameters on; no two alike.
         bucket_cap_mb: parameters of one message, MiB of fp32.
@@ -138,7 +138,7 @@ def measure(
                 bench.record.add("training", name, [row[place] for row in found], **labels)
 
 
-def _prepared(model: str, batch: int, how: Strategy, ranks: Ranks, bucket_cap_mb: float) -> "Step":
+def _prepared(model: str, batch: int, how: MeasuredStrategy, ranks: Ranks, bucket_cap_mb: float) -> "Step":
     task = build(model, batch, ranks.device)
     make = {"all_reduce": _ddp, "binsgdm": _binsgdm, choices.ONE_BIT_ADAM: _one_bit_adam}.get(how.kind, _compressing)
     return make(task, ranks, bucket_cap_mb, how)
@@ -148,7 +148,7 @@ Step = Callable[[], Sequence[Any]]
 """Trains once and returns the moments at which it began and its phases ended."""
 
 
-def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: Strategy) -> Step:
+def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: MeasuredStrategy) -> Step:
     """Return steps of DDP in fp32; one process alone needs none of it."""
     module: torch.nn.Module = task.module
     if ranks.groups is not None:
@@ -156,7 +156,7 @@ def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: Strategy) -> Step
     return _step_of(task, module, torch.optim.AdamW(module.parameters(), lr=LR, fused=True), ranks.device)
 
 
-def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: Strategy) -> Step:
+def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrategy) -> Step:
     """Return steps of the same DDP whose gradients a system averages in its communication hook.
 
     Raises:
@@ -169,14 +169,14 @@ def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: Strategy) 
     return _step_of(task, module, torch.optim.AdamW(module.parameters(), lr=LR, fused=True), ranks.device)
 
 
-def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: Strategy) -> Step:
+def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: MeasuredStrategy) -> Step:
     """Return steps of 1-bit Adam, of which the first is the whole dense stage and warm-up here."""
     optimizer = OneBitAdam(task.module.parameters(), lr=LR, dense_steps=1)
     attach_one_bit_adam(optimizer, ranks_per_node=ranks.ranks_per_node)
     return _step_of(task, task.module, optimizer, ranks.device)
 
 
-def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, how: Strategy) -> Step:
+def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrategy) -> Step:
     """Return steps of BinSGDM; the ranks' models are the same, since their seed is."""
     optimizer = BinSGDM(task.module.parameters(), lr=LR)
     attach(
@@ -202,21 +202,21 @@ def _step_of(task: Task, module: torch.nn.Module, optimizer: torch.optim.Optimiz
     return step
 
 
-def _in_turns(steps: Mapping[Strategy, Step], bench: Bench) -> dict[Strategy, list[list[float]]]:
+def _in_turns(steps: Mapping[MeasuredStrategy, Step], bench: Bench) -> dict[MeasuredStrategy, list[list[float]]]:
     """Return for each step of each strategy its time and its phases, of the slowest rank [s].
 
     Strategies take turns, a block each, so that what slows the machine for a while slows all of them.
     """
-    ranks, effort = bench.ranks, bench.effort
+    ranks, stop_rule = bench.ranks, bench.stop_rule
     counts = {how: _block_size(_block(step, WARM_UP, ranks)[-1][0]) for how, step in steps.items()}
-    rows: dict[Strategy, list[list[float]]] = {how: [] for how in steps}
+    rows: dict[MeasuredStrategy, list[list[float]]] = {how: [] for how in steps}
     active = list(steps)
     while active:
         for how in active:
             rows[how] += _block(steps[how], counts[how], ranks)
         times = {how: [row[0] for row in rows[how]] for how in active}
-        active = [how for how in active if not effort.is_enough(times[how], sum(times[how]))]
-        bench.progress(min((effort.part_done(times[how], sum(times[how])) for how in active), default=1.0))
+        active = [how for how in active if not stop_rule.is_met(times[how], sum(times[how]))]
+        bench.progress(min((stop_rule.part_done(times[how], sum(times[how])) for how in active), default=1.0))
     return rows
 
 
@@ -227,7 +227,7 @@ def _block_size(step_s: float) -> int:
 def _block(step: Step, count: int, ranks: Ranks) -> list[list[float]]:
     """Train for so many steps in one go."""
     watch = Stopwatch(ranks.device)
-    ranks.line_up()
+    ranks.barrier()
     start = watch.stamp()
     marks = guarded(lambda: [step() for _ in range(count)])
     ends = ranks.slowest(watch.since(start, [mark[-1] for mark in marks]))

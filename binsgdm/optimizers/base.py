@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
+class ParamState:
     """A parameter, the group that it is in, and its optimizer state."""
 
     parameter: torch.Tensor
@@ -37,7 +37,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
     Attributes:
         title: as its paper names it.
         source: its paper.
-        travels: what every rank sends.
+        wire_format: what every rank sends.
         averages: names of the fp32 tensors that it keeps of each parameter.
         not_finite: in words, what makes a step be skipped.
         num_skipped: such steps so far.
@@ -45,7 +45,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
 
     title: ClassVar[str]
     source: ClassVar[str]
-    travels: ClassVar[str]
+    wire_format: ClassVar[str]
     averages: ClassVar[tuple[str, ...]]
     not_finite: ClassVar[str] = "is not finite"
 
@@ -93,7 +93,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.member.drive(self.step_protocol())
+        self.member.run_protocol(self.step_protocol())
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -108,10 +108,10 @@ class OneBitOptimizer(torch.optim.Optimizer):
         for parameter in group["params"]:
             self.state[parameter] = {name: empty_average(parameter) for name in self.averages}
 
-    def slots(self) -> list[Slot]:
+    def param_states(self) -> list[ParamState]:
         """Return every parameter with its group and state, in the order in which they were given."""
         return [
-            Slot(parameter=parameter, group=group, state=self.state[parameter])
+            ParamState(parameter=parameter, group=group, state=self.state[parameter])
             for group in self.param_groups
             for parameter in group["params"]
         ]
@@ -144,9 +144,9 @@ class OneBitOptimizer(torch.optim.Optimizer):
         super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
         for group in self.param_groups:
             self._check_group(group)
-        for slot, state in zip(self.slots(), saved, strict=True):
+        for param_state, state in zip(self.param_states(), saved, strict=True):
             for name in self.averages:  # torch casts them to the parameter's dtype; they are fp32 always
-                self.state[slot.parameter][name] = empty_average(slot.parameter).copy_(state[name])
+                self.state[param_state.parameter][name] = empty_average(param_state.parameter).copy_(state[name])
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy has: all but the ranks that it exchanged with."""
@@ -191,16 +191,16 @@ class OneBitOptimizer(torch.optim.Optimizer):
             found = sorted(map(str, formats))
             raise BinsgdmError(f"load_state_dict: format {found}: this version reads format {FORMAT}")
         numbers = [number for group in groups for number in group["params"]]
-        slots = self.slots()
-        if len(numbers) != len(slots):
-            raise BinsgdmError(f"load_state_dict: {len(numbers)} parameters: the optimizer has {len(slots)}")
+        param_states = self.param_states()
+        if len(numbers) != len(param_states):
+            raise BinsgdmError(f"load_state_dict: {len(numbers)} parameters: the optimizer has {len(param_states)}")
         saved = [state_dict["state"].get(number, {}) for number in numbers]
-        for number, (slot, state) in enumerate(zip(slots, saved, strict=True)):
+        for number, (param_state, state) in enumerate(zip(param_states, saved, strict=True)):
             shapes = {name: tuple(state[name].shape) for name in self.averages if name in state}
-            if shapes != dict.fromkeys(self.averages, tuple(slot.parameter.shape)):
+            if shapes != dict.fromkeys(self.averages, tuple(param_state.parameter.shape)):
                 raise BinsgdmError(
                     f"load_state_dict: parameter {number}: {shapes}: must be {' and '.join(self.averages)} of shape "
-                    f"{tuple(slot.parameter.shape)}"
+                    f"{tuple(param_state.parameter.shape)}"
                 )
         return saved
 

@@ -47,7 +47,7 @@ class BinSGDM(OneBitOptimizer):
 
     title = "BinSGDM"
     source = "Birder, NeurIPS 2023"
-    travels = "1 bit an element between nodes, both ways; inside a node fp32, bf16 or 1 bit"
+    wire_format = "1 bit an element between nodes, both ways; inside a node fp32, bf16 or 1 bit"
     averages = ("m", "b")
 
     def __init__(  # noqa: PLR0913 - as torch's optimizers take theirs
@@ -71,7 +71,7 @@ class BinSGDM(OneBitOptimizer):
         """How this optimizer takes its steps; alone until `binsgdm.attach`."""
         if self._session is None:
             self._session = Session()
-            self._renew(self._session)
+            self._reset_session(self._session)
         return self._session
 
     @property
@@ -96,7 +96,7 @@ class BinSGDM(OneBitOptimizer):
             self._session.close()
         self._session = session
         self._must_attach = False
-        self._renew(session)
+        self._reset_session(session)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, checked, before the optimizer joins others; they start with empty averages."""
@@ -104,7 +104,7 @@ class BinSGDM(OneBitOptimizer):
             raise BinsgdmError("add_param_group: after attach: add all parameters before binsgdm.attach")
         super().add_param_group(param_group)
         if self._session is not None:
-            self._renew(self._session)
+            self._reset_session(self._session)
 
     @torch.no_grad()
     def step_protocol(self) -> Protocol:
@@ -146,15 +146,15 @@ class BinSGDM(OneBitOptimizer):
             _check_slices(saved.get("slices", ""), self.param_groups[0]["slices"], "load_state_dict")
         super().load_state_dict(state_dict)
         if self._session is not None:
-            self._renew(self._session)
+            self._reset_session(self._session)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_kernels_name": self._kernels_name, "_session": None}
 
-    def _renew(self, session: Session) -> None:
+    def _reset_session(self, session: Session) -> None:
         """Let a session begin, or start over, with the state that there is now."""
         context = session.member.context(seed=self.param_groups[0]["seed"], step=self.coming_step)
-        session.renew(self.slots(), context, self.kernels())
+        session.reset(self.param_states(), context, self.kernels())
 
     def _unscale(self) -> None:
         """Divide the gradients by the scale of a GradScaler that has not done so."""
@@ -163,7 +163,9 @@ class BinSGDM(OneBitOptimizer):
             return
         if self.session.starts_in_backward:
             raise BinsgdmError("BinSGDM: a GradScaler with overlap=True: scaled gradients have gone; attach without it")
-        gradients = [slot.parameter.grad for slot in self.slots() if slot.parameter.grad is not None]
+        gradients = [
+            param_state.parameter.grad for param_state in self.param_states() if param_state.parameter.grad is not None
+        ]
         if any(gradient.dtype == torch.float16 for gradient in gradients):
             raise BinsgdmError(
                 "BinSGDM: fp16 gradients with a GradScaler: they would underflow when unscaled; keep the parameters in "

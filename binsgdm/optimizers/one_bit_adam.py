@@ -11,19 +11,19 @@ from binsgdm.exchange import AllGather, Member, Protocol, RankContext
 from binsgdm.optimizers.base import OneBitOptimizer, Params, is_finite_from_0
 from binsgdm.optimizers.one_bit_adam_update import (
     REFUSED,
-    Stretch,
-    exchange_and_move,
-    flags_of,
-    flags_of_refusal,
+    FlatSlice,
+    dense_update,
+    exchange_and_update,
+    finite_check_flags,
     flat_gradient,
+    flat_slices_of,
     is_stable,
-    move_dense,
-    stretches_of,
+    refusal_flags,
     variance_norm,
     variance_period,
 )
-from binsgdm.optimizers.one_bit_momentum import Residuals, Topology, padded_numel
-from binsgdm.systems.carriers import reduced_mean
+from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, Topology, padded_numel
+from binsgdm.systems.aggregation import all_reduce_mean
 
 
 class OneBitAdam(OneBitOptimizer):
@@ -68,7 +68,7 @@ class OneBitAdam(OneBitOptimizer):
 
     title = "1-bit Adam"
     source = "Tang et al., ICML 2021"
-    travels = "1 bit an element of the momentum to its owner, 1 bit of the mean to all, an fp32 scale a chunk"
+    wire_format = "1 bit an element of the momentum to its owner, 1 bit of the mean to all, an fp32 scale a chunk"
     averages = ("exp_avg", "exp_avg_sq")
     not_finite = "is not finite (or 2^63 or more)"
 
@@ -84,8 +84,8 @@ class OneBitAdam(OneBitOptimizer):
         topology: Topology = "flat",
     ) -> None:
         _check_stage(dense_steps, topology)
-        self._residuals: Residuals | None = None
-        self._residuals_of: dict[str, Any] = {}
+        self._residuals: MomentumResiduals | None = None
+        self._residuals_belong_to: dict[str, Any] = {}
         self._member = Member()
         hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         stage = {"dense_steps": dense_steps, "topology": topology, "dense_end": 0, "variance_norm": 0.0}
@@ -118,29 +118,29 @@ class OneBitAdam(OneBitOptimizer):
     def step_protocol(self) -> Protocol:
         """Take one step as a protocol; see `OneBitOptimizer.step_protocol`."""
         self.check_attached()
-        stretches = list(stretches_of(self.slots()))
+        flat_slices = list(flat_slices_of(self.param_states()))
         context = self.rank_context()
         try:
             residuals = None if self.is_dense else self._checked_residuals(context)
-            gradient, expected = self._gradient(stretches)
+            gradient, expected = self._gradient(flat_slices)
         except BinsgdmError:
-            yield AllGather(group="world", sent=flags_of_refusal(stretches))
+            yield AllGather(group="world", sent=refusal_flags(flat_slices))
             raise
-        flags = yield AllGather(group="world", sent=flags_of(gradient, stretches, stop=expected))
+        flags = yield AllGather(group="world", sent=finite_check_flags(gradient, flat_slices, stop=expected))
         _check_none_refused(flags, context.step)
         stop, *has_gradient = flags.amax(dim=0).tolist()
         if stop:
             self._note_skipped(context.step, expected=expected)
             return torch.tensor(False)
-        moving = [one for one, has in zip(stretches, has_gradient, strict=True) if has]
+        moving = [one for one, has in zip(flat_slices, has_gradient, strict=True) if has]
         if residuals is None:
-            mean = yield from reduced_mean(gradient, context)
-            move_dense(moving, mean)
+            mean = yield from all_reduce_mean(gradient, context)
+            dense_update(moving, mean)
         else:
-            yield from exchange_and_move(moving, gradient, residuals, context, self.param_groups[0]["topology"])
+            yield from exchange_and_update(moving, gradient, residuals, context, self.param_groups[0]["topology"])
         self._set_all("step", context.step)
         if residuals is None:
-            yield from self._consider_freezing(context)
+            yield from self._end_dense_stage_if_due(context)
         return torch.tensor(True)
 
     def rules(self, group: dict[str, Any]) -> Mapping[str, tuple[bool, str]]:
@@ -160,7 +160,7 @@ class OneBitAdam(OneBitOptimizer):
         found = super().state_dict()
         kept = self._residuals
         tensors = None if kept is None else {"worker": kept.worker, "server": kept.server}
-        found["residuals"] = None if tensors is None else tensors | self._residuals_of
+        found["residuals"] = None if tensors is None else tensors | self._residuals_belong_to
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -173,20 +173,20 @@ class OneBitAdam(OneBitOptimizer):
         """
         super().load_state_dict(state_dict)
         residuals = state_dict.get("residuals")
-        self._residuals = None if residuals is None else self._loaded(residuals)
+        self._residuals = None if residuals is None else self._load_residuals(residuals)
 
     def __getstate__(self) -> dict[str, Any]:
-        ours = {"_residuals": self._residuals, "_residuals_of": self._residuals_of, "_member": Member()}
+        ours = {"_residuals": self._residuals, "_residuals_of": self._residuals_belong_to, "_member": Member()}
         return {**super().__getstate__(), **ours}
 
-    def _gradient(self, stretches: Sequence[Stretch]) -> tuple[torch.Tensor, bool]:
+    def _gradient(self, flat_slices: Sequence[FlatSlice]) -> tuple[torch.Tensor, bool]:
         """Return the flat gradient, unscaled, and whether a GradScaler saw that it is not finite."""
-        gradient = flat_gradient(stretches, self._member.world_size)
+        gradient = flat_gradient(flat_slices, self._member.world_size)
         if (scale := getattr(self, "grad_scale", None)) is not None:
             gradient /= scale.to(gradient.device)
         return gradient, self._scaler_found_inf()
 
-    def _consider_freezing(self, context: RankContext) -> Protocol:
+    def _end_dense_stage_if_due(self, context: RankContext) -> Protocol:
         """End the dense stage if this was its last step; all ranks take rank 0's word for the norm."""
         group = self.param_groups[0]
         if group["dense_steps"] != "variance":
@@ -195,38 +195,41 @@ class OneBitAdam(OneBitOptimizer):
             return torch.empty(0)
         if context.step % variance_period(group["betas"][1]):
             return torch.empty(0)
-        norms = yield AllGather(group="world", sent=variance_norm(self.slots()))
+        norms = yield AllGather(group="world", sent=variance_norm(self.param_states()))
         norm, before = float(norms[0]), group["variance_norm"]
         if is_stable(norm, before):
             self._set_all("dense_end", context.step)
         self._set_all("variance_norm", norm)
         return norms
 
-    def _checked_residuals(self, context: RankContext) -> Residuals:
+    def _checked_residuals(self, context: RankContext) -> MomentumResiduals:
         """Return the residuals of this rank, made when first asked for; refuse those of another rank."""
         if self._residuals is None:
-            numel = padded_numel(sum(slot.parameter.numel() for slot in self.slots()), context.world_size)
+            numel = padded_numel(
+                sum(param_state.parameter.numel() for param_state in self.param_states()), context.world_size
+            )
             device = self.param_groups[0]["params"][0].device
-            self._residuals = Residuals.zeros(numel, context, self.param_groups[0]["topology"], device)
-            self._residuals_of = self._whose()
-        if self._residuals_of != self._whose():
+            self._residuals = MomentumResiduals.zeros(numel, context, self.param_groups[0]["topology"], device)
+            self._residuals_belong_to = self._residuals_owner()
+        if self._residuals_belong_to != self._residuals_owner():
             raise BinsgdmError(
-                f"OneBitAdam: residuals of {self._residuals_of}: this is {self._whose()}; load this rank's own state, "
-                'or set state_dict["residuals"] = None on all ranks before loading to begin with residuals of 0'
+                f"OneBitAdam: residuals of {self._residuals_belong_to}: this is {self._residuals_owner()}: load this "
+                'rank\'s own state, or begin with residuals of 0: set state_dict["residuals"] = None on all ranks '
+                "before loading"
             )
         return self._residuals
 
-    def _whose(self) -> dict[str, Any]:
+    def _residuals_owner(self) -> dict[str, Any]:
         """Return what residuals belong to."""
         member = self._member
         names = ("rank", "world_size", "ranks_per_node")
         return {name: getattr(member, name) for name in names} | {"topology": self.param_groups[0]["topology"]}
 
-    def _loaded(self, saved: dict[str, Any]) -> Residuals:
+    def _load_residuals(self, saved: dict[str, Any]) -> MomentumResiduals:
         device = self.param_groups[0]["params"][0].device
         tensors = {name: saved[name].to(device=device, dtype=torch.float32, copy=True) for name in ("worker", "server")}
-        self._residuals_of = {name: value for name, value in saved.items() if name not in tensors}
-        return Residuals(**tensors)
+        self._residuals_belong_to = {name: value for name, value in saved.items() if name not in tensors}
+        return MomentumResiduals(**tensors)
 
 
 def _check_none_refused(flags: torch.Tensor, step: int) -> None:

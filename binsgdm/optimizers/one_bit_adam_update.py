@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 
 from binsgdm.exchange import Protocol, RankContext
-from binsgdm.optimizers.base import Slot, check_gradient
+from binsgdm.optimizers.base import ParamState, check_gradient
 from binsgdm.optimizers.one_bit_momentum import (
-    Residuals,
+    MomentumResiduals,
     Topology,
     hierarchical_one_bit_momentum,
     one_bit_momentum,
@@ -23,11 +23,11 @@ LARGEST_GRADIENT = 2.0**63
 """From here on a square, or the sum of a few, would not be finite in fp32."""
 
 
-class Stretch(NamedTuple):
+class FlatSlice(NamedTuple):
     """A parameter with its place in the flat order, which is that in which parameters were given."""
 
-    slot: Slot
-    first: int
+    param_state: ParamState
+    start: int
     end: int
 
 
@@ -46,111 +46,120 @@ def is_stable(norm: float, before: float) -> bool:
     return before > 0 and STABLE_RATIO <= norm / before <= 1 / STABLE_RATIO
 
 
-def exchange_and_move(
-    moving: Sequence[Stretch], gradient: torch.Tensor, residuals: Residuals, context: RankContext, topology: Topology
+def exchange_and_update(
+    moving: Sequence[FlatSlice],
+    gradient: torch.Tensor,
+    residuals: MomentumResiduals,
+    context: RankContext,
+    topology: Topology,
 ) -> Protocol:
     """Average the momenta with one bit an element, and move the parameters."""
-    momenta, valid = momenta_of(moving, gradient)
-    talk = hierarchical_one_bit_momentum if topology == "hierarchical" else one_bit_momentum
-    delivered = yield from talk(momenta, residuals, context, valid)
-    take_delivered(moving, delivered)
-    return delivered
+    momenta, valid = local_momenta(moving, gradient)
+    average_momenta = hierarchical_one_bit_momentum if topology == "hierarchical" else one_bit_momentum
+    average = yield from average_momenta(momenta, residuals, context, valid)
+    apply_average(moving, average)
+    return average
 
 
-def momenta_of(moving: Sequence[Stretch], gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def local_momenta(moving: Sequence[FlatSlice], gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the momenta of this rank with its gradient, and which elements have a variance; both flat."""
     momenta, valid = torch.zeros_like(gradient), torch.zeros_like(gradient, dtype=torch.bool)
-    for slot, first, end in moving:
-        beta1 = slot.group["betas"][0]
-        momenta[first:end] = slot.state["exp_avg"].view(-1) * beta1 + gradient[first:end] * (1 - beta1)
-        valid[first:end] = slot.state["exp_avg_sq"].view(-1) > 0
+    for param_state, start, end in moving:
+        beta1 = param_state.group["betas"][0]
+        momenta[start:end] = param_state.state["exp_avg"].view(-1) * beta1 + gradient[start:end] * (1 - beta1)
+        valid[start:end] = param_state.state["exp_avg_sq"].view(-1) > 0
     return momenta.masked_fill_(~valid, 0.0), valid
 
 
-def take_delivered(moving: Sequence[Stretch], delivered: torch.Tensor) -> None:
+def apply_average(moving: Sequence[FlatSlice], average: torch.Tensor) -> None:
     """Take the average of all ranks as the momenta, and move the parameters."""
-    for slot, first, end in moving:
-        slot.state["exp_avg"].view(-1).copy_(delivered[first:end])
-        slot.state["step"] += 1
-        _move(slot)
+    for param_state, start, end in moving:
+        param_state.state["exp_avg"].view(-1).copy_(average[start:end])
+        param_state.state["step"] += 1
+        _adam_step(param_state)
 
 
-def move_dense(moving: Sequence[Stretch], mean: torch.Tensor) -> None:
+def dense_update(moving: Sequence[FlatSlice], mean: torch.Tensor) -> None:
     """Update both averages with the mean gradient, and move the parameters."""
-    for slot, first, end in moving:
-        beta1, beta2 = slot.group["betas"]
-        m, v, g = slot.state["exp_avg"].view(-1), slot.state["exp_avg_sq"].view(-1), mean[first:end]
+    for param_state, start, end in moving:
+        beta1, beta2 = param_state.group["betas"]
+        m, v, g = param_state.state["exp_avg"].view(-1), param_state.state["exp_avg_sq"].view(-1), mean[start:end]
         m.mul_(beta1).add_(g, alpha=1 - beta1)
         v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        slot.state["step"] += 1
-        slot.state["variance_step"] += 1
-        _move(slot)
+        param_state.state["step"] += 1
+        param_state.state["variance_step"] += 1
+        _adam_step(param_state)
 
 
-def _move(slot: Slot) -> None:
+def _adam_step(param_state: ParamState) -> None:
     """Take Adam's step from the averages, in fp32, rounded to the parameter's dtype once."""
-    group, state, parameter = slot.group, slot.state, slot.parameter
+    group, state, parameter = param_state.group, param_state.state, param_state.parameter
     lr = float(group["lr"])
     step_size = lr / (1 - group["betas"][0] ** state["step"])
-    root = (state["exp_avg_sq"] / _variance_correction(slot)).sqrt_().add_(group["eps"])
+    root = (state["exp_avg_sq"] / _variance_correction(param_state)).sqrt_().add_(group["eps"])
     decayed = parameter.to(torch.float32) * (1 - lr * group["weight_decay"])
     parameter.copy_(decayed.addcdiv_(state["exp_avg"], root, value=-step_size))
 
 
-def _variance_correction(slot: Slot) -> float:
+def _variance_correction(param_state: ParamState) -> float:
     """Return 1 - beta2^t; t counts the steps that v has seen, and a v that has seen none is 0 anyway."""
-    return float(1 - slot.group["betas"][1] ** max(1, int(slot.state["variance_step"])))
+    return float(1 - param_state.group["betas"][1] ** max(1, int(param_state.state["variance_step"])))
 
 
-def variance_norm(slots: Sequence[Slot]) -> torch.Tensor:
+def variance_norm(param_states: Sequence[ParamState]) -> torch.Tensor:
     """Return the 1-norm of all corrected variances, fp64 (1,)."""
-    norms = [slot.state["exp_avg_sq"].sum(dtype=torch.float64) / _variance_correction(slot) for slot in slots]
+    norms = [
+        param_state.state["exp_avg_sq"].sum(dtype=torch.float64) / _variance_correction(param_state)
+        for param_state in param_states
+    ]
     return torch.stack(norms).sum().view(1)
 
 
-def stretches_of(slots: Sequence[Slot]) -> Iterator[Stretch]:
+def flat_slices_of(param_states: Sequence[ParamState]) -> Iterator[FlatSlice]:
     """Yield every parameter with its place in the flat order."""
-    first = 0
-    for slot in slots:
-        yield Stretch(slot, first, first + slot.parameter.numel())
-        first += slot.parameter.numel()
+    start = 0
+    for param_state in param_states:
+        yield FlatSlice(param_state, start, start + param_state.parameter.numel())
+        start += param_state.parameter.numel()
 
 
-def flat_zeros(stretches: Sequence[Stretch], world_size: int) -> torch.Tensor:
+def flat_zeros(flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Tensor:
     """Return fp32 zeros for all parameters, with padding."""
-    return torch.zeros(padded_numel(stretches[-1].end, world_size), device=stretches[0].slot.parameter.device)
+    return torch.zeros(
+        padded_numel(flat_slices[-1].end, world_size), device=flat_slices[0].param_state.parameter.device
+    )
 
 
-def flat_gradient(stretches: Sequence[Stretch], world_size: int) -> torch.Tensor:
+def flat_gradient(flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Tensor:
     """Return the gradients of all parameters in one, fp32, zeros where there is none; a copy."""
-    gradient = flat_zeros(stretches, world_size)
-    for slot, first, end in stretches:
-        if (given := gradient_of(slot)) is not None:
-            gradient[first:end].view(given.shape).copy_(given)
+    gradient = flat_zeros(flat_slices, world_size)
+    for param_state, start, end in flat_slices:
+        if (given := gradient_of(param_state)) is not None:
+            gradient[start:end].view(given.shape).copy_(given)
     return gradient
 
 
-def flags_of(gradient: torch.Tensor, stretches: Sequence[Stretch], *, stop: bool) -> torch.Tensor:
+def finite_check_flags(gradient: torch.Tensor, flat_slices: Sequence[FlatSlice], *, stop: bool) -> torch.Tensor:
     """Return what all ranks take the largest of: stop, then which parameters have a gradient; uint8."""
-    has = [int(gradient_of(one.slot) is not None) for one in stretches]
+    has = [int(gradient_of(one.param_state) is not None) for one in flat_slices]
     flags = torch.tensor([int(stop), *has], dtype=torch.uint8, device=gradient.device)
     flags[0] |= torch.logical_not(gradient.abs().amax() < LARGEST_GRADIENT)
     return flags
 
 
-def flags_of_refusal(stretches: Sequence[Stretch]) -> torch.Tensor:
+def refusal_flags(flat_slices: Sequence[FlatSlice]) -> torch.Tensor:
     """Return the flags of a rank that cannot take the step: it takes part, so that no other waits for it."""
-    device = stretches[0].slot.parameter.device
-    return torch.tensor([REFUSED, *[0] * len(stretches)], dtype=torch.uint8, device=device)
+    device = flat_slices[0].param_state.parameter.device
+    return torch.tensor([REFUSED, *[0] * len(flat_slices)], dtype=torch.uint8, device=device)
 
 
-def gradient_of(slot: Slot) -> torch.Tensor | None:
+def gradient_of(param_state: ParamState) -> torch.Tensor | None:
     """Return the gradient of a parameter that is trained.
 
     Raises:
         BinsgdmError: it is sparse or complex, or of another shape or type.
     """
-    gradient = slot.parameter.grad if slot.parameter.requires_grad else None
+    gradient = param_state.parameter.grad if param_state.parameter.requires_grad else None
     if gradient is not None:
-        check_gradient("OneBitAdam", slot.parameter, gradient)
+        check_gradient("OneBitAdam", param_state.parameter, gradient)
     return gradient

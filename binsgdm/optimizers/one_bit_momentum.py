@@ -26,7 +26,7 @@ import torch
 from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllToAll, GroupName, Message, Protocol, RankContext
-from binsgdm.layout import BITS_PER_BYTE
+from binsgdm.flat_buckets import BITS_PER_BYTE
 
 Topology = Literal["flat", "hierarchical"]
 SCALE_BYTES = 4
@@ -34,7 +34,7 @@ SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Residuals:
+class MomentumResiduals:
     """What a rank's compressions lost so far, fp32; changed in place by every exchange.
 
     Attributes:
@@ -48,7 +48,7 @@ class Residuals:
     @classmethod
     def zeros(
         cls, numel: int, context: RankContext, topology: Topology, device: torch.device | str = "cpu"
-    ) -> "Residuals":
+    ) -> "MomentumResiduals":
         """Return those of a rank before its first exchange of `numel` elements, padding included."""
         return cls(
             worker=torch.zeros(_worker_numel(numel, context, topology), device=device),
@@ -113,7 +113,7 @@ def decode(rows: torch.Tensor) -> torch.Tensor:
 
 
 def one_bit_momentum(
-    values: torch.Tensor, residuals: Residuals, context: RankContext, valid: torch.Tensor | None = None
+    values: torch.Tensor, residuals: MomentumResiduals, context: RankContext, valid: torch.Tensor | None = None
 ) -> Protocol:
     """Average over all ranks with one bit an element each way; mean of (values + worker) + server is preserved.
 
@@ -139,7 +139,7 @@ def one_bit_momentum(
 
 
 def hierarchical_one_bit_momentum(
-    values: torch.Tensor, residuals: Residuals, context: RankContext, valid: torch.Tensor | None = None
+    values: torch.Tensor, residuals: MomentumResiduals, context: RankContext, valid: torch.Tensor | None = None
 ) -> Protocol:
     """Average in the node in fp32, between nodes with one bit an element; then gather the bits in the node.
 
@@ -189,7 +189,7 @@ def sent_bytes(numel: int, context: RankContext, topology: Topology) -> dict[Gro
 
 
 def _averaged(
-    values: torch.Tensor, residuals: Residuals, group: GroupName, position: int, valid: torch.Tensor
+    values: torch.Tensor, residuals: MomentumResiduals, group: GroupName, position: int, valid: torch.Tensor
 ) -> Generator[Message, torch.Tensor, torch.Tensor]:
     """Return the encoded average, one row a chunk, and renew both residuals."""
     size = values.numel() // residuals.server.numel()
@@ -214,7 +214,11 @@ def _worker_numel(numel: int, context: RankContext, topology: Topology) -> int:
 
 
 def _checked(
-    values: torch.Tensor, residuals: Residuals, context: RankContext, valid: torch.Tensor | None, topology: Topology
+    values: torch.Tensor,
+    residuals: MomentumResiduals,
+    context: RankContext,
+    valid: torch.Tensor | None,
+    topology: Topology,
 ) -> torch.Tensor:
     """Return which elements are valid, or refuse what does not fit together."""
     if (
@@ -231,7 +235,7 @@ def _checked(
     if found != wanted:
         raise BinsgdmError(
             f"one_bit_momentum: residuals of {found} elements: must be {wanted} for rank {context.rank} of "
-            f"{context.world_size}, {topology}; begin with Residuals.zeros"
+            f"{context.world_size}, {topology}; begin with MomentumResiduals.zeros"
         )
     if valid is None:
         return torch.ones_like(values, dtype=torch.bool)

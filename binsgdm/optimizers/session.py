@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from binsgdm.exchange import Largest, Member, Protocol, RankContext
+from binsgdm.exchange import AllReduceMax, Member, Protocol, RankContext
+from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import Kernels
-from binsgdm.layout import Bucket
-from binsgdm.optimizers.base import Slot, check_gradients
+from binsgdm.optimizers.base import ParamState, check_gradients
 from binsgdm.optimizers.worker import Scheme, Worker
 from binsgdm.random import MAX_NUMEL
 
@@ -38,17 +38,17 @@ class Session:
         self.member = member or Member()
         self.scheme, self.bucket_elements = scheme, bucket_elements
 
-    def renew(self, slots: Sequence[Slot], context: RankContext, kernels: Kernels) -> None:
+    def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state.
 
         Args:
-            slots: parameters with their state, in the order in which they were given.
+            param_states: parameters with their state, in the order in which they were given.
             context: of this rank in the coming step.
             kernels: which implementation.
         """
-        self.slots = slots
+        self.param_states = param_states
         self.worker = Worker(
-            slots, context=context, scheme=self.scheme, bucket_elements=self.bucket_elements, kernels=kernels
+            param_states, context=context, scheme=self.scheme, bucket_elements=self.bucket_elements, kernels=kernels
         )
 
     def step_protocol(self, step: int, *, skip: bool) -> Protocol:
@@ -58,19 +58,19 @@ class Session:
             step: from 1.
             skip: this rank has been told that its gradients are not finite.
         """
-        check_gradients("BinSGDM", [slot.parameter for slot in self.slots])
-        buckets = self.worker.begin(step)
+        check_gradients("BinSGDM", [param_state.parameter for param_state in self.param_states])
+        buckets = self.worker.begin_step(step)
         if skip:
-            self.worker.refuse()
+            self.worker.skip_step()
         signs: list[torch.Tensor] = []
         for bucket in buckets:
             packed = yield from self.worker.signs(bucket)
             signs.append(packed)
-        return (yield from self.settled(buckets, signs))
+        return (yield from self.check_and_apply(buckets, signs))
 
-    def settled(self, buckets: Iterable[Bucket], signs: Iterable[torch.Tensor]) -> Protocol:
+    def check_and_apply(self, buckets: Iterable[FlatBucket], signs: Iterable[torch.Tensor]) -> Protocol:
         """Move the parameters, unless flags of all ranks say that a gradient was not finite."""
-        flags = yield Largest(sent=self.worker.flags())
+        flags = yield AllReduceMax(sent=self.worker.finite_check_flags())
         stop, *has_gradient = flags.tolist()
         if not stop:
             for bucket, packed in zip(buckets, signs, strict=True):

@@ -7,15 +7,15 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
-from binsgdm import exchange, layout
+from binsgdm import exchange, flat_buckets
 from binsgdm.bits import packed_numel
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Protocol, RankContext
+from binsgdm.flat_buckets import BITS_PER_BYTE, FlatBucket, Segment
 from binsgdm.functional import ratio
 from binsgdm.kernels import Kernels, zeros
-from binsgdm.layout import BITS_PER_BYTE, Bucket, Segment
-from binsgdm.optimizers.base import Slot
-from binsgdm.random import Stream
+from binsgdm.optimizers.base import ParamState
+from binsgdm.random import RandomStream
 
 Topology = Literal["hierarchical", "flat"]
 IntraNode = Literal["fp32", "bf16", "one_bit"]
@@ -66,97 +66,106 @@ SCHEMES = (
 """All that there are."""
 
 
-class _Part(NamedTuple):
+class _BucketParam(NamedTuple):
     """A parameter as a segment of a bucket; m and b are flat views of its state."""
 
     segment: Segment
-    slot: Slot
+    param_state: ParamState
     m: torch.Tensor
     b: torch.Tensor
 
     def is_outdated(self) -> bool:
         """Tell whether somebody has put another tensor into the state."""
-        state = self.slot.state
+        state = self.param_state.state
         return bool(self.m.data_ptr() != state["m"].data_ptr() or self.b.data_ptr() != state["b"].data_ptr())
 
 
-class _Cut(NamedTuple):
+class _ParamSlice(NamedTuple):
     """What a slice of a bucket has of a parameter: its first element and its end in the flat order."""
 
-    part: _Part
-    lo: int
-    hi: int
+    param: _BucketParam
+    start: int
+    end: int
 
     @classmethod
-    def of(cls, part: _Part, first: int, end: int) -> "_Cut":
+    def of(cls, param: _BucketParam, first: int, end: int) -> "_ParamSlice":
         """Cut out what lies in [first, end)."""
-        start = part.segment.start
-        return cls(part, max(start, first), min(start + part.segment.numel, end))
+        start = param.segment.start
+        return cls(param, max(start, first), min(start + param.segment.numel, end))
 
-    def of_segment(self, values: torch.Tensor) -> torch.Tensor:
+    def take(self, values: torch.Tensor) -> torch.Tensor:
         """Return these elements of a flat tensor of the parameter."""
-        return values[self.lo - self.part.segment.start : self.hi - self.part.segment.start]
+        return values[self.start - self.param.segment.start : self.end - self.param.segment.start]
 
 
 class Worker:
     """What one rank does with its parameters; who carries the messages is up to the caller."""
 
     def __init__(
-        self, slots: Sequence[Slot], *, context: RankContext, scheme: Scheme, bucket_elements: int, kernels: Kernels
+        self,
+        param_states: Sequence[ParamState],
+        *,
+        context: RankContext,
+        scheme: Scheme,
+        bucket_elements: int,
+        kernels: Kernels,
     ) -> None:
-        if any(hasattr(slot.parameter, "to_local") for slot in slots):
+        if any(hasattr(param_state.parameter, "to_local") for param_state in param_states):
             raise BinsgdmError("BinSGDM: sharded parameters (DTensor): join them with binsgdm.attach_fsdp")
-        self._slots = slots
+        self._param_states = param_states
         self._place = context
         self._scheme = scheme
         self._kernels = kernels
-        numels = [slot.parameter.numel() for slot in slots]
-        self.buckets = layout.build(numels, bucket_elements=bucket_elements, ranks=context.world_size)
-        self._parts = self._cut()
-        self.device = slots[0].parameter.device
-        self._refused = False
-        self._has_gradient = [0] * len(slots)
+        numels = [param_state.parameter.numel() for param_state in param_states]
+        self.buckets = flat_buckets.build(numels, bucket_elements=bucket_elements, ranks=context.world_size)
+        self._params = self._bucket_params()
+        self.device = param_states[0].parameter.device
+        self._is_skipped = False
+        self._has_gradient = [0] * len(param_states)
         self._finite: list[torch.Tensor] = []
         self._u = self._packed = torch.empty(0)
 
-    def _cut(self) -> dict[int, list[_Part]]:
+    def _bucket_params(self) -> dict[int, list[_BucketParam]]:
         """Return the parameters of each bucket, with views of the state that they have now."""
-        return {bucket.index: [_part(s, self._slots[s.index]) for s in bucket.segments] for bucket in self.buckets}
+        return {
+            bucket.index: [_bucket_param(s, self._param_states[s.index]) for s in bucket.segments]
+            for bucket in self.buckets
+        }
 
-    def begin(self, step: int) -> tuple[Bucket, ...]:
+    def begin_step(self, step: int) -> tuple[FlatBucket, ...]:
         """Start a step: forget what the last one saw, draw from a new place.
 
         Returns:
             The buckets that travel: those with a parameter that is trained. All ranks must train the same ones.
         """
         self._place = replace(self._place, step=step)
-        self._refused = False
-        self._has_gradient = [0] * len(self._slots)
+        self._is_skipped = False
+        self._has_gradient = [0] * len(self._param_states)
         self._finite = []
-        if any(part.is_outdated() for parts in self._parts.values() for part in parts):
-            self._parts = self._cut()
+        if any(param.is_outdated() for params in self._params.values() for param in params):
+            self._params = self._bucket_params()
         return tuple(bucket for bucket in self.buckets if any(map(self._is_trained, bucket.segments)))
 
-    def gradients_to_come(self, bucket: Bucket) -> int:
+    def num_expected_gradients(self, bucket: FlatBucket) -> int:
         """Return how many gradients of a bucket backward will bring, if it reaches all that it could."""
-        return sum(self._slots[segment.index].parameter.requires_grad for segment in bucket.segments)
+        return sum(self._param_states[segment.index].parameter.requires_grad for segment in bucket.segments)
 
-    def refuse(self) -> None:
+    def skip_step(self) -> None:
         """Let this step not count, since gradients are known not to be finite; from here on the averages stay."""
-        self._refused = True
+        self._is_skipped = True
 
-    def flags(self) -> torch.Tensor:
+    def finite_check_flags(self) -> torch.Tensor:
         """Return what this rank saw in this step, for all ranks to take the largest of.
 
         Returns:
             uint8 (1 + parameters): a gradient that is not finite, then which parameters had a gradient.
         """
-        flags = torch.tensor([int(self._refused), *self._has_gradient], dtype=torch.uint8, device=self.device)
+        flags = torch.tensor([int(self._is_skipped), *self._has_gradient], dtype=torch.uint8, device=self.device)
         if self._finite:
             flags[0] |= torch.stack(self._finite).all().logical_not()
         return flags
 
-    def signs(self, bucket: Bucket) -> Protocol:
+    def signs(self, bucket: FlatBucket) -> Protocol:
         """Update the momenta of a bucket; return what comes to the packed signs that all ranks agree on.
 
         A parameter without a gradient on this rank keeps its momenta and sends its last update again, and so does an
@@ -165,34 +174,34 @@ class Worker:
         scheme, bf16 = self._scheme, self._scheme.intra_node_dtype == "bf16"
         where = bucket, self._place, self._kernels
         if scheme.average == "gradients":
-            quantize = partial(self._packed_updates_of_slice, bucket)
-            return exchange.hierarchical_gradients(self._all_gradients(bucket), *where, quantize=quantize, bf16=bf16)
+            quantize = partial(self._compute_packed_slice, bucket)
+            return exchange.hierarchical_gradients(self._copy_gradients(bucket), *where, quantize=quantize, bf16=bf16)
         if scheme.topology == "flat":
-            packed = self._packed_updates(bucket, Stream.LOCAL)
-            return exchange.flat(packed, *where) if self._place.world_size > 1 else _agreed(packed)
+            packed = self._compute_packed_updates(bucket, RandomStream.LOCAL)
+            return exchange.flat(packed, *where) if self._place.world_size > 1 else _without_messages(packed)
         if scheme.intra_node_dtype == "one_bit":
-            return exchange.hierarchical_one_bit(self._packed_updates(bucket, Stream.INSIDE), *where)
-        return exchange.hierarchical(self._updates(bucket), *where, bf16=bf16)
+            return exchange.hierarchical_one_bit(self._compute_packed_updates(bucket, RandomStream.INTRA_NODE), *where)
+        return exchange.hierarchical(self._compute_updates(bucket), *where, bf16=bf16)
 
-    def apply(self, bucket: Bucket, signs: torch.Tensor, has_gradient: Sequence[int]) -> None:
+    def apply(self, bucket: FlatBucket, signs: torch.Tensor, has_gradient: Sequence[int]) -> None:
         """Move the parameters of a bucket that had a gradient on some rank."""
-        moving = [part for part in self._parts[bucket.index] if has_gradient[part.segment.index]]
-        for group, parts in _by_group(moving):
-            flat = [flattened(part.slot.parameter) for part in parts]
+        moving = [param for param in self._params[bucket.index] if has_gradient[param.segment.index]]
+        for group, params in _by_group(moving):
+            flat = [flattened(param.param_state.parameter) for param in params]
             self._kernels.foreach_unpack_apply_(
                 flat,
-                [_bytes_of(signs, part.segment) for part in parts],
+                [_packed_of(signs, param.segment) for param in params],
                 lr=float(group["lr"]),
                 weight_decay=float(group["weight_decay"]),
                 maximize=bool(group["maximize"]),
             )
             # Kernels write past autograd, which has to know.
-            torch.autograd.graph.increment_version([part.slot.parameter for part in parts])
-            for part, values in zip(parts, flat, strict=True):
-                if not part.slot.parameter.is_contiguous():
-                    part.slot.parameter.copy_(values.view_as(part.slot.parameter))
+            torch.autograd.graph.increment_version([param.param_state.parameter for param in params])
+            for param, values in zip(params, flat, strict=True):
+                if not param.param_state.parameter.is_contiguous():
+                    param.param_state.parameter.copy_(values.view_as(param.param_state.parameter))
 
-    def _whole(self, bucket: Bucket) -> torch.Tensor:
+    def _bucket_buffer(self, bucket: FlatBucket) -> torch.Tensor:
         """Return fp32 memory for a bucket, 0 in the padding."""
         if not self._u.numel():  # kept from step to step, as fresh memory is slow (docs/adr/0005-cpu-kernels.md)
             self._u = zeros(max(bucket.numel for bucket in self.buckets), self.device)
@@ -201,94 +210,97 @@ class Worker:
             u[first:end] = 0
         return u
 
-    def _bytes(self, start: int, num_bytes: int) -> torch.Tensor:
+    def _packed_buffer(self, start: int, num_bytes: int) -> torch.Tensor:
         """Return memory for packed signs from an element of the flat order on, 0 in the padding."""
         if not self._packed.numel():  # kept, too
             size = sum(bucket.num_bytes for bucket in self.buckets)
             self._packed = torch.zeros(size, dtype=torch.uint8, device=self.device)
         return self._packed[start // BITS_PER_BYTE :][:num_bytes]
 
-    def _all_gradients(self, bucket: Bucket) -> torch.Tensor:
+    def _copy_gradients(self, bucket: FlatBucket) -> torch.Tensor:
         """Return the gradients of a whole bucket, 0 in the padding and where there is none."""
-        gradients = self._whole(bucket)
-        for part in self._parts[bucket.index]:
-            gradient = _gradient(part)
-            self._has_gradient[part.segment.index] = int(gradient is not None)
-            values = _elements_of(gradients, part.segment)
+        gradients = self._bucket_buffer(bucket)
+        for param in self._params[bucket.index]:
+            gradient = _gradient(param)
+            self._has_gradient[param.segment.index] = int(gradient is not None)
+            values = _elements_of(gradients, param.segment)
             if gradient is None:
                 values.zero_()
             else:
                 values.copy_(flattened(gradient))
         return gradients
 
-    def _packed_updates_of_slice(self, bucket: Bucket, mean: torch.Tensor) -> torch.Tensor:
+    def _compute_packed_slice(self, bucket: FlatBucket, mean: torch.Tensor) -> torch.Tensor:
         """Update the momenta of this rank's slice of a bucket; return its packed signs, 0 in the padding."""
         first = exchange.slice_start(bucket, self._place)
         end = first + mean.numel()
-        packed = self._bytes(first, mean.numel() // BITS_PER_BYTE)
-        for group, parts in _by_group(self._parts[bucket.index]):
-            cuts = [cut for part in parts if (cut := _Cut.of(part, first, end)).lo < cut.hi]
+        packed = self._packed_buffer(first, mean.numel() // BITS_PER_BYTE)
+        for group, params in _by_group(self._params[bucket.index]):
+            pieces = [piece for param in params if (piece := _ParamSlice.of(param, first, end)).start < piece.end]
             finite = self._kernels.foreach_update_quantize_pack_(
-                [mean[cut.lo - first : cut.hi - first] for cut in cuts],
-                [cut.of_segment(cut.part.m) for cut in cuts],
-                [cut.of_segment(cut.part.b) for cut in cuts],
+                [mean[piece.start - first : piece.end - first] for piece in pieces],
+                [piece.take(piece.param.m) for piece in pieces],
+                [piece.take(piece.param.b) for piece in pieces],
                 beta=float(group["beta"]),
-                key=self._place.key(Stream.LOCAL),
-                starts=[cut.lo for cut in cuts],
-                outs=[packed[(cut.lo - first) // BITS_PER_BYTE :][: packed_numel(cut.hi - cut.lo)] for cut in cuts],
+                key=self._place.key(RandomStream.LOCAL),
+                starts=[piece.start for piece in pieces],
+                outs=[
+                    packed[(piece.start - first) // BITS_PER_BYTE :][: packed_numel(piece.end - piece.start)]
+                    for piece in pieces
+                ],
             )
             self._finite.append(finite)
         return packed
 
-    def _updates(self, bucket: Bucket) -> torch.Tensor:
+    def _compute_updates(self, bucket: FlatBucket) -> torch.Tensor:
         """Return u of a whole bucket, 0 in the padding."""
-        u = self._whole(bucket)
-        with_gradient, without = self._split(bucket)
-        for part in without:
-            _elements_of(u, part.segment).copy_(ratio(part.m, part.b))
-        for group, parts in _by_group(with_gradient):
-            lists = _gradients(parts), [part.m for part in parts], [part.b for part in parts]
-            outs = [_elements_of(u, part.segment) for part in parts]
+        u = self._bucket_buffer(bucket)
+        with_gradient, without = self._split_by_gradient(bucket)
+        for param in without:
+            _elements_of(u, param.segment).copy_(ratio(param.m, param.b))
+        for group, params in _by_group(with_gradient):
+            lists = _gradients(params), [param.m for param in params], [param.b for param in params]
+            outs = [_elements_of(u, param.segment) for param in params]
             self._finite.append(self._kernels.foreach_update_(*lists, beta=float(group["beta"]), outs_u=outs))
         return u
 
-    def _packed_updates(self, bucket: Bucket, stream: Stream) -> torch.Tensor:
+    def _compute_packed_updates(self, bucket: FlatBucket, stream: RandomStream) -> torch.Tensor:
         """Return the packed signs of u of a whole bucket, 0 in the padding."""
-        packed = self._bytes(bucket.start, bucket.num_bytes)
+        packed = self._packed_buffer(bucket.start, bucket.num_bytes)
         key = self._place.key(stream)
-        with_gradient, without = self._split(bucket)
-        for part in without:
-            out = _bytes_of(packed, part.segment)
-            self._kernels.quantize_pack(ratio(part.m, part.b), key=key, start=part.segment.start, out=out)
-        for group, parts in _by_group(with_gradient):
+        with_gradient, without = self._split_by_gradient(bucket)
+        for param in without:
+            out = _packed_of(packed, param.segment)
+            self._kernels.quantize_pack(ratio(param.m, param.b), key=key, start=param.segment.start, out=out)
+        for group, params in _by_group(with_gradient):
             finite = self._kernels.foreach_update_quantize_pack_(
-                _gradients(parts),
-                [part.m for part in parts],
-                [part.b for part in parts],
+                _gradients(params),
+                [param.m for param in params],
+                [param.b for param in params],
                 beta=float(group["beta"]),
                 key=key,
-                starts=[part.segment.start for part in parts],
-                outs=[_bytes_of(packed, part.segment) for part in parts],
+                starts=[param.segment.start for param in params],
+                outs=[_packed_of(packed, param.segment) for param in params],
             )
             self._finite.append(finite)
         return packed
 
-    def _split(self, bucket: Bucket) -> tuple[list[_Part], list[_Part]]:
+    def _split_by_gradient(self, bucket: FlatBucket) -> tuple[list[_BucketParam], list[_BucketParam]]:
         """Note which parameters have a gradient; return those whose averages change and those whose averages stay."""
-        changing: list[_Part] = []
-        staying: list[_Part] = []
-        for part in self._parts[bucket.index]:
-            has_gradient = _gradient(part) is not None
-            self._has_gradient[part.segment.index] = int(has_gradient)
-            (changing if has_gradient and not self._refused else staying).append(part)
+        changing: list[_BucketParam] = []
+        staying: list[_BucketParam] = []
+        for param in self._params[bucket.index]:
+            has_gradient = _gradient(param) is not None
+            self._has_gradient[param.segment.index] = int(has_gradient)
+            (changing if has_gradient and not self._is_skipped else staying).append(param)
         return changing, staying
 
     def _is_trained(self, segment: Segment) -> bool:
         """Tell whether a parameter may have a gradient in this step; what a frozen one still holds does not count."""
-        return self._slots[segment.index].parameter.requires_grad
+        return self._param_states[segment.index].parameter.requires_grad
 
 
-def _agreed(signs: torch.Tensor) -> Protocol:
+def _without_messages(signs: torch.Tensor) -> Protocol:
     """Return what a rank alone says, without a message."""
     return signs
     yield
@@ -299,23 +311,25 @@ def flattened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_neg().contiguous().view(-1)
 
 
-def _part(segment: Segment, slot: Slot) -> _Part:
-    return _Part(segment, slot, slot.state["m"].view(-1), slot.state["b"].view(-1))
+def _bucket_param(segment: Segment, param_state: ParamState) -> _BucketParam:
+    return _BucketParam(segment, param_state, param_state.state["m"].view(-1), param_state.state["b"].view(-1))
 
 
-def _gradient(part: _Part) -> torch.Tensor | None:
-    return part.slot.parameter.grad if part.slot.parameter.requires_grad else None
+def _gradient(param: _BucketParam) -> torch.Tensor | None:
+    return param.param_state.parameter.grad if param.param_state.parameter.requires_grad else None
 
 
-def _gradients(parts: Sequence[_Part]) -> list[torch.Tensor]:
-    return [flattened(part.slot.parameter.grad) for part in parts if part.slot.parameter.grad is not None]
+def _gradients(params: Sequence[_BucketParam]) -> list[torch.Tensor]:
+    return [
+        flattened(param.param_state.parameter.grad) for param in params if param.param_state.parameter.grad is not None
+    ]
 
 
-def _by_group(parts: Sequence[_Part]) -> list[tuple[dict[str, Any], list[_Part]]]:
+def _by_group(params: Sequence[_BucketParam]) -> list[tuple[dict[str, Any], list[_BucketParam]]]:
     """Return the parts of each group of parameters, with its settings."""
-    found: dict[int, tuple[dict[str, Any], list[_Part]]] = {}
-    for part in parts:
-        found.setdefault(id(part.slot.group), (part.slot.group, []))[1].append(part)
+    found: dict[int, tuple[dict[str, Any], list[_BucketParam]]] = {}
+    for param in params:
+        found.setdefault(id(param.param_state.group), (param.param_state.group, []))[1].append(param)
     return list(found.values())
 
 
@@ -324,7 +338,7 @@ def _elements_of(u: torch.Tensor, segment: Segment) -> torch.Tensor:
     return u[segment.offset : segment.offset + segment.numel]
 
 
-def _bytes_of(packed: torch.Tensor, segment: Segment) -> torch.Tensor:
+def _packed_of(packed: torch.Tensor, segment: Segment) -> torch.Tensor:
     """Return the bytes of a bucket's packed signs that hold one parameter."""
     first = segment.offset // BITS_PER_BYTE
     return packed[first : first + packed_numel(segment.numel)]

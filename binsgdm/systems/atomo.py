@@ -11,14 +11,14 @@ import torch
 from binsgdm.errors import BinsgdmError
 from binsgdm.random import Key, draws
 from binsgdm.systems.base import Shapes, is_number, numel_of
-from binsgdm.systems.feedback import Stated, StatedCompressor
-from binsgdm.systems.matrices import Matrix, is_factored, matrix_shape, part
+from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.systems.matrices import Matrix, is_factored, matrix_shape, split_matrices
 
 COUNT_DTYPE = torch.int32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Atomo(StatedCompressor):
+class Atomo(CheckedCompressor):
     """Send a random few of a matrix's singular triplets, each scaled up by its chance: spectral ATOMO.
 
     Unbiased. A matrix with singular values s_i, sent with chances p_i, has E ||M - C(M)||_F^2 = sum s_i^2 (1/p_i - 1),
@@ -43,14 +43,14 @@ class Atomo(StatedCompressor):
     name = "atomo"
     title = "ATOMO"
     source = "Wang et al., NeurIPS 2018"
-    travels = "drawn singular triplets of every matrix in fp32, vectors whole"
+    wire_format = "drawn singular triplets of every matrix in fp32, vectors whole"
     is_unbiased = True
 
     def __post_init__(self) -> None:
         if not is_number(self.budget, above=0):
             raise BinsgdmError(f"{self.name}: budget: {self.budget!r}: must be above 0 and finite, such as 3")
 
-    def stated(self, shapes: Shapes) -> Stated:
+    def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return what is not factored, fp32; the triplets of each matrix, int32; their vectors, fp32.
 
         On average these are 4 budget (n + m) bytes for a matrix.
@@ -61,11 +61,11 @@ class Atomo(StatedCompressor):
 
     def encode(self, values: torch.Tensor, shapes: Shapes, key: Key) -> tuple[torch.Tensor, ...]:
         """Decompose the matrices and draw their triplets."""
-        parted = part(values, range(len(shapes)), shapes, self.budget)
-        triplets = [_drawn_triplets(matrix, self.budget, key) for matrix in parted.matrices.values()]
+        split = split_matrices(values, range(len(shapes)), shapes, self.budget)
+        triplets = [_drawn_triplets(matrix, self.budget, key) for matrix in split.matrices.values()]
         counts = torch.tensor([left.shape[0] for left, _ in triplets], dtype=COUNT_DTYPE, device=values.device)
         atoms = [vectors.reshape(-1) for pair in triplets for vectors in pair]
-        return torch.cat([values[:0], *parted.whole]), counts, torch.cat([values[:0], *atoms])
+        return torch.cat([values[:0], *split.whole]), counts, torch.cat([values[:0], *atoms])
 
     def decode(self, tensors: tuple[torch.Tensor, ...], shapes: Shapes, key: Key) -> torch.Tensor:  # noqa: ARG002
         """Return the sums of the sent triplets, and the tensors sent whole.

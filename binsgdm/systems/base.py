@@ -2,8 +2,8 @@
 
 A compressor takes one bucket, the flat gradients of some tensors (whose shapes it may use: low rank, columns), to a
 payload and back. A system takes this rank's gradients of a bucket to an estimate of their mean over all ranks, the same
-on every rank, in a protocol with the others (`binsgdm.exchange`). Most systems are a compressor, a carrier
-(`binsgdm.systems.carriers`) and, where the compressor is biased, error feedback (`binsgdm.systems.feedback`).
+on every rank, in a protocol with the others (`binsgdm.exchange`). Most systems are a compressor, an aggregation
+(`binsgdm.systems.aggregation`) and, where the compressor is biased, error feedback (`binsgdm.systems.feedback`).
 """
 
 import inspect
@@ -72,7 +72,7 @@ class Compressor(typing.Protocol):
     Attributes:
         name: in messages.
         is_unbiased: the mean of what decompression gives over all draws is what was compressed.
-        draws_alike: all ranks compress with one key, so that payloads can be added up.
+        uses_common_key: all ranks compress with one key, so that payloads can be added up.
     """
 
     @property
@@ -84,7 +84,7 @@ class Compressor(typing.Protocol):
         ...
 
     @property
-    def draws_alike(self) -> bool:  # noqa: D102
+    def uses_common_key(self) -> bool:  # noqa: D102
         ...
 
     def compress(self, values: torch.Tensor, shapes: Shapes, key: Key) -> Payload:
@@ -104,7 +104,7 @@ class Compressor(typing.Protocol):
         ...
 
 
-class End(ABC):
+class Averager(ABC):
     """One rank's end of a system, with its state.
 
     Attributes:
@@ -134,10 +134,10 @@ class End(ABC):
         """
 
 
-CarrierName = Literal["all_reduce", "all_gather", "all_to_all + all_gather", "ring"]
+AggregationName = Literal["all_reduce", "all_gather", "all_to_all + all_gather", "ring"]
 
 
-class _Options:
+class _OptionDefaults:
     """The options of a system's class and their defaults: what its constructor takes by keyword."""
 
     def __get__(self, _: object, kind: type) -> dict[str, Any]:
@@ -159,8 +159,8 @@ class System(ABC):
         name: as `compress_gradients`, scenarios and measurements call it.
         title: as its paper names it, for people.
         source: its paper.
-        travels: what every rank sends.
-        carrier: which collectives carry its payloads.
+        wire_format: what every rank sends.
+        aggregation: which collectives move its payloads.
         has_feedback: what it loses comes back with the next gradient.
         options: by name with their defaults; what the constructor takes beside `rank` and `world_size`.
         usual_options: of those that it does not go without, what is usual.
@@ -170,16 +170,16 @@ class System(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     source: ClassVar[str]
-    travels: ClassVar[str]
-    carrier: ClassVar[CarrierName]
+    wire_format: ClassVar[str]
+    aggregation: ClassVar[AggregationName]
     has_feedback: ClassVar[bool] = False
-    options: ClassVar[_Options] = _Options()
+    options: ClassVar[_OptionDefaults] = _OptionDefaults()
     usual_options: ClassVar[Mapping[str, Any]] = {}
     steady_options: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     @abstractmethod
-    def end(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> End:
+    def averager(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> Averager:
         """Return one rank's end.
 
         Raises:
@@ -187,14 +187,14 @@ class System(ABC):
         """
 
 
-class ProtocolSystem(System, End):
+class ProtocolSystem(System, Averager):
     """A system whose messages are its own: the class is one rank's end, and has `mean`.
 
     Its constructor takes the options by keyword, and `rank` and `world_size` if it needs them.
     """
 
     @classmethod
-    def end(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> End:
+    def averager(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> Averager:
         """Return one rank's end."""
         taken = inspect.signature(cls).parameters
         identity = {key: value for key, value in zip(RANK, (rank, world_size), strict=True) if key in taken}

@@ -1,8 +1,8 @@
 """Full precision: what every compressing system is compared with."""
 
 from binsgdm.exchange import Protocol, RankContext
+from binsgdm.systems.aggregation import all_reduce_mean
 from binsgdm.systems.base import GradientBucket, ProtocolSystem, check_values
-from binsgdm.systems.carriers import reduced_mean
 
 
 class Dense(ProtocolSystem):
@@ -11,10 +11,10 @@ class Dense(ProtocolSystem):
     name = "dense"
     title = "full precision"
     source = "PyTorch DDP, Li et al., VLDB 2020"
-    travels = "gradients in fp32"
-    carrier = "all_reduce"
+    wire_format = "gradients in fp32"
+    aggregation = "all_reduce"
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Return the mean over all ranks; see `binsgdm.systems.base.End`."""
+        """Return the mean over all ranks; see `binsgdm.systems.base.Averager`."""
         check_values(self.name, bucket.values, bucket.shapes)
-        return (yield from reduced_mean(bucket.values, context))
+        return (yield from all_reduce_mean(bucket.values, context))

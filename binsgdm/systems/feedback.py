@@ -16,10 +16,11 @@ import torch
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Protocol, RankContext
 from binsgdm.random import Key
+from binsgdm.systems.aggregation import Aggregation, gather_payloads, key_of
 from binsgdm.systems.base import (
-    CarrierName,
+    AggregationName,
+    Averager,
     Compressor,
-    End,
     GradientBucket,
     ParameterId,
     Payload,
@@ -31,7 +32,6 @@ from binsgdm.systems.base import (
     check_values,
     numel_of,
 )
-from binsgdm.systems.carriers import Carrier, gathered_mean, key_of
 
 _STATE_KEYS = {"rank", "world_size", "residuals"}
 
@@ -159,62 +159,64 @@ class Residuals:
         return residual.to(device)
 
 
-class Plain(End):
+class WithoutFeedback(Averager):
     """An end without state: every rank's payload is the compressed gradient.
 
     Args:
         compressor: unbiased, if the system shall converge.
-        carry: how payloads travel.
+        aggregate: how payloads travel.
 
     Attributes:
-        carry: the same; a driver may put another in its place that gives the same mean.
+        aggregate: the same; a driver may put another in its place that gives the same mean.
     """
 
-    def __init__(self, compressor: Compressor, carry: Carrier = gathered_mean) -> None:
+    def __init__(self, compressor: Compressor, aggregate: Aggregation = gather_payloads) -> None:
         self.compressor = compressor
-        self.carry = carry
+        self.aggregate = aggregate
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Compress the gradients of a bucket and average over all ranks; see `binsgdm.systems.base.End`."""
+        """Compress the gradients of a bucket and average over all ranks; see `binsgdm.systems.base.Averager`."""
         payload = self.compressor.compress(bucket.values, bucket.shapes, key_of(self.compressor, context))
-        return (yield from self.carry(self.compressor, payload, bucket.shapes, context, None))
+        return (yield from self.aggregate(self.compressor, payload, bucket.shapes, context, None))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take nothing."""
         check_stateless(self.compressor.name, state)
 
 
-class ErrorFeedback(End):
+class ErrorFeedback(Averager):
     """An end whose payload is the gradient plus what earlier payloads lost of it.
 
     Args:
         compressor: any. A biased one needs this to converge; an unbiased one of large variance may diverge with it,
             since it loses more than it is given.
-        carry: how payloads travel.
+        aggregate: how payloads travel.
         rank: this rank.
         world_size: all ranks.
 
     Attributes:
         residuals: what was lost, by parameter.
-        carry: as given; a driver may put another in its place that gives the same mean.
+        aggregate: as given; a driver may put another in its place that gives the same mean.
 
     Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and other gradient compression
     schemes", ICML 2019, with any compressor. Differs: p = g + e instead of p = lr g + e, since a bucket knows no
     learning rate (equal while the learning rate is constant; as in Vogels et al. 2019); the residual is in fp32.
     """
 
-    def __init__(self, compressor: Compressor, carry: Carrier = gathered_mean, *, rank: int, world_size: int) -> None:
+    def __init__(
+        self, compressor: Compressor, aggregate: Aggregation = gather_payloads, *, rank: int, world_size: int
+    ) -> None:
         self.compressor = compressor
         self.residuals = Residuals(rank=rank, world_size=world_size)
-        self.carry = carry
+        self.aggregate = aggregate
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Correct, compress, average, and keep what this rank's payload lost; see `binsgdm.systems.base.End`."""
+        """Correct, compress, average, and keep what this rank's payload lost; see `binsgdm.systems.base.Averager`."""
         corrected = self.residuals.corrected(bucket, context)
         key = key_of(self.compressor, context)
         payload = self.compressor.compress(corrected, bucket.shapes, key)
         delivered = self.compressor.decompress(payload, bucket.shapes, key)
-        mean = yield from self.carry(self.compressor, payload, bucket.shapes, context, delivered)
+        mean = yield from self.aggregate(self.compressor, payload, bucket.shapes, context, delivered)
         self.residuals.store(corrected - delivered, bucket, mean=mean)
         return mean
 
@@ -234,13 +236,13 @@ class CompressorSystem(System):
 
     Attributes:
         is_unbiased: as `binsgdm.systems.base.Compressor`.
-        draws_alike: as `binsgdm.systems.base.Compressor`.
-        carry: how payloads travel.
+        uses_common_key: as `binsgdm.systems.base.Compressor`.
+        aggregate: how payloads travel.
     """
 
-    carrier: ClassVar[CarrierName] = "all_gather"
-    draws_alike: ClassVar[bool] = False
-    carry: Carrier = staticmethod(gathered_mean)
+    aggregation: ClassVar[AggregationName] = "all_gather"
+    uses_common_key: ClassVar[bool] = False
+    aggregate: Aggregation = staticmethod(gather_payloads)
 
     @property
     @abstractmethod
@@ -264,30 +266,30 @@ class CompressorSystem(System):
         return numel_of(shapes)
 
     @classmethod
-    def end(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> End:
+    def averager(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> Averager:
         """Return one rank's end."""
         compressor = cls(**options)
         if not compressor.needs_feedback():
-            return Plain(compressor, cls.carry)
-        return ErrorFeedback(compressor, cls.carry, rank=rank, world_size=world_size)
+            return WithoutFeedback(compressor, cls.aggregate)
+        return ErrorFeedback(compressor, cls.aggregate, rank=rank, world_size=world_size)
 
     def needs_feedback(self) -> bool:
         """Tell whether it has error feedback with these options."""
         return self.has_feedback
 
 
-Stated = tuple[tuple[torch.dtype, int | None], ...]
+PayloadSpec = tuple[tuple[torch.dtype, int | None], ...]
 """Dtype and elements of every tensor of a payload; None where they depend on the values."""
 
 
-class StatedCompressor(CompressorSystem):
+class CheckedCompressor(CompressorSystem):
     """A compressor that states which tensors a payload has, so that values and payloads are checked for it.
 
-    `stated`, `encode` and `decode` take the place of `compress`, `decompress` and `num_bytes`.
+    `payload_spec`, `encode` and `decode` take the place of `compress`, `decompress` and `num_bytes`.
     """
 
     @abstractmethod
-    def stated(self, shapes: Shapes) -> Stated:
+    def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return dtype and elements of every tensor of a payload; None where they depend on the values."""
 
     @abstractmethod
@@ -314,13 +316,13 @@ class StatedCompressor(CompressorSystem):
             BinsgdmError: a payload of other settings or shapes.
         """
         check_shapes(self.name, shapes)
-        check_payload(self.name, payload, self.stated(shapes))
+        check_payload(self.name, payload, self.payload_spec(shapes))
         return self.decode(payload.tensors, shapes, key)
 
     def num_bytes(self, shapes: Shapes) -> int | None:
         """Return the bytes of a payload; None where they depend on the values."""
         total = 0
-        for dtype, numel in self.stated(shapes):
+        for dtype, numel in self.payload_spec(shapes):
             if numel is None:
                 return None
             total += dtype.itemsize * numel

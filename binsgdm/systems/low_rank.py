@@ -17,6 +17,7 @@ import torch
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Message, Protocol, RankContext
+from binsgdm.systems.aggregation import all_reduce_mean
 from binsgdm.systems.base import (
     GradientBucket,
     ParameterId,
@@ -26,9 +27,8 @@ from binsgdm.systems.base import (
     check_whole,
     numel_of,
 )
-from binsgdm.systems.carriers import reduced_mean
 from binsgdm.systems.feedback import Residuals
-from binsgdm.systems.matrices import Matrix, is_factored, matrix_shape, orthonormalized, part
+from binsgdm.systems.matrices import Matrix, is_factored, matrix_shape, orthonormalized, split_matrices
 
 _BYTES = 4
 
@@ -40,7 +40,7 @@ Means = Generator[Message, torch.Tensor, tuple[Tensors, Tensors, Tensors]]
 class _LowRankSystem(ProtocolSystem):
     """Error feedback, the state by parameter, and the split of a bucket, which PowerSGD and GradZip share."""
 
-    carrier = "all_reduce"
+    aggregation = "all_reduce"
     has_feedback = True
     common_state = ("factors", "turns")
 
@@ -51,16 +51,16 @@ class _LowRankSystem(ProtocolSystem):
         self._factors: dict[ParameterId, torch.Tensor] = {}
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Average a low-rank approximation over all ranks and keep what it lost; see `binsgdm.systems.base.End`.
+        """Average a low-rank approximation over all ranks and keep what it lost; see `binsgdm.systems.base.Averager`.
 
         The result is the same on every rank to the bit where all ranks compute alike (the same device, library and
         number of threads): the last product of factors is each rank's own.
         """
         corrected = self.residuals.corrected(bucket, context)
-        parted = part(corrected, bucket.parameters, bucket.shapes, self.matrix_rank)
-        own, mean, whole_mean = yield from self._means(list(parted.matrices.values()), parted.whole, context)
-        delivered = parted.flat(mean, whole_mean)
-        self.residuals.store(corrected - parted.flat(own, parted.whole), bucket, mean=delivered)
+        split = split_matrices(corrected, bucket.parameters, bucket.shapes, self.matrix_rank)
+        own, mean, whole_mean = yield from self._means(list(split.matrices.values()), split.whole, context)
+        delivered = split.flat(mean, whole_mean)
+        self.residuals.store(corrected - split.flat(own, split.whole), bucket, mean=delivered)
         return delivered
 
     @abstractmethod
@@ -161,7 +161,7 @@ class PowerSGD(_LowRankSystem):
     name = "power_sgd"
     title = "PowerSGD"
     source = "Vogels et al., NeurIPS 2019"
-    travels = "two thin factors of every matrix in fp32, vectors whole"
+    wire_format = "two thin factors of every matrix in fp32, vectors whole"
 
     def __init__(self, *, matrix_rank: int = 4, warm_start: bool = True, rank: int, world_size: int) -> None:
         super().__init__(matrix_rank, rank=rank, world_size=world_size)
@@ -223,7 +223,7 @@ class GradZip(_LowRankSystem):
     name = "grad_zip"
     title = "GradZip"
     source = "Cho et al., NeurIPS 2019 workshop"
-    travels = "one thin factor of every matrix in fp32, vectors whole"
+    wire_format = "one thin factor of every matrix in fp32, vectors whole"
 
     def __init__(self, *, matrix_rank: int = 4, rank: int, world_size: int) -> None:
         super().__init__(matrix_rank, rank=rank, world_size=world_size)
@@ -279,6 +279,6 @@ def _averaged(tensors: Sequence[torch.Tensor], context: RankContext) -> Averaged
     """Return the means of these tensors over all ranks, by one all-reduce, or none if there is nothing to average."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors]) if tensors else torch.empty(0)
     if flat.numel():
-        flat = yield from reduced_mean(flat, context)
+        flat = yield from all_reduce_mean(flat, context)
     means = torch.split(flat, [tensor.numel() for tensor in tensors])
     return [mean.view(tensor.shape) for mean, tensor in zip(means, tensors, strict=True)]

@@ -23,8 +23,8 @@ import torch
 from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, GroupName, Protocol, RankContext
-from binsgdm.layout import BITS_PER_BYTE
-from binsgdm.random import Key, Stream, draws
+from binsgdm.flat_buckets import BITS_PER_BYTE
+from binsgdm.random import Key, RandomStream, draws
 from binsgdm.systems.base import GradientBucket, ProtocolSystem, check_choice, check_values, check_whole, is_number
 from binsgdm.systems.feedback import Residuals
 from binsgdm.systems.rings import Hop, Ring, all_reduce_round_rings
@@ -55,8 +55,8 @@ class Marsit(ProtocolSystem):
     name = "marsit"
     title = "Marsit"
     source = "Wu et al., DAC 2022"
-    travels = "1 bit an element on every hop, and an fp32 magnitude a rank; every `sync_period` steps fp32"
-    carrier = "ring"
+    wire_format = "1 bit an element on every hop, and an fp32 magnitude a rank; every `sync_period` steps fp32"
+    aggregation = "ring"
     has_feedback = True
     steady_options = MappingProxyType({"sync_period": None})
 
@@ -79,7 +79,7 @@ class Marsit(ProtocolSystem):
         self._groups: tuple[GroupName, ...] = ("intra_node", "inter_node") if torus else ("world",)
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Return signs times what they stand for, or the mean; see `binsgdm.systems.base.End`.
+        """Return signs times what they stand for, or the mean; see `binsgdm.systems.base.Averager`.
 
         A value that is not finite makes the whole estimate NaN on all ranks.
         """
@@ -131,7 +131,7 @@ def merged_signs(positive: torch.Tensor, context: RankContext, rings: Sequence[R
     """
 
     def merge(came: torch.Tensor, own: torch.Tensor, hop: Hop) -> torch.Tensor:
-        key = context.key(Stream.INSIDE if hop.ring.group == "intra_node" else Stream.MERGE)
+        key = context.key(RandomStream.INTRA_NODE if hop.ring.group == "intra_node" else RandomStream.MERGE)
         return merge_signs(came, own, count=hop.number + 1, key=key, start=hop.first * BITS_PER_BYTE)
 
     return (yield from all_reduce_round_rings(pack_signs(positive), rings, merge))

@@ -17,7 +17,7 @@ from binsgdm.exchange import RankContext
 from binsgdm.random import thresholds
 from binsgdm.systems.base import ParameterId, Shapes, numel_of
 
-_DEPENDENT = 1e-5
+MIN_INDEPENDENT_PART = 1e-5
 """A column that loses all but this part to the columns before it is dependent on them, up to fp32 rounding."""
 
 
@@ -68,11 +68,11 @@ def _orthogonal_part(column: torch.Tensor, basis: torch.Tensor) -> tuple[torch.T
     """Return the unit vector of what of a column is orthogonal to a basis, and whether there is enough of it."""
     unit = column / column.abs().amax()
     unit = unit / unit.norm()
-    part = unit - basis @ (basis.T @ unit)
-    is_independent = part.norm() > _DEPENDENT
-    part = part / part.norm()
-    part = part - basis @ (basis.T @ part)
-    return part / part.norm(), is_independent
+    residue = unit - basis @ (basis.T @ unit)
+    is_independent = residue.norm() > MIN_INDEPENDENT_PART
+    residue = residue / residue.norm()
+    residue = residue - basis @ (basis.T @ residue)
+    return residue / residue.norm(), is_independent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parted:
+class SplitBucket:
     """A bucket as matrices to be factored, by their place among its tensors, and the other tensors, flat."""
 
     matrices: dict[int, Matrix]
@@ -106,7 +106,9 @@ class Parted:
         )
 
 
-def part(values: torch.Tensor, parameters: Sequence[ParameterId], shapes: Shapes, matrix_rank: float) -> Parted:
+def split_matrices(
+    values: torch.Tensor, parameters: Sequence[ParameterId], shapes: Shapes, matrix_rank: float
+) -> SplitBucket:
     """Split flat values of tensors of these shapes into matrices and others."""
     matrices: dict[int, Matrix] = {}
     whole: list[torch.Tensor] = []
@@ -119,4 +121,4 @@ def part(values: torch.Tensor, parameters: Sequence[ParameterId], shapes: Shapes
         rows, columns = matrix_shape(shape)
         matrices[number] = Matrix(parameter=parameter, values=piece.view(rows, columns), start=start)
         start += math.ceil(matrix_rank) * (rows + columns)
-    return Parted(matrices=matrices, whole=tuple(whole))
+    return SplitBucket(matrices=matrices, whole=tuple(whole))

@@ -26,13 +26,13 @@ from binsgdm.systems.base import (
     check_whole,
     numel_of,
 )
-from binsgdm.systems.feedback import Stated, StatedCompressor
+from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
 
 Coding = Literal["packed", "elias"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LevelQuantizer(StatedCompressor):
+class LevelQuantizer(CheckedCompressor):
     """What the three share; each says which norm and which levels.
 
     Attributes:
@@ -44,7 +44,7 @@ class LevelQuantizer(StatedCompressor):
         BinsgdmError: a setting is out of range.
     """
 
-    travels = "`bits` bits an element, or an Elias code, and an fp32 norm a block"
+    wire_format = "`bits` bits an element, or an Elias code, and an fp32 norm a block"
     is_unbiased = True
     norm: ClassVar[levels.Norm]
     max_bits: ClassVar[int] = 8
@@ -63,7 +63,7 @@ class LevelQuantizer(StatedCompressor):
     def grid(self) -> tuple[float, ...]:
         """The levels, ascending from -1 to 1."""
 
-    def stated(self, shapes: Shapes) -> Stated:
+    def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return (B,) fp32, then (ceil(N bits / 8),) uint8, or with "elias" (B,) int32 bits of each block and uint8."""
         num_blocks = -(-numel_of(shapes) // self.block_size)
         if self.coding == "elias":

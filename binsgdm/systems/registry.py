@@ -8,7 +8,7 @@ A system of one's own, in any file:
         name = "half"
         title = "Half precision"
         source = "Micikevicius et al., ICLR 2018"
-        travels = "gradients in fp16"
+        wire_format = "gradients in fp16"
         is_unbiased = False
         has_feedback = True  # error feedback by parameter
 
@@ -42,7 +42,7 @@ from typing import Any, TypeVar
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.systems.atomo import Atomo
-from binsgdm.systems.base import End, System
+from binsgdm.systems.base import Averager, System
 from binsgdm.systems.dense import Dense
 from binsgdm.systems.low_rank import GradZip, PowerSGD
 from binsgdm.systems.marsit import Marsit
@@ -54,12 +54,14 @@ ENTRY_POINTS = "binsgdm.systems"
 """The group in which other packages name their systems."""
 RESERVED = frozenset({"model", "system", "seed", "ranks_per_node", "timeout", "on_sent", "name", "options"})
 """Arguments of those who take options by keyword, beside them."""
-SAID = ("name", "title", "source", "travels", "carrier")
+REQUIRED_TEXTS = ("name", "title", "source", "wire_format", "aggregation")
+# Attributes of former versions, each with the one that replaces it.
+FORMER_ATTRIBUTES = {"travels": "wire_format", "carrier": "aggregation", "carry": "aggregate"}
 
 AnySystem = TypeVar("AnySystem", bound=type[System])
 
 
-class Registry(Mapping[str, type[System]]):
+class SystemRegistry(Mapping[str, type[System]]):
     """Systems by name, in the order in which they came.
 
     Those of other packages are loaded when a name is asked for that is not known otherwise, or the whole list is. One
@@ -143,10 +145,13 @@ def _check(system: object) -> None:
             f"register: {system!r}: must be a class of CompressorSystem or ProtocolSystem; see help(register)"
         )
     where = f"register: {system.__qualname__}"
-    for said in SAID:
-        given = getattr(system, said, None)
+    for former, present in FORMER_ATTRIBUTES.items():
+        if hasattr(system, former):
+            raise BinsgdmError(f"{where}: {former}: is now {present!r}; rename it")
+    for name in REQUIRED_TEXTS:
+        given = getattr(system, name, None)
         if not isinstance(given, str) or not given:
-            raise BinsgdmError(f"{where}: {said}: {given!r}: must be text; set it in the class")
+            raise BinsgdmError(f"{where}: {name}: {given!r}: must be text; set it in the class")
     if not system.name.isidentifier():
         raise BinsgdmError(f"{where}: name: {system.name!r}: must be letters, digits and _; such as 'top_k'")
     if inspect.isabstract(system):
@@ -164,7 +169,7 @@ BUILT_IN: tuple[type[System], ...] = (
     MSTopK, RandomK,
 )  # fmt: skip
 """The systems of this package."""
-SYSTEMS = Registry(BUILT_IN)
+SYSTEMS = SystemRegistry(BUILT_IN)
 """Those that average gradients. BinSGDM and 1-bit Adam are optimizers: what travels there comes from momenta."""
 
 
@@ -190,7 +195,7 @@ def registered(*systems: type[System]) -> Iterator[None]:
             SYSTEMS.remove(system.name)
 
 
-def make(name: str, *, rank: int, world_size: int, **options: Any) -> End:
+def make(name: str, *, rank: int, world_size: int, **options: Any) -> Averager:
     """Return one rank's end of a system.
 
     Args:
@@ -207,7 +212,7 @@ def make(name: str, *, rank: int, world_size: int, **options: Any) -> End:
         8
     """
     check_options(name, options)
-    return SYSTEMS[name].end(rank, world_size, options)
+    return SYSTEMS[name].averager(rank, world_size, options)
 
 
 def check_options(name: object, options: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import GroupName, Protocol, RankContext, Shift, group_members
+from binsgdm.exchange import GroupName, Protocol, RankContext, SendRecv, group_members
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def ring_reduce_scatter(rows: torch.Tensor, ring: Ring, merge: Merge, first: int
     running = rows[(ring.position - 1) % ring.size]
     for hop in range(1, ring.size):
         index = (ring.position - 1 - hop) % ring.size
-        came = yield Shift(group=ring.group, sent=running)
+        came = yield SendRecv(group=ring.group, sent=running)
         running = merge(came, rows[index], Hop(ring=ring, number=hop, first=first + index * rows.shape[1]))
     return running
 
@@ -82,7 +82,7 @@ def ring_all_gather(chunk: torch.Tensor, ring: Ring) -> Protocol:
     rows[ring.position] = chunk
     for hop in range(1, ring.size):
         index = (ring.position - hop) % ring.size
-        rows[index] = yield Shift(group=ring.group, sent=rows[(index + 1) % ring.size])
+        rows[index] = yield SendRecv(group=ring.group, sent=rows[(index + 1) % ring.size])
     return rows
 
 

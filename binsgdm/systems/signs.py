@@ -16,8 +16,8 @@ from torch import Tensor
 from binsgdm.bits import pack_signs, packed_numel, unpack_signs
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllToAll, Protocol, RankContext
-from binsgdm.layout import BITS_PER_BYTE
-from binsgdm.random import Key, Stream, draws
+from binsgdm.flat_buckets import BITS_PER_BYTE
+from binsgdm.random import Key, RandomStream, draws
 from binsgdm.systems import levels
 from binsgdm.systems.base import (
     GradientBucket,
@@ -28,7 +28,7 @@ from binsgdm.systems.base import (
     is_number,
     numel_of,
 )
-from binsgdm.systems.feedback import Stated, StatedCompressor
+from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
 
 _TERNARY = (-1.0, 0.0, 1.0)
 
@@ -51,11 +51,11 @@ class MajorityVote(ProtocolSystem):
     name = "sign_sgd"
     title = "SignSGD"
     source = "Bernstein et al., ICML 2018"
-    travels = "1 bit an element to the element's owner, the winning bit to all"
-    carrier = "all_to_all + all_gather"
+    wire_format = "1 bit an element to the element's owner, the winning bit to all"
+    aggregation = "all_to_all + all_gather"
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
-        """Return the winning signs as +1 and -1; see `binsgdm.systems.base.End`."""
+        """Return the winning signs as +1 and -1; see `binsgdm.systems.base.Averager`."""
         check_values(self.name, bucket.values, bucket.shapes)
         chunk = -(-bucket.values.numel() // (context.world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
         padded = torch.nn.functional.pad(bucket.values, (0, chunk * context.world_size - bucket.values.numel()))
@@ -63,9 +63,9 @@ class MajorityVote(ProtocolSystem):
         signs = pack_signs(padded >= 0).view(context.world_size, -1)
         received = yield AllToAll(group="world", sent=torch.cat([is_broken, signs], dim=1))
         winners = _winners(received[:, 1:], chunk, context)
-        everyone = yield AllGather(group="world", sent=torch.cat([received[:, 0].amax().view(1), pack_signs(winners)]))
-        voted = unpack_signs(everyone[:, 1:].reshape(-1), bucket.values.numel())
-        return voted.masked_fill_(everyone[:, 0].bool().any(), torch.nan)
+        gathered = yield AllGather(group="world", sent=torch.cat([received[:, 0].amax().view(1), pack_signs(winners)]))
+        voted = unpack_signs(gathered[:, 1:].reshape(-1), bucket.values.numel())
+        return voted.masked_fill_(gathered[:, 0].bool().any(), torch.nan)
 
 
 def _winners(packed: Tensor, chunk: int, context: RankContext) -> Tensor:
@@ -73,13 +73,13 @@ def _winners(packed: Tensor, chunk: int, context: RankContext) -> Tensor:
     balance = torch.zeros(chunk, device=packed.device)
     for row in packed:
         balance += unpack_signs(row, chunk)
-    key = context.key(Stream.MERGE)
+    key = context.key(RandomStream.MERGE)
     coin = draws(key, start=context.rank * chunk, numel=chunk, device=packed.device) >= 2**31
     return torch.where(balance == 0, coin, balance > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaledSign(StatedCompressor):
+class ScaledSign(CheckedCompressor):
     """EF-signSGD's compressor: the sign times the mean magnitude.
 
     It is a contraction, not unbiased: ||v - C(v)||^2 = (1 - delta) ||v||^2 for what shares a scale, with
@@ -98,7 +98,7 @@ class ScaledSign(StatedCompressor):
     name = "ef_sign_sgd"
     title = "EF-SignSGD"
     source = "Karimireddy et al., ICML 2019"
-    travels = "1 bit an element and an fp32 scale a tensor"
+    wire_format = "1 bit an element and an fp32 scale a tensor"
     has_feedback = True
     is_unbiased = False
 
@@ -107,7 +107,7 @@ class ScaledSign(StatedCompressor):
     def __post_init__(self) -> None:
         check_choice("ef_sign_sgd: scale_per", self.scale_per, ("tensor", "bucket"))
 
-    def stated(self, shapes: Shapes) -> Stated:
+    def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return (M,) or (1,) fp32, then (ceil(N / 8),) uint8."""
         return (torch.float32, len(self._sizes(shapes))), (torch.uint8, packed_numel(numel_of(shapes)))
 
@@ -127,7 +127,7 @@ class ScaledSign(StatedCompressor):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneBitSGD(StatedCompressor):
+class OneBitSGD(CheckedCompressor):
     """1-bit SGD's compressor: one bit an element, and two means for each column of a matrix.
 
     A tensor is the matrix (shape[0], all others), so that a column has shape[0] elements; a vector is one column. What
@@ -143,11 +143,11 @@ class OneBitSGD(StatedCompressor):
     name = "one_bit_sgd"
     title = "1-bit SGD"
     source = "Seide et al., Interspeech 2014"
-    travels = "1 bit an element and two fp32 means a column"
+    wire_format = "1 bit an element and two fp32 means a column"
     has_feedback = True
     is_unbiased = False
 
-    def stated(self, shapes: Shapes) -> Stated:
+    def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return (2 C,) fp32, of each tensor the means of negative values, then the others; (ceil(N / 8),) uint8."""
         columns = sum(_matrix_shape(shape)[1] for shape in shapes)
         return (torch.float32, 2 * columns), (torch.uint8, packed_numel(numel_of(shapes)))
@@ -189,7 +189,7 @@ def _column_means(matrix: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TernGrad(StatedCompressor):
+class TernGrad(CheckedCompressor):
     """TernGrad: -1, 0 or +1 times the largest magnitude of the tensor, at random, after clipping.
 
     Unbiased for the clipped values, hence for all with clip_sigmas=None. The variance of a value g is |g| (s - |g|), s
@@ -211,7 +211,7 @@ class TernGrad(StatedCompressor):
     name = "terngrad"
     title = "TernGrad"
     source = "Wen et al., NeurIPS 2017"
-    travels = "1.6 bits an element and an fp32 scale a tensor"
+    wire_format = "1.6 bits an element and an fp32 scale a tensor"
     is_unbiased = False
 
     clip_sigmas: float | None = 2.5
@@ -223,7 +223,7 @@ class TernGrad(StatedCompressor):
                 f"terngrad: clip_sigmas: {given!r}: must be a number above 0, or None for no clipping; give 2.5"
             )
 
-    def stated(self, shapes: Shapes) -> Stated:
+    def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return (M,) fp32, then (ceil(N / 5),) uint8."""
         return (torch.float32, len(shapes)), (torch.uint8, levels.packed_trits_numel(numel_of(shapes)))
 

@@ -16,6 +16,7 @@ import torch
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, Protocol, RankContext
 from binsgdm.random import Key, draws
+from binsgdm.systems.aggregation import all_reduce_payloads, as_bytes, from_bytes
 from binsgdm.systems.base import (
     Compressor,
     Payload,
@@ -25,8 +26,7 @@ from binsgdm.systems.base import (
     is_number,
     numel_of,
 )
-from binsgdm.systems.carriers import all_reduced_mean, as_bytes, from_bytes
-from binsgdm.systems.feedback import Stated, StatedCompressor
+from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
 
 INDEX_DTYPE = torch.int32
 MAX_NUMEL = 2**31 - 1
@@ -35,7 +35,7 @@ MAGNITUDE_BITS = 31
 """Bits of an fp32 without its sign; as an integer they order magnitudes, with infinity and NaN at the top."""
 
 
-def gathered_sparse_mean(
+def gather_sparse_payloads(
     _compressor: Compressor,
     payload: Payload,
     shapes: Shapes,
@@ -44,7 +44,7 @@ def gathered_sparse_mean(
 ) -> Protocol:
     """Gather every rank's values and indices, and add them up where they belong, in the order of ranks.
 
-    Where `gathered_mean` would touch every element of the bucket for each rank, this touches what was sent.
+    Where `gather_payloads` would touch every element of the bucket for each rank, this touches what was sent.
     """
     received = yield AllGather(group="world", sent=as_bytes(payload))
     total = torch.zeros(numel_of(shapes), device=received.device)
@@ -55,7 +55,7 @@ def gathered_sparse_mean(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Sparsifier(StatedCompressor):
+class _Sparsifier(CheckedCompressor):
     """How many values are kept: exactly one of the two is given.
 
     Attributes:
@@ -95,14 +95,14 @@ class _Sparsifier(StatedCompressor):
 class _Indexed(_Sparsifier):
     """A sparsifier whose payload has the values and their indices: 8 K bytes."""
 
-    travels = "k values in fp32 and their int32 indices"
-    carry = staticmethod(gathered_sparse_mean)
+    wire_format = "k values in fp32 and their int32 indices"
+    aggregate = staticmethod(gather_sparse_payloads)
 
     @abstractmethod
     def _indices(self, values: torch.Tensor, num_kept: int, key: Key) -> torch.Tensor:
         """Return which values are kept, int64 (K), each once."""
 
-    def stated(self, shapes: Shapes) -> Stated:
+    def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return fp32 (K), int32 (K), the indices in ascending order."""
         return (torch.float32, self.num_kept(shapes)), (INDEX_DTYPE, self.num_kept(shapes))
 
@@ -228,10 +228,10 @@ class RandomK(_Sparsifier):
     name = "random_k"
     title = "Random-k"
     source = "Stich et al., NeurIPS 2018; unbiased=True: Wangni et al., NeurIPS 2018, without error feedback"
-    travels = "k values in fp32, at indices that all ranks draw alike"
-    carrier = "all_reduce"
-    draws_alike = True
-    carry = staticmethod(all_reduced_mean)
+    wire_format = "k values in fp32, at indices that all ranks draw alike"
+    aggregation = "all_reduce"
+    uses_common_key = True
+    aggregate = staticmethod(all_reduce_payloads)
 
     def __post_init__(self) -> None:
         check_choice("random_k: unbiased", self.unbiased, (True, False))
@@ -250,7 +250,7 @@ class RandomK(_Sparsifier):
         """Return by what the kept values are multiplied."""
         return numel_of(shapes) / max(1, self.num_kept(shapes)) if self.unbiased else 1.0
 
-    def stated(self, shapes: Shapes) -> Stated:
+    def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return fp32 (K), in the order of the drawn indices."""
         return ((torch.float32, self.num_kept(shapes)),)
 

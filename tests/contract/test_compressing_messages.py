@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from binsgdm.exchange import AllGather, AllReduce, AllToAll, Message, RankContext, Shift, group_members
+from binsgdm.exchange import AllGather, AllReduceSum, AllToAll, Message, RankContext, SendRecv, group_members
 from binsgdm.systems.base import GradientBucket, numel_of
 from binsgdm.systems.registry import SYSTEMS, make
 from simnet import strategies
@@ -23,7 +23,7 @@ from simnet.workload.model import Step
 
 LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 8)]
 SHAPES = ((64, 32), (32,), (10, 64, 3, 3), (7, 5), ())
-NAMES = {AllGather: "all_gather", AllToAll: "all_to_all", AllReduce: "all_reduce", Shift: "send_recv"}
+NAMES = {AllGather: "all_gather", AllToAll: "all_to_all", AllReduceSum: "all_reduce", SendRecv: "send_recv"}
 OPTIONS = [
     ("dense", {}),
     ("one_bit_sgd", {}),
@@ -69,7 +69,7 @@ def drive(protocol, context: RankContext, seen: list[Message]) -> torch.Tensor:
         if isinstance(message, AllGather):
             answer = message.sent.expand(size, *message.sent.shape).clone()
         else:
-            answer = message.sent * size if isinstance(message, AllReduce) else message.sent.clone()
+            answer = message.sent * size if isinstance(message, AllReduceSum) else message.sent.clone()
 
 
 def real_messages(name: str, options: dict, layout: tuple[int, int], steps: int = 1) -> Messages:

@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 
 from binsgdm import exchange
 from binsgdm.exchange import AllGather, RankContext
+from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import select
-from binsgdm.layout import Bucket
 from simnet.collectives.schedule import Group, group_of
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.network.topology import Topology
@@ -42,7 +42,7 @@ def topology(num_nodes: int, ranks_per_node: int) -> Topology:
 def real_messages(scheme: str, num_nodes: int, ranks_per_node: int, numel: int) -> Messages:
     """Return (collective, group, bytes that a rank gives) of one rank's protocol; groups of one rank left out."""
     context = RankContext(rank=0, world_size=num_nodes * ranks_per_node, ranks_per_node=ranks_per_node, seed=0, step=1)
-    bucket = Bucket(index=0, start=0, numel=numel, segments=())
+    bucket = FlatBucket(index=0, start=0, numel=numel, segments=())
     kernels = select("reference")
     u, signs = torch.zeros(numel), torch.zeros(numel // 8, dtype=torch.uint8)
 

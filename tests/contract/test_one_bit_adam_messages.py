@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.exchange import AllGather, AllReduce, AllToAll, Member, group_members
+from binsgdm.exchange import AllGather, AllReduceSum, AllToAll, Member, group_members
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from simnet import strategies
 from simnet.collectives.schedule import Group, group_of
@@ -16,7 +16,7 @@ from simnet.workload.buckets import Bucket
 from simnet.workload.model import Step
 
 LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 8)]
-NAMES = {AllGather: "all_gather", AllToAll: "all_to_all", AllReduce: "all_reduce"}
+NAMES = {AllGather: "all_gather", AllToAll: "all_to_all", AllReduceSum: "all_reduce"}
 Messages = list[tuple[str, Group, float]]
 STEP = Step(
     tensors=(), num_elements=1.0, bytes_per_element=4, forward_s=1.0, backward_s=1.0, optimizer_s=0.0, samples=1

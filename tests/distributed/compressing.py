@@ -13,7 +13,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.exchange.replicas import check_replicas
 from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.hook import GradientExchange, compress_gradients
+from binsgdm.systems.ddp_hook import GradientExchange, compress_gradients
 from binsgdm.systems.registry import SYSTEMS, make
 
 STEPS = 4
@@ -59,9 +59,9 @@ def train(rank: int, name: str, options: dict[str, Any]) -> dict[str, Any]:
         found.append(_gradients(module))
         optimizer.step()
     check_replicas(module)
-    everyone: list[Any] = [None] * WORLD_SIZE
-    dist.all_gather_object(everyone, local)
-    control = control_of(name, options, everyone, used) if rank == 0 else None
+    gathered: list[Any] = [None] * WORLD_SIZE
+    dist.all_gather_object(gathered, local)
+    control = control_of(name, options, gathered, used) if rank == 0 else None
     return {"found": found, "control": control, "buckets": [len(one) for one in used]}
 
 
@@ -82,7 +82,7 @@ def _gradients(module: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad.clone() for parameter in module.parameters()]  # type: ignore[union-attr]
 
 
-def control_of(name: str, options: dict[str, Any], everyone: list[Any], used: list[Any]) -> list[list[torch.Tensor]]:
+def control_of(name: str, options: dict[str, Any], gathered: list[Any], used: list[Any]) -> list[list[torch.Tensor]]:
     """Return what all ranks in one process get from the same gradients in the same buckets."""
     systems = [make(name, rank=rank, world_size=WORLD_SIZE, **options) for rank in range(WORLD_SIZE)]
     steps = []
@@ -91,7 +91,7 @@ def control_of(name: str, options: dict[str, Any], everyone: list[Any], used: li
         for number, parameters in layouts:
             talks = []
             for rank, system in enumerate(systems):
-                gradients = [everyone[rank][step][one] for one in parameters]
+                gradients = [gathered[rank][step][one] for one in parameters]
                 bucket = GradientBucket(
                     values=torch.cat([gradient.reshape(-1) for gradient in gradients]),
                     parameters=parameters,
@@ -107,9 +107,9 @@ def control_of(name: str, options: dict[str, Any], everyone: list[Any], used: li
                 )
                 talks.append(system.mean(bucket, context))
             flat = run_in_lockstep(talks, RANKS_PER_NODE)[0]
-            pieces = flat.split([everyone[0][step][one].numel() for one in parameters])
+            pieces = flat.split([gathered[0][step][one].numel() for one in parameters])
             means |= {
-                one: piece.view(everyone[0][step][one].shape) for one, piece in zip(parameters, pieces, strict=True)
+                one: piece.view(gathered[0][step][one].shape) for one, piece in zip(parameters, pieces, strict=True)
             }
         steps.append([means[one] for one in sorted(means)])
     return steps

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import binsgdm
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.kernels import select
-from binsgdm.optimizers.base import Slot
+from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.worker import Scheme, Worker
 
 SHAPES = [(5, 3), (7,), (0,), (33, 9), (1,), (64,)]
@@ -108,7 +108,10 @@ def control(world_size: int, ranks_per_node: int, scheme: Scheme) -> list[torch.
     values = [parameters() for _ in range(world_size)]
     workers = [
         Worker(
-            [Slot(parameter=v, group=settings, state={n: torch.zeros(v.shape) for n in "mb"}) for v in values[rank]],
+            [
+                ParamState(parameter=v, group=settings, state={n: torch.zeros(v.shape) for n in "mb"})
+                for v in values[rank]
+            ],
             context=RankContext(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=SEED, step=0),
             scheme=scheme,
             bucket_elements=BUCKET_ELEMENTS,
@@ -124,7 +127,7 @@ def control(world_size: int, ranks_per_node: int, scheme: Scheme) -> list[torch.
 
 def _control_step(workers: list[Worker], values: list[list[torch.nn.Parameter]], step: int, local: int) -> None:
     for rank, worker in enumerate(workers):
-        worker.begin(step + 1)
+        worker.begin_step(step + 1)
         for value, gradient in zip(values[rank], gradients(rank, step), strict=True):
             value.grad = gradient
     for number, bucket in enumerate(workers[0].buckets):

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import binsgdm
 from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.hook import GradientExchange, compress_gradients
+from binsgdm.systems.ddp_hook import GradientExchange, compress_gradients
 from binsgdm.systems.registry import SYSTEMS
 
 WORLD_SIZE, WRONG = 3, 1

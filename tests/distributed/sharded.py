@@ -15,7 +15,7 @@ import binsgdm
 from binsgdm.exchange import run_in_lockstep
 from binsgdm.fsdp import ShardContext, attach_fsdp
 from binsgdm.kernels import select
-from binsgdm.optimizers.base import Slot
+from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.worker import Scheme, Worker
 
 NODES, LOCAL = 2, 2
@@ -207,26 +207,30 @@ def control(case: Case, records: list[Record]) -> list[torch.Tensor]:
                     if case.clip
                     else [None if g is None else _piece(g, local) for g in gradients]
                 )
-                for slot, gradient in zip(workers[rank][1], mine, strict=True):
-                    slot.parameter.grad = gradient
+                for param_state, gradient in zip(workers[rank][1], mine, strict=True):
+                    param_state.parameter.grad = gradient
         for local in range(LOCAL):
             _exchange([workers[node * LOCAL + local] for node in range(NODES)], step)
-        _assemble(model, [slots for _, slots in workers[:LOCAL]])
+        _assemble(model, [param_states for _, param_states in workers[:LOCAL]])
     return [parameter.detach() for parameter in model.parameters()]
 
 
-def _worker(model: Model, case: Case, rank: int) -> tuple[Worker, list[Slot]]:
+def _worker(model: Model, case: Case, rank: int) -> tuple[Worker, list[ParamState]]:
     parameters = list(model.parameters())
     lrs = [group["lr"] for group in groups_of(parameters, case) for _ in group["params"]]
-    slots = []
+    param_states = []
     for parameter, piece, lr in zip(parameters, pieces(model, rank % LOCAL), lrs, strict=True):
         piece.requires_grad_(parameter.requires_grad)
         settings = {"lr": lr, "weight_decay": WEIGHT_DECAY, "beta": 0.95, "maximize": False}
-        slots.append(Slot(parameter=piece, group=settings, state={n: torch.zeros(piece.shape) for n in "mb"}))
+        param_states.append(
+            ParamState(parameter=piece, group=settings, state={n: torch.zeros(piece.shape) for n in "mb"})
+        )
     context = ShardContext(rank=rank // LOCAL, world_size=NODES, ranks_per_node=1, seed=SEED, step=0, global_rank=rank)
     kernels = select("reference")
     scheme = Scheme(topology="flat")
-    return Worker(slots, context=context, scheme=scheme, bucket_elements=BUCKET_ELEMENTS, kernels=kernels), slots
+    return Worker(
+        param_states, context=context, scheme=scheme, bucket_elements=BUCKET_ELEMENTS, kernels=kernels
+    ), param_states
 
 
 def pieces(model: Model, local: int) -> list[torch.Tensor]:
@@ -252,22 +256,24 @@ def _node_gradients(model: Model, case: Case, node: int, step: int) -> list[torc
     return [None if of_rank[0] is None else sum(of_rank) / LOCAL for of_rank in zip(*of_ranks, strict=True)]
 
 
-def _exchange(workers: list[tuple[Worker, list[Slot]]], step: int) -> None:
-    has_gradient = [int(any(s.parameter.grad is not None for s in slots)) for slots in _by_parameter(workers)]
+def _exchange(workers: list[tuple[Worker, list[ParamState]]], step: int) -> None:
+    has_gradient = [
+        int(any(s.parameter.grad is not None for s in param_states)) for param_states in _by_parameter(workers)
+    ]
     with torch.no_grad():
         for worker, _ in workers:
-            worker.begin(step + 1)
+            worker.begin_step(step + 1)
         for number, bucket in enumerate(workers[0][0].buckets):
             signs = run_in_lockstep([worker.signs(bucket) for worker, _ in workers], 1)
             for (worker, _), packed in zip(workers, signs, strict=True):
                 worker.apply(worker.buckets[number], packed, has_gradient)
 
 
-def _by_parameter(workers: list[tuple[Worker, list[Slot]]]) -> list[tuple[Slot, ...]]:
-    return list(zip(*(slots for _, slots in workers), strict=True))
+def _by_parameter(workers: list[tuple[Worker, list[ParamState]]]) -> list[tuple[ParamState, ...]]:
+    return list(zip(*(param_states for _, param_states in workers), strict=True))
 
 
-def _assemble(model: Model, of_local: list[list[Slot]]) -> None:
+def _assemble(model: Model, of_local: list[list[ParamState]]) -> None:
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
-            parameter.copy_(torch.cat([slots[number].parameter.detach() for slots in of_local]))
+            parameter.copy_(torch.cat([param_states[number].parameter.detach() for param_states in of_local]))

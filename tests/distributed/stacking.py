@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 import studies  # noqa: F401
 from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.hook import compress_gradients
+from binsgdm.systems.ddp_hook import compress_gradients
 from studies.stacked import AveragedGradients, systems_of
 
 STEPS = 6

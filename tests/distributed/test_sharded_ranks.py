@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import sharded
 from launch import launch, once
 
-from binsgdm import layout
-from binsgdm.random import Stream
+from binsgdm import flat_buckets
+from binsgdm.random import RandomStream
 
 RANKS = range(sharded.NODES * sharded.LOCAL)
 
@@ -57,7 +57,7 @@ def test_what_leaves_a_rank_is_two_bits_an_element_of_its_shard_times_n_minus_on
         exchanged = sum(record.num_bytes for record in sent if record.collective == "all_to_all")
         gathered = sum(record.num_bytes for record in sent if record.collective == "all_gather")
         numels = [piece.numel() for piece in sharded.pieces(sharded.Model(), rank % sharded.LOCAL)]
-        d = sum(bucket.numel for bucket in layout.build(numels, bucket_elements=cap, ranks=nodes))
+        d = sum(bucket.numel for bucket in flat_buckets.build(numels, bucket_elements=cap, ranks=nodes))
         left = exchanged * (nodes - 1) / nodes + gathered * (nodes - 1)
         assert left == sharded.STEPS * 2 * (nodes - 1) / nodes * d / 8 > 0
 
@@ -67,7 +67,9 @@ def test_no_two_ranks_share_draws():
         sharded.ShardContext(rank=rank // 2, world_size=2, ranks_per_node=1, seed=1, step=2, global_rank=rank)
         for rank in RANKS
     ]
-    assert len({context.key(stream) for context in contexts for stream in Stream}) == len(RANKS) * len(Stream)
+    assert len({context.key(stream) for context in contexts for stream in RandomStream}) == len(RANKS) * len(
+        RandomStream
+    )
 
 
 def test_an_infinite_gradient_in_one_shard_stops_all_ranks(results):

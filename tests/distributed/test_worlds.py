@@ -15,7 +15,7 @@ import wire
 import worlds
 from launch import launch, once
 
-from binsgdm import BinSGDM, layout
+from binsgdm import BinSGDM, flat_buckets
 from binsgdm.random import GROUP_NUMEL
 
 WORLD_SIZES = (1, 2, 4, 8)
@@ -84,7 +84,9 @@ def padded_elements(world_size):
         held += -(-numel // GROUP_NUMEL) * GROUP_NUMEL
         if held >= wire.BUCKET_ELEMENTS or numel == wire.NUMELS[0]:
             d, held = d - (-held // (GROUP_NUMEL * world_size)) * GROUP_NUMEL * world_size, 0
-    assert d == sum(b.numel for b in layout.build(wire.NUMELS, bucket_elements=wire.BUCKET_ELEMENTS, ranks=world_size))
+    assert d == sum(
+        b.numel for b in flat_buckets.build(wire.NUMELS, bucket_elements=wire.BUCKET_ELEMENTS, ranks=world_size)
+    )
     return d
 
 

@@ -4,7 +4,7 @@ import torch
 
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.kernels import select
-from binsgdm.optimizers.base import Slot
+from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.worker import SCHEMES, Worker
 
 PLACE = RankContext(rank=0, world_size=1, ranks_per_node=1, seed=0, step=0)
@@ -15,13 +15,13 @@ def use_every_kernel() -> None:
     """Take a step of every scheme, with a parameter that has a gradient and one that has none."""
     values = [torch.zeros(8), torch.zeros(8)]
     values[0].grad = torch.ones(8)
-    slots = [Slot(parameter=v, group=SETTINGS, state={n: torch.zeros(8) for n in "mb"}) for v in values]
+    param_states = [ParamState(parameter=v, group=SETTINGS, state={n: torch.zeros(8) for n in "mb"}) for v in values]
     for scheme in SCHEMES:
-        worker = Worker(slots, context=PLACE, scheme=scheme, bucket_elements=16, kernels=select())
-        worker.begin(1)
+        worker = Worker(param_states, context=PLACE, scheme=scheme, bucket_elements=16, kernels=select())
+        worker.begin_step(1)
         signs = run_in_lockstep([worker.signs(worker.buckets[0])], 1)[0]
         worker.apply(worker.buckets[0], signs, [1, 1])
-        worker.flags()
+        worker.finite_check_flags()
 
 
 if __name__ == "warm":  # as the server of `launch` imports it; pytest, looking for doctests, uses a longer name

@@ -17,12 +17,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllReduce, Protocol, RankContext, run_in_lockstep
+from binsgdm.exchange import AllReduceSum, Protocol, RankContext, run_in_lockstep
 from binsgdm.measure import choices, systems
 from binsgdm.random import Key
 from binsgdm.systems.base import GradientBucket, Payload, ProtocolSystem, Shapes, System, check_payload, numel_of
+from binsgdm.systems.ddp_hook import compress_gradients
 from binsgdm.systems.feedback import CompressorSystem
-from binsgdm.systems.hook import compress_gradients
 from binsgdm.systems.registry import SYSTEMS, make, register, registered
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ class Half(CompressorSystem):
     name = "half_of_outside"
     title = "Half precision"
     source = "Micikevicius et al., ICLR 2018"
-    travels = "gradients in fp16"
+    wire_format = "gradients in fp16"
     is_unbiased = False
     has_feedback = True
 
@@ -53,27 +53,27 @@ class Half(CompressorSystem):
         return 2 * numel_of(shapes)
 
 
-class Largest(ProtocolSystem):
+class AllReduceMax(ProtocolSystem):
     """The mean of what is above a part of the largest value, with a protocol of its own."""
 
     name = "largest_of_outside"
     title = "Largest"
     source = "this test"
-    travels = "gradients in fp32, small ones as 0"
-    carrier = "all_reduce"
+    wire_format = "gradients in fp32, small ones as 0"
+    aggregation = "all_reduce"
 
     def __init__(self, *, part: float = 0.1) -> None:
         self._part = part
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         kept = bucket.values * (bucket.values.abs() >= self._part * bucket.values.abs().amax())
-        total = yield AllReduce(group="world", sent=kept)
+        total = yield AllReduceSum(group="world", sent=kept)
         return total / context.world_size
 
 
 @pytest.fixture
 def known() -> Any:
-    with registered(Half, Largest):
+    with registered(Half, AllReduceMax):
         yield
 
 
@@ -156,7 +156,7 @@ def changed(**said: Any) -> type[System]:
 def with_option(**options: Any) -> type[System]:
     def init(self: Any, *, rank: int = 0, seed: int = 0) -> None: ...
 
-    return type("Changed", (Largest,), {"__init__": init})
+    return type("Changed", (AllReduceMax,), {"__init__": init})
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def with_option(**options: Any) -> type[System]:
         (changed(name="top_k"), "register: Changed: name 'top_k' is that of TopK of binsgdm.systems.sparse"),
         (changed(name="no name"), "register: Changed: name: 'no name': must be letters, digits and _"),
         (
-            type("Bare", (CompressorSystem,), dict.fromkeys(("name", "title", "source", "travels"), "x")),
+            type("Bare", (CompressorSystem,), dict.fromkeys(("name", "title", "source", "wire_format"), "x")),
             "has no compress",
         ),
         (with_option(), "register: Changed: option 'seed': must have a default and another name"),
@@ -184,13 +184,13 @@ def test_what_does_not_say_what_it_is_is_refused_in_a_sentence(system: Any, sent
 
 PACKAGE = """
 from binsgdm.systems.base import ProtocolSystem
-from binsgdm.systems.carriers import reduced_mean
+from binsgdm.systems.aggregation import reduced_mean
 
 print("imported")
 
 
 class Other(ProtocolSystem):
-    name, title, source, travels, carrier = "other", "Other", "nobody", "fp32", "all_reduce"
+    name, title, source, wire_format, aggregation = "other", "Other", "nobody", "fp32", "all_reduce"
 
     def mean(self, bucket, place):
         return (yield from reduced_mean(bucket.values, place))
@@ -281,7 +281,7 @@ def test_a_broken_package_is_one_line_on_the_command_line_and_others_are_not_spo
     assert unknown.startswith(f"simnet: {option} 'no_such': unknown: give ")
 
 
-class Chosen(Largest):
+class Chosen(AllReduceMax):
     """Options of every kind that is checked, and of some that are not."""
 
     name = "chosen_of_outside"
@@ -301,7 +301,7 @@ class Chosen(Largest):
             raise ValueError("k: below 0")
 
 
-class Unresolved(Largest):
+class Unresolved(AllReduceMax):
     """Whose annotations only a type checker understands."""
 
     name = "unresolved_of_outside"

@@ -8,9 +8,9 @@ torch = pytest.importorskip("torch")
 
 from binsgdm import exchange
 from binsgdm.exchange import RankContext, run_in_lockstep
+from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import select
-from binsgdm.layout import Bucket
-from binsgdm.random import Stream
+from binsgdm.random import RandomStream
 
 NUMEL = 8 * 6 * 2000
 SIGMAS = 5
@@ -26,13 +26,13 @@ UPDATES = [
 def signs_of_all(scheme: str, updates: list[float], ranks_per_node: int, step: int = 1) -> list[torch.Tensor]:
     """Return the signs (+-1) that each rank applies if rank r has the update updates[r] everywhere."""
     kernels = select("reference")
-    bucket = Bucket(index=0, start=0, numel=NUMEL, segments=())
+    bucket = FlatBucket(index=0, start=0, numel=NUMEL, segments=())
     talks = []
     for rank, value in enumerate(updates):
         context = RankContext(rank=rank, world_size=len(updates), ranks_per_node=ranks_per_node, seed=11, step=step)
         u = torch.full((NUMEL,), value)
         packed = torch.empty(NUMEL // 8, dtype=torch.uint8)
-        stream = Stream.INSIDE if scheme == "one_bit" else Stream.LOCAL
+        stream = RandomStream.INTRA_NODE if scheme == "one_bit" else RandomStream.LOCAL
         kernels.quantize_pack(u, key=context.key(stream), start=0, out=packed)
         talks.append(
             {

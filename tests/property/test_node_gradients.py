@@ -8,9 +8,9 @@ from binsgdm import functional
 from binsgdm.bits import unpack_signs
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.kernels import select
-from binsgdm.optimizers.base import Slot
+from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.worker import Scheme, Worker
-from binsgdm.random import Key, Stream, thresholds
+from binsgdm.random import Key, RandomStream, thresholds
 
 SHAPES = [(50,), (3, 40), (7,), (129,)]
 BETAS = (0.5, 0.5, 0.9, 0.9)
@@ -22,8 +22,8 @@ def node(ranks: int) -> list[Worker]:
     made = []
     for rank in range(ranks):
         groups = {beta: {"lr": 0.1, "weight_decay": 0.0, "beta": beta, "maximize": False} for beta in set(BETAS)}
-        slots = [
-            Slot(
+        param_states = [
+            ParamState(
                 parameter=torch.nn.Parameter(torch.zeros(shape)),
                 group=groups[beta],
                 state={name: torch.zeros(shape) for name in "mb"},
@@ -33,7 +33,7 @@ def node(ranks: int) -> list[Worker]:
         context = RankContext(rank=rank, world_size=ranks, ranks_per_node=ranks, seed=SEED, step=0)
         made.append(
             Worker(
-                slots,
+                param_states,
                 context=context,
                 scheme=Scheme(average="gradients"),
                 bucket_elements=150,
@@ -56,7 +56,7 @@ def momenta_of_the_mean(gradients, whole):
 
 def draw(rank: int, step: int, element: int) -> torch.Tensor:
     """Return one threshold of a rank, counted in the flat order."""
-    key = Key(seed=SEED, step=step, rank=rank, stream=Stream.LOCAL)
+    key = Key(seed=SEED, step=step, rank=rank, stream=RandomStream.LOCAL)
     return thresholds(key, start=element // 32 * 32, numel=32, device="cpu")[element % 32]
 
 
@@ -89,15 +89,15 @@ def check_segment(workers, bucket, segment, signs, momenta, step) -> None:
     for index in range(segment.numel):
         owner = (segment.offset + index) // (bucket.numel // len(workers))
         assert (signs[segment.offset + index] > 0) == (draw(owner, step, segment.start + index) < u[index])
-        kept = [worker._slots[segment.index].state["b"].view(-1)[index] for worker in workers]
+        kept = [worker._param_states[segment.index].state["b"].view(-1)[index] for worker in workers]
         assert kept == [b[index] if rank == owner else 0.0 for rank in range(len(workers))]
 
 
 def begin(workers: list[Worker], gradients, step: int) -> None:
     for worker, own in zip(workers, gradients, strict=True):
-        for slot, gradient in zip(worker._slots, own, strict=True):
-            slot.parameter.grad = gradient
-        worker.begin(step)
+        for param_state, gradient in zip(worker._param_states, own, strict=True):
+            param_state.parameter.grad = gradient
+        worker.begin_step(step)
 
 
 def test_a_parameter_without_a_gradient_on_one_rank_counts_as_zero_there():
@@ -106,9 +106,9 @@ def test_a_parameter_without_a_gradient_on_one_rank_counts_as_zero_there():
     begin(workers, [ones, [*ones[:3], None]], step=1)
     for bucket in workers[0].buckets:
         exchange_in_node(workers, bucket)
-    b = sum(worker._slots[3].state["b"] for worker in workers)
+    b = sum(worker._param_states[3].state["b"] for worker in workers)
     assert torch.allclose(b, torch.full((129,), 0.1 * 0.5))
-    assert [worker.flags().tolist() for worker in workers] == [[0, 1, 1, 1, 1], [0, 1, 1, 1, 0]]
+    assert [worker.finite_check_flags().tolist() for worker in workers] == [[0, 1, 1, 1, 1], [0, 1, 1, 1, 0]]
 
 
 def test_a_gradient_that_is_not_finite_on_one_rank_is_told_by_the_rank_whose_slice_it_is_in():
@@ -118,7 +118,7 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_told_by_the_rank_whose_sli
     begin(workers, gradients, step=1)
     for bucket in workers[0].buckets:
         exchange_in_node(workers, bucket)
-    assert max(worker.flags()[0].item() for worker in workers) == 1
-    b = sum(worker._slots[3].state["b"] for worker in workers)
+    assert max(worker.finite_check_flags()[0].item() for worker in workers) == 1
+    b = sum(worker._param_states[3].state["b"] for worker in workers)
     assert b[0] == 0
     assert (b[1:] > 0).all()

@@ -20,7 +20,7 @@ class HalfPrecision(CompressorSystem):
     name = "half_precision"
     title = "Half precision"
     source = "Micikevicius et al., ICLR 2018"
-    travels = "gradients in fp16"
+    wire_format = "gradients in fp16"
     is_unbiased = False
     has_feedback = True
 

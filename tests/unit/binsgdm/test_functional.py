@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from binsgdm import functional
-from binsgdm.random import Key, Stream, thresholds
+from binsgdm.random import Key, RandomStream, thresholds
 
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -69,7 +69,7 @@ def test_two_levels_of_quantization_are_unbiased() -> None:
             key = Key(seed=4, step=step, rank=rank)
             rows.append(functional.quantize(u[rank], thresholds(key, start=0, numel=96)) * 2.0 - 1.0)
         mean = functional.mean_of_signs(torch.stack(rows))
-        merging = Key(seed=4, step=step, stream=Stream.MERGE)
+        merging = Key(seed=4, step=step, stream=RandomStream.MERGE)
         total += functional.quantize(mean, thresholds(merging, start=0, numel=96)) * 2.0 - 1.0
     wanted = u.double().mean(dim=0)
     sigmas = (total / steps - wanted) / ((1 - wanted**2) / steps).sqrt()

@@ -15,7 +15,7 @@ def test_jobs_are_done_in_the_order_in_which_they_are_handed_over() -> None:
     done: list[int] = []
     thread = CommunicationThread[int]("test", CPU, done.append)
     for job in range(100):
-        thread.hand_over(job)
+        thread.submit(job)
     thread.finish()
     assert done == list(range(100))
 
@@ -31,7 +31,7 @@ def test_a_failure_gives_up_that_job_and_all_after_it_and_is_raised_where_it_is_
 
     thread = CommunicationThread[int]("test", CPU, do, lambda job, error: given_up.append((job, str(error))))
     for job in range(5):
-        thread.hand_over(job)
+        thread.submit(job)
     with pytest.raises(ValueError, match="no"):
         thread.finish()
     assert done == [0, 1]
@@ -52,7 +52,7 @@ def test_it_computes_without_gradients_on_as_many_cores_as_who_started_it() -> N
         thread = CommunicationThread[None](
             "test", CPU, lambda _: seen.append((torch.get_num_threads(), torch.is_grad_enabled()))
         )
-        thread.hand_over(None)
+        thread.submit(None)
         thread.finish()
     finally:
         torch.set_num_threads(cores)

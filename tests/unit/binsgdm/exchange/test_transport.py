@@ -78,10 +78,10 @@ def compare(rank, world_size, ranks_per_node, folder):
         for _ in range(20):
             dist.all_reduce(torch.ones(1000))
         wrong = [case for future in found for case in future.result()]
-    everyone = [None] * world_size
-    dist.all_gather_object(everyone, wrong)
+    gathered = [None] * world_size
+    dist.all_gather_object(gathered, wrong)
     if rank == 0:
-        torch.save({"wrong": everyone, "log": [tuple(s) for s in log], "rounds": rounds}, Path(folder) / "results.pt")
+        torch.save({"wrong": gathered, "log": [tuple(s) for s in log], "rounds": rounds}, Path(folder) / "results.pt")
     dist.barrier()
     dist.destroy_process_group()
 

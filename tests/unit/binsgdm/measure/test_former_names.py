@@ -9,7 +9,7 @@ def test_the_former_names_are_the_same_objects() -> None:
     from binsgdm import ddp
     from binsgdm.compressors import hook, one_bit_adam, one_bit_attach, registry
     from binsgdm.optimizers import one_bit_adam as optimizers
-    from binsgdm.systems import hook as systems_hook
+    from binsgdm.systems import ddp_hook as systems_hook
     from binsgdm.systems import registry as systems
 
     assert hook.compress_gradients is systems_hook.compress_gradients

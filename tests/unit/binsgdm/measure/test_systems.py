@@ -58,9 +58,9 @@ def test_every_kernel_that_is_simulated_is_timed_at_every_size(every: Measuremen
 
 def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does(every: MeasurementFile) -> None:
     several = {one.name for one in every.series if one.labels.get("world_size") and one.labels.get("num_vectors")}
-    gathered = {f"{name}_decode" for name, entry in SYSTEMS.items() if entry.carrier == "all_gather"}
+    gathered = {f"{name}_decode" for name, entry in SYSTEMS.items() if entry.aggregation == "all_gather"}
     assert several == gathered | {"server_mean"}
-    assert {one.labels["num_vectors"] for one in every.series if one.name in several} == {systems.ALONE}
+    assert {one.labels["num_vectors"] for one in every.series if one.name in several} == {systems.ASSUMED_WORLD_SIZE}
 
 
 def test_options_are_written_as_a_table_of_plain_values(every: MeasurementFile) -> None:
@@ -104,7 +104,7 @@ def test_one_system_with_two_settings_is_no_calibration(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("name", [name for name in choices.names() if name != "one_bit_adam"])
 def test_the_parts_of_a_trial_are_those_of_the_conversation(name: str) -> None:
     system = choice(name, "--system")
-    parts, trial = systems._contestant(system, NUMEL, 4, CPU)
+    parts, trial = systems._kernels_and_trial(system, NUMEL, 4, CPU)
     whole, *times = trial()
     assert list(parts) == [f"{name}_{part}" for part in systems.PARTS]
     assert whole == pytest.approx(sum(times))
@@ -137,8 +137,8 @@ def test_one_bit_adam_is_timed_doing_what_it_does(world_size: int, monkeypatch: 
     one, other = made
     context = RankContext(rank=0, world_size=world_size, ranks_per_node=1, seed=0, step=2)
     other.join(one_bit_adam_member(context))
-    systems._driven(other.step_protocol(), context, systems.Stopwatch(CPU))
-    assert torch.equal(one.slots()[0].parameter, other.slots()[0].parameter)
+    systems._compute_seconds(other.step_protocol(), context, systems.Stopwatch(CPU))
+    assert torch.equal(one.param_states()[0].parameter, other.param_states()[0].parameter)
 
 
 def one_bit_adam_member(context: RankContext) -> Any:

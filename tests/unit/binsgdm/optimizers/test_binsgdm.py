@@ -144,13 +144,13 @@ def test_bucket_boundaries_do_not_change_the_result():
             value.grad = torch.randn(value.shape, generator=torch.Generator().manual_seed(number))
         optimizer = binsgdm.BinSGDM(values, lr=1.0)
         worker = Worker(
-            optimizer.slots(),
+            optimizer.param_states(),
             context=optimizer.rank_context(),
             scheme=Scheme(topology="flat"),
             bucket_elements=bucket_elements,
             kernels=optimizer.kernels(),
         )
-        worker.begin(1)
+        worker.begin_step(1)
         with torch.no_grad():
             for bucket in worker.buckets:
                 worker.apply(bucket, run_in_lockstep([worker.signs(bucket)], 1)[0], [1, 1, 1])

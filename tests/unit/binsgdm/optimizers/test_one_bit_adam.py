@@ -40,7 +40,7 @@ def team(world_size: int = 4, dtype=torch.float32, **options) -> list[OneBitAdam
 
 
 def params_of(optimizer):
-    return [slot.parameter for slot in optimizer.slots()]
+    return [param_state.parameter for param_state in optimizer.param_states()]
 
 
 def set_gradients(optimizer, rank: int, step: int) -> None:
@@ -62,7 +62,9 @@ def train(ranks, first: int, last: int) -> None:
 def tensors(optimizer):
     kept = optimizer.state_dict()["residuals"] or {}
     residuals = [kept[name] for name in ("worker", "server") if name in kept]
-    return [p.detach() for p in params_of(optimizer)] + [s.state["exp_avg"] for s in optimizer.slots()] + residuals
+    return (
+        [p.detach() for p in params_of(optimizer)] + [s.state["exp_avg"] for s in optimizer.param_states()] + residuals
+    )
 
 
 def same(one, other) -> bool:
@@ -87,14 +89,14 @@ def test_alone_and_dense_it_is_adam_to_rounding() -> None:
 def test_all_ranks_agree_to_the_bit_in_both_stages(topology: str, dtype) -> None:
     ranks = team(topology=topology, dtype=dtype, lr=0.01)
     train(ranks, 1, DENSE)
-    variance = [slot.state["exp_avg_sq"].clone() for slot in ranks[0].slots()]
+    variance = [param_state.state["exp_avg_sq"].clone() for param_state in ranks[0].param_states()]
     before = [p.detach().clone() for p in params_of(ranks[0])]
     assert not ranks[0].is_dense
     train(ranks, DENSE + 1, 8)
     for optimizer in ranks:
         assert same(params_of(ranks[0]), params_of(optimizer))
-        assert same(variance, [slot.state["exp_avg_sq"] for slot in optimizer.slots()])
-        assert optimizer.slots()[0].state["exp_avg"].dtype == torch.float32
+        assert same(variance, [param_state.state["exp_avg_sq"] for param_state in optimizer.param_states()])
+        assert optimizer.param_states()[0].state["exp_avg"].dtype == torch.float32
         assert params_of(optimizer)[0].dtype == dtype
     for parameter, old in zip(params_of(ranks[0]), before, strict=True):
         assert not parameter.numel() or not torch.equal(parameter, old)
@@ -115,7 +117,7 @@ def test_the_dense_stage_is_adam_on_the_mean_gradient() -> None:
 def test_momentum_delivered_and_residuals_are_what_went_in(topology: str) -> None:
     ranks = team(topology=topology)
     train(ranks, 1, DENSE)
-    before = [slot.state["exp_avg"].reshape(-1).clone() for slot in ranks[0].slots()]
+    before = [param_state.state["exp_avg"].reshape(-1).clone() for param_state in ranks[0].param_states()]
     train(ranks, DENSE + 1, DENSE + 1)
     went_in = torch.cat(
         [
@@ -123,7 +125,7 @@ def test_momentum_delivered_and_residuals_are_what_went_in(topology: str) -> Non
             for n, m in enumerate(before)
         ]
     )
-    came_out = torch.cat([slot.state["exp_avg"].reshape(-1) for slot in ranks[0].slots()])
+    came_out = torch.cat([param_state.state["exp_avg"].reshape(-1) for param_state in ranks[0].param_states()])
     worker = torch.stack([optimizer.state_dict()["residuals"]["worker"] for optimizer in ranks])
     server = torch.stack([optimizer.state_dict()["residuals"]["server"] for optimizer in ranks])
     if topology == "flat":
@@ -190,7 +192,7 @@ def test_a_parameter_without_gradients_stays_and_one_rank_without_counts_as_zero
     params_of(ranks[3])[3].grad = None
     assert all(together(ranks))
     assert torch.equal(params_of(ranks[0])[0], before[0])
-    assert ranks[0].slots()[0].state["step"] == step - 1
+    assert ranks[0].param_states()[0].state["step"] == step - 1
     assert not torch.equal(params_of(ranks[0])[3], before[3])
     assert all(same(params_of(ranks[0]), params_of(optimizer)) for optimizer in ranks)
 
@@ -296,7 +298,7 @@ def test_what_cannot_be_stepped_or_loaded_is_refused_in_a_sentence() -> None:
     with pytest.raises(BinsgdmError, match="a sparse gradient"):
         OneBitAdam(embedding.parameters()).step()
     ranks = team()
-    with pytest.raises(BinsgdmError, match="joined without a carrier"):
+    with pytest.raises(BinsgdmError, match="no driver for the messages of several ranks"):
         ranks[0].step()
     with pytest.raises(BinsgdmError, match="a copy of an attached optimizer"):
         copy.deepcopy(ranks[0]).step()

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.optimizers import one_bit_momentum as module
-from binsgdm.optimizers.one_bit_momentum import Residuals, decode, encode, padded_numel
+from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, decode, encode, padded_numel
 
 TALKS = {"flat": module.one_bit_momentum, "hierarchical": module.hierarchical_one_bit_momentum}
 both = pytest.mark.parametrize("topology", list(TALKS))
@@ -21,8 +21,8 @@ def randn(*shape: int, seed: int = 0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def fresh(numel: int, topology: str, world_size: int = 4, ranks_per_node: int = 2) -> list[Residuals]:
-    return [Residuals.zeros(numel, context(r, world_size, ranks_per_node), topology) for r in range(world_size)]
+def fresh(numel: int, topology: str, world_size: int = 4, ranks_per_node: int = 2) -> list[MomentumResiduals]:
+    return [MomentumResiduals.zeros(numel, context(r, world_size, ranks_per_node), topology) for r in range(world_size)]
 
 
 def exchange(values, residuals, topology, valid=None, ranks_per_node=2, on_sent=None):
@@ -31,7 +31,7 @@ def exchange(values, residuals, topology, valid=None, ranks_per_node=2, on_sent=
     return run_in_lockstep(talks, ranks_per_node, on_sent)
 
 
-def owed(residuals: list[Residuals], topology: str):
+def owed(residuals: list[MomentumResiduals], topology: str):
     """Return what the average still owes: the mean of the workers' residuals and the servers', in the flat order."""
     workers, servers = (torch.stack([getattr(r, name) for r in residuals]) for name in ("worker", "server"))
     if topology == "flat":

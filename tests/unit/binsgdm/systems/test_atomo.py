@@ -11,7 +11,7 @@ from binsgdm.exchange import run_in_lockstep
 from binsgdm.random import Key
 from binsgdm.systems.atomo import Atomo, probabilities
 from binsgdm.systems.base import Payload
-from binsgdm.systems.feedback import Plain
+from binsgdm.systems.feedback import WithoutFeedback
 from tests.helpers.low_rank_samples import NUMEL, SHAPES, WHOLE, bucket, context, energy, normal, with_spectrum
 
 KEY = Key(seed=3, step=1)
@@ -104,7 +104,9 @@ def test_atomo_delivers_a_matrix_that_is_not_finite_as_nan_and_the_others_as_eve
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_gathered_payloads_of_atomo_give_all_ranks_the_same_mean(size: int) -> None:
     grads = [normal(NUMEL, rank) for rank in range(size)]
-    talks = [Plain(Atomo(budget=2)).mean(bucket(grad), context(rank, size)) for rank, grad in enumerate(grads)]
+    talks = [
+        WithoutFeedback(Atomo(budget=2)).mean(bucket(grad), context(rank, size)) for rank, grad in enumerate(grads)
+    ]
     results = run_in_lockstep(talks, 1)
     assert all(torch.equal(results[0], other) for other in results)
     keys = [Key(seed=5, step=0, rank=rank) for rank in range(size)]

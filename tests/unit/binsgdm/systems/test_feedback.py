@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import RankContext, run_in_lockstep
+from binsgdm.systems.aggregation import all_reduce_payloads, gather_payloads
 from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.carriers import all_reduced_mean, gathered_mean
-from binsgdm.systems.feedback import ErrorFeedback, Plain, Residuals
+from binsgdm.systems.feedback import ErrorFeedback, Residuals, WithoutFeedback
 from binsgdm.systems.signs import ScaledSign
 from binsgdm.systems.sparse import RandomK, TopK
 
@@ -45,8 +45,8 @@ def mean_of(feedbacks: list[ErrorFeedback], grads: list[Any], step: int = 0) -> 
     return run_in_lockstep(protocols, 1)
 
 
-def feedbacks(size: int, compressor: Any, carry: Any = gathered_mean) -> list[ErrorFeedback]:
-    return [ErrorFeedback(compressor, carry, rank=rank, world_size=size) for rank in range(size)]
+def feedbacks(size: int, compressor: Any, aggregate: Any = gather_payloads) -> list[ErrorFeedback]:
+    return [ErrorFeedback(compressor, aggregate, rank=rank, world_size=size) for rank in range(size)]
 
 
 def residual(feedback: ErrorFeedback) -> Any:
@@ -96,9 +96,13 @@ def test_the_residuals_follow_their_parameters_into_other_buckets() -> None:
     assert torch.equal(again, torch.cat([grad[193:200], grad[:192]]))
 
 
-@pytest.mark.parametrize(("compressor", "carry"), [(TopK(ratio=0.1), gathered_mean), (RandomK(k=20), all_reduced_mean)])
-def test_all_ranks_agree_and_together_lose_what_their_residuals_say(compressor: Any, carry: Callable[..., Any]) -> None:
-    ranks, grads = feedbacks(3, compressor, carry), [gradients(10 + rank) for rank in range(3)]
+@pytest.mark.parametrize(
+    ("compressor", "aggregate"), [(TopK(ratio=0.1), gather_payloads), (RandomK(k=20), all_reduce_payloads)]
+)
+def test_all_ranks_agree_and_together_lose_what_their_residuals_say(
+    compressor: Any, aggregate: Callable[..., Any]
+) -> None:
+    ranks, grads = feedbacks(3, compressor, aggregate), [gradients(10 + rank) for rank in range(3)]
     for step in range(2):
         before = [torch.zeros(NUMEL) if step == 0 else residual(feedback) for feedback in ranks]
         results = mean_of(ranks, grads, step)
@@ -122,7 +126,7 @@ def test_a_rank_decompresses_its_own_payload_once_and_the_mean_is_the_same_to_th
     ranks[rank].compressor = Counting()
     results = mean_of(ranks, grads)
     assert len(calls) == 3
-    plain = [Plain(ScaledSign()).mean(bucket(grad), context(number, 3)) for number, grad in enumerate(grads)]
+    plain = [WithoutFeedback(ScaledSign()).mean(bucket(grad), context(number, 3)) for number, grad in enumerate(grads)]
     assert torch.equal(results[rank], run_in_lockstep(plain, 1)[0])
     assert torch.equal(results[rank], results[1])
     key = context().common_key

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllReduce, run_in_lockstep
+from binsgdm.exchange import AllReduceSum, run_in_lockstep
 from binsgdm.systems.low_rank import GradZip, PowerSGD
 from binsgdm.systems.matrices import is_factored, orthonormalized
 from tests.helpers.low_rank_samples import (
@@ -161,7 +161,7 @@ def test_the_bytes_are_those_that_travel(make: Any) -> None:
                 message = talk.send(answer)
             except StopIteration:
                 break
-            assert isinstance(message, AllReduce)
+            assert isinstance(message, AllReduceSum)
             num_bytes += message.sent.numel() * 4
             answer = message.sent
         # Two matrices, (16, 12) and (8, 6), and eight elements that are sent whole.

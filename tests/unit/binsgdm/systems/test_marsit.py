@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, RankContext, Shift, run_in_lockstep
+from binsgdm.exchange import AllGather, RankContext, SendRecv, run_in_lockstep
 from binsgdm.random import Key
 from binsgdm.systems import marsit as module
 from binsgdm.systems.base import GradientBucket
@@ -142,7 +142,7 @@ def test_one_bit_an_element_on_every_hop() -> None:
     exchange(values, list(torch.zeros(4, 320)), {"scale": 1.0}, on_sent=lambda rank, message: hops.append(message))
     magnitudes, hops = hops[:4], hops[4:]
     assert [(type(one), one.sent.numel()) for one in magnitudes] == [(AllGather, 1)] * 4
-    assert {type(hop) for hop in hops} == {Shift}
+    assert {type(hop) for hop in hops} == {SendRecv}
     assert len(hops) == 4 * 2 * 3
     assert {hop.sent.numel() * 8 for hop in hops} == {320 // 4}
 

@@ -11,7 +11,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.random import Key
 from binsgdm.systems.base import GradientBucket, Payload
-from binsgdm.systems.feedback import Plain
+from binsgdm.systems.feedback import WithoutFeedback
 from binsgdm.systems.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 
 KEY = Key(seed=5, step=2, rank=1)
@@ -201,7 +201,9 @@ def test_all_ranks_agree_to_the_bit_on_the_mean_of_what_they_sent(quantizer: Lev
     ]
     parameters = tuple(range(len(shapes)))
     buckets = [GradientBucket(values=one, parameters=parameters, shapes=shapes) for one in values]
-    means = run_in_lockstep([Plain(quantizer).mean(buckets[context.rank], context) for context in contexts], 1)
+    means = run_in_lockstep(
+        [WithoutFeedback(quantizer).mean(buckets[context.rank], context) for context in contexts], 1
+    )
     assert all(torch.equal(mean, means[0]) for mean in means)
     keys = [Key(seed=3, step=7, rank=rank) for rank in range(world_size)]
     payloads = [quantizer.compress(one, shapes, key) for one, key in zip(values, keys, strict=True)]

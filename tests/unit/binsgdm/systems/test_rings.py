@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, RankContext, Shift, run_in_lockstep
+from binsgdm.exchange import AllGather, RankContext, SendRecv, run_in_lockstep
 from binsgdm.exchange.groups import make
-from binsgdm.exchange.transport import Transport, shift
+from binsgdm.exchange.transport import Transport, send_recv
 from binsgdm.systems import rings as ring
 from binsgdm.systems.base import GradientBucket
 from binsgdm.systems.marsit import Marsit
@@ -73,7 +73,7 @@ def test_rows_that_are_not_one_a_position_are_refused() -> None:
 
 def test_ranks_that_send_different_messages_are_out_of_step() -> None:
     def talk(rank):
-        kind = Shift if rank else AllGather
+        kind = SendRecv if rank else AllGather
         yield kind(group="world", sent=torch.zeros(1))
 
     with pytest.raises(AssertionError, match="out of step"):
@@ -100,7 +100,7 @@ def work(rank: int, world_size: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     groups = make(2)
     sent = []
-    found = [shift(torch.full((2,), float(rank)), groups.world)]
+    found = [send_recv(torch.full((2,), float(rank)), groups.world)]
     transport = Transport(groups, sent.append)
     for settings in SETTINGS:
         found += [transport.run(talk) for talk in protocols_of(rank, world_size, settings)]

@@ -11,7 +11,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Message, Protocol, RankContext, run_in_lockstep
 from binsgdm.random import Key
 from binsgdm.systems.base import Compressor, GradientBucket, Payload
-from binsgdm.systems.feedback import ErrorFeedback, Plain
+from binsgdm.systems.feedback import ErrorFeedback, WithoutFeedback
 from binsgdm.systems.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
 
 KEY = Key(seed=5, step=2, rank=1)
@@ -145,7 +145,9 @@ def test_with_error_feedback_what_was_delivered_and_the_residual_are_the_origina
 @pytest.mark.parametrize("compressor", EACH)
 def test_all_ranks_agree_to_the_bit_on_the_mean_of_what_they_sent(compressor: Compressor, world_size: int) -> None:
     values = [gaussian(sum(sizes(MIXED)), seed=rank) for rank in range(world_size)]
-    means = run_in_lockstep([Plain(compressor).mean(bucket(values[p.rank], MIXED), p) for p in contexts(world_size)], 1)
+    means = run_in_lockstep(
+        [WithoutFeedback(compressor).mean(bucket(values[p.rank], MIXED), p) for p in contexts(world_size)], 1
+    )
     assert all(torch.equal(mean, means[0]) for mean in means)
     keys = [Key(seed=3, step=7, rank=rank) for rank in range(world_size)]
     payloads = [compressor.compress(one, MIXED, key) for one, key in zip(values, keys, strict=True)]

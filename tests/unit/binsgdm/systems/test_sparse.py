@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.random import Key
+from binsgdm.systems.aggregation import all_reduce_payloads
 from binsgdm.systems.base import GradientBucket, Payload
-from binsgdm.systems.carriers import all_reduced_mean
-from binsgdm.systems.feedback import Plain
+from binsgdm.systems.feedback import WithoutFeedback
 from binsgdm.systems.sparse import (
     MSTopK,
     RandomK,
@@ -193,7 +193,9 @@ def test_random_k_loses_the_share_of_theory() -> None:
 def test_gathered_all_ranks_have_the_mean_of_what_each_sent(compressor: Any) -> None:
     grads = [normal(248, seed) for seed in range(3)]
     contexts = [RankContext(rank=rank, world_size=3, ranks_per_node=1, seed=4, step=2) for rank in range(3)]
-    talks = [Plain(compressor).mean(bucket(grad, SHAPES), one) for grad, one in zip(grads, contexts, strict=True)]
+    talks = [
+        WithoutFeedback(compressor).mean(bucket(grad, SHAPES), one) for grad, one in zip(grads, contexts, strict=True)
+    ]
     results = run_in_lockstep(talks, 1)
     keys = [Key(seed=4, step=2, rank=rank) for rank in range(3)]
     wanted = sum(sent(compressor, grad, SHAPES, key) for grad, key in zip(grads, keys, strict=True)) / 3
@@ -208,7 +210,7 @@ def test_reduced_all_ranks_have_the_mean_at_common_indices(kind: Any, size: int)
     grads = [normal(248, seed) for seed in range(size)]
     contexts = [RankContext(rank=rank, world_size=size, ranks_per_node=1, seed=4, step=2) for rank in range(size)]
     talks = [
-        Plain(kind(k=25), all_reduced_mean).mean(bucket(grad, SHAPES), one)
+        WithoutFeedback(kind(k=25), all_reduce_payloads).mean(bucket(grad, SHAPES), one)
         for grad, one in zip(grads, contexts, strict=True)
     ]
     results = run_in_lockstep(talks, 1)
@@ -220,8 +222,8 @@ def test_reduced_all_ranks_have_the_mean_at_common_indices(kind: Any, size: int)
 
 def test_what_has_indices_cannot_be_reduced() -> None:
     context = RankContext(rank=0, world_size=1, ranks_per_node=1, seed=4, step=2)
-    with pytest.raises(BinsgdmError, match="carry it by gathered_mean"):
-        next(Plain(TopK(k=1), all_reduced_mean).mean(bucket(normal(4), ((4,),)), context))
+    with pytest.raises(BinsgdmError, match="aggregate it by gather_payloads"):
+        next(WithoutFeedback(TopK(k=1), all_reduce_payloads).mean(bucket(normal(4), ((4,),)), context))
 
 
 @pytest.mark.parametrize("kind", EVERY)

@@ -313,14 +313,14 @@ class TestTiming:
     def test_a_steady_thing_stops_at_the_least_repetitions_and_an_unsteady_one_at_the_most(self):
         import torch
 
-        from binsgdm.measure.timing import Effort, take_turns
+        from binsgdm.measure.timing import StopRule, interleave
 
         taken: list[str] = []
 
         class Alone:
             device = torch.device("cpu")
 
-            def line_up(self) -> None:
+            def barrier(self) -> None:
                 pass
 
             def slowest(self, seconds):
@@ -334,8 +334,8 @@ class TestTiming:
             return once
 
         trials = {"steady": trial("steady", [1e-6]), "unsteady": trial("unsteady", [1e-6, 5e-6, 25e-6])}
-        effort = Effort(relative_error=0.01, min_repetitions=8, max_repetitions=30, max_seconds=1.0)
-        found = take_turns(trials, effort, Alone())
+        stop_rule = StopRule(relative_error=0.01, min_repetitions=8, max_repetitions=30, max_seconds=1.0)
+        found = interleave(trials, stop_rule, Alone())
         assert 8 <= len(found["steady"]) < 14
         assert len(found["unsteady"]) == 30
         assert all(row[1] == 7.0 for rows in found.values() for row in rows)

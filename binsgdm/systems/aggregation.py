@@ -5,21 +5,21 @@ from collections.abc import Callable, Generator
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, AllReduce, Message, Protocol, RankContext
-from binsgdm.random import Key, Stream
+from binsgdm.exchange import AllGather, AllReduceSum, Message, Protocol, RankContext
+from binsgdm.random import Key, RandomStream
 from binsgdm.systems.base import Compressor, Payload, Shapes
 
-Carrier = Callable[[Compressor, Payload, Shapes, RankContext, torch.Tensor | None], Protocol]
+Aggregation = Callable[[Compressor, Payload, Shapes, RankContext, torch.Tensor | None], Protocol]
 """Takes this rank's payload, and what it says if that is known, to the mean of what all ranks' payloads say."""
 LENGTH_DTYPE = torch.int64
 
 
 def key_of(compressor: Compressor, context: RankContext) -> Key:
     """Return the key that a rank compresses with."""
-    return context.common_key if compressor.draws_alike else context.key(Stream.LOCAL)
+    return context.common_key if compressor.uses_common_key else context.key(RandomStream.LOCAL)
 
 
-def gathered_mean(
+def gather_payloads(
     compressor: Compressor,
     payload: Payload,
     shapes: Shapes,
@@ -34,12 +34,12 @@ def gathered_mean(
     sent = as_bytes(payload)
     lengths = [sent.numel()] * context.world_size
     if compressor.num_bytes(shapes) is None:
-        lengths = yield from _gathered_lengths(sent)
+        lengths = yield from _gather_lengths(sent)
         sent = torch.nn.functional.pad(sent, (0, max(lengths) - sent.numel()))
     received = yield AllGather(group="world", sent=sent)
     total: torch.Tensor | None = None
     for rank, (row, length) in enumerate(zip(received, lengths, strict=True)):
-        key = context.common_key if compressor.draws_alike else context.key_of(rank, Stream.LOCAL)
+        key = context.common_key if compressor.uses_common_key else context.key_of(rank, RandomStream.LOCAL)
         if rank == context.rank and delivered is not None:
             values = delivered.clone() if total is None else delivered
         else:
@@ -50,7 +50,7 @@ def gathered_mean(
     return total.div_(context.world_size)
 
 
-def all_reduced_mean(
+def all_reduce_payloads(
     compressor: Compressor,
     payload: Payload,
     shapes: Shapes,
@@ -64,21 +64,21 @@ def all_reduced_mean(
     Raises:
         BinsgdmError: a payload that is not one fp32 tensor, or not drawn alike on all ranks.
     """
-    if [tensor.dtype for tensor in payload.tensors] != [torch.float32] or not compressor.draws_alike:
+    if [tensor.dtype for tensor in payload.tensors] != [torch.float32] or not compressor.uses_common_key:
         raise BinsgdmError(
             f"{compressor.name}: its payloads cannot be added up: must be one fp32 tensor of values at indices common "
-            "to all ranks; carry it by gathered_mean"
+            "to all ranks; aggregate it by gather_payloads"
         )
-    mean = yield from reduced_mean(payload.tensors[0], context)
+    mean = yield from all_reduce_mean(payload.tensors[0], context)
     return compressor.decompress(Payload(tensors=(mean,)), shapes, context.common_key)
 
 
-def reduced_mean(values: torch.Tensor, context: RankContext) -> Protocol:
+def all_reduce_mean(values: torch.Tensor, context: RankContext) -> Protocol:
     """Average flat fp32 values of all ranks, in the way of the backend, which gives all ranks the same bits.
 
     The order of the sum is the backend's: another backend, or all ranks in one process, may round otherwise.
     """
-    total = yield AllReduce(group="world", sent=values)
+    total = yield AllReduceSum(group="world", sent=values)
     return total / context.world_size
 
 
@@ -98,7 +98,7 @@ def from_bytes(data: torch.Tensor, like: Payload) -> Payload:
     return Payload(tensors=tuple(tensors))
 
 
-def _gathered_lengths(sent: torch.Tensor) -> Generator[Message, torch.Tensor, list[int]]:
+def _gather_lengths(sent: torch.Tensor) -> Generator[Message, torch.Tensor, list[int]]:
     length = torch.tensor([sent.numel()], dtype=LENGTH_DTYPE, device=sent.device)
     lengths = yield AllGather(group="world", sent=length)
     return [int(one) for one in lengths.reshape(-1).tolist()]

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from binsgdm.kernels import checks, loops
+from binsgdm.kernels import checks, foreach
 from binsgdm.random import GROUP_NUMEL, Key
 
 name = "triton"
@@ -76,9 +76,9 @@ def unpack_apply_(x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, 
     _launch(_unpack_apply_kernel, x.numel(), 0, x, packed, -lr if maximize else lr, 1.0 - lr * weight_decay)
 
 
-foreach_update_ = loops.foreach_update(update_)
-foreach_update_quantize_pack_ = loops.foreach_update_quantize_pack(update_quantize_pack_)
-foreach_unpack_apply_ = loops.foreach_unpack_apply(unpack_apply_)
+foreach_update_ = foreach.foreach_update(update_)
+foreach_update_quantize_pack_ = foreach.foreach_update_quantize_pack(update_quantize_pack_)
+foreach_unpack_apply_ = foreach.foreach_unpack_apply(unpack_apply_)
 
 
 def _kernel(function: Callable[..., Any]) -> Any:

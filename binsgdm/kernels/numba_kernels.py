@@ -47,7 +47,7 @@ def _splat(build: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
     return build.shuffle_vector(first, undefined, _constant(_I32, 0))
 
 
-class _Step:
+class _GroupArguments:
     """Arguments of one step: arrays that advance by 32 elements a step, and scalars."""
 
     def __init__(self, context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> None:
@@ -155,10 +155,10 @@ def _thresholds(build: ir.IRBuilder, counter: ir.Value, key: list[ir.Value]) -> 
 
     The words live in 64-bit lanes whose upper halves are ignored: a 32 x 32 -> 64 bit multiplication takes them so.
     """
-    k0, k1, *rest = key
+    k0, k1, *other_words = key
     low, upper = _constant(_I64, _LOW32), _constant(_I64, 32)
     lanes = build.add(_splat(build, counter), ir.Constant(_vector(_I64), list(range(_LANES))))
-    c0, c1, c2, c3 = lanes, *(_splat(build, word) for word in rest)
+    c0, c1, c2, c3 = lanes, *(_splat(build, word) for word in other_words)
     for number in range(ROUNDS):
         # Only the lower 32 bits of a key count, too.
         key0, key1 = (
@@ -202,15 +202,15 @@ def _load_signs(build: ir.IRBuilder, pointer: ir.Value) -> list[ir.Value]:
     ]
 
 
-def _update(step: _Step, group: ir.Value, lane: int, decay: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
+def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
     """Update eight m and b (arguments 1, 2) with eight gradients (argument 0); return u and where b is not finite."""
-    build, (beta, rest) = step.build, decay
-    g = _load(build, step.group(0, group, lane=lane), step.element(0))
-    m_pointer, b_pointer = step.group(1, group, lane=lane), step.group(2, group, lane=lane)
+    build, (beta, one_minus_beta) = args.build, decay
+    g = _load(build, args.group(0, group, lane=lane), args.element(0))
+    m_pointer, b_pointer = args.group(1, group, lane=lane), args.group(2, group, lane=lane)
     m, b = _load(build, m_pointer, types.float32), _load(build, b_pointer, types.float32)
     magnitude = build.bitcast(build.and_(build.bitcast(g, _vector(_I32)), _constant(_I32, 0x7FFFFFFF)), g.type)
-    new_m = build.fadd(build.fmul(m, beta), build.fmul(g, rest))
-    new_b = build.fadd(build.fmul(b, beta), build.fmul(magnitude, rest))
+    new_m = build.fadd(build.fmul(m, beta), build.fmul(g, one_minus_beta))
+    new_b = build.fadd(build.fmul(b, beta), build.fmul(magnitude, one_minus_beta))
     finite = build.fcmp_ordered("<", new_b, _constant(_F32, float("inf")))
     new_m, new_b = build.select(finite, new_m, m), build.select(finite, new_b, b)
     _store(build, new_m, m_pointer, types.float32)
@@ -220,107 +220,107 @@ def _update(step: _Step, group: ir.Value, lane: int, decay: list[ir.Value]) -> t
     return u, build.not_(finite)
 
 
-def _update_group(step: _Step, group: ir.Value, beta: int) -> tuple[list[ir.Value], ir.Value]:
+def _update_group(args: _GroupArguments, group: ir.Value, beta: int) -> tuple[list[ir.Value], ir.Value]:
     """Update the 32 elements of a group; return four vectors of u, and not 0 if one b was not finite."""
-    build = step.build
+    build = args.build
     for position in range(3):
-        step.prefetch(position, group)
-    decay = [_splat(build, step.scalar(beta)), _splat(build, step.scalar(beta + 1))]
-    results = [_update(step, group, lane, decay) for lane in range(0, GROUP_NUMEL, _LANES)]
+        args.prefetch(position, group)
+    decay = [_splat(build, args.scalar(beta)), _splat(build, args.scalar(beta + 1))]
+    results = [_update(args, group, lane, decay) for lane in range(0, GROUP_NUMEL, _LANES)]
     failed = results[0][1]
     for _, more in results[1:]:
         failed = build.or_(failed, more)
     return [u for u, _ in results], build.zext(build.bitcast(failed, _I8), _I64)
 
 
-def _generator(write: Callable[[_Step], ir.Value | None]) -> Callable[..., ir.Value]:
+def _generator(write: Callable[[_GroupArguments], ir.Value | None]) -> Callable[..., ir.Value]:
     """Make numba's code generator of a function that writes the instructions of a step."""
 
     def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        done = write(_Step(context, build, signature, values))
+        done = write(_GroupArguments(context, build, signature, values))
         return context.get_dummy_value() if done is None else done
 
     return generate
 
 
-def _write_update_32(step: _Step) -> ir.Value:
+def _write_update_32(args: _GroupArguments) -> ir.Value:
     """grad, m, b, out_u, group, beta, 1 - beta."""
-    group = step.scalar(4)
-    us, failed = _update_group(step, group, 5)
+    group = args.scalar(4)
+    us, failed = _update_group(args, group, 5)
     for number, u in enumerate(us):
-        _store(step.build, u, step.group(3, group, lane=_LANES * number), types.float32)
+        _store(args.build, u, args.group(3, group, lane=_LANES * number), types.float32)
     return failed
 
 
-def _write_update_quantize_pack_32(step: _Step) -> ir.Value:
+def _write_update_quantize_pack_32(args: _GroupArguments) -> ir.Value:
     """grad, m, b, out, group, beta, 1 - beta, counter, key."""
-    build, group = step.build, step.scalar(4)
-    thresholds = _thresholds(build, step.scalar(7), step.tuple(8))
-    us, failed = _update_group(step, group, 5)
+    build, group = args.build, args.scalar(4)
+    thresholds = _thresholds(build, args.scalar(7), args.tuple(8))
+    us, failed = _update_group(args, group, 5)
     positive = [build.fcmp_ordered("<", t, u) for t, u in zip(thresholds, us, strict=True)]
-    _store_signs(build, positive, step.pointer(3, build.mul(group, ir.Constant(_I64, 4))))
+    _store_signs(build, positive, args.pointer(3, build.mul(group, ir.Constant(_I64, 4))))
     return failed
 
 
-def _write_quantize_pack_32(step: _Step) -> None:
+def _write_quantize_pack_32(args: _GroupArguments) -> None:
     """u, out, group, counter, key."""
-    build, group = step.build, step.scalar(2)
-    step.prefetch(0, group)
+    build, group = args.build, args.scalar(2)
+    args.prefetch(0, group)
     positive = [
-        build.fcmp_ordered("<", t, _load(build, step.group(0, group, lane=_LANES * number), types.float32))
-        for number, t in enumerate(_thresholds(build, step.scalar(3), step.tuple(4)))
+        build.fcmp_ordered("<", t, _load(build, args.group(0, group, lane=_LANES * number), types.float32))
+        for number, t in enumerate(_thresholds(build, args.scalar(3), args.tuple(4)))
     ]
-    _store_signs(build, positive, step.pointer(1, build.mul(group, ir.Constant(_I64, 4))))
+    _store_signs(build, positive, args.pointer(1, build.mul(group, ir.Constant(_I64, 4))))
 
 
-def _write_add_signs_32(step: _Step) -> None:
+def _write_add_signs_32(args: _GroupArguments) -> None:
     """packed, total, group."""
-    build, group = step.build, step.scalar(2)
-    for number, positive in enumerate(_load_signs(build, step.pointer(0, build.mul(group, ir.Constant(_I64, 4))))):
-        pointer = step.group(1, group, lane=_LANES * number)
+    build, group = args.build, args.scalar(2)
+    for number, positive in enumerate(_load_signs(build, args.pointer(0, build.mul(group, ir.Constant(_I64, 4))))):
+        pointer = args.group(1, group, lane=_LANES * number)
         sign = build.select(positive, _constant(_F32, 1.0), _constant(_F32, -1.0))
         _store(build, build.fadd(_load(build, pointer, types.float32), sign), pointer, types.float32)
 
 
-def _write_apply_32(step: _Step) -> None:
+def _write_apply_32(args: _GroupArguments) -> None:
     """x, packed, group, lr, decay."""
-    build, group, element = step.build, step.scalar(2), step.element(0)
-    step.prefetch(0, group)
-    lr, decay = _splat(build, step.scalar(3)), _splat(build, step.scalar(4))
-    for number, positive in enumerate(_load_signs(build, step.pointer(1, build.mul(group, ir.Constant(_I64, 4))))):
-        pointer = step.group(0, group, lane=_LANES * number)
+    build, group, element = args.build, args.scalar(2), args.element(0)
+    args.prefetch(0, group)
+    lr, decay = _splat(build, args.scalar(3)), _splat(build, args.scalar(4))
+    for number, positive in enumerate(_load_signs(build, args.pointer(1, build.mul(group, ir.Constant(_I64, 4))))):
+        pointer = args.group(0, group, lane=_LANES * number)
         change = build.select(positive, lr, build.fneg(lr))
         _store(build, build.fsub(build.fmul(_load(build, pointer, element), decay), change), pointer, element)
 
 
-def _instructions(function: Callable[..., Any]) -> Any:
+def _intrinsic(function: Callable[..., Any]) -> Any:
     return intrinsic(function)
 
 
-@_instructions
-def _update_32(_: Any, grad: Any, m: Any, b: Any, out_u: Any, group: Any, beta: Any, rest: Any) -> Any:
-    return types.int64(grad, m, b, out_u, group, beta, rest), _generator(_write_update_32)
+@_intrinsic
+def _update_32(_: Any, grad: Any, m: Any, b: Any, out_u: Any, group: Any, beta: Any, one_minus_beta: Any) -> Any:
+    return types.int64(grad, m, b, out_u, group, beta, one_minus_beta), _generator(_write_update_32)
 
 
-@_instructions
+@_intrinsic
 def _update_quantize_pack_32(
-    _: Any, grad: Any, m: Any, b: Any, out: Any, group: Any, beta: Any, rest: Any, counter: Any, key: Any
+    _: Any, grad: Any, m: Any, b: Any, out: Any, group: Any, beta: Any, one_minus_beta: Any, counter: Any, key: Any
 ) -> Any:
-    signature = types.int64(grad, m, b, out, group, beta, rest, counter, key)
+    signature = types.int64(grad, m, b, out, group, beta, one_minus_beta, counter, key)
     return signature, _generator(_write_update_quantize_pack_32)
 
 
-@_instructions
+@_intrinsic
 def _quantize_pack_32(_: Any, u: Any, out: Any, group: Any, counter: Any, key: Any) -> Any:
     return types.void(u, out, group, counter, key), _generator(_write_quantize_pack_32)
 
 
-@_instructions
+@_intrinsic
 def _add_signs_32(_: Any, packed: Any, total: Any, group: Any) -> Any:
     return types.void(packed, total, group), _generator(_write_add_signs_32)
 
 
-@_instructions
+@_intrinsic
 def _apply_32(_: Any, x: Any, packed: Any, group: Any, lr: Any, decay: Any) -> Any:
     return types.void(x, packed, group, lr, decay), _generator(_write_apply_32)
 
@@ -338,26 +338,26 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 
 @_compiled
-def _update_groups(grad, m, b, out_u, beta, rest):
+def _update_groups(grad, m, b, out_u, beta, one_minus_beta):
     failed = 0
     for group in range(grad.size // GROUP_NUMEL):
-        failed |= _update_32(grad, m, b, out_u, group, beta, rest)
+        failed |= _update_32(grad, m, b, out_u, group, beta, one_minus_beta)
     return failed
 
 
 @_compiled
-def update(grad, m, b, out_u, beta, rest):
+def update(grad, m, b, out_u, beta, one_minus_beta):
     """Update m and b, write u; return 0, or another number if some b was not finite."""
-    beta, rest = np.float32(beta), np.float32(rest)
+    beta, one_minus_beta = np.float32(beta), np.float32(one_minus_beta)
     whole = grad.size // GROUP_NUMEL * GROUP_NUMEL
-    failed = _update_groups(grad[:whole], m[:whole], b[:whole], out_u[:whole], beta, rest)
+    failed = _update_groups(grad[:whole], m[:whole], b[:whole], out_u[:whole], beta, one_minus_beta)
     left = grad.size - whole
     if left:
         scratch = np.zeros((3, GROUP_NUMEL), np.float32)
-        few_g, few_m, few_b, few_u = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], scratch[2]
-        few_g[:left], few_m[:left], few_b[:left] = grad[whole:], m[whole:], b[whole:]
-        failed |= _update_groups(few_g, few_m, few_b, few_u, beta, rest)
-        m[whole:], b[whole:], out_u[whole:] = few_m[:left], few_b[:left], few_u[:left]
+        tail_g, tail_m, tail_b, tail_u = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], scratch[2]
+        tail_g[:left], tail_m[:left], tail_b[:left] = grad[whole:], m[whole:], b[whole:]
+        failed |= _update_groups(tail_g, tail_m, tail_b, tail_u, beta, one_minus_beta)
+        m[whole:], b[whole:], out_u[whole:] = tail_m[:left], tail_b[:left], tail_u[:left]
     return failed
 
 
@@ -369,40 +369,40 @@ def _whole_groups(start, numel):
 
 
 @_compiled
-def _copy_signs(few_out, skip, numel, out):
+def _copy_signs(tail_out, skip, numel, out):
     """Copy the bytes of `numel` signs, and clear the bits after the last."""
     for index in range(out.size):
-        out[index] = few_out[skip // 8 + index]
+        out[index] = tail_out[skip // 8 + index]
     if numel % 8:
         out[out.size - 1] &= np.uint8(0xFF00 >> numel % 8 & 0xFF)
 
 
 @_compiled
-def _update_quantize_pack_groups(grad, m, b, out, beta, rest, counter, key):
+def _update_quantize_pack_groups(grad, m, b, out, beta, one_minus_beta, counter, key):
     failed = 0
     for group in range(grad.size // GROUP_NUMEL):
-        failed |= _update_quantize_pack_32(grad, m, b, out, group, beta, rest, counter + group * _LANES, key)
+        failed |= _update_quantize_pack_32(grad, m, b, out, group, beta, one_minus_beta, counter + group * _LANES, key)
     return failed
 
 
 @_compiled
-def _update_quantize_pack_few(grad, m, b, out, beta, rest, start, key):
+def _update_quantize_pack_few(grad, m, b, out, beta, one_minus_beta, start, key):
     """Do a part of one group."""
     skip, end = start % GROUP_NUMEL, start % GROUP_NUMEL + grad.size
     scratch = np.zeros((2, GROUP_NUMEL), np.float32)
-    few_g, few_m, few_b, few_out = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], np.zeros(4, np.uint8)
-    few_g[skip:end], few_m[skip:end], few_b[skip:end] = grad, m, b
+    tail_g, tail_m, tail_b, tail_out = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], np.zeros(4, np.uint8)
+    tail_g[skip:end], tail_m[skip:end], tail_b[skip:end] = grad, m, b
     counter = start // GROUP_NUMEL * _LANES
-    failed = _update_quantize_pack_groups(few_g, few_m, few_b, few_out, beta, rest, counter, key)
-    m[:], b[:] = few_m[skip:end], few_b[skip:end]
-    _copy_signs(few_out, skip, grad.size, out)
+    failed = _update_quantize_pack_groups(tail_g, tail_m, tail_b, tail_out, beta, one_minus_beta, counter, key)
+    m[:], b[:] = tail_m[skip:end], tail_b[skip:end]
+    _copy_signs(tail_out, skip, grad.size, out)
     return failed
 
 
 @_compiled
-def update_quantize_pack(grad, m, b, out, beta, rest, start, key):
+def update_quantize_pack(grad, m, b, out, beta, one_minus_beta, start, key):
     """Update m and b, write the packed signs; return 0, or another number if some b was not finite."""
-    beta, rest = np.float32(beta), np.float32(rest)
+    beta, one_minus_beta = np.float32(beta), np.float32(one_minus_beta)
     first, last = _whole_groups(start, grad.size)
     failed = _update_quantize_pack_groups(
         grad[first:last],
@@ -410,14 +410,16 @@ def update_quantize_pack(grad, m, b, out, beta, rest, start, key):
         b[first:last],
         out[first // 8 : last // 8],
         beta,
-        rest,
+        one_minus_beta,
         (start + first) // GROUP_NUMEL * _LANES,
         key,
     )
     for lo, hi in ((0, first), (last, grad.size)):
         if lo < hi:
-            few = out[lo // 8 : (hi + 7) // 8]
-            failed |= _update_quantize_pack_few(grad[lo:hi], m[lo:hi], b[lo:hi], few, beta, rest, start + lo, key)
+            tail = out[lo // 8 : (hi + 7) // 8]
+            failed |= _update_quantize_pack_few(
+                grad[lo:hi], m[lo:hi], b[lo:hi], tail, beta, one_minus_beta, start + lo, key
+            )
     return failed
 
 
@@ -435,10 +437,10 @@ def quantize_pack(u, out, start, key):
     for lo, hi in ((0, first), (last, u.size)):
         if lo < hi:
             skip = (start + lo) % GROUP_NUMEL
-            few_u, few_out = np.zeros(GROUP_NUMEL, np.float32), np.zeros(4, np.uint8)
-            few_u[skip : skip + hi - lo] = u[lo:hi]
-            _quantize_pack_groups(few_u, few_out, (start + lo) // GROUP_NUMEL * _LANES, key)
-            _copy_signs(few_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
+            tail_u, tail_out = np.zeros(GROUP_NUMEL, np.float32), np.zeros(4, np.uint8)
+            tail_u[skip : skip + hi - lo] = u[lo:hi]
+            _quantize_pack_groups(tail_u, tail_out, (start + lo) // GROUP_NUMEL * _LANES, key)
+            _copy_signs(tail_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
 
 
 @_compiled
@@ -496,17 +498,17 @@ def unpack_apply(x, packed, lr, decay):
     _apply_groups(x[:whole], packed, lr, decay)
     left = x.size - whole
     if left:
-        few_x, few_packed = np.zeros(GROUP_NUMEL, x.dtype), np.zeros(4, np.uint8)
-        few_x[:left] = x[whole:]
-        few_packed[: packed.size - whole // 8] = packed[whole // 8 :]
-        _apply_groups(few_x, few_packed, lr, decay)
-        x[whole:] = few_x[:left]
+        tail_x, tail_packed = np.zeros(GROUP_NUMEL, x.dtype), np.zeros(4, np.uint8)
+        tail_x[:left] = x[whole:]
+        tail_packed[: packed.size - whole // 8] = packed[whole // 8 :]
+        _apply_groups(tail_x, tail_packed, lr, decay)
+        x[whole:] = tail_x[:left]
 
 
 # Tables. A row is a piece of a tensor: addresses, then elements, then where it starts in the order of draws.
 
 
-@_instructions
+@_intrinsic
 def _pointer(_: Any, address: Any) -> Any:
     def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:  # noqa: ARG001
         return build.inttoptr(values[0], cgutils.voidptr_t)
@@ -515,7 +517,7 @@ def _pointer(_: Any, address: Any) -> Any:
 
 
 @_compiled
-def update_rows(table, first, last, like, beta, rest):
+def update_rows(table, first, last, like, beta, one_minus_beta):
     """Do `update` for rows of (grad, m, b, u, elements); gradients have the dtype of `like`."""
     failed = 0
     for grad, m, b, u, numel in table[first:last]:
@@ -525,13 +527,13 @@ def update_rows(table, first, last, like, beta, rest):
             carray(_pointer(b), (numel,), np.float32),
             carray(_pointer(u), (numel,), np.float32),
             beta,
-            rest,
+            one_minus_beta,
         )
     return failed
 
 
 @_compiled
-def update_quantize_pack_rows(table, first, last, like, beta, rest, key):
+def update_quantize_pack_rows(table, first, last, like, beta, one_minus_beta, key):
     """Do `update_quantize_pack` for rows of (grad, m, b, out, elements, start)."""
     failed = 0
     for grad, m, b, out, numel, start in table[first:last]:
@@ -541,7 +543,7 @@ def update_quantize_pack_rows(table, first, last, like, beta, rest, key):
             carray(_pointer(b), (numel,), np.float32),
             carray(_pointer(out), ((numel + 7) // 8,), np.uint8),
             beta,
-            rest,
+            one_minus_beta,
             start,
             key,
         )

@@ -32,7 +32,7 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bucket:
+class FlatBucket:
     """Parameters whose signs travel as one message of `numel` elements, padding included."""
 
     index: int
@@ -53,7 +53,7 @@ class Bucket:
         return [(end, first) for end, first in zip(ends, firsts, strict=True) if end < first]
 
 
-def build(numels: Sequence[int], *, bucket_elements: int, ranks: int) -> tuple[Bucket, ...]:
+def build(numels: Sequence[int], *, bucket_elements: int, ranks: int) -> tuple[FlatBucket, ...]:
     """Return the buckets of parameters of these sizes.
 
     Args:
@@ -61,7 +61,7 @@ def build(numels: Sequence[int], *, bucket_elements: int, ranks: int) -> tuple[B
         bucket_elements: a bucket closes when it holds as many, so it may hold more.
         ranks: ranks among which a bucket is cut; its size becomes a multiple of 32 x `ranks`.
     """
-    buckets: list[Bucket] = []
+    buckets: list[FlatBucket] = []
     segments: list[Segment] = []
     start = offset = 0
     for index in reversed(range(len(numels))):
@@ -77,8 +77,8 @@ def build(numels: Sequence[int], *, bucket_elements: int, ranks: int) -> tuple[B
     return tuple(buckets)
 
 
-def _close(index: int, start: int, numel: int, segments: list[Segment], ranks: int) -> Bucket:
-    return Bucket(index=index, start=start, numel=_padded(numel, GROUP_NUMEL * ranks), segments=tuple(segments))
+def _close(index: int, start: int, numel: int, segments: list[Segment], ranks: int) -> FlatBucket:
+    return FlatBucket(index=index, start=start, numel=_padded(numel, GROUP_NUMEL * ranks), segments=tuple(segments))
 
 
 def _padded(numel: int, unit: int) -> int:

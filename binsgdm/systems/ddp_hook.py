@@ -13,10 +13,10 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import RankContext
 from binsgdm.exchange import groups as grouping
 from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.replicas import agree, digest
+from binsgdm.exchange.replicas import check_same_settings, checksums
 from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.exchange.transport import Sent, Transport
-from binsgdm.systems.base import End, GradientBucket, check_whole
+from binsgdm.systems.base import Averager, GradientBucket, check_whole
 from binsgdm.systems.registry import check_options, make
 
 
@@ -62,7 +62,7 @@ def compress_gradients(  # noqa: PLR0913
         exchange = compress_gradients(model, "power_sgd", matrix_rank=2)
     """
     world_size = dist.get_world_size()
-    made: tuple[End, int] | None = None
+    made: tuple[Averager, int] | None = None
     refused: BinsgdmError | None = None
     try:
         _check_model(model)
@@ -73,9 +73,9 @@ def compress_gradients(  # noqa: PLR0913
     except BinsgdmError as error:
         refused = error
     settings = {"system": system, "seed": seed, "ranks_per_node": made and made[1], **options}
-    agree("compress_gradients", settings, refused)
+    check_same_settings("compress_gradients", settings, refused)
     if made is None:
-        raise AssertionError("agree raises what this rank refused")
+        raise AssertionError("check_same_settings raises what this rank refused")
     one, local = made
     exchange = GradientExchange(model, one, grouping.make(local, timeout), seed=seed, on_sent=on_sent)
     model.register_comm_hook(exchange, _exchange_bucket)
@@ -103,7 +103,7 @@ def _check_model(model: object) -> None:
             raise BinsgdmError(f"compress_gradients: {name}: complex: must be real; leave it out of the model")
 
 
-class _Job(NamedTuple):
+class _PendingBucket(NamedTuple):
     """A bucket to exchange, or why this rank cannot."""
 
     bucket: GradientBucket | BinsgdmError
@@ -125,7 +125,7 @@ class GradientExchange:
     def __init__(
         self,
         model: DistributedDataParallel,
-        system: End,
+        system: Averager,
         groups: Groups,
         *,
         seed: int,
@@ -137,8 +137,8 @@ class GradientExchange:
         self._groups: Groups | None = groups
         self._seed = seed
         self._transport: Transport | None = Transport(groups, on_sent)
-        self._has_agreed = False
-        self._thread: CommunicationThread[_Job] | None = None
+        self._is_state_checked = False
+        self._thread: CommunicationThread[_PendingBucket] | None = None
         self._has_failed = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class GradientExchange:
         Raises:
             BinsgdmError: it is no such state, or that of another system; or backward has run already.
         """
-        if self._has_agreed:
+        if self._is_state_checked:
             raise BinsgdmError(
                 "compress_gradients: a state after the first backward: must be loaded before, on all ranks; wrap the "
                 "module anew, compress and load again"
@@ -179,13 +179,15 @@ class GradientExchange:
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device] if on_gpu else [])
         if self._thread is None:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-            self._thread = CommunicationThread("binsgdm-compress", buffer.device, self._exchange, self._give_up)
-        self._thread.hand_over(self._job(bucket, buffer, future))
+            self._thread = CommunicationThread("binsgdm-compress", buffer.device, self._exchange, self._on_failure)
+        self._thread.submit(self._pending(bucket, buffer, future))
         if bucket.is_last():
             self.step += 1
         return future
 
-    def _job(self, bucket: Any, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]") -> _Job:
+    def _pending(
+        self, bucket: Any, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]"
+    ) -> _PendingBucket:
         groups = self._groups
         if groups is None:
             raise AssertionError("start refuses where there are no groups any more")
@@ -197,7 +199,7 @@ class GradientExchange:
             step=self.step,
             bucket=bucket.index(),
         )
-        return _Job(self._gradients(bucket), context, buffer, future)
+        return _PendingBucket(self._gradients(bucket), context, buffer, future)
 
     def _gradients(self, bucket: Any) -> GradientBucket | BinsgdmError:
         """Return the gradients, or why there are none; the thread says so when it is their turn."""
@@ -215,39 +217,40 @@ class GradientExchange:
             shapes=tuple(tuple(parameter.shape) for parameter in parameters),
         )
 
-    def _exchange(self, job: _Job) -> None:
+    def _exchange(self, pending: _PendingBucket) -> None:
         """Put the mean into the future."""
-        job.future.set_result(self._mean(job).to(job.buffer.dtype))
+        pending.future.set_result(self._mean(pending).to(pending.buffer.dtype))
 
-    def _give_up(self, job: _Job, error: BaseException) -> None:
+    def _on_failure(self, pending: _PendingBucket, error: BaseException) -> None:
         """Tell the others why there is no mean, and put something into the future, for nobody: backward raises."""
         self._has_failed = True
         self._abort(str(error) or type(error).__name__)
-        job.future.set_result(job.buffer)
+        pending.future.set_result(pending.buffer)
 
-    def _mean(self, job: _Job) -> torch.Tensor:
+    def _mean(self, pending: _PendingBucket) -> torch.Tensor:
         if self._transport is None:
             raise AssertionError("a broken exchange has no transport")
-        if not self._has_agreed:
-            self._agree(job.context.step)
-        if isinstance(job.bucket, BinsgdmError):
-            raise job.bucket
-        values = job.bucket.values
+        if not self._is_state_checked:
+            self._check_same_state(pending.context.step)
+        if isinstance(pending.bucket, BinsgdmError):
+            raise pending.bucket
+        values = pending.bucket.values
         if values.is_cuda:  # they were made on another stream, and may be freed while this one reads them
             values.record_stream(torch.cuda.current_stream(values.device))
-        return self._transport.run(self.system.mean(job.bucket, job.context)) if values.numel() else values
+        return self._transport.run(self.system.mean(pending.bucket, pending.context)) if values.numel() else values
 
-    def _agree(self, step: int) -> None:
+    def _check_same_state(self, step: int) -> None:
         """Check once, before the first exchange, that all ranks have alike what must be alike."""
         if self._groups is None or self._transport is None:
             raise AssertionError("a broken exchange has no groups")
         common = {name: value for name, value in self.system.state_dict().items() if name in self.system.common_state}
-        told = {name: digest(value) if name == "factors" else value for name, value in common.items()}
-        settings, world = {"step": step, **told}, self._groups.world
+        compared = {name: checksums(value) if name == "factors" else value for name, value in common.items()}
+        settings, world = {"step": step, **compared}, self._groups.world
         self._transport.guarded(
-            partial(agree, "compress_gradients: state", settings, group=world), "agreement in world"
+            partial(check_same_settings, "compress_gradients: state", settings, group=world),
+            "the comparison of states in world",
         )
-        self._has_agreed = True
+        self._is_state_checked = True
 
     def _abort(self, reason: str) -> None:
         """Tell the others, and drop all that holds connections."""
