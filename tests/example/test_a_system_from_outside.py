@@ -53,7 +53,7 @@ class Half(CompressorSystem):
         return 2 * numel_of(shapes)
 
 
-class AllReduceMax(ProtocolSystem):
+class Largest(ProtocolSystem):
     """The mean of what is above a part of the largest value, with a protocol of its own."""
 
     name = "largest_of_outside"
@@ -73,7 +73,7 @@ class AllReduceMax(ProtocolSystem):
 
 @pytest.fixture
 def known() -> Any:
-    with registered(Half, AllReduceMax):
+    with registered(Half, Largest):
         yield
 
 
@@ -130,7 +130,7 @@ def test_the_hook_of_ddp_takes_it_by_name_with_its_options(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["half_of_outside", "largest_of_outside"])
 def test_whoever_goes_through_the_list_sees_it(name: str) -> None:
     assert name in choices.names()
-    parts, trial = systems._contestant(choices.choice(name, "--system"), 4096, 4, torch.device("cpu"))
+    parts, trial = systems._kernels_and_trial(choices.choice(name, "--system"), 4096, 4, torch.device("cpu"))
     assert list(parts) == [f"{name}_{part}" for part in systems.PARTS]
     assert min(trial()[:2]) > 0
 
@@ -156,7 +156,7 @@ def changed(**said: Any) -> type[System]:
 def with_option(**options: Any) -> type[System]:
     def init(self: Any, *, rank: int = 0, seed: int = 0) -> None: ...
 
-    return type("Changed", (AllReduceMax,), {"__init__": init})
+    return type("Changed", (Largest,), {"__init__": init})
 
 
 @pytest.mark.parametrize(
@@ -165,6 +165,8 @@ def with_option(**options: Any) -> type[System]:
         (3, "register: 3: must be a class of CompressorSystem or ProtocolSystem"),
         (nn.Linear, "must be a class of CompressorSystem or ProtocolSystem"),
         (changed(title=""), "register: Changed: title: '': must be text"),
+        (changed(travels="gradients"), "register: Changed: travels: is now 'wire_format'; rename it"),
+        (changed(carrier="ring"), "register: Changed: carrier: is now 'aggregation'; rename it"),
         (changed(name="top_k"), "register: Changed: name 'top_k' is that of TopK of binsgdm.systems.sparse"),
         (changed(name="no name"), "register: Changed: name: 'no name': must be letters, digits and _"),
         (
@@ -184,7 +186,7 @@ def test_what_does_not_say_what_it_is_is_refused_in_a_sentence(system: Any, sent
 
 PACKAGE = """
 from binsgdm.systems.base import ProtocolSystem
-from binsgdm.systems.aggregation import reduced_mean
+from binsgdm.systems.aggregation import all_reduce_mean
 
 print("imported")
 
@@ -192,8 +194,8 @@ print("imported")
 class Other(ProtocolSystem):
     name, title, source, wire_format, aggregation = "other", "Other", "nobody", "fp32", "all_reduce"
 
-    def mean(self, bucket, place):
-        return (yield from reduced_mean(bucket.values, place))
+    def mean(self, bucket, context):
+        return (yield from all_reduce_mean(bucket.values, context))
 """
 POINTS = """
 [binsgdm.systems]
@@ -281,7 +283,7 @@ def test_a_broken_package_is_one_line_on_the_command_line_and_others_are_not_spo
     assert unknown.startswith(f"simnet: {option} 'no_such': unknown: give ")
 
 
-class Chosen(AllReduceMax):
+class Chosen(Largest):
     """Options of every kind that is checked, and of some that are not."""
 
     name = "chosen_of_outside"
@@ -301,7 +303,7 @@ class Chosen(AllReduceMax):
             raise ValueError("k: below 0")
 
 
-class Unresolved(AllReduceMax):
+class Unresolved(Largest):
     """Whose annotations only a type checker understands."""
 
     name = "unresolved_of_outside"

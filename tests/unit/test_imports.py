@@ -55,7 +55,7 @@ ORDER = (
 """The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
 BINSGDM_ORDER = (
     ("errors",),
-    ("random", "bits", "layout", "functional"),
+    ("random", "bits", "flat_buckets", "functional"),
     ("kernels",),
     ("exchange.messages",),
     ("exchange",),

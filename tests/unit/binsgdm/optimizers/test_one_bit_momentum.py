@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(topology: str) -> None:
     for values in (torch.zeros(63), torch.zeros(64).half(), torch.zeros(2, 32), torch.zeros(0)):
         with pytest.raises(BinsgdmError, match="must be flat float32, a multiple of 32 elements"):
             next(talk(values, residuals, context(0)))
-    with pytest.raises(BinsgdmError, match=r"begin with Residuals\.zeros"):
+    with pytest.raises(BinsgdmError, match=r"begin with MomentumResiduals\.zeros"):
         next(talk(torch.zeros(96), residuals, context(0)))
     with pytest.raises(BinsgdmError, match="must be bool"):
         next(talk(torch.zeros(64), residuals, context(0), torch.ones(64)))

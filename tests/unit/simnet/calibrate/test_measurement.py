@@ -452,7 +452,7 @@ class TestCommand:
         def interrupted(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(bench, "take_turns", interrupted)
+        monkeypatch.setattr(bench, "interleave", interrupted)
         path = tmp_path / "m.json"
         result = self.run("model", "--model", "mlp_200k", "-o", path)
         assert (result.exit_code, result.stderr) == (130, "simnet: interrupted; nothing was written\n")
