@@ -14,7 +14,7 @@ MLXTEND ?= mlxtend==0.25.0
 DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandwidth=10 Gbit/s,100 Gbit/s'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch lab lab-short lab-systems test check format-check format lint types bench clean
+.PHONY: help demo demo-short torch lab lab-short lab-systems test test-all check format-check format lint types bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,10 +26,15 @@ demo: $(VENV)/.installed ## speedup of BinSGDM for BERT-Base and ResNet-50: tabl
 demo-short: ## the same on a few points, for CI, in out/demo-short
 	@$(MAKE) --no-print-directory demo OUT=out/demo-short DEMO_ARGS="$(DEMO_SHORT_ARGS)"
 
-test: $(VENV)/.installed-dev ## run all tests (PYTEST_ARGS="-k name" to choose)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(VENV)/.installed-dev ## run the tests that are neither slow nor of the lab (PYTEST_ARGS="-k name" to choose)
+	$(BIN)/python -m pytest -m 'not slow and not lab' $(PYTEST_ARGS)
 
-check: format-check lint types test ## what CI runs: format, lint, types, tests
+# The lab measures real time: its tests run one after another, while nothing else does.
+test-all: $(VENV)/.installed-dev ## run all tests, with all examples
+	$(BIN)/python -m pytest -m 'not lab' --hypothesis-profile=ci $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m lab tests/lab
+
+check: format-check lint types test-all ## what CI runs: format, lint, types, all tests
 
 format-check: $(VENV)/.installed-dev ## fail where `make format` would change a file
 	$(BIN)/ruff format --check .

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("house", deadline=None, print_blob=True, derandomize=True)
-settings.load_profile("house")
+# `make test-all` takes "ci": as many examples as prove something; the first of the same are tried while one works.
+settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, max_examples=100)
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=25)
+settings.load_profile("quick")
 
 if not Path("/dev/nvidia0").exists():  # Triton looks once, when something (torch, too) first imports it
     os.environ["TRITON_INTERPRET"] = "1"
@@ -18,6 +20,19 @@ if threading.current_thread() is threading.main_thread():
     # What was started in the background (`make test &`, nohup) ignores these, and so would the commands under test.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+HERE = Path(__file__).parent
+# Folders whose tests are all of one kind.
+FOLDERS = {"distributed": pytest.mark.distributed, "lab": pytest.mark.lab}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the folder that they stand in, before pytest chooses by marks."""
+    for item in items:
+        folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+        if folder in FOLDERS:
+            item.add_marker(FOLDERS[folder])
 
 
 @pytest.hookimpl(tryfirst=True)

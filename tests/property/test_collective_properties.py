@@ -1,7 +1,7 @@
 """Properties that hold whatever the numbers: monotony, conservation, invariance under renaming ranks."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -9,7 +9,6 @@ from simnet.collectives import direct, halving_doubling, hierarchical, ring, tre
 from simnet.collectives.schedule import Round, Schedule, Send
 from tests.helpers.topologies import link, run_exact, run_folded, topology
 
-SETTINGS = settings(max_examples=40, deadline=None)
 MAKERS = {
     "ring": ring.all_reduce,
     "hierarchical": hierarchical.all_reduce,
@@ -22,7 +21,6 @@ small = st.integers(1, 5)
 rates = st.floats(1e6, 1e12)
 
 
-@SETTINGS
 @given(maker=makers, nodes=small, local=small, intra=rates, inter=rates, factor=st.floats(1.0, 100.0))
 def test_more_bandwidth_is_never_slower(maker, nodes, local, intra, inter, factor):
     def seconds(intra_rate, inter_rate):
@@ -34,7 +32,6 @@ def test_more_bandwidth_is_never_slower(maker, nodes, local, intra, inter, facto
     assert seconds(intra, inter * factor) <= before * (1 + 1e-12)
 
 
-@SETTINGS
 @given(maker=makers, nodes=small, local=small, size=st.floats(0.0, 1e10), more=st.floats(0.0, 1e10))
 def test_more_bytes_are_never_faster(maker, nodes, local, size, more):
     network = topology(nodes, local)
@@ -42,7 +39,6 @@ def test_more_bytes_are_never_faster(maker, nodes, local, size, more):
     assert run_folded(network, schedule, size + more) >= run_folded(network, schedule, size) * (1 - 1e-12)
 
 
-@SETTINGS
 @given(maker=makers, nodes=small, local=st.integers(1, 3))
 def test_every_byte_that_leaves_a_link_enters_one_and_is_a_byte_of_the_schedule(maker, nodes, local):
     network = topology(nodes, local)
@@ -78,7 +74,6 @@ def renamed(schedule: Schedule, shift: int) -> Schedule:
     return replace(schedule, rounds=tuple(turned(round_) for round_ in schedule.rounds))
 
 
-@SETTINGS
 @given(maker=makers, nodes=st.integers(2, 5), local=st.integers(1, 3), turns=st.integers(0, 4))
 def test_time_does_not_depend_on_the_names_of_the_nodes(maker, nodes, local, turns):
     network = topology(nodes, local)

@@ -1,7 +1,7 @@
 """Every dimension of a device mesh is a group: schedules deliver in it, and both executors time it alike."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.collectives import direct, hierarchical, ring, tree
@@ -21,7 +21,6 @@ def meshes(draw) -> Group:
     return Group(first=0, size=2**size, stride=2**stride, num_nodes=2**nodes, ranks_per_node=2**local)
 
 
-@settings(max_examples=80, deadline=None)
 @given(group=meshes(), make=st.sampled_from(MAKERS))
 def test_every_member_ends_with_every_contribution_once(group, make):
     schedule = make(group)
@@ -29,7 +28,6 @@ def test_every_member_ends_with_every_contribution_once(group, make):
         assert all(held[chunk] == complete(schedule, rank) for chunk in range(schedule.num_chunks))
 
 
-@settings(max_examples=60, deadline=None)
 @given(group=meshes())
 def test_both_executors_time_a_ring_and_a_direct_exchange_alike(group):
     network = topology(group.num_nodes, group.ranks_per_node)

@@ -1,7 +1,7 @@
 """Exact executor == folded executor == closed form on symmetric idle clusters, for every algorithm."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.collectives import algorithms, closed_form, direct, hierarchical, loads, ring, tree
@@ -107,7 +107,6 @@ def test_folded_tree_bounds_the_exact_one_from_above_where_the_tree_is_ragged(nu
     assert exact_s * (1 - REL) <= folded_s <= exact_s * 1.12
 
 
-@settings(max_examples=50, deadline=None)
 @given(num_nodes=st.integers(1, 12), ranks_per_node=st.integers(1, 9), message_bytes=st.floats(1.0, 1e10))
 def test_folded_equals_the_closed_forms(num_nodes, ranks_per_node, message_bytes):
     network = topology(num_nodes, ranks_per_node)

@@ -56,7 +56,7 @@ def programs(draw) -> tuple[Streams, object, float]:
     return (tuple(compute), tuple(communication)), network, draw(st.sampled_from([1.0, 1.3, 2.0]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings.default.max_examples * 3 // 2)
 @given(programs())
 def test_random_programs_take_the_same_times_to_the_bit(given_program):
     streams, network, slowdown = given_program

@@ -121,7 +121,7 @@ def test_a_kernel_equals_the_reference_where_gradients_are_not_finite(fast: Kern
             assert_equal(fast, grad.to(dtype), m, b, 8)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.tuples(*[st.floats(width=32)] * 2, st.floats(0, width=32, allow_infinity=False)), max_size=70),
     start=st.integers(0, 2**30).map(lambda group: 8 * group),

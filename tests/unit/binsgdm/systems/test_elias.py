@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from binsgdm.errors import BinsgdmError
@@ -56,7 +56,6 @@ def test_the_code_of_any_number_is_the_reference(numbers: list[int]) -> None:
 sparse_or_dense = st.one_of(st.just(0), st.integers(-1, 1), st.integers(-127, 127))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 4), st.integers(1, 40), st.data())
 def test_blocks_are_the_reference_bit_for_bit_and_come_back(num_blocks: int, size: int, data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.lists(sparse_or_dense, min_size=size, max_size=size), min_size=num_blocks, max_size=4))

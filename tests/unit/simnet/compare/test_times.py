@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -27,7 +27,6 @@ CALIBRATIONS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(sorted(EVERY)),
     calibration=st.sampled_from(sorted(CALIBRATIONS)),
