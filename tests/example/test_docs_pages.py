@@ -20,7 +20,9 @@ def first_sentence(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.parent.name != "evidence"], ids=lambda page: page.relative_to(DOCS).as_posix()
+    "page",
+    [page for page in PAGES if page.parent.name != "evidence"],
+    ids=lambda page: page.relative_to(DOCS).as_posix(),
 )
 def test_a_page_says_whom_it_is_for(page: Path) -> None:
     assert first_sentence(page.read_text(encoding="utf-8")).startswith("For ")
@@ -35,7 +37,10 @@ def test_every_page_stands_in_the_index_once() -> None:
 def test_half_of_the_pages_outside_evidence_are_short() -> None:
     pages = [page for page in DOCS.rglob("*.md") if page.parent.name != "evidence"]
     assert statistics.median(len(page.read_text(encoding="utf-8").split()) for page in pages) <= MOST_WORDS
-    assert statistics.median(len(page.read_text(encoding="utf-8").split()) for page in PAGES if page in pages) <= MOST_WORDS
+    assert (
+        statistics.median(len(page.read_text(encoding="utf-8").split()) for page in PAGES if page in pages)
+        <= MOST_WORDS
+    )
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "how-to").glob("*.md")), ids=lambda page: page.stem)
