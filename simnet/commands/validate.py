@@ -107,7 +107,7 @@ def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: 
     known = [(path, read(path)) for path in files]
     proof = disjoint.check(scenario, known)
     found = training_steps.predict_points(scenario, [whole for _, whole in known], model, watched)
-    say(measured_steps.steps_page(found, [proof]))
+    say(measured_steps.steps_page(found, [measured_steps.proof_text(proof)]))
     return found
 
 

@@ -32,7 +32,7 @@ HEADS = ("model", "nodes x ranks", "NIC")
 
 def summary(found: CampaignResult) -> Page:
     """Return the outcome in a few lines for a terminal, with every point above."""
-    proofs = [line for proof in found.proofs for line in ("", proof)]
+    proofs = [line for proof in _proofs(found) for line in ("", proof)]
     return measured_steps.steps_page(found.points, [*proofs, "", *_headlines(found)])
 
 
@@ -90,8 +90,14 @@ def page(found: CampaignResult) -> str:
         "fit_bound": percent(BOUND),
         "fits": _fits(found),
         "points": _points(found.points),
+        "proofs": _proofs(found),
     }
     return templates.page("campaign.md", given)
+
+
+def _proofs(found: CampaignResult) -> list[str]:
+    """Return why the points are held out, a sentence for each layout."""
+    return [f"{layout.text()}, {measured_steps.proof_text(proof)}" for layout, proof in found.proofs]
 
 
 def _tells_network(point: TrainedPoint) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from simnet.comparison import Comparison, by_series
 from simnet.show import figure as looks
 from simnet.show.figure import COLOURS, MARKERS
-from simnet.validate.outcome import SCALE, Curve, Outcome, Unit
+from simnet.validate.outcome import SCALE, FigureLine, Outcome, Unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,7 +101,7 @@ def _scales(axes: "Axes", *, is_log: bool, is_fine: bool) -> None:
             axis.set_major_locator(MaxNLocator(6))
 
 
-def bands(title: str, curves: Sequence[Curve]) -> bytes:
+def bands(title: str, curves: Sequence[FigureLine]) -> bytes:
     """Return speedup over batch size as PNG, a panel for each headline, with the headline as a line."""
     panels = list(dict.fromkeys(curve.panel for curve in curves))
     with looks.styled():
@@ -119,7 +119,7 @@ def bands(title: str, curves: Sequence[Curve]) -> bytes:
         return looks.image(figure)
 
 
-def _band(axes: "Axes", curves: Sequence[Curve]) -> None:
+def _band(axes: "Axes", curves: Sequence[FigureLine]) -> None:
     from matplotlib.ticker import NullFormatter
 
     for curve, (colour, marker) in zip(curves, STYLES, strict=False):

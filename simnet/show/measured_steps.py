@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 
+from simnet import templates
 from simnet.comparison import coverage, mean_error, worst_error
 from simnet.show.page import Page
 from simnet.show.table import Table
 from simnet.show.text import bandwidth_text
 from simnet.show.validation import percent
 from simnet.units import format_seconds
+from simnet.validate.disjoint import Disjointness
 from simnet.validate.training_steps import TrainedPoint
 
 HEADS = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
@@ -21,6 +23,11 @@ def steps_page(found: Sequence[TrainedPoint], told: Iterable[str]) -> Page:
     errors = f"mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"
     lines = [line for text in told for line in text.splitlines() or [""]]
     return Page([Table(HEADS, map(_row, points)), "", f"{len(points)} points: {errors}{known}", *lines])
+
+
+def proof_text(proof: Disjointness) -> str:
+    """Return why the predicted files are held out, as a sentence."""
+    return templates.paragraphs("disjoint.md", "proof", {"proof": proof})
 
 
 def _row(point: TrainedPoint) -> tuple[str, ...]:

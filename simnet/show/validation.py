@@ -68,7 +68,7 @@ def result_text(outcome: Outcome) -> str:
 
 def speedup_sentences(outcomes: Sequence[Outcome]) -> list[str]:
     """Return how well speedups are predicted, of each set that predicts one."""
-    return [told for outcome in outcomes if (told := outcome.words("speedups"))]
+    return [told for outcome in outcomes if (told := outcome.text("speedups"))]
 
 
 def cells(prediction: Prediction, unit: Unit) -> tuple[str, str, str]:
@@ -166,9 +166,9 @@ def _object(outcome: Outcome) -> dict[str, object]:
             for parameter in outcome.parameters
         ],
         "rows": [_row_object(prediction, outcome.unit) for prediction in outcome.predictions],
-        "misses": outcome.words("misses"),
-        "caveat": outcome.words("caveat"),
-        "speedups": outcome.words("speedups"),
+        "misses": outcome.text("misses"),
+        "caveat": outcome.text("caveat"),
+        "speedups": outcome.text("speedups"),
     }
 
 

@@ -28,7 +28,7 @@ def page(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...]) -> str:
         outcomes: the sets, in order.
         rows: all published rows, to tell which are used.
     """
-    notes = [outcome for outcome in outcomes if outcome.words("caveat")]
+    notes = [outcome for outcome in outcomes if outcome.text("caveat")]
     used = row_usage.usage_of(outcomes, rows)
     given = {
         "outcomes": outcomes,

@@ -1,1 +1,1 @@
-"""Predicted against published: calibrate on some rows of a publication, predict the others, tell the error."""
+"""Validation: calibrate on some measured values, predict others, and report the error."""

@@ -1,4 +1,4 @@
-"""A measured campaign: calibrate on what it measured for that, and predict what it trained."""
+"""Calibrate on the measurements of a campaign, and predict the steps that it trained."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,19 +17,20 @@ from simnet.scenario import Draft, Run, Scenario
 from simnet.strategies import AllReduce
 from simnet.units import Duration
 from simnet.validate import disjoint, training_steps
+from simnet.validate.disjoint import Disjointness
 from simnet.validate.training_steps import MeasuredStep, TrainedPoint
 from simnet.workload.model import Step as ComputeStep
 from simnet.workload.model import Tensor
 from simnet.workload.workload import Workload
 
 BOUND = 0.3
-"""Mean relative residual from which on a fit is refused: kernels of some 100 us on shared cores scatter."""
+"""Largest accepted mean relative residual of a fit, wide since kernels of some 100 us on shared cores scatter."""
 Watched = Callable[[Sequence[tuple[Scenario, MeasuredStep]]], Iterable[tuple[Scenario, MeasuredStep]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutFit:
-    """What was fitted for one layout: file texts by name, and the residuals."""
+    """The calibration fitted for one layout, also as TOML text, and its residuals."""
 
     layout: Layout
     calibration: Calibration
@@ -39,30 +40,30 @@ class LayoutFit:
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignResult:
-    """A campaign's outcome.
+    """A campaign with its fits and predictions.
 
     Attributes:
-        points: every trained setting with its prediction.
-        fits: of each layout.
-        workloads: TOML by name, such as "mlp_4m_4x1".
-        proofs: why calibration and points are disjoint, a sentence a layout and model, each once.
+        points: every trained setting and strategy, measured and predicted.
+        fits: the fit of each layout.
+        workloads: TOML text of fitted workloads by name, such as "mlp_4m_4x1".
+        proofs: that no point was calibrated on, for each layout and each set of fitted files.
     """
 
     campaign: Campaign
     points: tuple[TrainedPoint, ...]
     fits: tuple[LayoutFit, ...]
     workloads: dict[str, str]
-    proofs: tuple[str, ...]
+    proofs: tuple[tuple[Layout, Disjointness], ...]
 
 
 def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = iter) -> CampaignResult:
-    """Calibrate and predict.
+    """Calibrate on a measured campaign and predict its trained steps.
 
     Args:
-        campaign: as measured.
-        folder: of its measurement files.
-        draws: calibrations drawn for the intervals, and bootstrap fits.
-        watched: goes through what is to be predicted, and may show how far it is.
+        campaign: the measured campaign.
+        folder: folder of its measurement files.
+        draws: resamples of each fit, and calibrations drawn for the interval of each prediction.
+        watched: iterates over the steps to predict, and may show progress.
 
     Raises:
         SimnetError: a file is missing or damaged, a fit is bad, or a point was calibrated on.
@@ -72,14 +73,14 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
     fits = [_fit(campaign, launches, folder, layout, draws) for layout in campaign.layouts]
     steps: list[tuple[Scenario, MeasuredStep]] = []
     workloads: dict[str, str] = {}
-    proofs: dict[str, None] = {}
+    proofs: dict[tuple[Layout, Disjointness], None] = {}
     for fit in fits:
         trained = sources.read(_paths(launches, folder, "training", fit.layout)).files
         for model in campaign.models:
             text = _workload(launches, folder, fit.layout, model, draws)
             workloads[f"{file_stem(model)}_{fit.layout.text()}"] = text
             scenario = _scenario(fit, text, f"{model}_{fit.layout.text()}", draws)
-            proofs[f"{fit.layout.text()}, {disjoint.check(scenario, trained)}"] = None
+            proofs[fit.layout, disjoint.check(scenario, trained)] = None
             mine = training_steps.measured_steps([whole for _, whole in trained])
             steps += [(scenario, step) for step in mine if step[0].labels["model"] == model]
     points = tuple(training_steps.predict_point(scenario, *step) for scenario, step in watched(steps))
@@ -101,6 +102,7 @@ def _paths(launches: Sequence[Launch], folder: Path, part: str, layout: Layout) 
 
 def _kernels(campaign: Campaign) -> set[str]:
     """Return the kernels that the trained strategies run."""
+    # The names of kernels do not depend on sizes: two ranks on two nodes and one small tensor reach all of them.
     link = Link(bytes_per_s=training_steps.INFINITE_BANDWIDTH, alpha_s=Duration(0))
     nodes = topologies.build(
         Cluster(num_nodes=2, ranks_per_node=2, intra_node=link, inter_node=link), Calibration(kind="measured")
@@ -113,8 +115,8 @@ def _kernels(campaign: Campaign) -> set[str]:
     return {name for one in campaign.strategies for name in one.program(step, nodes).kernels}
 
 
-def _matters(residual: Comparison, kernels: set[str]) -> bool:
-    """Tell whether a fit is of a link, or of a kernel that is run."""
+def _is_relevant(residual: Comparison, kernels: set[str]) -> bool:
+    """Return whether a residual belongs to a link, or to a kernel that a trained strategy runs."""
     name = residual.series.removeprefix("kernel ")
     return name == residual.series or name in kernels
 
@@ -127,7 +129,7 @@ def _fit(campaign: Campaign, launches: Sequence[Launch], folder: Path, layout: L
     parts = fit_files.fit_parts(train, sources.Sources(), in_place, fit_files.FitOptions(bound=BOUND, draws=draws))
     residuals = tuple(residual for part in parts for residual in part.residuals)
     kernels = _kernels(campaign)
-    check_errors([one for one in checked_residuals(parts) if _matters(one, kernels)], BOUND)
+    check_errors([one for one in checked_residuals(parts) if _is_relevant(one, kernels)], BOUND)
     whole = calibration_file.merge(parts, calibration_file.header(train, in_place))
     return LayoutFit(
         layout=layout,
@@ -147,7 +149,7 @@ def _workload(launches: Sequence[Launch], folder: Path, layout: Layout, model: s
 
 
 def _scenario(fit: LayoutFit, workload: str, name: str, draws: int) -> Scenario:
-    """Return a scenario whose nodes, NIC and strategy are replaced by those of each point."""
+    """Return a scenario whose nodes, NIC and strategy `predict_point` replaces by those of each point."""
     link = Link(bytes_per_s=training_steps.INFINITE_BANDWIDTH, alpha_s=Duration(0))
     cluster = Cluster(
         name="lab",
@@ -159,12 +161,12 @@ def _scenario(fit: LayoutFit, workload: str, name: str, draws: int) -> Scenario:
     return Scenario(
         name=name,
         cluster=cluster,
-        workload=_read(workload, name),
+        workload=_read_workload(workload, name),
         calibration=fit.calibration,
         strategy=AllReduce(),
         run=Run(draws=draws),
     )
 
 
-def _read(text: str, name: str) -> Workload:
+def _read_workload(text: str, name: str) -> Workload:
     return Draft(data={"name": name, **parse_toml(text, name)}, origins={(): name}).converted(Workload)

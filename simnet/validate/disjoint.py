@@ -1,7 +1,12 @@
-"""Prove from the files that what is predicted was not calibrated on."""
+"""Prove from the files that the predicted measurements were not used to calibrate.
+
+A file is named by a hash of its content, so a copy under another name is still recognized. A network setting is named
+by nodes, ranks per node and NIC bandwidth: a second measurement of a fitted setting would be no independent test.
+"""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from simnet.calibrate import provenance
@@ -11,20 +16,38 @@ from simnet.hardware import FittedTo
 from simnet.scenario import Scenario
 
 OVER_THE_NETWORK = {"collective", "training"}
-"""Kinds whose times depend on the network; others may be measured where is trained."""
+"""Kinds of series that depend on the network; the others may be fitted in the setting that is predicted."""
 
 
-def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> str:
-    """Return in a sentence why no file and no setting of these was fitted by calibration and workload.
+@dataclass(frozen=True, kw_only=True)
+class Disjointness:
+    """The predicted files and the fitted ones, which have nothing in common.
 
-    Files are told by a hash of what they say, settings by nodes, ranks on each and NIC.
+    Attributes:
+        num_predicted: predicted files.
+        num_fitted: files that calibration and workload were fitted to.
+        network_settings: settings at which the network was fitted, such as "2 x 1 ranks at 0.1 Gbit/s".
+    """
+
+    num_predicted: int
+    num_fitted: int
+    network_settings: tuple[str, ...]
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether calibration or workload name the files that they were fitted to."""
+        return self.num_fitted > 0
+
+
+def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> Disjointness:
+    """Check that calibration and workload of a scenario were fitted to none of these files and to no setting of them.
 
     Args:
         scenario: with its calibration and workload.
-        files: of training, to be predicted.
+        files: measured training, to be predicted.
 
     Raises:
-        SimnetError: one was fitted.
+        SimnetError: a file or a network setting was fitted.
     """
     fitted = [*scenario.calibration.fitted_to, *scenario.workload.fitted_to]
     digests = {one.digest: one.file for one in fitted}
@@ -33,17 +56,18 @@ def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> 
         if name := digests.get(provenance.digest(whole)):
             raise SimnetError(f"{path}: was fitted by the calibration or the workload (as {name}): predict another")
         for setup in whole.setups:
-            for one in over_network:
-                if _is_same(one, setup):
-                    raise SimnetError(
-                        f"{path}: {_place(setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s)} is a setting "
-                        f"whose network was fitted ({one.file}): predict others"
-                    )
-    if not fitted:
-        return "not proven to be unseen: calibration and workload name no measurements (simnet calibrate writes them)"
-    places = dict.fromkeys(_place(one.num_nodes, one.ranks_per_node, one.nic_bytes_per_s) for one in over_network)
-    network = f"; the network was fitted on {', '.join(places)}" if places else ""
-    return f"unseen: none of {_files(len(files))} is among the {_files(len(digests))} that were fitted{network}"
+            _check_setting(path, setup, over_network)
+    settings = dict.fromkeys(_setting(one.num_nodes, one.ranks_per_node, one.nic_bytes_per_s) for one in over_network)
+    return Disjointness(num_predicted=len(files), num_fitted=len(digests), network_settings=tuple(settings))
+
+
+def _check_setting(path: Path, setup: Setup, over_network: Sequence[FittedTo]) -> None:
+    for one in over_network:
+        if _is_same(one, setup):
+            raise SimnetError(
+                f"{path}: {_setting(setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s)}: the network was "
+                f"fitted at this setting ({one.file}): predict others"
+            )
 
 
 def _is_same(one: FittedTo, setup: Setup) -> bool:
@@ -51,14 +75,11 @@ def _is_same(one: FittedTo, setup: Setup) -> bool:
         (one.num_nodes, one.ranks_per_node) == (setup.num_nodes, setup.ranks_per_node)
         and one.nic_bytes_per_s is not None
         and setup.nic_bytes_per_s is not None
+        # A calibration file holds a bandwidth as text with few digits.
         and math.isclose(one.nic_bytes_per_s, setup.nic_bytes_per_s, rel_tol=1e-3)
     )
 
 
-def _place(num_nodes: int, ranks_per_node: int, nic_bytes_per_s: float | None) -> str:
+def _setting(num_nodes: int, ranks_per_node: int, nic_bytes_per_s: float | None) -> str:
     rate = f"{nic_bytes_per_s * 8 / 1e9:g} Gbit/s" if nic_bytes_per_s else "an unknown NIC"
     return f"{num_nodes} x {ranks_per_node} ranks at {rate}"
-
-
-def _files(number: int) -> str:
-    return f"{number} file{'s' * (number != 1)}"

@@ -1,4 +1,4 @@
-"""What a validation set comes to: fitted parameters, predicted against measured, and whether that is good enough."""
+"""The outcome of a validation set: fitted parameters, predictions against measurements, and whether they suffice."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +12,22 @@ from simnet.validate.published_rows import PublishedRow
 Status = Literal["met", "MISSED", "no target"]
 Unit = Literal["ms", "s", "h", "x"]
 SCALE: dict[Unit, float] = {"ms": 1e3, "s": 1.0, "h": 1 / 3600, "x": 1.0}
-"""From SI (or a plain ratio) to the unit shown."""
+"""Factor from SI units (or a plain ratio) to the shown unit."""
 Block = Literal["about", "misses", "caveat", "speedups"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """A fitted value: the key that it has in a calibration file, its value (SI) and text, and the rows behind it."""
+    """A fitted value.
+
+    Attributes:
+        part: the shipped file that holds the value.
+        key: key in that file, or a description.
+        value: value in SI units.
+        text: value with its unit.
+        how: the method of the fit.
+        rows: rows that the value was fitted to.
+    """
 
     part: str
     key: str
@@ -31,19 +40,19 @@ class Parameter:
 def compute_parameter(
     key: str, compute_s: float, how: str, rows: tuple[PublishedRow, ...], digits: int = 1
 ) -> Parameter:
-    """Return a compute time as it stands in a publication, shown in ms with so many digits behind the point."""
+    """Return a published compute time as a parameter, in ms with this number of decimals."""
     text = f"{1e3 * compute_s:.{digits}f} ms"
     return Parameter(part="workload", key=key, value=compute_s, text=text, how=how, rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction(Comparison):
-    """A published row, predicted; its `interval`, if any, is a band of all that the publication leaves open."""
+    """A predicted row; `interval`, if any, is a band over everything that the publication leaves open."""
 
     row: PublishedRow
 
     def fits(self, wanted: Mapping[str, object]) -> bool:
-        """Tell whether the series or columns of the row have (or are among) these values."""
+        """Return whether series and columns of the row have the values, or one of a tuple of values."""
         return self.row.fits({key: value for key, value in wanted.items() if key != "series"}) and (
             "series" not in wanted or wanted["series"] == self.series
         )
@@ -51,19 +60,19 @@ class Prediction(Comparison):
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """The largest mean and worst absolute relative error allowed; None: not limited."""
+    """The largest allowed mean and worst absolute relative error; None does not limit."""
 
     mean: float | None = None
     worst: float | None = None
 
     def allows(self, mean: float, worst: float) -> bool:
-        """Tell whether both are within the limit."""
+        """Return whether both errors are within the limit."""
         return (self.mean is None or mean <= self.mean) and (self.worst is None or worst <= self.worst)
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another way to model the same rows, for honesty about choices made after seeing the data."""
+    """Another model of the same rows, since the chosen one was chosen by people who had seen the data."""
 
     variant: str
     calibrated_on: str
@@ -71,8 +80,8 @@ class Alternative:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
-    """A line of a figure that is not a scatter plot."""
+class FigureLine:
+    """A line of a figure that is no scatter plot, with the published value as a horizontal level."""
 
     panel: str
     label: str
@@ -82,15 +91,17 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One set, done.
+    """A set with its fits and predictions.
 
     Attributes:
-        parameters: what was fitted by this set, and what it takes from others.
-        bound: what the set must stay within from now on; the target itself where that is met.
-        target: what was to be reached, if anything was.
-        facts: what the set's text needs beside the predictions; text that needs a function calls it.
-        others: gives the other ways to model the same rows, which takes longer.
-        name: of the set's file.
+        parameters: values that this set fits, and values that it takes from other sets.
+        predictions: every predicted row.
+        bound: errors that the set must not exceed from now on; equal to the target where the target is met.
+        target: errors that were to be reached, if a target was set.
+        facts: further values for the set's template; a function among them is called by the template.
+        make_alternatives: makes the other models of the same rows, which takes longer.
+        curves: lines of the set's figure, if it is no scatter plot.
+        name: name of the set's module and template.
     """
 
     title: str
@@ -100,36 +111,36 @@ class Outcome:
     bound: Limit
     target: Limit | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
-    others: Callable[[], Iterable[Alternative]] = tuple
-    curves: tuple[Curve, ...] = ()
+    make_alternatives: Callable[[], Iterable[Alternative]] = tuple
+    curves: tuple[FigureLine, ...] = ()
     name: str = ""
 
     @cached_property
     def alternatives(self) -> tuple[Alternative, ...]:
-        """Other ways to model the same rows."""
-        return tuple(self.others())
+        """Other models of the same rows."""
+        return tuple(self.make_alternatives())
 
-    def words(self, block: Block) -> str:
-        """Return a block of the set's text as paragraphs of one line each; "" if there is none.
+    def text(self, block: Block) -> str:
+        """Return a block of the set's template as paragraphs of one line each; "" if the template lacks the block.
 
-        "about" tells the set-up and what was fitted, "misses" what misses and why, "caveat", a phrase, what a reader of
-        the bare verdict must know, "speedups", a phrase, how well the set predicts one. The set's template knows
-        `predictions`, their `errors()` and `shorts()` (how much is missing: errors with the other sign), of some by
-        series or by columns of the row, and the facts: `{{ errors(model="ResNet-50") | max | f(".1%") }}`.
+        The blocks are "about" (the setup and the fits), "misses" (what is predicted badly, and why), "caveat" (a phrase
+        that the reader of the result must know) and "speedups" (a phrase on the error of a predicted speedup). The
+        template is given `predictions`, `errors()` and `shortfalls()` (errors with the opposite sign) of predictions by
+        series or columns, and the facts: `{{ errors(model="ResNet-50") | max | f(".1%") }}`.
         """
 
         def errors(**wanted: object) -> list[float]:
             return [one.error for one in self.predictions if one.fits(wanted)]
 
-        def shorts(**wanted: object) -> list[float]:
+        def shortfalls(**wanted: object) -> list[float]:
             return [-error for error in errors(**wanted)]
 
-        given = {"predictions": self.predictions, "errors": errors, "shorts": shorts, **self.facts}
+        given = {"predictions": self.predictions, "errors": errors, "shortfalls": shortfalls, **self.facts}
         return templates.paragraphs(f"sets/{self.name}.md", block, given)
 
     @property
     def calibration_rows(self) -> tuple[PublishedRow, ...]:
-        """The rows that any parameter was fitted to, each once, in the order of the file."""
+        """Rows that a parameter was fitted to, each once, in the order of the file."""
         rows = {row.key: row for parameter in self.parameters for row in parameter.rows}
         return tuple(sorted(rows.values(), key=lambda row: (row.key.split(":")[0], int(row.key.split(":")[1]))))
 
@@ -152,5 +163,5 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Tell whether the errors are within the bound."""
+        """Whether the errors are within the bound."""
         return self.bound.allows(self.mean, self.worst)

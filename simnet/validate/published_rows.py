@@ -35,7 +35,7 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True):
     read_from: str
 
     def fits(self, wanted: Mapping[str, object]) -> bool:
-        """Tell whether columns have (or are among) these values."""
+        """Return whether each column has the value, or one of a tuple of values."""
         return all(
             getattr(self, column) in value if isinstance(value, tuple) else getattr(self, column) == value
             for column, value in wanted.items()
@@ -44,24 +44,24 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class PublishedRows:
-    """Rows to choose from."""
+    """The published rows, with a choice by column."""
 
     rows: tuple[PublishedRow, ...]
 
     def select(self, source: str, **wanted: object) -> tuple[PublishedRow, ...]:
-        """Return the rows whose source starts so, and whose columns have (or are among) these values.
+        """Return the rows of a source whose columns have the wanted values.
 
         Args:
             source: start of the source column.
-            wanted: column = value, or a tuple of allowed values.
+            wanted: value of a column, or a tuple of allowed values.
         """
         return tuple(row for row in self.rows if row.source.startswith(source) and row.fits(wanted))
 
     def one(self, source: str, **wanted: object) -> PublishedRow:
-        """Return the only such row.
+        """Return the only row that `select` finds.
 
         Raises:
-            SimnetError: there is none, or more than one.
+            SimnetError: there is no such row, or more than one.
         """
         found = self.select(source, **wanted)
         if len(found) != 1:

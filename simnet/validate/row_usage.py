@@ -1,4 +1,4 @@
-"""Which of the published rows any set uses, to calibrate or to predict."""
+"""Which published rows the sets use, to calibrate or to predict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from simnet.validate.published_rows import PublishedRow
 
 @dataclass(frozen=True, kw_only=True)
 class RowUsage:
-    """Rows of measurements.csv by what becomes of them; a row may be calibrated on in one set, predicted in another."""
+    """All published rows, and the keys of the used ones; one set may fit a row that another predicts."""
 
     rows: tuple[PublishedRow, ...]
     calibrated: frozenset[str]
@@ -17,17 +17,17 @@ class RowUsage:
 
     @property
     def used(self) -> int:
-        """How many rows some set uses."""
+        """Number of rows that a set uses."""
         return len(self.rows) - len(self.unused)
 
     @property
     def unused(self) -> tuple[PublishedRow, ...]:
-        """The rows that no set uses."""
+        """Rows that no set uses."""
         return tuple(row for row in self.rows if row.key not in self.calibrated | self.predicted)
 
 
 def usage_of(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...]) -> RowUsage:
-    """Return what the sets make of the rows; a quotient of two rows uses both."""
+    """Return which rows the sets use; a quotient of two rows uses both."""
     known = {row.key for row in rows}
     calibrated = {row.key for outcome in outcomes for row in outcome.calibration_rows}
     predicted = {key for outcome in outcomes for p in outcome.predictions for key in _keys(p.row)}

@@ -21,21 +21,29 @@ _FORGET: list[Callable[[], None]] = []
 
 
 def cached(function: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Cache what a function makes of shipped files, which stay as they are while a process runs."""
+    """Cache the results of a function of shipped files, which do not change while a process runs."""
     cached = cache(function)
     _FORGET.append(cached.cache_clear)
     return cached  # type: ignore[return-value]  # a cached function takes what it took
 
 
 def clear_caches() -> None:
-    """Forget all that `cached` keeps, so that the next use reads shipped files and fits anew."""
+    """Clear all results of `cached` functions, so that shipped files are read again and fits made again."""
     for clear in _FORGET:
         clear()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedNetwork:
-    """A network of a publication: its name, its column in the rows, its shipped parts, and the link that limits it."""
+    """A network of a publication.
+
+    Attributes:
+        label: name in tables and figures.
+        column: value of the column `network` of its rows.
+        part: name of its shipped cluster and calibration.
+        nominal_gbit_per_s: nominal rate of the link that limits it.
+        link: "intra_node" or "inter_node", the link that limits it.
+    """
 
     label: str
     column: str
@@ -60,13 +68,16 @@ def calibration(name: str) -> Calibration:
 
 
 def unfitted(name: str, **neutral: object) -> Calibration:
-    """Return a shipped calibration whose links reach all of their rate, with other attributes neutral, too."""
+    """Return a shipped calibration with all links at their nominal rate, and with these attributes replaced."""
     found = replace(calibration(name), **neutral)
     return with_value(with_value(found, "intra_node.efficiency", 1.0), "inter_node.efficiency", 1.0)
 
 
 def workload_from_compute_time(gradients: str, compute_s: float, batch: int) -> Workload:
-    """Return a workload of which a published compute time of one GPU is all that is known: a third of it is forward."""
+    """Return a workload from a published compute time of one GPU, a third of which is forward.
+
+    Backward computes two products for each one of forward (gradients of inputs and of weights).
+    """
     return Workload(
         gradients=gradients,
         forward_s=Duration(compute_s / 3),
@@ -78,7 +89,7 @@ def workload_from_compute_time(gradients: str, compute_s: float, batch: int) -> 
 def with_value(whole: Struct, key: str, value: float) -> Struct:
     """Return a struct with another value under a dotted key, as a calibration file spells it.
 
-    Under "kernels.compress" the value is the time an element.
+    Under a key such as "kernels.compress" the value is the time per element.
     """
     name, _, rest = key.partition(".")
     attribute = _attribute(whole, name)
@@ -94,7 +105,7 @@ def with_value(whole: Struct, key: str, value: float) -> Struct:
 
 
 def value_of(whole: msgspec.Struct, key: str) -> float:
-    """Return the value under a dotted key, SI."""
+    """Return the value under a dotted key, in SI units."""
     name, _, rest = key.partition(".")
     found = getattr(whole, _attribute(whole, name))
     if isinstance(found, dict):
@@ -103,5 +114,9 @@ def value_of(whole: msgspec.Struct, key: str) -> float:
 
 
 def _attribute(whole: msgspec.Struct, name: str) -> str:
-    """Return the attribute that a file's key names; KeyError if there is none."""
+    """Return the attribute of a key in a file.
+
+    Raises:
+        KeyError: the struct has no such key.
+    """
     return {field.encode_name: field.name for field in fields(whole)}[name]

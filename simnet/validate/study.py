@@ -1,7 +1,7 @@
-"""The engine of published sets: numbers fitted to some rows of a publication, one after another, and rows predicted.
+"""The engine of published sets: fit numbers to some rows of a publication, one after another, and predict others.
 
-A set is data: which rows, what a simulation says of a row, which number is fitted to which rows and how. Another way to
-model the same rows is `replace(study, ...)`.
+A set is data: the rows, the simulation of a row, and the fits, each of one number to some rows by some method. Another
+model of the same rows is `replace(study, ...)`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,35 +14,36 @@ from simnet.validate.outcome import Parameter, Prediction
 from simnet.validate.published_rows import PublishedRow
 from simnet.validate.shipped import value_of, with_value
 
-How = Literal["least squares", "meets the row", "mean signed error zero"]
+Method = Literal["least squares", "meets the row", "mean signed error zero"]
 FIRST_GUESS = 0.25
-UNIT = 1e-4
-"""A cost at which its effect is measured, where it acts linearly."""
+UNIT_COST = 1e-4
+"""The value at which the effect of a linear cost is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """One number that is fitted.
+    """The fit of one number.
 
     Attributes:
-        key: dotted, as in a calibration file.
-        how: "least squares" of relative errors, for a rate (time falls as it grows); else the root of their sum.
-        within: where the root is looked for.
-        text: shows the value.
+        key: dotted key, as in a calibration file.
+        rows: rows to fit.
+        how: "least squares" of relative errors, for a rate; the other methods find the root of their sum.
+        bounds: interval that holds the root.
+        text: formats the value.
         part: the shipped file that holds the value.
-        name: what readers know the number by, if that is not the key.
+        name: name in tables; the key if empty.
     """
 
     key: str
     rows: tuple[PublishedRow, ...]
-    how: How = "meets the row"
-    within: tuple[float, float] = (0.02, 1.0)
+    how: Method = "meets the row"
+    bounds: tuple[float, float] = (0.02, 1.0)
     text: Callable[[float], str] = "{:.4f}".format
     part: str = "this set only"
     name: str = ""
 
     def parameter(self, fitted: Any) -> Parameter:
-        """Return the number as found."""
+        """Return the fitted number."""
         value = value_of(fitted, self.key)
         text = self.text(value)
         return Parameter(
@@ -52,63 +53,64 @@ class Fit:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Rows of a publication, one way to model them, and those of them to predict.
+    """Rows of a publication, a model of them, the fits, and the rows to predict.
 
     Attributes:
-        start: the calibration (or another struct of numbers) before anything is fitted.
-        predict: what the simulator says of a row under a calibration, SI.
-        measured: what the row says, SI.
-        fits: in this order, each with what those before it found; a pair is of two costs that act linearly, the second
-            of which sets their rows apart.
-        predicts: rows that nothing was fitted to.
+        initial: the calibration (or another struct of numbers) before any fit.
+        predict: simulated value of a row under a calibration, in SI units.
+        measured: published value of a row, in SI units.
+        series: series of a row, which has a mean error of its own.
+        label: name of a row in tables.
+        fits: made in this order, each with the results of the previous ones; a pair is of two linear costs.
+        held_out: rows to predict, which no fit uses.
     """
 
-    start: Any
+    initial: Any
     predict: Callable[[Any, PublishedRow], float]
     measured: Callable[[PublishedRow], float]
     series: Callable[[PublishedRow], str]
     label: Callable[[PublishedRow], str]
     fits: tuple[Fit | tuple[Fit, Fit], ...] = ()
-    predicts: tuple[PublishedRow, ...] = ()
+    held_out: tuple[PublishedRow, ...] = ()
 
     @cached_property
     def fitted(self) -> Any:
-        """The calibration with every fit made."""
-        found = self.start
+        """The calibration after all fits."""
+        found = self.initial
         for fit in self.fits:
-            found = _pair(self, found, *fit) if isinstance(fit, tuple) else _fitted(self, found, fit)
+            found = _fit_two_costs(self, found, *fit) if isinstance(fit, tuple) else _fit_one(self, found, fit)
         return found
 
     @property
-    def known(self) -> tuple[PublishedRow, ...]:
-        """The rows that anything is fitted to."""
-        return tuple(row for fit in self._each_fit for row in fit.rows)
+    def train(self) -> tuple[PublishedRow, ...]:
+        """Rows that a fit uses."""
+        return tuple(row for fit in self._single_fits for row in fit.rows)
 
     @property
-    def _each_fit(self) -> Iterator[Fit]:
+    def _single_fits(self) -> Iterator[Fit]:
         return (one for fit in self.fits for one in (fit if isinstance(fit, tuple) else (fit,)))
 
     def refitted(self, rows: Iterable[PublishedRow]) -> "Study":
-        """Return the study with each of its fits made on these rows."""
+        """Return the study with these rows for each of its fits."""
         known = tuple(rows)
-        return replace(self, fits=tuple(replace(fit, rows=known) for fit in self._each_fit))
+        return replace(self, fits=tuple(replace(fit, rows=known) for fit in self._single_fits))
 
     def value(self, key: str) -> float:
-        """Return a fitted number."""
+        """Return a number of the fitted calibration, in SI units."""
         return value_of(self.fitted, key)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Every fitted number."""
-        return tuple(fit.parameter(self.fitted) for fit in self._each_fit)
+        """All fitted numbers."""
+        return tuple(fit.parameter(self.fitted) for fit in self._single_fits)
 
     @cached_property
     def predictions(self) -> tuple[Prediction, ...]:
-        """Predicted against measured of the rows to predict."""
-        return self.of(self.predicts)
+        """Predicted against measured, for the held-out rows."""
+        return self.compare(self.held_out)
 
-    def of(self, rows: Iterable[PublishedRow]) -> tuple[Prediction, ...]:
-        """Return predicted against measured of some rows."""
+    def compare(self, rows: Iterable[PublishedRow]) -> tuple[Prediction, ...]:
+        """Return predicted against measured, for these rows."""
         return tuple(
             Prediction(
                 series=self.series(row),
@@ -122,7 +124,7 @@ class Study:
 
 
 def all_predictions(studies: Iterable[Study]) -> tuple[Prediction, ...]:
-    """Return what several studies predict."""
+    """Return the predictions of several studies."""
     return tuple(prediction for study in studies for prediction in study.predictions)
 
 
@@ -130,25 +132,28 @@ def _errors(study: Study, calibration: Any, rows: Sequence[PublishedRow]) -> lis
     return [study.predict(calibration, row) / study.measured(row) - 1 for row in rows]
 
 
-def _fitted(study: Study, calibration: Any, fit: Fit) -> Any:
+def _fit_one(study: Study, calibration: Any, fit: Fit) -> Any:
     def errors(value: float) -> list[float]:
         return _errors(study, with_value(calibration, fit.key, value), fit.rows)
 
     if fit.how == "least squares":
-        # Times are linear in the inverse of a rate, so that few steps are needed.
+        # A time is linear in the inverse of a rate, so the solver needs few steps.
         (inverse,) = numeric.least_squares(lambda inverses: errors(1 / inverses[0]), [1 / FIRST_GUESS])
         return with_value(calibration, fit.key, 1 / inverse)
-    return with_value(calibration, fit.key, numeric.root(lambda value: sum(errors(value)), *fit.within))
+    return with_value(calibration, fit.key, numeric.root(lambda value: sum(errors(value)), *fit.bounds))
 
 
-def _pair(study: Study, calibration: Any, rest: Fit, cost: Fit) -> Any:
-    """Fit two costs that act linearly, neither below 0: first what sets two rows apart, then what is missing."""
+def _fit_two_costs(study: Study, calibration: Any, rest: Fit, cost: Fit) -> Any:
+    """Fit two non-negative costs that act linearly to one row each.
+
+    `cost` explains the difference between the two rows, `rest` what is then still missing in its own row.
+    """
     rows = rest.rows[0], cost.rows[0]
     missing = [study.measured(row) - study.predict(calibration, row) for row in rows]
 
     def effect(fit: Fit, row: PublishedRow) -> float:
-        changed = with_value(calibration, fit.key, UNIT)
-        return (study.predict(changed, row) - study.predict(calibration, row)) / UNIT
+        changed = with_value(calibration, fit.key, UNIT_COST)
+        return (study.predict(changed, row) - study.predict(calibration, row)) / UNIT_COST
 
     near, far = (effect(cost, row) for row in rows)
     cost_s = max((missing[1] - missing[0]) / (far - near), 0.0)

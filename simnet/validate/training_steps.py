@@ -1,4 +1,4 @@
-"""Steps of real training against those that an experiment predicts for the same nodes, network and strategy."""
+"""Measured training steps against predictions for the same nodes, network and strategy."""
 
 import math
 import statistics
@@ -16,7 +16,7 @@ from simnet.simulate import simulate
 from simnet.units import Bandwidth, Size
 
 OUTSIDE, MIN_VALUES = 0.05, 6
-"""Of the interval of a median; fewer values have none."""
+"""Error probability of the interval of a median, and the fewest values that have such an interval."""
 INFINITE_BANDWIDTH = Bandwidth(1e15)
 MeasuredStep = tuple[Series, Setup]
 Setting = tuple[str, int, int, float]
@@ -25,11 +25,13 @@ Setting = tuple[str, int, int, float]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedPoint(Comparison):
-    """The median of the measured steps of a setting with what is predicted for it; its series is the strategy.
+    """The median of measured steps and its prediction; the series is the strategy.
 
     Attributes:
+        setup: nodes, ranks and NIC of the measurement.
+        model: trained model.
+        without_network_s: predicted step with NICs of infinite bandwidth.
         measured_interval_s: 95 % interval of the median; None for fewer than 6 steps.
-        without_network_s: what is predicted for NICs of infinite bandwidth.
     """
 
     setup: Setup
@@ -39,12 +41,12 @@ class TrainedPoint(Comparison):
 
     @property
     def network_share(self) -> float:
-        """Part of the predicted time that a network of infinite bandwidth would save."""
+        """Fraction of the predicted step that NICs of infinite bandwidth would save."""
         return 1 - self.without_network_s / self.predicted
 
     @property
     def setting(self) -> Setting:
-        """Where it was measured."""
+        """Model, nodes, ranks per node and NIC bandwidth [B/s]."""
         setup = self.setup
         return self.model, setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s or 0.0
 
@@ -58,13 +60,13 @@ def predict_points(
     """Predict every measured step of a model.
 
     Args:
-        scenario: gives workload, calibration and what else the measurement does not tell.
+        scenario: gives workload and calibration; nodes, NIC and strategy come from the measurement.
         files: measurement files with training series.
-        model: which model's steps, if there are several.
-        watched: goes through the steps, and may show how far it is.
+        model: name of the model, needed if the files hold several.
+        watched: iterates over the steps, and may show progress.
 
     Raises:
-        SimnetError: there is no such step, several models without a choice, or a NIC of unknown bandwidth.
+        SimnetError: there is no such step, several models and no choice, or a NIC of unknown bandwidth.
     """
     steps = measured_steps(files)
     models = sorted({str(one.labels.get("model")) for one, _ in steps})
@@ -88,7 +90,7 @@ def predict_point(scenario: Scenario, series: Series, setup: Setup) -> TrainedPo
     """Predict one measured step.
 
     Raises:
-        SimnetError: a NIC of unknown bandwidth, or parts that do not fit together.
+        SimnetError: a NIC of unknown bandwidth, or a strategy that the simulator does not know.
     """
     there = scenario_of_step(scenario, series, setup)
     result = simulate(there)
@@ -123,7 +125,9 @@ def scenario_of_step(scenario: Scenario, series: Series, setup: Setup) -> Scenar
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of a median, free of any distribution; None for fewer than 6 values.
+    """Return the 95 % interval of a median for any distribution; None for fewer than 6 values.
+
+    Source: order statistics and the sign test; David and Nagaraja, "Order Statistics", 2003, section 7.1.
 
     Example:
         >>> median_interval([5.0, 1.0, 2.0, 4.0, 3.0, 6.0])
@@ -132,6 +136,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     count, left_out, tail = len(values), 0, 0.0
     if count < MIN_VALUES:
         return None
+    # Each value lies below the median with probability 1/2: drop as many at both ends as the binomial tail allows.
     while (tail := tail + math.comb(count, left_out) / 2.0**count) <= OUTSIDE / 2:
         left_out += 1
     ordered = sorted(values)

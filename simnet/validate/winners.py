@@ -1,4 +1,4 @@
-"""What predictions are for: which strategy wins, and from which bandwidth on."""
+"""Decisions that predictions are made for: the fastest strategy, and the bandwidth at which another becomes it."""
 
 import math
 from collections.abc import Sequence
@@ -9,63 +9,63 @@ from simnet.compare.verdict import Speedup
 from simnet.validate.training_steps import TrainedPoint
 
 Speedups = tuple[tuple[float, float], ...]
-"""NIC bandwidth [B/s] and a speedup there, by bandwidth."""
+"""Pairs of NIC bandwidth [B/s] and speedup, by ascending bandwidth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """The fastest strategy of one place as measured, and the one that is predicted to be."""
+    """The measured fastest strategy of one setting, and the predicted one."""
 
     fastest: TrainedPoint
     predicted_fastest: TrainedPoint
 
     @property
     def is_right(self) -> bool:
-        """Whether they are the same."""
+        """Whether the two are the same."""
         return self.fastest is self.predicted_fastest
 
     @property
     def regret(self) -> float:
-        """How much longer the predicted one takes than the fastest, both as measured."""
+        """Measured time of the predicted one over that of the fastest, minus 1."""
         return self.predicted_fastest.measured / self.fastest.measured - 1
 
     @property
     def is_close(self) -> bool:
-        """Whether it does not pay to take the fastest measured instead, by the rule of `simnet advise`."""
+        """Whether the speedup of the fastest over the predicted one is too small to pay, by the rule of `advise`."""
         return not Speedup(value=1 + self.regret).pays
 
 
 @dataclass(frozen=True, kw_only=True)
 class BandwidthSweep:
-    """Two strategies of one model and layout at growing bandwidths: `pairs` holds (faster, slower) of each."""
+    """Two strategies of one model and layout: a pair (first, second) of points for each bandwidth, ascending."""
 
     pairs: tuple[tuple[TrainedPoint, TrainedPoint], ...]
 
     @property
     def measured(self) -> Speedups:
-        """How many times longer the second one takes, as measured."""
+        """Measured speedup of the first strategy over the second."""
         return tuple((one.setting[3], two.measured / one.measured) for one, two in self.pairs)
 
     @property
     def predicted(self) -> Speedups:
-        """Likewise as predicted."""
+        """Predicted speedup of the first strategy over the second."""
         return tuple((one.setting[3], two.predicted / one.predicted) for one, two in self.pairs)
 
 
 def find_winners(points: Sequence[TrainedPoint]) -> list[Winner]:
-    """Return the winner of every place with two strategies or more."""
-    places = [
-        [point for point in points if point.setting == where] for where in dict.fromkeys(p.setting for p in points)
+    """Return the winner of every setting with at least two strategies."""
+    settings = [
+        [point for point in points if point.setting == setting] for setting in dict.fromkeys(p.setting for p in points)
     ]
     return [
         Winner(fastest=min(mine, key=lambda p: p.measured), predicted_fastest=min(mine, key=lambda p: p.predicted))
-        for mine in places
+        for mine in settings
         if len(mine) > 1
     ]
 
 
 def bandwidth_sweeps(points: Sequence[TrainedPoint], names: Sequence[tuple[str, str]]) -> list[BandwidthSweep]:
-    """Return two strategies each over the bandwidths at which both were measured, where these are two or more."""
+    """Return each pair of named strategies over the bandwidths with both, for each layout with at least two of them."""
     layouts = dict.fromkeys(point.setting[:3] for point in points)
     found = [_matched([p for p in points if p.setting[:3] == layout], *two) for layout in layouts for two in names]
     return [BandwidthSweep(pairs=pairs) for pairs in found if len(pairs) > 1]
@@ -77,7 +77,7 @@ def _matched(points: Sequence[TrainedPoint], faster: str, slower: str) -> tuple[
 
 
 def crossing_bandwidth(speedups: Speedups) -> float | None:
-    """Return the bandwidth at which a speedup falls to 1, log-linear between points; None if it does not.
+    """Return the bandwidth at which a speedup falls to 1, interpolated on log scales; None if it does not.
 
     Example:
         >>> round(crossing_bandwidth(((1e6, 4.0), (4e6, 0.25))))

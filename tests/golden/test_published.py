@@ -71,8 +71,8 @@ def test_a_set_without_a_target_stays_within_its_bound(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MISSED))
 def test_a_missed_set_says_by_how_much_and_why(name: str) -> None:
     found = outcome(name)
-    assert f"{found.worst:.0%}" in found.words("misses")
-    assert "disagree" in found.words("misses")
+    assert f"{found.worst:.0%}" in found.text("misses")
+    assert "disagree" in found.text("misses")
 
 
 def test_the_one_bit_side_of_the_end_to_end_time_is_within_its_target() -> None:
@@ -121,7 +121,7 @@ def test_every_published_row_is_used_by_some_set() -> None:
 
 
 def test_the_sets_that_predict_speedups_say_how_well() -> None:
-    told = {name: outcome(name).words("speedups") for name in sets.names() if outcome(name).words("speedups")}
+    told = {name: outcome(name).text("speedups") for name in sets.names() if outcome(name).text("speedups")}
     assert list(told) == ["end_to_end", "binsgdm_band", "one_bit_speedup", "one_bit_fig9"]
     adam, one_bit = outcome("end_to_end").predictions
     assert f"{adam.predicted / one_bit.predicted:.2f}x predicted for 3.38x published" in told["end_to_end"]
@@ -130,7 +130,7 @@ def test_the_sets_that_predict_speedups_say_how_well() -> None:
 
 @pytest.mark.parametrize("name", ["hkbu_overlap", "one_bit_table1", "one_bit_fig5a", "end_to_end", "binsgdm_band"])
 def test_a_verdict_that_luck_or_width_helped_carries_a_note(name: str) -> None:
-    assert outcome(name).words("caveat")
+    assert outcome(name).text("caveat")
 
 
 def test_the_headline_of_bert_base_names_the_task_that_is_simulated() -> None:
@@ -143,7 +143,7 @@ def test_the_bandwidth_above_what_iperf_gave_is_commented_on_where_it_is_fitted(
     found = outcome("one_bit_table1")
     efficiency = next(p.value for p in found.parameters if p.part == "one_bit_adam_ethernet")
     assert 40 * efficiency > 4.1
-    assert f"{40 * efficiency:.2f} Gbit/s of payload fitted on Ethernet exceed the 4.1 Gbit/s" in found.words("misses")
+    assert f"{40 * efficiency:.2f} Gbit/s of payload fitted on Ethernet exceed the 4.1 Gbit/s" in found.text("misses")
 
 
 def test_compute_times_of_hkbu_are_shown_with_their_batch() -> None:
@@ -155,8 +155,8 @@ def test_the_headlines_are_inside_the_band_and_the_batch_that_meets_each_is_name
     found = outcome("binsgdm_band")
     assert {p.row.model: p.measured for p in found.predictions} == {"ResNet-50": 2.47, "BERT-Base": 6.26}
     assert all(p.is_inside for p in found.predictions)
-    assert "2.47x is met at batch" in found.words("misses")
-    assert "6.26x is met at batch" in found.words("misses")
+    assert "2.47x is met at batch" in found.text("misses")
+    assert "6.26x is met at batch" in found.text("misses")
 
 
 @pytest.mark.parametrize("name", sets.names())
@@ -209,7 +209,7 @@ def test_a_shipped_calibration_has_no_fitted_value_but_those_of_the_fit(part: st
 def test_a_fitted_codec_times_every_kernel_of_one_bit_adam_and_so_does_the_shipped_one(
     network: shipped.PublishedNetwork,
 ) -> None:
-    fitted, calibration = one_bit_models.stage(network).fitted, shipped.calibration(network.part)
+    fitted, calibration = one_bit_models.compression_stage(network).fitted, shipped.calibration(network.part)
     assert fitted.kernels.keys() == calibration.kernels.keys()
     scenario = Scenario(
         cluster=shipped.cluster(network.part),

@@ -1,4 +1,4 @@
-"""The published sets: each a file of data with `published()`, and beside it a template with its text."""
+"""The published sets: each a module with `evaluate()`, and a template in docs/templates/sets."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,14 +14,14 @@ Maker = Callable[[], Outcome]
 
 @cache
 def _makers() -> dict[str, Maker]:
-    """Return what makes each set, by name, in the order of the report."""
+    """Return the function of each set by name, in the order of the page."""
     modules = {found.name: import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)}
-    sets = {name: module for name, module in modules.items() if hasattr(module, "published")}
-    return {name: module.published for name, module in sorted(sets.items(), key=lambda item: item[1].PLACE)}
+    sets = {name: module for name, module in modules.items() if hasattr(module, "evaluate")}
+    return {name: module.evaluate for name, module in sorted(sets.items(), key=lambda item: item[1].ORDER)}
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all sets in the order of the report: sets with a target first."""
+    """Return the names of all sets in the order of the page: sets with a target first."""
     return tuple(_makers())
 
 

@@ -10,15 +10,15 @@ from simnet.hardware import Calibration
 from simnet.scenario import Scenario
 from simnet.simulate import simulate
 from simnet.validate import published_rows, shipped
-from simnet.validate.outcome import Alternative, Curve, Limit, Outcome, Prediction
+from simnet.validate.outcome import Alternative, FigureLine, Limit, Outcome, Prediction
 from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import hkbu
 from simnet.validate.shipped import cached, with_value
 
-PLACE = 6
+ORDER = 6
 WORKLOADS = {"ResNet-50": "resnet50", "BERT-Base": "bert_base_squad"}
 TASKS = {"ResNet-50": "ResNet-50 at 224x224", "BERT-Base": "BERT-Base on SQuAD, sequence 384"}
-"""What is simulated; the publication's sentence with the headline names the model alone."""
+"""The simulated task; the publication names only the model beside the headline."""
 PRECISIONS = {"tf32": "TF32", "amp": "mixed precision"}
 BATCHES = range(16, 129)
 SHOWN = (16, 24, 32, 48, 64, 96, 128)
@@ -49,13 +49,13 @@ class Case:
 
     @property
     def met_at(self) -> str:
-        """The batch size whose speedup comes nearest to the headline, within 5 %, and the precision."""
+        """The batch size with the speedup nearest to the headline, if within 5 %, and the precision."""
         batch, speedup = min(self.speedups, key=lambda point: abs(point[1] - self.row.value))
         is_near = abs(speedup / self.row.value - 1) < 0.05
         return f"{f'batch {batch}' if is_near else f'no batch up to {BATCHES[-1]}'} in {PRECISIONS[self.precision]}"
 
 
-def published() -> Outcome:
+def evaluate() -> Outcome:
     """Predict the band of each headline."""
     found = cases("overlapped")
     predictions = _predictions(found)
@@ -67,7 +67,7 @@ def published() -> Outcome:
         parameters=hkbu.bsp(hkbu.ETHERNET).parameters,
         predictions=predictions,
         facts={"tasks": TASKS, "precisions": PRECISIONS, "overlapped": found, "cases": cases},
-        others=_alternatives,
+        make_alternatives=_alternatives,
         curves=tuple(map(_curve, found)),
     )
 
@@ -112,6 +112,7 @@ def _predictions(found: tuple[Case, ...]) -> tuple[Prediction, ...]:
 
 
 def _prediction(row: PublishedRow, mine: list[Case]) -> Prediction:
+    # The predicted value is the point of the band nearest to the headline: no error within the band.
     low, high = min(case.low for case in mine), max(case.high for case in mine)
     return Prediction(
         series="batch 16 to 128, both precisions",
@@ -124,7 +125,7 @@ def _prediction(row: PublishedRow, mine: list[Case]) -> Prediction:
 
 
 def _alternatives() -> Iterator[Alternative]:
-    """Yield what one precision, or an exchange after backward, leaves of the band."""
+    """Yield the band of each precision alone, and that of an exchange after backward."""
     on = "the same rows"
     for key, name in PRECISIONS.items():
         some = tuple(case for case in cases("overlapped") if case.precision == key)
@@ -132,8 +133,8 @@ def _alternatives() -> Iterator[Alternative]:
     yield Alternative("exchange after backward", on, _predictions(cases("after backward")))
 
 
-def _curve(case: Case) -> Curve:
-    return Curve(
+def _curve(case: Case) -> FigureLine:
+    return FigureLine(
         panel=f"{TASKS[case.row.model]}\npublished {case.row.value:g}x",
         label=PRECISIONS[case.precision],
         points=tuple((float(batch), speedup) for batch, speedup in case.speedups if batch in SHOWN),

@@ -12,15 +12,15 @@ from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.sets import one_bit_models as models
 from simnet.validate.study import Study
 
-PLACE = 5
+ORDER = 5
 ACCUMULATION = 4
 STEPS = 152_000
-"""Steps of phase 1. Not found in a readable source: from memory of the paper's table of steps; label it so."""
+"""Steps of phase 1, from memory of the paper's table: no readable source was found, and the page says so."""
 DENSE_STEPS = 23_000
-"""Steps without compression: freeze_step of BERT-Large, sequence 128, in DeepSpeed's docs/_tutorials/onebit-adam.md."""
+"""Dense steps: freeze_step of BERT-Large, sequence 128, in DeepSpeed's docs/_tutorials/onebit-adam.md."""
 
 
-def published() -> Outcome:
+def evaluate() -> Outcome:
     """Predict both totals from the calibration of Table 1 and Fig 5a."""
     predictions = _study().predictions
     adam, one_bit = predictions
@@ -40,34 +40,34 @@ def published() -> Outcome:
             "dense": DENSE_STEPS,
             "table_s": paper.table_sum_s(paper.ETHERNET, ACCUMULATION),
             "plain_table_s": paper.table_sum_s(paper.ETHERNET, 1),
-            "plain_figure_s": paper.figure_s(paper.row_of_both(paper.ETHERNET)),
+            "plain_figure_s": paper.figure_s(paper.row_in_table_and_figure(paper.ETHERNET)),
             "by_figure": _by_figure,
         },
-        others=_alternatives,
+        make_alternatives=_alternatives,
     )
 
 
 def _study() -> Study:
     return Study(
-        start=models.stage(paper.ETHERNET).fitted,
+        initial=models.compression_stage(paper.ETHERNET).fitted,
         predict=_total_s,
         measured=lambda row: row.value * 3600,
         series=lambda row: row.method,
         label=lambda row: f"{row.method}, {row.gpus} GPUs",
-        predicts=published_rows.load().select(paper.SOURCE, metric="total time"),
+        held_out=published_rows.load().select(paper.SOURCE, metric="total time"),
     )
 
 
 def _total_s(calibration: Calibration, row: PublishedRow) -> float:
     def step_s(strategy: AnyStrategy) -> float:
-        return paper.simulated(paper.ETHERNET, calibration, row.nodes, strategy, ACCUMULATION).iteration_s
+        return paper.simulate_iteration(paper.ETHERNET, calibration, row.nodes, strategy, ACCUMULATION).iteration_s
 
     dense_steps = STEPS if row.method == "Adam" else DENSE_STEPS
     return dense_steps * step_s(paper.dense("ring")) + (STEPS - dense_steps) * step_s(paper.COMPRESSED)
 
 
 def _by_figure() -> tuple[Prediction, ...]:
-    return replace(_study(), start=models.adam_by_figure().fitted).predictions
+    return replace(_study(), initial=models.dense_adam_by_figure().fitted).predictions
 
 
 def _alternatives() -> Iterator[Alternative]:

@@ -1,4 +1,4 @@
-"""The HKBU clusters: what their rows say, a scenario for each of them, and three studies that build on one another."""
+"""The HKBU clusters: their rows, a scenario for each row, and studies of them that build on one another."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,7 +23,7 @@ BUCKETING = {"BSP-A2A": "fused", "WFBP-A2A": "per_tensor", "MG-WFBP": "mg_wfbp"}
 BSP, WFBP = "BSP-A2A", "WFBP-A2A"
 OVERLAPPED = (WFBP, "MG-WFBP")
 CALIBRATED, PREDICTED = 8, (16, 32)
-"""GPUs of the rows that are fitted, and of those that are predicted."""
+"""GPUs of the fitted rows, and of the predicted rows."""
 LAUNCHES_S = (0.0, 5e-3)
 
 
@@ -51,10 +51,11 @@ PLANNED: dict[str, dict[int, tuple[float, float]]] = {
         32: (0.00040632079996292579, 1.5 * 3.2713239529771973e-10),
     },
 }
-"""Start-up [s] and time per byte [s/B] of an all-reduce by GPUs, as MG-WFBP's planner was told.
+"""Start-up [s] and time per byte [s/B] of an all-reduce by GPUs, from the table of MG-WFBP's planner.
 
-There is no entry that is known for the 4 GPUs of one node; there the planner sees the simulated cost.
-Source: HKBU-HPML/ddl-benchmarks, mgwfbp/hv_distributed_optimizer.py; a table in the code, not a measurement here.
+The table has no entry for the 4 GPUs of one node; there the planner is given the simulated cost.
+Source: HKBU-HPML/ddl-benchmarks, mgwfbp/hv_distributed_optimizer.py; numbers in the code of the authors, not measured
+here.
 """
 
 
@@ -65,7 +66,7 @@ def rows(network: PublishedNetwork, **wanted: object) -> tuple[PublishedRow, ...
 
 @cached
 def bsp(network: PublishedNetwork) -> Study:
-    """Return the model without overlap: the payload bandwidth of the limiting link from the 8-GPU rows alone."""
+    """Return the model without overlap: one fit, of the bandwidth of the limiting link to the 8-GPU rows."""
     bandwidth = Fit(
         part=network.part,
         key=f"{network.link}.efficiency",
@@ -74,40 +75,40 @@ def bsp(network: PublishedNetwork) -> Study:
         text=lambda part: f"{part:.4f} ({part * network.nominal_gbit_per_s:.2f} Gbit/s of payload)",
     )
     return Study(
-        start=shipped.unfitted(network.part, collective_launch_s=Duration(0)),
+        initial=shipped.unfitted(network.part, collective_launch_s=Duration(0)),
         fits=(bandwidth,),
         predict=partial(_predict_s, network),
         measured=iteration_s,
         series=lambda row: f"{network.label}, {row.method}",
         label=lambda row: f"{network.label}, {row.model}, {row.method}, {row.gpus} GPUs",
-        predicts=rows(network, method=BSP, gpus=PREDICTED),
+        held_out=rows(network, method=BSP, gpus=PREDICTED),
     )
 
 
 @cached
 def overlapped(network: PublishedNetwork) -> Study:
-    """Return the model with overlap: the launch of a collective, too, from the 8-GPU WFBP rows."""
+    """Return the model with overlap: a further fit, of the launch of a collective to the 8-GPU WFBP rows."""
     launch = Fit(
         part=network.part,
         key="collective_launch",
         how="mean signed error zero",
-        within=LAUNCHES_S,
+        bounds=LAUNCHES_S,
         rows=rows(network, method=WFBP, gpus=CALIBRATED),
         text=lambda seconds: f"{1e6 * seconds:.1f} us",
     )
     wanted = rows(network, method=OVERLAPPED, gpus=(CALIBRATED, *PREDICTED))
     return replace(
-        bsp(network), fits=(*bsp(network).fits, launch), predicts=tuple(row for row in wanted if row not in launch.rows)
+        bsp(network), fits=(*bsp(network).fits, launch), held_out=tuple(row for row in wanted if row not in launch.rows)
     )
 
 
 def iteration_s(row: PublishedRow) -> float:
-    """Return the seconds of an iteration that a row's throughput means."""
+    """Return the time of an iteration from the throughput of a row [s]."""
     return row.gpus * int(row.batch_per_gpu) / row.value
 
 
 def compute_parameters(wanted: Iterable[PublishedRow]) -> tuple[Parameter, ...]:
-    """Return the compute times that these rows take from 1-GPU rows."""
+    """Return the compute times of the 1-GPU rows that belong to these rows."""
     by_model: dict[str, dict[str, PublishedRow]] = {}
     for row in wanted:
         single = _compute_row(row)
@@ -122,7 +123,7 @@ def _compute_parameter(model: str, singles: tuple[PublishedRow, ...]) -> Paramet
 
 @cached
 def _compute_row(row: PublishedRow) -> PublishedRow:
-    """Return the 1-GPU row of a row's model, method and network."""
+    """Return the 1-GPU row with the model, method and network of a row."""
     return published_rows.load().one(SOURCE, model=row.model, network=row.network, method=row.method, gpus=1)
 
 
@@ -132,7 +133,7 @@ def _predict_s(network: PublishedNetwork, calibration: Calibration, row: Publish
 
 @cached
 def _scenario(network: PublishedNetwork, row: PublishedRow) -> Scenario:
-    """Return a row as a scenario: the compute of its 1-GPU row, a third of it forward, and its all-reduce method."""
+    """Return the scenario of a row: the compute time of its 1-GPU row, and its all-reduce method."""
     compute_s = iteration_s(_compute_row(row))
     bucketing = BUCKETING[row.method]
     return Scenario(

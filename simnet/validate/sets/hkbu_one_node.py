@@ -1,4 +1,4 @@
-"""HKBU on the four GPUs of one node: no network between, PCIe as the 8-GPU InfiniBand rows give it."""
+"""HKBU on the four GPUs of one node: no network, PCIe as fitted to the 8-GPU InfiniBand rows."""
 
 from dataclasses import replace
 
@@ -7,12 +7,12 @@ from simnet.validate.sets import hkbu
 from simnet.validate.shipped import PublishedNetwork, with_value
 from simnet.validate.study import Study, all_predictions
 
-PLACE = 11
+ORDER = 11
 GPUS = 4
 
 
-def published() -> Outcome:
-    """Predict the single-node rows from what the 8-GPU rows gave."""
+def evaluate() -> Outcome:
+    """Predict the single-node rows with the values fitted to the 8-GPU rows."""
     pcie, _ = hkbu.overlapped(hkbu.INFINIBAND).parameters
     launches = (hkbu.overlapped(network).parameters[1] for network in hkbu.NETWORKS)
     compute = hkbu.compute_parameters(row for network in hkbu.NETWORKS for row in hkbu.rows(network, gpus=GPUS))
@@ -29,4 +29,4 @@ def published() -> Outcome:
 def _study(network: PublishedNetwork) -> Study:
     pcie = hkbu.overlapped(hkbu.INFINIBAND).value("intra_node.efficiency")
     start = with_value(hkbu.overlapped(network).fitted, "intra_node.efficiency", pcie)
-    return replace(hkbu.overlapped(network), start=start, fits=(), predicts=hkbu.rows(network, gpus=GPUS))
+    return replace(hkbu.overlapped(network), initial=start, fits=(), held_out=hkbu.rows(network, gpus=GPUS))

@@ -1,4 +1,4 @@
-"""HKBU with overlap: an all-reduce a tensor (WFBP) or a merged group (MG-WFBP), beside backward."""
+"""HKBU with overlap: an all-reduce for each tensor (WFBP) or merged group (MG-WFBP), overlapped with backward."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,14 +13,14 @@ from simnet.validate.sets import hkbu
 from simnet.validate.shipped import PublishedNetwork
 from simnet.validate.study import Study, all_predictions
 
-PLACE = 2
+ORDER = 2
 TARGET = Limit(mean=0.08)
 
 
-def published() -> Outcome:
+def evaluate() -> Outcome:
     """Calibrate the bandwidth on 8-GPU BSP rows and the launch on 8-GPU WFBP rows, predict the rest."""
     studies = [hkbu.overlapped(network) for network in hkbu.NETWORKS]
-    compute = hkbu.compute_parameters(row for study in studies for row in study.predicts)
+    compute = hkbu.compute_parameters(row for study in studies for row in study.held_out)
     predictions = all_predictions(studies)
     assert TARGET.mean is not None
     past = sum(abs(prediction.error) > TARGET.mean for prediction in predictions)
@@ -32,7 +32,7 @@ def published() -> Outcome:
         parameters=(*compute, *(parameter for study in studies for parameter in study.parameters)),
         predictions=predictions,
         facts={"past": past, "wfbp": f"{hkbu.INFINIBAND.label}, {hkbu.WFBP}"},
-        others=_alternatives,
+        make_alternatives=_alternatives,
     )
 
 
@@ -58,7 +58,7 @@ def _alternatives() -> Iterator[Alternative]:
 
 
 def _larger(study: Study) -> list[PublishedRow]:
-    return [row for row in study.predicts if row.gpus != hkbu.CALIBRATED]
+    return [row for row in study.held_out if row.gpus != hkbu.CALIBRATED]
 
 
 def _without_latency(network: PublishedNetwork) -> Study:
@@ -66,7 +66,7 @@ def _without_latency(network: PublishedNetwork) -> Study:
     links = {
         link: structs.replace(getattr(study.fitted, link), alpha_s=Duration(0)) for link in ("intra_node", "inter_node")
     }
-    return replace(study, start=structs.replace(study.fitted, **links), fits=study.fits[1:])
+    return replace(study, initial=structs.replace(study.fitted, **links), fits=study.fits[1:])
 
 
 def _with_slowdown(network: PublishedNetwork) -> Study:
@@ -78,9 +78,9 @@ def _with_slowdown(network: PublishedNetwork) -> Study:
         launch, slowdown = (abs(value) for value in parameters)
         launch_s = Duration(launch * study.value("collective_launch"))
         start = structs.replace(study.fitted, collective_launch_s=launch_s, backward_slowdown=1 + slowdown)
-        return replace(study, start=start, fits=(), predicts=tuple(_larger(study)))
+        return replace(study, initial=start, fits=(), held_out=tuple(_larger(study)))
 
     def residuals(parameters: Sequence[float]) -> list[float]:
-        return [one.error for one in tried(parameters).of(known)]
+        return [one.error for one in tried(parameters).compare(known)]
 
     return tried(numeric.least_squares(residuals, [0.5, 0.5]))

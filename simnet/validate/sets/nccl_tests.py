@@ -11,7 +11,7 @@ from simnet.validate.outcome import Limit, Outcome
 from simnet.validate.published_rows import PublishedRow
 from simnet.validate.study import Fit, Study
 
-PLACE = 13
+ORDER = 13
 CLUSTER = CALIBRATION = "azure_nd_a100_v4"
 SOURCE = "NetX-lab/Echo nccl-test-log (arXiv 2412.12487)"
 RANKS_PER_NODE = 8
@@ -19,7 +19,7 @@ CALIBRATION_GPUS, PREDICTED_GPUS = 16, 32
 MIN_BYTES = 64 * 1024**2
 
 
-def published() -> Outcome:
+def evaluate() -> Outcome:
     """Calibrate on 16 GPUs, predict 32."""
     fit = Fit(
         key="inter_node.efficiency",
@@ -28,13 +28,13 @@ def published() -> Outcome:
         text=lambda part: f"{part:.4f} ({part * 200:.1f} GB/s a node)",
     )
     study = Study(
-        start=shipped.calibration(CALIBRATION),
+        initial=shipped.calibration(CALIBRATION),
         fits=(fit,),
         predict=_ring_s,
         measured=lambda row: row.value / 1e6,
         series=lambda row: f"{row.gpus} GPUs",
         label=lambda row: f"{row.location}, {row.gpus} GPUs",
-        predicts=log_rows(PREDICTED_GPUS),
+        held_out=log_rows(PREDICTED_GPUS),
     )
     return Outcome(
         title="nccl-tests: large all-reduces",
@@ -46,7 +46,7 @@ def published() -> Outcome:
 
 
 def log_rows(gpus: int) -> tuple[PublishedRow, ...]:
-    """Read the large messages of a log; a row's value is its time [us], its batch the message [B].
+    """Return the large messages of a log as rows: `value` is the time [us], `batch_per_gpu` the message [B].
 
     Raises:
         SimnetError: the log cannot be read.

@@ -1,4 +1,4 @@
-"""What the rows of 1-bit Adam's publication say, and the workload that both of its clusters train."""
+"""The rows of 1-bit Adam's publication, and the workload of both of its clusters."""
 
 from dataclasses import dataclass
 
@@ -23,8 +23,8 @@ ALL_REDUCE = "backward_allreduce"
 BATCH = 16
 NUM_ELEMENTS = 336_226_108
 """Parameters of BERT-Large for pre-training, as in scenarios/workloads/gradients/bert_large.json."""
-GPUS_OF_BOTH = 64
-"""GPUs at which Table 1 and Fig 5a both tell the time of a dense step, with 16 samples a GPU and no accumulation."""
+GPUS_IN_TABLE_AND_FIGURE = 64
+"""GPUs at which both Table 1 and Fig 5a give a dense step, with 16 samples a GPU and no accumulation."""
 COMPRESSED = OneBitAdam(finite_check=False)
 
 
@@ -38,8 +38,8 @@ NETWORKS = (ETHERNET, INFINIBAND)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compute:
-    """Seconds of one micro-batch of 16 samples on a V100 of a network, and the rows of Table 1 behind these means."""
+class ComputeTimes:
+    """Means of Table 1 for one micro-batch of 16 samples on a V100 [s], and their rows."""
 
     forward_s: float
     backward_s: float
@@ -64,29 +64,29 @@ def figure_rows(network: PublishedNetwork, method: str) -> tuple[PublishedRow, .
 
 
 def figure_s(row: PublishedRow) -> float:
-    """Return the seconds of an iteration that a throughput of Fig 5a means."""
+    """Return the time of an iteration from a throughput of Fig 5a [s]."""
     return row.gpus * BATCH / row.value
 
 
 def table_s(row: PublishedRow) -> float:
-    """Return the seconds that a row of Table 1 gives."""
+    """Return the time of a row of Table 1 [s]."""
     return row.value / 1e3
 
 
 def accumulation(row: PublishedRow) -> int:
-    """Return the micro-batches of one iteration of a row of Table 1."""
+    """Return the number of micro-batches per iteration of a row of Table 1."""
     return int(row.location.removeprefix(TABLE).split()[0])
 
 
 @cached
-def compute(network: PublishedNetwork) -> Compute:
+def compute_times(network: PublishedNetwork) -> ComputeTimes:
     """Return the mean compute of the rows of Table 1 with 16 samples a GPU and no accumulation."""
     found = {
         metric: tuple(row for row in table_rows(network, metric, batch_per_gpu=str(BATCH)) if accumulation(row) == 1)
         for metric in ("forward", "backward_else", "step")
     }
     means = {metric: sum(row.value for row in these) / len(these) / 1e3 for metric, these in found.items()}
-    return Compute(
+    return ComputeTimes(
         forward_s=means["forward"],
         backward_s=means["backward_else"],
         optimizer_s=means["step"],
@@ -96,17 +96,17 @@ def compute(network: PublishedNetwork) -> Compute:
 
 def compute_parameter(network: PublishedNetwork) -> Parameter:
     """Return the compute time as a parameter."""
-    found = compute(network)
+    found = compute_times(network)
     key = f"forward + backward + step, {network.label}"
     return outcome.compute_parameter(key, found.total_s, "mean", found.rows)
 
 
 def dense(algorithm: str) -> AllReduce:
-    """Return Adam's exchange: one fused all-reduce after backward, as Table 1 times it apart from backward."""
+    """Return Adam's exchange: one fused all-reduce after backward, as Table 1 times it."""
     return AllReduce(algorithm=algorithm, bucketing="fused", overlap=False)
 
 
-def simulated(
+def simulate_iteration(
     network: PublishedNetwork, calibration: Calibration, num_nodes: int, strategy: AnyStrategy, accumulated: int = 1
 ) -> StrategyResult:
     """Simulate an iteration of BERT-Large in fp16."""
@@ -116,7 +116,7 @@ def simulated(
 
 @cached
 def _scenario(network: PublishedNetwork, num_nodes: int, strategy: AnyStrategy, accumulated: int) -> Scenario:
-    found = compute(network)
+    found = compute_times(network)
     workload = Workload(
         num_elements=NUM_ELEMENTS,
         dtype="fp16",
@@ -138,16 +138,16 @@ def unfitted(network: PublishedNetwork) -> Calibration:
     return shipped.unfitted(network.part, kernels={}, poll_s=Duration(0), all_to_all_efficiency=1.0)
 
 
-def row_of_both(network: PublishedNetwork) -> PublishedRow:
-    """Return the figure's dense point of a set-up that Table 1 tells too."""
-    return next(row for row in figure_rows(network, "Adam") if row.gpus == GPUS_OF_BOTH)
+def row_in_table_and_figure(network: PublishedNetwork) -> PublishedRow:
+    """Return the dense point of Fig 5a whose setup is also in Table 1."""
+    return next(row for row in figure_rows(network, "Adam") if row.gpus == GPUS_IN_TABLE_AND_FIGURE)
 
 
 def table_sum_s(network: PublishedNetwork, accumulated: int) -> float:
-    """Return the sum of Table 1's parts of a dense step of 64 GPUs with 16 samples a micro-batch [s]."""
+    """Return the sum of the parts of a dense step of 64 GPUs in Table 1, with 16 samples a micro-batch [s]."""
     found = (
         row
         for metric in ("forward", ALL_REDUCE, "backward_else", "step")
-        for row in table_rows(network, metric, gpus=GPUS_OF_BOTH, batch_per_gpu=str(BATCH))
+        for row in table_rows(network, metric, gpus=GPUS_IN_TABLE_AND_FIGURE, batch_per_gpu=str(BATCH))
     )
     return sum(row.value for row in found if accumulation(row) == accumulated) / 1e3

@@ -1,4 +1,4 @@
-"""1-bit Adam, Table 1: compute at another batch size and with accumulation, from the rows with neither."""
+"""1-bit Adam, Table 1: compute at another batch size and with accumulation."""
 
 from functools import partial
 
@@ -10,11 +10,11 @@ from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.shipped import PublishedNetwork
 from simnet.validate.study import Study, all_predictions
 
-PLACE = 10
+ORDER = 10
 PARTS = {"forward": "forward", "backward_else": "backward", "step": "optimizer"}
 
 
-def published() -> Outcome:
+def evaluate() -> Outcome:
     """Predict the compute rows that no other set uses."""
     predictions = all_predictions(map(_study, paper.NETWORKS))
     small = [one for one in predictions if one.row.batch_per_gpu != str(paper.BATCH) and one.row.metric != "step"]
@@ -33,16 +33,16 @@ def published() -> Outcome:
 
 def _study(network: PublishedNetwork) -> Study:
     return Study(
-        start=paper.unfitted(network),
+        initial=paper.unfitted(network),
         predict=partial(_part_s, network),
         measured=paper.table_s,
         series=lambda row: f"{network.label}, {_set_up(row)}",
         label=lambda row: f"{network.label}, {PARTS[row.metric]}, {_set_up(row)}",
-        predicts=tuple(
+        held_out=tuple(
             row
             for metric in PARTS
             for row in paper.table_rows(network, metric)
-            if row not in paper.compute(network).rows
+            if row not in paper.compute_times(network).rows
         ),
     )
 
@@ -52,8 +52,10 @@ def _set_up(row: PublishedRow) -> str:
 
 
 def _part_s(network: PublishedNetwork, calibration: Calibration, row: PublishedRow) -> float:
-    """Return the simulated seconds of a row's part of an iteration, forward and backward in proportion to the batch."""
-    part = paper.simulated(network, calibration, row.nodes, paper.dense("ring"), paper.accumulation(row)).breakdown
+    """Return the simulated part of an iteration of a row [s]; forward and backward are proportional to the batch."""
+    part = paper.simulate_iteration(
+        network, calibration, row.nodes, paper.dense("ring"), paper.accumulation(row)
+    ).breakdown
     batch = int(row.batch_per_gpu) / paper.BATCH
     times = {"forward": part.forward_s * batch, "backward_else": part.backward_s * batch, "step": part.optimizer_s}
     return times[row.metric]

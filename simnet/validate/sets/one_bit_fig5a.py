@@ -12,30 +12,30 @@ from simnet.validate.sets import one_bit_models as models
 from simnet.validate.shipped import PublishedNetwork, cached
 from simnet.validate.study import Study, all_predictions
 
-PLACE = 4
+ORDER = 4
 TARGET = Limit(mean=0.12)
 FORMS = {"linear": "message_cost", "polling": "poll_cost"}
 
 
-def published() -> Outcome:
+def evaluate() -> Outcome:
     """Calibrate on the smallest and the largest point of each network, predict the points between."""
     ethernet, infiniband = (
-        models.stage(network).value("kernels.compress") for network in (paper.ETHERNET, paper.INFINIBAND)
+        models.compression_stage(network).value("kernels.compress") for network in (paper.ETHERNET, paper.INFINIBAND)
     )
     return Outcome(
         title="1-bit Adam, Fig 5a: compression stage",
         unit="ms",
         target=TARGET,
         bound=TARGET,
-        parameters=models.both_parameters(),
-        predictions=all_predictions(map(models.stage, paper.NETWORKS)),
+        parameters=models.parameters_of_both_networks(),
+        predictions=all_predictions(map(models.compression_stage, paper.NETWORKS)),
         facts={"pairs": pairs_met, "codec_ratio": ethernet / infiniband},
-        others=_alternatives,
+        make_alternatives=_alternatives,
     )
 
 
 def _alternatives() -> Iterator[Alternative]:
-    """Yield the plain linear cost of a message, by the pair of points that it is calibrated on."""
+    """Yield the model with a constant cost per message, for two choices of the fitted points."""
     for smaller, point in enumerate(("single-node", "two-node")):
         found: list[Prediction] = []
         for network in paper.NETWORKS:
@@ -45,15 +45,15 @@ def _alternatives() -> Iterator[Alternative]:
 
 
 def _fitted(network: PublishedNetwork, pair: tuple[PublishedRow, ...], cost: str) -> Study:
-    """Return the stage with codec and a cost of sends fitted to two points, and all others to predict."""
-    fits = (models.codec(network, pair[0]), models.polling(network, pair[1], cost))
+    """Return the stage with codec and a cost of sends fitted to two points, and the other points held out."""
+    fits = (models.codec_fit(network, pair[0]), models.send_cost_fit(network, pair[1], cost))
     others = tuple(row for row in paper.figure_rows(network, "1-bit Adam") if row not in pair)
-    return replace(models.stage(network), fits=(fits,), predicts=others)
+    return replace(models.compression_stage(network), fits=(fits,), held_out=others)
 
 
 @cached
 def pairs_met() -> dict[str, int]:
-    """Return how many pairs of points on Ethernet meet the target, by the form of the cost, and how many there are."""
+    """Return the number of pairs of points on Ethernet, and of those that meet the target, by the form of the cost."""
     pairs = list(combinations(paper.figure_rows(paper.ETHERNET, "1-bit Adam"), 2))
     met = {form: [_fitted(paper.ETHERNET, pair, key) for pair in pairs] for form, key in FORMS.items()}
     met = {form: [study for study in studies if _is_met(study)] for form, studies in met.items()}

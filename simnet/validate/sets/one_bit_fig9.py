@@ -14,13 +14,13 @@ from simnet.validate.sets import one_bit_models as models
 from simnet.validate.shipped import with_value
 from simnet.validate.study import Fit, Study
 
-PLACE = 9
+ORDER = 9
 LOCATION = "Fig 9 (tc-shaped)"
 PART = "inter_node.efficiency"
-"""While the part of the shaped rate that the dense ring reaches is fitted, it stands here."""
+"""This key holds the fraction of the shaped rate that the dense ring reaches, while it is fitted."""
 
 
-def published() -> Outcome:
+def evaluate() -> Outcome:
     """Calibrate the dense ring on one row, predict the other rates."""
     study = _study()
     predictions = study.predictions
@@ -39,41 +39,41 @@ def published() -> Outcome:
             "mean": mean_error(predictions),
             "worst": worst_row(predictions),
         },
-        others=lambda: _alternatives(study),
+        make_alternatives=lambda: _alternatives(study),
     )
 
 
 def _study() -> Study:
     rows = published_rows.load().select(paper.SOURCE, location=LOCATION)
     known = tuple(row for row in rows if row.effective_gbps == "1.0")
-    fit = Fit(key=PART, name="dense ring, part of the shaped rate", within=(0.2, 1.5), rows=known)
+    fit = Fit(key=PART, name="dense ring, part of the shaped rate", bounds=(0.2, 1.5), rows=known)
     return Study(
-        start=with_value(models.stage(paper.ETHERNET).fitted, "poll_cost", 0.0),
+        initial=with_value(models.compression_stage(paper.ETHERNET).fitted, "poll_cost", 0.0),
         fits=(fit,),
         predict=_speedup,
         measured=lambda row: row.value,
         series=lambda _: "Ethernet, shaped",
         label=lambda row: f"{row.network.replace('Mbps', 'Mbit/s')}, {row.gpus} GPUs",
-        predicts=tuple(row for row in rows if row not in known),
+        held_out=tuple(row for row in rows if row not in known),
     )
 
 
 def _speedup(calibration: Calibration, row: PublishedRow) -> float:
-    """Return the time of a dense step, at a part of the row's rate, over that of a compressed one, at all of it."""
+    """Return the speedup: a dense step at a fraction of the row's rate, over a compressed step at the full rate."""
     rate = float(row.effective_gbps) / paper.ETHERNET.nominal_gbit_per_s
 
     def iteration_s(strategy: AnyStrategy, part: float) -> float:
         shaped = with_value(calibration, PART, rate * part)
-        return paper.simulated(paper.ETHERNET, shaped, row.nodes, strategy).iteration_s
+        return paper.simulate_iteration(paper.ETHERNET, shaped, row.nodes, strategy).iteration_s
 
     assert isinstance(calibration.inter_node.efficiency, float)
     return iteration_s(paper.dense("ring"), calibration.inter_node.efficiency) / iteration_s(paper.COMPRESSED, 1.0)
 
 
 def _byte_ratio(study: Study) -> float:
-    nodes = study.predicts[0].nodes
+    nodes = study.held_out[0].nodes
     sent = [
-        paper.simulated(paper.ETHERNET, study.start, nodes, strategy).nic_bytes_per_node
+        paper.simulate_iteration(paper.ETHERNET, study.initial, nodes, strategy).nic_bytes_per_node
         for strategy in (paper.dense("ring"), paper.COMPRESSED)
     ]
     return sent[0] / sent[1]
@@ -82,8 +82,8 @@ def _byte_ratio(study: Study) -> float:
 def _alternatives(study: Study) -> Iterator[Alternative]:
     on = "nothing of this figure"
     for variant, start in (
-        ("dense ring at the full rate", study.start),
-        ("the same, with Fig 5a's polling cost", models.stage(paper.ETHERNET).fitted),
+        ("dense ring at the full rate", study.initial),
+        ("the same, with Fig 5a's polling cost", models.compression_stage(paper.ETHERNET).fitted),
     ):
-        whole = replace(study, start=with_value(start, PART, 1.0), fits=())
+        whole = replace(study, initial=with_value(start, PART, 1.0), fits=())
         yield Alternative(variant, on, whole.predictions)

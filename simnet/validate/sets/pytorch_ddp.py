@@ -17,7 +17,7 @@ from simnet.validate.sets.one_bit_adam import INFINIBAND
 from simnet.validate.sets.one_bit_models import single_node
 from simnet.validate.study import Fit, Study
 
-PLACE = 12
+ORDER = 12
 SOURCE = "pytorch"
 MODELS = ("resnet50", "resnet101", "resnext101_32x8d")
 BATCH = 32
@@ -25,12 +25,12 @@ NVLINK = "intra_node.efficiency"
 
 
 class Overhead(msgspec.Struct, frozen=True):
-    """What is fitted: a factor on compute."""
+    """The fitted number: a factor on compute."""
 
     factor: float
 
 
-def published() -> Outcome:
+def evaluate() -> Outcome:
     """Calibrate DDP's overhead on one row, predict the other multi-GPU rows."""
     study = _study()
     (nvlink,) = single_node(INFINIBAND).parameters
@@ -41,22 +41,22 @@ def published() -> Outcome:
         bound=Limit(mean=0.03, worst=0.05),
         parameters=(*map(_compute_parameter, MODELS), nvlink, *study.parameters),
         predictions=study.predictions,
-        others=lambda: _alternatives(study),
+        make_alternatives=lambda: _alternatives(study),
     )
 
 
 def _study() -> Study:
     rows = published_rows.load()
     known = rows.one(SOURCE, model="resnet50", gpus=2)
-    fit = Fit(key="factor", name="factor on compute under DDP", within=(1.0, 1.5), rows=(known,))
+    fit = Fit(key="factor", name="factor on compute under DDP", bounds=(1.0, 1.5), rows=(known,))
     return Study(
-        start=Overhead(1.0),
+        initial=Overhead(1.0),
         fits=(fit,),
         predict=_iteration_s,
         measured=lambda row: row.value,
         series=lambda row: row.model,
         label=lambda row: f"{row.model}, {row.gpus} GPUs",
-        predicts=tuple(row for row in rows.select(SOURCE) if row.gpus > 1 and row != known),
+        held_out=tuple(row for row in rows.select(SOURCE) if row.gpus > 1 and row != known),
     )
 
 

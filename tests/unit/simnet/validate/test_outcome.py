@@ -41,18 +41,18 @@ def prediction(predicted: float, measured: float = 1.0, *, band: bool = False) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told(Outcome):
+class WithText(Outcome):
     """A set with its text at hand."""
 
-    text: dict[str, str]
+    blocks: dict[str, str]
 
-    def words(self, block: str) -> str:
-        return self.text.get(block, "")
+    def text(self, block: str) -> str:
+        return self.blocks.get(block, "")
 
 
 def outcome(*errors: float, target: Limit | None = None, bound: Limit | None = None, band: bool = False) -> Outcome:
     parameter = Parameter(part="part", key="key", value=1.0, text="1", how="how", rows=(row(2),))
-    return Told(
+    return WithText(
         name="hkbu_bsp",
         title="A set",
         unit="ms",
@@ -60,7 +60,7 @@ def outcome(*errors: float, target: Limit | None = None, bound: Limit | None = N
         predictions=tuple(prediction(1 + error, band=band) for error in errors),
         bound=bound or Limit(mean=1.0),
         target=target,
-        text={"about": "About.", "misses": "Misses."},
+        blocks={"about": "About.", "misses": "Misses."},
     )
 
 
@@ -188,7 +188,7 @@ def test_the_page_says_which_sets_miss_their_target() -> None:
 def test_the_summary_numbers_its_notes_and_tells_speedups() -> None:
     plain = outcome(0.01, target=Limit(mean=0.02))
     told = {"caveat": "luck", "speedups": "twice too small"}
-    lucky = replace(plain, title="B", name="hkbu_overlap", text=told)
+    lucky = replace(plain, title="B", name="hkbu_overlap", blocks=told)
     made = validation_page.page([plain, lucky], ())
     assert "| met |" in made
     assert "| met, but see note 1 |" in made

@@ -33,15 +33,15 @@ def toy_s(calibration: Calibration, of: PublishedRow) -> float:
 
 START = Calibration(kernels={"compress": KernelTime(s_per_element=Duration(0))})
 BANDWIDTH = Fit(key="inter_node.efficiency", how="least squares", rows=(row(2, 4.0), row(4, 8.0)))
-POLL = Fit(key="poll_cost", rows=(row(4, 24.0),), within=(0.0, 10.0))
+POLL = Fit(key="poll_cost", rows=(row(4, 24.0),), bounds=(0.0, 10.0))
 STUDY = Study(
-    start=START,
+    initial=START,
     fits=(BANDWIDTH,),
     predict=toy_s,
     measured=lambda of: of.value,
     series=lambda of: of.model,
     label=lambda of: f"{of.gpus} GPUs",
-    predicts=(row(8, 20.0), row(16, 32.0)),
+    held_out=(row(8, 20.0), row(16, 32.0)),
 )
 
 
@@ -57,13 +57,13 @@ def test_a_later_fit_starts_from_what_the_earlier_ones_found() -> None:
     both = replace(STUDY, fits=(BANDWIDTH, POLL))
     assert both.value("inter_node.efficiency") == pytest.approx(0.5, rel=1e-7)
     assert both.value("poll_cost") == pytest.approx((24 - 4 / 0.5) / 16, rel=1e-6)
-    assert both.known == (*BANDWIDTH.rows, *POLL.rows)
+    assert both.train == (*BANDWIDTH.rows, *POLL.rows)
 
 
 def test_the_mean_signed_error_of_rows_that_disagree_is_made_zero() -> None:
     fit = replace(POLL, how="mean signed error zero", rows=(row(4, 24.0), row(8, 20.0)))
-    study = replace(STUDY, start=with_value(START, "inter_node.efficiency", 0.5), fits=(fit,))
-    errors = [one.error for one in study.of(fit.rows)]
+    study = replace(STUDY, initial=with_value(START, "inter_node.efficiency", 0.5), fits=(fit,))
+    errors = [one.error for one in study.compare(fit.rows)]
     assert sum(errors) == pytest.approx(0, abs=1e-7)
     assert abs(errors[0]) > 0.1
 
@@ -81,7 +81,7 @@ def test_two_linear_costs_meet_two_rows_unless_one_would_fall_below_zero(
     seconds: tuple[float, float], cost: float, rest: float
 ) -> None:
     codec = Fit(key="kernels.compress", rows=(row(2, seconds[0]),))
-    study = replace(STUDY, start=START, fits=((codec, replace(POLL, rows=(row(4, seconds[1]),))),))
+    study = replace(STUDY, initial=START, fits=((codec, replace(POLL, rows=(row(4, seconds[1]),))),))
     assert study.value("poll_cost") == pytest.approx(cost, abs=1e-9)
     assert study.value("kernels.compress") == pytest.approx(rest, abs=1e-9)
 
@@ -90,7 +90,7 @@ def test_an_alternative_is_a_replacement_and_leaves_the_study_alone() -> None:
     other = STUDY.refitted([row(2, 8.0)])
     assert other.value("inter_node.efficiency") == pytest.approx(0.25, rel=1e-7)
     assert STUDY.value("inter_node.efficiency") == pytest.approx(0.5, rel=1e-7)
-    assert len(all_predictions([STUDY, replace(STUDY, predicts=())])) == 2
+    assert len(all_predictions([STUDY, replace(STUDY, held_out=())])) == 2
 
 
 def test_fits_are_made_once_however_often_they_are_asked_for() -> None:
@@ -139,10 +139,10 @@ SET = """
 from simnet.validate.outcome import Limit, Outcome
 from tests.unit.simnet.validate.test_study import STUDY
 
-PLACE = 99
+ORDER = 99
 
 
-def published() -> Outcome:
+def evaluate() -> Outcome:
     numbers = dict(parameters=STUDY.parameters, predictions=STUDY.predictions)
     return Outcome(title="Mine", unit="s", bound=Limit(mean=0.2), **numbers)
 """

@@ -14,13 +14,14 @@ from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, FittedTo, Link
 from simnet.scenario import Scenario
+from simnet.show.measured_steps import proof_text
 from simnet.strategies import AllReduce
 from simnet.units import Bandwidth, Duration, Size
 from simnet.validate import disjoint
 from simnet.workload.workload import Workload
 from tests.unit.simnet.validate.test_measured import DENSE, HEAD, SETUP, step, write
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 LINK = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(0))
 
 
@@ -49,18 +50,24 @@ def trained(tmp_path: Path) -> Path:
     return write(tmp_path / "t.json", [step(1.0, DENSE)])
 
 
-def test_other_files_and_settings_are_unseen(trained: Path) -> None:
-    said = disjoint.check(scenario(links(2, 25e6), links(4, 50e6)), [(trained, read(trained))])
-    assert said.startswith("unseen: none of 1 file is among the 1 file that were fitted; the network was fitted on ")
-    assert "2 x 1 ranks at 0.2 Gbit/s, 4 x 1 ranks at 0.4 Gbit/s" in said
+def test_other_files_and_settings_are_disjoint(trained: Path) -> None:
+    proof = disjoint.check(scenario(links(2, 25e6), links(4, 50e6)), [(trained, read(trained))])
+    assert proof.is_proven
+    assert (proof.num_predicted, proof.num_fitted) == (1, 1)
+    assert proof.network_settings == ("2 x 1 ranks at 0.2 Gbit/s", "4 x 1 ranks at 0.4 Gbit/s")
+    text = proof_text(proof)
+    assert all(setting in text for setting in proof.network_settings)
+    assert text.startswith("held out: ")
 
 
 def test_a_calibration_that_names_nothing_proves_nothing(trained: Path) -> None:
-    assert disjoint.check(scenario(), [(trained, read(trained))]).startswith("not proven to be unseen")
+    proof = disjoint.check(scenario(), [(trained, read(trained))])
+    assert not proof.is_proven
+    assert proof_text(proof).startswith("not proven")
 
 
 def test_the_network_of_a_setting_that_was_fitted_is_refused(trained: Path) -> None:
-    with pytest.raises(SimnetError, match=r"t\.json: 4 x 1 ranks at 0.2 Gbit/s is a setting whose network was fitted"):
+    with pytest.raises(SimnetError, match=r"t\.json: 4 x 1 ranks at 0.2 Gbit/s: the network was fitted"):
         disjoint.check(scenario(links(4, 25e6)), [(trained, read(trained))])
 
 
