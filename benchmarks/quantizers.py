@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import bounds, other_systems, systems_table
+from benchmarks import bounds, other_systems, regions
 from benchmarks.gradients import Gradient, Row, gradients, relative_errors
 from binsgdm.random import Key
 from binsgdm.systems.base import Payload
@@ -118,18 +118,16 @@ def main() -> None:
     torch.set_num_threads(1)
     given = gradients()
     rows = measure(given)
-    regions = {
-        "overview": systems_table.overview(),
-        "differences": systems_table.differences(),
+    tables = {
         "variance": variance_table(rows),
         "coded bits": bits_table(rows),
         "others": other_systems.table(given),
     }
     if docs is None:
-        print("\n\n".join(regions.values()))
+        print("\n\n".join(tables.values()))
         return
     page = docs / "systems.md"
-    page.write_text(systems_table.filled(page.read_text(encoding="utf-8"), regions), encoding="utf-8")
+    page.write_text(regions.filled(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
     from benchmarks import quantizer_figures
 
     quantizer_figures.draw(rows, docs / "figures")

@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,6 +29,7 @@ from simnet.registry import tag_of
 from simnet.workload import workload
 
 REFERENCE = ROOT / "docs" / "reference"
+DECISIONS = ROOT / "docs" / "explanation" / "adr"
 STRUCTS: dict[type[Struct], str] = {
     scenario.Run: "scenario.md#run",
     hardware.Cluster: "cluster.md",
@@ -176,8 +178,25 @@ def commands_page() -> str:
     return templates.page("reference/commands.md", {"commands": COMMANDS, "sections": command_sections()})
 
 
+def systems_page() -> str:
+    """Return the page of systems, which needs torch."""
+    from docs import systems
+
+    tables = ("overview", "options", "bytes_sent", "differences")
+    return templates.page("reference/systems.md", {name: getattr(systems, name) for name in tables})
+
+
+def decisions_page() -> str:
+    """Return the index of the decisions, from their titles."""
+    titles = {
+        path.name: path.read_text(encoding="utf-8").partition("\n")[0] for path in sorted(DECISIONS.glob("0*.md"))
+    }
+    pairs = [(name, *title.removeprefix("# ").split(". ", 1)) for name, title in titles.items()]
+    return templates.page("reference/decisions.md", {"decisions": pairs})
+
+
 def pages() -> dict[Path, Callable[[], str]]:
-    """Return what makes each generated page."""
+    """Return what makes each generated page; that of the systems only where torch is installed."""
     names = (
         "scenario.md",
         "cluster.md",
@@ -191,12 +210,14 @@ def pages() -> dict[Path, Callable[[], str]]:
     )
     made: dict[str, Callable[[], str]] = {name: partial(rendered, name) for name in names}
     made["commands.md"] = commands_page
-    return {REFERENCE / name: make for name, make in made.items()}
+    if find_spec("torch"):
+        made["systems.md"] = systems_page
+    return {REFERENCE / name: make for name, make in made.items()} | {DECISIONS / "README.md": decisions_page}
 
 
-def stale() -> list[Path]:
-    """Return the pages that differ from what is generated now."""
-    return [path for path, make in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != make()]
+def is_current(path: Path) -> bool:
+    """Tell whether a page is what is generated now."""
+    return path.exists() and path.read_text(encoding="utf-8") == pages()[path]()
 
 
 def main() -> int:
@@ -204,7 +225,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the generated pages of docs/reference.")
     parser.add_argument("--check", action="store_true", help="compare only; exit code 1 if a page is not current")
     if parser.parse_args().check:
-        old = [path.relative_to(ROOT).as_posix() for path in stale()]
+        old = [path.relative_to(ROOT).as_posix() for path in pages() if not is_current(path)]
         sys.stderr.writelines(f"{name}: not current; run python docs/generate.py\n" for name in old)
         return int(bool(old))
     for path, make in pages().items():

@@ -1,18 +1,23 @@
-"""The tables of docs/evidence/systems.md that say what the systems are, made from the registry and its docstrings."""
+"""The tables of docs/reference/systems.md: what the systems are, from both registries and docstrings; needs torch."""
 
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
+from binsgdm import attach
 from binsgdm.exchange import AllGather, AllReduceSum, AllToAll, Message, Protocol, RankContext
+from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, one_bit_momentum, padded_numel
 from binsgdm.systems.base import GradientBucket, Shapes, numel_of
 from binsgdm.systems.registry import SYSTEMS, make
+from docs.keys import own_keys
+from simnet.strategies import STRATEGIES, Strategy
 
 LAYOUT: Shapes = ((1024, 256), (1024,), (256, 1024), (256,))
 """The two linear layers of a transformer block of width 256, with their biases."""
@@ -20,10 +25,12 @@ WORLD_SIZE = 16
 
 
 def context() -> RankContext:
+    """Return the first of 16 ranks."""
     return RankContext(rank=0, world_size=WORLD_SIZE, ranks_per_node=WORLD_SIZE, seed=0, step=1)
 
 
 def bucket() -> GradientBucket:
+    """Return normal numbers as the gradients of `LAYOUT`."""
     values = torch.randn(numel_of(LAYOUT), generator=torch.Generator().manual_seed(0))
     return GradientBucket(values=values, parameters=tuple(range(len(LAYOUT))), shapes=LAYOUT)
 
@@ -57,52 +64,77 @@ def payload(system: Any) -> str:
     return "depends on the draws" if num_bytes is None else f"{num_bytes / numel_of(LAYOUT):.4f}"
 
 
-def shown_options(name: str) -> str:
-    """Return the options with their defaults."""
-    return ", ".join(f"{key}={value!r}" for key, value in SYSTEMS[name].options.items()) or "none"
-
-
 def overview() -> str:
-    """Return the overview of all systems, 1-bit Adam included."""
-    lines = [
-        "| name | system | source | what travels | aggregation | error feedback | options and defaults "
-        "| payload, bytes an element | leaves a rank of 16, bytes an element |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, entry in SYSTEMS.items():
-        system = make(name, rank=0, world_size=WORLD_SIZE, **entry.usual_options)
-        leaves = leaving_bytes(system.mean(bucket(), context())) / numel_of(LAYOUT)
-        feedback = "yes" if entry.has_feedback else "no"
-        cells = [
+    """Return a table of all systems: what each is, what travels, and by which collective."""
+    rows = [
+        (
             f"`{name}`",
             entry.title,
             entry.source,
             entry.wire_format,
             entry.aggregation,
-            feedback,
-            shown_options(name),
-        ]
-        lines.append("| " + " | ".join([*cells, payload(system), f"{leaves:.4f}"]) + " |")
-    return "\n".join([*lines, one_bit_adam_row()])
+            "yes" if entry.has_feedback else "no",
+        )
+        for name, entry in SYSTEMS.items()
+    ]
+    rows += [
+        ("`binsgdm`", BinSGDM.title, BinSGDM.source, BinSGDM.wire_format, "all_to_all + all_gather", "no"),
+        (
+            "`one_bit_adam`",
+            OneBitAdam.title,
+            OneBitAdam.source,
+            OneBitAdam.wire_format,
+            "all_to_all + all_gather",
+            "yes",
+        ),
+    ]
+    return _table(("name", "system", "paper", "what travels", "collectives", "error feedback"), rows)
 
 
-def one_bit_adam_row() -> str:
-    """Return the row of 1-bit Adam, flat, after its dense stage."""
+@cache
+def bytes_sent() -> str:
+    """Return a table of the bytes of all systems but BinSGDM, whose bytes depend on how many ranks a node has."""
+    rows = []
+    for name, entry in SYSTEMS.items():
+        system = make(name, rank=0, world_size=WORLD_SIZE, **entry.usual_options)
+        leaves = leaving_bytes(system.mean(bucket(), context())) / numel_of(LAYOUT)
+        rows.append((f"`{name}`", payload(system), f"{leaves:.4f}"))
     numel = padded_numel(numel_of(LAYOUT), WORLD_SIZE)
     values, residuals = torch.ones(numel), MomentumResiduals.zeros(numel, context(), "flat")
     leaves = leaving_bytes(one_bit_momentum(values, residuals, context())) / numel_of(LAYOUT)
-    names = ("dense_steps", "topology")
-    given = inspect.signature(OneBitAdam).parameters
-    options = ", ".join(f"{name}={given[name].default!r}" for name in names)
-    cells = ["`OneBitAdam`", f"{OneBitAdam.title} (an optimizer)", OneBitAdam.source, OneBitAdam.wire_format]
-    return (
-        "| " + " | ".join([*cells, "all_to_all + all_gather", "yes, two-sided", options, "-", f"{leaves:.4f}"]) + " |"
-    )
+    rows.append(("`one_bit_adam`", "-", f"{leaves:.4f}"))
+    return _table(("name", "payload, bytes an element", "leaves a rank of 16, bytes an element"), rows)
+
+
+def options() -> str:
+    """Return a table of the options of all systems: those of the real ones, and those that only the simulator has."""
+    real = {name: entry.options for name, entry in SYSTEMS.items()} | {
+        "binsgdm": _given(attach, ("topology", "intra_node_dtype", "average", "overlap")),
+        "one_bit_adam": _given(OneBitAdam, ("dense_steps", "topology")),
+    }
+    rows = []
+    for name, taken in real.items():
+        simulated = STRATEGIES.find("all_reduce" if name == "dense" else name)
+        more = [key for key in own_keys(simulated, Strategy) if key not in taken]
+        shown = ", ".join(f"`{key}={value!r}`" for key, value in taken.items())
+        rows.append((f"`{name}`", shown or "-", ", ".join(f"`{key}`" for key in more) or "-"))
+    return _table(("name", "options of `binsgdm`, with defaults", "further keys of the simulator"), rows)
+
+
+def _given(function: Callable[..., Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the defaults of some parameters of a function."""
+    parameters = inspect.signature(function).parameters
+    return {name: parameters[name].default for name in names}
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ("| " + " | ".join(line) + " |" for line in (head, *rows))
+    return "\n".join([next(lines), "|---" * len(head) + "|", *lines])
 
 
 def differences() -> str:
     """Return for every system what its docstring says that differs from its paper."""
-    classes: dict[str, type] = {**SYSTEMS, "OneBitAdam": OneBitAdam}
+    classes: dict[str, type] = {**SYSTEMS, "binsgdm": BinSGDM, "one_bit_adam": OneBitAdam}
     pairs = [(name, *_source(kind)) for name, kind in classes.items() if name != "dense"]
     return "\n".join(f"- **`{name}`** {source} *Differs:* {differs}" for name, source, differs in pairs)
 
@@ -114,20 +146,3 @@ def _source(kind: type) -> tuple[str, str]:
         if found:
             return " ".join(found[1].split()), " ".join(found[2].split())
     raise AssertionError(f"{kind.__name__} does not say what differs from its source")
-
-
-def filled(page: str, regions: Mapping[str, str]) -> str:
-    """Return a page with its regions between <!-- name --> and <!-- end of name --> replaced."""
-    for name, text in regions.items():
-        begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
-        before, _, rest = page.partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
-            raise AssertionError(f"the page has no region {name!r}")
-        page = before + begin + text + end + after
-    return page
-
-
-def region(page: str, name: str) -> str:
-    """Return what is between the marks of a region."""
-    return page.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- end of {name} -->")[0]
