@@ -7,10 +7,10 @@ import pytest
 from docs import shown
 
 ROOT = shown.ROOT
-TUTORIAL = ROOT / "docs" / "tutorial" / "first-answer.md"
 PAGES = shown.pages()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_shows_what_its_commands_print(page: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
