@@ -1,1 +1,1 @@
-"""Real nodes on one Linux machine: network namespaces joined by a switch, with NICs of a set bandwidth."""
+"""Nodes on one Linux machine: network namespaces behind a switch, with NICs of a set bandwidth."""

@@ -1,4 +1,4 @@
-"""A campaign as data: what a lab measures to calibrate, what it trains to be predicted, and the launches of both."""
+"""A campaign as data: the measurements that calibrate, the trainings to predict, and the launches of both."""
 
 import re
 from collections.abc import Sequence
@@ -20,28 +20,29 @@ from simnet.values import Count
 DEFAULT_CAP = Size(25 * MIB)
 MODULE = "binsgdm.measure"
 OVERLAPPED_BACKWARDS = 40
-"""Backwards beside each collective, each of which waits until the collective has ended."""
+"""Repetitions of backward overlapped with each collective."""
 PARTS = ("links", "model", "kernels", "messages", "beside", "training")
+"""Kinds of launches. They begin the names of files: "messages" are collectives in place, "beside" is interference."""
 _MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_.]+)?")
 Seconds = Annotated[float, Meta(gt=0.0, le=3600.0)]
 
 
 class Layout(NamedTuple):
-    """Nodes and the ranks on each."""
+    """Nodes, and ranks per node."""
 
     num_nodes: int
     ranks_per_node: int
 
     def text(self) -> str:
-        """Return it as in a campaign file: "4x2"."""
+        """Return the layout as in a campaign file: "4x2"."""
         return f"{self.num_nodes}x{self.ranks_per_node}"
 
     @classmethod
     def parse(cls, text: str) -> "Layout":
-        """Read "4x2".
+        """Read a layout such as "4x2".
 
         Raises:
-            ValueError: it is not written so.
+            ValueError: the text has another form.
         """
         match = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d?)", text)
         if match is None:
@@ -171,12 +172,12 @@ class Launch:
     arguments: tuple[str, ...]
 
     def path(self, folder: Path) -> Path:
-        """Return its measurement file."""
+        """Return the path of the measurement file."""
         return folder / f"{self.name}.json"
 
     @property
     def description(self) -> str:
-        """Say what it is for people."""
+        """Part, layout and bandwidth as text."""
         rate = f" at {_rate_text(self.bandwidth)}" if self.bandwidth is not None else ""
         return f"{self.part} on {self.layout.num_nodes} x {self.layout.ranks_per_node} ranks{rate}"
 
@@ -185,7 +186,7 @@ def load(path: Path) -> Campaign:
     """Read a campaign file.
 
     Raises:
-        SimnetError: it cannot be read, or something in it does not fit.
+        SimnetError: the file cannot be read, or holds an invalid value.
     """
     campaign = build(Campaign, read_file(path), str(path))
     check_disjoint(campaign, str(path))
@@ -193,10 +194,10 @@ def load(path: Path) -> Campaign:
 
 
 def check_disjoint(campaign: Campaign, where: str) -> None:
-    """Refuse a campaign that calibrates the network on what it is to predict.
+    """Refuse a campaign that calibrates the network at a setting to predict.
 
     Raises:
-        SimnetError: a layout and bandwidth are in both.
+        SimnetError: links and points have a layout and bandwidth in common.
     """
     for layout, rate in campaign.settings:
         if (layout, rate) in campaign.links.settings:
@@ -207,12 +208,15 @@ def check_disjoint(campaign: Campaign, where: str) -> None:
 
 
 def launches(campaign: Campaign) -> list[Launch]:
-    """Return the launches, in their order: the starts of the models lie between everything else."""
+    """Return the launches in order: the starts of the models are spread over the campaign.
+
+    A machine drifts over hours. Models measured once at the beginning would miss this drift.
+    """
     found = [_links(campaign, layout, rate) for layout, rate in campaign.links.settings]
     for layout in campaign.layouts:
         found += [_kernels(campaign, layout), _in_place(campaign, layout), _interference(campaign, layout)]
     training = [_training(campaign, layout, rate) for layout, rate in campaign.settings]
-    # Rounded up, so that nothing is left over after the last start.
+    # Rounded up, so that no training is left over after the last start.
     step = -(-len(training) // campaign.starts)
     for start in range(campaign.starts):
         found += [_model(campaign, layout, model, start) for layout in campaign.layouts for model in campaign.models]
@@ -221,7 +225,7 @@ def launches(campaign: Campaign) -> list[Launch]:
 
 
 def strategies_on(campaign: Campaign, layout: Layout) -> list[AnyStrategy]:
-    """Return what is trained with on a layout."""
+    """Return the strategies to train on a layout: without hierarchical ones where a node has one rank."""
     return [
         strategy
         for strategy in campaign.strategies
@@ -270,7 +274,7 @@ def _training(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Launch:
     chosen = strategies_on(campaign, layout)
     caps = {strategy.bucket_cap or DEFAULT_CAP for strategy in chosen if strategy.bucketing == "ddp"} or {DEFAULT_CAP}
     if len(caps) != 1:
-        raise SimnetError("strategies: bucket_cap: give all the same")
+        raise SimnetError("strategies: bucket_cap: all strategies must have the same; give one")
     what: list[object] = [word for model in campaign.models for word in ("--model", model)]
     what += [word for strategy in chosen for word in ("--strategy", StrategySpec.of_strategy(strategy).argument)]
     what += ["--batch", campaign.batch, "--max-seconds", campaign.training_seconds]
@@ -278,13 +282,13 @@ def _training(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Launch:
 
 
 def _rate_text(rate: Bandwidth, space: str = " ") -> str:
-    """Return a rate for people, or for a file name: "200 Mbit/s", "200mbit"."""
+    """Return a rate as text, or without a space for a file name: "200 Mbit/s", "200mbit"."""
     mbit = rate * 8 / 1e6
     return f"{mbit:g} Mbit/s" if space else f"{mbit:g}mbit"
 
 
 def file_stem(name: str) -> str:
-    """Return a name as a part of a file name, which leads into no other folder whatever the name is.
+    """Return a name as a part of a file name: no character of it can lead into another folder.
 
     Example:
         >>> file_stem("my.pkg:build"), file_stem("../../x")
@@ -294,10 +298,10 @@ def file_stem(name: str) -> str:
 
 
 def _check_given(struct: Struct, *names: str) -> None:
-    """Refuse lists without an item.
+    """Refuse empty lists.
 
     Raises:
-        ValueError: one has none.
+        ValueError: a list is empty.
     """
     for name in names:
         if not getattr(struct, name):
@@ -305,10 +309,10 @@ def _check_given(struct: Struct, *names: str) -> None:
 
 
 def _check_models(models: Sequence[str]) -> None:
-    """Refuse names of models that are no names, and two that would share a file.
+    """Refuse invalid names of models, and two that would share a file.
 
     Raises:
-        ValueError: one is.
+        ValueError: a name is invalid, or two share a file.
     """
     for name in models:
         if not _MODEL.fullmatch(name) or ".." in name:

@@ -1,4 +1,4 @@
-"""Tell whether other guests of this machine slow it: time a fixed piece of work on every core at once."""
+"""Notice when other guests of this machine slow it: time a fixed piece of work on every core at once."""
 
 import subprocess
 import sys
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from simnet.lab import machine
 
 MAX_SLOWDOWN = 1.15
-"""Ratio to the fastest probe up to which the machine counts as quiet."""
+"""Largest ratio to the fastest probe at which the machine counts as idle."""
 PAUSE_S, MAX_WAIT_S = 5.0, 300.0
-"""Between probes, and how long a launch waits for quiet at most."""
+"""Pause between probes, and the longest wait for an idle machine."""
 PROBE_CODE = """
 import time
 start = time.perf_counter()
@@ -25,7 +25,8 @@ print(time.perf_counter() - start)
 
 
 def probe_s() -> float:
-    """Return what arithmetic and copies of memory take on the slowest core, all cores at it together [s]."""
+    """Return the time of arithmetic and memory copies on the slowest core, with all cores at work [s]."""
+    # One pinned process per core: a guest that takes any core shows, and so does one that takes memory bandwidth.
     commands = [
         ["taskset", "--cpu-list", str(core), sys.executable, "-S", "-c", PROBE_CODE] for core in machine.usable_cores()
     ]
@@ -34,11 +35,11 @@ def probe_s() -> float:
 
 
 class IdleProbe:
-    """Knows how fast this machine has been.
+    """Compares this machine with its fastest probe so far.
 
     Args:
-        report: told why a launch waits.
-        max_wait_s: how long a launch waits at most; 0 does not probe at all.
+        report: receives the reason of a wait.
+        max_wait_s: longest wait; 0 does not probe at all.
         probe: returns the time of the work [s].
         sleep: waits for some seconds.
     """
@@ -58,7 +59,7 @@ class IdleProbe:
         self._fastest_s = min(probe() for _ in range(3)) if max_wait_s else 0.0
 
     def is_idle(self) -> bool:
-        """Probe; the better of two counts, since one may meet a hiccup."""
+        """Probe twice and return whether the faster probe is fast enough, since one probe may meet a hiccup."""
         if not self._max_wait_s:
             return True
         time_s = min(self._probe(), self._probe())
@@ -67,7 +68,7 @@ class IdleProbe:
         return self.slowdown <= MAX_SLOWDOWN
 
     def wait_until_idle(self) -> None:
-        """Wait until the machine is quiet, but not for ever."""
+        """Wait until the machine is idle, at most for the longest wait."""
         waited_s = 0.0
         while not self.is_idle() and waited_s < self._max_wait_s:
             if not waited_s:

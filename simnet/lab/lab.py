@@ -1,4 +1,4 @@
-"""A lab while it is there: made on entering, shaped and launched on inside, removed on leaving."""
+"""A lab as a context: created on entering, removed on leaving; launches and bandwidths change inside."""
 
 import shutil
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from simnet.units import Bandwidth
 
 
 class Lab:
-    """Nodes on this machine, for the time of a `with` block; one at a time in a process.
+    """Nodes on this machine for the duration of a `with` block; a process has one at a time.
 
-    Entering first removes what labs of ended processes have left. In the main thread the first Ctrl-C, SIGTERM or
-    SIGHUP raises inside the block, so that leaving it cleans up; those that follow are ignored until then.
+    Entering first removes the labs of processes that have ended. In the main thread the first Ctrl-C, SIGTERM or SIGHUP
+    raises inside the block, so that leaving the block cleans up; later signals are ignored until then.
 
     Example:
         with Lab(LabSpec(num_nodes=4, bandwidth=Bandwidth.parse("1 Gbit/s"))) as lab:
@@ -36,7 +36,7 @@ class Lab:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Make the nodes and the network.
+        """Create the nodes and the network.
 
         Raises:
             SimnetError: this machine cannot hold a lab, or this process has one already.
@@ -45,10 +45,11 @@ class Lab:
         self.removed = machine.remove_abandoned()
         owner = Owner.this_process()
         if owner in machine.namespaces():
-            raise SimnetError("lab: this process has one already: leave it before the next, or use another process")
+            raise SimnetError("lab: this process has one already: leave it first, or use another process")
         self._prefix = owner.prefix
         with ExitStack() as stack:
             stack.enter_context(raise_on_signal())
+            # Registered before anything is created: a command that fails halfway leaves nothing behind.
             stack.callback(_remove, owner)
             for command in plan.create_commands(self.spec, self._prefix):
                 machine.run_command(command)
@@ -58,18 +59,18 @@ class Lab:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove everything, with every process that is still inside a node.
+        """Remove all nodes, with every process that still runs in one.
 
         Raises:
-            SimnetError: something could not be removed.
+            SimnetError: a node could not be removed.
         """
         self._stack.close()
 
     def shape(self, bandwidth: Bandwidth | None) -> None:
-        """Give every NIC another bandwidth in each direction; None leaves them unshaped.
+        """Set the bandwidth of every NIC in each direction; None removes the limit.
 
         Raises:
-            SimnetError: it is below 1 Mbit/s, or the kernel refuses it.
+            SimnetError: the bandwidth is below 1 Mbit/s, or the kernel refuses it.
         """
         for command in plan.shape_commands(self.spec.num_nodes, self._prefix, bandwidth):
             machine.run_command(command)
@@ -77,14 +78,15 @@ class Lab:
     def launch(
         self, command: Sequence[str], *, timeout_s: float | None = None, show_rank_0: bool = False
     ) -> LaunchResult:
-        """Run a command as every rank, with the environment that torchrun gives, and wait.
+        """Run a command as every rank, with the environment that torchrun gives, and wait for all.
 
-        The first rank that fails ends the others. To be called in a thread that outlives the launch.
+        The first rank that fails ends the others. Ranks die with the thread that started them (PR_SET_PDEATHSIG), so
+        the calling thread must outlive the launch.
 
         Args:
-            command: program and arguments; no shell is between.
+            command: program and arguments, run without a shell.
             timeout_s: seconds after which all ranks are stopped; None waits for ever.
-            show_rank_0: let rank 0 write to this process's stdout and stderr instead of into the outcome.
+            show_rank_0: let rank 0 write to this process's stdout and stderr instead of into the result.
 
         Raises:
             SimnetError: there is no such program.
@@ -97,15 +99,15 @@ class Lab:
 
 
 def check_command(command: Sequence[str]) -> None:
-    """Check that a command names a program.
+    """Check that a command starts with a program.
 
     Raises:
-        SimnetError: it is empty, or there is no such program.
+        SimnetError: the command is empty, or there is no such program.
     """
     if not command:
         raise SimnetError("lab: no command: write it after --, such as -- python train.py")
     if shutil.which(command[0]) is None:
-        raise SimnetError(f"lab: {command[0]!r}: no such program on the PATH, or it is not executable")
+        raise SimnetError(f"lab: {command[0]!r}: no executable program on the PATH; install it, or give its path")
 
 
 def _remove(owner: Owner) -> None:

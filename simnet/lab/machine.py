@@ -1,4 +1,4 @@
-"""What a lab asks of the machine: whether it can be here, its commands run, what is there listed and removed."""
+"""The machine under a lab: check it, run commands, and list and remove namespaces."""
 
 import os
 import shutil
@@ -22,15 +22,15 @@ def check() -> None:
     """Check that this machine can hold a lab.
 
     Raises:
-        SimnetError: it is not Linux, this is not root, or a tool is missing.
+        SimnetError: the system is not Linux, the user is not root, or a tool is missing.
     """
     if sys.platform != "linux":
-        raise SimnetError(f"lab: needs Linux, this is {sys.platform}: run it in a virtual machine with Linux")
+        raise SimnetError(f"lab: {sys.platform!r}: needs Linux; run it in a virtual machine with Linux")
     if os.geteuid() != 0:
-        raise SimnetError("lab: needs root, to make network namespaces: run it with sudo")
+        raise SimnetError("lab: network namespaces need root: run it with sudo")
     for tool, package in _TOOLS.items():
         if shutil.which(tool) is None:
-            raise SimnetError(f"lab: needs {tool!r}, which is not on the PATH: install {package}")
+            raise SimnetError(f"lab: {tool!r}: not on the PATH; install {package}")
 
 
 def usable_cores() -> list[int]:
@@ -39,11 +39,12 @@ def usable_cores() -> list[int]:
 
 
 def run_command(command: Sequence[str]) -> None:
-    """Run one command of a plan; Ctrl-C does not reach it.
+    """Run one command of a plan.
 
     Raises:
-        SimnetError: it failed, as where namespaces are forbidden.
+        SimnetError: the command failed, for example because namespaces are forbidden.
     """
+    # A session of its own, so that Ctrl-C in the terminal does not stop a command halfway.
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True
     )
@@ -53,16 +54,16 @@ def run_command(command: Sequence[str]) -> None:
 
 
 def _advice(output: str) -> str:
-    """Say what to do about what `ip` or `tc` output."""
+    """Return the repair for an error message of `ip` or `tc`."""
     if any(part in output for part in ("qdisc", "device type", "No such file")):
-        return "the kernel lacks a part; load or build in veth, bridge and sch_tbf"
+        return "the kernel lacks a module; load veth, bridge and sch_tbf"
     if "not permitted" in output or "denied" in output or "Read-only" in output:
         return "namespaces are forbidden here; run it on the host, or in a container started with --privileged"
     return "a lab needs a kernel with network namespaces, veth, bridge and sch_tbf"
 
 
 def namespaces() -> dict[Owner, list[str]]:
-    """Return the names of the namespaces of every lab of this machine, by owner."""
+    """Return the names of the namespaces of all labs on this machine, by owner."""
     found: dict[Owner, list[str]] = {}
     for path in sorted(_NAMESPACES.glob("simnet-*")):
         owner = Owner.of_namespace(path.name)
@@ -72,10 +73,10 @@ def namespaces() -> dict[Owner, list[str]]:
 
 
 def remove_abandoned() -> list[Owner]:
-    """Remove every lab whose owner has ended, with the processes in it; return those owners.
+    """Remove every lab whose owner has ended, with the processes in it; return these owners.
 
     Raises:
-        SimnetError: something could not be removed.
+        SimnetError: a namespace could not be removed.
     """
     gone = [(owner, names) for owner, names in namespaces().items() if owner.has_ended()]
     for _, names in gone:
@@ -84,25 +85,26 @@ def remove_abandoned() -> list[Owner]:
 
 
 def remove_namespaces(names: Sequence[str]) -> None:
-    """Kill every process inside these namespaces, then remove them; links and bridge go with them.
+    """Kill every process inside these namespaces, then remove them; the kernel removes their links and bridge.
 
     Raises:
-        SimnetError: something could not be removed; the others were.
+        SimnetError: a namespace could not be removed; the others were.
     """
     failed = [] if _kill_inside(names) else ["a process in it did not end"]
     for name in names:
         try:
             run_command(("ip", "netns", "delete", name))
-        except SimnetError as error:  # another start may have removed it at the same time
+        except SimnetError as error:  # another process may have removed it at the same time
             failed += [str(error)] if (_NAMESPACES / name).exists() else []
     if failed:
         raise SimnetError(
-            f"lab: not all of it could be removed ({failed[0]}): when this has ended, try simnet lab clean"
+            f"lab: some namespaces could not be removed ({failed[0]}): try simnet lab clean after this process"
         )
 
 
 def _kill_inside(names: Iterable[str]) -> bool:
-    """Kill every process inside some namespaces, also those born meanwhile; tell whether none is left."""
+    """Kill every process inside some namespaces, and return whether none is left."""
+    # Repeated until none is found, since a process may start another before it is killed.
     inside = set(filter(None, (_identity(_NAMESPACES / name) for name in names)))
     deadline = time.monotonic() + _KILL_S
     while found := _processes(inside):
@@ -115,13 +117,14 @@ def _kill_inside(names: Iterable[str]) -> bool:
 
 
 def _processes(inside: set[tuple[int, int]]) -> list[int]:
-    """Return the ids of the processes inside some namespaces, never that of this one."""
+    """Return the ids of the processes inside some namespaces, without this process."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()] if inside else []  # noqa: PTH208 - names
     return [pid for pid in pids if pid != os.getpid() and _network_of(pid) in inside]
 
 
 def _kill(pid: int, inside: set[tuple[int, int]]) -> None:
-    """Kill a process that is still inside; the descriptor holds on to it, so that no later one of its id is hit."""
+    """Kill a process that is still inside some namespaces."""
+    # The descriptor refers to this process even if it ends and its id is reused: no other process is killed.
     with suppress(OSError):
         process = os.pidfd_open(pid)
         try:
@@ -136,7 +139,7 @@ def _network_of(pid: int) -> tuple[int, int] | None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells one namespace from another, or None if it is gone."""
+    """Return device and inode, which identify a namespace; None if it is gone."""
     try:
         seen = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Who owns a lab: a process, named in the names of its namespaces, so that a later one sees whether it still runs."""
+"""The process that owns a lab. The names of its namespaces name it, so that other processes see whether it runs."""
 
 import os
 import re
@@ -13,7 +13,7 @@ _DEAD = ("Z", "X")
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """A process, told from every other one of this machine since it was booted, also from a later one of its id."""
+    """A process, identified by id and start time, since ids are reused."""
 
     pid_namespace: int
     pid: int
@@ -21,7 +21,7 @@ class Owner(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def this_process(cls) -> Self:
-        """Return the process that runs this."""
+        """Return this process."""
         pid = os.getpid()
         seen = _state_and_start(pid)
         assert seen is not None
@@ -29,7 +29,7 @@ class Owner(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_namespace(cls, name: str) -> Self | None:
-        """Return the owner of a namespace, or None if the name is not one of a lab."""
+        """Return the owner of a namespace; None if the name is not that of a lab."""
         match = _NAME.fullmatch(name)
         if match is None:
             return None
@@ -38,11 +38,12 @@ class Owner(Struct, frozen=True, kw_only=True):
 
     @property
     def prefix(self) -> str:
-        """What the names of its namespaces begin with."""
+        """Start of the names of its namespaces."""
         return f"simnet-{self.pid_namespace}-{self.pid}-{self.started_ticks}"
 
     def has_ended(self) -> bool:
-        """Tell whether the process has ended; of one in another container nothing is known, so it counts as running."""
+        """Return whether the process has ended."""
+        # The ids of another container are not visible here: such a process counts as running.
         if self.pid_namespace != _pid_namespace():
             return False
         seen = _state_and_start(self.pid)
@@ -54,10 +55,10 @@ def _pid_namespace() -> int:
 
 
 def _state_and_start(pid: int) -> tuple[str, int] | None:
-    """Return the state of a process and its start in ticks since boot, or None if there is none of this id."""
+    """Return the state of a process and its start in ticks since boot; None if there is no such process."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text.rpartition(")")[2].split()  # a program's name, in brackets, may hold blanks and brackets
+    fields = text.rpartition(")")[2].split()  # the program's name, in brackets, may hold blanks and brackets
     return fields[0], int(fields[19])

@@ -12,8 +12,9 @@ Command = tuple[str, ...]
 MAX_NODES = 254
 MIN_BANDWIDTH = Bandwidth(125e3)
 LATENCY_MS = 20
+"""Longest wait of a packet in the queue of tbf; later packets are dropped, as in a switch with small buffers."""
 BURST_S, MIN_BURST_BYTES = 2e-3, 32768
-"""What a shaper lets through at once, at its rate: as long as nodes that share cores may be late for their turn."""
+"""Bucket of tbf, as time at its rate. A NIC whose node waits for a core sends late; the bucket lets it catch up."""
 MAX_PACKET_BYTES = 65536
 NIC = "eth0"
 NETWORK = f"network namespaces, tbf burst {BURST_S * 1e3:g} ms, latency {LATENCY_MS} ms, TCP reno"
@@ -21,10 +22,15 @@ _FIRST_PORT, _NUM_PORTS = 29500, 1000
 
 
 class LabSpec(Struct, frozen=True, kw_only=True):
-    """What a lab is: nodes, the ranks on each, and the bandwidth of each node's NIC in each direction.
+    """The nodes of a lab, their ranks and their network.
 
-    `bandwidth` None leaves the NICs unshaped. `threads_per_rank` becomes OMP_NUM_THREADS. `pins_cores`: each rank is
-    pinned to its share of the cores, as on a node of its own; else the scheduler moves ranks about.
+    Attributes:
+        num_nodes: number of nodes.
+        ranks_per_node: ranks on each node.
+        bandwidth: of each node's NIC in each direction; None sets no limit.
+        threads_per_rank: becomes OMP_NUM_THREADS.
+        pins_cores: pin each rank to its share of the cores, as if on a machine of its own; else the scheduler moves
+            ranks between cores.
     """
 
     num_nodes: int
@@ -43,12 +49,12 @@ class LabSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def world_size(self) -> int:
-        """The number of ranks of all nodes."""
+        """Ranks of all nodes."""
         return self.num_nodes * self.ranks_per_node
 
 
 class RankPlan(Struct, frozen=True, kw_only=True):
-    """One rank: the command that starts it inside its node, and the environment variables it gets on top."""
+    """One rank: the command that starts it in its node, and its additional environment variables."""
 
     rank: int
     node: int
@@ -57,17 +63,17 @@ class RankPlan(Struct, frozen=True, kw_only=True):
 
 
 def check_bandwidth(bandwidth: Bandwidth | None) -> None:
-    """Check that a NIC can be given this bandwidth.
+    """Check that a NIC can have this bandwidth.
 
     Raises:
-        SimnetError: it is so low that the burst of the shaper lasts longer than a second.
+        SimnetError: the bandwidth is below 1 Mbit/s, where the smallest bucket of tbf lasts a quarter of a second.
     """
     if bandwidth is not None and bandwidth < MIN_BANDWIDTH:
         raise SimnetError(f"lab: bandwidth: {bandwidth.text()!r}: must be at least {MIN_BANDWIDTH.text()!r}")
 
 
 def switch_name(prefix: str) -> str:
-    """Return the name of the namespace in which the switch is."""
+    """Return the name of the switch's namespace."""
     return f"{prefix}-switch"
 
 
@@ -87,7 +93,8 @@ def address(node: int) -> str:
 
 
 def create_commands(spec: LabSpec, prefix: str) -> list[Command]:
-    """Return the commands that make a lab, in their order; every interface is born inside a namespace of the lab."""
+    """Return the commands that create a lab, in order."""
+    # Every interface is created inside a namespace of the lab: no name of the host can collide with one of them.
     switch = switch_name(prefix)
     commands: list[Command] = [
         ("ip", "netns", "add", switch),
@@ -100,7 +107,7 @@ def create_commands(spec: LabSpec, prefix: str) -> list[Command]:
 
 
 def _node_commands(prefix: str, node: int) -> list[Command]:
-    """Return the commands that make one node and plug it into the switch."""
+    """Return the commands that create one node and connect it to the switch."""
     switch, name, port = switch_name(prefix), node_name(prefix, node), f"port{node}"
     here = ("ip", "-n", name)
     return [
@@ -110,16 +117,16 @@ def _node_commands(prefix: str, node: int) -> list[Command]:
         (*here, "link", "set", "lo", "up"),
         (*here, "address", "add", f"{address(node)}/24", "dev", NIC),
         (*here, "link", "set", NIC, "up"),
-        # The congestion control that every kernel allows, so that machines can be compared.
+        # Every kernel has reno, so measurements on different machines use the same congestion control.
         (*here, "route", "replace", "10.77.0.0/24", "dev", NIC, "src", address(node), "congctl", "reno"),
     ]
 
 
 def shape_commands(num_nodes: int, prefix: str, bandwidth: Bandwidth | None) -> list[Command]:
-    """Return the commands that give every NIC a bandwidth: what it sends, and what the switch sends to it.
+    """Return the commands that limit every NIC in both directions: its own end, and the port of the switch.
 
-    Segmentation offload stays on, since without it the CPU is the limit, but a packet is at most half a burst, and a
-    burst short: what goes through at once is not limited to the bandwidth.
+    Segmentation offload stays on, since without it the CPU is the limit. A packet is at most half a bucket, and the
+    bucket is short, since a full bucket passes at once and thus faster than the bandwidth.
     """
     check_bandwidth(bandwidth)
     burst = 0 if bandwidth is None else max(MIN_BURST_BYTES, round(bandwidth * BURST_S))
@@ -146,14 +153,14 @@ def rank_plans(
 ) -> list[RankPlan]:
     """Return how to start `ranks_per_node` processes on each node, with the environment that torchrun gives.
 
-    Each rank dies when the process that started it dies, however that happens.
+    Each rank dies with the process that starts it (`setpriv --pdeathsig`), even if that process is killed.
 
     Args:
         spec: the lab.
-        prefix: of the names of its namespaces.
+        prefix: start of the names of its namespaces.
         command: program and arguments, the same for every rank.
-        launch: how many launches this lab has seen; each gets a port of its own, since the last may still be closing.
-        cores: of this machine, which the ranks divide among them; none lets the scheduler move them about.
+        launch: number of earlier launches of this lab; each uses another port, since the last may still be closing.
+        cores: cores that the ranks share out; none leaves the choice to the scheduler.
     """
     port = _FIRST_PORT + launch % _NUM_PORTS
     plans = []
@@ -167,7 +174,7 @@ def rank_plans(
 
 
 def core_shares(world_size: int, cores: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the cores of each rank: as many as there are for each, or one that it shares with others.
+    """Return the cores of each rank: an equal number for each, or one shared core if there are more ranks than cores.
 
     Example:
         >>> core_shares(2, [0, 1, 2, 3, 4]), core_shares(3, [0, 1])
@@ -180,7 +187,7 @@ def core_shares(world_size: int, cores: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _environment(spec: LabSpec, rank: int, port: int) -> dict[str, str]:
-    """Return what torchrun tells a rank."""
+    """Return the environment variables that torchrun sets for a rank."""
     node, local_rank = divmod(rank, spec.ranks_per_node)
     variables = {
         "RANK": rank,

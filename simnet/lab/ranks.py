@@ -26,10 +26,14 @@ _TAIL_LINES, _TAIL_RANKS = 20, 4
 
 
 class LaunchResult(Struct, frozen=True, kw_only=True):
-    """How a launch went.
+    """The result of a launch.
 
-    `exit_code` is 0, or that of the first rank that failed (128 + the signal that killed it), or 124 after a timeout.
-    `outputs` has the last MiB that each rank wrote to stdout and stderr; that of rank 0 is empty where it was shown.
+    Attributes:
+        exit_code: 0, or that of the first rank that failed (128 + the signal that killed it), or 124 after a timeout.
+        elapsed_s: duration of the launch [s].
+        outputs: the last MiB of stdout and stderr of each rank; empty for rank 0 if it was shown.
+        failed_rank: the first rank that failed.
+        unfinished_ranks: ranks that a timeout stopped.
     """
 
     exit_code: int
@@ -39,30 +43,30 @@ class LaunchResult(Struct, frozen=True, kw_only=True):
     unfinished_ranks: tuple[int, ...] = ()
 
     def raise_if_failed(self) -> None:
-        """Check that every rank ended well.
+        """Raise an error unless every rank succeeded.
 
         Raises:
-            SimnetError: one did not, with its last lines.
+            SimnetError: a rank failed or did not finish; the message has its last lines.
         """
         if self.exit_code:
             raise SimnetError("\n".join([self.failure(), *self.last_lines()]))
 
     def failure(self) -> str:
-        """Say in one sentence what went wrong."""
+        """Return one sentence about the failure."""
         after = f"after {format_seconds(self.elapsed_s)}"
         if self.failed_rank is not None:
             return f"lab: rank {self.failed_rank} failed first, with exit code {self.exit_code} {after}"
         ranks = ", ".join(map(str, self.unfinished_ranks))
-        return f"lab: not finished {after}, ranks {ranks} were stopped: give it a longer timeout, or look for a hang"
+        return f"lab: not finished {after}, ranks {ranks} were stopped: give a longer timeout, or look for a hang"
 
     def last_lines(self) -> list[str]:
-        """Return the last lines of the ranks that the sentence names."""
+        """Return the last output lines of the ranks that failed or did not finish."""
         ranks = self.unfinished_ranks[:_TAIL_RANKS] if self.failed_rank is None else (self.failed_rank,)
         return [f"[rank {rank}] {line}" for rank in ranks for line in self.outputs[rank].splitlines()[-_TAIL_LINES:]]
 
 
 class _RankProcess:
-    """A started rank, at the head of a session of its own."""
+    """A started rank, the leader of its own session."""
 
     def __init__(self, plan: RankPlan, output: IO[bytes] | None) -> None:
         self.number = plan.rank
@@ -80,20 +84,21 @@ class _RankProcess:
         self.has_ended = False
 
     def signal(self, number: int) -> None:
-        """Send a signal to the rank and what it has started; not yet waited for, its id is nobody else's."""
+        """Send a signal to the rank and to the processes that it has started."""
+        # Until `end` waits for the process, its id cannot be reused for another one.
         if not self.has_ended:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
     def end(self) -> int:
-        """Return the exit code, as a shell tells it, of a rank that has ended, after killing what it has left."""
+        """Kill what a rank that has ended left behind, and return its exit code as a shell reports it."""
         self.signal(signal.SIGKILL)
         self.has_ended = True
         code = self.process.wait()
         return 128 - code if code < 0 else code
 
     def text(self) -> str:
-        """Return the last MiB of what it wrote."""
+        """Return the last MiB of its output."""
         if self.output is None:
             return ""
         descriptor = self.output.fileno()
@@ -101,7 +106,7 @@ class _RankProcess:
         return os.pread(descriptor, MAX_OUTPUT_BYTES, start).decode(errors="replace")
 
     def close(self) -> None:
-        """Kill it if it still runs, and give back its descriptors."""
+        """Kill the rank if it still runs, and close its descriptors."""
         if not self.has_ended:
             self.end()
         os.close(self.descriptor)
@@ -110,11 +115,11 @@ class _RankProcess:
 
 
 def run(plans: Sequence[RankPlan], *, timeout_s: float | None, show_rank_0: bool) -> LaunchResult:
-    """Start every rank and wait until all have ended, one has failed, or the time is over; then none is left.
+    """Start every rank and wait until all have ended, one has failed, or the time is over; then stop the others.
 
     Args:
-        plans: the ranks, by number.
-        timeout_s: seconds until all are stopped; None waits for ever.
+        plans: the ranks in order.
+        timeout_s: seconds until all ranks are stopped; None waits for ever.
         show_rank_0: let rank 0 write to this process's stdout and stderr.
     """
     start_s = time.monotonic()
@@ -122,7 +127,8 @@ def run(plans: Sequence[RankPlan], *, timeout_s: float | None, show_rank_0: bool
     with ExitStack() as stack:
         stack.callback(_stop_all, ranks)
         for plan in plans:
-            with defer_signals():  # a rank that was started is in the list
+            # No signal may come between the start of a rank and its entry in the list that clean-up goes through.
+            with defer_signals():
                 ranks.append(_RankProcess(plan, _output(show_rank_0 and plan.rank == 0)))
         failed, exit_code = _wait(ranks, start_s, timeout_s)
         elapsed_s = time.monotonic() - start_s
@@ -138,7 +144,8 @@ def run(plans: Sequence[RankPlan], *, timeout_s: float | None, show_rank_0: bool
 
 
 def _output(is_shown: bool) -> IO[bytes] | None:
-    """Return where a rank writes: a file without a name, of which nothing is left whatever happens, or here."""
+    """Return the output file of a rank; None if it writes to this process's stdout."""
+    # A temporary file without a name disappears with its descriptors, even if this process is killed.
     if not is_shown:
         return tempfile.TemporaryFile()
     for stream in (sys.stdout, sys.stderr):
@@ -147,7 +154,7 @@ def _output(is_shown: bool) -> IO[bytes] | None:
 
 
 def _wait(ranks: Sequence[_RankProcess], start_s: float, timeout_s: float | None) -> tuple[int | None, int]:
-    """Wait; return the rank that failed first, if one did, and the exit code of the launch."""
+    """Wait, and return the first rank that failed, if any, and the exit code of the launch."""
     deadline = math.inf if timeout_s is None else start_s + timeout_s
     running = list(ranks)
     while running:
@@ -162,7 +169,7 @@ def _wait(ranks: Sequence[_RankProcess], start_s: float, timeout_s: float | None
 
 
 def _ended(ranks: Sequence[_RankProcess], deadline: float) -> list[_RankProcess]:
-    """Wait until some ranks have ended, but at most until a monotonic time or for an hour; return those."""
+    """Wait until some ranks have ended, at most until a monotonic time or for an hour; return these ranks."""
     poll = select.poll()
     for rank in ranks:
         poll.register(rank.descriptor, select.POLLIN)
@@ -172,7 +179,7 @@ def _ended(ranks: Sequence[_RankProcess], deadline: float) -> list[_RankProcess]
 
 
 def _stop(ranks: Sequence[_RankProcess]) -> None:
-    """Ask the ranks that still run to end, and kill those that have not after three seconds."""
+    """Ask the running ranks to end, and kill those that still run after three seconds."""
     left = [rank for rank in ranks if not rank.has_ended]
     for rank in left:
         rank.signal(signal.SIGTERM)
@@ -188,7 +195,7 @@ def _stop(ranks: Sequence[_RankProcess]) -> None:
 
 
 def _stop_all(ranks: Sequence[_RankProcess]) -> None:
-    """Stop the ranks and close what they held, whatever signal comes meanwhile."""
+    """Stop the ranks and close their descriptors, with signals deferred."""
     with defer_signals():
         _stop(ranks)
         for rank in ranks:

@@ -1,7 +1,7 @@
-"""Run a campaign: one launch after the other, each into a file, so that a campaign that was stopped goes on.
+"""Run a campaign: one launch after the other, each into a file, so that a stopped campaign can go on.
 
-Other guests of a machine slow it for minutes. A launch begins when a probe takes no longer than the fastest so far, by
-a margin; it is repeated if the probe after it says that the machine has become slow. What is measured does not enter.
+Other guests of a machine slow it for minutes. A launch begins when a probe is nearly as fast as the fastest so far, and
+is repeated if the probe after it is slow. The measured values themselves never decide whether a launch is repeated.
 """
 
 import sys
@@ -19,26 +19,27 @@ from simnet.lab.ranks import LaunchResult
 from simnet.units import Duration
 
 TIMEOUT_S = 3600.0
-RETRIES = 1
-"""Launches that may fail, and how often a launch is started at most."""
-ATTEMPTS = 3
+MAX_FAILURES = 1
+"""Tolerated failures of one launch; more are no accident."""
+MAX_ATTEMPTS = 3
+"""Most attempts for one measurement file, whether they failed or ran on a slow machine."""
 KEEPING_MEMORY = ("MALLOC_MMAP_MAX_=0", "MALLOC_TRIM_THRESHOLD_=100000000000", "MALLOC_ARENA_MAX=1")
-"""Of glibc: freed memory stays with the rank, also that of threads. Else every step gives its gradients back to the
-kernel, and on a virtual machine the next one may have to wait for the host to hand them out again."""
+"""Settings of glibc that keep freed memory in the process. Else every step returns its gradients to the kernel, and on
+a virtual machine the next step may have to wait for the host to provide the pages again."""
 Report = Callable[[str], object]
 
 
 def run(
     campaign: Campaign, launches: Sequence[Launch], folder: Path, report: Report, max_wait_s: float = MAX_WAIT_S
 ) -> list[Path]:
-    """Launch what has no file yet; a launch that fails is tried once more.
+    """Make the launches that have no file yet; one that fails is tried once more.
 
     Args:
-        campaign: what `launches` are of.
-        launches: in their order.
-        folder: of the files; it exists.
-        report: told a line for each launch.
-        max_wait_s: how long a launch waits for a quiet machine; 0 does not look.
+        campaign: the campaign of the launches.
+        launches: launches in order.
+        folder: existing folder for the files.
+        report: receives a line for each launch.
+        max_wait_s: longest wait for an idle machine; 0 does not probe.
 
     Returns:
         The files of all launches.
@@ -49,28 +50,28 @@ def run(
     missing = [launch for launch in launches if not launch.path(folder).exists()]
     probe = IdleProbe(report, max_wait_s)
     if len(missing) < len(launches):
-        report(f"{len(launches) - len(missing)} of {len(launches)} launches are there already")
+        report(f"{len(launches) - len(missing)} of {len(launches)} launches are already measured")
     for number, launch in enumerate(missing, 1):
         start = time.monotonic()
-        _tried(campaign, launch, folder, probe)
+        _launch_until_idle(campaign, launch, folder, probe)
         report(f"[{number}/{len(missing)}] {launch.description}: {Duration(round(time.monotonic() - start, 1)).text()}")
     return [launch.path(folder) for launch in launches]
 
 
-def _tried(campaign: Campaign, launch: Launch, folder: Path, probe: IdleProbe) -> None:
-    """Launch until it succeeds on a quiet machine; the last one counts however quiet it was."""
+def _launch_until_idle(campaign: Campaign, launch: Launch, folder: Path, probe: IdleProbe) -> None:
+    """Launch until it succeeds on an idle machine; the last attempt counts in any case."""
     place = launch.path(folder)
-    # What fails does so on a quiet machine, too: it counts apart from what is repeated because of noise.
+    # A failure has another cause than noise, so failures are counted apart from repetitions.
     failures = 0
-    for attempt in range(ATTEMPTS):
+    for attempt in range(MAX_ATTEMPTS):
         probe.wait_until_idle()
         outcome = _launched(campaign, launch, folder)
         if outcome.exit_code:
             failures += 1
-            if failures > RETRIES:
+            if failures > MAX_FAILURES:
                 outcome.raise_if_failed()
             probe.report(f"{launch.description}: {outcome.failure()}; once more")
-        elif probe.is_idle() or attempt == ATTEMPTS - 1:
+        elif probe.is_idle() or attempt == MAX_ATTEMPTS - 1:
             return
         else:
             probe.report(f"{launch.description}: the machine has become {probe.slowdown:.2f} times slower; once more")
@@ -85,17 +86,17 @@ def _launched(campaign: Campaign, launch: Launch, folder: Path) -> LaunchResult:
         bandwidth=launch.bandwidth,
         threads_per_rank=campaign.threads,
     )
-    # By env, since glibc reads these before a program's first line runs.
+    # Set by env, since glibc reads these before the first line of the program runs.
     command = ["env", *KEEPING_MEMORY, sys.executable, "-m", MODULE, *launch.arguments, "-o", str(launch.path(folder))]
     with Lab(spec) as lab:
         return lab.launch(command, timeout_s=TIMEOUT_S)
 
 
 def check_folder(folder: Path, text: str, name: str) -> None:
-    """Make the folder of a campaign, with the campaign's file in it; one that is there must be of the same campaign.
+    """Create the folder of a campaign with a copy of the campaign file, or check that its copy is the same.
 
     Raises:
-        SimnetError: it is a file, cannot be made, or is of another campaign.
+        SimnetError: the folder is a file, cannot be created, or holds another campaign.
     """
     copy = folder / name
     try:

@@ -1,4 +1,4 @@
-"""How signals end a lab: the first becomes an exception, and none comes in the way of clean-up."""
+"""Signals that end a lab: the first becomes an exception, and none interrupts the clean-up."""
 
 import signal
 import threading
@@ -12,19 +12,20 @@ _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
 
 @contextmanager
 def raise_on_signal() -> Iterator[None]:
-    """Let the first Ctrl-C, SIGTERM or SIGHUP inside the block raise, and ignore those that follow.
+    """Raise on the first Ctrl-C, SIGTERM or SIGHUP inside the block, and ignore the following ones.
 
-    Ctrl-C raises `KeyboardInterrupt`, the others `SystemExit`. What somebody else handles or ignores stays as it is.
+    Ctrl-C raises `KeyboardInterrupt`, the others `SystemExit`. Signals that other code handles or ignores stay so.
     """
+    # Python delivers signals only to the main thread, and only this thread may set handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
 
     def leave(number: int, _: FrameType | None) -> None:
-        if came:
+        if received:
             return
-        came.append(number)
+        received.append(number)
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     before = {number: handler for number in _ENDING if (handler := signal.getsignal(number)) in _UNHANDLED}
@@ -39,17 +40,17 @@ def raise_on_signal() -> Iterator[None]:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP wait until the block has ended."""
+    """Hold Ctrl-C, SIGTERM and SIGHUP back until the block has ended."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
     numbers = [number for number in _ENDING if signal.getsignal(number) not in {signal.SIG_IGN, None}]
-    handlers = {number: signal.signal(number, lambda sent, _: came.append(sent)) for number in numbers}
+    handlers = {number: signal.signal(number, lambda sent, _: received.append(sent)) for number in numbers}
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for one in dict.fromkeys(came):
+        for one in dict.fromkeys(received):
             signal.raise_signal(one)

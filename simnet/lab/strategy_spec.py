@@ -1,4 +1,4 @@
-"""How a strategy is run for real: the system and its options, taken from a campaign or from a measurement's labels."""
+"""The real system behind a strategy, with its options: from a campaign or from the labels of a measurement."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,18 +14,18 @@ from simnet.units import Size
 
 MIB = 2**20
 SIMULATED_ONLY = {field.name for field in fields(Strategy)} | {"algorithm", "coded_bits", "dense", "dense_steps"}
-"""Options that are not of the system itself: how it is bucketed, aggregated and counted."""
+"""Options of the simulation only: bucketing, aggregation and the counting of bits."""
 ALWAYS_SHOWN = {"bits", "matrix_rank"}
-"""Options without which the name of a system says little, shown even where they are the default."""
+"""Options that a label shows even at their default, since the name of the system says little without them."""
 DENSE, BINSGDM, ONE_BIT_ADAM = "all_reduce", "binsgdm", "one_bit_adam"
 
 
 class StrategySpec(Struct, frozen=True, kw_only=True):
-    """What `simnet measure training` runs.
+    """The system that `simnet measure training` runs.
 
     Attributes:
         system: tag of the strategy, such as "qsgd".
-        options: of the system itself; of BinSGDM its topology, intra_node_dtype, average and overlap.
+        options: options of the system itself; of BinSGDM its topology, intra_node_dtype, average and overlap.
     """
 
     system: str
@@ -33,17 +33,17 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_strategy(cls, strategy: Any) -> "StrategySpec":
-        """Return how a strategy of a scenario is run.
+        """Return the system of a strategy in a scenario.
 
         Raises:
-            ValueError: it cannot be run.
+            ValueError: no real system runs like this strategy.
         """
         system = str(strategy.__struct_config__.tag)
         return cls(system=system, options=Options.parse(_OPTIONS.get(system, _of_compressing)(strategy)))
 
     @classmethod
     def of_labels(cls, labels: Mapping[str, Any]) -> "StrategySpec":
-        """Return what a series of training is labelled with."""
+        """Return the system of a series of training from its labels."""
         system = str(labels["strategy"])
         if system != BINSGDM:
             return cls(system=system, options=Options.parse(labels.get("options", {})))
@@ -53,7 +53,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
 
     @property
     def argument(self) -> str:
-        """As simnet measure takes it: "binsgdm:flat,overlap", "qsgd:bits=4,block_size=8192"."""
+        """The argument of `simnet measure`: "binsgdm:flat,overlap", "qsgd:bits=4,block_size=8192"."""
         if self.system == BINSGDM:
             words = [word for (key, value), word in _BINSGDM_WORDS.items() if self.options[key] == value]
         else:
@@ -62,7 +62,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
 
     @property
     def kernels_argument(self) -> str:
-        """What simnet measure kernels has to time, as its `--system`; empty where it always does."""
+        """The argument of `simnet measure kernels --system`; empty if its kernels are always timed."""
         return "" if self.system in {DENSE, BINSGDM} else self.argument
 
     @property
@@ -72,7 +72,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """For people: "binsgdm flat, overlap", "qsgd bits=4"."""
+        """Name in tables: "binsgdm flat, overlap", "qsgd bits=4"."""
         given = self.options
         if self.system != BINSGDM:
             return " ".join(filter(None, [self.system, given.text()]))
@@ -85,11 +85,11 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         return f"{BINSGDM} {', '.join(words)}"
 
     def strategy(self, bucket_cap: Size, *, is_ring: bool) -> Strategy:
-        """Return the strategy that predicts it.
+        """Return the strategy that simulates the system.
 
         Args:
-            bucket_cap: of DDP; 1-bit Adam has none.
-            is_ring: all-reduces are rings whatever their size, as gloo's.
+            bucket_cap: bucket size of DDP; 1-bit Adam has no buckets.
+            is_ring: whether an all-reduce of any size is a ring, as in gloo.
 
         Raises:
             SimnetError: a system or options that the simulator does not know.
@@ -97,7 +97,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         given: dict[str, object] = {key: None if value == NONE else value for key, value in self.options.items()}
         if self.system == BINSGDM:
             given |= {"finite_check": "ring" if is_ring else "auto"}
-            # Labels say all that could be asked for; the simulator refuses a key that has no effect.
+            # Labels hold every option; the simulator refuses those without an effect.
             given |= {} if self.is_hierarchical else {"intra_node_dtype": None, "average": "updates"}
         where = f"training with {self.label}: is not known to the simulator"
         try:

@@ -23,7 +23,7 @@ def test_the_short_campaign_is_measured_and_its_dense_steps_on_a_slow_network_ar
     paths = run_campaign.run(mine, launches, tmp_path, told.append, max_wait_s=0.0)
     assert [path.name for path in paths] == [f"{launch.name}.json" for launch in launches]
     assert run_campaign.run(mine, launches, tmp_path, told.append, max_wait_s=0.0) == paths
-    assert told[-1] == f"{len(launches)} of {len(launches)} launches are there already"
+    assert told[-1] == f"{len(launches)} of {len(launches)} launches are already measured"
     found = evaluate(mine, tmp_path, draws=20)
     assert len(found.points) == 4
     dense = [point for point in found.points if point.series == "all_reduce"]

@@ -187,7 +187,7 @@ class TestRun:
         told = self.run(tmp_path, monkeypatch, [])
         assert len(told) == len(list((tmp_path / "out").iterdir())) == 19
         assert told[0].startswith("[1/19] links on 2 x 1 ranks at 100 Mbit/s: ")
-        assert self.run(tmp_path, monkeypatch, [1, 1]) == ["19 of 19 launches are there already"]
+        assert self.run(tmp_path, monkeypatch, [1, 1]) == ["19 of 19 launches are already measured"]
 
     def test_a_launch_that_fails_is_tried_once_more_and_then_the_campaign_stops_and_goes_on(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

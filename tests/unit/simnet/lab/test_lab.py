@@ -228,12 +228,12 @@ class TestRefusals:
 
     def test_another_system(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setattr(sys, "platform", "darwin")
-        assert "needs Linux, this is darwin" in refusal(capsys, "run", "--nodes", "2", "--", "true")
+        assert "'darwin': needs Linux" in refusal(capsys, "run", "--nodes", "2", "--", "true")
 
     def test_no_root(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
         for arguments in (["run", "--nodes", "2", "--", "true"], ["clean"]):
-            assert "needs root, to make network namespaces: run it with sudo" in refusal(capsys, *arguments)
+            assert "network namespaces need root: run it with sudo" in refusal(capsys, *arguments)
 
     @pytest.mark.parametrize(("tool", "package"), [("ip", "iproute2"), ("tc", "iproute2"), ("setpriv", "util-linux")])
     def test_a_missing_tool(
@@ -241,7 +241,7 @@ class TestRefusals:
     ) -> None:
         monkeypatch.setattr(machine.shutil, "which", lambda name: None if name == tool else f"/bin/{name}")
         said = refusal(capsys, "run", "--nodes", "2", "--", "true")
-        assert f"needs '{tool}', which is not on the PATH: install {package}" in said
+        assert f"'{tool}': not on the PATH; install {package}" in said
 
     @pytest.mark.parametrize(
         ("kernel_says", "advice"),
@@ -259,7 +259,7 @@ class TestRefusals:
 
     def test_a_program_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine.shutil, "which", lambda name: None)
-        with pytest.raises(SimnetError, match="'nosuch': no such program on the PATH"):
+        with pytest.raises(SimnetError, match="'nosuch': no executable program on the PATH"):
             check_command(["nosuch"])
 
     @pytest.mark.parametrize(

@@ -37,10 +37,10 @@ def scenario(*fitted_to: FittedTo, of_workload: tuple[FittedTo, ...] = ()) -> Sc
     )  # fmt: skip
 
 
-def links(num_nodes: int, nic: float | None, checksums: str = "other") -> FittedTo:
+def links(num_nodes: int, nic: float | None, digest: str = "other") -> FittedTo:
     rate = Bandwidth(nic) if nic else None
     return FittedTo(
-        file="links.json", checksums=checksums, measured=("collective",), num_nodes=num_nodes, ranks_per_node=1,
+        file="links.json", digest=digest, measured=("collective",), num_nodes=num_nodes, ranks_per_node=1,
         nic_bytes_per_s=rate,
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ def test_what_has_no_network_may_be_measured_where_is_trained(trained: Path) -> 
 
 @pytest.mark.parametrize("by_workload", [False, True])
 def test_a_file_that_was_fitted_is_refused_however_it_is_written(by_workload: bool, trained: Path) -> None:
-    mine = links(9, None, provenance.checksums(read(trained)))
+    mine = links(9, None, provenance.digest(read(trained)))
     other = trained.with_name("renamed.json")
     other.write_text(json.dumps(json.loads(trained.read_text()), indent=7, sort_keys=True))
     given = scenario(of_workload=(mine,)) if by_workload else scenario(mine)
@@ -92,12 +92,12 @@ def test_a_file_that_was_fitted_is_refused_however_it_is_written(by_workload: bo
 
 def test_a_digest_does_not_change_with_the_names_of_labels(tmp_path: Path) -> None:
     written = ROOT / "tests/golden/lab_campaign/links_2x1_1000mbit.json"
-    checksums = "6d25a0c4b0fca39dad4f5196d9754bf2"
-    assert f'digest = "{checksums}"' in (ROOT / "docs/evidence/lab/calibration_3x2.toml").read_text()
+    digest = "6d25a0c4b0fca39dad4f5196d9754bf2"
+    assert f'digest = "{digest}"' in (ROOT / "docs/evidence/lab/calibration_3x2.toml").read_text()
     assert '"lanes"' in written.read_text()
     present = tmp_path / "present.json"
     present.write_text(written.read_text().replace('"lanes"', '"num_groups"'))
-    assert provenance.checksums(read(written)) == provenance.checksums(read(present)) == checksums
+    assert provenance.digest(read(written)) == provenance.digest(read(present)) == digest
     assert read(written).series[0].labels["num_groups"] == 1
 
 
@@ -114,7 +114,7 @@ def test_calibrate_names_what_it_fitted_and_validate_refuses_it(tmp_path: Path) 
     mine = tmp_path / "mine.toml"
     done = CliRunner().invoke(cli, ["calibrate", str(path), "-o", str(mine)])
     assert done.exit_code == 0, done.output
-    assert provenance.checksums(read(path)) in mine.read_text()
+    assert provenance.digest(read(path)) in mine.read_text()
     experiment = tmp_path / "e.toml"
     experiment.write_text(
         f'calibration = "{mine}"\n'
