@@ -31,7 +31,7 @@ from simnet.workload import workload
 REFERENCE = ROOT / "docs" / "reference"
 DECISIONS = ROOT / "docs" / "explanation" / "adr"
 STRUCTS: dict[type[Struct], str] = {
-    scenario.Run: "scenario.md#run",
+    scenario.RunSettings: "scenario.md#run",
     hardware.Cluster: "cluster.md",
     hardware.Link: "cluster.md#links",
     hardware.Fabric: "cluster.md#fabric",
@@ -64,7 +64,7 @@ STRUCTS: dict[type[Struct], str] = {
     measurement_file.Setup: "measurement-file.md#setups",
     measurement_file.Series: "measurement-file.md#series",
     strategies.Strategy: "strategies.md",
-    strategies.AllReduce: "strategies.md#all_reduce",
+    strategies.DenseAllReduce: "strategies.md#all_reduce",
     strategies.Planner: "strategies.md#planner",
 }
 """The section that has the keys of a struct."""

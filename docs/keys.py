@@ -11,9 +11,9 @@ import msgspec
 import msgspec.inspect as types
 from msgspec import NODEFAULT, Struct
 
-from simnet.options import Options
-from simnet.registry import OpenType
+from simnet.registry import RegistryType
 from simnet.schema import type_of
+from simnet.system_options import SystemOptions
 from simnet.units import Quantity
 
 HEAD = "| key | value | default | meaning |\n|---|---|---|---|"
@@ -101,7 +101,7 @@ def words(info: types.Type, anchors: Anchors, choices: list[object] | None = Non
             return words(info.type, anchors, choices)
         case types.UnionType():
             return " or ".join(words(one, anchors, choices) for one in info.types if not _is_none(one))
-        case types.CustomType(cls=OpenType() as kind):
+        case types.CustomType(cls=RegistryType() as kind):
             return _linked(kind.registry.noun, kind.registry.base, anchors)
         case types.StructType():
             return _linked("table", info.cls, anchors)
@@ -118,8 +118,8 @@ def _leaf(info: types.Type, choices: list[object] | None) -> str:  # noqa: PLR09
     match info:
         case types.CustomType() if issubclass(info.cls, Quantity):
             return f'{info.cls.noun}, such as `"{info.cls.example}"`'
-        case types.CustomType() if issubclass(info.cls, Options):
-            return f"table, such as `{Options.example}`"
+        case types.CustomType() if issubclass(info.cls, SystemOptions):
+            return f"table, such as `{SystemOptions.example}`"
         case types.LiteralType():
             return ", ".join(f"`{_plain(value)}`" for value in choices or info.values)
         case types.IntType():

@@ -33,7 +33,7 @@ class NotInstalledError(SimnetError):
         self.in_data = in_data
 
 
-def nearest(given: str, known: Iterable[str]) -> str:
+def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Suggest the known name nearest to a given one.
 
     Returns:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from simnet.errors import SimnetError, nearest
+from simnet.errors import SimnetError, did_you_mean
 from simnet.parsing import parse_json, parse_toml
 
 KINDS: dict[str, str] = {
@@ -57,7 +57,7 @@ def folder(kind: str) -> Path:
         SimnetError: the kind is unknown.
     """
     if kind not in KINDS:
-        raise SimnetError(f"{kind!r}: unknown kind of part.{nearest(kind, KINDS)}")
+        raise SimnetError(f"{kind!r}: unknown kind of part.{did_you_mean(kind, KINDS)}")
     return data_path("workloads", "gradients") if kind == "gradients" else data_path(kind)
 
 
@@ -95,7 +95,7 @@ def locate(kind: str, name: str, directory: Path = Path()) -> Path:
         return directory / name
     known = names(kind)
     if name not in known:
-        raise SimnetError(f"{name!r}: unknown {KINDS[kind]}.{nearest(name, known)}")
+        raise SimnetError(f"{name!r}: unknown {KINDS[kind]}.{did_you_mean(name, known)}")
     return folder(kind) / f"{name}{_SUFFIX.get(kind, '.toml')}"
 
 

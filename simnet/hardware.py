@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta, Struct, field
 
-from simnet.options import Options
-from simnet.registry import Registry
+from simnet.registry import StructRegistry
+from simnet.system_options import SystemOptions
 from simnet.units import Bandwidth, Duration, Size
 from simnet.values import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
 
@@ -24,7 +24,7 @@ def check_intervals(intervals: Intervals) -> None:
             raise ValueError(f"intervals: {key!r}: [{low:g}, {high:g}]: are factors and must hold 1 between them")
 
 
-class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NamedPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every named part carries.
 
     Attributes:
@@ -106,7 +106,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
         return ()
 
 
-FAULTS: Registry[Fault] = Registry("fault", Fault, "simnet.faults")
+FAULTS: StructRegistry[Fault] = StructRegistry("fault", Fault, "simnet.faults")
 if TYPE_CHECKING:
     AnyFault = Fault
 else:
@@ -148,7 +148,7 @@ class SlowNode(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
         return self.nic_slowdown if is_mine else 1.0
 
 
-class Cluster(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Nodes of GPUs: fast links inside a node, NICs and a fabric between nodes.
 
     A node's NICs are modelled as one link of `nics_per_node` times the bandwidth: NCCL builds a channel per NIC, so one
@@ -242,7 +242,7 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     s_per_element: Duration = field(name="time_per_element")
     cached_elements: Count | None = None
     beyond_s_per_element: Duration | None = field(name="time_per_element_beyond", default=None)
-    options: Options = field(default_factory=Options)
+    options: SystemOptions = field(default_factory=SystemOptions)
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -253,12 +253,12 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return the time over so many elements [s]."""
         per_element = float(self.s_per_element)
         if self.cached_elements is not None and self.beyond_s_per_element is not None:
-            part = part_beyond(num_elements, self.cached_elements)
+            part = fraction_beyond_cache(num_elements, self.cached_elements)
             per_element += part * (self.beyond_s_per_element - per_element)
         return float(self.launch_s) + per_element * num_elements
 
 
-def part_beyond(num_elements: float, cached_elements: float) -> float:
+def fraction_beyond_cache(num_elements: float, cached_elements: float) -> float:
     """Return from 0 to 1 how far a size is beyond a cache: 1 at twice the elements that it holds."""
     return min(math.log2(num_elements / cached_elements), 1.0) if num_elements > cached_elements else 0.0
 
@@ -304,7 +304,7 @@ class FittedTo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     nic_bytes_per_s: Bandwidth | None = field(name="nic", default=None)
 
 
-class Calibration(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What hardware and software were measured (or are estimated) to take, apart from nominal link rates.
 
     `collective_launch`, `message_cost` and `poll_cost` come before the wire; `host` is beside it.

@@ -19,14 +19,14 @@ HUBER = 0.05
 """Relative residual from which on a row weighs less: a tenth of a second off is no reason to bend a fit."""
 
 
-def root(function: Callable[[float], float], low: float, high: float) -> float:
+def find_root(function: Callable[[float], float], low: float, high: float) -> float:
     """Return where a continuous function between `low` and `high` is zero, by Brent's method.
 
     Raises:
         SimnetError: the function has the same sign at both ends.
 
     Example:
-        >>> round(root(lambda x: x * x - 2, 0, 2), 9)
+        >>> round(find_root(lambda x: x * x - 2, 0, 2), 9)
         1.414213562
     """
     from scipy.optimize import brentq
@@ -60,7 +60,7 @@ def least_squares(residuals: Callable[[Sequence[float]], Sequence[float]], start
     return tuple(map(float, found.x))
 
 
-def non_negative(columns: "Floats", times: "Floats") -> "Floats":
+def non_negative_least_squares(columns: "Floats", times: "Floats") -> "Floats":
     """Return the non-negative coefficients with the least squares of relative errors, rows far off weighing less.
 
     Args:
@@ -74,7 +74,7 @@ def non_negative(columns: "Floats", times: "Floats") -> "Floats":
     Example:
         >>> import numpy as np
         >>> rows = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 4.0]])
-        >>> non_negative(rows, rows @ np.array([3.0, 2.0])).round(6).tolist()
+        >>> non_negative_least_squares(rows, rows @ np.array([3.0, 2.0])).round(6).tolist()
         [3.0, 2.0]
     """
     import numpy as np

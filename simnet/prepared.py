@@ -5,101 +5,103 @@ from functools import partial
 
 from msgspec.structs import asdict, replace
 
-from simnet import folded
+from simnet import folded_runner
 from simnet.collectives import loads
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.network import topology as topologies
 from simnet.network.topology import Topology
-from simnet.program import Compute, Kernel, Operation, Program, checked
+from simnet.program import Compute, Kernel, Operation, Program, check_program
 from simnet.registry import is_foreign
 from simnet.scenario import Scenario
-from simnet.strategies import Strategy, kernels
-from simnet.timeline import Priced, Streams, Timeline
-from simnet.workload import model
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
+from simnet.strategies import Strategy, kernel_table
+from simnet.timeline import Streams, TimedOperation, Timeline
+from simnet.workload import training_step
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
 
 EXACT_MAX_SENDS = 20_000_000
 """Most sends of one iteration that the exact executor takes on: several minutes (docs/evidence/benchmarks.md)."""
 
 
-class Prepared:
+class PreparedScenario:
     """A scenario with what follows from it, the same for every strategy."""
 
     def __init__(self, scenario: Scenario, on_round: Callable[[], None] | None = None) -> None:
-        kernels.check(scenario.calibration)
-        step = model.resolve(scenario.workload, scenario.cluster, scenario.calibration)
+        kernel_table.check(scenario.calibration)
+        step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
         self.scenario = scenario
         self.topology: Topology = topologies.build(scenario.cluster, scenario.calibration)
         self.step: Step = replace(step, micro_batches=scenario.run.grad_accumulation)
         self.fidelity = _fidelity(scenario, self.topology)
         self._on_round = on_round
-        self._plans: dict[Strategy, PricedProgram] = {}
+        self._plans: dict[Strategy, TimedProgram] = {}
 
-    def plan(self, strategy: Strategy) -> "PricedProgram":
+    def plan(self, strategy: Strategy) -> "TimedProgram":
         """Return the program of a strategy, made once."""
         if strategy not in self._plans:
-            self._plans[strategy] = PricedProgram(strategy, self)
+            self._plans[strategy] = TimedProgram(strategy, self)
         return self._plans[strategy]
 
-    def run(self, plan: "PricedProgram") -> Timeline:
+    def run(self, plan: "TimedProgram") -> Timeline:
         """Run one iteration.
 
         Raises:
             SimnetError: it is too much for the exact executor.
         """
         comm_slowdown = float(self.scenario.calibration.backward_slowdown)
-        if self.fidelity == "folded" and folded.takes(plan.streams):
-            return folded.run(plan.streams, self.topology, comm_slowdown)
+        if self.fidelity == "folded" and folded_runner.can_run(plan.streams):
+            return folded_runner.run(plan.streams, self.topology, comm_slowdown)
         return self._on_the_clock(plan, comm_slowdown)
 
-    def least_s(self, plan: "PricedProgram") -> float:
+    def lower_bound_s(self, plan: "TimedProgram") -> float:
         """Return a time below which a plan's iteration does not end [s]."""
-        return folded.least_s(plan.streams, self.topology) if self.fidelity == "folded" else 0.0
+        return folded_runner.lower_bound_s(plan.streams, self.topology) if self.fidelity == "folded" else 0.0
 
     def forget_plans(self) -> None:
         """Free what plans take, which is much where many strategies are tried."""
         self._plans.clear()
 
-    def _on_the_clock(self, plan: "PricedProgram", comm_slowdown: float) -> Timeline:
-        from simnet import runner
+    def _on_the_clock(self, plan: "TimedProgram", comm_slowdown: float) -> Timeline:
+        from simnet import event_runner
         from simnet.collectives.execute import Exact, Folded
 
         if self.fidelity == "folded":
-            return runner.run(plan.streams, self.topology, comm_slowdown, Folded)
+            return event_runner.run(plan.streams, self.topology, comm_slowdown, Folded)
         sends = plan.program.num_rounds * self.topology.world_size
         if sends > EXACT_MAX_SENDS:
             raise SimnetError(
                 f"run.fidelity: 'exact': about {sends} sends in one iteration: at most {EXACT_MAX_SENDS}; use fewer "
                 "nodes or larger buckets, or 'folded' where all nodes are alike"
             )
-        return runner.run(plan.streams, self.topology, comm_slowdown, partial(Exact, on_round=self._on_round))
+        return event_runner.run(plan.streams, self.topology, comm_slowdown, partial(Exact, on_round=self._on_round))
 
 
-class PricedProgram:
+class TimedProgram:
     """A strategy's program, and what the calibration knows of its kernels.
 
     Attributes:
-        free_kernels: those that have no time.
-        other_kernels: tells of those that were timed with other options than the strategy's.
-        streams: the program's, every kernel priced; the dense optimizer takes nothing where a kernel that has a time
+        kernels_without_time: those that have no time.
+        kernels_timed_otherwise: tells of those that were timed with other options than the strategy's.
+        streams: the program's, every kernel timed; the dense optimizer takes nothing where a kernel that has a time
             updates the parameters.
     """
 
-    def __init__(self, strategy: Strategy, setting: Prepared) -> None:
+    def __init__(self, strategy: Strategy, setting: PreparedScenario) -> None:
         calibration = setting.scenario.calibration
         self.strategy = strategy
         self.program = _program(strategy, setting)
-        costs = kernels.of(self.program.kernels)
-        self.free_kernels = tuple(sorted(name for name, cost in costs.items() if not cost.is_known(calibration)))
+        costs = kernel_table.of(self.program.kernels)
+        self.kernels_without_time = tuple(
+            sorted(name for name, cost in costs.items() if not cost.is_known(calibration))
+        )
         options = asdict(strategy)
         told = {name: costs[name].other_options(calibration, options) for name in sorted(costs)}
-        self.other_kernels = tuple(f"{name} was timed with {said}" for name, said in told.items() if said)
+        self.kernels_timed_otherwise = tuple(f"{name} was timed with {said}" for name, said in told.items() if said)
         updating = [cost for cost in costs.values() if cost.updates]
         updates_itself = bool(updating) and all(cost.is_known(calibration) for cost in updating)
-        priced = partial(_priced, costs=costs, calibration=calibration, without_optimizer=updates_itself)
-        self.streams: Streams = tuple(tuple(map(priced, stream)) for stream in self.program.streams)
+        timed = partial(_timed, costs=costs, calibration=calibration, without_optimizer=updates_itself)
+        self.streams: Streams = tuple(tuple(map(timed, stream)) for stream in self.program.streams)
 
     def nic_bytes_per_node(self, topology: Topology) -> float:
         """Return the bytes that leave the busiest node in one iteration."""
@@ -108,7 +110,7 @@ class PricedProgram:
         )
 
 
-def _program(strategy: Strategy, setting: Prepared) -> Program:
+def _program(strategy: Strategy, setting: PreparedScenario) -> Program:
     """Return the program of a strategy.
 
     Raises:
@@ -117,7 +119,7 @@ def _program(strategy: Strategy, setting: Prepared) -> Program:
     if not is_foreign(type(strategy)):
         return strategy.program(setting.step, setting.topology)
     try:
-        return checked(strategy.program(setting.step, setting.topology))
+        return check_program(strategy.program(setting.step, setting.topology))
     except SimnetError:
         raise
     except Exception as error:
@@ -125,9 +127,9 @@ def _program(strategy: Strategy, setting: Prepared) -> Program:
         raise SimnetError(f"strategy {strategy.kind!r}: program: {why}; mend the package that brings it") from error
 
 
-def _priced(
+def _timed(
     operation: Operation, *, costs: dict[str, KernelCost], calibration: Calibration, without_optimizer: bool
-) -> Priced:
+) -> TimedOperation:
     """Return an operation with its seconds."""
     if isinstance(operation, Kernel):
         return Compute(

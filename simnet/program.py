@@ -12,34 +12,34 @@ from msgspec import Struct
 
 from simnet.collectives.schedule import Schedule
 
-Part = Literal["forward", "backward", "encode", "decode", "optimizer"]
+IterationPart = Literal["forward", "backward", "encode", "decode", "optimizer"]
 
 
-class Mark(NamedTuple):
-    """The end of an operation: of stream number `stream`, operation number `number`."""
+class OperationId(NamedTuple):
+    """The end of an operation: of stream number `stream`, operation number `position`."""
 
     stream: int
-    number: int
+    position: int
 
 
 class Compute(Struct, frozen=True, kw_only=True):
     """Work of the GPU that takes `seconds` when it runs alone, counted as `part` of the iteration."""
 
-    part: Part
+    part: IterationPart
     seconds: float
     name: str = ""
     bucket: int | None = None
-    after: tuple[Mark, ...] = ()
+    after: tuple[OperationId, ...] = ()
 
 
 class Kernel(Struct, frozen=True, kw_only=True):
     """A kernel over `num_elements`, whose time the calibration knows; counted as `part` of the iteration."""
 
     name: str
-    part: Part
+    part: IterationPart
     num_elements: float
     bucket: int | None = None
-    after: tuple[Mark, ...] = ()
+    after: tuple[OperationId, ...] = ()
 
 
 class Communicate(Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class Communicate(Struct, frozen=True, kw_only=True):
     schedule: Schedule
     message_bytes: float
     bucket: int | None = None
-    after: tuple[Mark, ...] = ()
+    after: tuple[OperationId, ...] = ()
 
 
 Operation = Compute | Kernel | Communicate
@@ -90,7 +90,7 @@ class Program(Struct, frozen=True, kw_only=True):
         return sum(round_.repeat for one in self.collectives for round_ in one.schedule.rounds)
 
 
-def checked(program: object) -> Program:
+def check_program(program: object) -> Program:
     """Return a program that foreign code has made, if it can be run.
 
     Raises:
@@ -102,7 +102,7 @@ def checked(program: object) -> Program:
         _check_operation(operation)
     if not (0 < program.payload_bytes < math.inf and program.num_buckets >= 1):
         raise ValueError(f"{program.num_buckets} buckets of {program.payload_bytes} B: some bytes must travel")
-    if not _ends(program):
+    if not _terminates(program):
         raise ValueError("an operation waits for one that never ends; mend its marks")
     return program
 
@@ -116,11 +116,11 @@ def _check_operation(operation: Operation) -> None:
         size, what = operation.seconds, "seconds"
     if not 0 <= size < math.inf:
         raise ValueError(f"{what}: {size}: must be finite and not below 0")
-    if not isinstance(operation, Communicate) and operation.part not in get_args(Part):
-        raise ValueError(f"part: {operation.part!r}: must be one of {', '.join(get_args(Part))}")
+    if not isinstance(operation, Communicate) and operation.part not in get_args(IterationPart):
+        raise ValueError(f"part: {operation.part!r}: must be one of {', '.join(get_args(IterationPart))}")
 
 
-def _ends(program: Program) -> bool:
+def _terminates(program: Program) -> bool:
     """Tell whether every operation can start once those that it waits for have ended."""
     ended = [0] * len(program.streams)
     moved = True
@@ -128,7 +128,7 @@ def _ends(program: Program) -> bool:
         moved = False
         for number, stream in enumerate(program.streams):
             while ended[number] < len(stream) and all(
-                0 <= mark.stream < len(ended) and ended[mark.stream] > mark.number
+                0 <= mark.stream < len(ended) and ended[mark.stream] > mark.position
                 for mark in stream[ended[number]].after
             ):
                 ended[number] += 1

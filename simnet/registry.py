@@ -12,22 +12,22 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from simnet.errors import SimnetError, nearest
+from simnet.errors import SimnetError, did_you_mean
 
 T = TypeVar("T", bound=Struct)
 
 
-class OpenType(type):
+class RegistryType(type):
     """The annotation of a field that takes any registered struct; `isinstance` asks for their common base."""
 
-    registry: "Registry[Any]"
+    registry: "StructRegistry[Any]"
 
     def __instancecheck__(cls, instance: object) -> bool:
         """Tell whether something is such a struct."""
         return isinstance(instance, cls.registry.base)
 
 
-class Registry(Generic[T]):
+class StructRegistry(Generic[T]):
     """Structs of one kind by tag.
 
     Attributes:
@@ -45,7 +45,7 @@ class Registry(Generic[T]):
         self.noun = noun
         self.base = base
         self.entry_points = entry_points
-        self.annotation = OpenType(f"Any{base.__name__}", (), {"registry": self})
+        self.annotation = RegistryType(f"Any{base.__name__}", (), {"registry": self})
         self._known: dict[str, type[T]] = {}
         self._foreign_are_loaded = False
         self._broken: dict[str, str] = {}
@@ -98,7 +98,7 @@ class Registry(Generic[T]):
         if tag in self._broken:
             raise SimnetError(f"{self.noun} {tag!r}: {self._broken[tag]}")
         if tag not in self._known:
-            raise SimnetError(f"{tag!r}: unknown {self.noun}.{nearest(tag, self._known)}")
+            raise SimnetError(f"{tag!r}: unknown {self.noun}.{did_you_mean(tag, self._known)}")
         return self._known[tag]
 
     def _load_foreign(self) -> None:

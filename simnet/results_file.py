@@ -24,7 +24,7 @@ _OF_THE_RUN = (
 )  # fmt: skip
 
 
-class _Head(Struct):
+class _DocumentHead(Struct):
     """What tells a document of this kind from others; measurement files have `what`, and a format of their own."""
 
     format: Any = UNSET
@@ -109,14 +109,14 @@ def _format(data: bytes, where: str) -> object:
     return given
 
 
-def _head(data: bytes, where: str) -> _Head:
+def _head(data: bytes, where: str) -> _DocumentHead:
     try:
-        return msgspec.json.decode(data, type=_Head)
+        return msgspec.json.decode(data, type=_DocumentHead)
     except msgspec.ValidationError:
-        return _Head()
+        return _DocumentHead()
     except (ValueError, RecursionError):
         plain = parse_json(data, where)  # says what is wrong
-        return msgspec.convert(plain, _Head) if isinstance(plain, dict) else _Head()
+        return msgspec.convert(plain, _DocumentHead) if isinstance(plain, dict) else _DocumentHead()
 
 
 def _of_format_1(old: Any) -> Any:

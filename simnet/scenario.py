@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from simnet import files, schema
-from simnet.errors import SimnetError, nearest
-from simnet.hardware import Calibration, Cluster, Part
+from simnet.errors import SimnetError, did_you_mean
+from simnet.hardware import Calibration, Cluster, NamedPart
 from simnet.strategies import AnyStrategy
 from simnet.strategies.former_keys import with_present_keys
 from simnet.units import Quantity
@@ -20,10 +20,10 @@ from simnet.workload.workload import Workload
 T = TypeVar("T", bound=msgspec.Struct)
 KeyPath = tuple[str, ...]
 PARTS = {"cluster": "clusters", "workload": "workloads", "calibration": "calibrations"}
-PART_TYPES: dict[str, type[Part]] = {"clusters": Cluster, "workloads": Workload, "calibrations": Calibration}
+PART_TYPES: dict[str, type[NamedPart]] = {"clusters": Cluster, "workloads": Workload, "calibrations": Calibration}
 
 
-class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to simulate.
 
     Attributes:
@@ -59,7 +59,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     strategy: AnyStrategy
     baseline: AnyStrategy | None = None
     calibration: Calibration = Calibration()
-    run: Run = Run()
+    run: RunSettings = RunSettings()
     name: str = "inline"
     question: str = ""
 
@@ -70,7 +70,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"strategy.{error}") from error
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class Override(Struct, frozen=True, kw_only=True):
     """A value for a dotted key, the place that it was given at, and where relative paths of files start there."""
 
     key: str
@@ -92,41 +92,41 @@ class Axis(Struct, frozen=True, kw_only=True):
     origin: str = "--set"
     directory: Path = Path()
 
-    def setting(self, value: object) -> Setting:
-        """Return the setting of this axis to one value."""
-        return Setting(key=self.key, value=value, origin=self.origin, directory=self.directory)
+    def override(self, value: object) -> Override:
+        """Return the override that sets this axis to one value."""
+        return Override(key=self.key, value=value, origin=self.origin, directory=self.directory)
 
 
-class Draft(Struct, frozen=True, kw_only=True):
+class RawScenario(Struct, frozen=True, kw_only=True):
     """A scenario's data with its parts filled in but not checked, and where each key was given."""
 
     data: Mapping[str, object]
     origins: Mapping[KeyPath, str]
 
-    def with_settings(self, settings: Iterable[Setting]) -> "Draft":
-        """Return the draft with keys set, whole parts first, so that the order of the settings does not matter.
+    def with_overrides(self, overrides: Iterable[Override]) -> "RawScenario":
+        """Return the scenario with keys set, whole parts first, so that the order of the overrides does not matter.
 
         Raises:
             SimnetError: a part is unknown, or a key leads into something that is not a table.
         """
-        draft = self
-        for setting in sorted(settings, key=lambda setting: len(setting.path)):
-            draft = draft._with_setting(setting)
-        return draft
+        raw = self
+        for override in sorted(overrides, key=lambda override: len(override.path)):
+            raw = raw._with_override(override)
+        return raw
 
-    def _with_setting(self, setting: Setting) -> "Draft":
-        path = setting.path
-        where = f"{setting.origin}: {setting.key}"
+    def _with_override(self, override: Override) -> "RawScenario":
+        path = override.path
+        where = f"{override.origin}: {override.key}"
         origins = {known: origin for known, origin in self.origins.items() if known[: len(path)] != path}
-        value = setting.value
+        value = override.value
         if path[0] in PARTS and path[1:] == ("use",):
             raise SimnetError(f"{where}: {value!r}: a {path[0]} is chosen by the key {path[0]!r} itself; drop '.use'")
         if len(path) == 1:
-            value, inner = _fill(setting.key, value, setting.origin, setting.directory)
+            value, inner = _fill(override.key, value, override.origin, override.directory)
             origins |= inner
         data = _replaced(self.data, path, value, where)
         assert isinstance(data, dict)
-        return Draft(data=data, origins=origins | {path: origins.get(path, setting.origin)})
+        return RawScenario(data=data, origins=origins | {path: origins.get(path, override.origin)})
 
     def scenario(self) -> Scenario:
         """Check everything, and return the scenario.
@@ -152,22 +152,22 @@ class Experiment(Struct, frozen=True, kw_only=True):
         name: name of the file.
         question: what the experiment asks.
         where: how messages call the file.
-        base: the scenario's data before `settings` and axes are applied.
-        settings: what the user set beside the file.
+        base: the scenario's data before `overrides` and axes are applied.
+        overrides: keys that the user set, by --set or in code.
         axes: in the order of the file; the grid of all their values is swept, the last axis fastest.
     """
 
     name: str
     question: str
     where: str
-    base: Draft
-    settings: tuple[Setting, ...] = ()
+    base: RawScenario
+    overrides: tuple[Override, ...] = ()
     axes: tuple[Axis, ...] = ()
 
     @property
     def resolved(self) -> Mapping[str, object]:
-        """The data with parts filled in and settings applied, without axes."""
-        return self.base.with_settings(self.settings).data
+        """The data with parts filled in and overrides applied, without axes."""
+        return self.base.with_overrides(self.overrides).data
 
     def at(self, values: Mapping[str, object]) -> Scenario:
         """Return the scenario at one point of the axes; an axis that is not in `values` stays as in the file.
@@ -175,7 +175,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
         Raises:
             SimnetError: it does not hold together there.
         """
-        return self._draft(values).scenario()
+        return self._raw_at(values).scenario()
 
     def each(self, points: Iterable[Mapping[str, object]]) -> Iterator[Scenario]:
         """Yield the scenario at each of several points, as `at` gives it; parts equal to those before are not redone.
@@ -185,14 +185,14 @@ class Experiment(Struct, frozen=True, kw_only=True):
         """
         before: tuple[Mapping[str, object], Scenario] | None = None
         for values in points:
-            draft = self._draft(values)
-            scenario = before and _with_parts(*before, draft.data)
-            before = draft.data, scenario or draft.scenario()
+            raw = self._raw_at(values)
+            scenario = before and _with_parts(*before, raw.data)
+            before = raw.data, scenario or raw.scenario()
             yield before[1]
 
-    def _draft(self, values: Mapping[str, object]) -> Draft:
-        point = [axis.setting(values[axis.key]) for axis in self.axes if axis.key in values]
-        return self.base.with_settings([*self.settings, *point])
+    def _raw_at(self, values: Mapping[str, object]) -> RawScenario:
+        point = [axis.override(values[axis.key]) for axis in self.axes if axis.key in values]
+        return self.base.with_overrides([*self.overrides, *point])
 
 
 def load(name_or_path: str, overrides: Mapping[str, object] | None = None) -> Scenario:
@@ -233,15 +233,15 @@ def load_experiment(
     known = [*Scenario.__struct_fields__, "sweep"]
     for key in data:
         if key not in known:
-            raise SimnetError(f"{where}: unknown key {key!r}.{nearest(key, known)}")
+            raise SimnetError(f"{where}: unknown key {key!r}.{did_you_mean(key, known)}")
     swept = _axes(data.pop("sweep", {}), where, path.parent)
     swept |= {key: Axis(key=key, values=tuple(values)) for key, values in (axes or {}).items()}
     return Experiment(
         name=str(data.setdefault("name", path.stem)),
         question=str(data.get("question", "")),
         where=where,
-        base=_draft(data, where, path.parent),
-        settings=tuple(Setting(key=key, value=value) for key, value in (overrides or {}).items()),
+        base=_with_parts_filled(data, where, path.parent),
+        overrides=tuple(Override(key=key, value=value) for key, value in (overrides or {}).items()),
         axes=tuple(axis for key, axis in swept.items() if key not in (overrides or {})),
     )
 
@@ -256,7 +256,7 @@ def build(mapping: Mapping[str, object], where: str = "scenario") -> Scenario:
     Raises:
         SimnetError: something does not fit.
     """
-    return _draft(mapping, where, Path()).scenario()
+    return _with_parts_filled(mapping, where, Path()).scenario()
 
 
 def check_part(kind: str, name: str) -> None:
@@ -305,18 +305,18 @@ def _with_parts(old_data: Mapping[str, object], old: Scenario, data: Mapping[str
     return msgspec.structs.replace(old, **parts)
 
 
-def _checked_part(kind: str, table: Mapping[str, object], where: str) -> Part:
-    return Draft(data=table, origins={(): where}).converted(PART_TYPES[kind])
+def _checked_part(kind: str, table: Mapping[str, object], where: str) -> NamedPart:
+    return RawScenario(data=table, origins={(): where}).converted(PART_TYPES[kind])
 
 
-def _draft(data: Mapping[str, object], where: str, directory: Path) -> Draft:
+def _with_parts_filled(data: Mapping[str, object], where: str, directory: Path) -> RawScenario:
     """Fill in the parts of data in file form."""
     filled: dict[str, object] = {}
     origins: dict[KeyPath, str] = {(): where}
     for key, given in data.items():
         filled[key], inner = _fill(key, given, where, directory)
         origins |= inner
-    return Draft(data=filled, origins=origins)
+    return RawScenario(data=filled, origins=origins)
 
 
 def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object, dict[KeyPath, str]]:

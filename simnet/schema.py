@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import msgspec
 import msgspec.inspect as types
 
-from simnet.errors import NotInstalledError, SimnetError, nearest, shown
-from simnet.options import Options
+from simnet.errors import NotInstalledError, SimnetError, did_you_mean, shown
 from simnet.parsing import parse_json
-from simnet.registry import OpenType, Registry, tag_of
+from simnet.registry import RegistryType, StructRegistry, tag_of
+from simnet.system_options import SystemOptions
 from simnet.units import Quantity
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -35,7 +35,7 @@ BY_NAME = ("strategy", "baseline")
 """Keys of a scenario that take a bare name in place of a table with a kind."""
 
 
-class Misfit(Exception):  # noqa: N818 - becomes a SimnetError once the file is known
+class FieldError(Exception):
     """Something in the data that does not fit.
 
     Attributes:
@@ -67,11 +67,9 @@ def build(struct: type[T], data: object, where: str | Origins) -> T:
     try:
         check(type_of(struct), data)
         return msgspec.convert(data, struct, dec_hook=_read_custom)
-    except Misfit as misfit:
-        text, in_data = (
-            _sentence(origins, misfit.path, text, misfit.culprit) for text in (misfit.text, misfit.in_data)
-        )
-        raise (NotInstalledError(text, in_data) if misfit.in_data else SimnetError(text)) from misfit
+    except FieldError as error:
+        text, in_data = (_sentence(origins, error.path, text, error.culprit) for text in (error.text, error.in_data))
+        raise (NotInstalledError(text, in_data) if error.in_data else SimnetError(text)) from error
     except msgspec.ValidationError as error:
         path, text = _contradiction(str(error))
         raise SimnetError(_sentence(origins, path, text, path)) from error
@@ -110,9 +108,9 @@ def decode(struct: type[T], data: bytes, where: str) -> T:
 
 def _read_custom(kind: type, given: object) -> object:
     """Build what msgspec does not know: a quantity or options from text, or a registered struct from its table."""
-    if issubclass(kind, Quantity | Options):
+    if issubclass(kind, Quantity | SystemOptions):
         return kind.parse(given)
-    assert isinstance(kind, OpenType)
+    assert isinstance(kind, RegistryType)
     try:
         return msgspec.convert(given, kind.registry.find(kind.registry.tag_in(given)), dec_hook=_read_custom)
     except msgspec.ValidationError as error:
@@ -154,7 +152,7 @@ def check(info: types.Type, given: object, path: Path = ()) -> None:
     """Check data against a type, down to its leaves.
 
     Raises:
-        Misfit: at the first thing that does not fit, in the order of the data.
+        FieldError: at the first thing that does not fit, in the order of the data.
     """
     match info:
         case types.Metadata():
@@ -177,7 +175,7 @@ def check(info: types.Type, given: object, path: Path = ()) -> None:
 
 def _check_leaf(info: types.Type, given: object, path: Path) -> None:
     match info:
-        case types.CustomType(cls=OpenType() as kind):
+        case types.CustomType(cls=RegistryType() as kind):
             _check_registered(kind.registry, given, path)
         case types.CustomType():
             _check_custom(info, given, path)
@@ -212,10 +210,10 @@ def _check_struct(info: types.StructType, given: object, path: Path, others: Ite
         elif key == info.tag_field:
             _check_name(value, (str(info.tag),), (*path, key))
         elif info.forbid_unknown_fields:
-            raise Misfit(path, _unknown_key(info, key, others, path), (*path, str(key)))
+            raise FieldError(path, _unknown_key(info, key, others, path), (*path, str(key)))
     for key, field in fields.items():
         if field.required and key not in table:
-            raise Misfit((*path, key), f"missing; add {key} = {_example(field.type)}")
+            raise FieldError((*path, key), f"missing; add {key} = {_example(field.type)}")
 
 
 def _unknown_key(info: types.StructType, key: object, others: Iterable[types.StructType], path: Path) -> str:
@@ -227,7 +225,7 @@ def _unknown_key(info: types.StructType, key: object, others: Iterable[types.Str
     former_keys: Mapping[object, str] = getattr(info.cls, "former_keys", {})
     if key in former_keys:
         return f"key {shown(key)} is now {former_keys[key]!r}; rename it"
-    return f"unknown key {shown(key)}.{nearest(str(key), _keys(info))}"
+    return f"unknown key {shown(key)}.{did_you_mean(str(key), _keys(info))}"
 
 
 def _takes_name(path: Path) -> bool:
@@ -276,19 +274,19 @@ def _member(members: list[types.Type], given: object, path: Path) -> types.Type:
     if len(others) == 1:
         return others[0]
     wanted = dict.fromkeys(_KINDS[type(member)][1] for member in members if type(member) in _KINDS)
-    raise Misfit(path, f"{shown(given)}: write {' or '.join(wanted)}")
+    raise FieldError(path, f"{shown(given)}: write {' or '.join(wanted)}")
 
 
 def _tag(tag_field: str, known: Collection[str], given: object, path: Path) -> str:
     """Return the tag of a table, one of those that are known."""
     table = _table(given, path, (tag_field,))
     if tag_field not in table:
-        raise Misfit((*path, tag_field), f"missing; add {tag_field} = one of {', '.join(sorted(known))}")
+        raise FieldError((*path, tag_field), f"missing; add {tag_field} = one of {', '.join(sorted(known))}")
     _check_name(table[tag_field], known, (*path, tag_field))
     return str(table[tag_field])
 
 
-def _check_registered(registry: Registry[Any], given: object, path: Path) -> None:
+def _check_registered(registry: StructRegistry[Any], given: object, path: Path) -> None:
     """Check a table whose tag says which registered struct it is."""
     tag_field = str(registry.base.__struct_config__.tag_field)
     known = {tag_of(struct): struct for struct in registry.built_in()}
@@ -301,13 +299,13 @@ def _check_registered(registry: Registry[Any], given: object, path: Path) -> Non
     _check_struct(_struct_type(known[tag]), given, path, others)
 
 
-def _check_is_registered(registry: Registry[Any], tag: str, path: Path) -> None:
+def _check_is_registered(registry: StructRegistry[Any], tag: str, path: Path) -> None:
     try:
         registry.find(tag)
     except SimnetError as error:
         unknown = f"{tag!r}: unknown {registry.noun}"  # else its package is there, but broken, as the registry says
         in_data = f"{unknown}; install the package that brings it" if str(error).startswith(unknown) else str(error)
-        raise Misfit(path, str(error), in_data=in_data) from error
+        raise FieldError(path, str(error), in_data=in_data) from error
 
 
 def _struct_type(struct: type) -> types.StructType:
@@ -324,17 +322,17 @@ def _check_tuple(info: types.TupleType, given: object, path: Path) -> None:
 
 
 def _check_custom(info: types.CustomType, given: object, path: Path) -> None:
-    assert issubclass(info.cls, Quantity | Options)
+    assert issubclass(info.cls, Quantity | SystemOptions)
     try:
         info.cls.parse(given)
     except ValueError as error:
-        raise Misfit(path, str(error)) from error
+        raise FieldError(path, str(error)) from error
 
 
 def _check_name(given: object, known: Any, path: Path) -> None:
     _require(isinstance(given, str), given, "write a name in quotes", path)
     if given not in known:
-        raise Misfit(path, f"{shown(given)}: unknown.{nearest(str(given), known)}")
+        raise FieldError(path, f"{shown(given)}: unknown.{did_you_mean(str(given), known)}")
 
 
 def _check_range(info: types.IntType | types.FloatType, given: Any, rule: str, path: Path) -> None:
@@ -364,19 +362,21 @@ def _range(info: types.IntType | types.FloatType) -> str:
 
 def _require(fits: bool, given: object, rule: str, path: Path) -> None:
     if not fits:
-        raise Misfit(path, f"{shown(given)}: {rule}")
+        raise FieldError(path, f"{shown(given)}: {rule}")
 
 
 def _table(given: object, path: Path, keys: tuple[str, ...]) -> Mapping[Any, object]:
     if not isinstance(given, Mapping):
         wanted = "a name in quotes, or a table" if _takes_name(path) else "a table"
-        raise Misfit(path, f"{shown(given)}: write {wanted}" + (f" with the keys {', '.join(keys)}" if keys else ""))
+        raise FieldError(
+            path, f"{shown(given)}: write {wanted}" + (f" with the keys {', '.join(keys)}" if keys else "")
+        )
     return given
 
 
 def _list(given: object, path: Path) -> list[object] | tuple[object, ...]:
     if not isinstance(given, list | tuple):
-        raise Misfit(path, f"{shown(given)}: write a list in brackets")
+        raise FieldError(path, f"{shown(given)}: write a list in brackets")
     return given
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from simnet import draws
+from simnet import calibration_draws
 from simnet.errors import SimnetError
-from simnet.prepared import Prepared, PricedProgram
+from simnet.prepared import PreparedScenario, TimedProgram
 from simnet.registry import tag_of
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
@@ -32,7 +32,7 @@ def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> 
         SimnetError: the parts do not fit together (see the message).
     """
     whole = _simulated(scenario, on_round)
-    if not scenario.run.draws or not draws.are_possible(scenario):
+    if not scenario.run.draws or not calibration_draws.has_intervals(scenario):
         return whole
     return msgspec.structs.replace(whole, intervals=_intervals(scenario))
 
@@ -41,10 +41,10 @@ def _intervals(scenario: Scenario) -> dict[str, tuple[float, float]]:
     """Return the 90 % intervals of what a result says, over drawn calibrations; strategy and baseline share each."""
     found: dict[str, list[float]] = {}
     for number in range(scenario.run.draws):
-        drawn = _simulated(draws.scenario(scenario, number))
+        drawn = _simulated(calibration_draws.draw_scenario(scenario, number))
         for name, value in _uncertain(drawn).items():
             found.setdefault(name, []).append(value)
-    return {name: draws.interval(values) for name, values in found.items()}
+    return {name: calibration_draws.middle_90_percent(values) for name, values in found.items()}
 
 
 def _uncertain(result: RunResult) -> dict[str, float]:
@@ -62,7 +62,7 @@ def _uncertain(result: RunResult) -> dict[str, float]:
 
 def _simulated(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
     """Simulate without intervals."""
-    setting = Prepared(scenario, on_round)
+    setting = PreparedScenario(scenario, on_round)
     result = _strategy_result(setting, scenario.strategy)
     baseline = _strategy_result(setting, scenario.baseline) if scenario.baseline else None
     return RunResult(
@@ -84,14 +84,14 @@ def check(scenario: Scenario) -> None:
     Raises:
         SimnetError: as `simulate`.
     """
-    setting = Prepared(scenario)
+    setting = PreparedScenario(scenario)
     for strategy in _run_strategies(scenario):
         setting.plan(strategy)
 
 
 def num_exact_rounds(scenario: Scenario) -> int:
     """Return how many rounds a run on the exact executor goes through, 0 if it would be folded."""
-    setting = Prepared(scenario)
+    setting = PreparedScenario(scenario)
     if setting.fidelity == "folded":
         return 0
     return sum(setting.plan(strategy).program.num_rounds for strategy in _run_strategies(scenario))
@@ -99,7 +99,7 @@ def num_exact_rounds(scenario: Scenario) -> int:
 
 def kernel_names(scenario: Scenario) -> frozenset[str]:
     """Return the kernels that an iteration of a scenario's strategy runs around its messages."""
-    return Prepared(scenario).plan(scenario.strategy).program.kernels
+    return PreparedScenario(scenario).plan(scenario.strategy).program.kernels
 
 
 def _run_strategies(scenario: Scenario) -> Iterator[Strategy]:
@@ -117,13 +117,13 @@ def version() -> str:
     return VERSION
 
 
-class StepTimes:
+class StepTimer:
     """What a step of many strategies takes on one scenario, and nothing else of them.
 
     A step is the mean one of a long training: those without compression are counted in by their part.
     """
 
-    def __init__(self, scenario: Scenario, plans: dict[Strategy, PricedProgram] | None = None) -> None:
+    def __init__(self, scenario: Scenario, plans: dict[Strategy, TimedProgram] | None = None) -> None:
         """Take a scenario; its own strategy, baseline and number of steps do not matter.
 
         Args:
@@ -131,7 +131,7 @@ class StepTimes:
             plans: kept here where they are the same for scenarios that differ in the bandwidths of links alone, which
                 may share them.
         """
-        self._setting = Prepared(scenario)
+        self._setting = PreparedScenario(scenario)
         self._known: dict[Strategy, float] = {}
         self._plans = plans
 
@@ -151,7 +151,7 @@ class StepTimes:
         Raises:
             SimnetError: as `simulate`, of any of them.
         """
-        bounds = {strategy: _mean_step_s(strategy, self._least_s) for strategy in strategies}
+        bounds = {strategy: _mean_step_s(strategy, self._lower_bound_s) for strategy in strategies}
         found: dict[Strategy, float] = {}
         for strategy in sorted(bounds, key=lambda one: bounds[one]):
             if bounds[strategy] > min(found.values(), default=math.inf) * (1 + BOUND_ROUNDING):
@@ -167,24 +167,24 @@ class StepTimes:
             self._known[strategy] = timeline.iteration_s
         return self._known[strategy]
 
-    def _least_s(self, strategy: Strategy) -> float:
-        return self._known[strategy] if strategy in self._known else self._setting.least_s(self._plan(strategy))
+    def _lower_bound_s(self, strategy: Strategy) -> float:
+        return self._known[strategy] if strategy in self._known else self._setting.lower_bound_s(self._plan(strategy))
 
-    def _plan(self, strategy: Strategy) -> PricedProgram:
-        ignores_rates = vars(type(strategy)).get("ignores_rates") and strategy.bucketing != "mg_wfbp"
-        if self._plans is None or not ignores_rates:
+    def _plan(self, strategy: Strategy) -> TimedProgram:
+        is_rate_independent = vars(type(strategy)).get("is_rate_independent") and strategy.bucketing != "mg_wfbp"
+        if self._plans is None or not is_rate_independent:
             return self._setting.plan(strategy)
         if strategy not in self._plans:
-            self._plans[strategy] = PricedProgram(strategy, self._setting)
+            self._plans[strategy] = TimedProgram(strategy, self._setting)
         return self._plans[strategy]
 
 
 def _mean_step_s(strategy: Strategy, seconds: Callable[[Strategy], float]) -> float:
     own_s, stage = seconds(strategy), strategy.dense_stage(None)
-    return own_s if stage is None else own_s + strategy.dense_part * (seconds(stage.strategy) - own_s)
+    return own_s if stage is None else own_s + strategy.dense_fraction * (seconds(stage.strategy) - own_s)
 
 
-def _check_ends(timeline: Timeline, setting: Prepared) -> None:
+def _check_ends(timeline: Timeline, setting: PreparedScenario) -> None:
     if not 0 < timeline.iteration_s < math.inf:
         raise SimnetError(
             f"{setting.scenario.name}: an iteration of {timeline.iteration_s:g} s: must take some time and end; give "
@@ -192,7 +192,7 @@ def _check_ends(timeline: Timeline, setting: Prepared) -> None:
         )
 
 
-def _strategy_result(setting: Prepared, strategy: Strategy) -> StrategyResult:
+def _strategy_result(setting: PreparedScenario, strategy: Strategy) -> StrategyResult:
     plan = setting.plan(strategy)
     timeline = setting.run(plan)
     _check_ends(timeline, setting)
@@ -230,7 +230,7 @@ def _ratio(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None
 
 
-def _notes(setting: Prepared) -> tuple[str, ...]:
+def _notes(setting: PreparedScenario) -> tuple[str, ...]:
     """Say what a reader must know to trust the numbers."""
     cluster, calibration = setting.scenario.cluster, setting.scenario.calibration
     notes = list(setting.step.notes)
@@ -239,7 +239,7 @@ def _notes(setting: Prepared) -> tuple[str, ...]:
         notes.append(f"the cluster has faults: {titles}")
     if calibration.kind != "measured":
         notes.append(f"calibration {calibration.name!r} is {_of_kind(calibration.kind)}, not measured on this cluster")
-    if setting.scenario.run.draws and not draws.are_possible(setting.scenario):
+    if setting.scenario.run.draws and not calibration_draws.has_intervals(setting.scenario):
         notes.append(f"no intervals: calibration {calibration.name!r} and the workload say none of their values' own")
     if calibration.gpu and cluster.gpu and calibration.gpu != cluster.gpu:
         notes.append(
@@ -254,15 +254,19 @@ def _notes(setting: Prepared) -> tuple[str, ...]:
         if on is not None and not math.isclose(on, link.bytes_per_s, rel_tol=0.01):
             own = link.bytes_per_s.text()
             notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {own}")
-    free = sorted({kernel for s in _run_strategies(setting.scenario) for kernel in setting.plan(s).free_kernels})
+    free = sorted(
+        {kernel for s in _run_strategies(setting.scenario) for kernel in setting.plan(s).kernels_without_time}
+    )
     if free:
         notes.append(
             f"no time for kernels {', '.join(free)}: they cost nothing here; give calibration.memory_bandwidth"
         )
-    others = {said for s in _run_strategies(setting.scenario) for said in setting.plan(s).other_kernels}
+    others = {said for s in _run_strategies(setting.scenario) for said in setting.plan(s).kernels_timed_otherwise}
     notes += [f"kernel {said}: measure again with the strategy's options" for said in sorted(others)]
     if setting.fidelity == "folded" and any(
-        c.schedule.bounded for s in _run_strategies(setting.scenario) for c in setting.plan(s).program.collectives
+        c.schedule.folded_is_upper_bound
+        for s in _run_strategies(setting.scenario)
+        for c in setting.plan(s).program.collectives
     ):
         notes.append(
             f"trees over {cluster.num_nodes} nodes are not level: their folded time is an upper bound, up to 12 % too "

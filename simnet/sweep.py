@@ -37,7 +37,7 @@ WORKERS_PAY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class SweepPoint:
     """One scenario of a sweep, with the values of the axes that lead to it."""
 
     values: dict[str, object]
@@ -55,7 +55,7 @@ class Point:
         return digest.hexdigest()
 
 
-def expand(experiment: Experiment) -> tuple[Point, ...]:
+def expand(experiment: Experiment) -> tuple[SweepPoint, ...]:
     """Return every point of the grid of an experiment's axes, the last axis fastest.
 
     Raises:
@@ -72,11 +72,13 @@ def expand(experiment: Experiment) -> tuple[Point, ...]:
     grid = itertools.product(*(axis.values for axis in axes))
     points = [dict(zip([axis.key for axis in axes], values, strict=True)) for values in grid]
     scenarios = experiment.each(points)
-    return tuple(Point(values=values, scenario=scenario) for values, scenario in zip(points, scenarios, strict=True))
+    return tuple(
+        SweepPoint(values=values, scenario=scenario) for values, scenario in zip(points, scenarios, strict=True)
+    )
 
 
 def run(
-    points: Sequence[Point],
+    points: Sequence[SweepPoint],
     out_dir: Path | None = None,
     jobs: int = 1,
     progress: Callable[[int], object] = lambda _: None,
@@ -108,7 +110,7 @@ def run(
     return [results[point.key] for point in points]
 
 
-def whole(experiment: Experiment, points: Sequence[Point], results: Sequence[RunResult]) -> SweepResult:
+def whole(experiment: Experiment, points: Sequence[SweepPoint], results: Sequence[RunResult]) -> SweepResult:
     """Return the results of all points of an experiment, as results.json holds them."""
     return SweepResult(
         version=results[0].version,
@@ -119,7 +121,7 @@ def whole(experiment: Experiment, points: Sequence[Point], results: Sequence[Run
     )
 
 
-def _finish(points: Sequence[Point], jobs: int) -> Iterator[tuple[str, bytes]]:
+def _finish(points: Sequence[SweepPoint], jobs: int) -> Iterator[tuple[str, bytes]]:
     """Simulate points, some here to see how long they take, and the rest in workers if that pays.
 
     Points of one cluster shape follow each other: the schedules of its collectives are made once for them.
@@ -139,19 +141,19 @@ def _finish(points: Sequence[Point], jobs: int) -> Iterator[tuple[str, bytes]]:
         yield _simulated(point)
 
 
-def _shape(point: Point) -> tuple[int, int]:
+def _shape(point: SweepPoint) -> tuple[int, int]:
     """Return what the schedules of collectives depend on."""
     return point.scenario.cluster.num_nodes, point.scenario.cluster.ranks_per_node
 
 
-def _tasks(points: Sequence[Point], jobs: int, point_s: float) -> list[list[Point]]:
+def _tasks(points: Sequence[SweepPoint], jobs: int, point_s: float) -> list[list[SweepPoint]]:
     """Part points into tasks of workers: whole shapes if they are not too long, the largest clusters first.
 
     The largest take longest; last, they would keep one worker busy while the others are done.
     """
     most = max(1, min(int(LONGEST_TASK_S / point_s), math.ceil(len(points) / (4 * jobs))))
     least = min(math.ceil(TASK_S / point_s), most)
-    tasks: list[list[Point]] = [[]]
+    tasks: list[list[SweepPoint]] = [[]]
     for _, alike in itertools.groupby(reversed(points), _shape):
         for point in alike:
             if len(tasks[-1]) >= most:
@@ -162,11 +164,11 @@ def _tasks(points: Sequence[Point], jobs: int, point_s: float) -> list[list[Poin
     return [task for task in tasks if task]
 
 
-def _simulated_all(points: Sequence[Point]) -> list[tuple[str, bytes]]:
+def _simulated_all(points: Sequence[SweepPoint]) -> list[tuple[str, bytes]]:
     return [_simulated(point) for point in points]
 
 
-def _simulated(point: Point) -> tuple[str, bytes]:
+def _simulated(point: SweepPoint) -> tuple[str, bytes]:
     from simnet.simulate import simulate
 
     try:

@@ -7,9 +7,9 @@ from msgspec import Struct
 from simnet.program import Communicate, Compute
 from simnet.result import Breakdown, Span
 
-Priced = Compute | Communicate
+TimedOperation = Compute | Communicate
 """An operation whose seconds are known."""
-Streams = tuple[tuple[Priced, ...], ...]
+Streams = tuple[tuple[TimedOperation, ...], ...]
 PARTS = ("forward", "backward", "encode", "decode", "optimizer")
 
 
@@ -29,7 +29,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
         return min(max(1 - self.breakdown.exposed_comm_s / self.comm_s, 0.0), 1.0)
 
 
-def timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Span]) -> Timeline:
+def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Span]) -> Timeline:
     """Return the timeline of one rank.
 
     Args:
@@ -42,12 +42,12 @@ def timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Span]) -
     return Timeline(
         iteration_s=end_s,
         breakdown=Breakdown(exposed_comm_s=exposed_s, **parts),
-        comm_s=sum(span.end_s - span.start_s for span in spans if span.stream == "communication"),
+        comm_s=sum(make_span.end_s - make_span.start_s for make_span in spans if make_span.stream == "communication"),
         spans=tuple(spans),
     )
 
 
-def span(operation: Priced, start_s: float, end_s: float, rank: int = 0) -> Span:
+def make_span(operation: TimedOperation, start_s: float, end_s: float, rank: int = 0) -> Span:
     """Return what an operation leaves in the timeline."""
     if isinstance(operation, Communicate):
         return Span(

@@ -70,7 +70,7 @@ def _backward(
     def trial() -> list[float]:
         task.module.zero_grad(set_to_none=True)
         loss = task.loss(task.module(*task.inputs))
-        with _beside(collective, ranks) if collective else nullcontext():
+        with _overlapped(collective, ranks) if collective else nullcontext():
             start = watch.stamp()
             loss.backward()  # type: ignore[no-untyped-call]
             end = watch.stamp()
@@ -80,7 +80,7 @@ def _backward(
 
 
 @contextmanager
-def _beside(collective: Callable[[], object], ranks: Ranks) -> Iterator[None]:
+def _overlapped(collective: Callable[[], object], ranks: Ranks) -> Iterator[None]:
     """Repeat a collective in a thread; it stops on all ranks at one time, when the last of them has left."""
     busy, running, failures = threading.Event(), threading.Event(), list[BaseException]()
     busy.set()

@@ -27,7 +27,7 @@ from simnet.calibrate.measurement_file import MeasurementFile, Series, Setup
 from simnet.comparison import Comparison, Role
 from simnet.errors import SimnetError
 from simnet.hardware import Cluster
-from simnet.numeric import non_negative
+from simnet.numeric import non_negative_least_squares
 from simnet.units import Bandwidth, Size, format_bytes
 
 LEVELS = ("intra_node", "inter_node")
@@ -209,7 +209,7 @@ class _LinearModel:
         wire = [name for name in columns if " bytes" in name]
         names = tuple(wire) if only_bandwidths else choose_columns(columns, times, wire, MIN_GAIN)
         matrix = np.stack([columns[name] for name in names], axis=1)
-        return cls(names=names, costs=non_negative(matrix, times), bin_centers=bin_centers)
+        return cls(names=names, costs=non_negative_least_squares(matrix, times), bin_centers=bin_centers)
 
     def times_s(self, rows: Sequence[TimedCollective]) -> Floats:
         """Return the time of each row [s]; a cost that was not fitted is 0."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from simnet.comparison import Comparison, by_series, mean_error
 from simnet.errors import SimnetError
-from simnet.numeric import non_negative
+from simnet.numeric import non_negative_least_squares
 from simnet.units import Duration
 
 Floats = NDArray[np.float64]
@@ -100,7 +100,7 @@ def choose_columns(columns: Mapping[str, Floats], times: Floats, always: Sequenc
 
     def error(names: Sequence[str]) -> float:
         matrix = np.stack([columns[name] for name in names], axis=1)
-        return float(np.mean(np.abs(matrix @ non_negative(matrix, times) / times - 1)))
+        return float(np.mean(np.abs(matrix @ non_negative_least_squares(matrix, times) / times - 1)))
 
     chosen = [name for name in always if columns[name].any()]
     others = [name for name in columns if name not in always and columns[name].any()]

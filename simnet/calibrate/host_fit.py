@@ -12,7 +12,7 @@ from simnet.calibrate.collective_fit import MIN_SERIES, TimedCollective
 from simnet.calibrate.fitted_part import FittedPart, Floats, Interval, duration_text, widen
 from simnet.comparison import Comparison
 from simnet.errors import SimnetError
-from simnet.numeric import non_negative
+from simnet.numeric import non_negative_least_squares
 
 COSTS = ("launch", "round", "message", "time_per_byte")
 
@@ -49,7 +49,7 @@ def fit_host(rows: Sequence[TimedCollective], draws: int) -> FittedPart:
 
 
 def _solve(rows: Sequence[TimedCollective], times_s: Sequence[float]) -> dict[str, float]:
-    found = non_negative(_columns(rows), np.array(times_s))
+    found = non_negative_least_squares(_columns(rows), np.array(times_s))
     return dict(zip(COSTS, found.tolist(), strict=True))
 
 

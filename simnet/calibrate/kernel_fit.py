@@ -16,10 +16,10 @@ from simnet.calibrate.fitted_part import FittedPart, Floats, Interval, Resample,
 from simnet.calibrate.measurement_file import MeasurementFile, Series, Setup
 from simnet.comparison import Comparison
 from simnet.errors import SimnetError
-from simnet.hardware import part_beyond
-from simnet.numeric import non_negative
-from simnet.options import Options
-from simnet.strategies.kernels import every
+from simnet.hardware import fraction_beyond_cache
+from simnet.numeric import non_negative_least_squares
+from simnet.strategies.kernel_table import every
+from simnet.system_options import SystemOptions
 from simnet.units import Bandwidth, format_bytes, format_seconds
 
 SIMULATED_NAMES: dict[str, str] = {
@@ -63,7 +63,7 @@ class TimedKernel(Samples):
     num_elements: float
     num_vectors: int
     layout_vectors: int | None = None
-    options: Options = field(default_factory=Options)
+    options: SystemOptions = field(default_factory=SystemOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class _LineFit:
     ) -> "_LineFit":
         """Solve for a given size of the cache."""
         times = np.array(medians_s if medians_s is not None else [row.median_s for row in rows])
-        launch_s, element_s, beyond_s = non_negative(_columns(rows, cache_elements), times).tolist()
+        launch_s, element_s, beyond_s = non_negative_least_squares(_columns(rows, cache_elements), times).tolist()
         return cls(launch_s=launch_s, element_s=element_s, beyond_s=beyond_s, cache_elements=cache_elements)
 
     def times_s(self, rows: Sequence[TimedKernel]) -> Floats:
@@ -238,7 +238,7 @@ def _best_line(rows: Sequence[TimedKernel]) -> _LineFit:
 
 def _columns(rows: Sequence[TimedKernel], cache_elements: float) -> Floats:
     """Return the design matrix: 1, elements within the cache, elements beyond it."""
-    beyond = [part_beyond(row.num_elements, cache_elements) for row in rows]
+    beyond = [fraction_beyond_cache(row.num_elements, cache_elements) for row in rows]
     return np.array(
         [[1.0, row.num_elements * (1 - part), row.num_elements * part] for row, part in zip(rows, beyond, strict=True)]
     )

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from simnet.errors import SimnetError, nearest, shown
+from simnet.errors import SimnetError, did_you_mean, shown
 from simnet.files import read_bytes
-from simnet.options import Options
-from simnet.schema import Misfit, check, decode, type_of
+from simnet.schema import FieldError, check, decode, type_of
+from simnet.system_options import SystemOptions
 from simnet.values import Count
 
 WHAT = "simnet measurements"
@@ -39,7 +39,7 @@ class _SeriesLabels(msgspec.Struct, kw_only=True):
         options: options of the system that was measured; older files have text, such as "bits=4 block_size=8192".
     """
 
-    options: Options = msgspec.field(default_factory=Options)
+    options: SystemOptions = msgspec.field(default_factory=SystemOptions)
 
 
 class _KernelLabels(_SeriesLabels, kw_only=True):
@@ -267,14 +267,14 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         known = NAMES.get(self.kind)
         if (known and self.name not in known) or not self.name:
-            raise ValueError(f"name: {shown(self.name)}: unknown {self.kind}.{nearest(self.name, known or ())}")
+            raise ValueError(f"name: {shown(self.name)}: unknown {self.kind}.{did_you_mean(self.name, known or ())}")
         present = {_FORMER_LABELS.get(label, label): value for label, value in self.labels.items()}
         msgspec.structs.force_setattr(self, "labels", present)
         labels = LABELS.get(f"{self.kind} {self.name}", LABELS[self.kind])
         try:
             check(type_of(labels), self.labels, ("labels",))
-        except Misfit as misfit:
-            raise ValueError(f"{'.'.join(misfit.path)}: {misfit.text}") from misfit
+        except FieldError as error:
+            raise ValueError(f"{'.'.join(error.path)}: {error.text}") from error
         self._check_values()
 
     def _check_values(self) -> None:
@@ -303,9 +303,9 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return value
 
     @property
-    def options(self) -> Options:
-        """Options of the measured system; older files hold them as text."""
-        return Options.parse(self.labels.get("options", {}))
+    def options(self) -> SystemOptions:
+        """SystemOptions of the measured system; older files hold them as text."""
+        return SystemOptions.parse(self.labels.get("options", {}))
 
 
 class MeasurementFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

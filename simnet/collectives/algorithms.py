@@ -11,7 +11,7 @@ from msgspec import Struct
 from simnet.collectives import closed_form, halving_doubling, hierarchical, loads, ring, tree
 from simnet.collectives.closed_form import Shape
 from simnet.collectives.schedule import Group, Schedule
-from simnet.errors import SimnetError, nearest
+from simnet.errors import SimnetError, did_you_mean
 from simnet.network.topology import Topology
 
 AUTO = "auto"
@@ -77,7 +77,7 @@ def check(name: str) -> None:
         ValueError: the sentence after the key.
     """
     if name not in (*_KNOWN, AUTO):
-        raise ValueError(f"{name!r}: unknown.{nearest(name, (*_KNOWN, AUTO))}")
+        raise ValueError(f"{name!r}: unknown.{did_you_mean(name, (*_KNOWN, AUTO))}")
 
 
 def choose(name: str, topology: Topology, message_bytes: float) -> Schedule:
@@ -127,7 +127,7 @@ def _fastest(schedules: tuple[Schedule, ...], topology: Topology, message_bytes:
     """Return the fastest, the first of equals; one whose latencies alone take longer is not counted at all."""
     if len(schedules) == 1:
         return schedules[0]
-    least = sorted((loads.least_s(topology, one), number) for number, one in enumerate(schedules))
+    least = sorted((loads.lower_bound_s(topology, one), number) for number, one in enumerate(schedules))
     best_s, best = float("inf"), len(schedules)
     for least_s, number in least:
         if least_s > best_s:
@@ -145,7 +145,7 @@ def _tree_s(shape: Shape, message_bytes: float) -> float | None:
 
 
 def _ring_s(shape: Shape, message_bytes: float) -> float:
-    slowest = shape.inter if shape.num_nodes > 1 else shape.intra
+    slowest = shape.inter_node if shape.num_nodes > 1 else shape.intra_node
     return closed_form.ring_all_reduce_s(shape.num_nodes * shape.ranks_per_node, message_bytes, slowest)
 
 

@@ -21,8 +21,8 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     num_nodes: int
     ranks_per_node: int
-    intra: AlphaBeta
-    inter: AlphaBeta
+    intra_node: AlphaBeta
+    inter_node: AlphaBeta
 
 
 def ring_all_reduce_s(ranks: int, message_bytes: float, link: AlphaBeta) -> float:
@@ -43,14 +43,14 @@ def ring_all_gather_s(ranks: int, message_bytes: float, link: AlphaBeta) -> floa
 
 def hierarchical_all_reduce_s(shape: Shape, message_bytes: float) -> float:
     """Return 2(G-1)(a_i + S/(G B_i)) + 2(N-1)(a_e + S/(N B_e)); the G rings of a node share its NICs."""
-    intra_s = ring_all_reduce_s(shape.ranks_per_node, message_bytes, shape.intra)
-    return intra_s + ring_all_reduce_s(shape.num_nodes, message_bytes, shape.inter)
+    intra_s = ring_all_reduce_s(shape.ranks_per_node, message_bytes, shape.intra_node)
+    return intra_s + ring_all_reduce_s(shape.num_nodes, message_bytes, shape.inter_node)
 
 
 def halving_doubling_all_reduce_s(shape: Shape, message_bytes: float) -> float:
     """Return 2(log2(G) a_i + (G-1)/G S/B_i + log2(N) a_e + (N-1)/N S/B_e)."""
     total_s = 0.0
-    for size, link in ((shape.ranks_per_node, shape.intra), (shape.num_nodes, shape.inter)):
+    for size, link in ((shape.ranks_per_node, shape.intra_node), (shape.num_nodes, shape.inter_node)):
         total_s += log2(size) * link.alpha_s + (size - 1) / size * message_bytes / link.bytes_per_s
     return 2 * total_s
 
@@ -62,9 +62,9 @@ def tree_all_reduce_s(shape: Shape, message_bytes: float, num_chunks: int) -> fl
     many down) brings two chunks to a node, but the last, in which the root gets one.
     """
     rounds = int(log2(shape.num_nodes)) + num_chunks - 1
-    chunk_s = message_bytes / 2 / num_chunks / shape.inter.bytes_per_s
-    intra_s = ring_all_reduce_s(shape.ranks_per_node, message_bytes, shape.intra)
-    return intra_s + 2 * (rounds * shape.inter.alpha_s + (2 * rounds - 1) * chunk_s)
+    chunk_s = message_bytes / 2 / num_chunks / shape.inter_node.bytes_per_s
+    intra_s = ring_all_reduce_s(shape.ranks_per_node, message_bytes, shape.intra_node)
+    return intra_s + 2 * (rounds * shape.inter_node.alpha_s + (2 * rounds - 1) * chunk_s)
 
 
 def all_to_all_s(shape: Shape, message_bytes: float) -> float:
@@ -72,8 +72,8 @@ def all_to_all_s(shape: Shape, message_bytes: float) -> float:
     local, ranks = shape.ranks_per_node, shape.num_nodes * shape.ranks_per_node
     times = [0.0]
     if local > 1:
-        times.append(shape.intra.alpha_s + (local - 1) / ranks * message_bytes / shape.intra.bytes_per_s)
+        times.append(shape.intra_node.alpha_s + (local - 1) / ranks * message_bytes / shape.intra_node.bytes_per_s)
     if shape.num_nodes > 1:
         crossing_bytes = local * (ranks - local) / ranks * message_bytes
-        times.append(shape.inter.alpha_s + crossing_bytes / shape.inter.bytes_per_s)
+        times.append(shape.inter_node.alpha_s + crossing_bytes / shape.inter_node.bytes_per_s)
     return max(times)

@@ -42,12 +42,12 @@ def all_to_all(group: Group) -> Schedule:
     inside, times = _inside(group), group.size - 1
     alike = tuple((index, number) for index, number in ((0, inside), (inside, times - inside)) if number)
     inter_node = None if group.is_mixed else group.nodes > 1
-    rounds = Round(repeat=times, sends=DirectSends(group), at_once=True, alike=alike, inter_node=inter_node)
+    rounds = Round(repeat=times, sends=DirectSends(group), at_once=True, distinct_loads=alike, inter_node=inter_node)
     return Schedule(
         collective="all_to_all",
         algorithm="direct",
         group=group,
         num_chunks=group.size,
         rounds=(rounds,) if times else (),
-        rails_alike=not group.is_mixed,
+        rails_are_symmetric=not group.is_mixed,
     )

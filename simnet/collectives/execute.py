@@ -109,7 +109,7 @@ class Exact:
         return start_s, self._env.now
 
 
-class _Exchange:
+class _RoundInFlight:
     """One repetition on all ranks (or all repetitions that are posted at once)."""
 
     __slots__ = ("done", "missing", "ranks_left", "sends")
@@ -143,7 +143,7 @@ class _Call:
         self._chunk_bytes = message_bytes / schedule.num_chunks
         self._arrived: Counter[int] = Counter()
         self._complete: dict[int, simpy.Event] = {}
-        self._exchanges: dict[tuple[int, int], _Exchange] = {}
+        self._exchanges: dict[tuple[int, int], _RoundInFlight] = {}
         self.ranks_left = topology.world_size
 
     def arrive(self, rank: int) -> simpy.Event:
@@ -167,21 +167,21 @@ class _Call:
         self._post(rank, exchange, self._schedule.rounds[number])
         return exchange.done[rank]
 
-    def _open(self, round_: Round, indices: range) -> _Exchange:
+    def _open(self, round_: Round, indices: range) -> _RoundInFlight:
         ranks = range(self.topology.world_size)
         sends = tuple(tuple(s for index in indices for s in round_.sends(rank, index)) for rank in ranks)
-        return _Exchange(self._env, sends)
+        return _RoundInFlight(self._env, sends)
 
-    def _post(self, rank: int, exchange: _Exchange, round_: Round) -> None:
+    def _post(self, rank: int, exchange: _RoundInFlight, round_: Round) -> None:
         mine = exchange.sends[rank]
         posting_s = self.topology.posting_s(len(mine), at_once=round_.at_once)
-        for level in (self.topology.intra, self.topology.inter):
+        for level in (self.topology.intra_node, self.topology.inter_node):
             same = [send for send in mine if self.topology.level(rank, send.dst) is level]
             if same:
                 start = self._env.timeout(posting_s + self.topology.alpha_s(level, round_))
                 _then(start, partial(self._start, rank, same, exchange, at_once=round_.at_once))
 
-    def _start(self, rank: int, sends: list[Send], exchange: _Exchange, *, at_once: bool) -> None:
+    def _start(self, rank: int, sends: list[Send], exchange: _RoundInFlight, *, at_once: bool) -> None:
         level = self.topology.level(rank, sends[0].dst)
         for send in sends:
             size = send.width * self._chunk_bytes
@@ -189,7 +189,7 @@ class _Call:
             done = self._network.transfer(dict.fromkeys(self.topology.path(rank, send.dst), inflated))
             _then(done, partial(self._delivered, rank, send.dst, exchange))
 
-    def _delivered(self, src: int, dst: int, exchange: _Exchange) -> None:
+    def _delivered(self, src: int, dst: int, exchange: _RoundInFlight) -> None:
         exchange.one_done(src)
         exchange.one_done(dst)
 

@@ -46,13 +46,13 @@ def all_reduce(group: Group) -> Schedule:
         group=group,
         num_chunks=group.size,
         rounds=halving + doubling,
-        rails_alike=True,
+        rails_are_symmetric=True,
     )
 
 
 def _round(group: Group, level: int, *, reduce: bool) -> Round:
     leaves_node = 1 << level >= group.members_per_node
-    return Round(repeat=1, sends=HalvingSends(group, level, reduce), alike=((0, 1),), inter_node=leaves_node)
+    return Round(repeat=1, sends=HalvingSends(group, level, reduce), distinct_loads=((0, 1),), inter_node=leaves_node)
 
 
 def _first_chunk(size: int, position: int, levels: int) -> int:

@@ -18,19 +18,19 @@ def all_reduce(group: Group) -> Schedule:
     Args:
         group: its parts in nodes and its rails make the two levels.
     """
-    intra, inter = group.levels()
-    nodes = inter.size
-    slice_of, piece_of = Slices(nodes), Slices(1, intra, nodes)
+    intra_node, inter_node = group.levels()
+    nodes = inter_node.size
+    slice_of, piece_of = Slices(nodes), Slices(1, intra_node, nodes)
     return Schedule(
         collective="all_reduce",
         algorithm="hierarchical",
         group=group,
-        num_chunks=intra.size * nodes,
+        num_chunks=intra_node.size * nodes,
         rounds=(
-            *ring.reduce_scatter_rounds(intra, slice_of),
-            *ring.reduce_scatter_rounds(inter, piece_of),
-            *ring.all_gather_rounds(inter, piece_of),
-            *ring.all_gather_rounds(intra, slice_of),
+            *ring.reduce_scatter_rounds(intra_node, slice_of),
+            *ring.reduce_scatter_rounds(inter_node, piece_of),
+            *ring.all_gather_rounds(inter_node, piece_of),
+            *ring.all_gather_rounds(intra_node, slice_of),
         ),
-        rails_alike=True,
+        rails_are_symmetric=True,
     )

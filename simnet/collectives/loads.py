@@ -61,8 +61,8 @@ def _at_any_rate(topology: Topology, schedule: Schedule, message_bytes: float) -
 
 @lru_cache(maxsize=1024)
 def _without_rates(topology: Topology) -> Topology:
-    intra, inter = (level._replace(bytes_per_s=0.0) for level in (topology.intra, topology.inter))
-    return replace(topology, intra=intra, inter=inter, leaf_bytes_per_s=0.0)
+    intra_node, inter_node = (level._replace(bytes_per_s=0.0) for level in (topology.intra_node, topology.inter_node))
+    return replace(topology, intra_node=intra_node, inter_node=inter_node, leaf_bytes_per_s=0.0)
 
 
 def _timed(topology: Topology, load: LevelLoad) -> LevelLoad:
@@ -77,17 +77,17 @@ def duration_s(topology: Topology, schedule: Schedule, message_bytes: float) -> 
     return max((topology.launch_s if found else 0.0) + wire_s, host_s(topology, schedule, message_bytes))
 
 
-def least_s(topology: Topology, schedule: Schedule) -> float:
+def lower_bound_s(topology: Topology, schedule: Schedule) -> float:
     """Return a time that the collective takes at least, whatever the size of its message [s].
 
     Only the latencies of its rounds; counting what they load is the dear part of `duration_s`, and an algorithm whose
     latencies alone take longer than another one's whole time need not be counted.
     """
-    alphas = topology.intra.alpha_s, topology.inter.alpha_s
+    alphas = topology.intra_node.alpha_s, topology.inter_node.alpha_s
     total_s = topology.launch_s if schedule.rounds else 0.0
     for round_ in schedule.rounds:
         alpha_s = min(alphas) if round_.inter_node is None else alphas[round_.inter_node]
-        if round_.crossing is not None and topology.mean_ring_latency:
+        if round_.crossing_fraction is not None and topology.mean_ring_latency:
             alpha_s = min(alphas)
         total_s += (1 if round_.at_once else round_.repeat) * alpha_s
     return total_s * (1 - 1e-9)  # sums of equal numbers in another order may differ in the last digits
@@ -157,7 +157,7 @@ def _tallies_of(schedule: Schedule, topology: Topology) -> tuple[Tallies, ...]:
 def _tallies(schedule: Schedule, round_: Round, nodes_per_leaf: int, has_leaves: bool) -> Tallies:
     """Return one entry a run of equal repetitions; each has at most one tally a level."""
     every = tuple((index, 1) for index in range(round_.repeat))
-    alike = every if round_.alike is None or (round_.at_once and has_leaves) else round_.alike
+    alike = every if round_.distinct_loads is None or (round_.at_once and has_leaves) else round_.distinct_loads
     seen = [(_tally_one(schedule, round_, index, nodes_per_leaf), times) for index, times in alike]
     if round_.at_once:
         return (tuple(_joined(seen, round_.repeat)),)
@@ -212,7 +212,7 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
             inter_node = rank // per_node != send.dst // per_node
             widths[inter_node] = max(widths[inter_node], send.width)
             for link in path(rank, send.dst, per_node, nodes_per_leaf):
-                rails = per_node if schedule.rails_alike and inter_node else 1
+                rails = per_node if schedule.rails_are_symmetric and inter_node else 1
                 loads[inter_node][link] += send.width * rails
     return tuple(
         _Tally(
@@ -221,7 +221,7 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
             at_once=round_.at_once,
             inter_node=inter_node,
             chunks_per_send=widths[inter_node],
-            chunks=_busiest(counted, every_link=not schedule.nodes_alike),
+            chunks=_busiest(counted, every_link=not schedule.nodes_are_symmetric),
         )
         for inter_node, counted in loads.items()
         if counted
@@ -246,18 +246,18 @@ def _representatives(schedule: Schedule, nodes_per_leaf: int) -> Iterator[int]:
     group = schedule.group
     one_leaf = nodes_per_leaf >= group.num_nodes
     nodes: Iterable[int] = range(group.num_nodes)
-    if schedule.nodes_alike:
+    if schedule.nodes_are_symmetric:
         nodes = range(1 if one_leaf else nodes_per_leaf)
     elif one_leaf and schedule.busiest_nodes:
         nodes = (_node_at(schedule, position) for position in schedule.busiest_nodes)
-    rails = 1 if schedule.rails_alike else group.ranks_per_node
+    rails = 1 if schedule.rails_are_symmetric else group.ranks_per_node
     return (node * group.ranks_per_node + rail for node in nodes for rail in range(rails))
 
 
 def _node_at(schedule: Schedule, position: int) -> int:
     """Return the node at a position of the first rail."""
-    _, inter = schedule.group.levels()
-    return inter.rank_at(0, position) // inter.ranks_per_node
+    _, inter_node = schedule.group.levels()
+    return inter_node.rank_at(0, position) // inter_node.ranks_per_node
 
 
 def _phase(topology: Topology, round_: Round, tallies: tuple[_Tally, ...], chunk_bytes: float) -> Phase:
@@ -265,7 +265,7 @@ def _phase(topology: Topology, round_: Round, tallies: tuple[_Tally, ...], chunk
     posting_s = topology.posting_s(posts, at_once=tallies[0].at_once)
     loads = []
     for tally in tallies:
-        level = topology.inter if tally.inter_node else topology.intra
+        level = topology.inter_node if tally.inter_node else topology.intra_node
         latency_s = posting_s + tally.rounds * topology.alpha_s(level, round_)
         loads.append(_level_load(topology, level, tally, chunk_bytes, latency_s))
     return tuple(loads)
@@ -280,5 +280,5 @@ def _level_load(topology: Topology, level: Level, tally: _Tally, chunk_bytes: fl
 
 def send_efficiency(topology: Topology, level: Level, send_bytes: float, *, at_once: bool) -> float:
     """Return the fraction of the bandwidth that a send reaches; sends to many peers at once reach less of a NIC."""
-    many = topology.all_to_all_efficiency if at_once and level is topology.inter else 1.0
+    many = topology.all_to_all_efficiency if at_once and level is topology.inter_node else 1.0
     return level.efficiency(send_bytes) * many

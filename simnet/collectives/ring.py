@@ -68,8 +68,8 @@ def _rounds(group: Group, chunks_of: ChunksOf, *, reduce: bool) -> tuple[Round, 
         Round(
             repeat=times,
             sends=RingSends(group, chunks_of, reduce),
-            alike=((0, times),),
-            crossing=crossing,
+            distinct_loads=((0, times),),
+            crossing_fraction=crossing,
             inter_node=None if group.is_mixed else group.nodes > 1,
         ),
     )
@@ -100,5 +100,5 @@ def _schedule(collective: CollectiveName, group: Group, rounds: tuple[Round, ...
         group=group,
         num_chunks=group.size,
         rounds=rounds,
-        rails_alike=not group.is_mixed,
+        rails_are_symmetric=not group.is_mixed,
     )

@@ -98,28 +98,42 @@ def group_of(kind: GroupKind, num_nodes: int, ranks_per_node: int) -> Group:
 class Round(Struct, frozen=True, kw_only=True):
     """Sends that may run at once, `repeat` times over.
 
-    `sends(rank, index)` gives what `rank` sends in repetition `index`; it is a struct that can be called, so that equal
-    rounds compare equal. A rank enters the next repetition when what it sends and receives in this one is done; with
-    `at_once` it posts all repetitions together instead. `alike` says which repetitions load the NICs and ports alike,
-    as (index, how many it stands for); None: no two. `crossing` is the fraction of hops that leave a node in a ring of
-    which only some do. `inter_node`: every send of it leaves the node, or none does; None: some do.
+    A rank enters the next repetition when what it sends and receives in this one is done; with `at_once` it posts all
+    repetitions together instead.
+
+    Attributes:
+        repeat: number of repetitions.
+        sends: (rank, repetition) to what the rank sends; a struct that can be called, so that equal rounds are equal.
+        at_once: whether all repetitions are posted together.
+        distinct_loads: repetitions that load the NICs and ports differently, each as (repetition, number of
+            repetitions with the same load); None: all differ.
+        crossing_fraction: fraction of the hops of a ring that leave a node, where only some do.
+        inter_node: whether every send leaves the node (True) or none does (False); None: some do.
     """
 
     repeat: int
     sends: Sends
     at_once: bool = False
-    alike: tuple[tuple[int, int], ...] | None = None
-    crossing: float | None = None
+    distinct_loads: tuple[tuple[int, int], ...] | None = None
+    crossing_fraction: float | None = None
     inter_node: bool | None = None
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
     """One collective on groups of ranks: a message of `num_chunks` equal chunks, moved by `rounds`.
 
-    `nodes_alike`: renaming nodes cyclically (or by exclusive or) maps the sends onto themselves, so the ranks of node 0
-    stand for all; else `busiest_nodes` hold a busiest NIC of every round and all that send to it (empty: any node may).
-    `rails_alike`: local rank 0 stands for every local rank of its node. `bounded`: the folded executor gives an upper
-    bound of its time, not the time.
+    Attributes:
+        collective: what the ranks end with.
+        algorithm: name of the algorithm, such as "ring".
+        group: the groups in which it runs.
+        num_chunks: equal chunks of the message of one group.
+        rounds: sends in order.
+        nodes_are_symmetric: whether renaming the nodes cyclically (or by exclusive or) maps the sends onto themselves,
+            so that the ranks of node 0 stand for all ranks.
+        busiest_nodes: where nodes are not symmetric, positions of nodes that hold a busiest NIC of every round, and of
+            the nodes that send to them; empty: any node may be one.
+        rails_are_symmetric: whether local rank 0 stands for every local rank of its node.
+        folded_is_upper_bound: whether the folded executor gives an upper bound of the time in place of the time.
     """
 
     collective: CollectiveName
@@ -127,10 +141,10 @@ class Schedule(Struct, frozen=True, kw_only=True):
     group: Group
     num_chunks: int
     rounds: tuple[Round, ...]
-    nodes_alike: bool = True
+    nodes_are_symmetric: bool = True
     busiest_nodes: tuple[int, ...] = ()
-    rails_alike: bool = False
-    bounded: bool = False
+    rails_are_symmetric: bool = False
+    folded_is_upper_bound: bool = False
 
     def __hash__(self) -> int:
         """Hash what tells schedules apart; rounds follow from it and would take long."""

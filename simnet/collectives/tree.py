@@ -31,55 +31,55 @@ class TreeSends(Struct, frozen=True):
     the way up and c + d on the way down.
     """
 
-    intra: Group
-    inter: Group
+    intra_node: Group
+    inter_node: Group
     num_chunks: int
     up: bool
 
     def __call__(self, rank: int, index: int) -> tuple[Send, ...]:
         """Return the sends of a rank in a repetition."""
-        inter, deepest = self.inter, _deepest(self.inter.size)
-        node, rail = inter.position(rank), self.intra.position(rank)
+        inter_node, deepest = self.inter_node, _deepest(self.inter_node.size)
+        node, rail = inter_node.position(rank), self.intra_node.position(rank)
         found: list[Send] = []
-        for tree, (parents, depth, below) in enumerate(_tables(inter.size)):
+        for tree, (parents, depth, below) in enumerate(_tables(inter_node.size)):
             chunk = index - (deepest - depth[node] if self.up else depth[node])
             if 0 <= chunk < self.num_chunks:
                 number = (rail * 2 + tree) * self.num_chunks + chunk
                 targets = (parents[node],) if self.up else below[node]
-                found += [Send(inter.rank_at(rank, t), number, 1, self.up) for t in targets if t >= 0]
+                found += [Send(inter_node.rank_at(rank, t), number, 1, self.up) for t in targets if t >= 0]
         return tuple(found)
 
 
 @lru_cache(maxsize=16_384)
 def all_reduce(group: Group, num_chunks: int = 1) -> Schedule:
     """Return the all-reduce with each half of a slice cut into `num_chunks` chunks."""
-    intra, inter = group.levels()
-    nodes, per_slice = inter.size, 2 * num_chunks
+    intra_node, inter_node = group.levels()
+    nodes, per_slice = inter_node.size, 2 * num_chunks
     slice_of = Slices(per_slice)
     return Schedule(
         collective="all_reduce",
         algorithm="tree",
         group=group,
-        num_chunks=intra.size * per_slice,
+        num_chunks=intra_node.size * per_slice,
         rounds=(
-            *ring.reduce_scatter_rounds(intra, slice_of),
-            *_tree_rounds(intra, inter, num_chunks, up=True),
-            *_tree_rounds(intra, inter, num_chunks, up=False),
-            *ring.all_gather_rounds(intra, slice_of),
+            *ring.reduce_scatter_rounds(intra_node, slice_of),
+            *_tree_rounds(intra_node, inter_node, num_chunks, up=True),
+            *_tree_rounds(intra_node, inter_node, num_chunks, up=False),
+            *ring.all_gather_rounds(intra_node, slice_of),
         ),
-        nodes_alike=False,
+        nodes_are_symmetric=False,
         busiest_nodes=_one_of_each_kind(nodes),
-        rails_alike=True,
-        bounded=nodes & (nodes - 1) != 0,
+        rails_are_symmetric=True,
+        folded_is_upper_bound=nodes & (nodes - 1) != 0,
     )
 
 
-def _tree_rounds(intra: Group, inter: Group, num_chunks: int, *, up: bool) -> tuple[Round, ...]:
+def _tree_rounds(intra_node: Group, inter_node: Group, num_chunks: int, *, up: bool) -> tuple[Round, ...]:
     """Return the pipelined rounds up both trees (adding) or down both (copying)."""
-    if inter.size == 1:
+    if inter_node.size == 1:
         return ()
-    repeat = _deepest(inter.size) + num_chunks - 1
-    return (Round(repeat=repeat, sends=TreeSends(intra, inter, num_chunks, up), inter_node=True),)
+    repeat = _deepest(inter_node.size) + num_chunks - 1
+    return (Round(repeat=repeat, sends=TreeSends(intra_node, inter_node, num_chunks, up), inter_node=True),)
 
 
 @lru_cache(maxsize=4096)

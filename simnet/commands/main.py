@@ -10,7 +10,7 @@ import click
 
 from simnet import files
 from simnet.commands.terminal import refuse, say, silence, tell
-from simnet.errors import SimnetError, nearest
+from simnet.errors import SimnetError, did_you_mean
 
 COMMANDS: dict[str, str] = {
     "simulate": "Simulate one scenario: iteration time, breakdown, speedup.",
@@ -81,7 +81,7 @@ class LazyGroup(click.Group):
             SimnetError: there is none of this name.
         """
         if args and args[0] not in {*COMMANDS, *ALIASES} and not args[0].startswith("-"):
-            raise SimnetError(f"{args[0]!r}: unknown command.{nearest(args[0], COMMANDS)}")
+            raise SimnetError(f"{args[0]!r}: unknown command.{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature

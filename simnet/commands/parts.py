@@ -1,7 +1,7 @@
 """Tell which kind of part a name or a file on the command line stands for."""
 
 from simnet import files
-from simnet.errors import SimnetError, nearest
+from simnet.errors import SimnetError, did_you_mean
 from simnet.scenario import PART_TYPES
 
 
@@ -21,7 +21,7 @@ def find(name: str) -> tuple[str, str]:
         raise SimnetError(f"{name!r}: stands for several; write one of {', '.join(f'{kind}/{name}' for kind in kinds)}")
     if not kinds:
         known = {known for kind in files.KINDS for known in files.names(kind)}
-        raise SimnetError(f"{name!r}: unknown part.{nearest(name, known)}")
+        raise SimnetError(f"{name!r}: unknown part.{did_you_mean(name, known)}")
     return kinds[0], name
 
 

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from simnet import files
 from simnet.errors import SimnetError
-from simnet.scenario import Draft
+from simnet.scenario import RawScenario
 from simnet.strategies import AnyStrategy
 from simnet.strategies.former_keys import with_present_keys
 from simnet.values import Count
@@ -140,7 +140,9 @@ def load(name_or_path: str) -> Convergence:
         SimnetError: there is no such file, or it does not hold together.
     """
     path: Path = files.locate("convergence", name_or_path)
-    found = Draft(data=with_present_keys(files.read_file(path)), origins={(): files.label(path)}).converted(Convergence)
+    found = RawScenario(data=with_present_keys(files.read_file(path)), origins={(): files.label(path)}).converted(
+        Convergence
+    )
     for system in found.systems:
         for ranks in found.rank_counts:
             _check_same_steps(found.of(system, ranks), f"{files.label(path)}: curves of {system!r} on {ranks} ranks")

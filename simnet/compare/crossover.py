@@ -13,7 +13,7 @@ from simnet.compare.crossing import Number, bisect, midpoint, transitions
 from simnet.compare.verdict import PAYS, Speedup, model_error
 from simnet.errors import SimnetError
 from simnet.result import RunResult
-from simnet.scenario import Experiment, Scenario, Setting
+from simnet.scenario import Experiment, Override, Scenario
 from simnet.units import Quantity
 
 MIN_TOLERANCE, MAX_TOLERANCE = 1e-9, 0.5
@@ -85,8 +85,8 @@ def search(  # noqa: PLR0913 - the arguments of one command
         raise SimnetError(f"--tolerance: {tolerance!r}: must be from {MIN_TOLERANCE:g} to {MAX_TOLERANCE:g}")
 
     def at(value: object, origin: str = "--over") -> Scenario:
-        setting = Setting(key=key, value=value, origin=origin)
-        return experiment.base.with_settings([*experiment.settings, setting]).scenario()
+        override = Override(key=key, value=value, origin=origin)
+        return experiment.base.with_overrides([*experiment.overrides, override]).scenario()
 
     ends = [_number(at(start, "--from"), key, start), _number(at(end, "--to"), key, end)]
     low, high = sorted(ends)

@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from simnet import draws
+from simnet import calibration_draws
 from simnet.compare import whatif
 from simnet.compare.advice import Advice, Bound, RankedSystem
 from simnet.compare.convergence import missed_in
@@ -17,7 +17,7 @@ from simnet.compare.verdict import PAYS, Speedup, model_error
 from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Scenario
-from simnet.simulate import StepTimes, simulate
+from simnet.simulate import StepTimer, simulate
 from simnet.strategies import AnyStrategy
 from simnet.workers import in_workers
 
@@ -108,9 +108,9 @@ class _Ranking:
         self.baseline_name = next(name for name, found in self.dense.items() if self._baseline.strategy in found)
         dense = self._baseline.strategy
         free = whatif.free_communication(scenario, simulate(replace(scenario, strategy=dense)))
-        self.speedup_without_comm = self._baseline.step_s / StepTimes(free).of(dense)
-        numbers = range(num_draws if draws.are_possible(scenario) else 0)
-        self._drawn = [StepTimes(draws.scenario(scenario, number)) for number in numbers]
+        self.speedup_without_comm = self._baseline.step_s / StepTimer(free).of(dense)
+        numbers = range(num_draws if calibration_draws.has_intervals(scenario) else 0)
+        self._drawn = [StepTimer(calibration_draws.draw_scenario(scenario, number)) for number in numbers]
         self._drawn_baseline_s = self._drawn_s(dense)
 
     def dense_row(self, name: str) -> RankedSystem:
@@ -170,7 +170,7 @@ class _Ranking:
         if not self._drawn or strategy == self._baseline.strategy:
             return None
         pairs = zip(self._drawn_baseline_s, self._drawn_s(strategy), strict=True)
-        return draws.interval([baseline_s / own_s for baseline_s, own_s in pairs])
+        return calibration_draws.middle_90_percent([baseline_s / own_s for baseline_s, own_s in pairs])
 
     def _drawn_s(self, strategy: AnyStrategy) -> list[float]:
         return [steps.of(strategy) for steps in self._drawn]
@@ -197,6 +197,6 @@ class _Ranking:
     def _saved(self, found: TunedStep, result: RunResult) -> dict[Bound, float]:
         """Return the fraction of a step that goes away if one part takes no time."""
         return {
-            bound: 1 - StepTimes(freed(self._scenario, result)).of(found.strategy) / found.step_s
+            bound: 1 - StepTimer(freed(self._scenario, result)).of(found.strategy) / found.step_s
             for bound, freed in FREED.items()
         }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct, structs
 
-from simnet import draws
+from simnet import calibration_draws
 from simnet.compare import whatif
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
@@ -72,16 +72,16 @@ def step_costs(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
     Raises:
         SimnetError: it cannot be predicted.
     """
-    numbers = range(scenario.run.draws if draws.are_possible(scenario) else 0)
+    numbers = range(scenario.run.draws if calibration_draws.has_intervals(scenario) else 0)
     plain = structs.replace(scenario, run=structs.replace(scenario.run, draws=0, steps=None))
-    kernels = whatif.kernel_coverage(strategy.stretched(0.0), plain)
+    kernels = whatif.kernel_coverage(strategy.for_longer_training(0.0), plain)
 
     def cost(given: Scenario) -> StepCost:
         return _step_cost(strategy, given, simulate, notes)
 
     return StepCosts(
         usual=cost(plain),
-        drawn=tuple(cost(draws.scenario(plain, number)) for number in numbers),
+        drawn=tuple(cost(calibration_draws.draw_scenario(plain, number)) for number in numbers),
         slow=cost(whatif.slow_kernels(plain)) if kernels.are_estimated else None,
         unmeasured=kernels.unmeasured,
     )
@@ -94,7 +94,7 @@ def _step_cost(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
         return result.result
 
     stage = strategy.dense_stage(None)
-    own, dense = run(strategy.stretched(0.0)), run(stage.strategy) if stage else None
+    own, dense = run(strategy.for_longer_training(0.0)), run(stage.strategy) if stage else None
     first = stage.strategy if stage and stage.steps else strategy
     usual_s = dense.iteration_s if dense and first is not strategy else own.iteration_s
     return StepCost(
@@ -109,7 +109,7 @@ def _step_cost(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
 
 def _has_ddp_buckets(strategy: AnyStrategy) -> bool:
     """Tell whether DDP forms the buckets, anew after its first step."""
-    return strategy.bucketing == "ddp" and strategy.in_ddp
+    return strategy.bucketing == "ddp" and strategy.uses_ddp_buckets
 
 
 def _in_one_bucket(strategy: AnyStrategy) -> AnyStrategy:

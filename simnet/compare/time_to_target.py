@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct, structs
 
-from simnet import draws
+from simnet import calibration_draws
 from simnet.compare import whatif
 from simnet.compare.convergence import MAX_METRIC, Convergence, TrainingCurve
 from simnet.compare.step_cost import Notes, Simulate, StepCost, StepCosts, step_costs
@@ -214,7 +214,7 @@ def _at(
     """Return all systems at one bandwidth; fills in those left out, and the notes."""
     costs: dict[str, StepCosts] = {}
     for name in settings.curves:
-        strategy = settings.convergence.systems[name].strategy.stretched(settings.scale)
+        strategy = settings.convergence.systems[name].strategy.for_longer_training(settings.scale)
         try:
             costs[name] = step_costs(strategy, scenario, simulate, notes)
         except SimnetError as error:
@@ -264,7 +264,7 @@ def _speedup(settings: _Trainings, name: str, own: StepCosts, base: StepCosts, o
         return None
     return Speedup(
         value=statistics.median(usual),
-        interval=draws.interval(ratios(own.drawn or [own.usual], base.drawn or [base.usual])),
+        interval=calibration_draws.middle_90_percent(ratios(own.drawn or [own.usual], base.drawn or [base.usual])),
         model_error=off,
         if_kernels_slow=statistics.median(ratios([own.slow], [base.usual])) if own.slow else None,
         unmeasured=own.unmeasured,
@@ -274,7 +274,7 @@ def _speedup(settings: _Trainings, name: str, own: StepCosts, base: StepCosts, o
 def _interval(values: Sequence[float], middle: float) -> tuple[float, float | None]:
     """Return the middle 90 %, drawn out to hold what is told beside it: of two values that is the larger."""
     finite = [value for value in values if math.isfinite(value)]
-    low, high = draws.interval(finite)
+    low, high = calibration_draws.middle_90_percent(finite)
     return min(low, middle), max(high, middle) if len(finite) == len(values) else None
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from simnet.errors import SimnetError, nearest
-from simnet.strategies import STRATEGIES, AllReduce, AnyStrategy
+from simnet.errors import SimnetError, did_you_mean
+from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce
 from simnet.units import Size
 from simnet.values import Dtype
 
@@ -13,25 +13,25 @@ Variants = tuple[AnyStrategy, ...]
 # Tried as well as one bucket of all gradients after backward. None is DDP's default: 1 MiB, then 25 MiB.
 BUCKET_CAPS = (None, Size.parse("5 MiB"), Size.parse("100 MiB"))
 # The usual baseline of papers: gradients in their own precision, default buckets, a flat ring.
-PLAIN = AllReduce()
+PLAIN = DenseAllReduce()
 
 
 def systems() -> dict[str, Variants]:
     """Return the systems that compress, by title, each with all its variants."""
-    by_kind = (kind.settings() for kind in STRATEGIES if kind.compresses)
+    by_kind = (kind.presets() for kind in STRATEGIES if kind.compresses)
     return {title: _tuned(variants) for systems_ in by_kind for title, variants in systems_.items()}
 
 
 def dense_systems(dtype: Dtype) -> dict[str, Variants]:
     """Return DDP without compression, by title, with the fastest all-reduce; for fp32 gradients also cast to bf16."""
-    found = {f"DDP {dtype}": _tuned([AllReduce(algorithm="auto")])}
+    found = {f"DDP {dtype}": _tuned([DenseAllReduce(algorithm="auto")])}
     if dtype == "fp32":
-        found["DDP bf16"] = _tuned([AllReduce(algorithm="auto", wire_dtype="bf16")])
+        found["DDP bf16"] = _tuned([DenseAllReduce(algorithm="auto", wire_dtype="bf16")])
     return found
 
 
 def _tuned(variants: Iterable[AnyStrategy]) -> Variants:
-    return tuple(setting for variant in variants for setting in variant.tuned(BUCKET_CAPS))
+    return tuple(setting for variant in variants for setting in variant.bucketing_variants(BUCKET_CAPS))
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
     found: list[str] = []
     for name in names:
         if name not in known and name not in kinds:
-            near = nearest(name, [*known, *kinds]) or f" Known: {', '.join(known)}."
+            near = did_you_mean(name, [*known, *kinds]) or f" Known: {', '.join(known)}."
             raise SimnetError(f"--systems: {name!r}: unknown system.{near}")
         found += kinds.get(name, [name])
     return tuple(dict.fromkeys(found)) or tuple(known)

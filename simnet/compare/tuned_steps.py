@@ -9,7 +9,7 @@ from simnet.compare.crossing import Number, Range
 from simnet.compare.tune import Variants
 from simnet.compare.whatif import at_bandwidth, slow_kernels
 from simnet.scenario import Scenario
-from simnet.simulate import StepTimes
+from simnet.simulate import StepTimer
 from simnet.strategies import AnyStrategy
 from simnet.units import Bandwidth
 
@@ -37,11 +37,11 @@ class TunedSteps:
         cluster_rate: bandwidth of a NIC of the scenario's cluster [bytes/s].
     """
 
-    def __init__(self, scenario: Scenario, steps: type[StepTimes] = StepTimes) -> None:
+    def __init__(self, scenario: Scenario, steps: type[StepTimer] = StepTimer) -> None:
         """Take the scenario; only the bandwidth of its NICs is varied."""
         self._scenario = scenario
         self._steps = steps
-        self._at: dict[tuple[float, bool], StepTimes] = {}
+        self._at: dict[tuple[float, bool], StepTimer] = {}
         self._fastest: dict[tuple[float, bool, Variants], TunedStep] = {}
         # A plan does not depend on the bandwidth, so that all bandwidths share it.
         self._plans: dict[bool, dict[Any, Any]] = {False: {}, True: {}}
@@ -78,7 +78,7 @@ class TunedSteps:
             self._fastest[key] = TunedStep(strategy, steps.of(strategy))
         return self._fastest[key]
 
-    def at(self, rate: float, *, slow: bool = False) -> StepTimes:
+    def at(self, rate: float, *, slow: bool = False) -> StepTimer:
         """Return the times of steps at a bandwidth [bytes/s], with estimated kernels at their slowest if `slow`."""
         if (rate, slow) not in self._at:
             there = at_bandwidth(self._scenario, rate)

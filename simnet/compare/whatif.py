@@ -9,7 +9,7 @@ from simnet.result import RunResult
 from simnet.scenario import Scenario
 from simnet.simulate import kernel_names
 from simnet.strategies import AnyStrategy
-from simnet.strategies import kernels as costs
+from simnet.strategies import kernel_table as costs
 from simnet.units import Bandwidth, Duration
 
 SLOW_KERNEL_FACTOR = 170 / 44

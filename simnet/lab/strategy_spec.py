@@ -8,8 +8,8 @@ from msgspec.structs import fields, replace
 
 from simnet import schema
 from simnet.errors import SimnetError
-from simnet.options import NONE, Options, value_text
-from simnet.strategies import STRATEGIES, AllReduce, BinSGDM, OneBitAdam, Strategy
+from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, OneBitAdam, Strategy
+from simnet.system_options import NONE, SystemOptions, value_text
 from simnet.units import Size
 
 MIB = 2**20
@@ -29,7 +29,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
     """
 
     system: str
-    options: Options
+    options: SystemOptions
 
     @classmethod
     def of_strategy(cls, strategy: Any) -> "StrategySpec":
@@ -39,17 +39,19 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
             ValueError: no real system runs like this strategy.
         """
         system = str(strategy.__struct_config__.tag)
-        return cls(system=system, options=Options.parse(_OPTIONS.get(system, _of_compressing)(strategy)))
+        return cls(system=system, options=SystemOptions.parse(_OPTIONS.get(system, _of_compressing)(strategy)))
 
     @classmethod
     def of_labels(cls, labels: Mapping[str, Any]) -> "StrategySpec":
         """Return the system of a series of training from its labels."""
         system = str(labels["strategy"])
         if system != BINSGDM:
-            return cls(system=system, options=Options.parse(labels.get("options", {})))
+            return cls(system=system, options=SystemOptions.parse(labels.get("options", {})))
         labelled = {key: labels[key] for key in ("topology", "intra_node_dtype")}
         average = labels.get("average") or "updates"
-        return cls(system=system, options=Options({**labelled, "average": average, "overlap": bool(labels["overlap"])}))
+        return cls(
+            system=system, options=SystemOptions({**labelled, "average": average, "overlap": bool(labels["overlap"])})
+        )
 
     @property
     def argument(self) -> str:
@@ -117,9 +119,9 @@ _BINSGDM_WORDS = {
 }
 
 
-def _of_all_reduce(strategy: AllReduce) -> dict[str, object]:
+def _of_all_reduce(strategy: DenseAllReduce) -> dict[str, object]:
     _check_bucketing(strategy)
-    if strategy != AllReduce(bucket_cap=strategy.bucket_cap):
+    if strategy != DenseAllReduce(bucket_cap=strategy.bucket_cap):
         raise ValueError("strategies: all_reduce runs as DDP does: fp32, overlapped; drop the other keys")
     return {}
 

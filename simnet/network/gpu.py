@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import simpy
 
-from simnet.network.sharing import NEVER, SharedGpu
+from simnet.network.gpu_sharing import NEVER, SharedGpu
 
 
 class Gpu:

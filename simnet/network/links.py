@@ -16,7 +16,7 @@ _AFTER_ALL = EventPriority(2)
 _SAME_TIME = 1e-12
 
 
-class Activity:
+class Flow:
     """Bytes on their way: `remaining` on the most loaded link, and how much of that each link carries."""
 
     __slots__ = ("done", "links", "rate", "remaining", "updated_s", "version")
@@ -36,8 +36,8 @@ class Network:
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
         self._capacity: dict[Hashable, float] = {}
-        self._running: dict[Hashable, dict[Activity, float]] = {}
-        self._ends: list[tuple[float, int, int, Activity]] = []
+        self._running: dict[Hashable, dict[Flow, float]] = {}
+        self._ends: list[tuple[float, int, int, Flow]] = []
         self._touched: set[Hashable] = set()
         self._settling = False
         self._wake_s = float("inf")
@@ -61,7 +61,7 @@ class Network:
         done = self._env.event()
         if max(loads.values()) <= 0:
             return done.succeed()
-        activity = Activity(done, loads, self._env.now)
+        activity = Flow(done, loads, self._env.now)
         for link, coefficient in activity.links:
             self._running[link][activity] = coefficient
             self.bytes_sent[link] += loads[link]
@@ -90,9 +90,9 @@ class Network:
                 self._refill(self._component(link, seen))
         self._wake_at_next_end()
 
-    def _component(self, link: Hashable, seen: set[Hashable]) -> dict[Activity, None]:
+    def _component(self, link: Hashable, seen: set[Hashable]) -> dict[Flow, None]:
         """Return the activities joined to a link through shared links, in the order in which they are met."""
-        found: dict[Activity, None] = {}
+        found: dict[Flow, None] = {}
         frontier = [link]
         seen.add(link)
         while frontier:
@@ -104,7 +104,7 @@ class Network:
                     frontier += fresh
         return found
 
-    def _refill(self, activities: dict[Activity, None]) -> None:
+    def _refill(self, activities: dict[Flow, None]) -> None:
         now = self._env.now
         for activity, rate in self._fair_rates(activities):
             activity.remaining -= activity.rate * (now - activity.updated_s)
@@ -113,7 +113,7 @@ class Network:
             end_s = now + max(activity.remaining, 0.0) / rate
             heapq.heappush(self._ends, (end_s, next(self._order), activity.version, activity))
 
-    def _fair_rates(self, activities: dict[Activity, None]) -> list[tuple[Activity, float]]:
+    def _fair_rates(self, activities: dict[Flow, None]) -> list[tuple[Flow, float]]:
         """Fill all rates alike until a link is full, fix those on it, go on with the rest."""
         if len(activities) == 1:
             only = next(iter(activities))
@@ -154,7 +154,7 @@ class Network:
                 self._end(activity)
         self._wake_at_next_end()
 
-    def _end(self, activity: Activity) -> None:
+    def _end(self, activity: Flow) -> None:
         activity.version = -1
         for link, _ in activity.links:
             del self._running[link][activity]

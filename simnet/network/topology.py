@@ -11,7 +11,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Fault, HostCost, LinkCalibration, LinkId
 from simnet.registry import tag_of
 
-MOST_SLOWED = 1e6
+MAX_FAULT_FACTOR = 1e6
 """The largest factor of a fault."""
 
 
@@ -37,8 +37,8 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     num_nodes: int
     ranks_per_node: int
-    intra: Level
-    inter: Level
+    intra_node: Level
+    inter_node: Level
     nodes_per_leaf: int
     leaf_bytes_per_s: float
     message_s: float
@@ -70,8 +70,11 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     def alpha_s(self, level: Level, round_: Round) -> float:
         """Return the latency of a send of this level in this round [s]."""
-        if self.mean_ring_latency and round_.crossing is not None:
-            return round_.crossing * self.inter.alpha_s + (1 - round_.crossing) * self.intra.alpha_s
+        if self.mean_ring_latency and round_.crossing_fraction is not None:
+            return (
+                round_.crossing_fraction * self.inter_node.alpha_s
+                + (1 - round_.crossing_fraction) * self.intra_node.alpha_s
+            )
         return level.alpha_s
 
     def group(self, kind: GroupKind) -> Group:
@@ -81,7 +84,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
     def level(self, src: int, dst: int) -> Level:
         """Return the level that joins two ranks."""
         same_node = src // self.ranks_per_node == dst // self.ranks_per_node
-        return self.intra if same_node else self.inter
+        return self.intra_node if same_node else self.inter_node
 
     def path(self, src: int, dst: int) -> tuple[LinkId, ...]:
         """Return the links that a send from `src` to `dst` loads."""
@@ -96,8 +99,8 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     def _nominal(self, link: LinkId) -> float:
         if link.kind in ("port_tx", "port_rx"):
-            return self.intra.bytes_per_s
-        return self.leaf_bytes_per_s if link.kind in ("leaf_up", "leaf_down") else self.inter.bytes_per_s
+            return self.intra_node.bytes_per_s
+        return self.leaf_bytes_per_s if link.kind in ("leaf_up", "leaf_down") else self.inter_node.bytes_per_s
 
     @property
     def changes_s(self) -> tuple[float, ...]:
@@ -122,8 +125,8 @@ def _factor(fault: Fault, which: str, *place: object) -> float:
         factor = float(getattr(fault, which)(*place))
     except Exception as error:
         raise SimnetError(f"{where}: {type(error).__name__}: {error}; mend the package that brings it") from error
-    if not 1 <= factor <= MOST_SLOWED:
-        raise SimnetError(f"{where}: {factor}: must be from 1 to {MOST_SLOWED:g}, also for a link that is down")
+    if not 1 <= factor <= MAX_FAULT_FACTOR:
+        raise SimnetError(f"{where}: {factor}: must be from 1 to {MAX_FAULT_FACTOR:g}, also for a link that is down")
     return factor
 
 
@@ -147,8 +150,8 @@ def build(cluster: Cluster, calibration: Calibration) -> Topology:
     return Topology(
         num_nodes=cluster.num_nodes,
         ranks_per_node=cluster.ranks_per_node,
-        intra=_level(float(cluster.intra_node.bytes_per_s), cluster.intra_node.alpha_s, calibration.intra_node),
-        inter=_level(nic_bytes_per_s, cluster.inter_node.alpha_s, calibration.inter_node),
+        intra_node=_level(float(cluster.intra_node.bytes_per_s), cluster.intra_node.alpha_s, calibration.intra_node),
+        inter_node=_level(nic_bytes_per_s, cluster.inter_node.alpha_s, calibration.inter_node),
         nodes_per_leaf=per_leaf,
         leaf_bytes_per_s=per_leaf * nic_bytes_per_s / (fabric.oversubscription if fabric else 1.0),
         message_s=float(calibration.message_s),

@@ -15,13 +15,13 @@ from simnet.validate.training_steps import TrainedPoint
 HEADS = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
 
 
-def steps_page(found: Sequence[TrainedPoint], told: Iterable[str]) -> Page:
-    """Return points, a summary, and what else is told of them."""
+def steps_page(found: Sequence[TrainedPoint], more: Iterable[str]) -> Page:
+    """Return points, a summary, and the further lines."""
     points = sorted(found, key=lambda point: (*point.setting[1:], point.series))
     inside, judged = coverage(points)
     known = f"; {inside} of {judged} measured values inside the interval" if judged else "; no intervals"
     errors = f"mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"
-    lines = [line for text in told for line in text.splitlines() or [""]]
+    lines = [line for text in more for line in text.splitlines() or [""]]
     return Page([Table(HEADS, map(_row, points)), "", f"{len(points)} points: {errors}{known}", *lines])
 
 

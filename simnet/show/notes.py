@@ -25,7 +25,7 @@ def notes_lines(notes_by_point: Sequence[Sequence[str]]) -> list[str]:
     for index, notes in enumerate(notes_by_point):
         for note in notes:
             groups.setdefault(_gist(note), {}).setdefault(note, set()).add(index)
-    lines = [line for group in groups.values() for line in hanging("note: ", _told(group, len(notes_by_point)))]
+    lines = [line for group in groups.values() for line in hanging("note: ", _places_text(group, len(notes_by_point)))]
     shortened = any(len(group) > 1 or len(next(iter(group))) > MAX_CHARACTERS for group in groups.values())
     return [*lines, *(textwrap.wrap(IN_FULL, WIDTH) if shortened else [])]
 
@@ -35,10 +35,10 @@ def _gist(note: str) -> str:
     return " ".join(re.sub(r"\d[\d.,]*", "#", note).split()[:GIST_WORDS])
 
 
-def _told(group: dict[str, set[int]], num_points: int) -> str:
+def _places_text(group: dict[str, set[int]], num_points: int) -> str:
     """Return the first note of a group, shortened, with how many there are and how many points have one."""
     first, *others = group
-    told = len(set().union(*group.values()))
-    counts = [f"at {told} of {num_points} points"] if told < num_points else []
+    num_touched = len(set().union(*group.values()))
+    counts = [f"at {num_touched} of {num_points} points"] if num_touched < num_points else []
     counts += [f"and {len(others)} more like it"] if others else []
     return textwrap.shorten(first, MAX_CHARACTERS, placeholder=" ...") + (f" ({', '.join(counts)})" if counts else "")

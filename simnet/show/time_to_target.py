@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from simnet import draws, templates
+from simnet import calibration_draws, templates
 from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
 from simnet.compare.whatif import SLOW_KERNEL_FACTOR
 from simnet.show.notes import notes_lines
@@ -110,7 +110,7 @@ def _caveats(found: TimesToTarget) -> list[str]:
     """Return what limits the conclusions, a sentence each."""
     baseline = found.convergence.systems[found.baseline].strategy
     given = {
-        "draws_possible": draws.are_possible(found.scenario),
+        "draws_possible": calibration_draws.has_intervals(found.scenario),
         "draws": found.scenario.run.draws,
         "any_unmeasured": any(system.unmeasured for there in found.bandwidths for system in there.systems),
         "world_size": found.scenario.cluster.world_size,

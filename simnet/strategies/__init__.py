@@ -7,9 +7,9 @@ Those that compress gradients carry the names and options of `binsgdm.compressor
 # In this order they are listed and, where equal, preferred.
 # isort: off
 from simnet.strategies.base import STRATEGIES, AnyStrategy, DenseStage, Exchange, Planner, Strategy, register
-from simnet.strategies.all_reduce import AllReduce
+from simnet.strategies.all_reduce import DenseAllReduce
 from simnet.strategies.binsgdm import BinSGDM
-from simnet.strategies.compressing import Compressing
+from simnet.strategies.compressing import CompressingStrategy
 from simnet.strategies.one_bit_adam import OneBitAdam
 from simnet.strategies.signs import EFSignSGD, OneBitSGD, SignSGD, TernGrad
 from simnet.strategies.quantizing import NUQSGD, QSGD, QSGDInf
@@ -22,11 +22,11 @@ __all__ = [
     "NUQSGD",
     "QSGD",
     "STRATEGIES",
-    "AllReduce",
     "AnyStrategy",
     "Atomo",
     "BinSGDM",
-    "Compressing",
+    "CompressingStrategy",
+    "DenseAllReduce",
     "DenseStage",
     "EFSignSGD",
     "Exchange",

@@ -5,18 +5,18 @@ from typing import ClassVar
 from simnet.collectives import algorithms
 from simnet.network.topology import Topology
 from simnet.program import Kernel, Operation
-from simnet.strategies.base import Exchange, Strategy, all_reduced, register
+from simnet.strategies.base import Exchange, Strategy, choose_all_reduce, register
 from simnet.values import BYTES_PER_ELEMENT, Dtype
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
 
 Algorithm = str
 """The name of an all-reduce algorithm, or "auto"."""
 
 
 @register
-class AllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="all_reduce"):
+class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="all_reduce"):
     """Average gradients without compression, as DDP does.
 
     Attributes:
@@ -40,7 +40,7 @@ class AllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
         """Return cast, all-reduce and cast back."""
         width = BYTES_PER_ELEMENT[self.wire_dtype] if self.wire_dtype else step.bytes_per_element
-        collective, algorithm = all_reduced(self.algorithm, topology, bucket.num_elements * width)
+        collective, algorithm = choose_all_reduce(self.algorithm, topology, bucket.num_elements * width)
         operations: tuple[Operation, ...] = (collective,)
         if width != step.bytes_per_element:
             down = Kernel(name="cast", part="encode", num_elements=bucket.num_elements)

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from simnet.collectives import algorithms, loads
 from simnet.errors import SimnetError
 from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, Mark, Operation, Program
-from simnet.registry import Registry, tag_of
+from simnet.program import Communicate, Compute, Operation, OperationId, Program
+from simnet.registry import StructRegistry, tag_of
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import buckets as bucketing
-from simnet.workload.buckets import Bucket, StartUp
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
+from simnet.workload.buckets import Bucket, LinearCost
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
 
 BITS_PER_BYTE = 8
 COMPUTE, COMMUNICATION = 0, 1
@@ -73,9 +73,9 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         title: for people.
         kernels: the kernels that it runs around its messages.
         compresses: whether fewer bits travel than the gradients have.
-        ignores_rates: whether the program is the same however fast links are, so that it need not be made anew for
-            other bandwidths; a class says so of itself alone, since one derived from it may choose by times.
-        in_ddp: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
+        is_rate_independent: whether the program is the same however fast links are, so that other bandwidths can share
+            it; a class says so of itself alone, since a class derived from it may choose by times.
+        uses_ddp_buckets: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
         former_keys: keys of older files with the present ones.
         bucketing: "ddp" closes a bucket when its gradients reach `bucket_cap`, as PyTorch's DDP does; "per_tensor"
             makes one bucket a tensor; "fused" one bucket of all; "mg_wfbp" merges tensors where the start-up time of
@@ -89,8 +89,8 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     title: ClassVar[str] = ""
     kernels: ClassVar[tuple[KernelCost, ...]] = ()
     compresses: ClassVar[bool] = True
-    in_ddp: ClassVar[bool] = True
-    ignores_rates: ClassVar[bool] = False
+    uses_ddp_buckets: ClassVar[bool] = True
+    is_rate_independent: ClassVar[bool] = False
     former_keys: ClassVar[dict[str, str]] = {}
 
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "ddp"
@@ -138,11 +138,11 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return None
 
     @property
-    def dense_part(self) -> float:
+    def dense_fraction(self) -> float:
         """Part of a long training's steps that are done without compression, 0 to 1."""
         return 0.0
 
-    def stretched(self, scale: float) -> "Strategy":  # noqa: ARG002
+    def for_longer_training(self, scale: float) -> "Strategy":  # noqa: ARG002
         """Return the strategy for a training so many times as long: a dense stage at its start grows along."""
         return self
 
@@ -154,17 +154,17 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         """
 
     @classmethod
-    def settings(cls) -> dict[str, tuple["Strategy", ...]]:
+    def presets(cls) -> dict[str, tuple["Strategy", ...]]:
         """Return the settings to compare on a new cluster, by what to call them; each is tuned over its variants."""
         return {cls.title: (cls(),)}
 
-    def tuned(self, caps: Sequence[Size | None]) -> tuple["Strategy", ...]:
+    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple["Strategy", ...]:
         """Return this setting with each way to cut buckets that is worth a try: these caps, and all fused."""
         capped = (replace(self, bucket_cap=cap) for cap in caps)
         return (*capped, replace(self, bucketing="fused", overlap=False))
 
 
-def _check_said(added: type[Strategy]) -> None:
+def _check_is_distinct(added: type[Strategy]) -> None:
     """Refuse a title or a kernel's cost that would change what is said of other strategies.
 
     Raises:
@@ -172,12 +172,12 @@ def _check_said(added: type[Strategy]) -> None:
     """
     where = f"strategy {tag_of(added)!r}"
     try:
-        labels = set(added.settings())
+        labels = set(added.presets())
     except Exception as error:  # foreign code
-        raise SimnetError(f"{where}: settings: {error}: must give settings to try; see Strategy.settings") from error
+        raise SimnetError(f"{where}: presets: {error}: must give settings to try; see Strategy.presets") from error
     others = [one for one in STRATEGIES.built_in() if tag_of(one) != tag_of(added)]
     for other in others:
-        if not added.title or labels & set(other.settings()):
+        if not added.title or labels & set(other.presets()):
             raise SimnetError(f"{where}: title: {added.title!r}: must be text that no other strategy has; set another")
     costs = {cost.name: cost for other in others for cost in other.kernels}
     for cost in added.kernels:
@@ -185,7 +185,7 @@ def _check_said(added: type[Strategy]) -> None:
             raise SimnetError(f"{where}: kernels: {cost.name!r}: is known at another cost; give it a name of its own")
 
 
-STRATEGIES: Registry[Strategy] = Registry("strategy", Strategy, "simnet.strategies", _check_said)
+STRATEGIES: StructRegistry[Strategy] = StructRegistry("strategy", Strategy, "simnet.strategies", _check_is_distinct)
 register = STRATEGIES.register
 if TYPE_CHECKING:
     AnyStrategy = Strategy
@@ -212,17 +212,17 @@ def data_parallel(
     compute.append(Compute(part="forward", seconds=step.forward_s))
     first = len(compute)
     compute += [
-        Compute(part="backward", seconds=step.backward_s * bucket.backward_part, bucket=bucket.index)
+        Compute(part="backward", seconds=step.backward_s * bucket.backward_fraction, bucket=bucket.index)
         for bucket in buckets
     ]
     communication: list[Operation] = []
     for bucket, found in zip(buckets, exchanges, strict=True):
-        ready = Mark(COMPUTE, first + bucket.index if strategy.overlap else len(compute) - 1)
+        ready = OperationId(COMPUTE, first + bucket.index if strategy.overlap else len(compute) - 1)
         for operation in found.operations:
             after = () if operation is not found.operations[0] else (ready,)
             communication.append(_of_bucket(operation, bucket.index, after))
     communication += epilogue
-    last = (Mark(COMMUNICATION, len(communication) - 1),) if communication else ()
+    last = (OperationId(COMMUNICATION, len(communication) - 1),) if communication else ()
     compute.append(Compute(part="optimizer", seconds=step.optimizer_s, after=last))
     return Program(
         streams=(tuple(compute), tuple(communication)),
@@ -232,11 +232,11 @@ def data_parallel(
     )
 
 
-def _of_bucket(operation: Operation, bucket: int, after: tuple[Mark, ...]) -> Operation:
+def _of_bucket(operation: Operation, bucket: int, after: tuple[OperationId, ...]) -> Operation:
     return replace(operation, bucket=bucket, after=after)
 
 
-def all_reduced(algorithm: str, topology: Topology, message_bytes: float) -> tuple[Communicate, str]:
+def choose_all_reduce(algorithm: str, topology: Topology, message_bytes: float) -> tuple[Communicate, str]:
     """Return an all-reduce over all ranks, and the algorithm that was chosen.
 
     Raises:
@@ -251,18 +251,18 @@ def padded_sign_bytes(num_elements: float, world_size: int) -> int:
     return math.ceil(num_elements / (BITS_PER_BYTE * world_size)) * world_size
 
 
-def _start_up(strategy: Strategy, step: Step, topology: Topology) -> StartUp:
+def _start_up(strategy: Strategy, step: Step, topology: Topology) -> LinearCost:
     """Return what the planner believes, else the line through the times of an empty exchange and of one of all."""
     if strategy.bucketing != "mg_wfbp":
-        return StartUp(start_s=0.0, s_per_byte=0.0)
+        return LinearCost(start_up_s=0.0, s_per_byte=0.0)
     if strategy.planner is not None:
-        return StartUp(start_s=strategy.planner.start_up_s, s_per_byte=1 / strategy.planner.bytes_per_s)
+        return LinearCost(start_up_s=strategy.planner.start_up_s, s_per_byte=1 / strategy.planner.bytes_per_s)
     least_s, most_s = (_exchange_s(strategy, step, topology, part) for part in (1e-9, 1.0))
-    return StartUp(start_s=least_s, s_per_byte=(most_s - least_s) / step.gradient_bytes)
+    return LinearCost(start_up_s=least_s, s_per_byte=(most_s - least_s) / step.gradient_bytes)
 
 
 def _exchange_s(strategy: Strategy, step: Step, topology: Topology, part: float) -> float:
-    bucket = Bucket(index=0, num_elements=step.num_elements * part, backward_part=1.0)
+    bucket = Bucket(index=0, num_elements=step.num_elements * part, backward_fraction=1.0)
     operations: tuple[Any, ...] = strategy.exchange(bucket, step, topology).operations
     collectives = (one for one in operations if isinstance(one, Communicate))
     return sum(loads.duration_s(topology, one.schedule, one.message_bytes) for one in collectives)

@@ -17,8 +17,8 @@ from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, register
 from simnet.values import BYTES_PER_ELEMENT
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
 
 
 @register
@@ -36,7 +36,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """
 
     title: ClassVar[str] = "BinSGDM"
-    in_ddp: ClassVar[bool] = False
+    uses_ddp_buckets: ClassVar[bool] = False
     former_keys: ClassVar[dict[str, str]] = {"intra": "intra_node_dtype", "agreement": "finite_check"}
     kernels: ClassVar[tuple[KernelCost, ...]] = (
         KernelCost(name="binsgdm_update", bytes_per_element=24.0),  # read g, m, b; write m, b and u = m / b
@@ -65,7 +65,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             )
 
     @classmethod
-    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
         """Return the hierarchical exchange, in fp32 or bf16 inside the node, and the flat one."""
         return {cls.title: (cls(), cls(intra_node_dtype="bf16")), f"{cls.title} flat": (cls(topology="flat"),)}
 

@@ -13,35 +13,35 @@ from simnet.collectives import ring
 from simnet.errors import SimnetError
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Kernel, Operation
-from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_reduced
+from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, choose_all_reduce
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
 
 LENGTH_BYTES = 8
 """Of a payload whose length depends on the values, as one int64."""
 SCALE_BYTES = INDEX_BYTES = VALUE_BYTES = 4
 
 
-class Compressing(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A system that compresses gradients."""
 
 
-class Payload(NamedTuple):
+class GatheredPayload(NamedTuple):
     """What one rank gives for a bucket.
 
     Attributes:
         num_bytes: of it.
-        decoded: elements of one payload that decoding touches.
-        states_length: its length depends on the values, so a gather of the lengths comes first.
+        decoded_elements: elements of one payload that decoding touches.
+        is_variable_length: its length depends on the values, so a gather of the lengths comes first.
     """
 
     num_bytes: float
-    decoded: float
-    states_length: bool = False
+    decoded_elements: float
+    is_variable_length: bool = False
 
 
-def costs(
+def kernel_costs(
     name: str, encode: float, merge: float, decode: float, *, measured_only: tuple[str, ...] = ()
 ) -> tuple[KernelCost, ...]:
     """Return the kernels of a system from the bytes that each moves per element; 0: there is none.
@@ -61,30 +61,32 @@ def costs(
     )
 
 
-def gathered(strategy: Strategy, bucket: Bucket, payload: Payload, topology: Topology) -> Exchange:
+def gather_payloads(strategy: Strategy, bucket: Bucket, payload: GatheredPayload, topology: Topology) -> Exchange:
     """Gather every rank's payload on every rank, which decodes all."""
     world = topology.group("world")
     lengths = Communicate(schedule=ring.all_gather(world), message_bytes=float(LENGTH_BYTES * world.size))
     operations: tuple[Operation, ...] = (
-        encode(strategy, bucket),
-        *((lengths,) if payload.states_length else ()),
+        encode_kernel(strategy, bucket),
+        *((lengths,) if payload.is_variable_length else ()),
         Communicate(schedule=ring.all_gather(world), message_bytes=payload.num_bytes * world.size),
-        decode(strategy, payload.decoded * world.size),
+        decode_kernel(strategy, payload.decoded_elements * world.size),
     )
     return Exchange(operations, payload.num_bytes, "all_gather")
 
 
-def added_up(strategy: Strategy, bucket: Bucket, message_bytes: float, algorithm: str, topology: Topology) -> Exchange:
+def all_reduce_payload(
+    strategy: Strategy, bucket: Bucket, message_bytes: float, algorithm: str, topology: Topology
+) -> Exchange:
     """Add up payloads that stand for the same on all ranks."""
-    collective, chosen = all_reduced(algorithm, topology, message_bytes)
-    operations = (encode(strategy, bucket), collective, decode(strategy, bucket.num_elements))
+    collective, chosen = choose_all_reduce(algorithm, topology, message_bytes)
+    operations = (encode_kernel(strategy, bucket), collective, decode_kernel(strategy, bucket.num_elements))
     return Exchange(operations, message_bytes, chosen)
 
 
-class Gathering(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GatheringStrategy(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A system whose payloads all ranks gather and decode."""
 
-    def payload(self, bucket: Bucket) -> Payload:
+    def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return what one rank gives for a bucket.
 
         Raises:
@@ -94,30 +96,30 @@ class Gathering(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Return the gather of all payloads."""
-        return gathered(self, bucket, self.payload(bucket), topology)
+        return gather_payloads(self, bucket, self.payload(bucket), topology)
 
 
-def encode(strategy: Strategy, bucket: Bucket) -> Kernel:
+def encode_kernel(strategy: Strategy, bucket: Bucket) -> Kernel:
     """Return the kernel before the first message."""
     return Kernel(name=f"{strategy.kind}_encode", part="encode", num_elements=bucket.num_elements)
 
 
-def merge(strategy: Strategy, bucket: Bucket) -> Kernel:
+def merge_kernel(strategy: Strategy, bucket: Bucket) -> Kernel:
     """Return the kernel between messages."""
     return Kernel(name=f"{strategy.kind}_merge", part="encode", num_elements=bucket.num_elements)
 
 
-def decode(strategy: Strategy, num_elements: float) -> Kernel:
+def decode_kernel(strategy: Strategy, num_elements: float) -> Kernel:
     """Return the kernel after the last message."""
     return Kernel(name=f"{strategy.kind}_decode", part="decode", num_elements=num_elements)
 
 
-def whole_bytes(bits: float) -> float:
+def bytes_of_bits(bits: float) -> float:
     """Return the bytes that hold so many bits."""
     return math.ceil(bits / BITS_PER_BYTE)
 
 
-def shapes_of(strategy: Strategy, bucket: Bucket) -> tuple[tuple[int, ...], ...]:
+def tensor_shapes(strategy: Strategy, bucket: Bucket) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of a bucket's tensors.
 
     Raises:
@@ -131,6 +133,6 @@ def shapes_of(strategy: Strategy, bucket: Bucket) -> tuple[tuple[int, ...], ...]
     return bucket.shapes
 
 
-def as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return rows and columns of a tensor as a matrix: its first dimension, and all others."""
     return shape[0] if shape else 1, math.prod(shape[1:])

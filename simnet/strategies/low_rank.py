@@ -8,26 +8,26 @@ from msgspec import Meta
 from simnet.network.topology import Topology
 from simnet.program import Operation
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
-from simnet.strategies.base import Exchange, Strategy, all_reduced, register
+from simnet.strategies.base import Exchange, Strategy, choose_all_reduce, register
 from simnet.strategies.compressing import (
     VALUE_BYTES,
-    Compressing,
-    Gathering,
-    Payload,
-    added_up,
-    as_matrix,
-    costs,
-    decode,
-    encode,
-    merge,
-    shapes_of,
+    CompressingStrategy,
+    GatheredPayload,
+    GatheringStrategy,
+    all_reduce_payload,
+    decode_kernel,
+    encode_kernel,
+    kernel_costs,
+    matrix_shape,
+    merge_kernel,
+    tensor_shapes,
 )
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
 
 
-class LowRank(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LowRank(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Thin factors of each matrix, and the other tensors as they are, averaged by all-reduces.
 
     Attributes:
@@ -43,7 +43,7 @@ class LowRank(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True
         check_algorithm("algorithm", self.algorithm)
 
     @classmethod
-    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
         """Return the usual rank."""
         return {f"{cls.title} rank {cls().matrix_rank}": (cls(algorithm="auto"),)}
 
@@ -60,22 +60,22 @@ class PowerSGD(LowRank, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """PowerSGD (Vogels et al., NeurIPS 2019): two all-reduces a bucket, the second waits for the first."""
 
     title: ClassVar[str] = "PowerSGD"
-    # M Q reads g and residual, writes M; M^T P reads M; P Q^T twice, residual written. `merge` makes columns
+    # M Q reads g and residual, writes M; M^T P reads M; P Q^T twice, residual written. `merge_kernel` makes columns
     # orthogonal, one after the other, on which PowerSGD spends most (pytorch/pytorch#65813): bytes tell little of it.
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("power_sgd", 12.0, 4.0, 12.0, measured_only=("merge",))
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("power_sgd", 12.0, 4.0, 12.0, measured_only=("merge",))
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Average the left factors with what is not factored, then the right ones."""
         left, right, whole = self.factor_bytes(bucket)
         sizes = [size for size in (left + whole, right) if size]
-        reductions = [all_reduced(self.algorithm, topology, size) for size in sizes]
+        reductions = [choose_all_reduce(self.algorithm, topology, size) for size in sizes]
         first, *second = (collective for collective, _ in reductions)
         operations: tuple[Operation, ...] = (
-            encode(self, bucket),
+            encode_kernel(self, bucket),
             first,
-            merge(self, bucket),
+            merge_kernel(self, bucket),
             *second,
-            decode(self, bucket.num_elements),
+            decode_kernel(self, bucket.num_elements),
         )
         return Exchange(operations, sum(sizes), reductions[0][1])
 
@@ -86,16 +86,16 @@ class GradZip(LowRank, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
     title: ClassVar[str] = "GradZip"
     # encode makes columns orthogonal, of which bytes tell little
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("grad_zip", 12.0, 0.0, 12.0, measured_only=("encode",))
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("grad_zip", 12.0, 0.0, 12.0, measured_only=("encode",))
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Add up one factor, whose bytes are the mean of the two turns, and what is not factored."""
         left, right, whole = self.factor_bytes(bucket)
-        return added_up(self, bucket, (left + right) / 2 + whole, self.algorithm, topology)
+        return all_reduce_payload(self, bucket, (left + right) / 2 + whole, self.algorithm, topology)
 
 
 @register
-class Atomo(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="atomo"):
+class Atomo(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="atomo"):
     """ATOMO on singular vectors (Wang et al., NeurIPS 2018): drawn triplets of each matrix, gathered by all.
 
     Attributes:
@@ -103,29 +103,29 @@ class Atomo(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     """
 
     title: ClassVar[str] = "ATOMO"
-    ignores_rates: ClassVar[bool] = True
+    is_rate_independent: ClassVar[bool] = True
     # encode is counted as if the decomposition were one read: far from what it takes
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("atomo", 4.0, 0.0, 8.0, measured_only=("encode",))
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("atomo", 4.0, 0.0, 8.0, measured_only=("encode",))
 
     budget: Annotated[float, Meta(gt=0.0, le=65_536.0)] = 3.0
 
     @classmethod
-    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
         """Return the usual budget."""
         return {f"{cls.title} budget {cls().budget:g}": (cls(),)}
 
-    def payload(self, bucket: Bucket) -> Payload:
+    def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return triplets, with how many there are of each matrix, and what is not factored."""
         factored, whole = _parted(self, bucket, self.budget)
         triplets = sum(min(self.budget, *sides) * sum(sides) for sides in factored)
         num_bytes = VALUE_BYTES * (triplets + whole + len(factored))
-        return Payload(num_bytes, bucket.num_elements, states_length=True)
+        return GatheredPayload(num_bytes, bucket.num_elements, is_variable_length=True)
 
 
 def _parted(strategy: Strategy, bucket: Bucket, matrix_rank: float) -> tuple[list[tuple[int, int]], int]:
     """Return rows and columns of the matrices that factors make smaller, and the elements of all other tensors."""
-    shapes = shapes_of(strategy, bucket)
-    sides = [as_matrix(shape) for shape in shapes]
+    shapes = tensor_shapes(strategy, bucket)
+    sides = [matrix_shape(shape) for shape in shapes]
     factored = [(rows, columns) for rows, columns in sides if matrix_rank * (rows + columns) < rows * columns]
     whole = sum(math.prod(shape) for shape in shapes) - sum(rows * columns for rows, columns in factored)
     return factored, whole

@@ -9,17 +9,24 @@ from simnet.collectives import ring
 from simnet.collectives.schedule import Group, GroupKind, Schedule
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Operation
-from simnet.strategies.all_reduce import AllReduce
+from simnet.strategies.all_reduce import DenseAllReduce
 from simnet.strategies.base import DenseStage, Exchange, Strategy, padded_sign_bytes, register
-from simnet.strategies.compressing import SCALE_BYTES, Compressing, costs, decode, encode, merge
+from simnet.strategies.compressing import (
+    SCALE_BYTES,
+    CompressingStrategy,
+    decode_kernel,
+    encode_kernel,
+    kernel_costs,
+    merge_kernel,
+)
 from simnet.values import Count
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
 
 
 @register
-class Marsit(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="marsit"):
+class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="marsit"):
     """Marsit (Wu et al., DAC 2022): one bit an element on every hop of a ring, or of the rings of a torus.
 
     `iteration_s` is that of a 1-bit step; with `run.steps` the end-to-end time counts those in full precision.
@@ -31,8 +38,8 @@ class Marsit(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """
 
     title: ClassVar[str] = "Marsit"
-    ignores_rates: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("marsit", 20.125, 0.375, 4.125)
+    is_rate_independent: ClassVar[bool] = True
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("marsit", 20.125, 0.375, 4.125)
 
     sync_period: Count | None = 100
     torus: bool = False
@@ -42,7 +49,7 @@ class Marsit(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True,
         """Return every `sync_period`-th step."""
         if self.sync_period is None:
             return None
-        dense = AllReduce(
+        dense = DenseAllReduce(
             algorithm="hierarchical" if self.torus else "ring",
             bucketing=self.bucketing,
             bucket_cap=self.bucket_cap,
@@ -52,12 +59,12 @@ class Marsit(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True,
         return DenseStage(dense, (steps or 0) // self.sync_period)
 
     @property
-    def dense_part(self) -> float:
+    def dense_fraction(self) -> float:
         """Part of the steps in full precision."""
         return 1 / self.sync_period if self.sync_period else 0.0
 
     @classmethod
-    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
         """Return one ring, and the torus."""
         return {cls.title: (cls(),), f"{cls.title} torus": (cls(torus=True),)}
 
@@ -69,12 +76,12 @@ class Marsit(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True,
         kinds: tuple[GroupKind, ...] = ("intra_node", "inter_node") if self.torus else ("world",)
         groups = [topology.group(kind) for kind in kinds]
         operations: tuple[Operation, ...] = (
-            encode(self, bucket),
+            encode_kernel(self, bucket),
             scales,
             *_round_rings(groups, message_bytes, ring.reduce_scatter),
-            merge(self, bucket),
+            merge_kernel(self, bucket),
             *_round_rings(groups, message_bytes, ring.all_gather)[::-1],
-            decode(self, bucket.num_elements),
+            decode_kernel(self, bucket.num_elements),
         )
         return Exchange(operations, message_bytes, "torus" if self.torus else "ring")
 

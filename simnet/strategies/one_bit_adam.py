@@ -16,15 +16,15 @@ from simnet.collectives import direct, ring
 from simnet.collectives.schedule import Group
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Kernel, Operation
-from simnet.strategies.all_reduce import AllReduce
+from simnet.strategies.all_reduce import DenseAllReduce
 from simnet.strategies.base import BITS_PER_BYTE, DenseStage, Exchange, Strategy, register
 from simnet.units import Size
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
 
 SCALE_BYTES = VALUE_BYTES = 4
-DENSE_PART = 23_000 / 152_000
+DENSE_FRACTION = 23_000 / 152_000
 """Of its steps, those without compression: BERT-Large in its authors' tutorial (one_bit_adam_end_to_end)."""
 
 
@@ -63,7 +63,7 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
     topology: Literal["flat", "hierarchical"] = "flat"
     finite_check: bool = True
     dense_steps: Annotated[int, Meta(ge=0)] = 0
-    dense: AllReduce = AllReduce(bucketing="fused", overlap=False)
+    dense: DenseAllReduce = DenseAllReduce(bucketing="fused", overlap=False)
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "fused"
     overlap: bool = False
 
@@ -77,11 +77,11 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
         return DenseStage(self.dense, self.dense_steps)
 
     @property
-    def dense_part(self) -> float:
+    def dense_fraction(self) -> float:
         """Part of the steps before compression begins."""
-        return DENSE_PART
+        return DENSE_FRACTION
 
-    def stretched(self, scale: float) -> "OneBitAdam":
+    def for_longer_training(self, scale: float) -> "OneBitAdam":
         """Return the strategy with so many times as many dense steps."""
         return replace(self, dense_steps=round(self.dense_steps * scale))
 
@@ -97,11 +97,11 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError(f"dense_steps: {self.dense_steps}: more than run.steps ({steps})")
 
     @classmethod
-    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
         """Return the flat exchange of the paper."""
-        return {cls.title: (cls(dense=AllReduce(algorithm="auto")),)}
+        return {cls.title: (cls(dense=DenseAllReduce(algorithm="auto")),)}
 
-    def tuned(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:  # noqa: ARG002
+    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:  # noqa: ARG002
         """Return itself: its buckets are not cut."""
         return (self,)
 

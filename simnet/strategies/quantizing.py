@@ -6,14 +6,14 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from simnet.strategies.base import Strategy, register
-from simnet.strategies.compressing import SCALE_BYTES, Gathering, Payload, costs, whole_bytes
+from simnet.strategies.compressing import SCALE_BYTES, GatheredPayload, GatheringStrategy, bytes_of_bits, kernel_costs
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernels import KernelCost
+from simnet.workload.kernel_cost import KernelCost
 
 BLOCK_LENGTH_BYTES = 4
 
 
-class Quantizing(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Quantizing(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Levels of the norm of a block, drawn at random; packed codes and an fp32 norm a block.
 
     Attributes:
@@ -37,19 +37,19 @@ class Quantizing(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"coded_bits: {self.coded_bits}: has no effect with coding {self.coding!r}; drop it")
 
     @classmethod
-    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
         """Return the usual width."""
         return {f"{cls.title} {cls().bits} bit": (cls(),)}
 
-    def payload(self, bucket: Bucket) -> Payload:
+    def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return codes and norms, and with "elias" the lengths of blocks."""
         num_blocks = math.ceil(bucket.num_elements / self.block_size)
         if self.coded_bits is None:
-            num_bytes = SCALE_BYTES * num_blocks + whole_bytes(bucket.num_elements * self.bits)
+            num_bytes = SCALE_BYTES * num_blocks + bytes_of_bits(bucket.num_elements * self.bits)
         else:
-            coded_bytes = whole_bytes(bucket.num_elements * self.coded_bits)
+            coded_bytes = bytes_of_bits(bucket.num_elements * self.coded_bits)
             num_bytes = (SCALE_BYTES + BLOCK_LENGTH_BYTES) * num_blocks + coded_bytes
-        return Payload(num_bytes, bucket.num_elements, self.coding == "elias")
+        return GatheredPayload(num_bytes, bucket.num_elements, self.coding == "elias")
 
 
 @register
@@ -57,8 +57,8 @@ class QSGD(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     """QSGD with the L2 norm (Alistarh et al., NeurIPS 2017): unbiased, gathered by all."""
 
     title: ClassVar[str] = "QSGD"
-    ignores_rates: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("qsgd", 8.5, 0.0, 8.5)
+    is_rate_independent: ClassVar[bool] = True
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("qsgd", 8.5, 0.0, 8.5)
 
 
 @register
@@ -66,8 +66,8 @@ class QSGDInf(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """QSGD with the maximum norm."""
 
     title: ClassVar[str] = "QSGDinf"
-    ignores_rates: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("qsgd_inf", 8.5, 0.0, 8.5)
+    is_rate_independent: ClassVar[bool] = True
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("qsgd_inf", 8.5, 0.0, 8.5)
 
 
 @register
@@ -80,8 +80,8 @@ class NUQSGD(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """
 
     title: ClassVar[str] = "NUQSGD"
-    ignores_rates: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("nuqsgd", 8.5, 0.0, 8.5)
+    is_rate_independent: ClassVar[bool] = True
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("nuqsgd", 8.5, 0.0, 8.5)
 
     bits: Annotated[int, Meta(ge=2, le=7)] = 4
     with_zero: bool = True

@@ -9,63 +9,63 @@ from simnet.program import Communicate
 from simnet.strategies.base import Exchange, padded_sign_bytes, register
 from simnet.strategies.compressing import (
     SCALE_BYTES,
-    Compressing,
-    Gathering,
-    Payload,
-    as_matrix,
-    costs,
-    decode,
-    encode,
-    merge,
-    shapes_of,
-    whole_bytes,
+    CompressingStrategy,
+    GatheredPayload,
+    GatheringStrategy,
+    bytes_of_bits,
+    decode_kernel,
+    encode_kernel,
+    kernel_costs,
+    matrix_shape,
+    merge_kernel,
+    tensor_shapes,
 )
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
 
 TRITS_PER_BYTE = 5
 
 
 @register
-class OneBitSGD(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_sgd"):
+class OneBitSGD(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_sgd"):
     """1-bit SGD (Seide et al., Interspeech 2014): signs and two means a column of each matrix, gathered by all."""
 
     title: ClassVar[str] = "1-bit SGD"
-    ignores_rates: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("one_bit_sgd", 20.125, 0.0, 8.125)
+    is_rate_independent: ClassVar[bool] = True
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("one_bit_sgd", 20.125, 0.0, 8.125)
 
-    def payload(self, bucket: Bucket) -> Payload:
+    def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return signs and means."""
-        columns = sum(as_matrix(shape)[1] for shape in shapes_of(self, bucket) if math.prod(shape))
-        num_bytes = whole_bytes(bucket.num_elements) + 2 * SCALE_BYTES * columns
-        return Payload(num_bytes, bucket.num_elements)
+        columns = sum(matrix_shape(shape)[1] for shape in tensor_shapes(self, bucket) if math.prod(shape))
+        num_bytes = bytes_of_bits(bucket.num_elements) + 2 * SCALE_BYTES * columns
+        return GatheredPayload(num_bytes, bucket.num_elements)
 
 
 @register
-class SignSGD(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="sign_sgd"):
+class SignSGD(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="sign_sgd"):
     """SignSGD with majority vote (Bernstein et al., ICML 2018): one bit an element each way, each rank counts some."""
 
     title: ClassVar[str] = "SignSGD"
-    ignores_rates: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("sign_sgd", 4.125, 0.25, 4.125)
+    is_rate_independent: ClassVar[bool] = True
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("sign_sgd", 4.125, 0.25, 4.125)
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Swap signs among all ranks, count, and gather the winners; a byte with each chunk tells if it is finite."""
         world = topology.group("world")
         message_bytes = float(padded_sign_bytes(bucket.num_elements, world.size) + world.size)
         operations = (
-            encode(self, bucket),
+            encode_kernel(self, bucket),
             Communicate(schedule=direct.all_to_all(world), message_bytes=message_bytes),
-            merge(self, bucket),
+            merge_kernel(self, bucket),
             Communicate(schedule=ring.all_gather(world), message_bytes=message_bytes),
-            decode(self, bucket.num_elements),
+            decode_kernel(self, bucket.num_elements),
         )
         return Exchange(operations, message_bytes, "all_to_all")
 
 
 @register
-class EFSignSGD(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ef_sign_sgd"):
+class EFSignSGD(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ef_sign_sgd"):
     """EF-SignSGD (Karimireddy et al., ICML 2019): signs and the mean magnitude of what shares it, gathered by all.
 
     Attributes:
@@ -73,28 +73,28 @@ class EFSignSGD(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     title: ClassVar[str] = "EF-SignSGD"
-    ignores_rates: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("ef_sign_sgd", 20.125, 0.0, 8.125)
+    is_rate_independent: ClassVar[bool] = True
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("ef_sign_sgd", 20.125, 0.0, 8.125)
 
     scale_per: Literal["tensor", "bucket"] = "tensor"
 
-    def payload(self, bucket: Bucket) -> Payload:
+    def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return signs and scales."""
-        num_scales = len(shapes_of(self, bucket)) if self.scale_per == "tensor" else 1
-        num_bytes = whole_bytes(bucket.num_elements) + SCALE_BYTES * num_scales
-        return Payload(num_bytes, bucket.num_elements)
+        num_scales = len(tensor_shapes(self, bucket)) if self.scale_per == "tensor" else 1
+        num_bytes = bytes_of_bits(bucket.num_elements) + SCALE_BYTES * num_scales
+        return GatheredPayload(num_bytes, bucket.num_elements)
 
 
 @register
-class TernGrad(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="terngrad"):
+class TernGrad(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="terngrad"):
     """TernGrad (Wen et al., NeurIPS 2017): five elements a byte and a scale a tensor, gathered by all."""
 
     title: ClassVar[str] = "TernGrad"
-    ignores_rates: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("terngrad", 8.2, 0.0, 8.2)
+    is_rate_independent: ClassVar[bool] = True
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("terngrad", 8.2, 0.0, 8.2)
 
-    def payload(self, bucket: Bucket) -> Payload:
+    def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return trits and scales."""
-        num_scales = len(shapes_of(self, bucket))
+        num_scales = len(tensor_shapes(self, bucket))
         num_bytes = math.ceil(bucket.num_elements / TRITS_PER_BYTE) + SCALE_BYTES * num_scales
-        return Payload(num_bytes, bucket.num_elements)
+        return GatheredPayload(num_bytes, bucket.num_elements)

@@ -7,17 +7,25 @@ from msgspec import Meta
 from simnet.network.topology import Topology
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import Exchange, Strategy, register
-from simnet.strategies.compressing import INDEX_BYTES, VALUE_BYTES, Compressing, Payload, added_up, costs, gathered
+from simnet.strategies.compressing import (
+    INDEX_BYTES,
+    VALUE_BYTES,
+    CompressingStrategy,
+    GatheredPayload,
+    all_reduce_payload,
+    gather_payloads,
+    kernel_costs,
+)
 from simnet.values import Count
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
 
 Ratio = Annotated[float, Meta(gt=0.0, le=1.0)]
 USUAL_RATIO = 0.01
 
 
-class Sparsifying(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Sparsifying(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keep some elements of each bucket; `ratio` or `k` says how many.
 
     Attributes:
@@ -34,7 +42,7 @@ class Sparsifying(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("ratio: give either ratio or k")
 
     @classmethod
-    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
         """Return the usual ratio."""
         return {f"{cls.title} 1 %": (cls(ratio=USUAL_RATIO),)}
 
@@ -46,7 +54,7 @@ class Sparsifying(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Return a gather of values with their indices, which decoding adds at their places."""
         kept = self.num_kept(bucket.num_elements)
-        return gathered(self, bucket, Payload((VALUE_BYTES + INDEX_BYTES) * kept, kept), topology)
+        return gather_payloads(self, bucket, GatheredPayload((VALUE_BYTES + INDEX_BYTES) * kept, kept), topology)
 
 
 @register
@@ -54,9 +62,9 @@ class TopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """Values of largest magnitude with their indices, gathered by all."""
 
     title: ClassVar[str] = "Top-k"
-    ignores_rates: ClassVar[bool] = True
+    is_rate_independent: ClassVar[bool] = True
     # decode: of what was kept; encode selects the k largest, of which bytes tell little
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("top_k", 20.0, 0.0, 16.0, measured_only=("encode",))
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("top_k", 20.0, 0.0, 16.0, measured_only=("encode",))
 
 
 @register
@@ -64,8 +72,8 @@ class MSTopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Values of largest magnitude with their indices, found by counting instead of sorting (Shi et al., MLSys 2021)."""
 
     title: ClassVar[str] = "MSTop-k"
-    ignores_rates: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("ms_top_k", 136.0, 0.0, 16.0)  # 31 counts read all
+    is_rate_independent: ClassVar[bool] = True
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("ms_top_k", 136.0, 0.0, 16.0)  # 31 counts read all
 
 
 @register
@@ -79,7 +87,7 @@ class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     title: ClassVar[str] = "Random-k"
     # encode draws numbers for all elements and selects the k largest
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("random_k", 12.0, 0.0, 4.0, measured_only=("encode",))
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("random_k", 12.0, 0.0, 4.0, measured_only=("encode",))
 
     unbiased: bool = False
     algorithm: Algorithm = "ring"
@@ -89,11 +97,11 @@ class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True
         check_algorithm("algorithm", self.algorithm)
 
     @classmethod
-    def settings(cls) -> dict[str, tuple[Strategy, ...]]:
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
         """Return the usual ratio."""
         return {f"{cls.title} 1 %": (cls(ratio=USUAL_RATIO, algorithm="auto"),)}
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Return an all-reduce of the values, whose indices all ranks know."""
         message_bytes = VALUE_BYTES * self.num_kept(bucket.num_elements)
-        return added_up(self, bucket, message_bytes, self.algorithm, topology)
+        return all_reduce_payload(self, bucket, message_bytes, self.algorithm, topology)

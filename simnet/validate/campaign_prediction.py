@@ -13,14 +13,14 @@ from simnet.lab import campaign as campaigns
 from simnet.lab.campaign import Campaign, Launch, Layout, file_stem
 from simnet.network import topology as topologies
 from simnet.parsing import parse_toml
-from simnet.scenario import Draft, Run, Scenario
-from simnet.strategies import AllReduce
+from simnet.scenario import RawScenario, RunSettings, Scenario
+from simnet.strategies import DenseAllReduce
 from simnet.units import Duration
 from simnet.validate import disjoint, training_steps
 from simnet.validate.disjoint import Disjointness
 from simnet.validate.training_steps import MeasuredStep, TrainedPoint
-from simnet.workload.model import Step as ComputeStep
-from simnet.workload.model import Tensor
+from simnet.workload.training_step import Step as ComputeStep
+from simnet.workload.training_step import Tensor
 from simnet.workload.workload import Workload
 
 BOUND = 0.3
@@ -107,7 +107,7 @@ def _kernels(campaign: Campaign) -> set[str]:
     nodes = topologies.build(
         Cluster(num_nodes=2, ranks_per_node=2, intra_node=link, inter_node=link), Calibration(kind="measured")
     )
-    tensor = Tensor(num_elements=8.0, backward_part=1.0, shape=(4, 2))
+    tensor = Tensor(num_elements=8.0, backward_fraction=1.0, shape=(4, 2))
     step = ComputeStep(
         tensors=(tensor,), num_elements=8.0, bytes_per_element=4, forward_s=1.0, backward_s=1.0, optimizer_s=0.0,
         samples=1,
@@ -163,10 +163,10 @@ def _scenario(fit: LayoutFit, workload: str, name: str, draws: int) -> Scenario:
         cluster=cluster,
         workload=_read_workload(workload, name),
         calibration=fit.calibration,
-        strategy=AllReduce(),
-        run=Run(draws=draws),
+        strategy=DenseAllReduce(),
+        run=RunSettings(draws=draws),
     )
 
 
 def _read_workload(text: str, name: str) -> Workload:
-    return Draft(data={"name": name, **parse_toml(text, name)}, origins={(): name}).converted(Workload)
+    return RawScenario(data={"name": name, **parse_toml(text, name)}, origins={(): name}).converted(Workload)

@@ -10,7 +10,7 @@ from msgspec.structs import fields, replace
 
 from simnet import files
 from simnet.hardware import Calibration, Cluster, KernelTime
-from simnet.scenario import Draft
+from simnet.scenario import RawScenario
 from simnet.units import Duration
 from simnet.workload.workload import Workload
 
@@ -55,7 +55,7 @@ class PublishedNetwork:
 @cached
 def cluster(name: str, num_nodes: int | None = None) -> Cluster:
     """Return a shipped cluster, with another number of nodes if given."""
-    found = Draft(data={"name": name, **files.read("clusters", name)}, origins={(): f"clusters/{name}.toml"})
+    found = RawScenario(data={"name": name, **files.read("clusters", name)}, origins={(): f"clusters/{name}.toml"})
     whole = found.converted(Cluster)
     return replace(whole, num_nodes=num_nodes) if num_nodes else whole
 
@@ -63,7 +63,9 @@ def cluster(name: str, num_nodes: int | None = None) -> Cluster:
 @cached
 def calibration(name: str) -> Calibration:
     """Return a shipped calibration."""
-    found = Draft(data={"name": name, **files.read("calibrations", name)}, origins={(): f"calibrations/{name}.toml"})
+    found = RawScenario(
+        data={"name": name, **files.read("calibrations", name)}, origins={(): f"calibrations/{name}.toml"}
+    )
     return found.converted(Calibration)
 
 

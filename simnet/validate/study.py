@@ -140,7 +140,7 @@ def _fit_one(study: Study, calibration: Any, fit: Fit) -> Any:
         # A time is linear in the inverse of a rate, so the solver needs few steps.
         (inverse,) = numeric.least_squares(lambda inverses: errors(1 / inverses[0]), [1 / FIRST_GUESS])
         return with_value(calibration, fit.key, 1 / inverse)
-    return with_value(calibration, fit.key, numeric.root(lambda value: sum(errors(value)), *fit.bounds))
+    return with_value(calibration, fit.key, numeric.find_root(lambda value: sum(errors(value)), *fit.bounds))
 
 
 def _fit_two_costs(study: Study, calibration: Any, rest: Fit, cost: Fit) -> Any:

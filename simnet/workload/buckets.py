@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from simnet.errors import SimnetError
 from simnet.units import Size
-from simnet.workload.model import Step, Tensor
+from simnet.workload.training_step import Step, Tensor
 
 MIB = 1024.0**2
 MAX_BUCKETS = 20_000
@@ -31,25 +31,25 @@ class Bucketing(Protocol):
 
 
 class Bucket(Struct, frozen=True, kw_only=True):
-    """Gradients that travel together; ready when `backward_part` more of backward is done than at its predecessor.
+    """Gradients that travel together; ready when `backward_fraction` more of backward is done than at its predecessor.
 
     `shapes` are those of its tensors; None where they are not known.
     """
 
     index: int
     num_elements: float
-    backward_part: float
+    backward_fraction: float
     shapes: tuple[tuple[int, ...], ...] | None = None
 
 
-class StartUp(Struct, frozen=True, kw_only=True):
-    """Time of one exchange as `start_s + s_per_byte * bytes`, for rules that weigh start-up cost against waiting."""
+class LinearCost(Struct, frozen=True, kw_only=True):
+    """Time of one exchange as `start_up_s + s_per_byte * bytes`, for rules that weigh start-up cost against waiting."""
 
-    start_s: float
+    start_up_s: float
     s_per_byte: float
 
 
-def build(strategy: Bucketing, step: Step, start_up: StartUp) -> tuple[Bucket, ...]:
+def build(strategy: Bucketing, step: Step, start_up: LinearCost) -> tuple[Bucket, ...]:
     """Return the buckets of a strategy in the order in which they become ready.
 
     DDP's state from the second iteration on is meant: in the first one all gradients are one bucket.
@@ -60,7 +60,7 @@ def build(strategy: Bucketing, step: Step, start_up: StartUp) -> tuple[Bucket, .
         start_up: cost of an exchange, read only by "mg_wfbp".
     """
     if strategy.bucketing == "fused":
-        return (Bucket(index=0, num_elements=step.num_elements, backward_part=1.0, shapes=_shapes(step.tensors)),)
+        return (Bucket(index=0, num_elements=step.num_elements, backward_fraction=1.0, shapes=_shapes(step.tensors)),)
     if strategy.bucketing != "ddp" and not step.tensors:
         raise SimnetError(
             f"strategy.bucketing: {strategy.bucketing!r}: needs the tensors of the model; give workload.tensors or "
@@ -86,7 +86,7 @@ def _numbered(groups: list[list[Tensor]]) -> tuple[Bucket, ...]:
         Bucket(
             index=index,
             num_elements=sum(tensor.num_elements for tensor in group),
-            backward_part=sum(tensor.backward_part for tensor in group),
+            backward_fraction=sum(tensor.backward_fraction for tensor in group),
             shapes=_shapes(group),
         )
         for index, group in enumerate(groups)
@@ -126,7 +126,7 @@ def _even(step: Step, first_cap: float, cap: float) -> tuple[Bucket, ...]:
         if len(sizes) > MAX_BUCKETS:
             raise SimnetError(f"strategy.bucket_cap: more than {MAX_BUCKETS} buckets: give a larger bucket_cap")
     return tuple(
-        Bucket(index=index, num_elements=size / step.bytes_per_element, backward_part=1 / len(sizes))
+        Bucket(index=index, num_elements=size / step.bytes_per_element, backward_fraction=1 / len(sizes))
         for index, size in enumerate(sizes)
     )
 
@@ -135,7 +135,7 @@ MERGE_BELOW_ELEMENTS = 8192
 """The published code merges groups smaller than this whatever they cost."""
 
 
-def _merged(step: Step, start_up: StartUp) -> list[list[Tensor]]:
+def _merged(step: Step, start_up: LinearCost) -> list[list[Tensor]]:
     """Merge the next gradient into a group where waiting for it costs less than a start-up of its own.
 
     Source: Shi, Chu and Li, "MG-WFBP: Efficient data communication for distributed synchronous SGD algorithms",
@@ -146,7 +146,7 @@ def _merged(step: Step, start_up: StartUp) -> list[list[Tensor]]:
     wire_free_s = 0.0
     ready_s = step.forward_s
     for tensor in step.tensors:
-        next_ready_s = ready_s + tensor.backward_part * step.backward_s
+        next_ready_s = ready_s + tensor.backward_fraction * step.backward_s
         if current and not _waits(current, step, start_up, max(wire_free_s, ready_s), next_ready_s):
             wire_free_s = _end_s(current, step, start_up, max(wire_free_s, ready_s))
             groups.append(current)
@@ -156,14 +156,14 @@ def _merged(step: Step, start_up: StartUp) -> list[list[Tensor]]:
     return [*groups, current]
 
 
-def _end_s(group: list[Tensor], step: Step, start_up: StartUp, begin_s: float) -> float:
+def _end_s(group: list[Tensor], step: Step, start_up: LinearCost, begin_s: float) -> float:
     size = sum(tensor.num_elements for tensor in group) * step.bytes_per_element
-    return begin_s + start_up.start_s + start_up.s_per_byte * size
+    return begin_s + start_up.start_up_s + start_up.s_per_byte * size
 
 
-def _waits(group: list[Tensor], step: Step, start_up: StartUp, begin_s: float, next_ready_s: float) -> bool:
+def _waits(group: list[Tensor], step: Step, start_up: LinearCost, begin_s: float, next_ready_s: float) -> bool:
     """Tell whether a group that could begin at `begin_s` should take the next gradient along."""
     if sum(tensor.num_elements for tensor in group) < MERGE_BELOW_ELEMENTS:
         return True
-    still_waiting = begin_s > next_ready_s or next_ready_s - begin_s < start_up.start_s
+    still_waiting = begin_s > next_ready_s or next_ready_s - begin_s < start_up.start_up_s
     return still_waiting and next_ready_s < _end_s(group, step, start_up, begin_s)

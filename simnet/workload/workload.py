@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from simnet.hardware import FittedTo, Part, check_intervals
+from simnet.hardware import FittedTo, NamedPart, check_intervals
 from simnet.units import Duration, Size
 from simnet.values import Count, Dtype, Intervals, Kind, Shape
 
@@ -71,7 +71,7 @@ class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise ValueError("step: give either step or samples_per_s")
 
 
-class Workload(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model with its gradients and the compute time of one micro-batch on one rank.
 
     Gradients are given once, as `gradients`, `tensors`, `gradient` or `num_elements`. With only a total, backward is

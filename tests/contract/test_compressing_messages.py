@@ -19,7 +19,7 @@ from simnet.network.topology import build as build_topology
 from simnet.program import Communicate
 from simnet.units import Bandwidth, Duration
 from simnet.workload.buckets import Bucket
-from simnet.workload.model import Step
+from simnet.workload.training_step import Step
 
 LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 8)]
 SHAPES = ((64, 32), (32,), (10, 64, 3, 3), (7, 5), ())
@@ -92,7 +92,7 @@ def simulated_messages(name: str, options: dict, layout: tuple[int, int]) -> Mes
     kind = "all_reduce" if name == "dense" else name
     strategy = msgspec.convert(options, strategies.STRATEGIES.find(kind))
     topology = topology_of(layout)
-    bucket = Bucket(index=0, num_elements=float(numel_of(SHAPES)), backward_part=1.0, shapes=SHAPES)
+    bucket = Bucket(index=0, num_elements=float(numel_of(SHAPES)), backward_fraction=1.0, shapes=SHAPES)
     found: Messages = []
     for operation in strategy.exchange(bucket, STEP, topology).operations:
         if isinstance(operation, Communicate) and operation.schedule.rounds:

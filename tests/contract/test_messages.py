@@ -16,7 +16,7 @@ from simnet.program import Communicate
 from simnet.strategies import BinSGDM
 from simnet.units import Bandwidth, Duration
 from simnet.workload import buckets as simulated
-from simnet.workload.model import Step
+from simnet.workload.training_step import Step
 
 Messages = list[tuple[str, Group, float]]
 STEP = Step(
@@ -76,7 +76,7 @@ def real_messages(scheme: str, num_nodes: int, ranks_per_node: int, numel: int) 
 
 def simulated_messages(strategy: BinSGDM, num_nodes: int, ranks_per_node: int, numel: int) -> Messages:
     found = []
-    whole = simulated.Bucket(index=0, num_elements=float(numel), backward_part=1.0)
+    whole = simulated.Bucket(index=0, num_elements=float(numel), backward_fraction=1.0)
     for operation in strategy.exchange(whole, STEP, topology(num_nodes, ranks_per_node)).operations:
         if isinstance(operation, Communicate) and operation.schedule.rounds:
             name, group = operation.schedule.collective, operation.schedule.group

@@ -13,7 +13,7 @@ from simnet.network.topology import build as build_topology
 from simnet.program import Communicate
 from simnet.units import Bandwidth, Duration
 from simnet.workload.buckets import Bucket
-from simnet.workload.model import Step
+from simnet.workload.training_step import Step
 
 LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 8)]
 NAMES = {AllGather: "all_gather", AllToAll: "all_to_all", AllReduceSum: "all_reduce"}
@@ -66,7 +66,7 @@ def simulated_messages(strategy: strategies.AnyStrategy, layout: tuple[int, int]
     cluster = Cluster(num_nodes=layout[0], ranks_per_node=layout[1], intra_node=link, inter_node=link)
     world_size = layout[0] * layout[1]
     numel = float(sum(torch.Size(shape).numel() for shape in shapes(world_size)))
-    bucket = Bucket(index=0, num_elements=numel, backward_part=1.0, shapes=shapes(world_size))
+    bucket = Bucket(index=0, num_elements=numel, backward_fraction=1.0, shapes=shapes(world_size))
     found = strategy.exchange(bucket, STEP, build_topology(cluster, Calibration()))
     messages = []
     for operation in found.operations:

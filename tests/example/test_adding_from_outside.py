@@ -27,10 +27,10 @@ from simnet.network.topology import Topology
 from simnet.scenario import Scenario, build, to_dict
 from simnet.simulate import simulate
 from simnet.strategies import STRATEGIES, Exchange
-from simnet.strategies.compressing import Compressing, Payload, costs, gathered
+from simnet.strategies.compressing import CompressingStrategy, GatheredPayload, gather_payloads, kernel_costs
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernels import KernelCost
-from simnet.workload.model import Step
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
 from tests.helpers.proof import complete, own_contributions, walk
 from tests.helpers.topologies import (
     INTER_ALPHA_S,
@@ -45,21 +45,21 @@ from tests.helpers.topologies import (
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Bytes(Compressing, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="bytes_of_outside"):
+class Bytes(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="bytes_of_outside"):
     """One byte an element."""
 
     title: ClassVar[str] = "Bytes"
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("bytes_of_outside", 9.0, 0.0, 9.0)
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("bytes_of_outside", 9.0, 0.0, 9.0)
 
     scale: Annotated[float, Meta(gt=0.0)] = 1.0
 
     def __post_init__(self) -> None:
-        Compressing.__post_init__(self)
+        CompressingStrategy.__post_init__(self)
         if self.scale > 100:
             raise ValueError("Scales end at 100. Note: so says its author")
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
-        return gathered(self, bucket, Payload(bucket.num_elements, bucket.num_elements), topology)
+        return gather_payloads(self, bucket, GatheredPayload(bucket.num_elements, bucket.num_elements), topology)
 
 
 def swap_then_gather(group: Group) -> tuple[Schedule, ...]:
@@ -71,13 +71,13 @@ def swap_then_gather(group: Group) -> tuple[Schedule, ...]:
         group=group,
         num_chunks=group.size,
         rounds=rounds,
-        rails_alike=not group.is_mixed,
+        rails_are_symmetric=not group.is_mixed,
     )
     return (whole,)
 
 
 def swap_then_gather_s(shape: Shape, message_bytes: float) -> float:
-    slowest = shape.inter if shape.num_nodes > 1 else shape.intra
+    slowest = shape.inter_node if shape.num_nodes > 1 else shape.intra_node
     ranks = shape.num_nodes * shape.ranks_per_node
     gather_s = closed_form.ring_all_gather_s(ranks, message_bytes, slowest)
     return closed_form.all_to_all_s(shape, message_bytes) + gather_s
@@ -157,7 +157,7 @@ class TestSystem:
         assert times[0].result.iteration_s == pytest.approx(times[1].result.iteration_s, rel=1e-9)
 
     def test_advice_ranks_it_among_all_others(self) -> None:
-        found = {row.name for row in advise(scenario("all_reduce")).rows}
+        found = {row.name for row in advise(scenario("all_reduce")).systems}
         assert {"Bytes", "BinSGDM", "Top-k 1 %", "DDP fp32"} <= found
 
     def test_its_name_is_free_again_once_it_is_taken_out(self) -> None:
@@ -176,8 +176,8 @@ class TestCollective:
         shape = Shape(
             num_nodes=num_nodes,
             ranks_per_node=ranks_per_node,
-            intra=AlphaBeta(alpha_s=INTRA_ALPHA_S, bytes_per_s=INTRA_BYTES_PER_S),
-            inter=AlphaBeta(alpha_s=INTER_ALPHA_S, bytes_per_s=INTER_BYTES_PER_S),
+            intra_node=AlphaBeta(alpha_s=INTRA_ALPHA_S, bytes_per_s=INTRA_BYTES_PER_S),
+            inter_node=AlphaBeta(alpha_s=INTER_ALPHA_S, bytes_per_s=INTER_BYTES_PER_S),
         )
         exact_s, _ = run_exact(network, schedule, 44e6)
         assert run_folded(network, schedule, 44e6) == pytest.approx(exact_s, rel=1e-9)

@@ -8,9 +8,9 @@ from simnet.compare.advice import Advice, RankedSystem
 from simnet.compare.rank import advise
 from simnet.compare.tune import chosen, dense_systems
 from simnet.hardware import Calibration, Cluster
-from simnet.scenario import Run, Scenario
+from simnet.scenario import RunSettings, Scenario
 from simnet.simulate import simulate
-from simnet.strategies import AllReduce, AnyStrategy
+from simnet.strategies import AnyStrategy, DenseAllReduce
 from simnet.units import Bandwidth, Duration
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.topologies import link
@@ -42,7 +42,11 @@ def scenario(
         inter_node=link(gbit_per_s * GBIT, alpha_s),
     )
     return Scenario(
-        cluster=cluster, workload=workload, strategy=AllReduce(), calibration=calibration, run=Run(draws=draws)
+        cluster=cluster,
+        workload=workload,
+        strategy=DenseAllReduce(),
+        calibration=calibration,
+        run=RunSettings(draws=draws),
     )
 
 

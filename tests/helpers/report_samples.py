@@ -18,7 +18,7 @@ from simnet.result import (
     to_json,
 )
 from simnet.scenario import Scenario
-from simnet.strategies import AllReduce, BinSGDM
+from simnet.strategies import BinSGDM, DenseAllReduce
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import ComputeTime, Workload
 
@@ -94,7 +94,7 @@ def scenario(workload: str = "bert_base", num_nodes: int = 8, gbit_per_s: float 
         ),
         calibration=Calibration(name="made_up_2020", kind="estimate"),
         strategy=BinSGDM(),
-        baseline=AllReduce(),
+        baseline=DenseAllReduce(),
     )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from simnet.hardware import Calibration
 from simnet.result import Breakdown, RunResult, StrategyResult
-from simnet.scenario import Run, Scenario
-from simnet.strategies import AllReduce
+from simnet.scenario import RunSettings, Scenario
+from simnet.strategies import DenseAllReduce
 from simnet.units import Bandwidth, Duration
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.topologies import cluster
@@ -64,7 +64,11 @@ WORKLOAD = Workload(
 def scenario(**run: Any) -> Scenario:
     calibration = Calibration(memory_bytes_per_s=Bandwidth(1.5e12))
     return Scenario(
-        cluster=cluster(4, 1), workload=WORKLOAD, calibration=calibration, strategy=AllReduce(), run=Run(**run)
+        cluster=cluster(4, 1),
+        workload=WORKLOAD,
+        calibration=calibration,
+        strategy=DenseAllReduce(),
+        run=RunSettings(**run),
     )
 
 

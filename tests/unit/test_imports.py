@@ -17,9 +17,9 @@ SIMPY_ROOMS = (
     "simnet/network/links.py",
     "simnet/network/gpu.py",
     "simnet/collectives/execute.py",
-    "simnet/runner.py",
+    "simnet/event_runner.py",
 )
-SIMULATOR = ("simpy", "simnet.simulate", "simnet.network", "simnet.runner", "simnet.folded")
+SIMULATOR = ("simpy", "simnet.simulate", "simnet.network", "simnet.event_runner", "simnet.folded_runner")
 MACHINE = ("os", "pathlib", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "simnet.lab.machine")
 PACKAGES = ("simnet", "binsgdm", "benchmarks", "studies", "examples")
 ORDER = (
@@ -29,7 +29,7 @@ ORDER = (
         "errors",
         "files",
         "parsing",
-        "options",
+        "system_options",
         "schema",
         "registry",
         "numeric",
@@ -44,8 +44,8 @@ ORDER = (
     ("program",),
     ("strategies",),
     ("scenario",),
-    ("result", "draws"),
-    ("timeline", "folded", "runner", "prepared", "simulate", "workers"),
+    ("result", "calibration_draws"),
+    ("timeline", "folded_runner", "event_runner", "prepared", "simulate", "workers"),
     ("compare",),
     ("sweep", "journal", "results_file", "lab", "comparison", "calibrate", "validate"),
     ("show",),
@@ -75,7 +75,7 @@ from simnet.simulate import simulate
 from simnet.hardware import Cluster, Link
 from simnet.scenario import Scenario
 from simnet.workload.workload import Workload
-from simnet.strategies import AllReduce
+from simnet.strategies import DenseAllReduce
 from simnet.units import Bandwidth, Duration, Size
 
 link = Link(bytes_per_s=Bandwidth(1.25e9), alpha_s=Duration(5e-6))
@@ -83,7 +83,7 @@ cluster = Cluster(num_nodes=2, ranks_per_node=2, intra_node=link, inter_node=lin
 workload = Workload(
     gradient_bytes=Size(4e6), forward_s=Duration(0.01), backward_s=Duration(0.02), optimizer_s=Duration(0.001)
 )
-result = simulate(Scenario(cluster=cluster, workload=workload, strategy=AllReduce()))
+result = simulate(Scenario(cluster=cluster, workload=workload, strategy=DenseAllReduce()))
 print(json.dumps({"iteration_s": result.result.iteration_s, "modules": sorted(sys.modules)}))
 """
 

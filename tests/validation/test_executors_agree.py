@@ -43,15 +43,15 @@ SHARED = Calibration(
 
 def schedules(topology):
     """Return every collective that a strategy uses, on every group; the tree only where it is level (see below)."""
-    world, intra, inter = (topology.group(kind) for kind in ("world", "intra_node", "inter_node"))
+    world, intra_node, inter_node = (topology.group(kind) for kind in ("world", "intra_node", "inter_node"))
     found = [
         schedule
         for algorithm in algorithms.every()
         if algorithm.fits(world)
         for schedule in algorithm.variants(world)
-        if not schedule.bounded
+        if not schedule.folded_is_upper_bound
     ]
-    for group in (world, intra, inter):
+    for group in (world, intra_node, inter_node):
         found += [ring.reduce_scatter(group), ring.all_gather(group), direct.all_to_all(group)]
     if world.num_nodes & (world.num_nodes - 1) == 0:
         found.append(tree.all_reduce(world, 5))
@@ -110,7 +110,7 @@ def test_folded_tree_bounds_the_exact_one_from_above_where_the_tree_is_ragged(nu
 @given(num_nodes=st.integers(1, 12), ranks_per_node=st.integers(1, 9), message_bytes=st.floats(1.0, 1e10))
 def test_folded_equals_the_closed_forms(num_nodes, ranks_per_node, message_bytes):
     network = topology(num_nodes, ranks_per_node)
-    shape = Shape(num_nodes=num_nodes, ranks_per_node=ranks_per_node, intra=INTRA, inter=INTER)
+    shape = Shape(num_nodes=num_nodes, ranks_per_node=ranks_per_node, intra_node=INTRA, inter_node=INTER)
     world, slowest = network.group("world"), INTER if num_nodes > 1 else INTRA
     ranks = network.world_size
     expected = {

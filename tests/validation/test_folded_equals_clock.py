@@ -1,15 +1,15 @@
-"""The plain loop of `simnet.folded` gives what the discrete-event clock gives, to the last bit."""
+"""The plain loop of `simnet.folded_runner` gives what the discrete-event clock gives, to the last bit."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simnet import files, folded, runner
+from simnet import event_runner, files, folded_runner
 from simnet.collectives import algorithms, direct, ring
 from simnet.collectives.execute import Folded
 from simnet.hardware import Calibration, HostCost, LinkCalibration
-from simnet.prepared import Prepared
-from simnet.program import Communicate, Compute, Mark
+from simnet.prepared import PreparedScenario
+from simnet.program import Communicate, Compute, OperationId
 from simnet.scenario import load_experiment
 from simnet.timeline import Streams, Timeline
 from simnet.units import Duration, Size
@@ -32,8 +32,8 @@ sizes = st.floats(0.0, 1e9) | st.sampled_from([0.0, 1.0, 1e6])
 
 
 def both(streams: Streams, network, slowdown: float) -> tuple[Timeline, Timeline]:
-    assert folded.takes(streams)
-    return folded.run(streams, network, slowdown), runner.run(streams, network, slowdown, Folded)
+    assert folded_runner.can_run(streams)
+    return folded_runner.run(streams, network, slowdown), event_runner.run(streams, network, slowdown, Folded)
 
 
 @st.composite
@@ -47,12 +47,12 @@ def programs(draw) -> tuple[Streams, object, float]:
     communication = []
     for index in range(number):
         group, make = draw(st.sampled_from(groups)), draw(st.sampled_from([ring.all_gather, direct.all_to_all]))
-        after = (Mark(0, draw(st.integers(index, number - 1))),)
+        after = (OperationId(0, draw(st.integers(index, number - 1))),)
         communication.append(Compute(part="encode", seconds=draw(seconds) / 10, after=after, bucket=index))
         communication.append(Communicate(schedule=make(group), message_bytes=draw(sizes), bucket=index))
         chosen = algorithms.choose(draw(st.sampled_from(["ring", "tree", "auto"])), network, 1e5)
         communication.append(Communicate(schedule=chosen, message_bytes=draw(sizes)))
-    compute.append(Compute(part="optimizer", seconds=draw(seconds), after=(Mark(1, len(communication) - 1),)))
+    compute.append(Compute(part="optimizer", seconds=draw(seconds), after=(OperationId(1, len(communication) - 1),)))
     return (tuple(compute), tuple(communication)), network, draw(st.sampled_from([1.0, 1.3, 2.0]))
 
 
@@ -67,7 +67,7 @@ def test_random_programs_take_the_same_times_to_the_bit(given_program):
 
 @pytest.mark.parametrize("name", files.names("experiments"))
 def test_shipped_experiments_take_the_same_times_to_the_bit(name):
-    setting = Prepared(load_experiment(name).at({}))
+    setting = PreparedScenario(load_experiment(name).at({}))
     if not setting.topology.is_symmetric:
         pytest.skip("has a fault, so every rank is simulated")
     for strategy in filter(None, (setting.scenario.strategy, setting.scenario.baseline)):
@@ -78,6 +78,6 @@ def test_shipped_experiments_take_the_same_times_to_the_bit(name):
 def test_programs_of_two_streams_that_communicate_run_on_the_clock():
     network = topology(2, 2)
     sent = Communicate(schedule=ring.all_reduce(network.group("world")), message_bytes=1e6)
-    assert not folded.takes(((sent,), (sent,)))
-    alone_s = runner.run(((sent,), ()), network, 1.0, Folded).iteration_s
-    assert runner.run(((sent,), (sent,)), network, 1.0, Folded).iteration_s > 1.5 * alone_s, "they share the NICs"
+    assert not folded_runner.can_run(((sent,), (sent,)))
+    alone_s = event_runner.run(((sent,), ()), network, 1.0, Folded).iteration_s
+    assert event_runner.run(((sent,), (sent,)), network, 1.0, Folded).iteration_s > 1.5 * alone_s, "they share the NICs"

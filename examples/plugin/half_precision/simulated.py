@@ -2,22 +2,22 @@
 
 from typing import ClassVar
 
-from simnet.strategies.compressing import Gathering, Payload, costs
+from simnet.strategies.compressing import GatheredPayload, GatheringStrategy, kernel_costs
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernels import KernelCost
+from simnet.workload.kernel_cost import KernelCost
 
 BYTES_PER_ELEMENT = 2
 
 
-class HalfPrecision(Gathering, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="half_precision"):
+class HalfPrecision(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="half_precision"):
     """Gradients in fp16, gathered by all (Micikevicius et al., ICLR 2018)."""
 
     title: ClassVar[str] = "Half precision"
     # Encode reads g and the residual, and writes codes and the residual; decode reads a code, reads and writes the sum.
-    kernels: ClassVar[tuple[KernelCost, ...]] = costs("half_precision", 14.0, 0.0, 10.0)
+    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("half_precision", 14.0, 0.0, 10.0)
 
     largest: float = 65504.0
 
-    def payload(self, bucket: Bucket) -> Payload:
+    def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return the codes."""
-        return Payload(BYTES_PER_ELEMENT * bucket.num_elements, decoded=bucket.num_elements)
+        return GatheredPayload(BYTES_PER_ELEMENT * bucket.num_elements, decoded_elements=bucket.num_elements)

@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
-from simnet.errors import SimnetError, nearest
+from simnet.errors import SimnetError, did_you_mean
 from simnet.validate.outcome import Outcome
 
 Maker = Callable[[], Outcome]
@@ -45,4 +45,4 @@ def check(name: str) -> None:
         SimnetError: there is none.
     """
     if name not in names():
-        raise SimnetError(f"--set: {name!r}: unknown set.{nearest(name, names())}")
+        raise SimnetError(f"--set: {name!r}: unknown set.{did_you_mean(name, names())}")

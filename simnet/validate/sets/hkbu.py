@@ -9,7 +9,7 @@ from msgspec import structs
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
 from simnet.simulate import simulate
-from simnet.strategies import AllReduce, Planner
+from simnet.strategies import DenseAllReduce, Planner
 from simnet.units import Bandwidth, Duration
 from simnet.validate import published_rows, shipped
 from simnet.validate.outcome import Parameter, compute_parameter
@@ -139,7 +139,7 @@ def _scenario(network: PublishedNetwork, row: PublishedRow) -> Scenario:
     return Scenario(
         cluster=shipped.cluster(network.part, row.nodes),
         workload=shipped.workload_from_compute_time(MODELS[row.model], compute_s, int(row.batch_per_gpu)),
-        strategy=AllReduce(
+        strategy=DenseAllReduce(
             algorithm="ring",
             bucketing=bucketing,  # type: ignore[arg-type]
             overlap=bucketing != "fused",

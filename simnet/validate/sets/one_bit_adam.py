@@ -6,9 +6,9 @@ from msgspec import structs
 
 from simnet.hardware import Calibration
 from simnet.result import StrategyResult
-from simnet.scenario import Run, Scenario
+from simnet.scenario import RunSettings, Scenario
 from simnet.simulate import simulate
-from simnet.strategies import AllReduce, AnyStrategy, OneBitAdam
+from simnet.strategies import AnyStrategy, DenseAllReduce, OneBitAdam
 from simnet.units import Duration
 from simnet.validate import outcome, published_rows, shipped
 from simnet.validate.outcome import Parameter
@@ -101,9 +101,9 @@ def compute_parameter(network: PublishedNetwork) -> Parameter:
     return outcome.compute_parameter(key, found.total_s, "mean", found.rows)
 
 
-def dense(algorithm: str) -> AllReduce:
+def dense(algorithm: str) -> DenseAllReduce:
     """Return Adam's exchange: one fused all-reduce after backward, as Table 1 times it."""
-    return AllReduce(algorithm=algorithm, bucketing="fused", overlap=False)
+    return DenseAllReduce(algorithm=algorithm, bucketing="fused", overlap=False)
 
 
 def simulate_iteration(
@@ -129,7 +129,7 @@ def _scenario(network: PublishedNetwork, num_nodes: int, strategy: AnyStrategy, 
         cluster=shipped.cluster(network.part, num_nodes),
         workload=workload,
         strategy=strategy,
-        run=Run(grad_accumulation=accumulated),
+        run=RunSettings(grad_accumulation=accumulated),
     )
 
 

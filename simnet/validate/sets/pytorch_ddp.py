@@ -8,7 +8,7 @@ import msgspec
 from simnet.hardware import Calibration, Cluster, Link, LinkCalibration
 from simnet.scenario import Scenario
 from simnet.simulate import simulate
-from simnet.strategies import AllReduce
+from simnet.strategies import DenseAllReduce
 from simnet.units import Bandwidth, Duration
 from simnet.validate import published_rows, shipped
 from simnet.validate.outcome import Alternative, Limit, Outcome, Parameter, compute_parameter
@@ -74,7 +74,7 @@ def _iteration_s(overhead: Overhead, row: PublishedRow) -> float:
     )
     workload = shipped.workload_from_compute_time(row.model, overhead.factor * _single(row.model).value, BATCH)
     calibration = Calibration(intra_node=LinkCalibration(efficiency=single_node(INFINIBAND).value(NVLINK)))
-    scenario = Scenario(cluster=cluster, workload=workload, calibration=calibration, strategy=AllReduce())
+    scenario = Scenario(cluster=cluster, workload=workload, calibration=calibration, strategy=DenseAllReduce())
     return simulate(scenario).result.iteration_s
 
 

@@ -15,11 +15,11 @@ from simnet.collectives.algorithms import Algorithm
 from simnet.compare.rank import advise
 from simnet.errors import SimnetError
 from simnet.hardware import FAULTS, Fault, LinkId
-from simnet.program import Communicate, Compute, Kernel, Mark, Program
+from simnet.program import Communicate, Compute, Kernel, OperationId, Program
 from simnet.scenario import Scenario, build
 from simnet.simulate import simulate
 from simnet.strategies import QSGD, STRATEGIES, Exchange, Strategy
-from simnet.strategies.compressing import Compressing, costs
+from simnet.strategies.compressing import CompressingStrategy, kernel_costs
 from simnet.workload.buckets import Bucket
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,11 +32,11 @@ def scenario(strategy: object, **cluster: object) -> Scenario:
     return build({"cluster": nodes, "workload": workload, "strategy": strategy})
 
 
-class Odd(Compressing, frozen=True, kw_only=True, tag="odd_of_test"):
+class Odd(CompressingStrategy, frozen=True, kw_only=True, tag="odd_of_test"):
     """Whatever a test puts in place of its exchange."""
 
     title: ClassVar[str] = "Odd"
-    kernels: ClassVar = costs("odd_of_test", 1.0, 0.0, 1.0)
+    kernels: ClassVar = kernel_costs("odd_of_test", 1.0, 0.0, 1.0)
     made: ClassVar[Any] = None
 
     def exchange(self, bucket: Bucket, step: Any, topology: Any) -> Exchange:
@@ -99,7 +99,7 @@ def test_one_that_is_wrong_is_left_out_of_advice_and_the_rest_goes_on(monkeypatc
     monkeypatch.setattr(Odd, "made", staticmethod(lambda _: 1 / 0))
     advice = advise(scenario("all_reduce"), names=["Odd", "SignSGD"])
     assert [name for name, _ in advice.left_out] == ["Odd"]
-    assert "SignSGD" in {row.name for row in advice.rows}
+    assert "SignSGD" in {row.name for row in advice.systems}
 
 
 @pytest.mark.usefixtures("_known")
@@ -130,20 +130,20 @@ def test_a_fault_that_does_not_fit_is_told_at_its_own_key() -> None:
 
 class TestRegistration:
     def refused(self, said: str, **attributes: Any) -> None:
-        made = type("Other", (Compressing,), {"title": "Other", **attributes}, frozen=True, tag="other_of_test")
+        made = type("Other", (CompressingStrategy,), {"title": "Other", **attributes}, frozen=True, tag="other_of_test")
         with pytest.raises(SimnetError, match=said):
             STRATEGIES.register(made)
         assert "other_of_test" not in {one.__struct_config__.tag for one in STRATEGIES.built_in()}
 
     def test_another_cost_of_a_kernel_that_is_known_is_refused(self) -> None:
-        self.refused("kernels: 'qsgd_encode': is known at another cost", kernels=costs("qsgd", 1.0, 0.0, 1.0))
+        self.refused("kernels: 'qsgd_encode': is known at another cost", kernels=kernel_costs("qsgd", 1.0, 0.0, 1.0))
 
     def test_a_title_that_is_taken_or_none_is_refused(self) -> None:
         self.refused("title: 'QSGD 4 bit': must be text that no other", title="QSGD 4 bit")
         self.refused("title: '': must be text", title="")
 
     def test_a_tag_that_is_taken_is_refused_and_the_same_class_may_come_again(self) -> None:
-        thief = type("Thief", (Compressing,), {"title": "Thief"}, frozen=True, tag="qsgd")
+        thief = type("Thief", (CompressingStrategy,), {"title": "Thief"}, frozen=True, tag="qsgd")
         with pytest.raises(SimnetError, match="'qsgd': is registered twice"):
             STRATEGIES.register(thief)
         assert STRATEGIES.register(QSGD) is STRATEGIES.find("qsgd")
@@ -172,7 +172,10 @@ def test_marks_that_never_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
         def program(self, step: Any, topology: Any) -> Program:
             sent = Communicate(schedule=ring.all_gather(topology.group("world")), message_bytes=8.0)
-            streams = ((compute(after=(Mark(1, 0),)),), (msgspec.structs.replace(sent, after=(Mark(0, 0),)),))
+            streams = (
+                (compute(after=(OperationId(1, 0),)),),
+                (msgspec.structs.replace(sent, after=(OperationId(0, 0),)),),
+            )
             return Program(streams=streams, num_buckets=1, payload_bytes=8.0, algorithm="x")
 
     STRATEGIES.register(Waits)
@@ -185,9 +188,9 @@ def test_marks_that_never_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_points_of_a_sweep_are_told_apart_by_the_code_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     point = scenario("all_reduce")
-    before = sweep.Point(values={}, scenario=point).key
+    before = sweep.SweepPoint(values={}, scenario=point).key
     monkeypatch.setattr(STRATEGIES, "_known", {**STRATEGIES._known, "odd_of_test": Odd})
-    assert sweep.Point(values={}, scenario=point).key != before
+    assert sweep.SweepPoint(values={}, scenario=point).key != before
 
 
 BROKEN = "[simnet.strategies]\nraises = broken_of_test:X\nexits = exits_of_test:X\nloud = loud_of_test:loud\n"

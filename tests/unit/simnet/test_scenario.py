@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from simnet import files
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Fabric, KernelTime, Link, LinkCalibration, SlowNode
-from simnet.scenario import Run, Scenario, build, check_part, load, load_experiment, to_dict
-from simnet.strategies import AllReduce, BinSGDM, OneBitAdam
+from simnet.scenario import RunSettings, Scenario, build, check_part, load, load_experiment, to_dict
+from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 from tests.helpers.scenario_samples import SWEEP, pod, write
@@ -59,7 +59,7 @@ WORKLOAD = st.builds(
     compute=st.lists(COMPUTE, max_size=2).map(tuple),
 )
 STRATEGY = st.one_of(
-    st.builds(AllReduce, bucket_cap=st.none() | SIZE, wire_dtype=st.sampled_from([None, "fp16"])),
+    st.builds(DenseAllReduce, bucket_cap=st.none() | SIZE, wire_dtype=st.sampled_from([None, "fp16"])),
     st.builds(BinSGDM, intra_node_dtype=st.sampled_from([None, "fp16", "one_bit"]), overlap=st.booleans()),
     st.builds(OneBitAdam, dense_steps=st.integers(0, 10)),
 )
@@ -70,7 +70,7 @@ SCENARIO = st.builds(
     strategy=STRATEGY,
     baseline=st.none() | STRATEGY,
     calibration=CALIBRATION,
-    run=st.builds(Run, steps=st.integers(10, 1000)),
+    run=st.builds(RunSettings, steps=st.integers(10, 1000)),
     name=TEXT,
     question=TEXT,
 )

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, KernelTime, LinkCalibration, SlowNode
-from simnet.scenario import Run, Scenario
+from simnet.scenario import RunSettings, Scenario
 from simnet.simulate import check, num_exact_rounds, simulate
-from simnet.strategies import AllReduce, BinSGDM, OneBitAdam, Planner
+from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam, Planner
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.topologies import cluster, leaves
@@ -30,9 +30,9 @@ COSTLY = Calibration(
     backward_slowdown=1.2,
 )
 STRATEGIES = [
-    AllReduce(bucket_cap=CAP),
-    AllReduce(bucket_cap=CAP, algorithm="hierarchical", wire_dtype="bf16"),
-    AllReduce(bucketing="fused", overlap=False),
+    DenseAllReduce(bucket_cap=CAP),
+    DenseAllReduce(bucket_cap=CAP, algorithm="hierarchical", wire_dtype="bf16"),
+    DenseAllReduce(bucketing="fused", overlap=False),
     BinSGDM(),
     BinSGDM(topology="flat", overlap=False),
     BinSGDM(intra_node_dtype="one_bit"),
@@ -54,7 +54,7 @@ def scenario(strategy=STRATEGIES[0], num_nodes=8, ranks_per_node=8, **more) -> S
     [("ring", 8, 0.753784), ("ring", 64, 0.844049), ("hierarchical", 8, 0.669397), ("hierarchical", 64, 0.756477)],
 )
 def test_a_ddp_step_takes_the_reference_time_within_10_ppm(algorithm, num_nodes, expected_s):
-    result = simulate(scenario(AllReduce(algorithm=algorithm, bucket_cap=CAP), num_nodes)).result
+    result = simulate(scenario(DenseAllReduce(algorithm=algorithm, bucket_cap=CAP), num_nodes)).result
     assert result.iteration_s == pytest.approx(expected_s, rel=1e-5)
 
 
@@ -62,7 +62,7 @@ def test_a_ddp_step_takes_the_reference_time_within_10_ppm(algorithm, num_nodes,
 @pytest.mark.parametrize("calibration", [Calibration(), COSTLY], ids=["ideal", "costly"])
 def test_exact_and_folded_iterations_agree_and_the_breakdown_adds_up(strategy, calibration):
     folded, exact = (
-        simulate(scenario(strategy, 3, 4, calibration=calibration, run=Run(fidelity=fidelity))).result
+        simulate(scenario(strategy, 3, 4, calibration=calibration, run=RunSettings(fidelity=fidelity))).result
         for fidelity in ("folded", "exact")
     )
     assert folded.iteration_s == pytest.approx(exact.iteration_s, rel=1e-9)
@@ -80,7 +80,7 @@ def test_compute_parts_of_the_breakdown_are_those_of_the_workload():
 
 def test_gradient_accumulation_adds_compute_but_no_communication():
     once = simulate(scenario()).result
-    four = simulate(scenario(run=Run(grad_accumulation=4))).result
+    four = simulate(scenario(run=RunSettings(grad_accumulation=4))).result
     assert four.iteration_s == pytest.approx(once.iteration_s + 3 * 0.12)
     assert four.nic_bytes_per_node == once.nic_bytes_per_node
     assert four.samples_per_s == pytest.approx(4 * 64 * 32 / four.iteration_s)
@@ -90,7 +90,7 @@ def test_communication_slows_the_backward_that_it_overlaps():
     slowed = simulate(scenario(calibration=Calibration(backward_slowdown=2.0))).result.breakdown
     first_piece_s = 0.08 / 18
     assert slowed.backward_s == pytest.approx(first_piece_s + 2 * (0.08 - first_piece_s))
-    after = AllReduce(bucket_cap=CAP, overlap=False)
+    after = DenseAllReduce(bucket_cap=CAP, overlap=False)
     assert simulate(scenario(after, calibration=Calibration(backward_slowdown=2.0))).result.breakdown.backward_s == (
         pytest.approx(0.08)
     )
@@ -102,9 +102,9 @@ D = 110e6
 @pytest.mark.parametrize(
     ("strategy", "nic_bytes", "ratio"),
     [  # docs/explanation/exchanges.md, bytes out of one node per iteration for N = G = 8
-        (AllReduce(), 7.875 * D, 1.0),
-        (AllReduce(algorithm="hierarchical"), 7.0 * D, 1.0),
-        (AllReduce(wire_dtype="fp16"), 7.875 / 2 * D, 2.0),
+        (DenseAllReduce(), 7.875 * D, 1.0),
+        (DenseAllReduce(algorithm="hierarchical"), 7.0 * D, 1.0),
+        (DenseAllReduce(wire_dtype="fp16"), 7.875 / 2 * D, 2.0),
         (BinSGDM(topology="flat"), 0.998 * D, 32.0),
         (BinSGDM(), 0.21875 * D, 32.0),
         (BinSGDM(intra_node_dtype="one_bit"), 0.21875 * D, 32.0),
@@ -121,9 +121,9 @@ def test_nic_bytes_and_compression_ratio_are_those_of_the_table(strategy, nic_by
 
 
 def test_one_bit_adam_counts_its_dense_stage_end_to_end():
-    run = Run(steps=1000)
-    result = simulate(scenario(OneBitAdam(dense_steps=200, dense=AllReduce()), run=run, baseline=AllReduce()))
-    dense_s = simulate(scenario(AllReduce())).result.iteration_s
+    run = RunSettings(steps=1000)
+    result = simulate(scenario(OneBitAdam(dense_steps=200, dense=DenseAllReduce()), run=run, baseline=DenseAllReduce()))
+    dense_s = simulate(scenario(DenseAllReduce())).result.iteration_s
     assert result.result.dense_iteration_s == pytest.approx(dense_s)
     assert result.result.total_s == pytest.approx(200 * dense_s + 800 * result.result.iteration_s)
     assert result.end_to_end_speedup == pytest.approx(1000 * dense_s / result.result.total_s)
@@ -161,7 +161,7 @@ def test_a_calibration_of_another_gpu_or_link_is_noted():
 
 
 def test_casts_stream_memory_whatever_the_codec_does():
-    cast = AllReduce(wire_dtype="bf16", bucketing="fused", overlap=False)
+    cast = DenseAllReduce(wire_dtype="bf16", bucketing="fused", overlap=False)
     slow = Calibration(memory_bytes_per_s=Bandwidth(1e12), codec_efficiency=0.1)
     assert simulate(scenario(cast, calibration=slow)).result.breakdown.encode_s == pytest.approx(6 * D / 1e12)
 
@@ -175,7 +175,7 @@ def test_a_measured_kernel_time_replaces_the_estimate():
 
 def test_auto_is_never_slower_than_any_algorithm_by_name():
     def seconds(algorithm):
-        return simulate(scenario(AllReduce(algorithm=algorithm, bucketing="fused", overlap=False), 4)).result
+        return simulate(scenario(DenseAllReduce(algorithm=algorithm, bucketing="fused", overlap=False), 4)).result
 
     auto = seconds("auto")
     named = {name: seconds(name) for name in ("ring", "tree", "hierarchical", "halving_doubling")}
@@ -192,7 +192,7 @@ def test_a_slow_node_holds_all_back_and_is_simulated_exactly(slow):
 
 
 def test_a_nic_three_times_slower_makes_the_flat_ring_three_times_slower():
-    fused = AllReduce(bucketing="fused", overlap=False)
+    fused = DenseAllReduce(bucketing="fused", overlap=False)
     even = simulate(scenario(fused, 3, 2)).result
     slowed = simulate(scenario(fused, 3, 2, slow_nodes=(SlowNode(node=1, nic_slowdown=3.0),))).result
     assert slowed.comm_s == pytest.approx(3 * even.comm_s, rel=1e-3)
@@ -229,9 +229,9 @@ def test_edges_of_the_cluster_work(strategy, num_nodes, ranks_per_node):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"strategy": AllReduce(algorithm="halving_doubling"), "num_nodes": 3}, "needs powers of two"),
+        ({"strategy": DenseAllReduce(algorithm="halving_doubling"), "num_nodes": 3}, "needs powers of two"),
         (
-            {"slow_nodes": (SlowNode(node=0, nic_slowdown=2.0),), "run": Run(fidelity="folded")},
+            {"slow_nodes": (SlowNode(node=0, nic_slowdown=2.0),), "run": RunSettings(fidelity="folded")},
             "nodes that are all alike",
         ),
     ],
@@ -256,7 +256,7 @@ def test_a_time_for_a_kernel_that_no_strategy_has_is_refused():
         (lambda: Workload(gradient_bytes=Size(0.0)), "gradient: '0 B': must be at least 1 B"),
         (lambda: Gradient(num_bytes=Size(0.0)), "bytes: '0 B': must be at least 1 B"),
         (lambda: scenario(OneBitAdam(dense_steps=5)), "dense_steps: 5: has no effect without run.steps"),
-        (lambda: scenario(OneBitAdam(dense_steps=5), run=Run(steps=4)), "dense_steps: 5: more than run.steps"),
+        (lambda: scenario(OneBitAdam(dense_steps=5), run=RunSettings(steps=4)), "dense_steps: 5: more than run.steps"),
     ],
 )
 def test_values_that_cannot_be_are_refused_where_they_are_built(build, said):
@@ -265,15 +265,17 @@ def test_values_that_cannot_be_are_refused_where_they_are_built(build, said):
 
 
 def test_a_ragged_tree_says_that_it_is_a_bound_and_a_level_one_does_not():
-    tree = AllReduce(algorithm="tree")
+    tree = DenseAllReduce(algorithm="tree")
     for num_nodes, bounded in ((7, True), (8, False)):
         notes = simulate(scenario(tree, num_nodes)).notes
         assert any("upper bound" in note for note in notes) is bounded
-    assert not any("upper bound" in note for note in simulate(scenario(tree, 7, 2, run=Run(fidelity="exact"))).notes)
+    assert not any(
+        "upper bound" in note for note in simulate(scenario(tree, 7, 2, run=RunSettings(fidelity="exact"))).notes
+    )
 
 
 def test_more_bytes_never_make_a_tree_faster():
-    fused = AllReduce(algorithm="tree", bucketing="fused", overlap=False)
+    fused = DenseAllReduce(algorithm="tree", bucketing="fused", overlap=False)
     curve = Calibration(inter_node=LinkCalibration(efficiency=0.3))
     sizes = [1e5 * 1.1**k for k in range(60)]
     times = [
@@ -287,11 +289,11 @@ def test_more_bytes_never_make_a_tree_faster():
 
 def test_an_exact_run_of_too_many_sends_is_refused_before_it_starts():
     with pytest.raises(SimnetError, match=r"'exact': about \d{10} sends in one iteration: at most 20000000"):
-        simulate(scenario(num_nodes=1024, run=Run(fidelity="exact")))
+        simulate(scenario(num_nodes=1024, run=RunSettings(fidelity="exact")))
 
 
 def test_an_exact_run_tells_of_every_round():
-    exact = scenario(OneBitAdam(), 2, 2, run=Run(fidelity="exact"), baseline=STRATEGIES[0])
+    exact = scenario(OneBitAdam(), 2, 2, run=RunSettings(fidelity="exact"), baseline=STRATEGIES[0])
     rounds = []
     simulate(exact, lambda: rounds.append(1))
     at_once = 3 - 1  # the three repetitions of the all-to-all are one round on the clock

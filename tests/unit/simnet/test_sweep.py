@@ -24,7 +24,7 @@ from simnet.journal import NAME, Journal
 from simnet.result import RunResult, to_json
 from simnet.scenario import Experiment, Scenario, load_experiment
 from simnet.show import rows
-from simnet.sweep import Point, expand
+from simnet.sweep import SweepPoint, expand
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
 ROOT = Path(__file__).parents[3]
@@ -86,10 +86,10 @@ class TestExpand:
 
     def test_parts_that_stay_the_same_are_read_and_checked_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         read, checked = [], []
-        real_read, real_check = files.read_file, scenario.Draft.converted
+        real_read, real_check = files.read_file, scenario.RawScenario.converted
         monkeypatch.setattr(files, "read_file", lambda path: read.append(path.stem) or real_read(path))
         monkeypatch.setattr(
-            scenario.Draft, "converted", lambda *given: checked.append(given[1].__name__) or real_check(*given)
+            scenario.RawScenario, "converted", lambda *given: checked.append(given[1].__name__) or real_check(*given)
         )
         scenario._read_part.cache_clear()
         points = expand(load_experiment("speedup"))
@@ -238,7 +238,7 @@ class TestRun:
         del changed["workload"]["num_elements"]
         path = write(tmp_path / "pod.toml", changed)
         point, other = expand(load_experiment(str(path)))
-        broken = Point(values={"workload.gradients": "both"}, scenario=_contradicting(point.scenario))
+        broken = SweepPoint(values={"workload.gradients": "both"}, scenario=_contradicting(point.scenario))
         with pytest.raises(SimnetError, match=r"^pod: sweep: at workload.gradients = both: workload 'inline': .*once"):
             sweep.run([point, broken], tmp_path)
         with pytest.raises(SimnetError, match=r"nonesuch.json': no such file"):

@@ -21,7 +21,7 @@ from simnet.calibrate import calibration_file, fit_files, sources
 from simnet.calibrate.measurement_file import MeasurementFile, Series, read
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.strategies import STRATEGIES, Compressing
+from simnet.strategies import STRATEGIES, CompressingStrategy
 
 CPU = torch.device("cpu")
 NUMEL = 4096
@@ -44,7 +44,9 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> MeasurementFile:
 
 
 def test_every_kernel_that_is_simulated_is_timed_at_every_size(every: MeasurementFile) -> None:
-    wanted = {cost.name for one in STRATEGIES if issubclass(one, Compressing) for cost in one.kernels} | set(OWN)
+    wanted = {cost.name for one in STRATEGIES if issubclass(one, CompressingStrategy) for cost in one.kernels} | set(
+        OWN
+    )
     sizes: dict[str, list[int]] = {}
     for one in every.series:
         if one.labels.get("world_size"):

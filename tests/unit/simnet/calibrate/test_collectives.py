@@ -16,7 +16,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Link, LinkCalibration
 from simnet.network import topology
 from simnet.network.topology import Topology
-from simnet.numeric import non_negative
+from simnet.numeric import non_negative_least_squares
 from simnet.units import Bandwidth, Duration
 
 SHAPES = ((2, 1, 1.25e8), (3, 1, 1.25e8), (4, 1, 2.5e7), (2, 2, 1.25e8), (8, 1, 2.5e7))
@@ -187,9 +187,9 @@ def test_coefficients_are_never_negative_and_one_wild_time_does_not_bend_them() 
     sizes = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
     columns = np.stack([np.ones(6), sizes], axis=1)
     times = columns @ np.array([3.0, 2.0])
-    assert (non_negative(columns, sizes * 2.0 - 0.5) >= 0).all()
+    assert (non_negative_least_squares(columns, sizes * 2.0 - 0.5) >= 0).all()
     times[3] *= 10
-    assert non_negative(columns, times) == pytest.approx([3.0, 2.0], rel=0.05)
+    assert non_negative_least_squares(columns, times) == pytest.approx([3.0, 2.0], rel=0.05)
 
 
 def test_a_poor_fit_is_refused_and_held_out_rows_do_not_count() -> None:

@@ -16,7 +16,7 @@ from simnet.calibrate.kernel_fit import TimedKernel
 from simnet.calibrate.measurement_file import Series
 from simnet.errors import SimnetError
 from simnet.files import unpacked
-from simnet.strategies.kernels import every
+from simnet.strategies.kernel_table import every
 from simnet.units import Bandwidth, Duration
 from simnet.validate import shipped
 from tests.unit.simnet.calibrate.test_collectives import measurements, setup

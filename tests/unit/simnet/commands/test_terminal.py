@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from simnet.commands import terminal
 from simnet.commands.main import cli
-from simnet.errors import SHOWN, cut, nearest, shown
+from simnet.errors import SHOWN, cut, did_you_mean, shown
 from tests.helpers.scenario_samples import pod, write
 
 ROOT = Path(__file__).parents[4]
@@ -122,9 +122,9 @@ def test_values_are_shown_cut_in_the_middle() -> None:
 
 @pytest.mark.parametrize("name", ["fsdp", "FSDP", "fully-sharded", "zero", "local_sgd"])
 def test_what_is_not_modelled_yet_is_told_apart_from_a_misspelling(name: str) -> None:
-    assert nearest(name, ["qsgd", "zeros", "all_reduce"]) == " Not modelled yet. Known: all_reduce, qsgd, zeros."
+    assert did_you_mean(name, ["qsgd", "zeros", "all_reduce"]) == " Not modelled yet. Known: all_reduce, qsgd, zeros."
 
 
 def test_a_name_that_is_half_another_is_no_misspelling_of_it() -> None:
-    assert nearest("asdx", ["qsgd"]) == " Known: qsgd."
-    assert nearest("qsdg", ["qsgd"]) == " Did you mean 'qsgd'?"
+    assert did_you_mean("asdx", ["qsgd"]) == " Known: qsgd."
+    assert did_you_mean("qsdg", ["qsgd"]) == " Did you mean 'qsgd'?"

@@ -12,12 +12,12 @@ from simnet.compare.tune import chosen, dense_systems, systems
 from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, UNCERTAIN
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, HostCost, KernelTime
-from simnet.scenario import Run, Scenario
+from simnet.scenario import RunSettings, Scenario
 from simnet.show.advice import advice_page
 from simnet.show.advice_sentences import sentences
-from simnet.simulate import StepTimes, kernel_names, simulate
-from simnet.strategies import STRATEGIES, AllReduce, AnyStrategy, BinSGDM, OneBitAdam, TopK
-from simnet.strategies.kernels import every
+from simnet.simulate import StepTimer, kernel_names, simulate
+from simnet.strategies import STRATEGIES, AnyStrategy, BinSGDM, DenseAllReduce, OneBitAdam, TopK
+from simnet.strategies.kernel_table import every
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario
@@ -47,7 +47,9 @@ class TestSystems:
 
     def test_ddp_takes_the_fastest_algorithm_in_every_precision(self) -> None:
         dense = [one for variants in dense_systems("fp32").values() for one in variants]
-        assert list(dict.fromkeys((one.wire_dtype, one.algorithm) for one in dense if isinstance(one, AllReduce))) == [
+        assert list(
+            dict.fromkeys((one.wire_dtype, one.algorithm) for one in dense if isinstance(one, DenseAllReduce))
+        ) == [
             (None, "auto"),
             ("bf16", "auto"),
         ]
@@ -94,7 +96,7 @@ class TestRanking:
 
     def test_the_strategy_and_the_steps_of_the_scenario_do_not_matter(self) -> None:
         given = scenario()
-        other = replace(given, strategy=OneBitAdam(dense_steps=10), baseline=BinSGDM(), run=Run(steps=100))
+        other = replace(given, strategy=OneBitAdam(dense_steps=10), baseline=BinSGDM(), run=RunSettings(steps=100))
         assert advise(other, names=["BinSGDM"]).systems == advise(given, names=["BinSGDM"]).systems
 
     def test_dense_steps_are_counted_in_by_their_part(self) -> None:
@@ -248,7 +250,7 @@ class TestCrossover:
         assert (found.curve, found.faster_in, found.pays_in) == ((), (), ())
 
     def test_ranges_between_two_crossings_are_told(self) -> None:
-        class Steps(StepTimes):
+        class Steps(StepTimer):
             def __init__(self, given: Scenario, plans: typing.Any = None) -> None:
                 super().__init__(given, plans)
                 self._rate = given.cluster.inter_node.bytes_per_s / GBIT
@@ -257,7 +259,7 @@ class TestCrossover:
                 return 1.0 if not strategy.compresses else 0.5 if 3 < self._rate < 40 else 2.0
 
         found = tuned_steps.SystemVsBaseline(
-            tuned_steps.TunedSteps(scenario(), Steps), (TopK(ratio=0.1),), (AllReduce(),)
+            tuned_steps.TunedSteps(scenario(), Steps), (TopK(ratio=0.1),), (DenseAllReduce(),)
         )
         ((low, high),) = found.ranges(tuned_steps.SystemVsBaseline.gain)
         assert low == pytest.approx(3 * GBIT, rel=tuned_steps.TOLERANCE)

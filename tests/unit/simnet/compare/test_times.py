@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simnet import folded
+from simnet import folded_runner
 from simnet.compare.tune import dense_systems, systems
 from simnet.hardware import Calibration
-from simnet.scenario import Run
-from simnet.simulate import BOUND_ROUNDING, StepTimes, simulate
-from simnet.strategies import AllReduce, Marsit, OneBitAdam, SignSGD, TopK
+from simnet.scenario import RunSettings
+from simnet.simulate import BOUND_ROUNDING, StepTimer, simulate
+from simnet.strategies import DenseAllReduce, Marsit, OneBitAdam, SignSGD, TopK
 from simnet.units import Bandwidth, Duration
 from tests.helpers.advise_samples import FAST_CODEC, WORKLOAD, scenario
 
@@ -44,32 +44,32 @@ def test_no_step_is_shorter_than_its_bound_and_the_fastest_is_found(**drawn: Any
         calibration=CALIBRATIONS[drawn["calibration"]],
         workload=workload,
     )
-    given_ = replace(given_, run=Run(grad_accumulation=drawn["grad_accumulation"]))
+    given_ = replace(given_, run=RunSettings(grad_accumulation=drawn["grad_accumulation"]))
     tried = EVERY[drawn["name"]]
-    steps, times = StepTimes(given_), []
+    steps, times = StepTimer(given_), []
     for strategy in tried:
         result = simulate(replace(given_, strategy=strategy)).result
-        bound_s = steps._setting.least_s(steps._setting.plan(strategy))
+        bound_s = steps._setting.lower_bound_s(steps._setting.plan(strategy))
         assert bound_s <= result.iteration_s * (1 + BOUND_ROUNDING / 100)
         dense_s = result.dense_iteration_s or result.iteration_s
-        times.append(result.iteration_s + strategy.dense_part * (dense_s - result.iteration_s))
-        assert StepTimes(given_).of(strategy) == times[-1]
+        times.append(result.iteration_s + strategy.dense_fraction * (dense_s - result.iteration_s))
+        assert StepTimer(given_).of(strategy) == times[-1]
     assert steps.fastest(tried) == tried[times.index(min(times))]
 
 
 def test_what_only_has_to_wait_takes_its_longest_chain() -> None:
     """DDP without a cast has no kernel that shares the GPU with backward."""
-    given_ = replace(scenario(), strategy=AllReduce())
-    steps = StepTimes(given_)
-    bound_s = steps._setting.least_s(steps._setting.plan(given_.strategy))
+    given_ = replace(scenario(), strategy=DenseAllReduce())
+    steps = StepTimer(given_)
+    bound_s = steps._setting.lower_bound_s(steps._setting.plan(given_.strategy))
     assert bound_s == pytest.approx(simulate(given_).result.iteration_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("strategy", [TopK(ratio=0.01), Marsit()])
 def test_where_the_gpu_is_always_busy_the_bound_is_its_work(strategy: Any) -> None:
     given_ = replace(scenario(gbit_per_s=800), strategy=strategy)
-    steps = StepTimes(given_)
-    bound_s = steps._setting.least_s(steps._setting.plan(strategy))
+    steps = StepTimer(given_)
+    bound_s = steps._setting.lower_bound_s(steps._setting.plan(strategy))
     assert bound_s == pytest.approx(simulate(given_).result.iteration_s, rel=0.01)
 
 
@@ -80,9 +80,9 @@ def test_few_of_the_settings_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
         runs["run"] += 1
         return run(*given_)
 
-    run = folded.run
-    monkeypatch.setattr(folded, "run", counted)
-    steps = StepTimes(scenario(gbit_per_s=0.1))
+    run = folded_runner.run
+    monkeypatch.setattr(folded_runner, "run", counted)
+    steps = StepTimer(scenario(gbit_per_s=0.1))
     steps.fastest(EVERY["QSGD 4 bit"])
     assert runs["run"] == 2 < len(EVERY["QSGD 4 bit"])
     steps.fastest(EVERY["QSGD 4 bit"])
@@ -91,15 +91,15 @@ def test_few_of_the_settings_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_of_equals_the_first_is_taken() -> None:
     alike = (OneBitAdam(dense_steps=3), OneBitAdam(dense_steps=2), OneBitAdam())
-    assert StepTimes(scenario()).fastest(alike) == alike[0]
+    assert StepTimer(scenario()).fastest(alike) == alike[0]
 
 
 def test_plans_are_shared_where_they_are_the_same_at_all_bandwidths() -> None:
     """Schedules and programs compare by value."""
     slow, fast = (scenario(gbit_per_s=rate) for rate in (0.3, 300))
     plans: dict[Any, Any] = {}
-    first, second = StepTimes(slow, plans), StepTimes(fast, plans)
-    alone = StepTimes(fast)
+    first, second = StepTimer(slow, plans), StepTimer(fast, plans)
+    alone = StepTimer(fast)
     shared = set()
     for strategies in EVERY.values():
         for strategy in strategies:
@@ -115,6 +115,6 @@ def test_a_class_that_is_derived_does_not_inherit_that_rates_are_ignored() -> No
         """Might choose an algorithm by its time."""
 
     plans: dict[Any, Any] = {}
-    first, second = StepTimes(scenario(), plans), StepTimes(scenario(), plans)
+    first, second = StepTimer(scenario(), plans), StepTimer(scenario(), plans)
     assert first._plan(SignSGD()) is second._plan(SignSGD())
     assert first._plan(Choosing()) is not second._plan(Choosing())

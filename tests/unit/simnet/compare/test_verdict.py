@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from simnet.compare import whatif
 from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, UNCERTAIN, Speedup, Verdict, model_error
 from simnet.hardware import Calibration, KernelTime
-from simnet.strategies import AllReduce, OneBitAdam, TopK
+from simnet.strategies import DenseAllReduce, OneBitAdam, TopK
 from simnet.units import Bandwidth, Duration
 from tests.helpers.advise_samples import scenario
 
@@ -57,6 +57,6 @@ class TestKernels:
 
     def test_casts_of_ddp_are_no_estimates(self) -> None:
         given = scenario(calibration=Calibration(memory_bytes_per_s=Bandwidth(1e12)))
-        assert not whatif.kernel_coverage(AllReduce(wire_dtype="bf16"), given).are_estimated
+        assert not whatif.kernel_coverage(DenseAllReduce(wire_dtype="bf16"), given).are_estimated
         found = whatif.kernel_coverage(TopK(ratio=0.1), given)
         assert (found.are_estimated, found.unmeasured) == (True, ("top_k_encode",))

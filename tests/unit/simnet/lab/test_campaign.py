@@ -20,10 +20,10 @@ from simnet.lab.strategy_spec import StrategySpec
 from simnet.strategies import (
     NUQSGD,
     QSGD,
-    AllReduce,
     AnyStrategy,
     Atomo,
     BinSGDM,
+    DenseAllReduce,
     EFSignSGD,
     Marsit,
     MSTopK,
@@ -341,7 +341,7 @@ class TestRanking:
 
 
 STRATEGIES = [
-    AllReduce(), BinSGDM(topology="flat", finite_check="ring"), BinSGDM(intra_node_dtype="bf16",
+    DenseAllReduce(), BinSGDM(topology="flat", finite_check="ring"), BinSGDM(intra_node_dtype="bf16",
     overlap=False, finite_check="ring"),
     OneBitAdam(finite_check=True), QSGD(bits=2, block_size=64), NUQSGD(with_zero=False), SignSGD(),
     EFSignSGD(scale_per="bucket"), TopK(k=3), MSTopK(ratio=0.25), PowerSGD(matrix_rank=2), Atomo(budget=1.5),

@@ -16,13 +16,13 @@ CURVE = LinkCalibration(efficiency=((Size(1e3), 0.2), (Size(1e5), 0.6), (Size(1e
     [(1.0, 0.2), (1e3, 0.2), (1e4, 0.4), (1e5, 0.6), (1e6, 0.75), (1e7, 0.9), (1e12, 0.9), (0.0, 0.2)],
 )
 def test_efficiency_is_log_linear_between_the_points_and_constant_beyond(send_bytes, expected):
-    assert topology(2, 2, Calibration(inter_node=CURVE)).inter.efficiency(send_bytes) == pytest.approx(expected)
+    assert topology(2, 2, Calibration(inter_node=CURVE)).inter_node.efficiency(send_bytes) == pytest.approx(expected)
 
 
 def test_a_calibrated_latency_replaces_that_of_the_cluster():
     network = topology(2, 2, Calibration(inter_node=LinkCalibration(alpha_s=Duration(1e-3))))
-    assert network.inter.alpha_s == 1e-3
-    assert network.intra.alpha_s == 0.5e-6
+    assert network.inter_node.alpha_s == 1e-3
+    assert network.intra_node.alpha_s == 0.5e-6
 
 
 def test_a_send_loads_ports_in_the_node_nics_between_nodes_and_uplinks_between_leaves():

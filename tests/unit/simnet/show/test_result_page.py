@@ -13,7 +13,7 @@ from simnet.show.notes import notes_lines
 from simnet.show.result_page import result_page
 from simnet.show.sweep_page import sweep_page
 from simnet.show.text import WIDTH
-from simnet.strategies import AllReduce
+from simnet.strategies import DenseAllReduce
 from tests.helpers.report_samples import run_result, sweep_document, sweep_of
 
 
@@ -70,7 +70,7 @@ def test_two_settings_of_one_strategy_have_heads_of_their_own() -> None:
     table = result_table(
         msgspec.structs.replace(
             run,
-            scenario=msgspec.structs.replace(run.scenario, strategy=AllReduce(algorithm="hierarchical")),
+            scenario=msgspec.structs.replace(run.scenario, strategy=DenseAllReduce(algorithm="hierarchical")),
             result=msgspec.structs.replace(run.result, strategy="all_reduce"),
         )
     )

@@ -6,15 +6,14 @@ from msgspec.structs import replace
 
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, KernelTime
-from simnet.options import Options
-from simnet.scenario import Run, Scenario
+from simnet.scenario import RunSettings, Scenario
 from simnet.simulate import simulate
 from simnet.strategies import (
     NUQSGD,
     QSGD,
-    AllReduce,
     Atomo,
-    Compressing,
+    CompressingStrategy,
+    DenseAllReduce,
     EFSignSGD,
     GradZip,
     Marsit,
@@ -32,6 +31,7 @@ from simnet.strategies import (
 from simnet.strategies import (
     STRATEGIES as REGISTRY,
 )
+from simnet.system_options import SystemOptions
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.topologies import cluster
@@ -82,14 +82,14 @@ def scenario(strategy: Strategy, num_nodes=8, ranks_per_node=8, **more) -> Scena
 
 
 def test_every_system_is_tried():
-    assert {type(one) for one in STRATEGIES} == {one for one in REGISTRY if issubclass(one, Compressing)}
+    assert {type(one) for one in STRATEGIES} == {one for one in REGISTRY if issubclass(one, CompressingStrategy)}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 @pytest.mark.parametrize("calibration", [Calibration(), COSTLY], ids=["ideal", "costly"])
 def test_exact_and_folded_iterations_agree_and_the_breakdown_adds_up(strategy, calibration):
     folded, exact = (
-        simulate(scenario(strategy, 3, 2, calibration=calibration, run=Run(fidelity=fidelity))).result
+        simulate(scenario(strategy, 3, 2, calibration=calibration, run=RunSettings(fidelity=fidelity))).result
         for fidelity in ("folded", "exact")
     )
     assert folded.iteration_s == pytest.approx(exact.iteration_s, rel=1e-9)
@@ -149,11 +149,11 @@ def test_what_is_added_up_or_merged_leaves_a_node_once_each_way(strategy, nic_by
 
 
 def test_marsit_counts_its_steps_of_full_precision_end_to_end():
-    own = simulate(scenario(Marsit(sync_period=10), run=Run(steps=1005))).result
-    dense = simulate(scenario(AllReduce())).result
+    own = simulate(scenario(Marsit(sync_period=10), run=RunSettings(steps=1005))).result
+    dense = simulate(scenario(DenseAllReduce())).result
     assert own.dense_iteration_s == dense.iteration_s
     assert own.total_s == pytest.approx(905 * own.iteration_s + 100 * dense.iteration_s)
-    never = simulate(scenario(Marsit(sync_period=None), run=Run(steps=1000))).result
+    never = simulate(scenario(Marsit(sync_period=None), run=RunSettings(steps=1000))).result
     assert never.total_s == pytest.approx(1000 * never.iteration_s)
 
 
@@ -218,7 +218,9 @@ def test_options_out_of_range_are_refused_where_they_are_built(given, said):
     ],
 )
 def test_a_kernel_that_was_timed_with_other_options_is_told(strategy, said):
-    timed = KernelTime(s_per_element=Duration(1e-9), options=Options({"bits": 4, "block_size": 8192, "unknown": 1}))
+    timed = KernelTime(
+        s_per_element=Duration(1e-9), options=SystemOptions({"bits": 4, "block_size": 8192, "unknown": 1})
+    )
     found = simulate(scenario(strategy, calibration=replace(COSTLY, kernels={"qsgd_encode": timed})))
     assert [note for note in found.notes if "was timed with" in note] == said
 

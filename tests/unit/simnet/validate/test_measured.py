@@ -13,7 +13,7 @@ from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.scenario import load_experiment
 from simnet.simulate import simulate
-from simnet.strategies import AllReduce, BinSGDM, EFSignSGD, OneBitAdam
+from simnet.strategies import BinSGDM, DenseAllReduce, EFSignSGD, OneBitAdam
 from simnet.units import Size
 from simnet.validate import training_steps
 
@@ -156,7 +156,7 @@ def test_files_of_one_model_have_the_same_gradients(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "strategy"),
     [
-        (DENSE, AllReduce(bucket_cap=Size(25 * 2**20))),
+        (DENSE, DenseAllReduce(bucket_cap=Size(25 * 2**20))),
         (FLAT, BinSGDM(topology="flat", overlap=False, bucket_cap=Size(25 * 2**20), finite_check="ring")),
         (ADAM, OneBitAdam(finite_check=True)),
         (SIGNS, EFSignSGD(scale_per="bucket", bucket_cap=Size(25 * 2**20))),

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from simnet import files
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.numeric import least_squares, root
+from simnet.numeric import find_root, least_squares
 from simnet.show import validation, validation_page
 from simnet.validate import published_rows, row_usage, sets, shipped
 from simnet.validate.outcome import Limit, Outcome, Parameter, Prediction, Status
@@ -65,12 +65,12 @@ def outcome(*errors: float, target: Limit | None = None, bound: Limit | None = N
 
 
 def test_root_finds_where_a_monotonic_function_is_zero() -> None:
-    assert root(lambda x: 3.0 - x**3, 0.0, 5.0) == pytest.approx(3 ** (1 / 3), rel=1e-8)
+    assert find_root(lambda x: 3.0 - x**3, 0.0, 5.0) == pytest.approx(3 ** (1 / 3), rel=1e-8)
 
 
 def test_root_refuses_an_interval_without_one() -> None:
     with pytest.raises(SimnetError, match="no value between 0 and 1 meets the rows"):
-        root(lambda x: x + 1, 0.0, 1.0)
+        find_root(lambda x: x + 1, 0.0, 1.0)
 
 
 def test_least_squares_is_exact_on_a_linear_problem_and_weighs_both_residuals() -> None:

@@ -15,7 +15,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, FittedTo, Link
 from simnet.scenario import Scenario
 from simnet.show.measured_steps import proof_text
-from simnet.strategies import AllReduce
+from simnet.strategies import DenseAllReduce
 from simnet.units import Bandwidth, Duration, Size
 from simnet.validate import disjoint
 from simnet.workload.workload import Workload
@@ -33,7 +33,7 @@ def scenario(*fitted_to: FittedTo, of_workload: tuple[FittedTo, ...] = ()) -> Sc
             fitted_to=of_workload,
         ),
         calibration=Calibration(fitted_to=fitted_to),
-        strategy=AllReduce(),
+        strategy=DenseAllReduce(),
     )  # fmt: skip
 
 

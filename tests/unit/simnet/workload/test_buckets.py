@@ -3,17 +3,17 @@
 import pytest
 
 from simnet.errors import SimnetError
-from simnet.strategies import AllReduce, Planner
+from simnet.strategies import DenseAllReduce, Planner
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import buckets
-from simnet.workload.buckets import MIB, StartUp
-from simnet.workload.model import Step, Tensor
+from simnet.workload.buckets import MIB, LinearCost
+from simnet.workload.training_step import Step, Tensor
 
-FREE = StartUp(start_s=0.0, s_per_byte=0.0)
+FREE = LinearCost(start_up_s=0.0, s_per_byte=0.0)
 
 
 def step(*mebibytes: float, total_bytes: float = 0.0) -> Step:
-    tensors = tuple(Tensor(num_elements=size * MIB / 4, backward_part=1 / len(mebibytes)) for size in mebibytes)
+    tensors = tuple(Tensor(num_elements=size * MIB / 4, backward_fraction=1 / len(mebibytes)) for size in mebibytes)
     return Step(
         tensors=tensors,
         num_elements=sum(t.num_elements for t in tensors) or total_bytes / 4,
@@ -25,7 +25,7 @@ def step(*mebibytes: float, total_bytes: float = 0.0) -> Step:
     )
 
 
-def sizes_mib(strategy: AllReduce, of: Step, start_up: StartUp = FREE) -> list[float]:
+def sizes_mib(strategy: DenseAllReduce, of: Step, start_up: LinearCost = FREE) -> list[float]:
     return [bucket.num_elements * 4 / MIB for bucket in buckets.build(strategy, of, start_up)]
 
 
@@ -41,50 +41,50 @@ SIXTEEN = step(*[4.0] * 16)
     ],
 )
 def test_ddp_buckets_are_those_that_pytorch_builds(cap, expected):
-    strategy = AllReduce(bucket_cap=Size.parse(cap) if cap else None)
+    strategy = DenseAllReduce(bucket_cap=Size.parse(cap) if cap else None)
     assert sizes_mib(strategy, SIXTEEN) == pytest.approx(expected)
 
 
 def test_one_big_tensor_makes_one_big_bucket():
-    assert sizes_mib(AllReduce(bucket_cap=Size.parse("25 MiB")), step(1, 392, 1)) == pytest.approx([393, 1])
+    assert sizes_mib(DenseAllReduce(bucket_cap=Size.parse("25 MiB")), step(1, 392, 1)) == pytest.approx([393, 1])
 
 
 @pytest.mark.parametrize("bucketing", ["ddp", "per_tensor", "fused", "mg_wfbp"])
 def test_buckets_keep_all_elements_and_all_of_backward(bucketing):
-    built = buckets.build(AllReduce(bucketing=bucketing), SIXTEEN, StartUp(start_s=0.1, s_per_byte=1e-9))
+    built = buckets.build(DenseAllReduce(bucketing=bucketing), SIXTEEN, LinearCost(start_up_s=0.1, s_per_byte=1e-9))
     assert sum(bucket.num_elements for bucket in built) == pytest.approx(SIXTEEN.num_elements)
-    assert sum(bucket.backward_part for bucket in built) == pytest.approx(1.0)
+    assert sum(bucket.backward_fraction for bucket in built) == pytest.approx(1.0)
     assert [bucket.index for bucket in built] == list(range(len(built)))
 
 
 def test_a_total_without_layers_is_cut_at_the_cap_with_equal_pieces_of_backward():
-    built = buckets.build(AllReduce(bucket_cap=Size.parse("25 MB")), step(total_bytes=440e6), FREE)
+    built = buckets.build(DenseAllReduce(bucket_cap=Size.parse("25 MB")), step(total_bytes=440e6), FREE)
     assert [bucket.num_elements * 4 for bucket in built] == pytest.approx([25e6] * 17 + [15e6])
-    assert [bucket.backward_part for bucket in built] == pytest.approx([1 / 18] * 18)
+    assert [bucket.backward_fraction for bucket in built] == pytest.approx([1 / 18] * 18)
 
 
 def test_per_tensor_and_fused_are_the_two_ends():
-    assert len(sizes_mib(AllReduce(bucketing="per_tensor"), SIXTEEN)) == 16
-    assert sizes_mib(AllReduce(bucketing="fused"), SIXTEEN) == [64]
+    assert len(sizes_mib(DenseAllReduce(bucketing="per_tensor"), SIXTEEN)) == 16
+    assert sizes_mib(DenseAllReduce(bucketing="fused"), SIXTEEN) == [64]
 
 
 def test_merging_goes_from_none_to_all_as_start_up_grows():
-    merged = AllReduce(bucketing="mg_wfbp")
-    counts = [len(sizes_mib(merged, SIXTEEN, StartUp(start_s=s, s_per_byte=1e-12))) for s in (0.0, 0.13, 10.0)]
+    merged = DenseAllReduce(bucketing="mg_wfbp")
+    counts = [len(sizes_mib(merged, SIXTEEN, LinearCost(start_up_s=s, s_per_byte=1e-12))) for s in (0.0, 0.13, 10.0)]
     assert counts[0] == 16
     assert counts[0] > counts[1] >= counts[2] == 1
 
 
 def test_per_tensor_without_tensors_is_refused():
     with pytest.raises(SimnetError, match=r"needs the tensors"):
-        buckets.build(AllReduce(bucketing="per_tensor"), step(total_bytes=1e6), FREE)
+        buckets.build(DenseAllReduce(bucketing="per_tensor"), step(total_bytes=1e6), FREE)
 
 
 def test_absurdly_many_buckets_are_refused():
     with pytest.raises(SimnetError, match=r"more than 20000 buckets"):
-        buckets.build(AllReduce(bucket_cap=Size(1.0)), step(total_bytes=1e9), FREE)
+        buckets.build(DenseAllReduce(bucket_cap=Size(1.0)), step(total_bytes=1e9), FREE)
 
 
 def test_a_planner_without_merging_is_refused():
     with pytest.raises(ValueError, match=r"planner: has no effect"):
-        AllReduce(planner=Planner(start_up_s=Duration(1e-3), bytes_per_s=Bandwidth(1e9)))
+        DenseAllReduce(planner=Planner(start_up_s=Duration(1e-3), bytes_per_s=Bandwidth(1e9)))

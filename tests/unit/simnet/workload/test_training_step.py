@@ -10,8 +10,8 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.scenario import load
 from simnet.units import Bandwidth, Duration, Size
-from simnet.workload import model
-from simnet.workload.kernels import OPTIMIZER_BYTES
+from simnet.workload import training_step
+from simnet.workload.kernel_cost import OPTIMIZER_BYTES
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 from tests.helpers.topologies import cluster
 
@@ -24,7 +24,7 @@ def row(**changes):
 
 
 def resolve(workload: Workload, calibration: Calibration | None = None, **more):
-    return model.resolve(workload, cluster(2, 2, gpu="A100-80GB", **more), calibration or Calibration())
+    return training_step.resolve(workload, cluster(2, 2, gpu="A100-80GB", **more), calibration or Calibration())
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,9 @@ def test_every_shipped_workload_resolves_on_a_gpu_that_it_knows():
     for name in files.names("workloads"):
         scenario = load("bert_base_10gbit", {"workload": name})
         gpu = scenario.workload.compute[0].gpu
-        step = model.resolve(scenario.workload, load("bert_base_10gbit", {"cluster.gpu": gpu}).cluster, Calibration())
+        step = training_step.resolve(
+            scenario.workload, load("bert_base_10gbit", {"cluster.gpu": gpu}).cluster, Calibration()
+        )
         assert step.forward_s > 0
         assert step.backward_s == pytest.approx(2 * step.forward_s, rel=0.05), "backward costs about twice forward"
         assert len(step.tensors) > 10

@@ -6,9 +6,9 @@ import pytest
 
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
-from simnet.options import Options
-from simnet.scenario import Draft, build, to_dict
-from simnet.strategies.kernels import every
+from simnet.scenario import RawScenario, build, to_dict
+from simnet.strategies.kernel_table import every
+from simnet.system_options import SystemOptions
 
 TABLE = '[kernels.qsgd_encode]\ntime_per_element = "1 ns"\noptions = {options}\n'
 OLD, NEW = '"bits=4 block_size=8192 warm=true"', "{ bits = 4, block_size = 8192, warm = true }"
@@ -16,7 +16,7 @@ OLD, NEW = '"bits=4 block_size=8192 warm=true"', "{ bits = 4, block_size = 8192,
 
 def calibration(options: str) -> Calibration:
     data = {"name": "mine", **tomllib.loads(TABLE.format(options=options))}
-    return Draft(data=data, origins={(): "mine.toml"}).converted(Calibration)
+    return RawScenario(data=data, origins={(): "mine.toml"}).converted(Calibration)
 
 
 def test_the_text_of_older_files_and_the_table_are_one() -> None:
@@ -66,4 +66,4 @@ def test_a_resolved_scenario_keeps_the_table() -> None:
 
 
 def test_text_for_people() -> None:
-    assert Options.parse({"bits": 4, "k": None, "warm": True}).text() == "bits=4 k=none warm=true"
+    assert SystemOptions.parse({"bits": 4, "k": None, "warm": True}).text() == "bits=4 k=none warm=true"

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from simnet.errors import SimnetError, nearest
+from simnet.errors import SimnetError, did_you_mean
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
 from simnet.units import Bandwidth, Duration
@@ -24,7 +24,7 @@ SIGMAS = 1.6448536269514722
 SEED = 0
 
 
-def calibration(given: Calibration, number: int) -> Calibration:
+def draw_calibration(given: Calibration, number: int) -> Calibration:
     """Return one drawn calibration; the same number gives the same one.
 
     Args:
@@ -38,8 +38,8 @@ def calibration(given: Calibration, number: int) -> Calibration:
     return result
 
 
-def workload(given: Workload, number: int) -> Workload:
-    """Return one drawn workload, as `calibration`; "compute" stands for forward and backward.
+def draw_workload(given: Workload, number: int) -> Workload:
+    """Return one drawn workload, as `draw_calibration`; "compute" stands for forward and backward.
 
     Raises:
         SimnetError: an interval of a key that the workload does not have, or that has no number.
@@ -48,18 +48,20 @@ def workload(given: Workload, number: int) -> Workload:
     return result
 
 
-def scenario(given: Scenario, number: int) -> Scenario:
+def draw_scenario(given: Scenario, number: int) -> Scenario:
     """Return a scenario with its calibration and its workload drawn.
 
     Raises:
-        SimnetError: as `calibration` and `workload`.
+        SimnetError: as `draw_calibration` and `draw_workload`.
     """
     return msgspec.structs.replace(
-        given, calibration=calibration(given.calibration, number), workload=workload(given.workload, number)
+        given,
+        calibration=draw_calibration(given.calibration, number),
+        workload=draw_workload(given.workload, number),
     )
 
 
-def are_possible(given: Scenario) -> bool:
+def has_intervals(given: Scenario) -> bool:
     """Tell whether anything of a scenario has an interval."""
     return bool(given.calibration.intervals or given.workload.intervals)
 
@@ -77,7 +79,7 @@ def _drawn(given: Any, number: int, where: str, meant: Mapping[str, tuple[str, .
     return drawn
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
+def middle_90_percent(values: Sequence[float]) -> tuple[float, float]:
     """Return the middle 90 % of at least one value, interpolated between neighbours."""
     ordered = sorted(values)
     return _quantile(ordered, (1 - CONFIDENCE) / 2), _quantile(ordered, (1 + CONFIDENCE) / 2)
@@ -108,7 +110,7 @@ def _changed(whole: Any, keys: Sequence[str], factor: float, where: str) -> Any:
 
 def _check_known(name: str, known: list[str], where: str) -> None:
     if name not in known:
-        raise SimnetError(f"{where}: {name!r} is no key of it.{nearest(name, known)}")
+        raise SimnetError(f"{where}: {name!r} is no key of it.{did_you_mean(name, known)}")
 
 
 def _scaled(name: str, value: Any, factor: float, where: str) -> Any:

@@ -1,4 +1,4 @@
-"""Run a program whose ranks are all alike in a plain loop, to the bits of `simnet.runner` on the folded executor.
+"""Run a program whose ranks are all alike in a plain loop, to the bits of `event_runner` on the folded executor.
 
 One rank stands for all. At most one stream communicates, so a collective takes a time that hangs on nothing but its
 start, and what is left to interleave is one GPU's kernels. Sums and differences of times are taken just as the clock
@@ -12,30 +12,30 @@ from simnet.collectives import loads
 from simnet.collectives.loads import LevelLoad
 from simnet.collectives.schedule import Schedule
 from simnet.hardware import LinkId
-from simnet.network.sharing import SharedGpu
+from simnet.network.gpu_sharing import SharedGpu
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute
 from simnet.result import Span
-from simnet.timeline import Priced, Streams, Timeline, span, timeline
+from simnet.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
 
 _SAME_TIME = 1e-12
 """Relative: what ends so near each other ends together, as in `network.gpu` and `network.links`."""
 _NEVER = float("inf")
 
 
-def takes(streams: Streams) -> bool:
+def can_run(streams: Streams) -> bool:
     """Tell whether a program is simple enough: one stream at most communicates."""
     return sum(any(isinstance(one, Communicate) for one in stream) for stream in streams) <= 1
 
 
 def run(streams: Streams, topology: Topology, comm_slowdown: float) -> Timeline:
-    """Simulate one iteration of the rank that stands for all; arguments as `runner.run`."""
-    rank = _Rank(streams, topology, comm_slowdown)
+    """Simulate one iteration of the rank that stands for all; arguments as `event_runner.run`."""
+    rank = _RepresentativeRank(streams, topology, comm_slowdown)
     rank.run()
-    return timeline(rank.now, rank.gpu.busy_s, rank.spans)
+    return make_timeline(rank.now, rank.gpu.busy_s, rank.spans)
 
 
-def least_s(streams: Streams, topology: Topology) -> float:
+def lower_bound_s(streams: Streams, topology: Topology) -> float:
     """Return a time below which no run of a program ends [s], at a fraction of the cost of a run.
 
     It is the longer of two, each right but for rounding where nothing else decides: the longest chain of operations
@@ -105,10 +105,10 @@ def _is_idle(streams: Streams, ended: list[int], during: tuple[int, int]) -> boo
 
 @lru_cache(maxsize=65_536)
 def _collective_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
-    return arrival_s(topology, schedule, message_bytes, 0.0) if schedule.rounds else 0.0
+    return collective_end_s(topology, schedule, message_bytes, 0.0) if schedule.rounds else 0.0
 
 
-class _Rank:
+class _RepresentativeRank:
     """The rank that stands for all, while it runs."""
 
     def __init__(self, streams: Streams, topology: Topology, comm_slowdown: float) -> None:
@@ -154,7 +154,7 @@ class _Rank:
                         break
                     moved = True
 
-    def _start(self, stream: int, operation: Priced) -> bool:
+    def _start(self, stream: int, operation: TimedOperation) -> bool:
         """Start an operation; tell whether it has ended already."""
         if isinstance(operation, Compute):
             if operation.seconds <= 0:
@@ -168,7 +168,7 @@ class _Rank:
             return True
         self._began_s[stream] = self.now
         self.gpu.communication_starts(self.now)
-        self._arrival = arrival_s(self._topology, operation.schedule, operation.message_bytes, self.now), stream
+        self._arrival = collective_end_s(self._topology, operation.schedule, operation.message_bytes, self.now), stream
         return False
 
     def _end(self, stream: int) -> None:
@@ -176,10 +176,10 @@ class _Rank:
         self._began_s[stream] = _NEVER
         self._ended[stream] += 1
         if self.now > start_s:
-            self.spans.append(span(operation, start_s, self.now))
+            self.spans.append(make_span(operation, start_s, self.now))
 
 
-def arrival_s(topology: Topology, schedule: Schedule, message_bytes: float, start_s: float) -> float:
+def collective_end_s(topology: Topology, schedule: Schedule, message_bytes: float, start_s: float) -> float:
     """Return when a collective that starts at `start_s` ends [s], on links that carry nothing else."""
     now = start_s
     host_s, phases = _phases(topology, schedule, message_bytes)

@@ -12,7 +12,7 @@ from simnet import files, schema
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster
 from simnet.values import BYTES_PER_ELEMENT, Shape
-from simnet.workload.kernels import optimizer_s
+from simnet.workload.kernel_cost import optimizer_s
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 
 MAX_TENSORS = 100_000
@@ -25,7 +25,7 @@ class Tensor(Struct, frozen=True, kw_only=True, cache_hash=True):
     """
 
     num_elements: float
-    backward_part: float
+    backward_fraction: float
     shape: tuple[int, ...] | None = None
 
 
@@ -101,7 +101,7 @@ def _from_rows(rows: tuple[Gradient, ...], width: int) -> tuple[Tensor, ...]:
     if rows and total <= 0:
         raise SimnetError("workload.tensors: every backward_share is 0: give at least one a share above 0")
     return tuple(
-        Tensor(num_elements=_elements(row, width), backward_part=row.backward_share / total, shape=row.shape)
+        Tensor(num_elements=_elements(row, width), backward_fraction=row.backward_share / total, shape=row.shape)
         for row in rows
         for _ in range(row.count)
     )
@@ -136,7 +136,7 @@ def _from_file(name: str, _: tuple[int, ...]) -> tuple[tuple[Tensor, ...], tuple
     if not 0 < total < math.inf:
         raise SimnetError(f"{path}: tensors: FLOPs of {total!r} in all: must be above 0 and finite")
     tensors = tuple(
-        Tensor(num_elements=float(math.prod(shape)), backward_part=flops / total, shape=shape)
+        Tensor(num_elements=float(math.prod(shape)), backward_fraction=flops / total, shape=shape)
         for _, shape, flops in data.tensors
     )
     return tensors, (data.forward_flops_per_sample, data.backward_flops_per_sample)

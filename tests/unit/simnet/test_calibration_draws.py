@@ -7,15 +7,15 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from simnet import draws
+from simnet import calibration_draws
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, KernelTime, LinkCalibration
-from simnet.scenario import Run
+from simnet.scenario import RunSettings
 from simnet.show.result_page import result_page
 from simnet.show.rows import row
 from simnet.simulate import simulate
-from simnet.strategies import AllReduce, BinSGDM
+from simnet.strategies import BinSGDM, DenseAllReduce
 from simnet.units import Bandwidth, Duration, Size
 from tests.unit.simnet.test_simulate import scenario
 
@@ -39,18 +39,18 @@ NUMBER = 4000
 
 
 def test_a_tenth_of_the_draws_lies_outside_the_interval_half_on_either_side():
-    drawn = [draws.calibration(GIVEN, number).inter_node.alpha_s / 20e-6 for number in range(NUMBER)]
+    drawn = [calibration_draws.draw_calibration(GIVEN, number).inter_node.alpha_s / 20e-6 for number in range(NUMBER)]
     deviation = math.sqrt(0.05 * 0.95 / NUMBER)
     assert abs(sum(value < 0.5 for value in drawn) / NUMBER - 0.05) < 4 * deviation
     assert abs(sum(value > 3.0 for value in drawn) / NUMBER - 0.05) < 4 * deviation
     assert abs(sum(value < 1.0 for value in drawn) / NUMBER - 0.5) < 4 * math.sqrt(0.25 / NUMBER)
-    assert draws.interval(drawn) == pytest.approx((0.5, 3.0), rel=0.1)
+    assert calibration_draws.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.1)
 
 
 def test_draws_keep_types_and_bounds_and_are_the_same_again():
     for number in range(200):
-        drawn = draws.calibration(GIVEN, number)
-        assert drawn == draws.calibration(GIVEN, number)
+        drawn = calibration_draws.draw_calibration(GIVEN, number)
+        assert drawn == calibration_draws.draw_calibration(GIVEN, number)
         assert isinstance(drawn.inter_node.alpha_s, Duration)
         assert isinstance(drawn.memory_bytes_per_s, Bandwidth)
         assert drawn.backward_slowdown >= 1
@@ -63,7 +63,7 @@ def test_draws_keep_types_and_bounds_and_are_the_same_again():
 def test_a_value_is_drawn_alike_whatever_else_has_an_interval():
     alone = replace(GIVEN, intervals={"inter_node.latency": (0.5, 3.0)})
     for number in range(20):
-        one, two = (draws.calibration(given, number).inter_node.alpha_s for given in (GIVEN, alone))
+        one, two = (calibration_draws.draw_calibration(given, number).inter_node.alpha_s for given in (GIVEN, alone))
         assert one == two
 
 
@@ -78,13 +78,13 @@ def test_a_value_is_drawn_alike_whatever_else_has_an_interval():
 def test_an_interval_of_nothing_is_refused(key, message):
     given = replace(GIVEN, intervals={key: (0.9, 1.1)})
     with pytest.raises(SimnetError, match=message):
-        simulate(scenario(calibration=given, run=Run(draws=1)))
+        simulate(scenario(calibration=given, run=RunSettings(draws=1)))
 
 
 def test_a_result_has_intervals_that_hold_it_and_reports_show_them():
-    whole = scenario(BinSGDM(), calibration=GIVEN, baseline=AllReduce(), run=Run(draws=60))
+    whole = scenario(BinSGDM(), calibration=GIVEN, baseline=DenseAllReduce(), run=RunSettings(draws=60))
     result = simulate(whole)
-    plain = simulate(replace(whole, run=Run()))
+    plain = simulate(replace(whole, run=RunSettings()))
     assert result.speedup == plain.speedup, "draws change no result"
     assert plain.intervals == {}
     assert result.intervals.keys() == {"iteration_s", "baseline_iteration_s", "speedup"}
@@ -97,15 +97,15 @@ def test_a_result_has_intervals_that_hold_it_and_reports_show_them():
 
 
 def test_no_uncertainty_gives_no_width_and_strategy_and_baseline_share_the_draws():
-    same = scenario(AllReduce(), calibration=GIVEN, baseline=AllReduce(), run=Run(draws=30))
+    same = scenario(DenseAllReduce(), calibration=GIVEN, baseline=DenseAllReduce(), run=RunSettings(draws=30))
     assert simulate(same).intervals["speedup"] == (1.0, 1.0)
     certain = replace(GIVEN, intervals={"inter_node.latency": (1.0, 1.0)})
-    low, high = simulate(scenario(calibration=certain, run=Run(draws=5))).intervals["iteration_s"]
+    low, high = simulate(scenario(calibration=certain, run=RunSettings(draws=5))).intervals["iteration_s"]
     assert low == high
 
 
 def test_a_calibration_without_intervals_is_noted():
-    result = simulate(scenario(run=Run(draws=5)))
+    result = simulate(scenario(run=RunSettings(draws=5)))
     assert result.intervals == {}
     assert any(note.startswith("no intervals: calibration") for note in result.notes)
 

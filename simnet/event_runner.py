@@ -1,7 +1,7 @@
 """Run any program on the discrete-event clock: every stream of every rank is a process.
 
-Streams of one rank share its GPU; collectives of all ranks share the links. `simnet.folded` takes the same programs
-where one rank stands for all and one stream communicates, in a plain loop, to the same bits.
+Streams of one rank share its GPU; collectives of all ranks share the links. `simnet.folded_runner` runs the same
+programs in a plain loop, to the same bits, where one rank stands for all and one stream communicates.
 """
 
 from collections.abc import Callable, Generator
@@ -11,9 +11,9 @@ import simpy
 from simnet.collectives.execute import Executor
 from simnet.network.gpu import Gpu
 from simnet.network.topology import Topology
-from simnet.program import Communicate, Compute, Mark
+from simnet.program import Communicate, Compute, OperationId
 from simnet.result import Span
-from simnet.timeline import Priced, Streams, Timeline, span, timeline
+from simnet.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
 
 MakeExecutor = Callable[[simpy.Environment, Topology], Executor]
 
@@ -22,23 +22,23 @@ def run(streams: Streams, topology: Topology, comm_slowdown: float, make_executo
     """Simulate one iteration on the ranks that the executor asks for.
 
     Args:
-        streams: of a program, every kernel priced.
+        streams: of a program, every kernel timed.
         topology: the ranks and their links.
         comm_slowdown: factor on compute while communication runs, >= 1.
         make_executor: of collectives.
     """
     env = simpy.Environment()
     executor = make_executor(env, topology)
-    ranks = [_Rank(env, number, streams, executor, comm_slowdown) for number in range(executor.num_ranks)]
+    ranks = [_SimulatedRank(env, number, streams, executor, comm_slowdown) for number in range(executor.num_ranks)]
     for rank in ranks:
         for number, stream in enumerate(streams):
             env.process(rank.run(number, stream))
     env.run()
     slowest = max(ranks, key=lambda rank: rank.end_s)
-    return timeline(slowest.end_s, slowest.gpu.busy_s, slowest.spans)
+    return make_timeline(slowest.end_s, slowest.gpu.busy_s, slowest.spans)
 
 
-class _Rank:
+class _SimulatedRank:
     """One rank, or the one that stands for all, while it runs."""
 
     def __init__(
@@ -54,12 +54,12 @@ class _Rank:
         self.spans: list[Span] = []
         self.end_s = 0.0
 
-    def run(self, stream: int, operations: tuple[Priced, ...]) -> Generator[simpy.Event]:
+    def run(self, stream: int, operations: tuple[TimedOperation, ...]) -> Generator[simpy.Event]:
         """Go through the operations of one stream."""
         for index, operation in enumerate(operations):
             for mark in operation.after:
                 yield self._ended[mark]
-            mark = Mark(stream, index)
+            mark = OperationId(stream, index)
             if isinstance(operation, Communicate):
                 yield from self._communicate(operation, mark)
             else:
@@ -73,7 +73,7 @@ class _Rank:
         yield self.gpu.run(operation.part, operation.seconds)
         self._keep(operation, start_s)
 
-    def _communicate(self, operation: Communicate, mark: Mark) -> Generator[simpy.Event]:
+    def _communicate(self, operation: Communicate, mark: OperationId) -> Generator[simpy.Event]:
         """Take part in a collective; its mark is the same on every rank, which is how ranks find each other."""
         if not operation.schedule.rounds:
             return
@@ -82,6 +82,6 @@ class _Rank:
         self.gpu.communication_ends()
         self._keep(operation, start_s)
 
-    def _keep(self, operation: Priced, start_s: float) -> None:
+    def _keep(self, operation: TimedOperation, start_s: float) -> None:
         if self._env.now > start_s:
-            self.spans.append(span(operation, start_s, self._env.now, self._number))
+            self.spans.append(make_span(operation, start_s, self._env.now, self._number))

@@ -1,7 +1,7 @@
 """Seconds of the kernels around communication: measured where the calibration has them, else by the bytes they move.
 
 The bytes are what a fused kernel must read and write at least, per element; the time is then an estimate from below.
-Which kernels there are is said by the strategies that run them (`simnet.strategies.kernels`).
+Which kernels there are is said by the strategies that run them (`simnet.strategies.kernel_table`).
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from simnet.hardware import Calibration, KernelTime
-from simnet.options import Options, value_text
+from simnet.system_options import SystemOptions, value_text
 
 
 class KernelCost(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class KernelCost(Struct, frozen=True, kw_only=True):
     def other_options(self, calibration: Calibration, options: Mapping[str, object]) -> str:
         """Return how its timed options differ from these, "bits=4, not bits=8"; empty where none of these does."""
         timed = self.timed(calibration)
-        there = timed.options if timed is not None else Options()
+        there = timed.options if timed is not None else SystemOptions()
         wrong = {key: value for key, value in there.items() if options.get(key) not in (None, value)}
         return "; ".join(
             f"{key}={value_text(value)}, not {key}={value_text(options[key])}" for key, value in wrong.items()

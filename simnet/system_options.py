@@ -10,20 +10,20 @@ _WORDS: dict[str, bool] = {"true": True, "false": False}
 Option = str | int | float | bool
 
 
-class Options(dict[str, Option]):
+class SystemOptions(dict[str, Option]):
     """Options by name, such as `{"bits": 4, "block_size": 8192}`; not to be changed."""
 
     example: ClassVar[str] = "{ bits = 4 }"
 
     @classmethod
-    def parse(cls, given: object) -> "Options":
+    def parse(cls, given: object) -> "SystemOptions":
         """Read a table of plain values, or the text that older files have in its place.
 
         Raises:
             ValueError: it is neither; the message is the part after "where:".
 
         Example:
-            >>> Options.parse("bits=4 k=none") == Options.parse({"bits": 4, "k": None})
+            >>> SystemOptions.parse("bits=4 k=none") == SystemOptions.parse({"bits": 4, "k": None})
             True
         """
         if isinstance(given, str):
@@ -45,7 +45,7 @@ def value_text(value: object) -> str:
 def _pair(word: str, whole: str) -> tuple[str, Option]:
     key, is_there, value = word.partition("=")
     if not key or not is_there:
-        raise ValueError(f"{whole!r}: write a table of options, such as {Options.example}")
+        raise ValueError(f"{whole!r}: write a table of options, such as {SystemOptions.example}")
     return key, _value(value)
 
 

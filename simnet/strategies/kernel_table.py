@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from simnet.errors import SimnetError, nearest
+from simnet.errors import SimnetError, did_you_mean
 from simnet.hardware import Calibration
 from simnet.strategies.base import STRATEGIES
-from simnet.workload.kernels import KernelCost
+from simnet.workload.kernel_cost import KernelCost
 
 
 def every() -> Mapping[str, KernelCost]:
@@ -39,7 +39,7 @@ def check(calibration: Calibration) -> None:
     for name in calibration.kernels:
         if name not in known:
             raise SimnetError(
-                f"calibration {calibration.name!r}: kernels: {name!r}: unknown kernel.{nearest(name, known)}"
+                f"calibration {calibration.name!r}: kernels: {name!r}: unknown kernel.{did_you_mean(name, known)}"
             )
 
 
