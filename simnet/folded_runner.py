@@ -125,18 +125,18 @@ class _RepresentativeRank:
         """Go from one end of an operation to the next until all is done."""
         self._start_all()
         while True:
-            arrival_s, stream = self._arrival
+            collective_end_s, stream = self._arrival
             wake_s = self.gpu.wake_s
-            if wake_s <= arrival_s:  # at one instant a kernel ends before a transfer, as on the clock
+            if wake_s <= collective_end_s:  # at one instant a kernel ends before a transfer, as on the clock
                 if wake_s == _NEVER:
                     return
                 self.now = wake_s
                 for ended in self.gpu.end_first(wake_s):
                     self._end(ended)
             else:
-                self.now = arrival_s
+                self.now = collective_end_s
                 self._arrival = (_NEVER, -1)
-                self.gpu.communication_ends(arrival_s)
+                self.gpu.communication_ends(collective_end_s)
                 self._end(stream)
             self._start_all()
 
