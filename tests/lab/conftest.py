@@ -29,7 +29,7 @@ def why_not() -> str:
     return f"namespaces or shaping are not allowed here: {done.stderr.strip()}" if done.returncode else ""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_at_a_time() -> Iterator[None]:
     """Skip where there can be no lab; keep tests apart: a lab that starts removes what another test has killed."""
     if why_not():
