@@ -19,14 +19,15 @@ import click
 from msgspec import Struct
 
 from docs import commands, keys
-from simnet import hardware, result, scenario, strategies, templates
+from simnet import files, hardware, parsing, result, scenario, strategies, templates, units
 from simnet.calibrate import measurement_file
 from simnet.collectives import algorithms
+from simnet.commands import terminal
 from simnet.commands.main import COMMANDS, cli
 from simnet.compare import convergence
 from simnet.lab import campaign
 from simnet.registry import tag_of
-from simnet.workload import workload
+from simnet.workload import model, workload
 
 REFERENCE = ROOT / "docs" / "reference"
 DECISIONS = ROOT / "docs" / "explanation" / "adr"
@@ -40,6 +41,7 @@ STRUCTS: dict[type[Struct], str] = {
     workload.Workload: "workload.md",
     workload.Gradient: "workload.md#tensors",
     workload.ComputeTime: "workload.md#compute",
+    model.GradientsFile: "workload.md#gradients-files",
     hardware.Calibration: "calibration.md",
     hardware.LinkCalibration: "calibration.md#links",
     hardware.KernelTime: "calibration.md#kernels",
@@ -131,6 +133,18 @@ def _labels_of_names(kind: str, base: type[Struct]) -> list[keys.Key]:
     ]
 
 
+def kernel_rows() -> str:
+    """Return the kernels that each strategy runs as a table."""
+    rows = ["| strategy | kernels, and the bytes that each moves per element |", "|---|---|"]
+    for strategy in strategies.STRATEGIES.built_in():
+        moved = (
+            f"`{cost.name}` {cost.bytes_per_element:g}" + ("" if cost.is_estimable else "*")
+            for cost in strategy.kernels
+        )
+        rows.append(f"| `{tag_of(strategy)}` | {', '.join(moved)} |")
+    return "\n".join(rows)
+
+
 def algorithm_rows() -> str:
     """Return the all-reduce algorithms as a table."""
     rows = ["| name | what it does | needs |", "|---|---|---|"]
@@ -153,6 +167,11 @@ def rendered(name: str) -> str:
         "strategies": strategy_rows,
         "strategy_sections": strategy_sections,
         "algorithms": algorithm_rows,
+        "kernels": kernel_rows,
+        "mebibytes": {"any": files.MAX_BYTES >> 20, "toml": files.MAX_TOML_BYTES >> 20},
+        "depth": parsing.MAX_DEPTH,
+        "quantity_length": units.MAX_TEXT,
+        "line_length": terminal.LINE,
     }
     return templates.page(f"reference/{name}", given)
 
@@ -207,6 +226,7 @@ def pages() -> dict[Path, Callable[[], str]]:
         "convergence.md",
         "results.md",
         "measurement-file.md",
+        "files.md",
     )
     made: dict[str, Callable[[], str]] = {name: partial(rendered, name) for name in names}
     made["commands.md"] = commands_page

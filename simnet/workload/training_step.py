@@ -119,8 +119,14 @@ def _total_elements(workload: Workload, width: int) -> float:
     return float(workload.gradient_bytes or 0.0) / width
 
 
-class _File(Struct, frozen=True):
-    """What a gradients file must hold; other keys are for people."""
+class GradientsFile(Struct, frozen=True):
+    """What a gradients file must hold; other keys are for people.
+
+    Attributes:
+        tensors: name, shape and FLOPs of backward of one sample, for each gradient in backward order.
+        forward_flops_per_sample: FLOPs of forward of one sample.
+        backward_flops_per_sample: FLOPs of backward of one sample.
+    """
 
     tensors: list[tuple[str, Shape, Annotated[float, Meta(ge=0.0)]]]
     forward_flops_per_sample: Annotated[float, Meta(gt=0.0)]
@@ -131,7 +137,7 @@ class _File(Struct, frozen=True):
 def _from_file(name: str, _: tuple[int, ...]) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
     """Read a gradients file, made by studies/export_models.py, once for each state of it."""
     path = files.gradients_path(name)
-    data = schema.decode(_File, files.read_bytes(path), files.label(path))
+    data = schema.decode(GradientsFile, files.read_bytes(path), files.label(path))
     total = sum(flops for _, _, flops in data.tensors)
     if not 0 < total < math.inf:
         raise SimnetError(f"{path}: tensors: FLOPs of {total!r} in all: must be above 0 and finite")
