@@ -6,46 +6,61 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
+from tests.helpers import markdown
+
+DOCS = markdown.ROOT / "docs"
 ROOMS = ("tutorial", "how-to", "reference", "explanation", "evidence")
 DECISIONS = DOCS / "explanation" / "adr"
-PAGES = [page for room in ROOMS for page in sorted((DOCS / room).rglob("*.md")) if page.parent != DECISIONS]
+PAGES = [page for room in ROOMS for page in markdown.pages(DOCS / room) if not re.match(r"\d", page.name)]
 MOST_WORDS = 700
+NOT_YET = {
+    "evidence/benchmarks-kernels.md",
+    "evidence/benchmarks.md",
+    "evidence/lab-campaign.md",
+    "evidence/lab-systems.md",
+    "evidence/systems-training.md",
+    "evidence/training.md",
+    "evidence/validation.md",
+}
+"""Pages that do not yet say whom they are for."""
 
 
-def first_sentence(text: str) -> str:
-    """Return the first words after the title."""
-    return next(line for line in text.splitlines() if line and not line.startswith("#"))
+def name_of(page: Path) -> str:
+    return page.relative_to(DOCS).as_posix()
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if page.parent.name != "evidence"],
-    ids=lambda page: page.relative_to(DOCS).as_posix(),
-)
+def says_whom_it_is_for(text: str) -> bool:
+    return markdown.first_sentence(text).startswith("For ")
+
+
+@pytest.mark.parametrize("page", [DOCS / "README.md", *PAGES], ids=name_of)
 def test_a_page_says_whom_it_is_for(page: Path) -> None:
-    assert first_sentence(page.read_text(encoding="utf-8")).startswith("For ")
+    assert says_whom_it_is_for(page.read_text(encoding="utf-8")) == (name_of(page) not in NOT_YET)
+
+
+def test_a_page_for_nobody_is_found() -> None:
+    assert says_whom_it_is_for("# Title\n\nFor those who ask.\n")
+    assert not says_whom_it_is_for("# Title\n\nThis page is for those who ask.\n\nFor others, too.\n")
+    assert not says_whom_it_is_for("# Title\n\n![figure](x.png)\n\nFor those who ask.\n")
 
 
 def test_every_page_stands_in_the_index_once() -> None:
     targets = re.findall(r"\]\(([^)#]+\.md)\)", (DOCS / "README.md").read_text(encoding="utf-8"))
-    names = [page.relative_to(DOCS).as_posix() for page in PAGES]
-    assert {name: targets.count(name) for name in names if targets.count(name) != 1} == {}
+    assert {name_of(page): count for page in PAGES if (count := targets.count(name_of(page))) != 1} == {}
 
 
 def test_half_of_the_pages_outside_evidence_are_short() -> None:
-    pages = [page for page in DOCS.rglob("*.md") if page.parent.name != "evidence"]
-    assert statistics.median(len(page.read_text(encoding="utf-8").split()) for page in pages) <= MOST_WORDS
-    assert (
-        statistics.median(len(page.read_text(encoding="utf-8").split()) for page in PAGES if page in pages)
-        <= MOST_WORDS
-    )
+    pages = [page for page in PAGES if page.parent.name != "evidence"]
+    for chosen in (pages, [*pages, *DECISIONS.glob("*.md")]):
+        assert statistics.median(len(page.read_text(encoding="utf-8").split()) for page in chosen) <= MOST_WORDS
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "how-to").glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", markdown.pages(DOCS / "how-to"), ids=lambda page: page.stem)
 def test_a_how_to_is_one_task(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text.startswith("# How to ")
-    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    assert len(prose.split()) <= MOST_WORDS
+    assert markdown.num_words(text) <= MOST_WORDS
+
+
+def test_words_are_counted_without_code() -> None:
+    assert markdown.num_words("# Two words\n\nOf `code`.\n\n```toml\nx = 1\n```\n") == 5
