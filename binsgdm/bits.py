@@ -24,9 +24,11 @@ def pack_signs(positive: Tensor) -> Tensor:
         >>> pack_signs(torch.tensor([True, False, False, False, False, False, False, True, True]))
         tensor([129, 128], dtype=torch.uint8)
     """
+    # Padding bits are 0, so equal signs give equal bytes and ranks can compare packed tensors bit for bit.
     padding = -positive.numel() % 8
     bits = torch.nn.functional.pad(positive.to(torch.uint8), (0, padding)).view(-1, 8)
     shifts = torch.tensor(_SHIFTS, dtype=torch.uint8, device=positive.device)
+    # Each bit has a place of its own, so the sum of a row is its bitwise OR.
     return (bits << shifts).sum(dim=1, dtype=torch.uint8)
 
 

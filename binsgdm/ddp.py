@@ -53,7 +53,7 @@ def attach(  # noqa: PLR0913
         model: the DDP model, compiled or not (not its `.module`, whose gradients DDP would go on averaging); may be
             left out if gradients are local anyway and parameters equal on all ranks.
         topology: average inside nodes first, or treat all ranks alike.
-        intra_node_dtype: what travels inside a node (hierarchical only).
+        intra_node_dtype: what the ranks of a node send each other (hierarchical only).
         average: what is averaged inside a node (hierarchical only). "updates": each rank's m / b, as in the paper's
             reading here. "gradients": the ranks' gradients, of which the node then has one pair of averages, each rank
             its slice: m / b of a larger batch is steadier (docs/evidence/training.md); a rank updates only its slice.
@@ -93,6 +93,7 @@ def attach(  # noqa: PLR0913
         session = OverlappedSession(
             member, scheme, elements, lambda: getattr(model, "require_backward_grad_sync", True)
         )
+    # The averages of slices depend on this layout: a state of another one is refused on loading.
     slices = f"slices for {groups.ranks_per_node} ranks a node of {groups.world_size}, bucket_cap_mb={bucket_cap_mb:g}"
     optimizer.join(session, slices if average == "gradients" else "")
 
@@ -121,6 +122,7 @@ def attach_one_bit_adam(
     if not dist.is_available() or not dist.is_initialized():
         check_alone()
         return
+    # An error is kept and compared with the other ranks' settings below, so that all ranks raise.
     refused = None
     try:
         ranks_per_node = grouping.node_size(ranks_per_node, dist.get_world_size())
@@ -174,6 +176,7 @@ def check_alone() -> None:
 
 def unwrapped(model: torch.nn.Module | None) -> torch.nn.Module | None:
     """Return what torch.compile has wrapped; refuse FSDP1, whose ranks hold different parameters."""
+    # torch.compile hides the DDP module in this attribute.
     model = getattr(model, "_orig_mod", model)
     if model is not None and any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise BinsgdmError("attach: FullyShardedDataParallel (FSDP1) is not supported: use fully_shard and attach_fsdp")
@@ -191,6 +194,8 @@ def keep_gradients_local(model: torch.nn.Module | None, param_states: Sequence[P
     if state is None:
         state = _HookState(own=set(), group=model.process_group)
         setattr(model, _HOOK_STATE, state)
+        # DDP still broadcasts parameters and buffers, and averages the gradients of other optimizers; only what it
+        # would do with these gradients is replaced. One hook for all optimizers of a model, since DDP takes only one.
         model.register_comm_hook(state, _average_foreign)
     state.own.update(param_state.parameter for param_state in param_states)
 
@@ -215,9 +220,11 @@ def _average_foreign(
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
+    # Divided before the sum, as DDP does, so that a sum of large gradients does not overflow.
     flat = torch.cat([gradient.reshape(-1) for gradient in foreign]) / state.group.size()
     done = dist.all_reduce(flat, group=state.group, async_op=True).get_future()
 
+    # DDP expects the whole bucket back, so averages are copied into it once they have arrived.
     def copy_back(averaged: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
         values = averaged.value()[0]
         for gradient, part in zip(foreign, torch.split(values, [g.numel() for g in foreign]), strict=True):

@@ -64,10 +64,13 @@ def build(numels: Sequence[int], *, bucket_elements: int, ranks: int) -> tuple[F
     buckets: list[FlatBucket] = []
     segments: list[Segment] = []
     start = offset = 0
+    # Backward reaches the last layers first, as in DDP's buckets: the first bucket can leave while backward still runs.
     for index in reversed(range(len(numels))):
         if not numels[index]:
             continue
         segments.append(Segment(index=index, start=start + offset, offset=offset, numel=numels[index]))
+        # The padding makes each parameter start on a byte of its own (several threads write bytes at once) and on a
+        # draw group of its own (a kernel computes 32 draws together).
         offset += _padded(numels[index], GROUP_NUMEL)
         if offset >= bucket_elements:
             buckets.append(_close(len(buckets), start, offset, segments, ranks))
@@ -78,6 +81,7 @@ def build(numels: Sequence[int], *, bucket_elements: int, ranks: int) -> tuple[F
 
 
 def _close(index: int, start: int, numel: int, segments: list[Segment], ranks: int) -> FlatBucket:
+    # Every rank owns an equal slice of whole groups, so an all-to-all of the bucket needs no sizes.
     return FlatBucket(index=index, start=start, numel=_padded(numel, GROUP_NUMEL * ranks), segments=tuple(segments))
 
 

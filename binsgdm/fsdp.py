@@ -71,7 +71,7 @@ def attach_fsdp(
 
 @dataclass(frozen=True, kw_only=True)
 class ShardContext(RankContext):
-    """A node among the nodes, as the ranks that hold one shard see each other; draws are those of the global rank."""
+    """A rank among the ranks that hold the same shard, one a node; draws are keyed by its rank among all ranks."""
 
     global_rank: int
 
@@ -90,6 +90,7 @@ class ShardedSession(Session):
     """
 
     def __init__(self, groups: Groups, bucket_elements: int, on_sent: Callable[[Sent], None] | None) -> None:
+        # To its flat exchange each node is one rank: FSDP2 has averaged the gradients inside the node already.
         same_shard = Transport(_of_same_shard(groups), _as_inter_node(on_sent))
         super().__init__(same_shard.member(), Scheme(topology="flat"), bucket_elements)
         self._global_rank = groups.rank
@@ -103,6 +104,7 @@ class ShardedSession(Session):
     def step_protocol(self, step: int, *, skip: bool) -> Protocol:
         """Exchange every bucket of the shard, agree with all ranks whether the step counts, and apply."""
         for parameter, param_state in zip(self._parameters, self.param_states, strict=True):
+            # FSDP2 reallocates and moves its tensors between steps (resharding, CPU offload): views must be taken anew.
             _point_to_shard(param_state.parameter, parameter)
         has_moved = yield from super().step_protocol(step, skip=skip)
         for param_state in self.param_states:
@@ -120,6 +122,7 @@ def _of_same_shard(groups: Groups) -> Groups:
         rank=groups.rank // local,
         world_size=groups.world_size // local,
         ranks_per_node=1,
+        # A step counts on all ranks or on none, also on those that hold other shards.
         finite_check=groups.world,
     )
 
@@ -180,5 +183,6 @@ def _copy_first_node(optimizer: BinSGDM, groups: Groups) -> None:
     """Give every node the shards of the first."""
     for param_state in optimizer.param_states():
         local = _local(param_state.parameter)
+        # A rank has an empty shard of a tensor with fewer rows than ranks, and so have the other ranks of its group.
         if local.numel():
             dist.broadcast(local, group=groups.inter_node, group_src=0)

@@ -30,12 +30,15 @@ def momenta(grad: Tensor, m: Tensor, b: Tensor, *, beta: float) -> tuple[Tensor,
     g = grad.to(torch.float32)
     new_m = m * beta + g * (1.0 - beta)
     new_b = b * beta + g.abs() * (1.0 - beta)
+    # NaN compares false as well, so one comparison finds both infinity and NaN. b is a mean of absolute values: m
+    # cannot overflow where b does not.
     finite = new_b < torch.inf
     return torch.where(finite, new_m, m), torch.where(finite, new_b, b), finite
 
 
 def ratio(m: Tensor, b: Tensor) -> Tensor:
     """Return u = m / b, and 0 where b is 0: a parameter that never had a gradient."""
+    # u = 0 draws either sign with probability 1/2; 0 / 0 would be NaN, which the kernels turn into -1 every time.
     return torch.where(b > 0, m / b, 0.0)
 
 

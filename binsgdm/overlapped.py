@@ -1,4 +1,4 @@
-"""A session whose exchanges run beside backward, in one communication thread, bucket by bucket in one fixed order."""
+"""A session whose exchanges overlap backward: one communication thread, bucket by bucket in one fixed order."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,6 +52,7 @@ class OverlappedSession(Session):
             if param_state.parameter.requires_grad and index in self._bucket_of
         ]
         self._overlapped_step: _OverlappedStep | None = None
+        # One parameter a bucket is enough: clipping and unscaling change all gradients of a model.
         self._watched = {bucket.segments[0].index for bucket in self.worker.buckets if bucket.segments}
         self._seen: dict[int, torch.Tensor] = {}
 
@@ -68,6 +69,7 @@ class OverlappedSession(Session):
         try:
             signs = overlapped_step.finish()
         except BaseException:
+            # Some buckets were exchanged and others were not; a retry would send what other ranks do not expect.
             self._broken = True
             raise
         if skip or is_changed:
@@ -88,6 +90,7 @@ class OverlappedSession(Session):
             gradient = self.param_states[index].parameter.grad
             if gradient is not None:
                 now = _sample(gradient)
+                # NaN differs from itself; a NaN that stays NaN is no change.
                 same.append(((now == before) | (now.isnan() & before.isnan())).all())
         return bool(same) and not bool(torch.stack(same).all())
 
@@ -95,6 +98,7 @@ class OverlappedSession(Session):
         """Return the hook that counts a ready gradient."""
 
         def hook(parameter: torch.Tensor) -> None:
+            # Under no_sync() gradients only accumulate; what leaves is the sum, in the last backward before the step.
             if self._is_last_backward():
                 if index in self._watched and parameter.grad is not None and not parameter.grad.is_sparse:
                     self._seen[index] = _sample(parameter.grad)
@@ -133,10 +137,14 @@ class _OverlappedStep:
                 "BinSGDM: a second backward before optimizer.step(): wrap all but the last in model.no_sync(), or "
                 "attach with overlap=False"
             )
+        # Only the next bucket in order may leave: ranks whose gradients become ready in another order still call the
+        # same collectives.
         self._submit_while(lambda: self._missing[self.buckets[self._next].index] == 0)
 
     def finish(self) -> list[torch.Tensor]:
         """Hand over what is left, wait for the thread, and return the signs of every bucket."""
+        # Parameters that this backward did not reach have no gradient; their buckets leave now, as the other ranks
+        # expect them.
         self._submit_while(lambda: True)
         self._thread.finish()
         return self._signs

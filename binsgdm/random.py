@@ -15,10 +15,11 @@ from torch import Tensor
 
 from binsgdm.errors import BinsgdmError
 
+# Elements that share eight consecutive counters: word w of counter lane l belongs to element 8 w + l. A CPU computes
+# the eight counters as one vector, and its four result words are the draws of four runs of eight neighbours.
 GROUP_NUMEL = 32
-"""Elements that share eight consecutive counters: word w of counter lane l belongs to element 8 w + l."""
+# A 32-bit counter with four words a counter numbers 4 x 2^32 elements.
 MAX_NUMEL = 2**34
-"""Elements that a 32-bit counter of four words can tell apart."""
 
 _LANES = GROUP_NUMEL // 4
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -28,21 +29,17 @@ _LOW = 0xFFFFFFFF
 
 
 class RandomStream(IntEnum):
-    """What a draw is for; two streams never share a counter."""
+    """The purpose of a draw; two streams never share a counter, so their draws are independent."""
 
-    LOCAL = 0
-    """The first quantization: a rank's (or a node's) m/b."""
-    MERGE = 1
-    """The second quantization: the mean of the nodes' signs."""
-    INTRA_NODE = 2
-    """A rank's own m/b before it is averaged inside its node, where one bit travels there too."""
-    COMMON = 3
-    """What all ranks draw alike."""
+    LOCAL = 0  # first quantization: the m / b of a rank, or of a node
+    MERGE = 1  # second quantization: the mean of the signs of all nodes
+    INTRA_NODE = 2  # quantization inside a node, with intra_node_dtype="one_bit": the m / b of a rank
+    COMMON = 3  # draws that are the same on all ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
-    """What tells the draws of one quantization apart from all others.
+    """The key of the draws of one quantization; different keys give independent draws.
 
     Args:
         seed: 64 bits, the same on all ranks.
@@ -79,12 +76,15 @@ def philox(counter: tuple[Tensor | int, ...], seed: int) -> tuple[Tensor, Tensor
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.4.
     """
     like = next(word for word in counter if isinstance(word, Tensor))
+    # A rank computes any element's draw from the key and the element's number. So one process can redo the draws of all
+    # ranks, the draws do not depend on buckets, threads or devices, and a checkpoint needs no generator state.
     c0, c1, c2, c3 = (torch.zeros_like(like) + word for word in counter)
     k0, k1 = seed & _LOW, seed >> 32
     for _ in range(ROUNDS):
         # An int64 product wraps, but its 64 bits are those of the unsigned one.
         p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
         c0, c1, c2, c3 = (p1 >> 32 & _LOW) ^ c1 ^ k0, p1 & _LOW, (p0 >> 32 & _LOW) ^ c3 ^ k1, p0 & _LOW
+        # The key of the next round: a Weyl sequence, whose steps are those of the paper.
         k0, k1 = k0 + WEYL[0] & _LOW, k1 + WEYL[1] & _LOW
     return c0, c1, c2, c3
 
@@ -102,8 +102,10 @@ def draws(key: Key, *, start: int, numel: int, device: torch.device | str = "cpu
         raise BinsgdmError(f"draws: elements {start} to {start + numel}: must be in [0, 2**34]")
     first, last = start // GROUP_NUMEL, -(-(start + numel) // GROUP_NUMEL)
     counters = torch.arange(first * _LANES, last * _LANES, dtype=torch.int64, device=device)
+    # The element is in the counter's first word, and step, rank and stream fill the other three: 2^32 of each.
     words = torch.stack(philox((counters, key.step, key.rank, key.stream), key.seed))
     skip = start - first * GROUP_NUMEL
+    # From word-major (4 words x counters) to element order: group, word, lane.
     return words.view(4, -1, _LANES).transpose(0, 1).reshape(-1)[skip : skip + numel]
 
 
@@ -116,5 +118,6 @@ def thresholds(key: Key, *, start: int, numel: int, device: torch.device | str =
     Returns:
         fp32 (N), multiples of 2**-22 in [-1, 1).
     """
+    # 23 bits fit an fp32 mantissa: the threshold below is exact, so every device compares the same number.
     mantissas = draws(key, start=start, numel=numel, device=device) >> 9
     return mantissas.to(torch.float32) * 2.0**-22 - 1.0

@@ -1,4 +1,8 @@
-"""Let nobody wait for a rank that cannot go on: it leaves its reason in the store and closes its connections."""
+"""Abort an exchange: a rank that cannot go on writes its reason to the store and closes its connections.
+
+Otherwise the other ranks would wait in a collective for as long as its timeout, and then report the timeout in place of
+the reason.
+"""
 
 from typing import Any
 
@@ -18,15 +22,17 @@ def abort(groups: Groups, reason: str) -> None:
         reason: one sentence. Only that of the first to abort is kept.
     """
     store, key = _store_and_key(groups)
+    # The first reason is the cause; the ranks that fail because of it abort as well, with less to say.
     if not store.check([key]):
         store.set(key, f"rank {groups.rank} refused: {reason}")
     for group in (groups.world, groups.intra_node, groups.inter_node):
+        # NCCL groups stay open: the other ranks notice when their collective times out (ADR 8).
         if "nccl" not in dist.get_backend_config(group):
             dist.destroy_process_group(group)
 
 
 def abort_reason(groups: Groups) -> str | None:
-    """Return what the first rank to leave said, or None if none has said anything."""
+    """Return the reason of the first rank that aborted, or None if no rank has."""
     try:
         store, key = _store_and_key(groups)
         return store.get(key).decode() if store.check([key]) else None

@@ -19,12 +19,13 @@ GroupName = Literal["world", "intra_node", "inter_node"]
 
 @dataclass(frozen=True, kw_only=True)
 class RankContext:
-    """A rank among the ranks, and what its draws are made from.
+    """A rank's position among all ranks in one step, and the key of its random draws.
 
     Attributes:
         ranks_per_node: ranks of each node; ranks are numbered node by node.
         seed, step: the same on all ranks.
-        bucket: number of the bucket in the step, where elements are counted anew in each; its draws are its own.
+        bucket: number of the bucket in the step, if elements are numbered from 0 in each bucket (so that two buckets
+            do not share draws); 0 where elements are numbered over all buckets.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class RankContext:
 
     def key_of(self, rank: int, stream: RandomStream) -> Key:
         """Return the key of another rank's draws."""
+        # Each bucket gets a block of streams of its own: streams of two buckets never meet.
         return Key(seed=self.seed, step=self.step, rank=rank, stream=stream + len(RandomStream) * self.bucket)
 
     @property
@@ -65,9 +67,9 @@ class RankContext:
 
 @dataclass(frozen=True, kw_only=True)
 class AllToAll:
-    """Send row k of `sent` to position k of the group; row k of what comes back is from position k.
+    """Send row k of `sent` to position k of the group; row k of the answer is what position k sent to this rank.
 
-    What comes back may lie in memory that the next `AllToAll` writes to.
+    The answer is only valid until the next `AllToAll`, which may write to the same memory.
     """
 
     group: GroupName
@@ -76,7 +78,7 @@ class AllToAll:
 
 @dataclass(frozen=True, kw_only=True)
 class AllGather:
-    """Send `sent` to all of the group; row k of what comes back is that of position k."""
+    """Send `sent` to all ranks of the group; row k of the answer is what position k sent."""
 
     group: GroupName
     sent: torch.Tensor
@@ -84,7 +86,7 @@ class AllGather:
 
 @dataclass(frozen=True, kw_only=True)
 class SendRecv:
-    """Send `sent` to the next position of the group; what comes back is that of the previous one, of the same shape."""
+    """Send `sent` to the next position of the group; the answer is what the previous one sent, of the same shape."""
 
     group: GroupName
     sent: torch.Tensor
@@ -92,7 +94,7 @@ class SendRecv:
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduceSum:
-    """Add up `sent` of all of the group, which stays as it is; the sum comes back, the same on all to the bit."""
+    """Sum `sent` over the group; the answer is the sum, the same bits on every rank. `sent` is not changed."""
 
     group: GroupName
     sent: torch.Tensor
@@ -100,9 +102,9 @@ class AllReduceSum:
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduceMax:
-    """Take the element-wise maximum of `sent`, uint8, over all ranks that step together; it comes back on all.
+    """Take the element-wise maximum of `sent` (uint8) over all ranks that step together; the answer is the maximum.
 
-    `sent` may be overwritten by it.
+    It is the finite check: flags of every rank, before a step counts. `sent` may be overwritten.
     """
 
     sent: torch.Tensor
@@ -115,7 +117,7 @@ Protocol = Generator[Message, torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """Which of the ranks an optimizer is, and who carries its messages.
+    """The rank that an optimizer is, and the driver of its messages.
 
     Attributes:
         ranks_per_node: ranks of each node; ranks are numbered node by node.
@@ -128,10 +130,10 @@ class Member:
     run: Callable[[Protocol], torch.Tensor] | None = None
 
     def run_protocol(self, protocol: Protocol) -> torch.Tensor:
-        """Run a protocol and return what it returns.
+        """Run a protocol and return its result.
 
         Raises:
-            BinsgdmError: there are other ranks and nobody who carries.
+            BinsgdmError: there are other ranks, but no driver for the messages.
         """
         if self.run is not None:
             return self.run(protocol)
@@ -169,12 +171,14 @@ def run_in_lockstep(
         messages: list[Message] = []
         for rank, (protocol, answer) in enumerate(zip(protocols, answers, strict=True)):
             try:
+                # send(None) starts a generator: every protocol runs up to its first message.
                 messages.append(protocol.send(answer))  # type: ignore[arg-type]
             except StopIteration as stop:
                 results.append(stop.value)
                 continue
             if on_sent is not None:
                 on_sent(rank, messages[-1])
+        # Real collectives would hang here: some ranks finished while others wait, or ranks call different collectives.
         if (messages and results) or len({(type(message), message.group) for message in messages}) > 1:
             raise AssertionError("ranks are out of step")
         answers = [_answer(rank, messages, ranks_per_node) for rank in range(len(messages))]
@@ -203,7 +207,7 @@ _ANSWERS: dict[type, Callable[[Sequence[torch.Tensor], int], torch.Tensor]] = {
     AllReduceSum: lambda sent, _: _sum(sent),
     AllReduceMax: lambda sent, _: torch.stack(list(sent)).amax(dim=0),
 }
-"""What comes back at one position of a group, from what all of it have sent."""
+# What each position of a group receives, from what all positions sent.
 
 
 def group_members(group: GroupName, rank: int, world_size: int, ranks_per_node: int) -> list[int]:

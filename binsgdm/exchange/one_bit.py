@@ -35,6 +35,8 @@ def hierarchical(
     """
     mean = yield from _mean_in_node(u, context, kernels, bf16=bf16)
     signs = torch.empty(mean.numel() // BITS_PER_BYTE, dtype=torch.uint8, device=u.device)
+    # Unbiased rounding: the expected sign is the mean itself. The rank is part of the key, so ranks round independently
+    # and their errors average out instead of adding up.
     kernels.quantize_pack(mean, key=context.key(RandomStream.LOCAL), start=slice_start(bucket, context), out=signs)
     return (yield from _between_nodes(signs, bucket, context, kernels))
 
@@ -88,7 +90,10 @@ def flat(signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels:
         context: as in `hierarchical`.
         kernels: as in `hierarchical`.
     """
+    # Reduce-scatter and all-gather, but of bits: no all-reduce can add packed signs.
     received = yield AllToAll(group="world", sent=signs.view(context.world_size, -1))
+    # Draws are numbered by the element's position in the flat order, so the result does not depend on the cut into
+    # buckets.
     piece_start = bucket.start + context.rank * (bucket.numel // context.world_size)
     piece = _merge(received, piece_start, context.key(RandomStream.MERGE), kernels)
     return (yield AllGather(group="world", sent=piece)).reshape(-1)
@@ -102,6 +107,8 @@ def _mean_in_node(
     It takes the context of what has been sent: fresh memory is slow (docs/adr/0005-cpu-kernels.md), most of all in a
     thread of its own.
     """
+    # An all-to-all and a local mean in place of a reduce-scatter: the order of the sum is then that of the ranks on
+    # every backend, and a one-process control gives the same bits.
     rows = values.view(context.ranks_per_node, -1)
     received = yield AllToAll(group="intra_node", sent=rows.to(torch.bfloat16) if bf16 else rows)
     kernels.mean_(rows.copy_(received) if bf16 else received, rows[0])
@@ -115,6 +122,7 @@ def slice_start(bucket: FlatBucket, context: RankContext) -> int:
 
 def _between_nodes(signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels) -> Protocol:
     """Average the signs of this slice between nodes, one bit an element; then gather all slices in the node."""
+    # The expensive links: one bit an element out of each node and one bit back, whatever the number of ranks in a node.
     received = yield AllToAll(group="inter_node", sent=signs.view(context.num_nodes, -1))
     piece_numel = bucket.numel // context.world_size
     piece_start = slice_start(bucket, context) + context.node * piece_numel
@@ -126,6 +134,7 @@ def _between_nodes(signs: torch.Tensor, bucket: FlatBucket, context: RankContext
 
 def _merge(packed: torch.Tensor, start: int, key: Key, kernels: Kernels) -> torch.Tensor:
     """Return the packed signs, drawn anew, of the mean of the rows of `packed`."""
+    # The mean of K signs has K + 1 values; a second unbiased rounding makes it one bit again for the way back.
     out = torch.empty(packed.shape[1], dtype=torch.uint8, device=packed.device)
     kernels.merge(packed, numel=packed.shape[1] * BITS_PER_BYTE, key=key, start=start, out=out)
     return out

@@ -8,10 +8,8 @@ import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
 
-_MODULUS = 65521
-"""The largest prime below 2^16, as in Adler-32."""
-_CHUNK = 1 << 22
-"""Elements that are widened to 64 bits at one time."""
+_MODULUS = 65521  # the largest prime below 2^16, as in Adler-32
+_CHUNK = 1 << 22  # elements widened to 64 bits at a time, to bound the memory
 
 
 def check_replicas(model: torch.nn.Module) -> None:
@@ -49,10 +47,12 @@ def check_same_tensors(where: str, named: Sequence[tuple[str, torch.Tensor]], re
 def _checksum(values: torch.Tensor) -> torch.Tensor:
     """Return two sums over the bits of all elements, the second weighted by position."""
     widths = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    # Of the bits, not the values: NaN equals NaN, and 0 differs from -0.
     bits = values.reshape(-1).contiguous().view(widths[values.element_size()])
     sums = torch.zeros(2, dtype=torch.int64, device=bits.device)
     for first in range(0, bits.numel(), _CHUNK):
         some = bits[first : first + _CHUNK].to(torch.int64)
+        # A plain sum does not see two exchanged elements; the weighted one does. int64 sums wrap, alike on all ranks.
         weights = torch.arange(first + 1, first + 1 + some.numel(), device=bits.device) % _MODULUS
         sums += torch.stack([some.sum(), (some * weights).sum()])
     return sums
@@ -75,6 +75,7 @@ def check_same_settings(
     Raises:
         BinsgdmError: on every rank, if any refused (`refused` itself on such a rank) or differs from rank 0.
     """
+    # A rank with an error takes part as well and sends the reason: if it raised here, the others would wait for it.
     all_of_them: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(all_of_them, (dict(settings), None if refused is None else str(refused)), group=group)
     if refused is not None:

@@ -1,8 +1,8 @@
-"""The one thread of a process that exchanges beside backward.
+"""The communication thread, which exchanges buckets while backward computes.
 
-Collectives are called from it alone, on process groups of its own, in the order in which they are handed over, which is
-the same on all ranks whatever order gradients come in. Exchanges of two phases whose second phase is called from a
-completion callback deadlock on gloo; this does not.
+Only this thread calls collectives of its process groups, in the order of submission. That order is the same on all
+ranks, whatever order gradients become ready in: collectives that ranks call in different orders deadlock. A thread, and
+no completion callback: an exchange has several collectives, and gloo deadlocks if a callback calls the next one.
 """
 
 import queue
@@ -18,17 +18,17 @@ Item = TypeVar("Item")
 
 
 class CommunicationThread(Generic[Item]):
-    """Does jobs one after the other, until it is told that there are no more, or one fails.
+    """Runs submitted items one after the other, until `finish` or until one fails.
 
-    It computes on as many cores as the thread that starts it. On a GPU it works on a stream of its own; a job begins
-    when what was enqueued before it was handed over is done.
+    It computes on as many cores as the thread that starts it. On a GPU it works on a stream of its own; an item begins
+    when all work that was enqueued before its submission is done.
 
     Args:
         name: of the thread.
-        device: of what is exchanged.
-        run: does a job.
-        on_failure: told of the job that failed and of each after it, with what failed; the others wait for this rank
-            until it has told them.
+        device: of the tensors that are exchanged.
+        run: runs an item.
+        on_failure: called with the item that failed, and with each item after it, and the error. The other ranks wait
+            for this rank until it aborts the exchange.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class CommunicationThread(Generic[Item]):
         name: str,
         device: torch.device,
         run: Callable[[Item], object],
-        on_failure: Callable[[Item, BaseException], object] = lambda _job, _error: None,
+        on_failure: Callable[[Item, BaseException], object] = lambda _item, _error: None,
     ) -> None:
         self._device = device
         self._run, self._on_failure = run, on_failure
@@ -47,19 +47,21 @@ class CommunicationThread(Generic[Item]):
         self._thread.start()
 
     def submit(self, item: Item) -> None:
-        """Let a job be done when those before it are."""
+        """Queue an item behind those submitted before."""
         ready_event = torch.cuda.current_stream(self._device).record_event() if self._device.type == "cuda" else None
         self._items.put((item, ready_event))
 
     def finish(self) -> None:
-        """Wait until all jobs are done; the thread ends.
+        """Wait until all items are done; the thread ends.
 
         Raises:
-            BaseException: what a job raised.
+            BaseException: the error of the item that failed.
         """
         self._items.put(None)
         self._thread.join()
         if self._device.type == "cuda":
+            # The thread has ended, but its kernels may still run on its stream; what the caller enqueues next uses
+            # their results.
             torch.cuda.current_stream(self._device).wait_stream(_own_stream(self._device))
         if self._failure is not None:
             raise self._failure
@@ -71,11 +73,14 @@ class CommunicationThread(Generic[Item]):
             while (entry := self._items.get()) is not None:
                 item, ready_event = entry
                 if ready_event is not None:
+                    # Backward runs ahead on another stream: the item must not read gradients before they are written
+                    # there.
                     torch.cuda.current_stream(self._device).wait_event(ready_event)
                 self._run_item(item)
 
     def _run_item(self, item: Item) -> None:
         try:
+            # After a failure nothing is exchanged any more: the other ranks are at another collective.
             if self._failure is None:
                 self._run(item)
                 return

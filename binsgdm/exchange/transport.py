@@ -29,6 +29,7 @@ T = TypeVar("T")
 MIN_ROUND_BYTES = 128 * 1024
 
 
+# Names of nccl-tests, and of simnet's schedules: contract tests compare both sides by them.
 COLLECTIVES: dict[type, str] = {
     AllToAll: "all_to_all",
     AllGather: "all_gather",
@@ -100,13 +101,14 @@ class Transport:
             return self._all_reduce_max(sent)
         group: dist.ProcessGroup = getattr(self._groups, message.group)
         if dist.get_world_size(group) == 1:
+            # A group of one sends nothing and is not counted: with one rank a node, nothing is sent inside nodes.
             return sent.unsqueeze(0) if isinstance(message, AllGather) else sent
         if self._on_sent is not None:
             self._on_sent(Sent(COLLECTIVES[type(message)], message.group, sent.numel() * sent.element_size()))
         return _COMMUNICATE[type(message)](self, sent, group, message.group)
 
     def _all_reduce_max(self, flags: torch.Tensor) -> torch.Tensor:
-        """Return the maximum over all ranks that step together; of a byte a parameter nobody is told."""
+        """Return the maximum over all ranks that step together; `on_sent` does not count this byte a parameter."""
         group = self._groups.finite_check or self._groups.world
         if dist.get_world_size(group) > 1:
             dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=group)
@@ -131,6 +133,7 @@ class Transport:
 
     def _receive_buffer(self, sent: torch.Tensor) -> torch.Tensor:
         """Return memory for an all-to-all, kept from one to the next."""
+        # Fresh memory costs page faults in every step; the answer of an all-to-all is used up before the next one.
         num_bytes = sent.numel() * sent.element_size()
         if self._buffer.numel() < num_bytes or self._buffer.device != sent.device:
             self._buffer = torch.empty(num_bytes, dtype=torch.uint8, device=sent.device)
@@ -175,6 +178,8 @@ def all_to_all_in_rounds(received: torch.Tensor, sent: torch.Tensor, group: dist
     """
     position, size = dist.get_rank(group), dist.get_world_size(group)
     received[position].copy_(sent[position])
+    # Round r is a rotation by r: every rank sends to one rank and receives from one, so no NIC takes in two rows at
+    # once.
     for distance in range(1, size):
         to, source = (position + distance) % size, (position - distance) % size
         _exchange_rows(sent[to], to, received[source], source, group)
@@ -193,6 +198,7 @@ def all_gather_in_ring(gathered: torch.Tensor, sent: torch.Tensor, group: dist.P
     """
     position, size = dist.get_rank(group), dist.get_world_size(group)
     gathered[position].copy_(sent)
+    # Each row travels once over each link of the ring; all links are busy in every round.
     for age in range(size - 1):
         had, comes = (position - age) % size, (position - age - 1) % size
         _exchange_rows(gathered[had], (position + 1) % size, gathered[comes], (position - 1) % size, group)
@@ -219,6 +225,8 @@ def send_recv(sent: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 
 def _exchange_rows(sent: torch.Tensor, to: int, received: torch.Tensor, source: int, group: dist.ProcessGroup) -> None:
     """Send to one position while receiving from another, and wait for both."""
+    # Both are posted before either is waited for: if all ranks of a ring waited for their send first, none would
+    # receive.
     works = (
         dist.irecv(received, src=dist.get_global_rank(group, source), group=group),
         dist.isend(sent, dst=dist.get_global_rank(group, to), group=group),

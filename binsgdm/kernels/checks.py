@@ -1,4 +1,4 @@
-"""What every kernel asks of its arguments; the compiled ones would write out of bounds without."""
+"""Checks of the arguments of every kernel: compiled kernels get bare addresses and would write out of bounds."""
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ def packed(name: str, given: Tensor, *, numel: int, device: torch.device, rows: 
 
 def quantized(out: Tensor, *, numel: int, start: int, device: torch.device) -> None:
     """Check where packed signs go and which draws they take."""
+    # Not a multiple of 8: two segments would write to one byte.
     if start % 8 or start < 0 or start + numel > MAX_NUMEL:
         raise BinsgdmError(f"start: {start!r}: must be a multiple of 8 in [0, 2**34 - {numel}]")
     packed("out", out, numel=numel, device=device)

@@ -22,6 +22,7 @@ from binsgdm.random import GROUP_NUMEL, Key
 
 name = "cpu"
 
+# numpy has no bf16, and numba handles neither 16-bit type: the kernels get integers and widen their bits.
 _CARRIERS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 _LEAST_PIECE_NUMEL = 1 << 16  # below, waking another thread takes longer than the work
 _PIECES_PER_THREAD = 8  # so that a thread that is held up leaves its share to the others
@@ -114,6 +115,7 @@ def foreach_unpack_apply_(
     """Do `unpack_apply_` for many tensors; see `binsgdm.kernels.Kernels`."""
     for x, signs in zip(xs, packed, strict=True):
         checks.apply(x, signs)
+    # Computed in double precision and rounded to fp32 once, in the kernel, as the reference rounds it.
     decay, step = 1.0 - lr * weight_decay, -lr if maximize else lr
     for like, (some_x, some_signs) in _by_dtype(xs, packed):
         table, jobs = _table([(some_x, 8 * like.itemsize), (some_signs, 1)])
@@ -156,6 +158,8 @@ def _table(columns: Sequence[tuple[list[Tensor], int]], starts: Sequence[int] | 
     Returns:
         int64 rows of addresses, elements and, if asked for, start; first row and end of every job.
     """
+    # One table of raw addresses for all tensors: one call into compiled code a thread, in place of one a tensor. A
+    # model has hundreds of small tensors, and a Python call costs more than the update of a bias.
     numels = np.array([tensor.numel() for tensor in columns[0][0]], np.int64)
     piece = _piece_numel(int(numels.sum()))
     counts = -(-numels // piece)
@@ -164,6 +168,7 @@ def _table(columns: Sequence[tuple[list[Tensor], int]], starts: Sequence[int] | 
     addresses = [np.array([t.data_ptr() for t in some], np.int64)[tensor] + lo * bits // 8 for some, bits in columns]
     sizes = np.minimum(numels[tensor] - lo, piece)
     first_draw = [] if starts is None else [np.array(starts, np.int64)[tensor] + lo]
+    # A job is a run of rows with about one piece of elements, so small tensors share a job.
     bounds = np.searchsorted(sizes.cumsum(), np.arange(piece, int(numels.sum()) + piece, piece))
     ends = [0, *np.unique(np.minimum(bounds + 1, tensor.size)).tolist()]
     return np.stack([*addresses, sizes, *first_draw], axis=1), list(pairwise(ends))
@@ -213,6 +218,7 @@ def _on_threads(jobs: Jobs, run: Callable[[int, int], object]) -> bool:
         return sum(bool(run(lo, hi)) for lo, hi in queue) > 0
 
     threads = torch.get_num_threads()
+    # This thread works as well: for one job there is no other thread to wake.
     helpers = min(threads, len(jobs)) - 1
     if helpers <= 0:
         return drain()

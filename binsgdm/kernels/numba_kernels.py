@@ -42,13 +42,14 @@ def _constant(element: ir.Type, value: float) -> ir.Constant:
 
 
 def _splat(build: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
+    # LLVM has no "broadcast": insert into lane 0, then shuffle lane 0 into all lanes. It becomes one instruction.
     undefined = ir.Constant(_vector(scalar.type), ir.Undefined)
     first = build.insert_element(undefined, scalar, ir.Constant(_I32, 0))
     return build.shuffle_vector(first, undefined, _constant(_I32, 0))
 
 
 class _GroupArguments:
-    """Arguments of one step: arrays that advance by 32 elements a step, and scalars."""
+    """Arguments of the instructions for one group of 32 elements: arrays, addressed by group, and scalars."""
 
     def __init__(self, context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> None:
         self.build = build
@@ -78,10 +79,12 @@ class _GroupArguments:
         """Ask for the cache lines of a group some way ahead; past the end it is ignored."""
         build, per_line = self.build, _LINE_BYTES * 8 // self.element(position).bitwidth
         byte = _I8.as_pointer()
+        # numba offers no prefetch, so this calls LLVM's own. Without it the loops wait for memory (ADR 5).
         function = build.module.declare_intrinsic(
             "llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
         )
         read, keep, data = (ir.Constant(_I32, number) for number in (0, 3, 1))
+        # One prefetch a cache line: 32 fp32 values take two lines of 64 bytes, 32 values of 16 bits one.
         for lane in range(0, GROUP_NUMEL, per_line):
             address = self.group(position, group, lane=_PREFETCH_NUMEL + lane)
             build.call(function, [build.bitcast(address, byte), read, keep, data])
@@ -91,9 +94,11 @@ def _load(build: ir.IRBuilder, pointer: ir.Value, element: Any) -> ir.Value:
     """Load eight elements as fp32."""
     if element == types.float32:
         return build.load(build.bitcast(pointer, _vector(_F32).as_pointer()), align=4)
+    # `align` is that of one element: a piece may start anywhere, so LLVM must use unaligned loads.
     raw = build.load(build.bitcast(pointer, _vector(ir.IntType(16)).as_pointer()), align=2)
     bits = build.zext(raw, _vector(_I32))
     if element == types.uint16:
+        # bf16 is the upper half of an fp32: widening is a shift and exact.
         return build.bitcast(build.shl(bits, _constant(_I32, 16)), _vector(_F32))
     return _from_half(build, bits)
 
@@ -102,7 +107,9 @@ def _from_half(build: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Widen fp16 by its bits: LLVM's own conversion needs a function that numba lacks where the CPU cannot do it."""
     magnitude = build.and_(bits, _constant(_I32, 0x7FFF))
     shifted = build.shl(magnitude, _constant(_I32, 13))
+    # Exponent biases: 127 of fp32, 15 of fp16; 112 is the difference.
     normal = build.add(shifted, _constant(_I32, 112 << 23))
+    # A subnormal fp16 is an integer times 2^-24, which fp32 holds as a normal number.
     subnormal = build.fmul(build.sitofp(magnitude, _vector(_F32)), _constant(_F32, 2.0**-24))
     is_subnormal = build.icmp_signed("<", magnitude, _constant(_I32, 0x0400))
     is_finite = build.icmp_signed("<", magnitude, _constant(_I32, 0x7C00))
@@ -115,11 +122,14 @@ def _from_half(build: ir.IRBuilder, bits: ir.Value) -> ir.Value:
 def _round_off(build: ir.IRBuilder, bits: ir.Value, num_bits: int) -> ir.Value:
     """Drop the lowest bits of a number, rounding to nearest even."""
     odd = build.and_(build.lshr(bits, _constant(_I32, num_bits)), _constant(_I32, 1))
+    # Adding just under one half, plus 1 if the kept part is odd, carries exactly where round-to-nearest-even rounds up.
+    # A carry out of the mantissa raises the exponent, which is right as well.
     almost_half = _constant(_I32, (1 << num_bits - 1) - 1)
     return build.lshr(build.add(build.add(bits, almost_half), odd), _constant(_I32, num_bits))
 
 
 def _to_bfloat(build: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    # Only NaN is unordered with itself. Rounding its bits could carry into infinity or 0, so NaN gets torch's pattern.
     is_nan = build.fcmp_unordered("uno", value, value)
     rounded = _round_off(build, build.bitcast(value, _vector(_I32)), 16)
     return build.select(is_nan, _constant(_I32, 0x7FC0), rounded)
@@ -155,6 +165,8 @@ def _thresholds(build: ir.IRBuilder, counter: ir.Value, key: list[ir.Value]) -> 
 
     The words live in 64-bit lanes whose upper halves are ignored: a 32 x 32 -> 64 bit multiplication takes them so.
     """
+    # The whole generator stays in vector registers: no draw is ever stored. Eight counters a vector make the draws of
+    # one group of 32 elements.
     k0, k1, *other_words = key
     low, upper = _constant(_I64, _LOW32), _constant(_I64, 32)
     lanes = build.add(_splat(build, counter), ir.Constant(_vector(_I64), list(range(_LANES))))
@@ -165,6 +177,7 @@ def _thresholds(build: ir.IRBuilder, counter: ir.Value, key: list[ir.Value]) -> 
             _splat(build, build.add(word, ir.Constant(_I64, weyl * number & _LOW32)))
             for word, weyl in zip((k0, k1), WEYL, strict=True)
         )
+        # Only the factors need a mask: the upper halves of the xors are ignored until the next multiplication.
         p0 = build.mul(build.and_(c0, low), _constant(_I64, MULTIPLIERS[0]))
         p1 = build.mul(build.and_(c2, low), _constant(_I64, MULTIPLIERS[1]))
         c0, c1 = build.xor(build.lshr(p1, upper), build.xor(c1, key0)), p1
@@ -174,12 +187,16 @@ def _thresholds(build: ir.IRBuilder, counter: ir.Value, key: list[ir.Value]) -> 
 
 def _threshold(build: ir.IRBuilder, draw: ir.Value) -> ir.Value:
     """Put 23 bits behind the exponent of 2 and subtract 3: exact, and uniform in [-1, 1)."""
+    # 0x40000000 is 2.0: 23 random mantissa bits give [2, 4) in steps of 2^-22. That costs two integer instructions in
+    # place of a conversion and a product, with the same result.
     bits = build.or_(build.lshr(draw, _constant(_I32, 9)), _constant(_I32, 0x40000000))
     return build.fsub(build.bitcast(bits, _vector(_F32)), _constant(_F32, 3.0))
 
 
 def _reverse_in_bytes(build: ir.IRBuilder, word: ir.Value) -> ir.Value:
     """Turn lane 0 = least significant bit of each byte into most significant, or back."""
+    # A bit mask has lane 0 in its least significant bit; packed signs have it in the most significant bit of each byte
+    # (`binsgdm.bits`). Reversing all 32 bits and then the bytes reverses the bits inside each byte.
     reverse = build.module.declare_intrinsic("llvm.bitreverse", [_I32])
     return build.bswap(build.call(reverse, [word]))
 
@@ -208,7 +225,9 @@ def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Va
     g = _load(build, args.group(0, group, lane=lane), args.element(0))
     m_pointer, b_pointer = args.group(1, group, lane=lane), args.group(2, group, lane=lane)
     m, b = _load(build, m_pointer, types.float32), _load(build, b_pointer, types.float32)
+    # |g| by clearing the sign bit.
     magnitude = build.bitcast(build.and_(build.bitcast(g, _vector(_I32)), _constant(_I32, 0x7FFFFFFF)), g.type)
+    # Two products and a sum, each rounded: a fused multiply-add would differ from the reference in the last bit.
     new_m = build.fadd(build.fmul(m, beta), build.fmul(g, one_minus_beta))
     new_b = build.fadd(build.fmul(b, beta), build.fmul(magnitude, one_minus_beta))
     finite = build.fcmp_ordered("<", new_b, _constant(_F32, float("inf")))
@@ -216,6 +235,7 @@ def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Va
     _store(build, new_m, m_pointer, types.float32)
     _store(build, new_b, b_pointer, types.float32)
     zero = _constant(_F32, 0.0)
+    # The division runs in all lanes; where b is 0 its NaN is not selected.
     u = build.select(build.fcmp_ordered(">", new_b, zero), build.fdiv(new_m, new_b), zero)
     return u, build.not_(finite)
 
@@ -223,6 +243,7 @@ def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Va
 def _update_group(args: _GroupArguments, group: ir.Value, beta: int) -> tuple[list[ir.Value], ir.Value]:
     """Update the 32 elements of a group; return four vectors of u, and not 0 if one b was not finite."""
     build = args.build
+    # Gradient, m and b are read; an output is only written and needs no prefetch.
     for position in range(3):
         args.prefetch(position, group)
     decay = [_splat(build, args.scalar(beta)), _splat(build, args.scalar(beta + 1))]
@@ -330,6 +351,8 @@ def _apply_32(_: Any, x: Any, packed: Any, group: Any, lr: Any, decay: Any) -> A
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
+    # nogil: the threads of `binsgdm.kernels.cpu` run these at once. error_model: a division by 0 gives NaN as in torch,
+    # and no branch that would keep LLVM from vectorizing.
     options: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
     try:
         return njit(cache=True, **options)(function)
@@ -351,6 +374,7 @@ def update(grad, m, b, out_u, beta, one_minus_beta):
     beta, one_minus_beta = np.float32(beta), np.float32(one_minus_beta)
     whole = grad.size // GROUP_NUMEL * GROUP_NUMEL
     failed = _update_groups(grad[:whole], m[:whole], b[:whole], out_u[:whole], beta, one_minus_beta)
+    # The instructions always do 32 elements, so the end of a tensor goes through zeroed scratch arrays of one group.
     left = grad.size - whole
     if left:
         scratch = np.zeros((3, GROUP_NUMEL), np.float32)
@@ -374,6 +398,7 @@ def _copy_signs(tail_out, skip, numel, out):
     for index in range(out.size):
         out[index] = tail_out[skip // 8 + index]
     if numel % 8:
+        # Zeros in the scratch arrays draw signs as well; padding bits must be 0 on all ranks.
         out[out.size - 1] &= np.uint8(0xFF00 >> numel % 8 & 0xFF)
 
 
@@ -403,6 +428,8 @@ def _update_quantize_pack_few(grad, m, b, out, beta, one_minus_beta, start, key)
 def update_quantize_pack(grad, m, b, out, beta, one_minus_beta, start, key):
     """Update m and b, write the packed signs; return 0, or another number if some b was not finite."""
     beta, one_minus_beta = np.float32(beta), np.float32(one_minus_beta)
+    # A segment may begin inside a draw group (a slice of a parameter does): the parts of groups at both ends go through
+    # scratch arrays, so an element gets the same draw whatever segment it is in.
     first, last = _whole_groups(start, grad.size)
     failed = _update_quantize_pack_groups(
         grad[first:last],
@@ -455,6 +482,7 @@ def _add_signs(packed, total):
 @_compiled
 def merge(packed_rows, lo, hi, out, start, key):
     """Write to `out` the packed signs of Q of the mean of the signs [lo, hi) of K rows; `start` belongs to lo."""
+    # Row after row would read and write the sums of the whole slice K times; blocks keep them in the L1 cache.
     mean = np.empty(_BLOCK_NUMEL, np.float32)
     num_rows = np.float32(packed_rows.shape[0])
     for base in range(lo, hi, _BLOCK_NUMEL):
@@ -520,6 +548,7 @@ def _pointer(_: Any, address: Any) -> Any:
 def update_rows(table, first, last, like, beta, one_minus_beta):
     """Do `update` for rows of (grad, m, b, u, elements); gradients have the dtype of `like`."""
     failed = 0
+    # The rows hold addresses: numba would otherwise unpack and check an array object for each tensor.
     for grad, m, b, u, numel in table[first:last]:
         failed |= update(
             carray(_pointer(grad), (numel,), like.dtype),

@@ -56,6 +56,7 @@ def mean_(parts: Tensor, out: Tensor) -> None:
     """Write the mean of K vectors, summed in order and divided once; see `binsgdm.kernels.Kernels`."""
     checks.mean(parts, out)
     out.copy_(parts[0])
+    # A fixed order: fp32 addition is not associative, and torch.sum may choose another order on another device.
     for part in parts[1:]:
         out.add_(part)
     out.div_(parts.shape[0])

@@ -25,6 +25,7 @@ from binsgdm.random import GROUP_NUMEL, Key
 
 name = "triton"
 
+# Triton compiles a kernel anew when an integer argument becomes 1 or a multiple of 16; a step counter does both.
 _KEY = ("seed", "step", "rank", "stream", "first_group")
 _GROUPS = 32  # groups of 32 elements that one program does: 1024 elements on 128 threads
 _BLOCK_NUMEL = _GROUPS * GROUP_NUMEL
@@ -102,6 +103,7 @@ def _launch(kernel: Any, numel: int, start: int, first: Tensor, *arguments: obje
     if numel == 0:
         return
     options: dict[str, Any] = {"groups": _GROUPS, "num_warps": 4, "enable_fp_fusion": False}
+    # Triton launches on the current device, which need not be that of the tensors.
     with torch.cuda.device(first.device if first.is_cuda else -1):
         kernel[(num_programs,)](first, *arguments, numel, start // GROUP_NUMEL, skip, **options)
 
@@ -134,7 +136,9 @@ def _draws(seed, step, rank, stream, first_group, groups: tl.constexpr):
 def _store_signs(u, draw, out, word: tl.constexpr, numel, skip, groups: tl.constexpr):
     """Quantize a block of u and store its bytes, one a row."""
     _, inside = _places(word, numel, skip, groups)
+    # 2^-22, exact in fp32: no rounding, so a product and a sum give the same bits as the CPU's bit trick.
     threshold = (draw >> 9).to(tl.float32) * 2.384185791015625e-07 - 1.0
+    # Lane 0 is the most significant bit, as in `binsgdm.bits`; elements outside the segment give 0 bits.
     bits = ((threshold < u) & inside).to(tl.int32) << (7 - tl.arange(0, 8)[None, :])
     group = tl.program_id(0).to(tl.int64) * groups + tl.arange(0, groups)
     first = group * 32 + 8 * word - skip
@@ -154,8 +158,10 @@ def _update(grad, m, b, failed, beta, rest, index, inside):
     new_b = tl.where(finite, new_b, old_b)
     tl.store(m + index, new_m, mask=inside)
     tl.store(b + index, new_b, mask=inside)
+    # All failing lanes store the same 1 to the same word: no atomic is needed.
     tl.store(failed + index * 0, 1, mask=inside & (finite == 0))
     positive = new_b > 0
+    # `where` computes both branches; the inner one keeps 0 / 0 from raising flags in the interpreter.
     return tl.where(positive, tl.div_rn(new_m, tl.where(positive, new_b, 1.0)), 0.0)
 
 
@@ -215,6 +221,7 @@ def _merge_kernel(
         for vector in range(num_vectors):
             byte = tl.load(packed + tl.cast(vector, tl.int64) * num_bytes + index // 8, mask=inside, other=0)
             count += (byte.to(tl.int32) >> (7 - tl.arange(0, 8)[None, :])) & 1
+        # Counting bits is exact; K signs sum to 2 x (number of +1) - K.
         sum_of_signs = (2 * count - num_vectors).to(tl.float32)
         mean = tl.div_rn(sum_of_signs, tl.zeros([groups, 8], tl.float32) + num_vectors)
         _store_signs(mean, draws[word], out, word, numel, skip, groups)
@@ -225,6 +232,7 @@ def _mean_kernel(parts, out, num_vectors, numel, first_group, skip, groups: tl.c
     for word in tl.static_range(4):
         index, inside = _places(word, numel, skip, groups)
         total = tl.load(parts + index, mask=inside, other=0.0)
+        # In the order of ranks, as in the reference: fp32 sums depend on their order.
         for vector in range(1, num_vectors):
             total += tl.load(parts + tl.cast(vector, tl.int64) * numel + index, mask=inside, other=0.0)
         tl.store(out + index, tl.div_rn(total, tl.zeros([groups, 8], tl.float32) + num_vectors), mask=inside)

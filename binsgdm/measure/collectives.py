@@ -16,8 +16,7 @@ from binsgdm.measure.timing import interleave, trial_of
 MIN_BYTES, MAX_BYTES = 2**10, 2**26
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
-Kind = tuple[str, GroupName, str]
-"""Collective, group, dtype."""
+Kind = tuple[str, GroupName, str]  # collective, group, dtype
 
 
 def measure(

@@ -1,4 +1,4 @@
-"""Time backward alone and beside a collective that does not stop, which says how much the one slows the other."""
+"""Time backward alone and overlapped by a collective that repeats, which shows how much communication slows compute."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -109,6 +109,8 @@ def _repeat(collective: Callable[[], object], ranks: Ranks, busy: threading.Even
     is_cuda = ranks.device.type == "cuda"
     with torch.cuda.stream(torch.cuda.Stream()) if is_cuda else nullcontext():  # type: ignore[no-untyped-call]
         while True:
+            # Ranks finish backward at different times; if each stopped by itself, the others would wait in the next
+            # collective.
             asked = torch.tensor([int(busy.is_set())], device=ranks.device)
             guarded(partial(dist.all_reduce, asked, op=dist.ReduceOp.MAX))
             if not int(asked):

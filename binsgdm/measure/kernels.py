@@ -15,15 +15,13 @@ from binsgdm.measure.timing import SHARED_S, interleave, pause_s, trial_of
 from binsgdm.random import Key
 
 MIN_NUMEL, MAX_NUMEL = 2**10, 2**27
-MAX_REFERENCE_NUMEL = 2**16
-"""The reference kernels are for reading; larger sizes of them would take most of the time."""
-NUM_PIECES = 16
-"""Tensors that are gathered into a bucket."""
-MIN_THREADED_NUMEL = 2**15
-"""From here on torch works on several threads."""
+MAX_REFERENCE_NUMEL = 2**16  # the reference kernels are slow: larger sizes would take most of the time
+NUM_PIECES = 16  # tensors that are gathered into a bucket
+MIN_THREADED_NUMEL = 2**15  # from here on torch works on several threads
 NUM_VECTORS = (2, 8)
+# Upper bounds of memory [bytes an element]: tensors of the baselines, of one implementation, temporaries of the
+# reference.
 BASELINE_BYTES, KERNELS_BYTES, REFERENCE_BYTES = 32, 32, 128
-"""What contestants of one size hold, bytes an element, and what the reference kernels make on the way; a bound."""
 DTYPES = {"merge": "uint8"} | dict.fromkeys(
     ("adamw", "copy", "gather", "cast_fp32_bf16", "cast_bf16_fp32", "quantize_pack", "mean_"), "float32"
 )
@@ -31,8 +29,7 @@ DTYPES = {"merge": "uint8"} | dict.fromkeys(
 DRAWS = Key(seed=1, step=1)
 
 Call = Callable[[], object]
-Name = tuple[str, str, int]
-"""Kernel, implementation, and vectors (0 where there is one)."""
+Name = tuple[str, str, int]  # kernel, implementation, number of vectors (0 for kernels of one vector)
 
 
 def measure(
@@ -98,6 +95,7 @@ def sizes(ranks: Ranks, min_numel: int, max_numel: int | None, *, bytes_per_elem
     """
     fits = free_bytes(ranks) // bytes_per_element
     largest = min(MAX_NUMEL, fits // 4) if max_numel is None else max_numel
+    # The smallest of all ranks, by the maximum of negatives: all ranks must measure the same sizes.
     largest = int(min(ranks.slowest([-float(largest)])) * -1)
     if largest > fits:
         raise BinsgdmError(

@@ -12,8 +12,7 @@ from binsgdm.measure.model_zoo import Task, build
 from binsgdm.measure.timing import Stopwatch, Trial, phases, trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
 
-LR = 1e-6
-"""So small that the model stays what it is, however often it is trained."""
+LR = 1e-6  # so small that repeated steps do not change the model
 
 
 def measure(

@@ -38,8 +38,7 @@ class Task:
         return sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
 
 
-Builder = Callable[[int], Any]
-"""Takes the batch size and returns (module, inputs, loss) as in `Task`."""
+Builder = Callable[[int], Any]  # from the batch size to (module, inputs, loss) as in `Task`
 
 
 def build(name: str, batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Task:
@@ -155,6 +154,7 @@ def _transformer(*, width: int, layers: int, vocabulary: int = 8192, length: int
     return build_it
 
 
+# The name states the number of parameters.
 NAMES: dict[str, Builder] = {
     "mlp_200k": _mlp(256, 3),
     "mlp_4m": _mlp(1024, 4),
@@ -165,4 +165,3 @@ NAMES: dict[str, Builder] = {
     "transformer_10m": _transformer(width=320, layers=6),
     "transformer_25m": _transformer(width=512, layers=6, vocabulary=12288),
 }
-"""By name, with the number of parameters in it: an MLP, a network of convolutions, a language model."""

@@ -42,6 +42,8 @@ class Ranks:
 
     def barrier(self) -> None:
         """Wait until all ranks are here, and a GPU has no more to do."""
+        # Before the barrier: this GPU's work belongs to the trial before. After it: NCCL's barrier runs on the GPU as
+        # well.
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         if self.groups is not None:
@@ -58,7 +60,7 @@ class Ranks:
         return [float(value) for value in values.tolist()]
 
     def from_rank_0(self, answer: Callable[[], str]) -> str:
-        """Let rank 0 find an answer and tell it to all."""
+        """Return on all ranks the answer that rank 0 finds."""
         found = [answer() if self.rank == 0 else ""]
         if self.groups is not None:
             guarded(lambda: dist.broadcast_object_list(found, src=0, device=self.device))
@@ -111,6 +113,8 @@ def joined(
 
 
 def _of_group(device: torch.device, backend: str, groups: Groups) -> Ranks:
+    # A "node" may be a network namespace of this machine, as in the lab; the cores are shared by all ranks of the
+    # machine.
     homes: list[str] = [""] * groups.world_size
     guarded(lambda: dist.all_gather_object(homes, _machine_id()))
     return Ranks(

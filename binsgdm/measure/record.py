@@ -24,8 +24,8 @@ from binsgdm.measure.timing import relative_error
 WHAT = "simnet measurements"
 FORMAT = 1
 
+# A mapping holds the options of a system: plain values by name, None for an option that is switched off.
 Label = str | int | float | Mapping[str, Any]
-"""A mapping is that of a system's options: plain values by name, None where one is switched off."""
 
 
 class Record:

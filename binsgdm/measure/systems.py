@@ -21,10 +21,8 @@ from binsgdm.systems.registry import SYSTEMS, make
 
 CPU = torch.device("cpu")
 MAX_NUMEL = 2**24
-ASSUMED_WORLD_SIZE = 4
-"""Ranks to work for where one process measures alone."""
-MIN_NUM_SIZES = 3
-"""A launch and a time per element can be told from so many."""
+ASSUMED_WORLD_SIZE = 4  # ranks whose payloads are decoded where one process measures alone
+MIN_NUM_SIZES = 3  # enough to fit a launch and a time per element
 PARTS = ("encode", "merge", "decode")
 
 
@@ -62,8 +60,8 @@ def measure(
                 break
 
 
+# Kernels in the order in which a trial times them, each with its number of elements (and of vectors).
 Parts = Mapping[str, Mapping[str, int]]
-"""Kernels in the order in which a trial times them, with how many elements (and vectors of them) each works on."""
 
 
 def _kernels_and_trial(system: SystemChoice, numel: int, world_size: int, device: torch.device) -> tuple[Parts, Trial]:

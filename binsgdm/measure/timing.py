@@ -1,4 +1,4 @@
-"""Repeat until the median is known well enough; contestants take turns, and the slowest rank counts."""
+"""Repeat trials until their medians are known well enough: trials are interleaved, and the slowest rank counts."""
 
 import math
 import random
@@ -13,19 +13,17 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 Key = TypeVar("Key", bound=Hashable)
-Progress = Callable[[float], object]
-"""Is told which part is done, from 0 to 1."""
+Progress = Callable[[float], object]  # called with the part that is done, from 0 to 1
+# Runs the measured code once and returns times of this rank [s]: first the time that the stop rule looks at, then
+# others.
 Trial = Callable[[], Sequence[float]]
-"""Does a thing once and returns what it took on this rank [s]: first the time that decides, then any others."""
 
 WARM_UP = 3
 BLOCK = 5
 BLOCK_S = 1.0
-PAUSE_S = 0.02
-"""torch's threads spin for a while after their work, which costs whoever comes next up to 2 ms."""
-SHARED_S = 0.02
-"""Several turns of the scheduler."""
-OUTSIDE = 0.05
+PAUSE_S = 0.02  # torch's threads spin for a while after their work, which costs the next trial up to 2 ms
+SHARED_S = 0.02  # several time slices of the scheduler
+SIGNIFICANCE = 0.05
 
 
 class RankGroup(Protocol):
@@ -93,7 +91,9 @@ def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
 def _outside(count: int) -> int:
     """Return how many of so many samples the interval may leave out at each end."""
     left_out, tail = 0, 0.0
-    while (tail := tail + math.comb(count, left_out) / 2.0**count) <= OUTSIDE / 2:
+    # A sample is above the median with probability 1/2, so the number of samples below it is binomial: no assumption on
+    # the distribution of times, which have long tails.
+    while (tail := tail + math.comb(count, left_out) / 2.0**count) <= SIGNIFICANCE / 2:
         left_out += 1
     return left_out - 1
 
@@ -177,7 +177,9 @@ class _Interleaved:
         """Let contestants take turns; return what the slowest rank took."""
         taken: list[tuple[Any, Sequence[float]]] = []
         for _ in range(turns):
+            # Shuffled in every turn, so that no trial always runs after the same other one (caches, clock frequency).
             taken += [(key, self._one(key)) for key in self._order.sample(keys, len(keys))]
+        # One all-reduce after all turns: a message between trials would be timed with the next one.
         flat = iter(self._ranks.slowest([value for _, values in taken for value in values]))
         found: dict[Any, list[list[float]]] = {key: [] for key in keys}
         for key, values in taken:
@@ -226,6 +228,7 @@ def interleave(
     """
     turns = _Interleaved(trials, ranks, pause_s)
     active = list(trials)
+    # The first turns compile kernels and allocate memory. Their last times set the size of a block below.
     warm = [turns.take(active, 1) for _ in range(WARM_UP)][-1]
     while active:
         round_s = sum(warm[key][0][0] for key in active)

@@ -62,6 +62,7 @@ class MeasuredStrategy:
         return {"topology": scheme.topology, "intra_node_dtype": scheme.intra_node_dtype, "average": scheme.average}
 
 
+# Words that may follow "binsgdm:", separated by commas.
 WORDS: dict[str, dict[str, Any]] = {
     "flat": {"topology": "flat"},
     "bf16": {"intra_node_dtype": "bf16"},
@@ -69,7 +70,6 @@ WORDS: dict[str, dict[str, Any]] = {
     "gradients": {"average": "gradients"},
     "overlap": {},
 }
-"""What may follow "binsgdm:", separated by commas."""
 
 
 def strategy(text: str) -> MeasuredStrategy:
@@ -138,17 +138,17 @@ def measure(
                 bench.record.add("training", name, [row[place] for row in found], **labels)
 
 
-def _prepared(model: str, batch: int, how: MeasuredStrategy, ranks: Ranks, bucket_cap_mb: float) -> "Step":
+def _prepared(model: str, batch: int, how: MeasuredStrategy, ranks: Ranks, bucket_cap_mb: float) -> "TrainingStep":
     task = build(model, batch, ranks.device)
     make = {"all_reduce": _ddp, "binsgdm": _binsgdm, choices.ONE_BIT_ADAM: _one_bit_adam}.get(how.kind, _compressing)
     return make(task, ranks, bucket_cap_mb, how)
 
 
-Step = Callable[[], Sequence[Any]]
-"""Trains once and returns the moments at which it began and its phases ended."""
+# Trains once and returns the moments at which it began and its phases ended.
+TrainingStep = Callable[[], Sequence[Any]]
 
 
-def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: MeasuredStrategy) -> Step:
+def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: MeasuredStrategy) -> TrainingStep:
     """Return steps of DDP in fp32; one process alone needs none of it."""
     module: torch.nn.Module = task.module
     if ranks.groups is not None:
@@ -156,7 +156,7 @@ def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: MeasuredStrategy)
     return _step_of(task, module, torch.optim.AdamW(module.parameters(), lr=LR, fused=True), ranks.device)
 
 
-def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrategy) -> Step:
+def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrategy) -> TrainingStep:
     """Return steps of the same DDP whose gradients a system averages in its communication hook.
 
     Raises:
@@ -169,14 +169,14 @@ def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredSt
     return _step_of(task, module, torch.optim.AdamW(module.parameters(), lr=LR, fused=True), ranks.device)
 
 
-def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: MeasuredStrategy) -> Step:
+def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: MeasuredStrategy) -> TrainingStep:
     """Return steps of 1-bit Adam, of which the first is the whole dense stage and warm-up here."""
     optimizer = OneBitAdam(task.module.parameters(), lr=LR, dense_steps=1)
     attach_one_bit_adam(optimizer, ranks_per_node=ranks.ranks_per_node)
     return _step_of(task, task.module, optimizer, ranks.device)
 
 
-def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrategy) -> Step:
+def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrategy) -> TrainingStep:
     """Return steps of BinSGDM; the ranks' models are the same, since their seed is."""
     optimizer = BinSGDM(task.module.parameters(), lr=LR)
     attach(
@@ -186,7 +186,9 @@ def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrate
     return _step_of(task, task.module, optimizer, ranks.device)
 
 
-def _step_of(task: Task, module: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> Step:
+def _step_of(
+    task: Task, module: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+) -> TrainingStep:
     watch = Stopwatch(device)
 
     def step() -> list[Any]:
@@ -202,7 +204,9 @@ def _step_of(task: Task, module: torch.nn.Module, optimizer: torch.optim.Optimiz
     return step
 
 
-def _in_turns(steps: Mapping[MeasuredStrategy, Step], bench: Bench) -> dict[MeasuredStrategy, list[list[float]]]:
+def _in_turns(
+    steps: Mapping[MeasuredStrategy, TrainingStep], bench: Bench
+) -> dict[MeasuredStrategy, list[list[float]]]:
     """Return for each step of each strategy its time and its phases, of the slowest rank [s].
 
     Strategies take turns, a block each, so that what slows the machine for a while slows all of them.
@@ -224,12 +228,13 @@ def _block_size(step_s: float) -> int:
     return max(1, min(MAX_BLOCK, int(BLOCK_S / step_s)))
 
 
-def _block(step: Step, count: int, ranks: Ranks) -> list[list[float]]:
+def _block(step: TrainingStep, count: int, ranks: Ranks) -> list[list[float]]:
     """Train for so many steps in one go."""
     watch = Stopwatch(ranks.device)
     ranks.barrier()
     start = watch.stamp()
     marks = guarded(lambda: [step() for _ in range(count)])
+    # A step ends when the last rank ends it: differences of these ends add up to the time of the block.
     ends = ranks.slowest(watch.since(start, [mark[-1] for mark in marks]))
     slowest = iter(ranks.slowest([value for mark in marks for value in phases(watch, mark)]))
     return [[end - before, *(next(slowest) for _ in PHASES)] for before, end in zip([0.0, *ends], ends, strict=False)]

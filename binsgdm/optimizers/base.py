@@ -16,8 +16,7 @@ from binsgdm.kernels import zeros
 from binsgdm.kernels.checks import FLOATS
 
 Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]
-FORMAT = 1
-"""Version of what `state_dict` holds."""
+FORMAT = 1  # version of the content of `state_dict`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +54,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self._must_attach = False
         self.num_skipped = 0
+        # Step and format stand in the parameter groups, which torch saves and loads; attributes of an optimizer are not
+        # saved.
         super().__init__(params, defaults | {"step": 0, "format": FORMAT})
 
     @property
@@ -103,6 +104,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         try:
             self._check_group(group)
         except BinsgdmError:
+            # torch has added the group already; an optimizer must not keep a group that it refuses.
             self.param_groups.pop()
             raise
         for parameter in group["params"]:
@@ -141,6 +143,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
             BinsgdmError: a state of another format, or of parameters of other shapes.
         """
         saved = self._checked_state(state_dict)
+        # torch refuses keys that it does not know; a subclass may have added some.
         super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
         for group in self.param_groups:
             self._check_group(group)
@@ -215,6 +218,7 @@ def is_finite_from_0(value: Any) -> bool:
 
 def empty_average(parameter: torch.Tensor) -> torch.Tensor:
     """Return zeros for an average, sharded if the parameter is."""
+    # A DTensor of FSDP2: the average is sharded as its parameter is.
     if hasattr(parameter, "to_local"):
         return torch.zeros_like(parameter, dtype=torch.float32)
     return zeros(parameter.numel(), parameter.device).view(parameter.shape)
@@ -269,6 +273,7 @@ def check_gradient(where: str, parameter: torch.Tensor, gradient: torch.Tensor) 
 
 def _frames_to_the_user() -> int:
     """Return how many frames lie between a warning and whoever called `step`: those of this package and of torch."""
+    # A fixed stacklevel would be wrong: `step` is wrapped by torch, by lr schedulers and by GradScaler.
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("binsgdm.", "torch.")):
         depth, frame = depth + 1, frame.f_back

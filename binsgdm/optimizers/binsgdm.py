@@ -89,6 +89,7 @@ class BinSGDM(OneBitOptimizer):
         Raises:
             BinsgdmError: the averages were made with other slices.
         """
+        # Before the first step all averages are 0, so any slices fit.
         if self.param_groups[0]["step"]:
             _check_slices(self.param_groups[0]["slices"], slices, "attach")
         self._set_all("slices", slices)
@@ -161,6 +162,8 @@ class BinSGDM(OneBitOptimizer):
         scale = getattr(self, "grad_scale", None)
         if scale is None:
             return
+        # Signs do not depend on the scale of a gradient, but m and b mix this step's gradient with those of other
+        # scales.
         if self.session.starts_in_backward:
             raise BinsgdmError("BinSGDM: a GradScaler with overlap=True: scaled gradients have gone; attach without it")
         gradients = [

@@ -124,6 +124,7 @@ class OneBitAdam(OneBitOptimizer):
             residuals = None if self.is_dense else self._checked_residuals(context)
             gradient, expected = self._gradient(flat_slices)
         except BinsgdmError:
+            # Take part in the first collective before raising: the other ranks are already waiting in it.
             yield AllGather(group="world", sent=refusal_flags(flat_slices))
             raise
         flags = yield AllGather(group="world", sent=finite_check_flags(gradient, flat_slices, stop=expected))
@@ -196,6 +197,7 @@ class OneBitAdam(OneBitOptimizer):
         if context.step % variance_period(group["betas"][1]):
             return torch.empty(0)
         norms = yield AllGather(group="world", sent=variance_norm(self.param_states()))
+        # Sums in fp64 may differ in the last bit between GPUs; all ranks must end the dense stage in the same step.
         norm, before = float(norms[0]), group["variance_norm"]
         if is_stable(norm, before):
             self._set_all("dense_end", context.step)

@@ -15,12 +15,11 @@ from binsgdm.optimizers.one_bit_momentum import (
     padded_numel,
 )
 
+# The variance is stable when the ratio of its norms, 1 / (1 - beta2) steps apart, is within 0.96 and 1 / 0.96.
+# Source: 1-bit Adam, ICML 2021.
 STABLE_RATIO = 0.96
-"""The variance is stable when its norm keeps so much of itself over 1 / (1 - beta2) steps (1-bit Adam, ICML 2021)."""
-REFUSED = 2
-"""The flag of a rank that cannot take a step; 1 is that of a step that all skip."""
-LARGEST_GRADIENT = 2.0**63
-"""From here on a square, or the sum of a few, would not be finite in fp32."""
+REFUSED = 2  # flag of a rank that cannot take a step; 1 is the flag of a step that all ranks skip
+LARGEST_GRADIENT = 2.0**63  # its square is 2^126; fp32 ends below 2^128, and a variance sums a few squares
 
 
 class FlatSlice(NamedTuple):
@@ -68,12 +67,15 @@ def local_momenta(moving: Sequence[FlatSlice], gradient: torch.Tensor) -> tuple[
         beta1 = param_state.group["betas"][0]
         momenta[start:end] = param_state.state["exp_avg"].view(-1) * beta1 + gradient[start:end] * (1 - beta1)
         valid[start:end] = param_state.state["exp_avg_sq"].view(-1) > 0
+    # An element without a variance cannot be moved (lr / sqrt(0)); all ranks have the same v, so all leave the same
+    # ones out.
     return momenta.masked_fill_(~valid, 0.0), valid
 
 
 def apply_average(moving: Sequence[FlatSlice], average: torch.Tensor) -> None:
     """Take the average of all ranks as the momenta, and move the parameters."""
     for param_state, start, end in moving:
+        # The average replaces the momentum of every rank: ranks stay equal, and what the bits lost is in the residuals.
         param_state.state["exp_avg"].view(-1).copy_(average[start:end])
         param_state.state["step"] += 1
         _adam_step(param_state)
@@ -143,6 +145,7 @@ def finite_check_flags(gradient: torch.Tensor, flat_slices: Sequence[FlatSlice],
     """Return what all ranks take the largest of: stop, then which parameters have a gradient; uint8."""
     has = [int(gradient_of(one.param_state) is not None) for one in flat_slices]
     flags = torch.tensor([int(stop), *has], dtype=torch.uint8, device=gradient.device)
+    # NaN fails the comparison as well.
     flags[0] |= torch.logical_not(gradient.abs().amax() < LARGEST_GRADIENT)
     return flags
 

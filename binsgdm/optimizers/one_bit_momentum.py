@@ -29,8 +29,7 @@ from binsgdm.exchange import AllGather, AllToAll, GroupName, Message, Protocol, 
 from binsgdm.flat_buckets import BITS_PER_BYTE
 
 Topology = Literal["flat", "hierarchical"]
-SCALE_BYTES = 4
-"""One fp32 in front of the bits of a chunk."""
+SCALE_BYTES = 4  # one fp32 in front of the bits of a chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +86,11 @@ def encode(chunks: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
         chunks, valid: (W, n); returned: (W, 4 + n / 8).
     """
     counts = valid.sum(dim=1).clamp_(min=1)
+    # fp64: an fp32 sum of millions of magnitudes loses the small ones, and every element of the chunk gets this scale.
     norms = torch.linalg.vector_norm(chunks, ord=1, dim=1, dtype=torch.float64)
     scales = (norms / counts).to(torch.float32).view(-1, 1)
     signs = pack_signs((chunks >= 0).view(-1)).view(chunks.shape[0], -1)
+    # The scale's bytes in front of the bits: one message a chunk, in place of a second collective for the scales.
     return torch.cat([scales.view(torch.uint8), signs], dim=1)
 
 
@@ -194,8 +195,11 @@ def _averaged(
     """Return the encoded average, one row a chunk, and renew both residuals."""
     size = values.numel() // residuals.server.numel()
     own = valid.view(size, -1)[position]
+    # Worker side: rank k gets chunk k of all ranks, so each rank averages a part of the vector, as in a reduce-scatter.
     received = yield AllToAll(group=group, sent=encode_and_keep(values, residuals.worker, valid, size))
     mean = decode(received).mean(dim=0).masked_fill_(~own, 0.0)
+    # Server side: the mean is quantized again for the way back. What this loses belongs to the chunk, so its owner
+    # keeps it.
     row = encode_and_keep(mean, residuals.server, own, 1)
     rows = yield AllGather(group=group, sent=row.view(-1))
     return rows
@@ -203,6 +207,7 @@ def _averaged(
 
 def encode_and_keep(values: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor, chunks: int) -> torch.Tensor:
     """Return the encoded sum of values and residual in so many chunks, and put what that loses into the residual."""
+    # Error feedback: what an exchange loses is added to the next one, so over many steps nothing is lost.
     compensated = (values + residual).masked_fill_(~valid, 0.0)
     rows = encode(compensated.view(chunks, -1), valid.view(chunks, -1))
     torch.where(valid, compensated - decode(rows).view(-1), residual, out=residual)

@@ -1,4 +1,4 @@
-"""How BinSGDM takes a step: all buckets, one after the other, then the agreement whether the step counts."""
+"""A step of BinSGDM: the exchange of all buckets, then the finite check, which decides whether the step counts."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,8 +11,7 @@ from binsgdm.optimizers.base import ParamState, check_gradients
 from binsgdm.optimizers.worker import Scheme, Worker
 from binsgdm.random import MAX_NUMEL
 
-ONE_BUCKET = MAX_NUMEL
-"""Where nothing is sent, nothing is gained by cutting."""
+ONE_BUCKET = MAX_NUMEL  # for a rank alone, which gains nothing from several messages
 
 
 class Session:
@@ -56,12 +55,14 @@ class Session:
 
         Args:
             step: from 1.
-            skip: this rank has been told that its gradients are not finite.
+            skip: the GradScaler of this rank found gradients that are not finite.
         """
         check_gradients("BinSGDM", [param_state.parameter for param_state in self.param_states])
         buckets = self.worker.begin_step(step)
         if skip:
             self.worker.skip_step()
+        # All signs are kept until the finite check: a parameter moves only if every gradient of every rank was finite,
+        # and the last bucket may hold the first infinity.
         signs: list[torch.Tensor] = []
         for bucket in buckets:
             packed = yield from self.worker.signs(bucket)
@@ -70,6 +71,8 @@ class Session:
 
     def check_and_apply(self, buckets: Iterable[FlatBucket], signs: Iterable[torch.Tensor]) -> Protocol:
         """Move the parameters, unless flags of all ranks say that a gradient was not finite."""
+        # One message decides for all ranks, also where only one of them saw an infinity (or its GradScaler did): ranks
+        # that decided alone would apply different numbers of steps and drift apart.
         flags = yield AllReduceMax(sent=self.worker.finite_check_flags())
         stop, *has_gradient = flags.tolist()
         if not stop:

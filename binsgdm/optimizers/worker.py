@@ -63,7 +63,6 @@ SCHEMES = (
     Scheme(average="gradients", intra_node_dtype="bf16"),
     Scheme(topology="flat"),
 )
-"""All that there are."""
 
 
 class _BucketParam(NamedTuple):
@@ -113,7 +112,7 @@ class Worker:
         if any(hasattr(param_state.parameter, "to_local") for param_state in param_states):
             raise BinsgdmError("BinSGDM: sharded parameters (DTensor): join them with binsgdm.attach_fsdp")
         self._param_states = param_states
-        self._place = context
+        self._context = context
         self._scheme = scheme
         self._kernels = kernels
         numels = [param_state.parameter.numel() for param_state in param_states]
@@ -138,10 +137,11 @@ class Worker:
         Returns:
             The buckets that travel: those with a parameter that is trained. All ranks must train the same ones.
         """
-        self._place = replace(self._place, step=step)
+        self._context = replace(self._context, step=step)
         self._is_skipped = False
         self._has_gradient = [0] * len(self._param_states)
         self._finite = []
+        # load_state_dict replaces the tensors of the state, and the flat views here would go on with the old ones.
         if any(param.is_outdated() for params in self._params.values() for param in params):
             self._params = self._bucket_params()
         return tuple(bucket for bucket in self.buckets if any(map(self._is_trained, bucket.segments)))
@@ -162,6 +162,7 @@ class Worker:
         """
         flags = torch.tensor([int(self._is_skipped), *self._has_gradient], dtype=torch.uint8, device=self.device)
         if self._finite:
+            # Computed on the device: no kernel's flag is read by the host before the all-reduce.
             flags[0] |= torch.stack(self._finite).all().logical_not()
         return flags
 
@@ -172,13 +173,13 @@ class Worker:
         element whose gradient is not finite. Where gradients are averaged in the node, it counts as a gradient of 0.
         """
         scheme, bf16 = self._scheme, self._scheme.intra_node_dtype == "bf16"
-        where = bucket, self._place, self._kernels
+        where = bucket, self._context, self._kernels
         if scheme.average == "gradients":
             quantize = partial(self._compute_packed_slice, bucket)
             return exchange.hierarchical_gradients(self._copy_gradients(bucket), *where, quantize=quantize, bf16=bf16)
         if scheme.topology == "flat":
             packed = self._compute_packed_updates(bucket, RandomStream.LOCAL)
-            return exchange.flat(packed, *where) if self._place.world_size > 1 else _without_messages(packed)
+            return exchange.flat(packed, *where) if self._context.world_size > 1 else _without_messages(packed)
         if scheme.intra_node_dtype == "one_bit":
             return exchange.hierarchical_one_bit(self._compute_packed_updates(bucket, RandomStream.INTRA_NODE), *where)
         return exchange.hierarchical(self._compute_updates(bucket), *where, bf16=bf16)
@@ -206,6 +207,8 @@ class Worker:
         if not self._u.numel():  # kept from step to step, as fresh memory is slow (docs/adr/0005-cpu-kernels.md)
             self._u = zeros(max(bucket.numel for bucket in self.buckets), self.device)
         u = self._u[: bucket.numel]
+        # The last exchange wrote to all of this memory, and padding is exchanged as well: it must be the same on all
+        # ranks.
         for first, end in bucket.gaps:
             u[first:end] = 0
         return u
@@ -221,6 +224,7 @@ class Worker:
         """Return the gradients of a whole bucket, 0 in the padding and where there is none."""
         gradients = self._bucket_buffer(bucket)
         for param in self._params[bucket.index]:
+            # A parameter without a gradient on this rank counts as 0 in the mean of the node, as in DDP.
             gradient = _gradient(param)
             self._has_gradient[param.segment.index] = int(gradient is not None)
             values = _elements_of(gradients, param.segment)
@@ -232,7 +236,9 @@ class Worker:
 
     def _compute_packed_slice(self, bucket: FlatBucket, mean: torch.Tensor) -> torch.Tensor:
         """Update the momenta of this rank's slice of a bucket; return its packed signs, 0 in the padding."""
-        first = exchange.slice_start(bucket, self._place)
+        # A slice may begin in the middle of a parameter: only its part of m and b is updated here, the other ranks of
+        # the node update theirs.
+        first = exchange.slice_start(bucket, self._context)
         end = first + mean.numel()
         packed = self._packed_buffer(first, mean.numel() // BITS_PER_BYTE)
         for group, params in _by_group(self._params[bucket.index]):
@@ -242,7 +248,7 @@ class Worker:
                 [piece.take(piece.param.m) for piece in pieces],
                 [piece.take(piece.param.b) for piece in pieces],
                 beta=float(group["beta"]),
-                key=self._place.key(RandomStream.LOCAL),
+                key=self._context.key(RandomStream.LOCAL),
                 starts=[piece.start for piece in pieces],
                 outs=[
                     packed[(piece.start - first) // BITS_PER_BYTE :][: packed_numel(piece.end - piece.start)]
@@ -257,6 +263,8 @@ class Worker:
         u = self._bucket_buffer(bucket)
         with_gradient, without = self._split_by_gradient(bucket)
         for param in without:
+            # The averages stay, and the last update is sent again: the exchange needs a vote of every rank for every
+            # element.
             _elements_of(u, param.segment).copy_(ratio(param.m, param.b))
         for group, params in _by_group(with_gradient):
             lists = _gradients(params), [param.m for param in params], [param.b for param in params]
@@ -267,7 +275,7 @@ class Worker:
     def _compute_packed_updates(self, bucket: FlatBucket, stream: RandomStream) -> torch.Tensor:
         """Return the packed signs of u of a whole bucket, 0 in the padding."""
         packed = self._packed_buffer(bucket.start, bucket.num_bytes)
-        key = self._place.key(stream)
+        key = self._context.key(stream)
         with_gradient, without = self._split_by_gradient(bucket)
         for param in without:
             out = _packed_of(packed, param.segment)
@@ -292,6 +300,7 @@ class Worker:
         for param in self._params[bucket.index]:
             has_gradient = _gradient(param) is not None
             self._has_gradient[param.segment.index] = int(has_gradient)
+            # In a step that will not count, averages stay as well: the gradients are known not to be finite.
             (changing if has_gradient and not self._is_skipped else staying).append(param)
         return changing, staying
 
@@ -302,6 +311,7 @@ class Worker:
 
 def _without_messages(signs: torch.Tensor) -> Protocol:
     """Return what a rank alone says, without a message."""
+    # A generator that yields nothing: the `yield` below makes it one.
     return signs
     yield
 

@@ -1,4 +1,4 @@
-"""How payloads travel between all ranks: gathered by all, or added up where they may be."""
+"""Aggregations: from the payload of each rank to the mean on all ranks, by an all-gather or by an all-reduce."""
 
 from collections.abc import Callable, Generator
 
@@ -9,8 +9,9 @@ from binsgdm.exchange import AllGather, AllReduceSum, Message, Protocol, RankCon
 from binsgdm.random import Key, RandomStream
 from binsgdm.systems.base import Compressor, Payload, Shapes
 
+# From this rank's payload (and its decompressed values, if they are known) to the mean of all ranks' decompressed
+# values.
 Aggregation = Callable[[Compressor, Payload, Shapes, RankContext, torch.Tensor | None], Protocol]
-"""Takes this rank's payload, and what it says if that is known, to the mean of what all ranks' payloads say."""
 LENGTH_DTYPE = torch.int64
 
 
@@ -31,6 +32,8 @@ def gather_payloads(
     Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest. What
     this rank's payload says, `delivered`, is not decompressed again; it is not changed.
     """
+    # Compressed values of different ranks cannot be added before decoding, so every rank receives and decodes all
+    # payloads: bytes and decoding grow with the number of ranks, unlike those of an all-reduce.
     sent = as_bytes(payload)
     lengths = [sent.numel()] * context.world_size
     if compressor.num_bytes(shapes) is None:
@@ -38,9 +41,11 @@ def gather_payloads(
         sent = torch.nn.functional.pad(sent, (0, max(lengths) - sent.numel()))
     received = yield AllGather(group="world", sent=sent)
     total: torch.Tensor | None = None
+    # All ranks add up in the same order, so all get the same bits, which an fp32 sum in another order would not give.
     for rank, (row, length) in enumerate(zip(received, lengths, strict=True)):
         key = context.common_key if compressor.uses_common_key else context.key_of(rank, RandomStream.LOCAL)
         if rank == context.rank and delivered is not None:
+            # A copy where the sum starts: error feedback still needs the values.
             values = delivered.clone() if total is None else delivered
         else:
             values = compressor.decompress(from_bytes(row[:length], payload), shapes, key)
@@ -91,6 +96,7 @@ def from_bytes(data: torch.Tensor, like: Payload) -> Payload:
     """Return a payload from the bytes of another rank's, with the same tensors; the last one takes what is left."""
     tensors, offset = [], 0
     for number, tensor in enumerate(like.tensors):
+        # The lengths of all tensors but the last follow from the shapes; only the last one may depend on the values.
         is_last = number == len(like.tensors) - 1
         length = data.numel() - offset if is_last else tensor.numel() * tensor.element_size()
         tensors.append(data[offset : offset + length].clone().view(tensor.dtype))

@@ -113,10 +113,14 @@ def probabilities(magnitudes: torch.Tensor, budget: float) -> torch.Tensor:
         >>> probabilities(torch.tensor([6.0, 2.0, 1.0, 1.0]), 2)
         tensor([1.0000, 0.5000, 0.2500, 0.2500])
     """
+    # tails[i] = magnitudes[i] + magnitudes[i + 1] + ...; left[i] = triplets of the budget that remain after i certain
+    # ones.
     tails = magnitudes.flip(0).cumsum(0).flip(0)
     left = budget - torch.arange(magnitudes.numel(), device=magnitudes.device)
+    # Descending: once a chance magnitude x left / tail is at most 1, so are all after it. Those before are certain.
     is_certain = (magnitudes * left <= tails).cumsum(0) == 0
     first = is_certain.sum().clamp(max=magnitudes.numel() - 1)
+    # 0 / 0 where all remaining magnitudes are 0.
     shared = (magnitudes * left[first] / tails[first]).nan_to_num(0.0).clamp(0, 1)
     return torch.where(is_certain, torch.ones_like(magnitudes), shared)
 
@@ -125,9 +129,11 @@ def _drawn_triplets(matrix: Matrix, budget: float, key: Key) -> tuple[torch.Tens
     """Return left vectors (c, n), scaled, and right vectors (c, m); of a matrix that is not finite, one NaN triplet."""
     largest = matrix.values.abs().amax()
     is_usable = largest.isfinite() & (largest > 0)
+    # Scaled to 1 for the decomposition, which fails on infinities and loses tiny values; the scale comes back below.
     unit = torch.where(is_usable, matrix.values / largest, 0.0)
     lefts, singular, rights = torch.linalg.svd(unit, full_matrices=False)
     chances = probabilities(singular.to(torch.float64), budget)
+    # Compared in fp64, which holds a 32-bit draw exactly.
     tickets = draws(key, start=matrix.start, numel=singular.numel(), device=singular.device).to(torch.float64)
     is_broken = ~largest.isfinite() & (torch.arange(singular.numel(), device=singular.device) == 0)
     sent = ((tickets < chances * 2.0**32) | is_broken).nonzero().view(-1)

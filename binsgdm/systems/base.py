@@ -21,8 +21,7 @@ from binsgdm.exchange import Protocol, RankContext
 from binsgdm.random import Key
 
 Shapes = tuple[tuple[int, ...], ...]
-ParameterId = str | int
-"""A parameter's name, or its place in the order in which the model has them."""
+ParameterId = str | int  # name of a parameter, or its number in the order of the model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,12 +140,12 @@ class _OptionDefaults:
     """The options of a system's class and their defaults: what its constructor takes by keyword."""
 
     def __get__(self, _: object, kind: type) -> dict[str, Any]:
+        # Options are the keywords of the constructor, so that a system states them once.
         parameters = inspect.signature(kind).parameters.values()
         return {one.name: one.default for one in parameters if one.name not in RANK}
 
 
-RANK = ("rank", "world_size")
-"""What a constructor takes that is no option."""
+RANK = ("rank", "world_size")  # arguments of a constructor that are no options of the system
 
 
 class System(ABC):
@@ -265,6 +264,7 @@ def check_whole(where: str, given: object, *, low: int, high: int | None = None)
     Raises:
         BinsgdmError: it is not.
     """
+    # True is an int to Python, but no count.
     if isinstance(given, bool) or not isinstance(given, int) or given < low or (high is not None and given > high):
         most = f" to {high}" if high is not None else " on"
         raise BinsgdmError(f"{where}: {given!r}: must be a whole number from {low}{most}; give one of them")

@@ -1,4 +1,4 @@
-"""One DDP communication hook for every system of the registry, beside backward."""
+"""One DDP communication hook for every system of the registry; exchanges overlap backward."""
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -30,7 +30,7 @@ def compress_gradients(  # noqa: PLR0913
     on_sent: Callable[[Sent], None] | None = None,
     **options: Any,
 ) -> "GradientExchange":
-    """Let a system average the gradients of a DDP model beside backward; every rank must call it before the first one.
+    """Let a system average the gradients of a DDP model during backward; every rank must call it before the first.
 
     Gradients are whatever the system makes of them: with "sign_sgd" they are +1 and -1. They are computed in fp32 and
     given back in their own dtype. A gradient that is not finite makes those of its bucket (or of its tensor, or block)
@@ -62,6 +62,8 @@ def compress_gradients(  # noqa: PLR0913
         exchange = compress_gradients(model, "power_sgd", matrix_rank=2)
     """
     world_size = dist.get_world_size()
+    # A rank that was given something wrong still compares its settings with the others, so that all ranks raise and
+    # none waits.
     made: tuple[Averager, int] | None = None
     refused: BinsgdmError | None = None
     try:
@@ -176,11 +178,15 @@ class GradientExchange:
             )
         buffer = bucket.buffer()
         on_gpu = buffer.device.type == "cuda"
+        # With its devices named, the future makes DDP's stream wait for the stream on which the result was set.
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device] if on_gpu else [])
         if self._thread is None:
+            # DDP has no hook for the end of backward; autograd runs this callback when backward is done, as DDP's own
+            # reducer does.
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
             self._thread = CommunicationThread("binsgdm-compress", buffer.device, self._exchange, self._on_failure)
         self._thread.submit(self._pending(bucket, buffer, future))
+        # DDP numbers buckets from 0 in each backward; the last one ends the step.
         if bucket.is_last():
             self.step += 1
         return future
@@ -212,6 +218,7 @@ class GradientExchange:
                     "use a dense layer, such as Embedding(sparse=False)"
                 )
         return GradientBucket(
+            # A copy: DDP reuses the memory of its bucket, and the thread reads the values later.
             values=torch.cat([gradient.reshape(-1) for gradient in gradients]).to(torch.float32),
             parameters=tuple(self._numbers[parameter] for parameter in parameters),
             shapes=tuple(tuple(parameter.shape) for parameter in parameters),
@@ -243,6 +250,7 @@ class GradientExchange:
         """Check once, before the first exchange, that all ranks have alike what must be alike."""
         if self._groups is None or self._transport is None:
             raise AssertionError("a broken exchange has no groups")
+        # Checked at the first exchange and not on loading: only then have all ranks loaded, and all are in one place.
         common = {name: value for name, value in self.system.state_dict().items() if name in self.system.common_state}
         compared = {name: checksums(value) if name == "factors" else value for name, value in common.items()}
         settings, world = {"step": step, **compared}, self._groups.world

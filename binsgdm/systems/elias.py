@@ -17,8 +17,8 @@ from torch import Tensor
 from binsgdm.bits import pack_signs, packed_numel
 from binsgdm.errors import BinsgdmError
 
+# Up to this size one level takes at most 32 + 1 + 13 = 46 bits (distance, sign, magnitude), which a window of 49 holds.
 MAX_BLOCK_SIZE = 2**20
-"""With it, one level takes at most 32 + 1 + 13 = 46 bits, which a window of 49 holds."""
 MAX_LEVEL = 127
 
 _MAX_GROUPS = 4
@@ -44,8 +44,10 @@ def omega(numbers: Tensor) -> tuple[Tensor, Tensor]:
         >>> omega(torch.tensor([1, 2, 9]))
         (tensor([  0,   4, 114]), tensor([1, 3, 7]))
     """
+    # Built from the end: first the closing 0, then group after group in front of it.
     words, lengths = torch.zeros_like(numbers), torch.ones_like(numbers)
     for _ in range(_MAX_GROUPS):
+        # The bit length: frexp gives the exponent of a mantissa in [1/2, 1), exact for integers below 2^53.
         width = torch.frexp(numbers.to(torch.float64)).exponent.to(torch.int64)
         is_group = numbers > 1
         words = torch.where(is_group, words | numbers << lengths, words)
@@ -75,6 +77,7 @@ def encode(levels: Tensor) -> tuple[Tensor, Tensor]:
 
 def _gaps(block: Tensor, place: Tensor) -> Tensor:
     """Return distances from the previous place in the same block, from -1 for the first."""
+    # Distances start anew in each block, so that blocks decode independently.
     previous = torch.full_like(place, -1)
     previous[1:] = torch.where(block[1:] == block[:-1], place[:-1], -1)
     return place - previous
@@ -83,6 +86,7 @@ def _gaps(block: Tensor, place: Tensor) -> Tensor:
 def _bits(words: Tensor, lengths: Tensor) -> Tensor:
     """Return the last `lengths` bits of the words, one after the other, as a uint8 each."""
     ends = lengths.cumsum(0)
+    # For every output bit, how many bits of its word are to its right.
     left = torch.repeat_interleave(ends, lengths) - 1
     left -= torch.arange(left.numel(), device=left.device)
     return (torch.repeat_interleave(words, lengths) >> left & 1).to(torch.uint8)
@@ -114,6 +118,7 @@ def decode(block_bits: Tensor, packed: Tensor, *, block_size: int, max_level: in
     for first in range(0, bits.numel(), blocks_at_once):
         some = bits[first : first + blocks_at_once]
         start, end = ends[first], ends[first + some.numel()]
+        # Bounded memory: decoding makes several int64 values for every bit.
         piece = packed[start // 8 : packed_numel(end)]
         _decode_into(levels[first : first + some.numel()], some, piece, start % 8, max_level)
     return levels
@@ -122,9 +127,12 @@ def decode(block_bits: Tensor, packed: Tensor, *, block_size: int, max_level: in
 def _decode_into(levels: Tensor, bits: Tensor, packed: Tensor, skip: int, max_level: int) -> None:
     """Decode blocks whose first bit is number `skip` of the bytes."""
     ends = skip + bits.cumsum(0)
+    # A symbol's start is known only after the symbol before it, which is sequential. So decode at every bit position at
+    # once, and then follow the chain of starts by doubling: log2 steps in place of one a symbol.
     gap, signed, following = _symbols(packed)
     path = _paths(ends - bits, ends, following, levels.shape[1])
     is_symbol = path < ends[:, None]
+    # Positions are sums of distances, from one before the first element of the block.
     place = torch.where(is_symbol, gap[path], 0).cumsum(1) - 1
     level = torch.where(is_symbol, signed[path], 0)
     arrived = path.gather(1, is_symbol.sum(dim=1, keepdim=True).clamp(max=path.shape[1] - 1))[:, 0]
@@ -152,6 +160,8 @@ def _symbols(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     positive = _bit(window, used)
     level, used = _read_omega(window, used + 1)
     end = window.numel() - 1
+    # Broken bits may lead anywhere: clamped, every jump stays inside the tables, and the caller finds the error
+    # afterwards.
     following = (torch.arange(window.numel(), device=packed.device) + used).clamp_(max=end + 1)
     following[end] = end
     beyond = following.new_tensor([end + 1])
@@ -168,6 +178,7 @@ def _windows(packed: Tensor) -> Tensor:
     """
     padded = torch.nn.functional.pad(packed, (0, _WINDOW_BYTES)).to(torch.int64)
     words = torch.zeros(packed.numel() + 1, dtype=torch.int64, device=packed.device)
+    # The seven bytes from every byte on as one number; shifts by 0 to 7 then give the window of every bit.
     for number in range(_WINDOW_BYTES):
         words = words << 8 | padded[number : number + words.numel()]
     skips = torch.arange(8, device=packed.device)
@@ -183,6 +194,7 @@ def _read_omega(window: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
     number, is_open = torch.ones_like(window), torch.ones_like(window, dtype=torch.bool)
     for _ in range(_MAX_GROUPS):
         is_open &= _bit(window, used) == 1
+        # A group's value is the width of the next group, less 1. Clamped, since between symbols the bits mean nothing.
         width = number.clamp(max=_MAX_WIDTH - 1) + 1
         group = window >> (_WINDOW_BITS - used - width).clamp(min=0) & (1 << width) - 1
         number = torch.where(is_open, group, number)
@@ -202,6 +214,7 @@ def _paths(starts: Tensor, ends: Tensor, following: Tensor, block_size: int) -> 
     """
     path, jump = starts[:, None], following
     while path.shape[1] <= block_size and bool((path[:, -1] < ends).any()):
+        # With 2^k starts known and `jump` = 2^k symbols ahead, one lookup gives the next 2^k starts.
         path = torch.cat([path, jump[path]], dim=1)[:, : block_size + 1]
         jump = jump[jump]
     return path

@@ -107,7 +107,9 @@ class Residuals:
         Shape:
             lost, mean: (N).
         """
+        # The mean is the same on all ranks, so all of them keep or drop alike.
         is_finite = lost.isfinite().all() & mean.isfinite().all()
+        # `where` on the device in place of an `if`: no wait for the GPU in the middle of backward.
         kept = torch.where(is_finite, lost, self.of(bucket))
         self._by_parameter.update(zip(bucket.parameters, torch.split(kept, bucket.numels), strict=True))
 
@@ -215,6 +217,7 @@ class ErrorFeedback(Averager):
         corrected = self.residuals.corrected(bucket, context)
         key = key_of(self.compressor, context)
         payload = self.compressor.compress(corrected, bucket.shapes, key)
+        # This rank's own payload, as the other ranks will decode it: the difference is what was lost.
         delivered = self.compressor.decompress(payload, bucket.shapes, key)
         mean = yield from self.aggregate(self.compressor, payload, bucket.shapes, context, delivered)
         self.residuals.store(corrected - delivered, bucket, mean=mean)
@@ -278,8 +281,8 @@ class CompressorSystem(System):
         return self.has_feedback
 
 
+# Dtype and number of elements of every tensor of a payload; None where the number depends on the values.
 PayloadSpec = tuple[tuple[torch.dtype, int | None], ...]
-"""Dtype and elements of every tensor of a payload; None where they depend on the values."""
 
 
 class CheckedCompressor(CompressorSystem):

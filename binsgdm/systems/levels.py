@@ -64,6 +64,7 @@ def block_scales(values: Tensor, *, block_size: int, norm: Norm) -> Tensor:
     blocks = in_blocks(values, block_size)
     if norm == "max":
         return as_scales(blocks.abs().amax(dim=1))
+    # fp64: the square of an fp32 value above 1.8e19 is infinite in fp32.
     return as_scales(blocks.to(torch.float64).square().sum(dim=1).sqrt())
 
 
@@ -74,6 +75,8 @@ def in_blocks(values: Tensor, block_size: int) -> Tensor:
 
 def as_scales(scales: Tensor) -> Tensor:
     """Return scales as fp32: NaN where not finite, and at most the largest number of fp32."""
+    # An infinite norm would decode to 0 x inf or to infinities of either sign; NaN says "not finite" for the whole
+    # block, and a GradScaler then skips the step on all ranks.
     return scales.clamp(max=_FP32_MAX).to(torch.float32).masked_fill(~scales.isfinite(), torch.nan)
 
 
@@ -92,6 +95,7 @@ def fractions(values: Tensor, scales: Tensor) -> Tensor:
     Shape:
         values, scales, returned: (N,).
     """
+    # The clamp takes off rounding: a value that is its block's norm may divide to just above 1.
     return (values / scales).nan_to_num(nan=0.0).clamp(-1.0, 1.0)
 
 
@@ -114,9 +118,11 @@ def round_to_levels(ratios: Tensor, levels: tuple[float, ...], key: Key) -> Tens
     Source: QSGD, Alistarh et al., NeurIPS 2017, and for any levels NUQSGD, Ramezani-Kebrya et al., JMLR 2021.
     """
     grid = torch.tensor(levels, dtype=torch.float32, device=ratios.device)
+    # The first level above each ratio; 1 itself has none and takes the last pair.
     above = torch.searchsorted(grid, ratios, right=True).clamp_(1, len(levels) - 1)
     low = grid[above - 1]
     chance = (ratios - low) / (grid[above] - low)
+    # Up with the chance (ratio - low) / (high - low): the expected level is the ratio.
     return (above - 1 + (_uniforms(key, ratios) < chance)).to(torch.uint8)
 
 
@@ -178,6 +184,7 @@ def pack_trits(codes: Tensor) -> Tensor:
         >>> pack_trits(torch.tensor([0, 0, 0, 1, 2, 2], dtype=torch.uint8))
         tensor([  5, 162], dtype=torch.uint8)
     """
+    # 3^5 = 243 of 256 values of a byte: 1.6 bits a trit, against log2(3) = 1.585.
     digits = in_blocks(codes, _TRITS_PER_BYTE)
     return (digits * _trit_weights(codes)).sum(dim=1, dtype=torch.uint8)
 
@@ -188,6 +195,8 @@ def unpack_trits(packed: Tensor, numel: int) -> Tensor:
     Shape:
         packed: (P,) uint8; returned: (N,) uint8.
     """
+    # Every quotient but the first needs the remainder by 3; the first is not reduced, so that an invalid byte shows as
+    # 3.
     digits = packed[:, None] // _trit_weights(packed)
     return torch.cat([digits[:, :1], digits[:, 1:] % 3], dim=1).view(-1)[:numel]
 

@@ -60,6 +60,7 @@ class _LowRankSystem(ProtocolSystem):
         split = split_matrices(corrected, bucket.parameters, bucket.shapes, self.matrix_rank)
         own, mean, whole_mean = yield from self._means(list(split.matrices.values()), split.whole, context)
         delivered = split.flat(mean, whole_mean)
+        # The residual is of this rank's approximation of its own matrix. Vectors travel whole and lose nothing.
         self.residuals.store(corrected - split.flat(own, split.whole), bucket, mean=delivered)
         return delivered
 
@@ -111,6 +112,7 @@ class _LowRankSystem(ProtocolSystem):
 
     def _orthonormal(self, matrix: Matrix, rows: int, context: RankContext, *, warm: bool = True) -> torch.Tensor:
         """Return orthonormal columns (rows, r): of the factor from before, or at random."""
+        # Drawn alike on all ranks, since all ranks must start from the same factor.
         fill = matrix.gaussian(context, rows, self.matrix_rank)
         kept = self._kept_factor(matrix, rows) if warm else None
         return orthonormalized(fill if kept is None else kept, fill)
@@ -169,9 +171,12 @@ class PowerSGD(_LowRankSystem):
         self._warm_start = warm_start
 
     def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], context: RankContext) -> Means:
+        # All P of a bucket travel in one all-reduce, with the vectors: few large messages in place of many small ones.
         lefts = [matrix.values @ self._right(matrix, context) for matrix in matrices]
         averaged = yield from _averaged([*lefts, *whole], context)
         lefts = [self._left(matrix, left, context) for matrix, left in zip(matrices, averaged, strict=False)]
+        # The second all-reduce needs the mean of the first: P is common to all ranks from here on, and Q is linear in
+        # M.
         own = [matrix.values.T @ left for matrix, left in zip(matrices, lefts, strict=True)]
         rights = yield from _averaged(own, context)
         self._factors.update((matrix.parameter, right) for matrix, right in zip(matrices, rights, strict=True))
@@ -230,8 +235,11 @@ class GradZip(_LowRankSystem):
         self._turns: dict[ParameterId, int] = {}
 
     def _means(self, matrices: Sequence[Matrix], whole: Sequence[torch.Tensor], context: RankContext) -> Means:
+        # A turn on the transpose fits the other factor with the same code.
         sides = [matrix.values.T if self._is_odd(matrix) else matrix.values for matrix in matrices]
         shared = [self._orthonormal(m, side.shape[1], context) for m, side in zip(matrices, sides, strict=True)]
+        # For an orthonormal V the least-squares U of ||M - U V^T|| is M V: no inverse. It is linear in M, so the mean
+        # of the ranks' U is the U of the mean gradient.
         own = [side @ factor for side, factor in zip(sides, shared, strict=True)]
         averaged = yield from _averaged([*own, *whole], context)
         fitted, rest = averaged[: len(matrices)], averaged[len(matrices) :]

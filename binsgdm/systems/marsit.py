@@ -29,8 +29,7 @@ from binsgdm.systems.base import GradientBucket, ProtocolSystem, check_choice, c
 from binsgdm.systems.feedback import Residuals
 from binsgdm.systems.rings import Hop, Ring, all_reduce_round_rings
 
-DRAWS = 2**32
-"""Values that a draw may have."""
+NUM_DRAW_VALUES = 2**32  # a draw has 32 bits
 
 
 class Marsit(ProtocolSystem):
@@ -88,6 +87,7 @@ class Marsit(ProtocolSystem):
         rings = [Ring.of(group, context) for group in self._groups]
         if self.is_full_precision(context.step):
             mean = yield from _mean_round_rings(compensated, context, rings)
+            # The average in full precision delivered all of it, the residuals included.
             self.residuals.store(torch.zeros_like(compensated), bucket, mean=mean)
             return mean
         stands_for = yield from self._what_a_sign_stands_for(compensated)
@@ -111,6 +111,7 @@ class Marsit(ProtocolSystem):
     def _what_a_sign_stands_for(self, values: torch.Tensor) -> Protocol:
         """Return a scalar, NaN on all ranks if a value of any is not finite."""
         mean = torch.linalg.vector_norm(values, ord=1, dtype=torch.float64) / values.numel()
+        # A gather of 4 bytes and not an all-reduce: all ranks average in the same order, to the same bits.
         means = yield AllGather(group="world", sent=mean.to(torch.float32).view(1))
         mean = means.to(torch.float64).mean().to(torch.float32)
         if self._scale is not None:
@@ -131,6 +132,7 @@ def merged_signs(positive: torch.Tensor, context: RankContext, rings: Sequence[R
     """
 
     def merge(came: torch.Tensor, own: torch.Tensor, hop: Hop) -> torch.Tensor:
+        # On a torus a rank merges the same elements in two rings; one stream for both would repeat the draws.
         key = context.key(RandomStream.INTRA_NODE if hop.ring.group == "intra_node" else RandomStream.MERGE)
         return merge_signs(came, own, count=hop.number + 1, key=key, start=hop.first * BITS_PER_BYTE)
 
@@ -151,12 +153,13 @@ def merge_signs(running: torch.Tensor, own: torch.Tensor, *, count: int, key: Ke
         running, own, returned: (P,) uint8.
     """
     drawn = draws(key, start=start, numel=own.numel() * BITS_PER_BYTE, device=own.device)
+    # Flips `running` where the two differ and the draw says so: a select on packed bits, without unpacking.
     return running ^ ((running ^ own) & pack_signs(drawn < replacing_draws(count)))
 
 
 def replacing_draws(count: int) -> int:
     """Return how many of the 2^32 draws replace the bit: a part 1 / count of them, less than 2^-32 too few."""
-    return DRAWS // count
+    return NUM_DRAW_VALUES // count
 
 
 def _mean_round_rings(values: torch.Tensor, context: RankContext, rings: Sequence[Ring]) -> Protocol:

@@ -17,8 +17,9 @@ from binsgdm.exchange import RankContext
 from binsgdm.random import thresholds
 from binsgdm.systems.base import ParameterId, Shapes, numel_of
 
+# A column of which less than this part is left, without its projection on the columns before it, depends on them up to
+# fp32 rounding.
 MIN_INDEPENDENT_PART = 1e-5
-"""A column that loses all but this part to the columns before it is dependent on them, up to fp32 rounding."""
 
 
 def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -59,6 +60,8 @@ def orthonormalized(columns: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
     basis = torch.zeros_like(columns)
     for number in range(columns.shape[1]):
         given, is_independent = _orthogonal_part(columns[:, number], basis)
+        # Both columns are always computed and one is selected: no branch on a value of the GPU, and all ranks run
+        # alike.
         filled, _ = _orthogonal_part(fill[:, number], basis)
         basis[:, number] = torch.where(is_independent, given, filled)
     return basis
@@ -66,11 +69,14 @@ def orthonormalized(columns: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
 
 def _orthogonal_part(column: torch.Tensor, basis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the unit vector of what of a column is orthogonal to a basis, and whether there is enough of it."""
+    # First by the largest element, then by the norm: squares of gradients of 1e-30 or 1e30 would leave the range of
+    # fp32.
     unit = column / column.abs().amax()
     unit = unit / unit.norm()
     residue = unit - basis @ (basis.T @ unit)
     is_independent = residue.norm() > MIN_INDEPENDENT_PART
     residue = residue / residue.norm()
+    # "Twice is enough": one pass leaves parts of the basis as large as rounding over the remaining norm.
     residue = residue - basis @ (basis.T @ residue)
     return residue / residue.norm(), is_independent
 
@@ -87,6 +93,7 @@ class Matrix:
         """Draw standard normal numbers (rows, r), the same on all ranks."""
         device = self.values.device
         uniform = thresholds(context.common_key, start=self.start + skip, numel=rows * matrix_rank, device=device)
+        # Thresholds are multiples of 2^-22 from -1 on; half a step moves them inside (-1, 1), where erfinv is finite.
         return ((uniform + 2.0**-23).erfinv() * math.sqrt(2)).view(rows, matrix_rank)
 
 
@@ -120,5 +127,6 @@ def split_matrices(
             continue
         rows, columns = matrix_shape(shape)
         matrices[number] = Matrix(parameter=parameter, values=piece.view(rows, columns), start=start)
+        # Enough numbers for both factors, so that no two matrices of a bucket share draws.
         start += math.ceil(matrix_rank) * (rows + columns)
     return SplitBucket(matrices=matrices, whole=tuple(whole))

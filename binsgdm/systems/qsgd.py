@@ -77,6 +77,7 @@ class LevelQuantizer(CheckedCompressor):
         codes = levels.round_to_levels(ratios, self.grid, key)
         if self.coding == "packed":
             return scales, levels.pack_codes(codes, self.bits)
+        # Elias codes integers around 0; the padding of the last block is level 0, which takes no bits.
         signed = levels.in_blocks(codes.to(torch.int16) - self._zero_code, self.block_size)
         return scales, *elias.encode(signed)
 

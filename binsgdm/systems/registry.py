@@ -50,10 +50,9 @@ from binsgdm.systems.qsgd import NUQSGD, QSGD, QSGDInf
 from binsgdm.systems.signs import MajorityVote, OneBitSGD, ScaledSign, TernGrad
 from binsgdm.systems.sparse import MSTopK, RandomK, TopK
 
-ENTRY_POINTS = "binsgdm.systems"
-"""The group in which other packages name their systems."""
+ENTRY_POINTS = "binsgdm.systems"  # group in which other packages name their systems
+# Arguments of functions that take a system's options as keywords as well: an option of this name could not be given.
 RESERVED = frozenset({"model", "system", "seed", "ranks_per_node", "timeout", "on_sent", "name", "options"})
-"""Arguments of those who take options by keyword, beside them."""
 REQUIRED_TEXTS = ("name", "title", "source", "wire_format", "aggregation")
 # Attributes of former versions, each with the one that replaces it.
 FORMER_ATTRIBUTES = {"travels": "wire_format", "carrier": "aggregation", "carry": "aggregate"}
@@ -82,6 +81,7 @@ class SystemRegistry(Mapping[str, type[System]]):
         """
         _check(system)
         other = self._systems.get(system.name, system)
+        # The same class again is an edited notebook cell that ran twice.
         if (other.__module__, other.__qualname__) != (system.__module__, system.__qualname__):
             raise BinsgdmError(
                 f"register: {system.__qualname__}: name {system.name!r} is that of {other.__qualname__} of "
@@ -168,9 +168,8 @@ BUILT_IN: tuple[type[System], ...] = (
     Dense, OneBitSGD, MajorityVote, ScaledSign, TernGrad, QSGD, QSGDInf, NUQSGD, Marsit, PowerSGD, GradZip, Atomo, TopK,
     MSTopK, RandomK,
 )  # fmt: skip
-"""The systems of this package."""
+# Systems that average gradients. BinSGDM and 1-bit Adam are optimizers: their messages hold momenta.
 SYSTEMS = SystemRegistry(BUILT_IN)
-"""Those that average gradients. BinSGDM and 1-bit Adam are optimizers: what travels there comes from momenta."""
 
 
 def register(system: AnySystem) -> AnySystem:

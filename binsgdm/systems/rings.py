@@ -39,8 +39,8 @@ class Hop:
     first: int
 
 
+# Called with the received chunk, this rank's chunk and the hop; changes neither.
 Merge = Callable[[torch.Tensor, torch.Tensor, Hop], torch.Tensor]
-"""Called with what came, one's own chunk and the hop; changes neither."""
 
 
 def ring_reduce_scatter(rows: torch.Tensor, ring: Ring, merge: Merge, first: int = 0) -> Protocol:
@@ -64,6 +64,8 @@ def ring_reduce_scatter(rows: torch.Tensor, ring: Ring, merge: Merge, first: int
         raise BinsgdmError(
             f"ring_reduce_scatter: rows of shape {tuple(rows.shape)}: must be {ring.size} rows, one a position"
         )
+    # The first hop sends the chunk of the previous position: it needs all other hops to reach its owner, merged at
+    # each.
     running = rows[(ring.position - 1) % ring.size]
     for hop in range(1, ring.size):
         index = (ring.position - 1 - hop) % ring.size
@@ -107,6 +109,7 @@ def _reduced(values: torch.Tensor, first: int, rings: Sequence[Ring], merge: Mer
         return values
     ring, rest = rings[0], rings[1:]
     length = values.numel() // ring.size
+    # The next ring works on this position's chunk only: between nodes travels 1 / ranks_per_node of the data.
     chunk = yield from ring_reduce_scatter(values.view(ring.size, length), ring, merge, first)
     whole = yield from _reduced(chunk, first + ring.position * length, rest, merge)
     return (yield from ring_all_gather(whole, ring)).reshape(-1)

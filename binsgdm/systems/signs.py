@@ -59,6 +59,7 @@ class MajorityVote(ProtocolSystem):
         check_values(self.name, bucket.values, bucket.shapes)
         chunk = -(-bucket.values.numel() // (context.world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
         padded = torch.nn.functional.pad(bucket.values, (0, chunk * context.world_size - bucket.values.numel()))
+        # The same byte in front of every chunk, since each owner has to know it.
         is_broken = bucket.values.isfinite().all().logical_not().to(torch.uint8).expand(context.world_size, 1)
         signs = pack_signs(padded >= 0).view(context.world_size, -1)
         received = yield AllToAll(group="world", sent=torch.cat([is_broken, signs], dim=1))
@@ -70,10 +71,12 @@ class MajorityVote(ProtocolSystem):
 
 def _winners(packed: Tensor, chunk: int, context: RankContext) -> Tensor:
     """Return whether +1 wins, for each element of this rank's chunk."""
+    # Votes of +1 less votes of -1: small integers, exact in fp32.
     balance = torch.zeros(chunk, device=packed.device)
     for row in packed:
         balance += unpack_signs(row, chunk)
     key = context.key(RandomStream.MERGE)
+    # Drawn for every element, also where there is no tie, so that no draw depends on another element's votes.
     coin = draws(key, start=context.rank * chunk, numel=chunk, device=packed.device) >= 2**31
     return torch.where(balance == 0, coin, balance > 0)
 
@@ -183,6 +186,7 @@ def _column_means(matrix: Tensor) -> Tensor:
     is_positive = matrix >= 0
     counts = torch.stack([(~is_positive).sum(dim=0), is_positive.sum(dim=0)])
     wide = matrix.to(torch.float64)
+    # Sums without a mask: clamping leaves the values of one sign and makes the others 0.
     sums = torch.stack([wide.clamp(max=0).sum(dim=0), wide.clamp(min=0).sum(dim=0)])
     means = sums / counts.clamp(min=1)
     return levels.as_scales(means.masked_fill(~means.isfinite().all(dim=0), torch.nan))
@@ -246,6 +250,7 @@ class TernGrad(CheckedCompressor):
         largest = part.abs().amax().to(torch.float64)
         if self.clip_sigmas is not None:
             sigma = part.to(torch.float64).square().mean().sqrt()
+            # A smaller scale is the clipping: fractions above 1 are limited to 1.
             largest = torch.minimum(largest, self.clip_sigmas * sigma)
         return levels.as_scales(largest)
 

@@ -29,10 +29,9 @@ from binsgdm.systems.base import (
 from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
 
 INDEX_DTYPE = torch.int32
-MAX_NUMEL = 2**31 - 1
-"""Values of a bucket that an int32 can index."""
+MAX_NUMEL = 2**31 - 1  # values of a bucket that an int32 can index
+# The bits of an fp32 without its sign: read as an integer they order magnitudes, with infinity and NaN at the top.
 MAGNITUDE_BITS = 31
-"""Bits of an fp32 without its sign; as an integer they order magnitudes, with infinity and NaN at the top."""
 
 
 def gather_sparse_payloads(
@@ -108,6 +107,8 @@ class _Indexed(_Sparsifier):
 
     def encode(self, values: torch.Tensor, shapes: Shapes, key: Key) -> tuple[torch.Tensor, ...]:
         """Keep K of the values."""
+        # Ascending, whatever order the selection found: the payload does not depend on the device, and memory is read
+        # in order.
         indices = self._indices(values, self.num_kept(shapes), key).sort().values
         return values[indices], indices.to(INDEX_DTYPE)
 
@@ -183,6 +184,7 @@ class MSTopK(_Indexed):
         above = (magnitudes > upper).nonzero().view(-1)
         between = ((magnitudes > lower) & (magnitudes <= upper)).nonzero().view(-1)
         num_missing = num_kept - above.numel()
+        # Values between the thresholds are near each other; a run from a random start favours no position of the model.
         start = int(draws(key, start=0, numel=1).item()) % (between.numel() - num_missing + 1)
         return torch.cat([above, between[start : start + num_missing]])
 
@@ -195,6 +197,8 @@ def _thresholds(magnitudes: torch.Tensor, num_kept: int, num_samplings: int) -> 
     lower = torch.full((), -1, dtype=torch.int64, device=magnitudes.device)
     upper = torch.full_like(lower, 2**MAGNITUDE_BITS - 1)
     for _ in range(num_samplings):
+        # Bit patterns of floats are ordered as their values, so halving the pattern bisects exponent and mantissa
+        # alike.
         middle = (lower + upper) // 2
         is_too_low = (magnitudes > middle).sum() > num_kept
         lower, upper = torch.where(is_too_low, middle, lower), torch.where(is_too_low, upper, middle)
@@ -281,6 +285,7 @@ def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> 
         int64 (num_kept), ascending.
     """
     order = torch.arange(numel, device=device)
+    # The index in the low bits breaks ties. Keeping the smallest of all draws is a draw without replacement.
     tickets = draws(key, start=0, numel=numel, device=device) << MAGNITUDE_BITS | order
     return torch.topk(tickets, num_kept, largest=False, sorted=False).indices.sort().values
 
