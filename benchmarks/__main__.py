@@ -21,7 +21,8 @@ HERE = Path(__file__).resolve().parents[1]
 PREFACE = """# Benchmarks
 
 For readers who ask what a simulation costs. Made by `make bench BENCH_ARGS="-o docs/evidence/benchmarks.md"`; the best
-of several runs in one go, so trust the ratios more than the seconds. CPU time, where nothing else is said, and memory of the largest process.
+of several runs in one go, so trust the ratios more than the seconds. Times are CPU time and memory is that of
+the largest process, unless a row says otherwise.
 
 For scale, one flat ring all-reduce of 440 MB (whole process, the same class of machine): ASTRA-sim 2's analytical
 back end (C++) takes 1.09 s and 101 MiB for 512 ranks, 188 s and 5449 MiB for 4096, and 20.4 s for the flat DDP step
