@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from benchmarks.same_numbers import Finding, compare
 
-STUDIES = Path(__file__).resolve().parents[1] / "studies"
 SHOWN = 12
 """Differences of one command that are listed."""
 WIDTH = 400
@@ -31,7 +30,7 @@ Documents = dict[str, tuple[str, str]]
 
 
 class Job(NamedTuple):
-    """A Python command that is run in both checkouts; `{out}` stands for a folder, `{root}` for the checkout."""
+    """A Python command that is run in both checkouts; `{out}` stands for a folder."""
 
     title: str
     form: str
@@ -72,7 +71,8 @@ def long_jobs(checkout: Path) -> Iterator[Job]:
         folder = campaign.parent
         yield simnet(f"lab report {folder.name}", "prose", "lab", "report", str(folder), "--draws", "20", "-o", "{out}")
     yield simnet("validate --published", "json", "validate", "--published", "-o", "{out}")
-    yield Job("training pages", "prose", (str(STUDIES / "training_pages.py"), "{root}"))
+    if (checkout / "studies").is_dir():
+        yield Job("training pages", "prose", ("-m", "studies", "tables"))
 
 
 def simnet(title: str, form: str, *arguments: str) -> Job:
@@ -89,8 +89,7 @@ def run(job: Job, checkout: Path, data: Path) -> Documents | str:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         out.mkdir()
-        places = {"{out}": str(out), "{root}": str(checkout)}
-        words = [_replaced(word, places) for word in job.arguments]
+        words = [word.replace("{out}", str(out)) for word in job.arguments]
         environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
         done = subprocess.run(
             [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False

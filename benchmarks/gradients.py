@@ -1,7 +1,5 @@
 """Gradients to try quantizers on, and what is lost of them."""
 
-import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -43,12 +41,11 @@ def gradients() -> dict[str, Gradient]:
 
 def digits_gradients() -> dict[str, Gradient]:
     """Return the gradient of the digits network at the start and after training."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-    import train_digits
+    from examples import train_digits
 
     torch.manual_seed(0)
     network = train_digits.convolutions()
-    images, labels = train_digits.data("train", torch.device("cpu"))
+    images, labels = train_digits.load("train")
     optimizer = torch.optim.Adam(network.parameters(), lr=7e-3)
     generator = torch.Generator().manual_seed(0)
     found = {}

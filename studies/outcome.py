@@ -2,13 +2,14 @@
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
-from studies.contenders import SETTINGS, Row, best_of, mean_loss
+from studies.candidates import CANDIDATES
+from studies.interval import Interval
+from studies.ledger import Row
+from studies.search import best_of, mean_loss
+from studies.systems_study import NAME, SystemsStudy
 from studies.tasks import TASKS
-from studies.written import Written
 
 DENSE = ("adam", "sgd")
 TARGET_SHARE = 0.95
@@ -17,36 +18,18 @@ run."""
 TARGET_RANKS = 4
 AT_A_GUESS = 0.95
 """Of the loss of a guess: a run that ends above has learned nothing that lasted."""
-T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Student's t by number of seeds, two-sided 95 %."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A mean with its 95 % interval over seeds."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Interval":
-        """Return that of two or more values, one a seed."""
-        mean = statistics.fmean(values)
-        half = T_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
-        return cls(mean=mean, low=mean - half, high=mean + half)
 
 
 class Outcome:
     """The final runs of one task, of the systems that have run.
 
     Args:
-        written: the files.
-        task: in `TASKS`.
+        study: with its files.
+        task: in `TASKS["systems"]`.
     """
 
-    def __init__(self, written: Written, task: str) -> None:
-        self.written, self.task = written, task
+    def __init__(self, study: SystemsStudy, task: str) -> None:
+        self.study, self.name, self.task = study, task, TASKS[NAME][task]
 
     @cached_property
     def reference(self) -> str:
@@ -57,22 +40,22 @@ class Outcome:
     def target(self) -> float:
         """The held-out loss to be reached, the same for all systems and numbers of ranks."""
         final = statistics.fmean(row["values"][-1] for row in self.rows(self.reference, TARGET_RANKS))
-        return final + (1 - TARGET_SHARE) * (math.log(TASKS[self.task].classes) - final)
+        return final + (1 - TARGET_SHARE) * (math.log(self.task.classes) - final)
 
     def best(self, system: str) -> Row:
         """Return the trial that a system's final runs took."""
-        return best_of(self.written.trials(self.task, system))
+        return best_of(self.study.searches[self.name, system].rows)
 
     def seeds(self, ranks: int) -> list[int]:
         """Return the seeds on which every system has run; only these count."""
-        rows = [row for row in self.written.curves(self.task) if row["ranks"] == ranks]
-        of = [{row["seed"] for row in rows if row["system"] == system} for system in SETTINGS]
+        rows = [row for row in self.study.curves[self.name].rows if row["ranks"] == ranks]
+        of = [{row["seed"] for row in rows if row["system"] == system} for system in CANDIDATES]
         return sorted(set.intersection(*of))
 
     def rows(self, system: str, ranks: int) -> list[Row]:
         """Return the final runs of a system that count, seed by seed."""
         seeds = self.seeds(ranks)
-        rows = [row for row in self.written.curves(self.task) if (row["system"], row["ranks"]) == (system, ranks)]
+        rows = [row for row in self.study.curves[self.name].rows if (row["system"], row["ranks"]) == (system, ranks)]
         return sorted((row for row in rows if row["seed"] in seeds), key=lambda row: int(row["seed"]))
 
     def finals(self, system: str, ranks: int, column: str = "values") -> list[float]:
@@ -89,7 +72,7 @@ class Outcome:
 
     def num_at_a_guess(self, system: str, ranks: int) -> int:
         """Return how many seeds ended no better than a guess, or nearly so, without diverging."""
-        return sum(final > AT_A_GUESS * math.log(TASKS[self.task].classes) for final in self.finals(system, ranks))
+        return sum(final > AT_A_GUESS * math.log(self.task.classes) for final in self.finals(system, ranks))
 
     def steps_to_target(self, system: str, ranks: int) -> list[float]:
         """Return for each seed the first evaluated step at or below the target; infinity for never."""

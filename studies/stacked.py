@@ -1,7 +1,7 @@
 """Many ranks in one process: their gradients in one pass, then each system's own code on every rank.
 
 The systems are those of `binsgdm.systems`, every rank with its own state, and talk by
-`binsgdm.exchange.run_in_lockstep` as they do over gloo. The two 1-bit optimizers step so in `together.py`.
+`binsgdm.exchange.run_in_lockstep` as they do over gloo. For the two 1-bit optimizers, `lockstep.py` does the same.
 
 Shape letters: R ranks, B samples of a rank, N elements of all parameters.
 """
@@ -57,7 +57,8 @@ def rank_gradients(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor
     def loss_of(values: dict[str, torch.Tensor], samples: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         return loss(functional_call(model, values, (samples,)), wanted)
 
-    with warnings.catch_warnings():  # attention goes rank by rank, which is faster than its form that need not
+    # Attention falls back to one rank after the other and warns; the form that would not is slower.
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         found = vmap(grad(loss_of), in_dims=(None, 0, 0))(parameters, inputs, targets)
     return torch.cat([found[name].flatten(1) for name in parameters], dim=1)
@@ -120,7 +121,7 @@ class AveragedGradients:
     ) -> None:
         self.optimizer, self.param_groups = optimizer, optimizer.param_groups
         self._parameters: list[nn.Parameter] = [p for group in self.param_groups for p in group["params"]]
-        self._systems, self._ranks_per_node, self._seed = systems, ranks_per_node, seed
+        self.systems, self._ranks_per_node, self._seed = systems, ranks_per_node, seed
         self._step = 0
 
     @torch.no_grad()
@@ -140,14 +141,14 @@ class AveragedGradients:
             system.mean(
                 GradientBucket(values=values, parameters=tuple(range(len(shapes))), shapes=shapes), self._place(rank)
             )
-            for rank, (system, values) in enumerate(zip(self._systems, gradients, strict=True))
+            for rank, (system, values) in enumerate(zip(self.systems, gradients, strict=True))
         ]
         return run_in_lockstep(talks, self._ranks_per_node)[0]
 
     def _place(self, rank: int) -> RankContext:
         return RankContext(
             rank=rank,
-            world_size=len(self._systems),
+            world_size=len(self.systems),
             ranks_per_node=self._ranks_per_node,
             seed=self._seed,
             step=self._step,

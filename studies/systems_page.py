@@ -1,64 +1,60 @@
-"""The generated part of docs/evidence/systems-training.md, and its figures, from the committed files."""
+"""The tables and figures of docs/evidence/systems-training.md, from the committed files."""
 
 import math
 import statistics
-from pathlib import Path
 
 from binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from simnet.show.table import Table
-from studies.contenders import FINAL_RANKS, FINAL_SEEDS, SETTINGS, Row, mean_loss
+from studies import figures
+from studies.candidates import CANDIDATES
+from studies.ledger import Row
 from studies.outcome import Outcome
-from studies.tasks import TASKS
-from studies.written import ROOT, Written
+from studies.page import EVIDENCE, FIGURES, number
+from studies.search import mean_loss
+from studies.systems_study import FINAL_RANKS, FINAL_SEEDS, SystemsStudy
 
-PAGE = ROOT / "docs" / "evidence" / "systems-training.md"
-FIGURES = ROOT / "docs" / "evidence" / "figures"
-MARK = "<!-- From here on written by `python -m studies.systems page`. -->\n"
+PAGE = EVIDENCE / "systems-training.md"
 LEGEND = """\
 Final test loss less that of the dense reference, in nats: the mean over seeds, paired. "behind" and "ahead" are said
 where the 95 % interval leaves zero out. "lost" counts seeds that diverged or ended at a guess (95 % of its loss)."""
 NAMES = {"adam": "Adam", "sgd": "SGD", "binsgdm": BinSGDM.title, "one_bit_adam": OneBitAdam.title}
-SET_TO = {"momentum": "momentum", "beta": "beta", "dense_share": "dense stage", "eps": "eps"}
+SETTING_TITLES = {"momentum": "momentum", "beta": "beta", "dense_share": "dense stage", "eps": "eps"}
 
 
-def write() -> None:
-    """Put the generated part at the end of the page, and draw the figures."""
-    from studies.systems_figures import draw
-
-    written = Written()
-    told = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
-    PAGE.write_text(told + MARK + generated(written), encoding="utf-8")
-    for task in TASKS:
-        draw(Outcome(written, task), FIGURES / f"systems_training_{task}.png")
-        written.write_target(task, Outcome(written, task).target)
-
-
-def generated(written: Written) -> str:
-    """Return the part of the page that the files say."""
-    outcomes = [Outcome(written, task) for task in TASKS]
-    parts = ["", "## In one table", "", LEGEND, "", *overview(outcomes), "", *seeds_left(outcomes)]
-    parts += ["## What the search found", "", *search_table(written), ""]
+def regions(study: SystemsStudy) -> dict[str, str]:
+    """Return what the page says of the files, by region."""
+    outcomes = [Outcome(study, task) for task in study.curves]
+    parts = ["", "## In one table", "", LEGEND, "", overview(outcomes), "", *seeds_left(outcomes)]
+    parts += ["## What the search found", "", search_table(outcomes), ""]
     for outcome in outcomes:
         parts += task_section(outcome)
-    return "\n".join(parts)
+    return {"results": "\n".join(parts)}
 
 
-def overview(outcomes: list[Outcome]) -> list[str]:
+def draw(study: SystemsStudy) -> None:
+    """Draw the figures, and write the targets beside the curves."""
+    for task in study.curves:
+        outcome = Outcome(study, task)
+        figures.draw_systems(outcome, FIGURES / f"systems_training_{task}.png")
+        study.write_target(task, outcome.target)
+
+
+def overview(outcomes: list[Outcome]) -> str:
     """Return the table of all differences to dense, a row a system."""
-    columns = [(outcome, ranks) for outcome in outcomes for ranks in ranks_told(outcome)]
-    titles = [f"{TASKS[outcome.task].title}, {ranks} ranks" for outcome, ranks in columns]
+    columns = [(outcome, ranks) for outcome in outcomes for ranks in complete_ranks(outcome)]
+    titles = [f"{outcome.task.title}, {ranks} ranks" for outcome, ranks in columns]
     rows = [
-        [setting.title, *(standing_text(outcome, system, ranks) for outcome, ranks in columns)]
-        for system, setting in SETTINGS.items()
+        [candidate.title, *(standing_text(outcome, system, ranks) for outcome, ranks in columns)]
+        for system, candidate in CANDIDATES.items()
     ]
-    return Table(["system", *titles], rows).markdown().splitlines()
+    return Table(["system", *titles], rows).markdown()
 
 
 def seeds_left(outcomes: list[Outcome]) -> list[str]:
     """Return what says that seeds are missing, if any are."""
     few = [
-        f"{TASKS[outcome.task].title} on {ranks} ranks: {len(outcome.seeds(ranks))} of {len(FINAL_SEEDS)} seeds"
+        f"{outcome.task.title} on {ranks} ranks: {len(outcome.seeds(ranks))} of {len(FINAL_SEEDS)} seeds"
         for outcome in outcomes
         for ranks in FINAL_RANKS
         if len(outcome.seeds(ranks)) < len(FINAL_SEEDS)
@@ -81,23 +77,23 @@ def standing_text(outcome: Outcome, system: str, ranks: int) -> str:
     return f"{difference.mean:+.3f}{mark}"
 
 
-def ranks_told(outcome: Outcome) -> list[int]:
+def complete_ranks(outcome: Outcome) -> list[int]:
     """Return the numbers of ranks on which two seeds or more are complete, which an interval takes."""
     return [ranks for ranks in FINAL_RANKS if len(outcome.seeds(ranks)) > 1]
 
 
-def search_table(written: Written) -> list[str]:
+def search_table(outcomes: list[Outcome]) -> str:
     """Return what each system's final runs take, and its validation loss."""
     rows = [
-        [setting.title, *(found_text(Outcome(written, task), system) for task in TASKS)]
-        for system, setting in SETTINGS.items()
+        [candidate.title, *(found_text(outcome, system) for outcome in outcomes)]
+        for system, candidate in CANDIDATES.items()
     ]
-    return Table(["system", *(task.title for task in TASKS.values())], rows).markdown().splitlines()
+    return Table(["system", *(outcome.task.title for outcome in outcomes)], rows).markdown()
 
 
 def found_text(outcome: Outcome, system: str) -> str:
     """Return the best trial of a system, its validation loss, and whether it lies at an edge of what was tried."""
-    rows = outcome.written.trials(outcome.task, system)
+    rows = outcome.study.searches[outcome.name, system].rows
     best = outcome.best(system)
     return f"{trial_text(best['trial'])}: {number(mean_loss(best['losses']))}{edge_text(best, rows)}"
 
@@ -109,7 +105,7 @@ def trial_text(trial: Row) -> str:
         >>> trial_text({"optimizer": "sgd", "momentum": 0.9, "lr": 0.1})
         'SGD, momentum 0.9, lr 0.1'
     """
-    others = [f"{SET_TO[name]} {value:g}" for name, value in trial.items() if name in SET_TO]
+    others = [f"{SETTING_TITLES[name]} {value:g}" for name, value in trial.items() if name in SETTING_TITLES]
     return ", ".join([NAMES[trial["optimizer"]], *others, f"lr {trial['lr']:g}"])
 
 
@@ -122,23 +118,24 @@ def edge_text(best: Row, rows: list[Row]) -> str:
 
 def task_section(outcome: Outcome) -> list[str]:
     """Return heading, target, figure and tables of a task."""
-    task = TASKS[outcome.task]
+    task = outcome.task
     guess = math.log(task.classes)
+    reference = CANDIDATES[outcome.reference].title
     text = (
-        f"Reference: {SETTINGS[outcome.reference].title}. Target: a test loss of {number(outcome.target)} {task.unit} "
+        f"Reference: {reference}. Target: a test loss of {number(outcome.target)} {task.unit} "
         f"(a guess has {guess:.3f}). {task.steps} steps, batch {task.batch}."
     )
-    figure = f"![Test loss over steps, {task.title}](figures/systems_training_{outcome.task}.png)"
+    figure = f"![Test loss over steps, {task.title}](figures/systems_training_{outcome.name}.png)"
     parts = [f"## {task.title}", "", text, "", figure, ""]
-    for ranks in ranks_told(outcome):
+    for ranks in complete_ranks(outcome):
         heading = f"### {task.title}, {ranks} ranks, {len(outcome.seeds(ranks))} seeds"
-        parts += [heading, "", *result_table(outcome, ranks), ""]
+        parts += [heading, "", result_table(outcome, ranks), ""]
     return parts
 
 
-def result_table(outcome: Outcome, ranks: int) -> list[str]:
-    """Return the table of a task on so many ranks."""
-    accuracy = ["accuracy"] * TASKS[outcome.task].has_accuracy
+def result_table(outcome: Outcome, ranks: int) -> str:
+    """Return the table of a task and a number of ranks."""
+    accuracy = ["accuracy"] * outcome.task.has_accuracy
     columns = [
         "system",
         "test loss: mean (lowest to highest)",
@@ -147,13 +144,13 @@ def result_table(outcome: Outcome, ranks: int) -> list[str]:
         "steps to target",
     ]
     rows: list[list[str]] = []
-    for system in SETTINGS:
-        cells = [SETTINGS[system].title, loss_text(outcome, system, ranks)]
+    for system in CANDIDATES:
+        cells = [CANDIDATES[system].title, loss_text(outcome, system, ranks)]
         if accuracy:
             cells.append(accuracy_text(outcome.finals(system, ranks, "accuracy")))
         cells += [difference_text(outcome, system, ranks), steps_text(outcome.steps_to_target(system, ranks))]
         rows.append(cells)
-    return Table(columns, rows).markdown().splitlines()
+    return Table(columns, rows).markdown()
 
 
 def loss_text(outcome: Outcome, system: str, ranks: int) -> str:
@@ -191,19 +188,3 @@ def steps_text(steps: list[float]) -> str:
     if math.isinf(middle):
         return f"never ({num_never} of {len(steps)})"
     return f"{middle:g}" + (f" ({num_never} never)" if num_never else "")
-
-
-def number(value: float) -> str:
-    """Return a loss for people: three digits after the point, more digits before only where it is large.
-
-    Example:
-        >>> number(0.12345), number(2.5), number(1.8772e25)
-        ('0.123', '2.500', '1.88e+25')
-    """
-    return f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
-
-
-def page_text(path: Path = PAGE) -> tuple[str, str]:
-    """Return what of the page is told by hand, and what was generated."""
-    told, _, made = path.read_text(encoding="utf-8").partition(MARK)
-    return told, made

@@ -1,92 +1,90 @@
-"""The three tasks on which all systems are compared."""
+"""What is learned: networks and data of the examples, with the batch and the steps of each study."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
-import train_digits
-import train_lm
-import train_mnist
 from torch import nn
 
-CPU = torch.device("cpu")
-EVALUATED_WINDOWS = 100
-"""Of the characters, in a row from the start of the held-out part."""
+from examples import train_digits, train_lm, train_mnist
 
 Trial = dict[str, Any]
-"""What is searched: an optimizer and its lr, and for some systems an option of theirs."""
-Data = Callable[[str], tuple[torch.Tensor, torch.Tensor]]
+"""What is searched: an optimizer and its settings, lr among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is learned.
+    """A network, its data, and how long it is trained.
 
     Attributes:
         title: for people.
         network: returns a new one, without state that samples share.
         data: returns inputs and targets of "train", "validation" or "test".
-        classes: that a sample, or a character, may be of.
+        classes: number of values that a label, or a character, can have.
         unit: of the held-out loss.
         batch: samples of all ranks together.
         steps: of a training.
-        every: steps from one evaluation to the next.
-        has_accuracy: whether it is evaluated too.
+        evaluate_every: steps from one evaluation to the next.
+        has_accuracy: whether accuracy is evaluated too.
     """
 
     title: str
     network: Callable[[], nn.Module]
-    data: Data
+    data: Callable[[str], tuple[torch.Tensor, torch.Tensor]]
     classes: int
     unit: str
     batch: int
-    steps: int
-    every: int = 10
+    steps: int = 120
+    evaluate_every: int = 10
     has_accuracy: bool = True
 
     def dense_steps(self, trial: Trial) -> int:
-        """Return how many steps a trial of 1-bit Adam begins with that are not compressed."""
+        """Return the number of uncompressed steps with which a trial of 1-bit Adam begins."""
         return max(1, round(trial["dense_share"] * self.steps))
+
+    def is_evaluated(self, step: int) -> bool:
+        """Whether the held-out loss is computed after this step."""
+        return step % self.evaluate_every == 0 or step == self.steps
 
 
 @lru_cache
-def _windows(part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return characters, and those that follow them: all windows for training, some that do not overlap otherwise."""
-    is_train, size = part == "train", train_lm.CONTEXT + 1
-    windows = train_lm.text(part).unfold(0, size, 1 if is_train else size)
-    windows = windows if is_train else windows[:EVALUATED_WINDOWS]
+def _windows(part: str, num_evaluated: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return characters and their successors: all windows for training, else the first that do not overlap."""
+    size = train_lm.CONTEXT + 1
+    windows = train_lm.text(part).unfold(0, size, 1 if part == "train" else size)
+    windows = windows if part == "train" else windows[:num_evaluated]
     return windows[:, :-1], windows[:, 1:]
 
 
-TASKS = {
-    "characters": Task(
-        title="Characters",
-        network=train_lm.Transformer,
-        data=_windows,
-        classes=train_lm.NUM_CHARACTERS,
-        unit="nats per character",
-        batch=16,
-        steps=120,
-        has_accuracy=False,
-    ),
-    "mnist_5k": Task(
-        title="MNIST, 5,000 images",
-        network=train_mnist.convolutions,
-        data=lambda part: train_mnist.data(part, CPU),
-        classes=10,
-        unit="nats per image",
-        batch=64,
-        steps=120,
-    ),
-    "digits": Task(
-        title="Digits",
-        network=train_digits.convolutions,
-        data=lru_cache(lambda part: train_digits.data(part, CPU)),
-        classes=10,
-        unit="nats per image",
-        batch=64,
-        steps=120,
-    ),
+CHARACTERS = Task(
+    title="Characters",
+    network=train_lm.Transformer,
+    data=partial(_windows, num_evaluated=100),
+    classes=train_lm.NUM_CHARACTERS,
+    unit="nats per character",
+    batch=16,
+    has_accuracy=False,
+)
+MNIST = Task(
+    title="MNIST, 5,000 images",
+    network=train_mnist.convolutions,
+    data=lru_cache(train_mnist.load),
+    classes=10,
+    unit="nats per image",
+    batch=64,
+)
+DIGITS = replace(MNIST, title="Digits", network=train_digits.convolutions, data=lru_cache(train_digits.load))
+LM = replace(CHARACTERS, data=partial(_windows, num_evaluated=200), steps=300, evaluate_every=30)
+
+TASKS: dict[str, dict[str, Task]] = {
+    "training": {
+        "digits": replace(DIGITS, steps=300, evaluate_every=30),
+        "lm": LM,
+        "lm_long": replace(LM, steps=2000, evaluate_every=200),
+        "lm_alone": replace(LM, steps=2000, evaluate_every=200),
+    },
+    "systems": {"characters": CHARACTERS, "mnist_5k": MNIST, "digits": DIGITS},
 }
+"""By study and name."""

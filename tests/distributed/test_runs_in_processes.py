@@ -1,0 +1,33 @@
+"""A run of a study with a process for each rank: the same batches and evaluations as with all ranks in one process."""
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+from dataclasses import replace
+
+from studies.run import Run, perform
+
+ADAM = Run(
+    study="training", task="digits", system="dense", trial={"optimizer": "adam", "lr": 7e-3}, ranks=2, steps=30, seed=3
+)
+
+
+def test_ranks_of_ddp_end_where_ranks_in_one_process_end() -> None:
+    one, several = perform(ADAM), perform(replace(ADAM, in_processes=True))
+    assert several["steps"] == one["steps"] == [30]
+    assert several["values"] == pytest.approx(one["values"], rel=1e-3)
+    assert several["accuracy"] == pytest.approx(one["accuracy"], abs=0.005)
+
+
+def test_binsgdm_learns_on_nodes_of_two_ranks() -> None:
+    trial = {"optimizer": "binsgdm", "lr": 4e-3, "beta": 0.95}
+    options = {"intra_node_dtype": "bf16"}
+    run = replace(ADAM, system="binsgdm", trial=trial, options=options, ranks_per_node=2, in_processes=True)
+    assert perform(run)["values"][0] < 2.0  # a guess has 2.3
+
+
+def test_a_rank_that_fails_says_why() -> None:
+    with pytest.raises(RuntimeError, match="runs with all ranks in one process only"):
+        perform(replace(ADAM, system="top_k", in_processes=True))
