@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-FEW = 20
-"""Names that are all listed where none is near: the 17 strategies are."""
-ALIKE = 0.55
-"""How much of two names must be the same for one to be a misspelling of the other."""
-SHOWN = 120
-"""Characters of a value that a message shows."""
-# What people ask for by the field's names; that it is not here is another answer than a misspelling.
+# Up to this number all known names are listed where none is near: the 17 strategies are.
+MAX_LISTED_NAMES = 20
+# Similarity (difflib's ratio) from which a name counts as a misspelling of another.
+MISSPELLING_RATIO = 0.55
+# Characters of a value that a message shows.
+MAX_SHOWN = 120
+# Names of the field for what is not modelled: the answer is "Not modelled yet", not a misspelling.
 NOT_MODELLED = frozenset({
     "ad_psgd", "byteps", "deep_gradient_compression", "deepspeed", "dgc", "diloco", "easgd", "fsdp", "fsdp2",
     "fully_shard", "fully_sharded", "gossip", "horovod", "hsdp", "local_sgd", "natural_compression", "ok_topk",
@@ -37,18 +37,18 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Suggest the known name nearest to a given one.
 
     Returns:
-        `" Did you mean 'num_nodes'?"`, or the list of the known names if none is near and they are few, after
-        `" Not modelled yet."` where the given one means something that is not here.
+        `" Did you mean 'num_nodes'?"`, or a list of the known names if none is near and they are few; before the list
+        `" Not modelled yet."` where the given name is in `NOT_MODELLED`.
     """
     import difflib  # takes a millisecond, which most runs need not spend
 
     names = sorted(known)
     is_known_elsewhere = given.lower().replace("-", "_") in NOT_MODELLED
-    close = [] if is_known_elsewhere else difflib.get_close_matches(given, names, n=1, cutoff=ALIKE)
+    close = [] if is_known_elsewhere else difflib.get_close_matches(given, names, n=1, cutoff=MISSPELLING_RATIO)
     if close:
         return f" Did you mean {close[0]!r}?"
     not_yet = " Not modelled yet." if is_known_elsewhere else ""
-    return f"{not_yet} Known: {', '.join(names)}." if 0 < len(names) <= FEW else not_yet
+    return f"{not_yet} Known: {', '.join(names)}." if 0 < len(names) <= MAX_LISTED_NAMES else not_yet
 
 
 def shown(value: object) -> str:
@@ -62,7 +62,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of more than 4,300 digits, or lists in lists without end
         text = f"a {type(value).__name__} without end"
-    return cut(text, SHOWN)
+    return cut(text, MAX_SHOWN)
 
 
 def cut(text: str, length: int) -> str:

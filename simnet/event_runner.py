@@ -34,6 +34,7 @@ def run(streams: Streams, topology: Topology, comm_slowdown: float, make_executo
         for number, stream in enumerate(streams):
             env.process(rank.run(number, stream))
     env.run()
+    # Synchronous training goes on when the last rank is done: the iteration is that of the slowest rank.
     slowest = max(ranks, key=lambda rank: rank.end_s)
     return make_timeline(slowest.end_s, slowest.gpu.busy_s, slowest.spans)
 
@@ -74,7 +75,7 @@ class _SimulatedRank:
         self._keep(operation, start_s)
 
     def _communicate(self, operation: Communicate, mark: OperationId) -> Generator[simpy.Event]:
-        """Take part in a collective; its mark is the same on every rank, which is how ranks find each other."""
+        """Take part in a collective, whose place in the program, the same on every rank, names it to the executor."""
         if not operation.schedule.rounds:
             return
         self.gpu.communication_starts()

@@ -1,8 +1,9 @@
 """Run a program whose ranks are all alike in a plain loop, to the bits of `event_runner` on the folded executor.
 
-One rank stands for all. At most one stream communicates, so a collective takes a time that hangs on nothing but its
-start, and what is left to interleave is one GPU's kernels. Sums and differences of times are taken just as the clock
-takes them, since a time that is right but for its last digit would make every stored result new.
+One rank stands for all. At most one stream communicates, so that no two collectives share a link: a collective takes a
+time that depends on its start alone (by rounding), and only the kernels of one GPU are left to interleave. Sums and
+differences of times are taken in the order in which the clock takes them: a time that differs in its last digit would
+change every stored result.
 """
 
 import heapq
@@ -38,9 +39,8 @@ def run(streams: Streams, topology: Topology, comm_slowdown: float) -> Timeline:
 def lower_bound_s(streams: Streams, topology: Topology) -> float:
     """Return a time below which no run of a program ends [s], at a fraction of the cost of a run.
 
-    It is the longer of two, each right but for rounding where nothing else decides: the longest chain of operations
-    that wait for each other, as if no kernel had to share the GPU; and all work of the GPU, with the collectives
-    during which it has none.
+    The bound is the longer of two times: the longest chain of operations that wait for each other, as if no kernel had
+    to share the GPU; and all work of the GPU plus the collectives during which the GPU must idle.
     """
     factor = topology.compute_factor(0)
     alone_s = [
@@ -56,6 +56,8 @@ def lower_bound_s(streams: Streams, topology: Topology) -> float:
 
 
 def _chain_s(streams: Streams, alone_s: list[list[float]]) -> float:
+    """Return the end of the longest chain of operations that wait for each other [s]."""
+    # Streams may wait for each other in turns: each is followed until it waits for an end that is not yet known.
     ends: list[list[float]] = [[0.0] for _ in streams]
     moved = True
     while moved:
@@ -73,6 +75,7 @@ def _chain_s(streams: Streams, alone_s: list[list[float]]) -> float:
 
 
 def _work_s(streams: Streams, alone_s: list[list[float]]) -> float:
+    """Return the time of all kernels, and of the collectives during which no kernel can run [s]."""
     total_s = 0.0
     for place, (stream, lasts) in enumerate(zip(streams, alone_s, strict=True)):
         ended = [-1] * len(streams)
@@ -85,12 +88,12 @@ def _work_s(streams: Streams, alone_s: list[list[float]]) -> float:
 
 
 def _is_idle(streams: Streams, ended: list[int], during: tuple[int, int]) -> bool:
-    """Tell whether nothing of the other streams can run on the GPU during an operation.
+    """Tell whether no other stream can use the GPU during an operation.
 
     Args:
-        streams: all.
-        ended: the last operation of each that has surely ended when it starts.
-        during: its stream and its number.
+        streams: all streams.
+        ended: for each stream, the last operation that must have ended when the operation starts.
+        during: stream and position of the operation.
     """
     place, number = during
     for other, stream in enumerate(streams):
@@ -114,9 +117,9 @@ class _RepresentativeRank:
     def __init__(self, streams: Streams, topology: Topology, comm_slowdown: float) -> None:
         self._streams = streams
         self._topology = topology
-        self._ended = [0] * len(streams)  # operations of each stream
-        self._began_s = [_NEVER] * len(streams)  # when the one that runs now did
-        self._arrival: tuple[float, int] = (_NEVER, -1)  # when the collective ends, of which stream
+        self._ended = [0] * len(streams)  # number of ended operations of each stream
+        self._began_s = [_NEVER] * len(streams)  # start of the running operation of each stream
+        self._arrival: tuple[float, int] = (_NEVER, -1)  # end of the running collective, and its stream
         self.gpu: SharedGpu[int] = SharedGpu(topology.compute_factor(0), comm_slowdown)
         self.spans: list[Span] = []
         self.now = 0.0
@@ -141,7 +144,7 @@ class _RepresentativeRank:
             self._start_all()
 
     def _start_all(self) -> None:
-        """Start whatever may start now; what takes no time at all ends at once and may let others start."""
+        """Start every operation that can start; an operation without duration ends at once and may release others."""
         moved = True
         while moved:
             moved = False
@@ -190,6 +193,7 @@ def collective_end_s(topology: Topology, schedule: Schedule, message_bytes: floa
             latency_s, transfer_s = phase[0]
             now += latency_s
             if transfer_s is not None:
+                # SimPy adds a delay to the current time: now + ((now + x) - now) is not always now + x in floats.
                 end_s = now + transfer_s
                 now += max(end_s - now, 0.0)
         else:
@@ -206,7 +210,7 @@ _Times = tuple[float, float | None]
 def _phases(
     topology: Topology, schedule: Schedule, message_bytes: float
 ) -> tuple[float, tuple[tuple[_Times, ...], ...]]:
-    """Return what cores take, and the times of every level of every phase, one after the other."""
+    """Return the CPU time of the collective, and the times of every level of every phase, in order."""
     phases = loads.phases(topology, schedule, message_bytes)
     host_s = loads.host_s(topology, schedule, message_bytes)
     return host_s, tuple(tuple(_times(topology, load) for load in phase) for phase in phases)
@@ -221,10 +225,10 @@ def _times(topology: Topology, load: LevelLoad) -> _Times:
 
 
 def _side_by_side(start_s: float, levels: tuple[_Times, ...]) -> float:
-    """Return when the last of several levels has ended; they load links of their own.
+    """Return when the last of several levels ends; the levels share no link.
 
-    The clock is woken at the end that is the next one known: an end that is overtaken by an earlier one is timed anew
-    from there, which may change its last digit.
+    The order of operations is that of `network.links`: the clock wakes at the next known end; when another flow ends
+    first, the wake-up is planned anew from that time, which may change the last digit.
     """
     begins = sorted((start_s + latency_s, transfer_s) for latency_s, transfer_s in levels if transfer_s is not None)
     last_s = max((start_s + latency_s for latency_s, transfer_s in levels if transfer_s is None), default=start_s)

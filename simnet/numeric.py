@@ -1,4 +1,4 @@
-"""Numbers that meet rows: a root, and the least squares of residuals, by scipy, which loads where a fit is made."""
+"""A root of a function and least squares, by scipy, which loads only where a fit is made."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 RELATIVE_TOLERANCE = 1e-8
+# Finite differences: far above the rounding of a simulation, far below the scale on which its times bend.
 RELATIVE_STEP = 1e-6
-"""By which a parameter is nudged to find its slopes: far above rounding, far below what bends a simulation."""
 MAX_ROUNDS = 30
+# Relative residual beyond which a row counts by its distance and not by the square of the distance.
 HUBER = 0.05
-"""Relative residual from which on a row weighs less: a tenth of a second off is no reason to bend a fit."""
 
 
 def find_root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -61,7 +61,7 @@ def least_squares(residuals: Callable[[Sequence[float]], Sequence[float]], start
 
 
 def non_negative_least_squares(columns: "Floats", times: "Floats") -> "Floats":
-    """Return the non-negative coefficients with the least squares of relative errors, rows far off weighing less.
+    """Return the non-negative coefficients with the least squares of relative errors, outliers weighing less.
 
     Args:
         columns: a row for each time, a column for each coefficient; that of a column of zeros is 0.
@@ -80,8 +80,8 @@ def non_negative_least_squares(columns: "Floats", times: "Floats") -> "Floats":
     import numpy as np
     from scipy.optimize import nnls
 
-    # Divided by its time, each row counts by its relative error; scaled to one length, columns of seconds and of bytes
-    # are alike to the solver's tolerance.
+    # Divided by its time, each row counts by its relative error. Scaled to one length, columns of seconds and columns
+    # of bytes meet the same tolerance of the solver.
     relative = columns / times[:, None]
     norms = np.linalg.norm(relative, axis=0)
     scale = np.where(norms > 0, norms, 1.0)
@@ -91,6 +91,6 @@ def non_negative_least_squares(columns: "Floats", times: "Floats") -> "Floats":
         before, found = found, nnls(relative / scale * weights[:, None], weights)[0] / scale
         if np.allclose(found, before, rtol=1e-6, atol=0):
             break
-        # Beyond HUBER a row then counts by its distance and no longer by the square of it.
+        # Weight squared times residual squared is then linear in the residual beyond HUBER.
         weights = np.sqrt(HUBER / np.maximum(np.abs(relative @ found - 1), HUBER))
     return found

@@ -1,4 +1,4 @@
-"""A scenario made ready to run: its links, its step, and every strategy's program with the seconds of its kernels."""
+"""A scenario made ready to run: its links, its step, and the program of each strategy with the time of each kernel."""
 
 from collections.abc import Callable
 from functools import partial
@@ -81,10 +81,10 @@ class TimedProgram:
     """A strategy's program, and what the calibration knows of its kernels.
 
     Attributes:
-        kernels_without_time: those that have no time.
-        kernels_timed_otherwise: tells of those that were timed with other options than the strategy's.
-        streams: the program's, every kernel timed; the dense optimizer takes nothing where a kernel that has a time
-            updates the parameters.
+        kernels_without_time: kernels whose time the calibration does not know; they cost nothing.
+        kernels_timed_otherwise: a sentence for each kernel that was timed with other options than the strategy's.
+        streams: those of the program with the time of every kernel. The dense optimizer takes no time where a kernel
+            with a known time updates the parameters in its place.
     """
 
     def __init__(self, strategy: Strategy, setting: PreparedScenario) -> None:

@@ -1,7 +1,7 @@
-"""What one rank does in one iteration, as data: streams of operations, each with what must have ended before it.
+"""The iteration of one rank as data: streams of operations, each with the operations that must end before it starts.
 
-Operations of one stream run in order; streams run beside each other and share the GPU and the links. Every strategy
-makes such a program (`simnet.strategies`), and one runner runs it, whatever made it (`simnet.simulate`).
+As CUDA streams with events: operations of one stream run in order; streams overlap, and share the GPU and the links.
+Every strategy makes such a program (`simnet.strategies`); the runners know programs alone, and no strategy.
 """
 
 import math
@@ -16,14 +16,14 @@ IterationPart = Literal["forward", "backward", "encode", "decode", "optimizer"]
 
 
 class OperationId(NamedTuple):
-    """The end of an operation: of stream number `stream`, operation number `position`."""
+    """An operation by its stream and its position there, both from 0; `after` holds those that must have ended."""
 
     stream: int
     position: int
 
 
 class Compute(Struct, frozen=True, kw_only=True):
-    """Work of the GPU that takes `seconds` when it runs alone, counted as `part` of the iteration."""
+    """Work of the GPU that takes `seconds` on an idle GPU, counted as `part` of the iteration."""
 
     part: IterationPart
     seconds: float
@@ -43,7 +43,7 @@ class Kernel(Struct, frozen=True, kw_only=True):
 
 
 class Communicate(Struct, frozen=True, kw_only=True):
-    """A collective on a message of so many bytes in each group (the whole array, as nccl-tests counts it)."""
+    """A collective on a message of `message_bytes` in each group (the whole array, as nccl-tests counts)."""
 
     schedule: Schedule
     message_bytes: float
@@ -58,10 +58,10 @@ class Program(Struct, frozen=True, kw_only=True):
     """One iteration of one rank; all ranks do the same.
 
     Attributes:
-        streams: operations in order, a stream each. The first one is that of compute.
-        num_buckets: pieces in which gradients travel.
-        payload_bytes: of all gradients in the form in which they travel.
-        algorithm: how they travel, for people.
+        streams: the operations of each stream in order; compute is stream 0.
+        num_buckets: buckets of gradients.
+        payload_bytes: size of all gradients in the form in which they are sent.
+        algorithm: of the collectives, for people.
     """
 
     streams: tuple[tuple[Operation, ...], ...]
@@ -121,7 +121,7 @@ def _check_operation(operation: Operation) -> None:
 
 
 def _terminates(program: Program) -> bool:
-    """Tell whether every operation can start once those that it waits for have ended."""
+    """Tell whether every operation can start once those that it waits for have ended: no cycle, no unknown id."""
     ended = [0] * len(program.streams)
     moved = True
     while moved:

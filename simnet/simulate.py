@@ -1,4 +1,4 @@
-"""The one way in: a scenario goes in, what it takes comes out."""
+"""Simulate a scenario: the one entry for commands, sweeps and the Python API."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -146,7 +146,7 @@ class StepTimer:
         return step_s
 
     def fastest(self, strategies: Sequence[Strategy]) -> Strategy:
-        """Return the first of those that take the least; what cannot be among them is not run.
+        """Return the fastest strategy, the first of equals; one whose lower bound is slower is not run.
 
         Raises:
             SimnetError: as `simulate`, of any of them.

@@ -26,19 +26,19 @@ from simnet.strategies import STRATEGIES
 from simnet.workers import in_workers
 
 MAX_POINTS = 100_000
+# Least time of a worker's task: below it, passing the task costs as much as the simulation.
 TASK_S = 0.02
-"""Least time of one task of a worker: below it, passing the task costs as much as the simulation."""
+# Tasks longer than this are cut, since an interrupted task is simulated again.
 LONGEST_TASK_S = 0.5
-"""Time of a task from which on points of one shape are parted: an interrupted task is simulated again."""
+# Time spent on points in this process before workers are considered.
 PROBE_S = 0.3
-"""How long points are simulated in this process before workers are considered."""
+# Least remaining time for which workers are started: starting them takes about 0.2 s.
 WORKERS_PAY_S = 1.0
-"""Least remaining time for which workers are started: starting them takes about 0.2 s."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepPoint:
-    """One scenario of a sweep, with the values of the axes that lead to it."""
+    """One scenario of a sweep, with its values of the axes."""
 
     values: dict[str, object]
     scenario: Scenario
@@ -147,9 +147,9 @@ def _shape(point: SweepPoint) -> tuple[int, int]:
 
 
 def _tasks(points: Sequence[SweepPoint], jobs: int, point_s: float) -> list[list[SweepPoint]]:
-    """Part points into tasks of workers: whole shapes if they are not too long, the largest clusters first.
+    """Cut points into tasks of workers: whole shapes if the tasks are not too long, the largest clusters first.
 
-    The largest take longest; last, they would keep one worker busy while the others are done.
+    The largest clusters take longest; at the end they would keep one worker busy while the other workers idle.
     """
     most = max(1, min(int(LONGEST_TASK_S / point_s), math.ceil(len(points) / (4 * jobs))))
     least = min(math.ceil(TASK_S / point_s), most)

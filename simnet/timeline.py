@@ -1,4 +1,4 @@
-"""What a runner takes, a program whose seconds are known, and what it leaves: what one iteration took."""
+"""The input of a runner, a program with the time of every kernel, and its output, the timeline of one iteration."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,13 +8,12 @@ from simnet.program import Communicate, Compute
 from simnet.result import Breakdown, Span
 
 TimedOperation = Compute | Communicate
-"""An operation whose seconds are known."""
 Streams = tuple[tuple[TimedOperation, ...], ...]
 PARTS = ("forward", "backward", "encode", "decode", "optimizer")
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """What an iteration took on its slowest rank [s], and what ran there."""
+    """The time of an iteration on its slowest rank [s], and what ran there."""
 
     iteration_s: float
     breakdown: Breakdown
@@ -23,7 +22,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
     @property
     def overlap(self) -> float:
-        """The part of communication that ran beside compute, 0 if there was no communication."""
+        """The fraction of communication that compute hid, 0 if there was no communication."""
         if self.comm_s <= 0:
             return 0.0
         return min(max(1 - self.breakdown.exposed_comm_s / self.comm_s, 0.0), 1.0)
@@ -34,8 +33,8 @@ def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Spa
 
     Args:
         end_s: when its last operation ended.
-        busy_s: seconds of its GPU by part of the iteration; what they leave of the iteration is exposed communication.
-        spans: what ran there.
+        busy_s: seconds of its GPU by part of the iteration; the rest of the iteration is exposed communication.
+        spans: what ran on it.
     """
     parts = {f"{part}_s": busy_s.get(part, 0.0) for part in PARTS}
     exposed_s = max(end_s - sum(parts.values()), 0.0)
@@ -48,7 +47,7 @@ def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Spa
 
 
 def make_span(operation: TimedOperation, start_s: float, end_s: float, rank: int = 0) -> Span:
-    """Return what an operation leaves in the timeline."""
+    """Return the span of an operation."""
     if isinstance(operation, Communicate):
         return Span(
             stream="communication",

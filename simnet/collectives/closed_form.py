@@ -1,7 +1,8 @@
 """Alpha-beta times of the collectives on idle equal links, as the literature writes them: the judge of the executors.
 
 Symbols: N nodes of G ranks, P = N G ranks, S bytes of the message, a latency of one send, B bytes/s of a link; index i
-inside a node (per rank), e between nodes (of a node's NICs together). Written apart from the schedules on purpose.
+inside a node (per rank), e between nodes (of a node's NICs together). Nothing here uses a schedule: a wrong schedule
+must not agree with its own closed form.
 """
 
 from math import log2

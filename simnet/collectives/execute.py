@@ -1,7 +1,7 @@
 """Run a schedule on a cluster, in one of two ways that agree on symmetric clusters.
 
-`Exact`: every send is an activity of the network and every rank goes through its own rounds. `Folded`: one
-representative stands for all ranks, and each phase is one activity a level, so its cost does not grow with the ranks.
+`Exact`: every send is a flow of the network and every rank goes through its own rounds. `Folded`: one representative
+stands for all ranks, and each phase is one flow a level, so that the cost does not grow with the ranks.
 """
 
 from collections import Counter
@@ -48,7 +48,7 @@ class Folded:
             self._network.add_link(LinkId(kind, 0), topology.capacity(LinkId(kind, 0)))
 
     def run(self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float) -> Steps:  # noqa: ARG002
-        """Run every phase as one activity a level."""
+        """Run every phase as one flow a level."""
         start_s = self._env.now
         phases = loads.phases(self.topology, schedule, message_bytes)
         if phases and self.topology.launch_s:
@@ -98,6 +98,7 @@ class Exact:
         if schedule.rounds and self.topology.launch_s:
             yield self._env.timeout(self.topology.launch_s)
         for number, round_ in enumerate(schedule.rounds):
+            # A rank waits for its own sends and receives alone: ranks drift apart as in NCCL, with no barrier a round.
             for indices in _batches(round_):
                 yield call.exchange(rank, number, indices)
                 if rank == 0 and self._on_round:
@@ -110,7 +111,14 @@ class Exact:
 
 
 class _RoundInFlight:
-    """One repetition on all ranks (or all repetitions that are posted at once)."""
+    """One repetition on all ranks, or all repetitions that are posted at once.
+
+    Attributes:
+        sends: what each rank sends.
+        missing: sends and receives that each rank still waits for.
+        done: the event of each rank that none is missing.
+        ranks_left: ranks that have not posted yet.
+    """
 
     __slots__ = ("done", "missing", "ranks_left", "sends")
 
@@ -178,6 +186,7 @@ class _Call:
         for level in (self.topology.intra_node, self.topology.inter_node):
             same = [send for send in mine if self.topology.level(rank, send.dst) is level]
             if same:
+                # Sends of one level start together after one latency; a rank posts all of them before any starts.
                 start = self._env.timeout(posting_s + self.topology.alpha_s(level, round_))
                 _then(start, partial(self._start, rank, same, exchange, at_once=round_.at_once))
 
@@ -186,6 +195,7 @@ class _Call:
         for send in sends:
             size = send.width * self._chunk_bytes
             inflated = size / loads.send_efficiency(self.topology, level, size, at_once=at_once)
+            # An inefficient send holds its links as long as more bytes at the nominal rate would.
             done = self._network.transfer(dict.fromkeys(self.topology.path(rank, send.dst), inflated))
             _then(done, partial(self._delivered, rank, send.dst, exchange))
 

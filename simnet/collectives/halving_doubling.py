@@ -57,4 +57,5 @@ def _round(group: Group, level: int, *, reduce: bool) -> Round:
 
 def _first_chunk(size: int, position: int, levels: int) -> int:
     """Return where the range starts that `position` is left with after `levels` halvings."""
+    # Each halving keeps the lower half where the bit is 0 and the upper half where the bit is 1.
     return sum((size >> (bit + 1)) * (position >> bit & 1) for bit in range(levels))

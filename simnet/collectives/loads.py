@@ -1,7 +1,8 @@
-"""What each phase of a schedule loads, seen from the busiest ranks: the base of the folded executor.
+"""The load of each phase of a schedule on the busiest links: the base of the folded executor.
 
-A phase is one `Round` with all its repetitions. In it the sends inside nodes and the sends between nodes run side by
-side; each of the two takes its latencies plus its bytes over its busiest link, and the phase takes the longer one.
+A phase is one `Round` with all its repetitions. The sends inside nodes and the sends between nodes of a phase overlap;
+each of the two takes its latencies plus its bytes over its busiest link, and the phase takes the longer time. Chunks
+are counted once for a schedule (`_Tally`); bytes, efficiencies and rates, which sweeps vary, are multiplied in later.
 """
 
 from collections import Counter
@@ -20,10 +21,14 @@ TX = ("port_tx", "nic_tx", "leaf_up")
 
 
 class LevelLoad(NamedTuple):
-    """Sends of one phase on one level: seconds of latency, bytes on the busiest link of each kind.
+    """Sends of one phase on one level.
 
-    `inflated_bytes` are the bytes divided by the efficiency of sends of this size; `wire_bytes` are what is sent.
-    `duration_s` is the time on an idle symmetric cluster.
+    Attributes:
+        latency_s: latencies of all rounds in a row [s].
+        inflated_bytes: `wire_bytes` divided by the efficiency of sends of this size: at the nominal rate these bytes
+            take the real time.
+        wire_bytes: bytes sent over the busiest link of each kind.
+        duration_s: time of the level on an idle symmetric cluster [s].
     """
 
     latency_s: float
@@ -50,7 +55,7 @@ def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tupl
 
 @lru_cache(maxsize=65_536)
 def _at_any_rate(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
-    """Return the phases without their durations, all that does not hang on how fast links are: searches vary that."""
+    """Return the phases without durations: what does not depend on the rates of links, which searches vary."""
     chunk_bytes = message_bytes / schedule.num_chunks
     return tuple(
         _phase(topology, round_, tally, chunk_bytes)
@@ -59,6 +64,7 @@ def _at_any_rate(topology: Topology, schedule: Schedule, message_bytes: float) -
     )
 
 
+# One topology for all rates makes one cache entry for a whole search over bandwidths.
 @lru_cache(maxsize=1024)
 def _without_rates(topology: Topology) -> Topology:
     intra_node, inter_node = (level._replace(bytes_per_s=0.0) for level in (topology.intra_node, topology.inter_node))
@@ -78,10 +84,10 @@ def duration_s(topology: Topology, schedule: Schedule, message_bytes: float) -> 
 
 
 def lower_bound_s(topology: Topology, schedule: Schedule) -> float:
-    """Return a time that the collective takes at least, whatever the size of its message [s].
+    """Return a lower bound of the time of a collective, whatever the size of its message [s].
 
-    Only the latencies of its rounds; counting what they load is the dear part of `duration_s`, and an algorithm whose
-    latencies alone take longer than another one's whole time need not be counted.
+    The bound holds the latencies of the rounds alone. Counting loads is the expensive part of `duration_s`; an
+    algorithm whose latencies alone exceed the time of another algorithm need not be counted.
     """
     alphas = topology.intra_node.alpha_s, topology.inter_node.alpha_s
     total_s = topology.launch_s if schedule.rounds else 0.0
@@ -94,7 +100,7 @@ def lower_bound_s(topology: Topology, schedule: Schedule) -> float:
 
 
 def host_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
-    """Return what the cores of the busiest rank take for a collective while the wire works [s]."""
+    """Return the CPU time that a collective needs of the busiest rank while the wire works [s]."""
     host = topology.host
     if host == NO_HOST_COST:
         return 0.0
@@ -131,7 +137,16 @@ def nic_bytes_per_node(topology: Topology, schedule: Schedule, message_bytes: fl
 
 
 class _Tally(NamedTuple):
-    """Chunks on the busiest link of each kind, as multiples of one chunk, for `rounds` rounds that wait in turn."""
+    """Chunks on the busiest link of each kind, for `rounds` rounds of which each waits for the one before.
+
+    Attributes:
+        rounds: rounds in a row, each with a latency of its own.
+        posts: most sends that one rank posts.
+        at_once: whether the sends of all repetitions are posted together.
+        inter_node: whether the sends leave the node.
+        chunks_per_send: most chunks of one send, whose size decides the efficiency.
+        chunks: chunks on the busiest link of each kind.
+    """
 
     rounds: int
     posts: int
@@ -150,15 +165,17 @@ def _all_tallies(schedule: Schedule, nodes_per_leaf: int, has_leaves: bool) -> t
 
 
 def _tallies_of(schedule: Schedule, topology: Topology) -> tuple[Tallies, ...]:
-    """Return what each round of a schedule loads; it hangs on the shape of the fabric, not on its rates."""
+    """Return the load of each round of a schedule, which depends on the shape of the fabric but not on its rates."""
     return _all_tallies(schedule, topology.nodes_per_leaf, topology.has_leaves)
 
 
 def _tallies(schedule: Schedule, round_: Round, nodes_per_leaf: int, has_leaves: bool) -> Tallies:
-    """Return one entry a run of equal repetitions; each has at most one tally a level."""
+    """Return one entry for each set of repetitions with equal loads; each has at most one tally a level."""
     every = tuple((index, 1) for index in range(round_.repeat))
-    alike = every if round_.distinct_loads is None or (round_.at_once and has_leaves) else round_.distinct_loads
-    seen = [(_tally_one(schedule, round_, index, nodes_per_leaf), times) for index, times in alike]
+    # `distinct_loads` speaks of NICs and ports alone: with leaf switches, repetitions that are posted together may
+    # differ on the uplinks, so that all of them are counted.
+    distinct = every if round_.distinct_loads is None or (round_.at_once and has_leaves) else round_.distinct_loads
+    seen = [(_tally_one(schedule, round_, index, nodes_per_leaf), times) for index, times in distinct]
     if round_.at_once:
         return (tuple(_joined(seen, round_.repeat)),)
     runs: Counter[tuple[_Tally, ...]] = Counter()
@@ -169,7 +186,7 @@ def _tallies(schedule: Schedule, round_: Round, nodes_per_leaf: int, has_leaves:
 
 
 def _times(tally: _Tally, rounds: int) -> _Tally:
-    """Return the tally of so many equal rounds."""
+    """Return the tally of `rounds` equal rounds."""
     return _Tally(
         rounds=rounds,
         posts=tally.posts * rounds,
@@ -212,6 +229,7 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
             inter_node = rank // per_node != send.dst // per_node
             widths[inter_node] = max(widths[inter_node], send.width)
             for link in path(rank, send.dst, per_node, nodes_per_leaf):
+                # Local rank 0 was enumerated for all: the NIC carries what each local rank sends.
                 rails = per_node if schedule.rails_are_symmetric and inter_node else 1
                 loads[inter_node][link] += send.width * rails
     return tuple(
@@ -244,6 +262,7 @@ def _busiest(counted: Counter[LinkId], *, every_link: bool) -> tuple[tuple[LinkK
 def _representatives(schedule: Schedule, nodes_per_leaf: int) -> Iterator[int]:
     """Return the ranks whose sends load a busiest link of each kind."""
     group = schedule.group
+    # A leaf's uplinks carry what all its nodes send: with several leaves a whole leaf is enumerated.
     one_leaf = nodes_per_leaf >= group.num_nodes
     nodes: Iterable[int] = range(group.num_nodes)
     if schedule.nodes_are_symmetric:
@@ -280,5 +299,6 @@ def _level_load(topology: Topology, level: Level, tally: _Tally, chunk_bytes: fl
 
 def send_efficiency(topology: Topology, level: Level, send_bytes: float, *, at_once: bool) -> float:
     """Return the fraction of the bandwidth that a send reaches; sends to many peers at once reach less of a NIC."""
+    # Incast and congestion are of the network between nodes: NVLink and PCIe keep their rate.
     many = topology.all_to_all_efficiency if at_once and level is topology.inter_node else 1.0
     return level.efficiency(send_bytes) * many

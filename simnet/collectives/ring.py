@@ -34,7 +34,11 @@ ONE_CHUNK = Slices()
 
 
 class RingSends(Struct, frozen=True):
-    """One hop to the next neighbour: when reducing the chunk that comes to rest there last, else the one got last."""
+    """One hop to the next neighbour.
+
+    A chunk that is reduced starts at the position after its owner and comes to rest at the owner, size - 1 hops later:
+    in repetition i, position p passes on the chunk of owner p - i - 1. A gather starts at the owner itself.
+    """
 
     group: Group
     chunks_of: ChunksOf

@@ -25,10 +25,11 @@ CHUNKS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class TreeSends(Struct, frozen=True):
-    """What a node sends in one repetition: in each tree the chunk whose turn it is there, to its parent or children.
+    """What a node sends in one repetition: in each tree one chunk, to its parent (up) or to its children (down).
 
-    Chunks follow each other a repetition apart, so a node at depth d handles chunk c in repetition c + (deepest - d) on
-    the way up and c + d on the way down.
+    The pipeline: chunk c starts one repetition after chunk c - 1 and climbs one level a repetition. Up, the deepest
+    leaves send chunk c in repetition c; a node at depth d has the sums of its children d levels later, in repetition
+    c + (deepest - d). Down, the root sends chunk c in repetition c and a node at depth d passes it on in c + d.
     """
 
     intra_node: Group
@@ -44,6 +45,7 @@ class TreeSends(Struct, frozen=True):
         for tree, (parents, depth, below) in enumerate(_tables(inter_node.size)):
             chunk = index - (deepest - depth[node] if self.up else depth[node])
             if 0 <= chunk < self.num_chunks:
+                # Each rail reduces its own slice, half of it in either tree.
                 number = (rail * 2 + tree) * self.num_chunks + chunk
                 targets = (parents[node],) if self.up else below[node]
                 found += [Send(inter_node.rank_at(rank, t), number, 1, self.up) for t in targets if t >= 0]
@@ -78,6 +80,7 @@ def _tree_rounds(intra_node: Group, inter_node: Group, num_chunks: int, *, up: b
     """Return the pipelined rounds up both trees (adding) or down both (copying)."""
     if inter_node.size == 1:
         return ()
+    # The first chunk climbs `deepest` levels; each further chunk arrives one repetition later.
     repeat = _deepest(inter_node.size) + num_chunks - 1
     return (Round(repeat=repeat, sends=TreeSends(intra_node, inter_node, num_chunks, up), inter_node=True),)
 
@@ -95,6 +98,8 @@ def _deepest(nodes: int) -> int:
 @lru_cache(maxsize=4096)
 def _one_of_each_kind(nodes: int) -> tuple[int, ...]:
     """Return one node of each combination of level and number of children in the two trees, and their children."""
+    # Nodes of one combination load their NICs equally in every repetition. What a node receives is sent by its
+    # children, which must be enumerated with it; a parent sends as much as it receives.
     tables = _tables(nodes)
     kinds = {tuple((depth[n], len(below[n])) for _, depth, below in tables): n for n in range(nodes)}
     return tuple(sorted({*kinds.values(), *(c for n in kinds.values() for _, _, below in tables for c in below[n])}))
@@ -108,6 +113,7 @@ def two_trees(nodes: int) -> tuple[Parents, Parents]:
     set bit / 2, so odd nodes are leaves.
     """
     first = tuple(_parent(node, nodes) for node in range(nodes))
+    # Shifted or mirrored, inner nodes of the first tree are leaves of the second, so that every NIC works both ways.
     if nodes % 2:
         second = [(first[(node - 1) % nodes] + 1) % nodes if first[(node - 1) % nodes] >= 0 else -1
                   for node in range(nodes)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A GPU on the clock: kernels share it as `sharing` says, and each tells by an event that it is done."""
+"""A GPU on the clock: kernels share it as `gpu_sharing` says, and each has an event that it has ended."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ class Gpu:
         return self._shared.busy_s
 
     def run(self, part: str, seconds: float) -> simpy.Event:
-        """Start a kernel that takes `seconds` alone on an idle GPU; return the event that it is done."""
+        """Start a kernel that takes `seconds` alone on an idle GPU; return the event that the kernel has ended."""
         done = self._env.event()
         if seconds <= 0:
             return done.succeed()
@@ -40,7 +40,8 @@ class Gpu:
         self._wake_at_next_end()
 
     def _wake_at_next_end(self) -> None:
-        """Wake when the next kernel ends; a plan made since makes this one void."""
+        """Wake when the next kernel ends."""
+        # SimPy cannot cancel a timeout: a wake-up with an older number than the last plan's does nothing.
         self._turn += 1
         if self._shared.wake_in_s < NEVER:
             turn = self._turn

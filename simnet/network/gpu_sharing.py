@@ -1,19 +1,25 @@
-"""A GPU that several kernels share: each gets an equal part, and all are slowed while communication runs. Pure."""
+"""A GPU that several kernels share: each gets an equal part, and all are slowed while communication runs.
+
+This is processor sharing: with n kernels each runs at 1/n of its speed. The module keeps no clock: the caller says when
+something happens, so that the event loop and the folded loop share one arithmetic, bit for bit.
+"""
 
 from collections import defaultdict
 from typing import Generic, TypeVar
 
+# Relative: kernels whose ends differ by rounding alone end together.
 _SAME_TIME = 1e-12
 NEVER = float("inf")
 Key = TypeVar("Key")
 
 
 class SharedGpu(Generic[Key]):
-    """Processor sharing, told what happens when; it says when the next kernel ends if nothing else happens before.
+    """Processor sharing of one GPU.
 
     Attributes:
-        busy_s: seconds by part ("forward", "backward", "encode", ...); they add up to the time that the GPU was busy.
-        wake_s: when the next kernel ends [s], and `wake_in_s`, how long after the last change.
+        busy_s: seconds by part ("forward", "backward", "encode", ...); the sum is the time that the GPU was busy.
+        wake_s: when the next kernel ends if nothing else happens before [s].
+        wake_in_s: the same, counted from the last change [s].
     """
 
     def __init__(self, slowdown: float, comm_slowdown: float) -> None:
@@ -21,7 +27,7 @@ class SharedGpu(Generic[Key]):
         self._slowdown = slowdown
         self._comm_slowdown = comm_slowdown
         self._communicating = 0
-        self._kernels: list[tuple[float, str, Key]] = []  # seconds that remain, part, whose
+        self._kernels: list[tuple[float, str, Key]] = []  # seconds left on an idle GPU, part, key
         self._updated_s = 0.0
         self.busy_s: defaultdict[str, float] = defaultdict(float)
         self.wake_in_s = self.wake_s = NEVER
@@ -45,7 +51,7 @@ class SharedGpu(Generic[Key]):
         self._plan(now)
 
     def end_first(self, now: float) -> list[Key]:
-        """End the kernels whose time has come, and return whose they are."""
+        """End the kernels that are due, and return their keys."""
         self._advance(now)
         limit = min(kernel[0] for kernel in self._kernels) + _SAME_TIME * now
         over = [key for remaining_s, _, key in self._kernels if remaining_s <= limit]
@@ -65,6 +71,7 @@ class SharedGpu(Generic[Key]):
         if passed > 0 and self._kernels:
             done, count = passed * self._rate, len(self._kernels)
             self._kernels = [(remaining_s - done, part, key) for remaining_s, part, key in self._kernels]
+            # Each of n kernels held 1/n of the GPU, whatever part of the iteration it belongs to.
             for _, part, _ in self._kernels:
                 self.busy_s[part] += passed / count
 

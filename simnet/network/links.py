@@ -1,7 +1,8 @@
-"""Links shared fluidly: every running activity gets a max-min fair rate, recomputed when one starts or ends.
+"""Links shared fluidly: every running flow gets a max-min fair rate, recomputed when a flow starts or ends.
 
-Fairness is in bytes on each activity's most loaded link (progressive filling; Bertsekas and Gallager, "Data Networks",
-section 6.5.2). Only the activities that share a link, directly or through others, with one that changed are recomputed.
+A fluid model sends no packets: a flow has a rate that is constant until the next start or end, so its end is known by
+division. Fairness is in bytes on each flow's most loaded link (progressive filling; Bertsekas and Gallager, "Data
+Networks", section 6.5.2). Only flows that share a link with a changed flow, directly or through others, are recomputed.
 """
 
 import heapq
@@ -13,11 +14,20 @@ from simpy.events import EventPriority
 
 _AFTER_ALL = EventPriority(2)
 """After all other events of one instant: SimPy's own are 0 (urgent) and 1 (normal)."""
+# Relative. Equal flows that started together end together in the model; their computed ends differ by rounding alone.
 _SAME_TIME = 1e-12
 
 
 class Flow:
-    """Bytes on their way: `remaining` on the most loaded link, and how much of that each link carries."""
+    """Bytes under way.
+
+    Attributes:
+        done: the event that the flow has ended.
+        links: each link with its load relative to that of the most loaded link, 0 to 1.
+        rate: bytes per second on the most loaded link.
+        remaining: bytes left on the most loaded link at `updated_s`.
+        version: counts changes of the rate; an end that was planned with another version is void.
+    """
 
     __slots__ = ("done", "links", "rate", "remaining", "updated_s", "version")
 
@@ -31,7 +41,7 @@ class Flow:
 
 
 class Network:
-    """Links by name, each with a capacity in bytes per second, and the activities that load them."""
+    """Links by name, each with a capacity in bytes per second, and the flows that load them."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
@@ -53,29 +63,31 @@ class Network:
             self._touch((link,))
 
     def transfer(self, loads: Mapping[Hashable, float]) -> simpy.Event:
-        """Start an activity that puts so many bytes on each link.
+        """Start a flow that puts these bytes on each link.
 
         Returns:
-            The event that it is done. Bytes on different links flow at rates in the ratio of the loads.
+            The event that the flow has ended. Its rates on different links have the ratio of the loads.
         """
         done = self._env.event()
         if max(loads.values()) <= 0:
             return done.succeed()
-        activity = Flow(done, loads, self._env.now)
-        for link, coefficient in activity.links:
-            self._running[link][activity] = coefficient
+        flow = Flow(done, loads, self._env.now)
+        for link, coefficient in flow.links:
+            self._running[link][flow] = coefficient
             self.bytes_sent[link] += loads[link]
         self._touch(loads)
         return done
 
     def _touch(self, links: Iterable[Hashable]) -> None:
-        """Have the rates around these links recomputed after all that happens at this instant."""
+        """Have the rates around these links recomputed after all other events of this instant."""
+        # A round starts hundreds of flows at one instant: one recomputation serves all of them.
         self._touched.update(links)
         if not self._settling:
             self._settling = True
             self._call(self._settle, 0.0)
 
     def _call(self, function: Callable[[simpy.Event], None], delay_s: float) -> None:
+        # A timeout has no priority: an event that has already succeeded is scheduled by hand.
         event = simpy.Event(self._env)
         event._ok, event._value = True, None
         event.callbacks.append(function)
@@ -91,47 +103,52 @@ class Network:
         self._wake_at_next_end()
 
     def _component(self, link: Hashable, seen: set[Hashable]) -> dict[Flow, None]:
-        """Return the activities joined to a link through shared links, in the order in which they are met."""
+        """Return the flows joined to a link through shared links, in the order of discovery, so that runs repeat."""
         found: dict[Flow, None] = {}
         frontier = [link]
         seen.add(link)
         while frontier:
-            for activity in self._running[frontier.pop()]:
-                if activity not in found:
-                    found[activity] = None
-                    fresh = [other for other, _ in activity.links if other not in seen]
+            for flow in self._running[frontier.pop()]:
+                if flow not in found:
+                    found[flow] = None
+                    fresh = [other for other, _ in flow.links if other not in seen]
                     seen.update(fresh)
                     frontier += fresh
         return found
 
-    def _refill(self, activities: dict[Flow, None]) -> None:
+    def _refill(self, flows: dict[Flow, None]) -> None:
         now = self._env.now
-        for activity, rate in self._fair_rates(activities):
-            activity.remaining -= activity.rate * (now - activity.updated_s)
-            activity.updated_s, activity.rate = now, rate
-            activity.version += 1
-            end_s = now + max(activity.remaining, 0.0) / rate
-            heapq.heappush(self._ends, (end_s, next(self._order), activity.version, activity))
+        for flow, rate in self._fair_rates(flows):
+            # The old rate held from the last change until now.
+            flow.remaining -= flow.rate * (now - flow.updated_s)
+            flow.updated_s, flow.rate = now, rate
+            flow.version += 1
+            end_s = now + max(flow.remaining, 0.0) / rate
+            # The end planned before stays in the heap; its version tells that it is void.
+            heapq.heappush(self._ends, (end_s, next(self._order), flow.version, flow))
 
-    def _fair_rates(self, activities: dict[Flow, None]) -> list[tuple[Flow, float]]:
-        """Fill all rates alike until a link is full, fix those on it, go on with the rest."""
-        if len(activities) == 1:
-            only = next(iter(activities))
+    def _fair_rates(self, flows: dict[Flow, None]) -> list[tuple[Flow, float]]:
+        """Raise all rates equally until a link is full, fix the rates of its flows, and go on with the other flows."""
+        if len(flows) == 1:
+            only = next(iter(flows))
             return [(only, min(self._capacity[link] / share for link, share in only.links))]
-        free = {link: self._capacity[link] for activity in activities for link, _ in activity.links}
+        free = {link: self._capacity[link] for flow in flows for link, _ in flow.links}
         weight = {link: sum(self._running[link].values()) for link in free}
-        waiting, rates = dict(activities), []
+        waiting, rates = dict(flows), []
         while waiting:
+            # Every flow still waiting can rise to this rate: the bottleneck is the link with the least capacity for
+            # each unit of load on it.
             level = min(free[link] / weight[link] for link in free)
             full = [link for link in free if free[link] / weight[link] <= level * (1 + _SAME_TIME)]
             fixed = {a: None for link in full for a in self._running[link] if a in waiting}
-            for activity in fixed:
-                rates.append((activity, level))
-                del waiting[activity]
-                for link, share in activity.links:
+            for flow in fixed:
+                rates.append((flow, level))
+                del waiting[flow]
+                for link, share in flow.links:
                     free[link] -= level * share
                     weight[link] -= share
-            held = {link for activity in waiting for link, _ in activity.links}
+            # Links without a waiting flow would divide by a weight of zero.
+            held = {link for flow in waiting for link, _ in flow.links}
             free = {link: max(free[link], 0.0) for link in free if link in held}
         return rates
 
@@ -143,20 +160,20 @@ class Network:
             self._call(self._finish, max(self._wake_s - self._env.now, 0.0))
 
     def _finish(self, _event: simpy.Event) -> None:
-        """End every activity whose time has come."""
+        """End every flow whose time has come."""
         if self._env.now < self._wake_s * (1 - _SAME_TIME):
-            return
+            return  # this call was planned for an end that another call has taken over
         self._wake_s = float("inf")
         latest = self._env.now * (1 + _SAME_TIME)
         while self._ends and self._ends[0][0] <= latest:
-            _, _, version, activity = heapq.heappop(self._ends)
-            if version == activity.version:
-                self._end(activity)
+            _, _, version, flow = heapq.heappop(self._ends)
+            if version == flow.version:
+                self._end(flow)
         self._wake_at_next_end()
 
-    def _end(self, activity: Flow) -> None:
-        activity.version = -1
-        for link, _ in activity.links:
-            del self._running[link][activity]
-        self._touch(link for link, _ in activity.links)
-        activity.done.succeed()
+    def _end(self, flow: Flow) -> None:
+        flow.version = -1
+        for link, _ in flow.links:
+            del self._running[link][flow]
+        self._touch(link for link, _ in flow.links)
+        flow.done.succeed()

@@ -1,4 +1,4 @@
-"""Which links a send loads, what they give and how long it takes to start: a cluster and its calibration as numbers."""
+"""A cluster and its calibration as numbers: the links that a send loads, their rates, and the latency of a send."""
 
 import math
 from bisect import bisect_right

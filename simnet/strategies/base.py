@@ -23,12 +23,12 @@ from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 
 BITS_PER_BYTE = 8
+# Streams of a data-parallel iteration.
 COMPUTE, COMMUNICATION = 0, 1
-"""Numbers of the two streams of a data-parallel iteration."""
 
 
 class DenseStage(NamedTuple):
-    """Iterations without compression: what they do, and how many of a training's steps they are."""
+    """Steps without compression: their strategy, and their number in a training."""
 
     strategy: "Strategy"
     steps: int
@@ -53,12 +53,12 @@ class Planner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Exchange(NamedTuple):
-    """What one bucket goes through, in this order.
+    """How one bucket is exchanged.
 
     Attributes:
-        operations: kernels and collectives.
-        payload_bytes: of its gradients in the form in which they travel.
-        algorithm: how they travel, for people.
+        operations: kernels and collectives, in order.
+        payload_bytes: size of the bucket in the form in which it is sent, from which the compression ratio follows.
+        algorithm: of the collectives, for people.
     """
 
     operations: tuple[Operation, ...]
@@ -200,10 +200,10 @@ def data_parallel(
     exchanges: Sequence[Exchange],
     epilogue: Sequence[Operation] = (),
 ) -> Program:
-    """Return the iteration of data-parallel training: exchanges in order, beside the last backward or after it.
+    """Return the iteration of data-parallel training: exchanges in order, during the last backward or after it.
 
     Backward makes buckets ready; one communication stream takes them in order, as a communication thread or NCCL's
-    stream does. Earlier micro-batches only compute. The dense optimizer follows when all has arrived.
+    stream does. Earlier micro-batches only compute. The dense optimizer follows the last exchange.
     """
     compute: list[Operation] = []
     for _ in range(step.micro_batches - 1):
@@ -218,6 +218,7 @@ def data_parallel(
     communication: list[Operation] = []
     for bucket, found in zip(buckets, exchanges, strict=True):
         ready = OperationId(COMPUTE, first + bucket.index if strategy.overlap else len(compute) - 1)
+        # Only the first operation waits for backward: a stream runs the others of a bucket, and the buckets, in order.
         for operation in found.operations:
             after = () if operation is not found.operations[0] else (ready,)
             communication.append(_of_bucket(operation, bucket.index, after))
@@ -252,7 +253,7 @@ def padded_sign_bytes(num_elements: float, world_size: int) -> int:
 
 
 def _start_up(strategy: Strategy, step: Step, topology: Topology) -> LinearCost:
-    """Return what the planner believes, else the line through the times of an empty exchange and of one of all."""
+    """Return the cost that the planner assumes, else the line through the times of an empty and a whole exchange."""
     if strategy.bucketing != "mg_wfbp":
         return LinearCost(start_up_s=0.0, s_per_byte=0.0)
     if strategy.planner is not None:

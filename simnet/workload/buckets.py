@@ -12,10 +12,11 @@ from simnet.workload.training_step import Step, Tensor
 
 MIB = 1024.0**2
 MAX_BUCKETS = 20_000
+# A small first bucket starts communication early; PyTorch uses it only where no bucket_cap_mb is given.
+# torch.distributed._DEFAULT_FIRST_BUCKET_BYTES (PyTorch 2.13).
 DDP_FIRST_BUCKET_BYTES = 1 * MIB
-"""torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, used when no bucket_cap_mb is given (PyTorch 2.13)."""
+# DDP's default bucket_cap_mb, which counts MiB.
 DDP_BUCKET_BYTES = 25 * MIB
-"""DDP's default bucket_cap_mb."""
 
 
 class Bucketing(Protocol):
@@ -100,7 +101,9 @@ def _shapes(tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...] | None:
 
 @lru_cache(maxsize=64)
 def _ddp(tensors: tuple[Tensor, ...], bytes_per_element: int, first_cap: float, cap: float) -> tuple[Bucket, ...]:
-    """Close a bucket when its size reaches the cap, which it may overshoot.
+    """Close a bucket when its size reaches the cap; the tensor that reaches the cap stays in the bucket.
+
+    Tensors come in the order in which their gradients are ready, as DDP rebuilds its buckets after the first iteration.
 
     Source: compute_bucket_assignment_by_size in PyTorch's torch/csrc/distributed/c10d/reducer.cpp.
     """
@@ -117,7 +120,7 @@ def _ddp(tensors: tuple[Tensor, ...], bytes_per_element: int, first_cap: float, 
 
 
 def _even(step: Step, first_cap: float, cap: float) -> tuple[Bucket, ...]:
-    """Cut a total without layers at the caps, with an equal piece of backward for each bucket."""
+    """Cut a total without layers at the caps, with an equal fraction of backward for each bucket."""
     sizes: list[float] = []
     left = step.gradient_bytes
     while left > 1e-9 * step.gradient_bytes:
@@ -131,12 +134,15 @@ def _even(step: Step, first_cap: float, cap: float) -> tuple[Bucket, ...]:
     )
 
 
+# The published code merges smaller groups whatever they cost.
 MERGE_BELOW_ELEMENTS = 8192
-"""The published code merges groups smaller than this whatever they cost."""
 
 
 def _merged(step: Step, start_up: LinearCost) -> list[list[Tensor]]:
-    """Merge the next gradient into a group where waiting for it costs less than a start-up of its own.
+    """Merge the next gradient into a group where waiting for it costs less than another start-up.
+
+    An all-reduce costs `start_up_s` + bytes / rate: n small ones pay n start-ups, one merged all-reduce pays one but
+    starts when its last gradient is ready. `wire_free_s` is when the groups closed so far have been sent.
 
     Source: Shi, Chu and Li, "MG-WFBP: Efficient data communication for distributed synchronous SGD algorithms",
     INFOCOM 2019, in the form of their code (HKBU-HPML/ddl-benchmarks, mgwfbp/hv_distributed_optimizer.py).
@@ -163,6 +169,8 @@ def _end_s(group: list[Tensor], step: Step, start_up: LinearCost, begin_s: float
 
 def _waits(group: list[Tensor], step: Step, start_up: LinearCost, begin_s: float, next_ready_s: float) -> bool:
     """Tell whether a group that could begin at `begin_s` should take the next gradient along."""
+    # Waiting is free while the wire is busy with earlier groups, and worth it while it is shorter than a start-up; but
+    # a group that would be through before the next gradient is ready gains nothing by waiting.
     if sum(tensor.num_elements for tensor in group) < MERGE_BELOW_ELEMENTS:
         return True
     still_waiting = begin_s > next_ready_s or next_ready_s - begin_s < start_up.start_up_s

@@ -19,9 +19,12 @@ MAX_TENSORS = 100_000
 
 
 class Tensor(Struct, frozen=True, kw_only=True, cache_hash=True):
-    """A gradient: its elements, and the part of backward done between the previous gradient and this one (0 to 1).
+    """A gradient tensor.
 
-    `shape` is None where it is not known.
+    Attributes:
+        num_elements: its elements.
+        backward_fraction: fraction of backward between the previous gradient and this one, 0 to 1.
+        shape: its dimensions; None where they are not known.
     """
 
     num_elements: float
@@ -30,10 +33,18 @@ class Tensor(Struct, frozen=True, kw_only=True, cache_hash=True):
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """What one rank computes in one iteration without communication [s], for one micro-batch.
+    """The compute of one rank in one iteration without communication; times are those of one micro-batch [s].
 
-    `tensors` is empty if only the total is known. `notes` tell how the times came about. `micro_batches` are computed
-    in one iteration, of which the last one's backward hands gradients over.
+    Attributes:
+        tensors: gradients in the order in which they become ready; empty if only the total is known.
+        num_elements: elements of all gradients.
+        bytes_per_element: width of the gradients.
+        forward_s: time of forward.
+        backward_s: time of backward.
+        optimizer_s: time of the dense optimizer, once an iteration.
+        samples: samples of one micro-batch on one rank.
+        notes: sentences on where the times come from.
+        micro_batches: micro-batches of an iteration; gradients are exchanged in the backward of the last one.
     """
 
     tensors: tuple[Tensor, ...]

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from simnet.commands import terminal
 from simnet.commands.main import cli
-from simnet.errors import SHOWN, cut, did_you_mean, shown
+from simnet.errors import MAX_SHOWN, cut, did_you_mean, shown
 from tests.helpers.scenario_samples import pod, write
 
 ROOT = Path(__file__).parents[4]
@@ -115,7 +115,7 @@ def test_null_is_left_out_of_what_is_shown(tmp_path: Path) -> None:
 
 def test_values_are_shown_cut_in_the_middle() -> None:
     assert shown("a") == "'a'"
-    assert len(shown("a" * 1000)) == SHOWN
+    assert len(shown("a" * 1000)) == MAX_SHOWN
     assert shown(10**5000) == "a int without end"
     assert cut("abcdefghij", 7) == "ab...ij"
 
