@@ -27,7 +27,7 @@ from simnet.commands.main import COMMANDS, cli
 from simnet.compare import convergence
 from simnet.lab import campaign
 from simnet.registry import tag_of
-from simnet.workload import model, workload
+from simnet.workload import training_step, workload
 
 REFERENCE = ROOT / "docs" / "reference"
 DECISIONS = ROOT / "docs" / "explanation" / "adr"
@@ -41,7 +41,7 @@ STRUCTS: dict[type[Struct], str] = {
     workload.Workload: "workload.md",
     workload.Gradient: "workload.md#tensors",
     workload.ComputeTime: "workload.md#compute",
-    model.GradientsFile: "workload.md#gradients-files",
+    training_step.GradientsFile: "workload.md#gradients-files",
     hardware.Calibration: "calibration.md",
     hardware.LinkCalibration: "calibration.md#links",
     hardware.KernelTime: "calibration.md#kernels",
