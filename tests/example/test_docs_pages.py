@@ -13,16 +13,6 @@ ROOMS = ("tutorial", "how-to", "reference", "explanation", "evidence")
 DECISIONS = DOCS / "explanation" / "adr"
 PAGES = [page for room in ROOMS for page in markdown.pages(DOCS / room) if not re.match(r"\d", page.name)]
 MOST_WORDS = 700
-NOT_YET = {
-    "evidence/benchmarks-kernels.md",
-    "evidence/benchmarks.md",
-    "evidence/lab-campaign.md",
-    "evidence/lab-systems.md",
-    "evidence/systems-training.md",
-    "evidence/training.md",
-    "evidence/validation.md",
-}
-"""Pages that do not yet say whom they are for."""
 
 
 def name_of(page: Path) -> str:
@@ -35,7 +25,7 @@ def says_whom_it_is_for(text: str) -> bool:
 
 @pytest.mark.parametrize("page", [DOCS / "README.md", *PAGES], ids=name_of)
 def test_a_page_says_whom_it_is_for(page: Path) -> None:
-    assert says_whom_it_is_for(page.read_text(encoding="utf-8")) == (name_of(page) not in NOT_YET)
+    assert says_whom_it_is_for(page.read_text(encoding="utf-8"))
 
 
 def test_a_page_for_nobody_is_found() -> None:
