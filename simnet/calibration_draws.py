@@ -1,7 +1,7 @@
 """Calibrations drawn from the intervals of a calibration, and the interval of what follows from them.
 
 Every fitted value is drawn on its own: log-normal around the value, with its own width below and above it, so that 5 %
-of the draws lie below the given interval and 5 % above. What the values have in common is not known to the file, so
+of the draws lie below the given interval and 5 % above. A file does not know how the errors of its values correlate:
 errors that a fit made together (a latency too low and a bandwidth too low) are drawn as if they were independent, which
 makes intervals wider than they need be. Intervals know nothing of what the model leaves out.
 """

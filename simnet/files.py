@@ -24,7 +24,7 @@ KINDS: dict[str, str] = {
     "convergence": "convergence",
 }
 _SUFFIX = {"gradients": ".json", "convergence": ".json"}
-# What is larger is a mistake or an attack: a profiler's trace has some hundred megabytes, a file by hand some hundred
+# A larger file is a mistake or an attack: a profiler's trace has some hundred megabytes, a file by hand some hundred
 # kilobytes; tomllib reads about a megabyte a second.
 MAX_BYTES, MAX_TOML_BYTES = 2**29, 2**24
 _GZIP = b"\x1f\x8b"
@@ -178,8 +178,8 @@ def _too_large(path: Path, limit: int) -> SimnetError:
     return SimnetError(f"{label(path)}: larger than {limit >> 20} MiB, the most that is read; give a smaller file")
 
 
-def unpacked(data: bytes, path: Path, limit: int = MAX_BYTES) -> bytes:
-    """Return data as they are, or what they hold if they are packed by gzip.
+def gunzipped(data: bytes, path: Path, limit: int = MAX_BYTES) -> bytes:
+    """Return data, unpacked if they are packed by gzip.
 
     Args:
         data: the content of a file.
@@ -215,7 +215,7 @@ def read_text(path: Path, limit: int = MAX_BYTES, errors: Literal["strict", "rep
     Args:
         path: of the file.
         limit: largest size [bytes].
-        errors: "replace" puts a question mark in the place of what is no UTF-8, as in the output of other programs.
+        errors: "replace" puts a question mark for each byte that is no UTF-8, as in the output of other programs.
 
     Raises:
         SimnetError: as `read_bytes`, or it is no UTF-8.
@@ -236,7 +236,7 @@ def read_json(path: Path, *, unique: bool = True) -> object:
     Raises:
         SimnetError: the file cannot be read, or is no JSON that `parse_json` takes.
     """
-    return parse_json(unpacked(read_bytes(path), path), label(path), unique=unique)
+    return parse_json(gunzipped(read_bytes(path), path), label(path), unique=unique)
 
 
 def read_file(path: Path) -> dict[str, object]:
@@ -252,8 +252,8 @@ def read_file(path: Path) -> dict[str, object]:
     return data
 
 
-def state(path: Path) -> tuple[int, ...]:
-    """Return what changes when a file does, for what is read once and used often; the file counts as read."""
+def file_stamp(path: Path) -> tuple[int, ...]:
+    """Return a stamp that changes with the file, for caches of its content; the file counts as read."""
     try:
         about = path.stat()
     except OSError:
@@ -263,8 +263,8 @@ def state(path: Path) -> tuple[int, ...]:
 
 
 @contextmanager
-def inputs_watched() -> Iterator[None]:
-    """Remember what is read meanwhile, so that `write_file` replaces none of it."""
+def watch_inputs() -> Iterator[None]:
+    """Remember the files that are read meanwhile, so that `write_file` replaces none of them."""
     token = _inputs.set({})
     try:
         yield
@@ -278,8 +278,8 @@ def _note_input(about: os.stat_result, path: Path) -> None:
         known[about.st_dev, about.st_ino] = path
 
 
-def check_no_input(path: Path) -> None:
-    """Check that a place to write to is none of the files that were read within `inputs_watched`, under whatever name.
+def refuse_input(path: Path) -> None:
+    """Check that a place to write to is none of the files that were read within `watch_inputs`, under whatever name.
 
     Raises:
         SimnetError: it is one.
@@ -309,15 +309,15 @@ def write_file(path: Path, data: bytes, inside: Path | None = None) -> None:
     import tempfile  # which itself imports much
 
     try:
-        check_no_input(path)
-        path = target(path, inside)
+        refuse_input(path)
+        path = write_target(path, inside)
         if is_special(path):
             path.write_bytes(data)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(prefix=".simnet-", dir=path.parent)
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise write_error(path, error) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -325,10 +325,10 @@ def write_file(path: Path, data: bytes, inside: Path | None = None) -> None:
         os.replace(partial, path)  # noqa: PTH105 - `partial` is a str
     except OSError as error:
         Path(partial).unlink(missing_ok=True)
-        raise unwritable(path, error) from error
+        raise write_error(path, error) from error
 
 
-def target(path: Path, inside: Path | None = None) -> Path:
+def write_target(path: Path, inside: Path | None = None) -> Path:
     """Return where writing to a path leads, links followed.
 
     Raises:
@@ -357,6 +357,6 @@ def is_special(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def unwritable(path: Path, error: OSError, option: str = "-o") -> SimnetError:
-    """Return how the user is told that a place cannot be written to."""
+def write_error(path: Path, error: OSError, option: str = "-o") -> SimnetError:
+    """Return the error of a place that cannot be written to."""
     return SimnetError(f"{path}: cannot be written ({error.strerror}): choose another place with {option}")

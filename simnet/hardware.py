@@ -93,11 +93,11 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
         """
 
     def compute_factor(self, node: int, local_rank: int) -> float:  # noqa: ARG002
-        """Return how many times as long compute takes on a rank."""
+        """Return the factor on the time of compute on a rank."""
         return 1.0
 
     def link_factor(self, link: LinkId, time_s: float) -> float:  # noqa: ARG002
-        """Return how many times as long a byte takes on a link at a time [s from the start of the iteration]."""
+        """Return the factor on the time of a byte on a link, at a time [s from the start of the iteration]."""
         return 1.0
 
     @property
@@ -250,8 +250,9 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("cached_elements: goes with time_per_element_beyond; give both, or none")
 
     def seconds(self, num_elements: float) -> float:
-        """Return the time over so many elements [s]."""
+        """Return the time over `num_elements` [s]."""
         per_element = float(self.s_per_element)
+        # Beyond the cache every element takes longer, not only those that no longer fit: the rate changes for all.
         if self.cached_elements is not None and self.beyond_s_per_element is not None:
             part = fraction_beyond_cache(num_elements, self.cached_elements)
             per_element += part * (self.beyond_s_per_element - per_element)

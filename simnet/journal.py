@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from simnet import schema
 from simnet.errors import NotInstalledError, SimnetError
-from simnet.files import target, unwritable
+from simnet.files import write_error, write_target
 from simnet.result import RunResult
 
 NAME = "points.jsonl"
@@ -56,9 +56,9 @@ class Journal:
             if self.path.exists() and not self.path.is_file():
                 rule = "is not a regular file; remove it, or choose another place with -o"
                 raise SimnetError(f"{self.path}: {rule}")
-            self._file = target(self.path, directory).open("a+b")
+            self._file = write_target(self.path, directory).open("a+b")
         except OSError as error:
-            raise unwritable(directory, error) from error
+            raise write_error(directory, error) from error
         try:
             self._lock()
             self._numbers: dict[str, int] = {}
@@ -86,7 +86,7 @@ class Journal:
             self._file.write(b'{"key": "%b", "result": %b}\n' % (key.encode(), result_json))
             self._file.flush()
         except OSError as error:
-            raise unwritable(self.path, error) from error
+            raise write_error(self.path, error) from error
 
     def _lock(self) -> None:
         try:
@@ -95,7 +95,7 @@ class Journal:
             rule = "another sweep is writing here; wait for it, or choose another place with -o"
             raise SimnetError(f"{self.path.parent}: {rule}") from error
 
-    def kept(self, keys: Iterable[str]) -> dict[str, RunResult]:
+    def results_of(self, keys: Iterable[str]) -> dict[str, RunResult]:
         """Return the results of those of the points that are in the file.
 
         Raises:

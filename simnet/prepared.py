@@ -96,8 +96,11 @@ class TimedProgram:
             sorted(name for name, cost in costs.items() if not cost.is_known(calibration))
         )
         options = asdict(strategy)
-        told = {name: costs[name].other_options(calibration, options) for name in sorted(costs)}
-        self.kernels_timed_otherwise = tuple(f"{name} was timed with {said}" for name, said in told.items() if said)
+        wrong_options = {name: costs[name].other_options(calibration, options) for name in sorted(costs)}
+        self.kernels_timed_otherwise = tuple(
+            f"{name} was timed with {options}" for name, options in wrong_options.items() if options
+        )
+        # BinSGDM's and 1-bit Adam's last kernel moves the parameters: the workload's optimizer would count twice.
         updating = [cost for cost in costs.values() if cost.updates]
         updates_itself = bool(updating) and all(cost.is_known(calibration) for cost in updating)
         timed = partial(_timed, costs=costs, calibration=calibration, without_optimizer=updates_itself)

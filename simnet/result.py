@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from simnet.scenario import Scenario, encode
 
 FORMAT = 3
-"""Of results.json; raise it when a field of these structs changes its name or meaning."""
+"""Format of results.json; raise it when a field of these structs changes its name or meaning."""
 ROUNDING = 1e-9
 # The widest range of numbers that axes can be drawn for.
 SMALLEST, LARGEST = 1e-30, 1e30
@@ -165,7 +165,7 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
         return cluster.inter_node.bytes_per_s * cluster.nics_per_node * 8 / 1e9
 
     def without_spans(self) -> "RunResult":
-        """Return the result as it is kept."""
+        """Return the result without spans, as journals and results.json hold it."""
         baseline = self.baseline and msgspec.structs.replace(self.baseline, spans=())
         return msgspec.structs.replace(self, result=msgspec.structs.replace(self.result, spans=()), baseline=baseline)
 

@@ -18,7 +18,7 @@ NAME = "results.json"
 MAX_BYTES = 2**32
 _REPAIR = f"name the {NAME} of a sweep, or its folder"
 _FORMER_FORMATS = (1, 2)
-# What format 1 held of the whole run beside the strategy's own fields, all at one level.
+# Keys of the whole run in format 1, at one level with the strategy's own keys.
 _OF_THE_RUN = (
     "set", "scenario", "world_size", "gradient_bytes", "speedup", "end_to_end_speedup", "notes", "intervals", "version",
 )  # fmt: skip
@@ -115,7 +115,7 @@ def _head(data: bytes, where: str) -> _DocumentHead:
     except msgspec.ValidationError:
         return _DocumentHead()
     except (ValueError, RecursionError):
-        plain = parse_json(data, where)  # says what is wrong
+        plain = parse_json(data, where)  # whose message says where the JSON is wrong
         return msgspec.convert(plain, _DocumentHead) if isinstance(plain, dict) else _DocumentHead()
 
 

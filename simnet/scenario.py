@@ -110,6 +110,7 @@ class RawScenario(Struct, frozen=True, kw_only=True):
             SimnetError: a part is unknown, or a key leads into something that is not a table.
         """
         raw = self
+        # "cluster=x" and then "cluster.num_nodes=8": the whole part would undo the key inside it.
         for override in sorted(overrides, key=lambda override: len(override.path)):
             raw = raw._with_override(override)
         return raw
@@ -183,6 +184,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
         Raises:
             SimnetError: one does not hold together.
         """
+        # Neighbouring points of a sweep differ in one part: checking the other parts again would take most of the time.
         before: tuple[Mapping[str, object], Scenario] | None = None
         for values in points:
             raw = self._raw_at(values)
@@ -341,7 +343,7 @@ def _named_part(kind: str, name: str, where: str, directory: Path) -> tuple[dict
         path = files.locate(kind, name, directory)
     except SimnetError as error:
         raise SimnetError(f"{where}: {error}" if where else str(error)) from error
-    return _read_part(path, files.state(path)), files.label(path)
+    return _read_part(path, files.file_stamp(path)), files.label(path)
 
 
 @lru_cache(maxsize=64)

@@ -88,7 +88,7 @@ def convert(struct: type[T], data: object, where: str) -> T:
 
 
 def decode(struct: type[T], data: bytes, where: str) -> T:
-    """Read JSON that a program wrote: as fast as can be if it is whole, and told as well as any other file if not.
+    """Read JSON that a program wrote: fast if it is whole, and with the messages of any other file if not.
 
     Args:
         struct: what the data become.
@@ -252,7 +252,7 @@ def _check_union(info: types.UnionType, given: object, path: Path) -> None:
         check(_member(members, given, path), given, path)
 
 
-# What a value of each kind is in plain data, and what to write for one.
+# The Python types of a value of each kind in plain data, and the words for it in messages.
 _KINDS: dict[type[types.Type], tuple[tuple[type, ...], str]] = {
     types.BoolType: ((bool,), "true or false"),
     types.IntType: ((int,), "a whole number"),
@@ -266,7 +266,7 @@ _KINDS: dict[type[types.Type], tuple[tuple[type, ...], str]] = {
 
 
 def _member(members: list[types.Type], given: object, path: Path) -> types.Type:
-    """Return the member of a union that a value is of, or that it is told it should be."""
+    """Return the member of a union whose type a value has, or else the member that a message should ask for."""
     for member in members:
         if type(given) in _KINDS.get(type(member), ((), ""))[0]:
             return member

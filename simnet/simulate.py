@@ -15,8 +15,8 @@ from simnet.strategies import Strategy
 from simnet.timeline import Timeline
 from simnet.version import VERSION
 
+# Relative: far more than the rounding by which a lower bound may exceed the time that it bounds.
 BOUND_ROUNDING = 1e-6
-"""Relative, far more than rounding may make a bound larger than the time that it bounds."""
 
 
 def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
@@ -31,7 +31,7 @@ def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> 
     Raises:
         SimnetError: the parts do not fit together (see the message).
     """
-    whole = _simulated(scenario, on_round)
+    whole = _simulate_once(scenario, on_round)
     if not scenario.run.draws or not calibration_draws.has_intervals(scenario):
         return whole
     return msgspec.structs.replace(whole, intervals=_intervals(scenario))
@@ -40,14 +40,15 @@ def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> 
 def _intervals(scenario: Scenario) -> dict[str, tuple[float, float]]:
     """Return the 90 % intervals of what a result says, over drawn calibrations; strategy and baseline share each."""
     found: dict[str, list[float]] = {}
+    # One draw serves strategy and baseline: their common errors cancel in the speedup.
     for number in range(scenario.run.draws):
-        drawn = _simulated(calibration_draws.draw_scenario(scenario, number))
-        for name, value in _uncertain(drawn).items():
+        drawn = _simulate_once(calibration_draws.draw_scenario(scenario, number))
+        for name, value in _values_with_intervals(drawn).items():
             found.setdefault(name, []).append(value)
     return {name: calibration_draws.middle_90_percent(values) for name, values in found.items()}
 
 
-def _uncertain(result: RunResult) -> dict[str, float]:
+def _values_with_intervals(result: RunResult) -> dict[str, float]:
     """Return what has an interval, by name."""
     values = {
         "iteration_s": result.result.iteration_s,
@@ -60,7 +61,7 @@ def _uncertain(result: RunResult) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _simulated(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
+def _simulate_once(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
     """Simulate without intervals."""
     setting = PreparedScenario(scenario, on_round)
     result = _strategy_result(setting, scenario.strategy)
@@ -73,7 +74,7 @@ def _simulated(scenario: Scenario, on_round: Callable[[], None] | None = None) -
         speedup=baseline.iteration_s / result.iteration_s if baseline else None,
         end_to_end_speedup=_ratio(baseline.total_s, result.total_s) if baseline else None,
         gradient_bytes=setting.step.gradient_bytes,
-        version=version(),
+        version=VERSION,
         notes=_notes(setting),
     )
 
@@ -112,13 +113,8 @@ def _run_strategies(scenario: Scenario) -> Iterator[Strategy]:
             yield stage.strategy
 
 
-def version() -> str:
-    """Return the version of this code."""
-    return VERSION
-
-
 class StepTimer:
-    """What a step of many strategies takes on one scenario, and nothing else of them.
+    """The step times of many strategies on one scenario.
 
     A step is the mean one of a long training: those without compression are counted in by their part.
     """
@@ -127,7 +123,7 @@ class StepTimer:
         """Take a scenario; its own strategy, baseline and number of steps do not matter.
 
         Args:
-            scenario: of which steps are timed.
+            scenario: whose steps are timed.
             plans: kept here where they are the same for scenarios that differ in the bandwidths of links alone, which
                 may share them.
         """
@@ -153,6 +149,7 @@ class StepTimer:
         """
         bounds = {strategy: _mean_step_s(strategy, self._lower_bound_s) for strategy in strategies}
         found: dict[Strategy, float] = {}
+        # In the order of their lower bounds: once a bound exceeds the best time, no later strategy can be faster.
         for strategy in sorted(bounds, key=lambda one: bounds[one]):
             if bounds[strategy] > min(found.values(), default=math.inf) * (1 + BOUND_ROUNDING):
                 break
@@ -171,6 +168,7 @@ class StepTimer:
         return self._known[strategy] if strategy in self._known else self._setting.lower_bound_s(self._plan(strategy))
 
     def _plan(self, strategy: Strategy) -> TimedProgram:
+        # The class itself must say so: a class derived from it may choose by times. "mg_wfbp" always does.
         is_rate_independent = vars(type(strategy)).get("is_rate_independent") and strategy.bucketing != "mg_wfbp"
         if self._plans is None or not is_rate_independent:
             return self._setting.plan(strategy)
@@ -180,6 +178,7 @@ class StepTimer:
 
 
 def _mean_step_s(strategy: Strategy, seconds: Callable[[Strategy], float]) -> float:
+    # The mean step of a training in which `dense_fraction` of the steps run the dense stage's strategy.
     own_s, stage = seconds(strategy), strategy.dense_stage(None)
     return own_s if stage is None else own_s + strategy.dense_fraction * (seconds(stage.strategy) - own_s)
 
@@ -261,8 +260,10 @@ def _notes(setting: PreparedScenario) -> tuple[str, ...]:
         notes.append(
             f"no time for kernels {', '.join(free)}: they cost nothing here; give calibration.memory_bandwidth"
         )
-    others = {said for s in _run_strategies(setting.scenario) for said in setting.plan(s).kernels_timed_otherwise}
-    notes += [f"kernel {said}: measure again with the strategy's options" for said in sorted(others)]
+    others = {
+        sentence for s in _run_strategies(setting.scenario) for sentence in setting.plan(s).kernels_timed_otherwise
+    }
+    notes += [f"kernel {sentence}: measure again with the strategy's options" for sentence in sorted(others)]
     if setting.fidelity == "folded" and any(
         c.schedule.folded_is_upper_bound
         for s in _run_strategies(setting.scenario)

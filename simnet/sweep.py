@@ -23,7 +23,7 @@ from simnet.registry import is_foreign
 from simnet.result import RunResult, SweepResult, SweptAxis, point_result, to_json
 from simnet.scenario import Experiment, Scenario
 from simnet.strategies import STRATEGIES
-from simnet.workers import in_workers
+from simnet.workers import run_in_workers
 
 MAX_POINTS = 100_000
 # Least time of a worker's task: below it, passing the task costs as much as the simulation.
@@ -46,6 +46,7 @@ class SweepPoint:
     @cached_property
     def key(self) -> str:
         """Content hash of the scenario, its gradients file if it has one of its own, and the simulator's code."""
+        # Results of other code are never taken from the journal: a model that changed would go unnoticed.
         digest = hashlib.sha256(_code_hash().encode())
         digest.update(_foreign_code())
         digest.update(msgspec.json.encode(self.scenario, enc_hook=float, order="deterministic"))
@@ -96,11 +97,11 @@ def run(
         SimnetError: the directory cannot be used, or a point cannot be simulated; the journal keeps the others.
     """
     with Journal(out_dir) if out_dir else nullcontext() as journal:
-        results: dict[str, RunResult] = journal.kept(point.key for point in points) if journal else {}
+        results: dict[str, RunResult] = journal.results_of(point.key for point in points) if journal else {}
         todo = {point.key: point for point in points if point.key not in results}
         num_points = Counter(point.key for point in points)
         progress(sum(num_points[key] for key in results))
-        for key, result_json in _finish(list(todo.values()), jobs):
+        for key, result_json in _simulate_all(list(todo.values()), jobs):
             result = schema.decode(RunResult, result_json, "sweep")
             # Scenarios of points share parts, decoded ones would not: Python's collector walks through all of them.
             results[key] = msgspec.structs.replace(result, scenario=todo[key].scenario)
@@ -110,7 +111,7 @@ def run(
     return [results[point.key] for point in points]
 
 
-def whole(experiment: Experiment, points: Sequence[SweepPoint], results: Sequence[RunResult]) -> SweepResult:
+def collect_results(experiment: Experiment, points: Sequence[SweepPoint], results: Sequence[RunResult]) -> SweepResult:
     """Return the results of all points of an experiment, as results.json holds them."""
     return SweepResult(
         version=results[0].version,
@@ -121,7 +122,7 @@ def whole(experiment: Experiment, points: Sequence[SweepPoint], results: Sequenc
     )
 
 
-def _finish(points: Sequence[SweepPoint], jobs: int) -> Iterator[tuple[str, bytes]]:
+def _simulate_all(points: Sequence[SweepPoint], jobs: int) -> Iterator[tuple[str, bytes]]:
     """Simulate points, some here to see how long they take, and the rest in workers if that pays.
 
     Points of one cluster shape follow each other: the schedules of its collectives are made once for them.
@@ -129,16 +130,17 @@ def _finish(points: Sequence[SweepPoint], jobs: int) -> Iterator[tuple[str, byte
     Yields:
         Key and result in JSON of each point, in the order in which they finish.
     """
+    # Neighbours of one shape share cached schedules and loads.
     points = sorted(points, key=_shape)
     start = time.perf_counter()
     for done, point in enumerate(points):
         elapsed_s = time.perf_counter() - start
         rest = points[done:]
         if jobs > 1 and done and elapsed_s > PROBE_S and len(rest) * elapsed_s / done > WORKERS_PAY_S:
-            for results in in_workers(_tasks(rest, jobs, point_s=elapsed_s / done), _simulated_all, jobs):
+            for results in run_in_workers(_tasks(rest, jobs, point_s=elapsed_s / done), _simulate_points, jobs):
                 yield from results
             return
-        yield _simulated(point)
+        yield _simulate_point(point)
 
 
 def _shape(point: SweepPoint) -> tuple[int, int]:
@@ -164,11 +166,11 @@ def _tasks(points: Sequence[SweepPoint], jobs: int, point_s: float) -> list[list
     return [task for task in tasks if task]
 
 
-def _simulated_all(points: Sequence[SweepPoint]) -> list[tuple[str, bytes]]:
-    return [_simulated(point) for point in points]
+def _simulate_points(points: Sequence[SweepPoint]) -> list[tuple[str, bytes]]:
+    return [_simulate_point(point) for point in points]
 
 
-def _simulated(point: SweepPoint) -> tuple[str, bytes]:
+def _simulate_point(point: SweepPoint) -> tuple[str, bytes]:
     from simnet.simulate import simulate
 
     try:

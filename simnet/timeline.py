@@ -1,15 +1,16 @@
 """The input of a runner, a program with the time of every kernel, and its output, the timeline of one iteration."""
 
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from msgspec import Struct
 
-from simnet.program import Communicate, Compute
+from simnet.program import Communicate, Compute, IterationPart
 from simnet.result import Breakdown, Span
 
 TimedOperation = Compute | Communicate
 Streams = tuple[tuple[TimedOperation, ...], ...]
-PARTS = ("forward", "backward", "encode", "decode", "optimizer")
+ITERATION_PARTS = get_args(IterationPart)
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
@@ -36,7 +37,7 @@ def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Spa
         busy_s: seconds of its GPU by part of the iteration; the rest of the iteration is exposed communication.
         spans: what ran on it.
     """
-    parts = {f"{part}_s": busy_s.get(part, 0.0) for part in PARTS}
+    parts = {f"{part}_s": busy_s.get(part, 0.0) for part in ITERATION_PARTS}
     exposed_s = max(end_s - sum(parts.values()), 0.0)
     return Timeline(
         iteration_s=end_s,

@@ -121,7 +121,7 @@ class Bandwidth(Quantity):
     shown = ("Gbit/s", "Mbit/s", "GB/s", "B/s")
 
     def _units_to_show(self) -> tuple[str, ...]:
-        """Show networks in bits and what is faster than them in bytes, as data sheets do."""
+        """Show networks in bits and faster links in bytes, as data sheets do."""
         in_bits = self.shown[:2] if MIN_SHOWN_IN_BITS <= self < MIN_SHOWN_IN_BYTES else ()
         return in_bits if any(_exact_text(self, unit, self.factors[unit]) for unit in in_bits) else self.shown[2:]
 
@@ -179,5 +179,5 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def _four_digits(value: float) -> float:
-    """Round first, so that the unit is chosen for what is shown: 0.99999 s is "1 s", not "1000 ms"."""
+    """Round first, so that the unit fits the shown number: 0.99999 s is "1 s", not "1000 ms"."""
     return float(f"{value:.4g}")

@@ -21,7 +21,7 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_workers(
+def run_in_workers(
     tasks: Sequence[Task], work: Callable[[Task], Result], jobs: int, *, prepare: Callable[[], object] = int
 ) -> Iterator[Result]:
     """Do tasks in other processes, which end with this one whatever ends it.
@@ -38,6 +38,7 @@ def in_workers(
     Raises:
         SimnetError: `work` raised it, or a process died.
     """
+    # Children of the caller must outlive an interrupt: only those started here are ended.
     others = multiprocessing.active_children()
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(jobs, len(tasks)), context, _start, (prepare,))

@@ -7,7 +7,7 @@ from typing import Any
 
 from simnet.calibrate import iperf3, kineto, measurement_file, nccl_log
 from simnet.errors import SimnetError
-from simnet.files import read_bytes, unpacked
+from simnet.files import gunzipped, read_bytes
 from simnet.parsing import parse_json
 
 SNIFFED_BYTES = 4096
@@ -55,7 +55,7 @@ def read(paths: Sequence[Path]) -> Sources:
 
 
 def _add(found: Sources, path: Path) -> None:
-    raw = unpacked(read_bytes(path), path)
+    raw = gunzipped(read_bytes(path), path)
     if path.suffix not in {".json", ".gz"} and raw[:SNIFFED_BYTES].lstrip()[:1] != b"{":
         text = raw.decode("utf-8", errors="replace")
         if not nccl_log.looks_like(text):

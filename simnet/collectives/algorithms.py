@@ -23,7 +23,7 @@ class Algorithm(Struct, frozen=True, kw_only=True):
     Attributes:
         name: in scenario files.
         summary: what it does, for people.
-        variants: its schedules on a group, of which the fastest for the message is taken.
+        variants: its schedules on a group; the fastest for a message is taken.
         fits: tells whether it exists for a group; `rule` says what it needs.
         closed_form_s: the least time of all variants on idle equal links, in the literature's form: (shape, bytes of
             the message) to seconds, or None where there is none for that shape; the judge in the tests.

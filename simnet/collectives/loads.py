@@ -137,7 +137,7 @@ def nic_bytes_per_node(topology: Topology, schedule: Schedule, message_bytes: fl
 
 
 class _Tally(NamedTuple):
-    """Chunks on the busiest link of each kind, for `rounds` rounds of which each waits for the one before.
+    """Chunks on the busiest link of each kind, for `rounds` rounds that each wait for the round before.
 
     Attributes:
         rounds: rounds in a row, each with a latency of its own.

@@ -93,7 +93,7 @@ def reduce_scatter(group: Group) -> Schedule:
 
 @lru_cache(maxsize=16_384)
 def all_gather(group: Group) -> Schedule:
-    """Return the ring all-gather of a message of which each rank gives 1/n; (n-1)/n of it leaves each rank."""
+    """Return the ring all-gather of a message to which each rank adds 1/n; (n-1)/n of it leaves each rank."""
     return _schedule("all_gather", group, all_gather_rounds(group))
 
 

@@ -1,4 +1,4 @@
-"""A collective algorithm as data: rounds of sends of numbered chunks, on process groups told by (first, size, stride).
+"""A collective algorithm as data: rounds of sends of numbered chunks, on process groups of (first, size, stride).
 
 Everything here is equal by value: two schedules made apart are one, so caches hold across topologies and processes.
 """

@@ -21,7 +21,7 @@ Table = tuple[Parents, tuple[int, ...], tuple[tuple[int, ...], ...]]
 """One tree: parents, depths and children of its nodes."""
 
 CHUNKS = (1, 2, 4, 8, 16, 32, 64)
-"""Into how many chunks half a slice may be cut; more pipeline better but pay more latencies."""
+"""Numbers of chunks of half a slice: more chunks keep more levels busy, but pay more latencies."""
 
 
 class TreeSends(Struct, frozen=True):
@@ -98,8 +98,8 @@ def _deepest(nodes: int) -> int:
 @lru_cache(maxsize=4096)
 def _one_of_each_kind(nodes: int) -> tuple[int, ...]:
     """Return one node of each combination of level and number of children in the two trees, and their children."""
-    # Nodes of one combination load their NICs equally in every repetition. What a node receives is sent by its
-    # children, which must be enumerated with it; a parent sends as much as it receives.
+    # Nodes of one combination load their NICs equally in every repetition. Its children send what the node
+    # receives and must be enumerated with it; a parent sends as much as it receives.
     tables = _tables(nodes)
     kinds = {tuple((depth[n], len(below[n])) for _, depth, below in tables): n for n in range(nodes)}
     return tuple(sorted({*kinds.values(), *(c for n in kinds.values() for _, _, below in tables for c in below[n])}))

@@ -96,7 +96,7 @@ class LazyGroup(click.Group):
             Failure: the user made a mistake.
         """
         try:
-            with files.inputs_watched():
+            with files.watch_inputs():
                 return super().invoke(ctx)
         except SimnetError as error:
             raise Failure(str(error)) from error

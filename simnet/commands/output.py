@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from simnet.commands.terminal import progress, say, tell
 from simnet.errors import SimnetError
-from simnet.files import check_no_input, is_special, target, unwritable, write_file
+from simnet.files import is_special, refuse_input, write_error, write_file, write_target
 
 if TYPE_CHECKING:
     from simnet.scenario import Experiment
@@ -66,8 +66,8 @@ def check_writable(path: Path, option: str = "-o", inside: Path | None = None) -
     import tempfile  # which itself imports much
 
     with _told_of(path, option):
-        check_no_input(path)
-        whole = target(path, inside)
+        refuse_input(path)
+        whole = write_target(path, inside)
         if whole.is_dir():
             raise SimnetError(f"{path}: is a directory; name a file with {option}")
         if is_special(whole):
@@ -148,6 +148,6 @@ def _told_of(path: Path, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise unwritable(path, error, option) from error
+        raise write_error(path, error, option) from error
     except RuntimeError as error:  # how Python 3.11 and 3.12 tell of links that lead in a circle
         raise SimnetError(f"{path}: links lead in a circle; choose another place with {option}") from error

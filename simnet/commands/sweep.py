@@ -59,7 +59,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     done: list[int] = []
     with _explain_resume(output), _progress(len(points), done) as progress:
         results = sweep.run(points, output, jobs or num_cores(), progress)
-    whole = sweep.whole(experiment, points, results)
+    whole = sweep.collect_results(experiment, points, results)
     shown = _text(whole, form)  # before anything is written: it may be refused
     for file in files:
         emit(_text(whole, file.suffix.removeprefix(".")), file, output)

@@ -19,7 +19,7 @@ from simnet.result import RunResult
 from simnet.scenario import Scenario
 from simnet.simulate import StepTimer, simulate
 from simnet.strategies import AnyStrategy
-from simnet.workers import in_workers
+from simnet.workers import run_in_workers
 
 FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
     "compute": whatif.free_compute,
@@ -77,7 +77,7 @@ def _rows(ranking: "_Ranking", names: Sequence[str], jobs: int) -> Iterator[tupl
     for done, name in enumerate(names):
         elapsed_s, rest = time.process_time() - start_s, names[done:]
         if jobs > 1 and done and elapsed_s > PROBE_S and len(rest) * elapsed_s / done > WORKERS_PAY_S:
-            yield from in_workers(rest, _row_in_worker, jobs, prepare=partial(_prepare, ranking))
+            yield from run_in_workers(rest, _row_in_worker, jobs, prepare=partial(_prepare, ranking))
             return
         yield name, ranking.row_or_reason(name)
 

@@ -12,7 +12,6 @@ from simnet.hardware import Calibration, Cluster, Fault, HostCost, LinkCalibrati
 from simnet.registry import tag_of
 
 MAX_FAULT_FACTOR = 1e6
-"""The largest factor of a fault."""
 
 
 class Level(NamedTuple):
@@ -65,7 +64,8 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         return not self.faults and self.num_nodes % self.nodes_per_leaf == 0
 
     def posting_s(self, sends: int, *, at_once: bool) -> float:
-        """Return the time that a rank takes to post so many sends, one after the other or all at once [s]."""
+        """Return the time in which a rank posts `sends` sends, one after the other or all at once [s]."""
+        # A progress engine polls every open connection for each send: n sends posted together cost n * n polls.
         return sends * self.message_s + (sends * sends * self.poll_s if at_once else 0.0)
 
     def alpha_s(self, level: Level, round_: Round) -> float:
@@ -108,7 +108,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         return tuple(sorted({time_s for fault in self.faults for time_s in fault.changes_s if time_s > 0}))
 
     def compute_factor(self, rank: int) -> float:
-        """Return how many times as long compute takes on a rank."""
+        """Return the factor on the time of compute on a rank."""
         node, local_rank = divmod(rank, self.ranks_per_node)
         factors = (_factor(fault, "compute_factor", node, local_rank) for fault in self.faults)
         return math.prod(factors, start=1.0)

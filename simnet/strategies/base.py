@@ -1,4 +1,4 @@
-"""What a strategy is: frozen options that say how gradients are bucketed and exchanged, and give a `Program`.
+"""Strategies: frozen options that say how gradients are bucketed and exchanged, and give a `Program`.
 
 Another strategy is a struct with a tag, a `title`, the costs of its kernels, and `exchange`: what one bucket goes
 through. `register` makes it known to scenario files, `simnet advise` and everything that goes through `STRATEGIES`.
@@ -115,7 +115,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         """Return what one bucket goes through on every rank.
 
         Raises:
-            SimnetError: it depends on what is not known of the workload, or does not fit the cluster.
+            SimnetError: the workload lacks what the exchange needs, or the strategy does not fit the cluster.
         """
         raise NotImplementedError  # a struct cannot be abstract, and who overrides `program` needs no exchange
 
@@ -124,7 +124,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return ()
 
     def program(self, step: Step, topology: Topology) -> Program:
-        """Return one iteration: buckets exchanged beside backward or after it.
+        """Return one iteration: buckets exchanged during backward or after it.
 
         Raises:
             SimnetError: as `exchange`, or buckets cannot be cut as asked for.
@@ -134,7 +134,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return data_parallel(self, step, buckets, exchanges, self.epilogue(buckets, topology))
 
     def dense_stage(self, steps: int | None) -> DenseStage | None:  # noqa: ARG002
-        """Return the iterations without compression of a training of so many steps; None if there never are any."""
+        """Return the steps without compression in a training of `steps` steps; None if the strategy has none."""
         return None
 
     @property
@@ -143,7 +143,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         return 0.0
 
     def for_longer_training(self, scale: float) -> "Strategy":  # noqa: ARG002
-        """Return the strategy for a training so many times as long: a dense stage at its start grows along."""
+        """Return the strategy for a training `scale` times as long: a dense stage at its start grows with it."""
         return self
 
     def check_steps(self, steps: int | None) -> None:
@@ -165,7 +165,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 
 def _check_is_distinct(added: type[Strategy]) -> None:
-    """Refuse a title or a kernel's cost that would change what is said of other strategies.
+    """Refuse a title or a kernel's cost that another strategy already has.
 
     Raises:
         SimnetError: it would.

@@ -97,6 +97,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 def _flat(num_elements: float, topology: Topology) -> tuple[Operation, ...]:
     """Quantize, swap pieces among all ranks, average and quantize again, gather."""
     world = topology.group("world")
+    # The all-to-all of signs is a reduce-scatter whose owner merges them; the merged signs are then gathered.
     signs_bytes = num_elements / BITS_PER_BYTE
     return (
         Kernel(name="binsgdm_update_quantize", part="encode", num_elements=num_elements),
@@ -109,6 +110,7 @@ def _flat(num_elements: float, topology: Topology) -> tuple[Operation, ...]:
 def _between_nodes(num_elements: float, topology: Topology) -> tuple[Operation, ...]:
     """Exchange one bit an element of a slice between nodes, then gather the slices in the node."""
     in_node, between = topology.group("intra_node"), topology.group("inter_node")
+    # Each local rank holds one slice of the node: the rails exchange their slices at the same time.
     slice_elements = num_elements / topology.ranks_per_node
     slice_bytes = slice_elements / BITS_PER_BYTE
     return (

@@ -18,8 +18,8 @@ from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
 
+# The length of a payload, sent as one int64 where it depends on the values.
 LENGTH_BYTES = 8
-"""Of a payload whose length depends on the values, as one int64."""
 SCALE_BYTES = INDEX_BYTES = VALUE_BYTES = 4
 
 
@@ -28,12 +28,12 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class GatheredPayload(NamedTuple):
-    """What one rank gives for a bucket.
+    """The message of one rank for a bucket, which all ranks gather.
 
     Attributes:
-        num_bytes: of it.
+        num_bytes: its size.
         decoded_elements: elements of one payload that decoding touches.
-        is_variable_length: its length depends on the values, so a gather of the lengths comes first.
+        is_variable_length: whether the size depends on the values, so that a gather of the lengths comes first.
     """
 
     num_bytes: float
@@ -87,10 +87,10 @@ class GatheringStrategy(CompressingStrategy, frozen=True, kw_only=True, forbid_u
     """A system whose payloads all ranks gather and decode."""
 
     def payload(self, bucket: Bucket) -> GatheredPayload:
-        """Return what one rank gives for a bucket.
+        """Return the message of one rank for a bucket.
 
         Raises:
-            SimnetError: it depends on what is not known of the workload.
+            SimnetError: the workload lacks what the size depends on.
         """
         raise NotImplementedError  # as `Strategy.exchange`
 
@@ -115,7 +115,7 @@ def decode_kernel(strategy: Strategy, num_elements: float) -> Kernel:
 
 
 def bytes_of_bits(bits: float) -> float:
-    """Return the bytes that hold so many bits."""
+    """Return the least whole bytes that hold `bits` bits."""
     return math.ceil(bits / BITS_PER_BYTE)
 
 

@@ -1,4 +1,4 @@
-"""Keys of strategies that former versions wrote, in files that the product itself has written, as they are today."""
+"""Replace former keys of strategies by the present ones, in files that a former version of the product wrote."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from simnet.strategies.base import STRATEGIES
 
 
 def with_present_keys(data: Any) -> Any:
-    """Return plain data with every former key of a strategy replaced; data without one are returned as they are."""
+    """Return plain data with every former key of a strategy replaced; other data are returned unchanged."""
     if isinstance(data, list):
         return [with_present_keys(item) for item in data]
     if not isinstance(data, Mapping):

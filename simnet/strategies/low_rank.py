@@ -85,7 +85,7 @@ class GradZip(LowRank, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     """GradZip (Cho et al., NeurIPS 2019 workshop): one factor a step; the mean of the two turns is simulated."""
 
     title: ClassVar[str] = "GradZip"
-    # encode makes columns orthogonal, of which bytes tell little
+    # encode makes columns orthogonal: bytes say little of its time
     kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("grad_zip", 12.0, 0.0, 12.0, measured_only=("encode",))
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002

@@ -88,6 +88,7 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def _round_rings(groups: list[Group], message_bytes: float, way: Callable[[Group], Schedule]) -> list[Communicate]:
     """Return one collective a ring, each on a chunk of the last one's."""
+    # After the reduce-scatter of the first ring a rank owns 1/size of the message, which the next ring goes on with.
     found = []
     for group in groups:
         found.append(Communicate(schedule=way(group), message_bytes=message_bytes))

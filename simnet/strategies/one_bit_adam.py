@@ -25,7 +25,7 @@ from simnet.workload.training_step import Step
 
 SCALE_BYTES = VALUE_BYTES = 4
 DENSE_FRACTION = 23_000 / 152_000
-"""Of its steps, those without compression: BERT-Large in its authors' tutorial (one_bit_adam_end_to_end)."""
+"""Fraction of the steps without compression: BERT-Large in its authors' tutorial (one_bit_adam_end_to_end)."""
 
 
 @register
@@ -82,7 +82,7 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
         return DENSE_FRACTION
 
     def for_longer_training(self, scale: float) -> "OneBitAdam":
-        """Return the strategy with so many times as many dense steps."""
+        """Return the strategy with `scale` times the dense steps."""
         return replace(self, dense_steps=round(self.dense_steps * scale))
 
     def check_steps(self, steps: int | None) -> None:

@@ -63,7 +63,7 @@ class TopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     title: ClassVar[str] = "Top-k"
     is_rate_independent: ClassVar[bool] = True
-    # decode: of what was kept; encode selects the k largest, of which bytes tell little
+    # decode counts kept elements; encode selects the k largest: bytes say little of its time
     kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("top_k", 20.0, 0.0, 16.0, measured_only=("encode",))
 
 

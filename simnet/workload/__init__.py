@@ -1,1 +1,1 @@
-"""What is trained: gradients in the order in which they become ready, compute times, buckets, kernels."""
+"""The training workload: gradients in the order in which they become ready, compute times, buckets, kernels."""

@@ -101,7 +101,7 @@ def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, flo
         )
     if workload.gradients is not None:
         name = workload.gradients
-        return _from_file(name, files.state(Path(name)) if files.is_path(name) else ())
+        return _from_file(name, files.file_stamp(Path(name)) if files.is_path(name) else ())
     return _from_rows(workload.tensors, BYTES_PER_ELEMENT[workload.dtype]), None
 
 

@@ -234,16 +234,16 @@ class TestReading:
 
     def test_what_is_packed_is_unpacked_up_to_the_limit(self) -> None:
         packed = gzip.compress(bytes(3 * 2**20))
-        assert files.unpacked(packed, Path("a.gz")) == bytes(3 * 2**20)
-        assert files.unpacked(b"plain", Path("a.gz")) == b"plain"
+        assert files.gunzipped(packed, Path("a.gz")) == bytes(3 * 2**20)
+        assert files.gunzipped(b"plain", Path("a.gz")) == b"plain"
         with pytest.raises(SimnetError, match=r"a.gz: larger than 1 MiB"):
-            files.unpacked(packed, Path("a.gz"), 2**20)
+            files.gunzipped(packed, Path("a.gz"), 2**20)
 
     @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:30] + b"x" * 20 + data[50:]])
     def test_what_is_packed_and_damaged_is_refused(self, damage: Callable[[bytes], bytes]) -> None:
         packed = gzip.compress(json.dumps([i**3 for i in range(200)]).encode())
         with pytest.raises(SimnetError, match=r"a.gz: packed by gzip, and is damaged or cut off"):
-            files.unpacked(damage(packed), Path("a.gz"))
+            files.gunzipped(damage(packed), Path("a.gz"))
 
     def test_what_is_no_utf_8_is_refused_or_replaced(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(b"ab\xffc")
@@ -332,7 +332,7 @@ class TestWriting:
         (tmp_path / "symlink").symlink_to(source)
         (tmp_path / "hardlink").hardlink_to(source)
         places = {"same": source, "relative": Path("folder/../in.toml")}
-        with files.inputs_watched():
+        with files.watch_inputs():
             files.read_file(source)
             with pytest.raises(SimnetError, match=r"is an input .* and would be replaced; name another file"):
                 files.write_file(places.get(kind, tmp_path / kind), b"new")

@@ -116,10 +116,10 @@ class TestExpand:
         part = write(tmp_path / "part.toml", pod()["cluster"])
         path = str(write(tmp_path / "pod.toml", pod(cluster="part.toml")))
         load_experiment(path)
-        with files.inputs_watched():
+        with files.watch_inputs():
             load_experiment(path)
             with pytest.raises(SimnetError, match="is an input"):
-                files.check_no_input(part)
+                files.refuse_input(part)
 
 
 class TestTasks:
@@ -343,7 +343,7 @@ class TestJournal:
 class TestDocument:
     def test_it_has_what_the_reports_read(self, experiment: Experiment) -> None:
         points = expand(experiment)
-        whole = sweep.whole(experiment, points, sweep.run(points))
+        whole = sweep.collect_results(experiment, points, sweep.run(points))
         document = json.loads(to_json(whole, indent=1))
         assert document["axes"][1] == {"key": "cluster.num_nodes", "values": [1, 2, 4]}
         assert document["points"][1]["set"] == {"cluster.inter_node.bandwidth": "10 Gbit/s", "cluster.num_nodes": 2}

@@ -15,7 +15,7 @@ from simnet.calibrate import calibration_file, iperf3, kernel_fit, kineto, sourc
 from simnet.calibrate.kernel_fit import TimedKernel
 from simnet.calibrate.measurement_file import Series
 from simnet.errors import SimnetError
-from simnet.files import unpacked
+from simnet.files import gunzipped
 from simnet.strategies.kernel_table import every
 from simnet.units import Bandwidth, Duration
 from simnet.validate import shipped
@@ -152,7 +152,7 @@ def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_impleme
 
 
 def read(path: Path) -> dict[str, Any]:
-    return sources.json_object(unpacked(path.read_bytes(), path), path)
+    return sources.json_object(gunzipped(path.read_bytes(), path), path)
 
 
 def test_iperf3_gives_the_efficiency_and_its_spread() -> None:

@@ -6,13 +6,13 @@ from simnet.errors import SimnetError
 from simnet.result import to_json
 from simnet.scenario import load_experiment
 from simnet.show.frame import read_frame
-from simnet.sweep import expand, run, whole
+from simnet.sweep import collect_results, expand, run
 
 
 def test_a_sweep_becomes_one_row_a_point_with_units_in_the_names(tmp_path):
     experiment = load_experiment("reference_ddp_step")
     points = expand(experiment)
-    (tmp_path / "results.json").write_bytes(to_json(whole(experiment, points, run(points))))
+    (tmp_path / "results.json").write_bytes(to_json(collect_results(experiment, points, run(points))))
     frame = read_frame(tmp_path)
     assert list(frame["cluster.num_nodes"]) == [8, 64]
     assert frame["iteration_s"].tolist() == pytest.approx([0.669397, 0.756477], rel=1e-5)

@@ -102,7 +102,7 @@ SWEPT = [name for name in files.names("experiments") if load_experiment(name).ax
 def test_every_shipped_experiment_that_sweeps_can_be_plotted(name: str) -> None:
     experiment = load_experiment(name)
     points = sweep.expand(experiment)
-    drawn = drawn_from(sweep.whole(experiment, points, sweep.run(points)))
+    drawn = drawn_from(sweep.collect_results(experiment, points, sweep.run(points)))
     assert "breakdown" in drawn
     assert {"speedup", "speedup_over_nodes", "speedup_over_bandwidth"} & set(drawn)
     with figure.styled():
