@@ -174,7 +174,7 @@ def cell(loss: Loss) -> str:
 
 
 def table(given: dict[str, Gradient]) -> str:
-    """Return bits and loss of every system on every gradient, beside theory."""
+    """Return bits and loss of every system on every gradient, with the values of theory."""
     lines = ["| system | theory says | " + " | ".join(given) + " |", "|---" * (len(given) + 2) + "|"]
     for name, loss_of in losses().items():
         found = [loss_of(gradient) for gradient in given.values()]

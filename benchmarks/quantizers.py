@@ -24,7 +24,7 @@ BLOCKS = (8192, 512)
 
 
 def quantizers(bits: int, block: int) -> dict[str, LevelQuantizer]:
-    """Return those of the QSGD family that have so many bits, by the name in tables."""
+    """Return the members of the QSGD family with this number of bits, by their names in tables."""
     found: dict[str, LevelQuantizer] = {
         "QSGD": QSGD(bits=bits, block_size=block),
         "QSGDinf": QSGDInf(bits=bits, block_size=block),
