@@ -19,7 +19,7 @@ class OverlappedSession(Session):
     """All ranks; a bucket's exchange starts when its last gradient is ready and its predecessor's is done.
 
     Args:
-        member: this rank, with messages carried.
+        member: this rank, with a driver of its messages.
         scheme: how signs are agreed on.
         bucket_elements: parameters of one message.
         is_last_backward: whether no other backward follows before the step.
@@ -142,7 +142,7 @@ class _OverlappedStep:
         self._submit_while(lambda: self._missing[self.buckets[self._next].index] == 0)
 
     def finish(self) -> list[torch.Tensor]:
-        """Hand over what is left, wait for the thread, and return the signs of every bucket."""
+        """Submit the other buckets, wait for the thread, and return the signs of every bucket."""
         # Parameters that this backward did not reach have no gradient; their buckets leave now, as the other ranks
         # expect them.
         self._submit_while(lambda: True)

@@ -1,4 +1,4 @@
-"""What ranks send each other, who carries it, and the 1-bit all-reduce."""
+"""Messages between ranks, their transport, and the 1-bit all-reduce."""
 
 from binsgdm.exchange.messages import (
     AllGather,

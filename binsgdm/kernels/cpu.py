@@ -194,7 +194,7 @@ def _true_unless(failed: bool) -> Tensor:
 
 
 def _piece_numel(numel: int) -> int:
-    """Return into how large pieces so many elements are cut."""
+    """Return the number of elements of a piece, for `numel` elements in all."""
     piece = max(_LEAST_PIECE_NUMEL, -(-numel // (torch.get_num_threads() * _PIECES_PER_THREAD)))
     return piece + -piece % GROUP_NUMEL
 

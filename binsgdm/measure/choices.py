@@ -82,7 +82,7 @@ def is_known(name: str) -> bool:
 
 
 def _without_default(name: str) -> set[str]:
-    """Return the options of which one must be given."""
+    """Return the options without a default; a user must give one of them."""
     return {option for option, default in SYSTEMS[name].options.items() if default is None}
 
 

@@ -1,4 +1,4 @@
-"""Time the messages that strategies send: all_reduce of all ranks, and what a transport carries in every group."""
+"""Time the messages that strategies send: all_reduce of all ranks, and the messages of a transport in every group."""
 
 from collections.abc import Callable
 from statistics import median

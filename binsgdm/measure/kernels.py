@@ -43,7 +43,7 @@ def measure(
     """Add the series of every kernel and every power of two of elements.
 
     All ranks are at it at one time. A tensor that fits into a cache may still lie in it, as far as the other
-    contestants of its size have left it there.
+    kernels of its size have left it there.
 
     Args:
         bench: where to, who takes part, and when to stop, for each.

@@ -24,7 +24,7 @@ class Ranks:
     Attributes:
         backend: "gloo" or "nccl"; empty for a process alone.
         groups: None for a process alone.
-        ranks_on_machine: ranks that share this machine's cores, whatever node they are said to be of.
+        ranks_on_machine: ranks that share this machine's cores, in whatever nodes they are counted.
     """
 
     rank: int
@@ -84,7 +84,7 @@ def guarded(collective: Callable[[], T]) -> T:
 def joined(
     *, device: str | None = None, ranks_per_node: int | None = None, threads: int | None = None
 ) -> Iterator[Ranks]:
-    """Join the process group if RANK says that this is one of several; leave it at the end.
+    """Join the process group if RANK is set; leave it at the end.
 
     Args:
         device: "cpu" or "cuda"; default a GPU for each rank of the node if there are as many, else the CPU.

@@ -101,7 +101,7 @@ def check_place(path: Path, *, force: bool) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write text beside `path`, and give it that name when it is on the disk.
+    """Write text to a temporary file in the same folder, and rename it to `path` when it is on the disk.
 
     Raises:
         BinsgdmError: it cannot be written.

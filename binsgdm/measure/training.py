@@ -39,7 +39,7 @@ class MeasuredStrategy:
             model with 1-bit Adam after its dense stage; any other a system that compresses the gradients of that
             DistributedDataParallel in its communication hook.
         scheme: of BinSGDM; None for the others.
-        overlap: whether messages travel beside backward.
+        overlap: whether exchanges overlap backward.
         system: with its options; None for the first two.
     """
 
@@ -170,7 +170,7 @@ def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredSt
 
 
 def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: MeasuredStrategy) -> TrainingStep:
-    """Return steps of 1-bit Adam, of which the first is the whole dense stage and warm-up here."""
+    """Return steps of 1-bit Adam; the first one is the whole dense stage and is warm-up here."""
     optimizer = OneBitAdam(task.module.parameters(), lr=LR, dense_steps=1)
     attach_one_bit_adam(optimizer, ranks_per_node=ranks.ranks_per_node)
     return _step_of(task, task.module, optimizer, ranks.device)
@@ -229,7 +229,7 @@ def _block_size(step_s: float) -> int:
 
 
 def _block(step: TrainingStep, count: int, ranks: Ranks) -> list[list[float]]:
-    """Train for so many steps in one go."""
+    """Train for `count` steps without a pause."""
     watch = Stopwatch(ranks.device)
     ranks.barrier()
     start = watch.stamp()

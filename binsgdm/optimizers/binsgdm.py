@@ -76,7 +76,7 @@ class BinSGDM(OneBitOptimizer):
 
     @property
     def member(self) -> Member:
-        """Which of the ranks this is, alone until it is attached, and who carries its messages."""
+        """This rank and the driver of its messages; a rank alone until the optimizer is attached."""
         return self._session.member if self._session is not None else Member()
 
     def join(self, session: Session, slices: str = "") -> None:

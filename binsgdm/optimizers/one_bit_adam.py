@@ -61,7 +61,7 @@ class OneBitAdam(OneBitOptimizer):
     Differs: bias corrections as in Adam, that of v frozen with it (the paper and DeepSpeed have none), so that a short
     dense stage makes no jump; decoupled weight decay (the paper has none); a criterion from both sides, since a growing
     variance is not stable either, on the corrected norm, since from zeros the other always grows; v = 0 as above.
-    DeepSpeed's OnebitAdam: only a fixed freeze_step; one exchange a parameter in fp32; scale and masks as told in
+    DeepSpeed's OnebitAdam: only a fixed freeze_step; one exchange a parameter in fp32; scale and masks as in
     `one_bit_momentum`; residuals dropped on loading a checkpoint, kept here; needs its engine, with cupy
     or MPI, fp16, and gradients that its engine stops averaging.
     """
@@ -98,7 +98,7 @@ class OneBitAdam(OneBitOptimizer):
 
     @property
     def member(self) -> Member:
-        """Which of the ranks this is, alone until it is attached, and who carries its messages."""
+        """This rank and the driver of its messages; a rank alone until the optimizer is attached."""
         return self._member
 
     def join(self, member: Member) -> None:

@@ -29,8 +29,8 @@ def gather_payloads(
 ) -> Protocol:
     """Gather every rank's payload, decompress all, and average them in the order of ranks.
 
-    Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest. What
-    this rank's payload says, `delivered`, is not decompressed again; it is not changed.
+    Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest. This
+    rank's own payload is not decompressed again if its values, `delivered`, are given; these are not changed.
     """
     # Compressed values of different ranks cannot be added before decoding, so every rank receives and decodes all
     # payloads: bytes and decoding grow with the number of ranks, unlike those of an all-reduce.

@@ -1,4 +1,4 @@
-"""All systems that average gradients, by name: one list of classes, each of which says what it is.
+"""All systems that average gradients, by name: one list of classes.
 
 A system of one's own, in any file:
 
@@ -23,7 +23,7 @@ A system of one's own, in any file:
         def num_bytes(self, shapes):
             return 2 * numel_of(shapes)
 
-`compress_gradients`, `simnet measure` and whoever goes through `SYSTEMS` know it from then on, by its name, in this
+`compress_gradients`, `simnet measure` and all code that iterates `SYSTEMS` know it from then on, by its name, in this
 process: every rank registers it. A system that is no compressor is a `binsgdm.systems.base.ProtocolSystem`, whose
 `mean` yields its messages. A package lets its systems be found without an import by an entry point, whose name is that
 of the system:
@@ -127,7 +127,7 @@ class SystemRegistry(Mapping[str, type[System]]):
             except Exception as error:  # whatever another package does, the rest goes on
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 self._refused[point.name] = f"system: {point.name!r}: {point.value} cannot be loaded ({reason})"
-                if name is None:  # who asks for one is told by `refusal`
+                if name is None:  # a caller that asks for one name gets the reason from `refusal`
                     warnings.warn(self._refused[point.name], stacklevel=3)
 
 
@@ -139,7 +139,7 @@ def _loaded(point: metadata.EntryPoint) -> type[System]:
 
 
 def _check(system: object) -> None:
-    """Refuse what does not say what a system says."""
+    """Refuse a class that is not described as a system must be."""
     if not (inspect.isclass(system) and issubclass(system, System)):
         raise BinsgdmError(
             f"register: {system!r}: must be a class of CompressorSystem or ProtocolSystem; see help(register)"
