@@ -29,7 +29,7 @@ class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Attributes:
         fidelity: "exact" simulates every rank and every send; "folded" one node that stands for all, for clusters
             without faults; "auto" takes "folded" where it holds.
-        grad_accumulation: micro-batches of one iteration, of which only the last one's gradients are exchanged.
+        grad_accumulation: micro-batches of one iteration; gradients are exchanged after the last one only.
         steps: training steps that the end-to-end time counts.
         draws: calibrations that are drawn from the intervals of the given one, for intervals of the results.
     """

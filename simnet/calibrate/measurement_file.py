@@ -131,7 +131,7 @@ class _TrainingLabels(_SeriesLabels, kw_only=True):
         strategy: "all_reduce", "binsgdm", "one_bit_adam" or a system.
         topology: of BinSGDM; else empty.
         intra_node_dtype: of BinSGDM; else empty; "intra" in older files.
-        overlap: 1 if buckets were exchanged beside backward.
+        overlap: 1 if buckets were exchanged during backward.
         bucket_cap_mb: MiB of fp32 in a bucket.
     """
 
@@ -150,7 +150,7 @@ class _InterferenceLabels(_SeriesLabels, kw_only=True):
     Attributes:
         model: name of the model.
         batch: samples of a step on each rank.
-        collective: the collective that ran beside backward.
+        collective: the collective that ran during backward.
     """
 
     model: str

@@ -100,9 +100,9 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         models: models as `simnet measure --model` takes them.
         batch: samples of a step on each rank.
         threads: threads of each rank.
-        strategies: what is trained with; hierarchical ones are left out on nodes of one rank, where they are the flat
-            ones.
-        points: what is trained, and predicted.
+        strategies: strategies to train with; hierarchical ones are left out on nodes of one rank, where they equal the
+            flat ones.
+        points: layouts and bandwidths that are trained on and predicted.
         links: what the network is calibrated on; no layout and bandwidth may be among the points.
         starts: how often each model is measured, from a new start each time, over the whole campaign.
         model_seconds: seconds at most for each model and start.

@@ -87,7 +87,7 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
         forward_s: time of forward.
         backward_s: time of backward.
         optimizer_s: time of the optimizer; 0 if it is left out.
-        compute: times of whole steps, of which `precision` and `cluster.gpu` choose some, scaled to `batch_per_rank`.
+        compute: times of whole steps; `precision` and `cluster.gpu` choose rows, which are scaled to `batch_per_rank`.
         precision: number format of the step to take from `compute`; empty takes that of the GPU's first row.
         batch_per_rank: samples of one micro-batch on one rank.
         intervals: 90 % intervals of fitted values by key, as factors on the value; the key "compute" stands for forward
