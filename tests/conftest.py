@@ -13,6 +13,9 @@ settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True
 settings.register_profile("quick", settings.get_profile("ci"), max_examples=25)
 settings.load_profile("quick")
 
+# One process a core: with more threads torch spends three times as long, most of it waiting for a core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 if not Path("/dev/nvidia0").exists():  # Triton looks once, when something (torch, too) first imports it
     os.environ["TRITON_INTERPRET"] = "1"
 
