@@ -1,1 +1,1 @@
-"""Benchmarks: ratios from one run, with the absolute figures."""
+"""Benchmarks: ratios from one run, with the absolute figures beside."""

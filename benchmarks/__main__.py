@@ -44,18 +44,18 @@ def table(group: Group, checkouts: list[Checkout]) -> Iterator[str]:
         timed = in_turns(case, checkouts)
         now = timed[-1].seconds
         first = now if first is None else first
-        cells = [case.title, _cell(timed[-1]), *_before(timed), f"{now / first:.3g}"]
+        cells = [case.title, _told(timed[-1]), *_before(timed), f"{now / first:.3g}"]
         yield f"| {' | '.join(cells)} |"
 
 
-def _cell(timed: Timed) -> str:
+def _told(timed: Timed) -> str:
     memory = "" if timed.peak_mib is None else f", {timed.peak_mib:.0f} MiB"
     return format_seconds(timed.seconds) + memory
 
 
 def _before(timed: list[Timed]) -> list[str]:
     """Return what it took before, and the ratio, if that was timed."""
-    return [cell for one in timed[:-1] for cell in (_cell(one), f"{timed[-1].seconds / one.seconds:.2f}")]
+    return [cell for one in timed[:-1] for cell in (_told(one), f"{timed[-1].seconds / one.seconds:.2f}")]
 
 
 def main() -> None:

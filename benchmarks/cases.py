@@ -1,4 +1,4 @@
-"""The cases to time: groups of cases, each over one thing that can grow or against the first of its group."""
+"""What is timed: groups of cases, each over one thing that can grow or against the first of its group."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -26,7 +26,7 @@ NAIVE = "from benchmarks.every_hop import ring_all_reduce_s"
 
 
 class Group(NamedTuple):
-    """Cases to compare with the first."""
+    """Cases beside each other; with `grows` the ratio to the first says what growth costs."""
 
     title: str
     cases: list[Case]

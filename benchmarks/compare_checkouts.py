@@ -81,7 +81,7 @@ def simnet(title: str, form: str, *arguments: str) -> Job:
 
 
 def run(job: Job, checkout: Path, data: Path) -> Documents | str:
-    """Run a command in a checkout, on files of `data` where it reads any; both are called CHECKOUT in the result.
+    """Run a command in a checkout, on files of `data` where it reads any; both are called CHECKOUT in what is returned.
 
     Returns:
         What it printed and every text that it wrote, or how it failed.
@@ -120,8 +120,8 @@ def compare_job(job: Job, before: Path, after: Path) -> dict[str, Finding]:
     """Run a job in both checkouts, and compare all that it gives: what it printed, and the files of each ending."""
     old, new = run(job, before, before), run(job, after, before)
     if isinstance(old, str) or isinstance(new, str):
-        failed = [f"{side}: {given}" for side, given in (("before", old), ("after", new)) if isinstance(given, str)]
-        return {job.title: Finding(largest=float("inf"), differing=failed)}
+        told = [f"{side}: {given}" for side, given in (("before", old), ("after", new)) if isinstance(given, str)]
+        return {job.title: Finding(largest=float("inf"), differing=told)}
     found: dict[str, Finding] = {}
     for name in sorted(old.keys() & new.keys()):
         group = found.setdefault(f"{job.title}{_kind(name)}", Finding())

@@ -20,7 +20,7 @@ class Gradient(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A quantizer on one gradient: variances as parts of the squared norm, bits an element."""
+    """A quantizer on one gradient: variances as parts of the squared norm, bits per element."""
 
     gradient: str
     block: int

@@ -24,7 +24,7 @@ WARM_STEPS = 10
 
 
 class Loss(NamedTuple):
-    """One system on one gradient: bits an element, the part lost, its standard error, what theory says, how."""
+    """One system on one gradient: bits per element, the part lost, its standard error, what theory says, how."""
 
     bits: float
     lost: float
@@ -174,7 +174,7 @@ def cell(loss: Loss) -> str:
 
 
 def table(given: dict[str, Gradient]) -> str:
-    """Return bits and loss of every system on every gradient, with the values of theory."""
+    """Return bits and loss of every system on every gradient, beside theory."""
     lines = ["| system | theory says | " + " | ".join(given) + " |", "|---" * (len(given) + 2) + "|"]
     for name, loss_of in losses().items():
         found = [loss_of(gradient) for gradient in given.values()]

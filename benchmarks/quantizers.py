@@ -24,7 +24,7 @@ BLOCKS = (8192, 512)
 
 
 def quantizers(bits: int, block: int) -> dict[str, LevelQuantizer]:
-    """Return the members of the QSGD family with this number of bits, by their names in tables."""
+    """Return those of the QSGD family that have so many bits, by the name in tables."""
     found: dict[str, LevelQuantizer] = {
         "QSGD": QSGD(bits=bits, block_size=block),
         "QSGDinf": QSGDInf(bits=bits, block_size=block),
@@ -48,7 +48,7 @@ def largest_bound(quantizer: LevelQuantizer, gradient: Gradient) -> float:
 
 
 def coded(quantizer: LevelQuantizer, gradient: Gradient) -> tuple[float | None, float]:
-    """Return bits an element of the Elias code (None without a level of zero), and the entropy of the levels."""
+    """Return bits per element of the Elias code (None without a level of zero), and the entropy of the levels."""
     values, shapes = gradient
     key = Key(seed=1)
     payload = quantizer.compress(values, shapes, key)
@@ -96,7 +96,7 @@ def variance_table(rows: Sequence[Row]) -> str:
 
 
 def bits_table(rows: Sequence[Row]) -> str:
-    """Return Elias-coded bits an element with the entropy of the levels and the bound."""
+    """Return Elias-coded bits per element with the entropy of the levels and the bound."""
     names = ["QSGD", "QSGDinf", "NUQSGD"]
     lines = ["| gradient | block | packed | " + " | ".join(names) + " |", "|---" * (len(names) + 3) + "|"]
     found = {(row.gradient, row.block, row.bits, row.name): row for row in rows}

@@ -54,11 +54,11 @@ def attach(  # noqa: PLR0913
             left out if gradients are local anyway and parameters equal on all ranks.
         topology: average inside nodes first, or treat all ranks alike.
         intra_node_dtype: what the ranks of a node send each other (hierarchical only).
-        average: the values that a node averages (hierarchical only). "updates": each rank's m / b, as in the paper's
-            reading here. "gradients": the ranks' gradients; the node then has one pair of averages (m, b), each rank
+        average: what is averaged inside a node (hierarchical only). "updates": each rank's m / b, as in the paper's
+            reading here. "gradients": the ranks' gradients, of which the node then has one pair of averages, each rank
             its slice: m / b of a larger batch is steadier (docs/evidence/training.md); a rank updates only its slice.
             Such averages can be loaded only with as many ranks and the same bucket_cap_mb.
-        overlap: exchange during backward instead of inside `step()`. Needs gradients that are final after backward, so
+        overlap: exchange beside backward instead of inside `step()`. Needs gradients that are final after backward, so
             no clipping and no GradScaler: `step()` refuses both. With gradient accumulation use `model.no_sync()`.
         bucket_cap_mb: parameters of one message, in MiB of fp32, as DDP's.
         ranks_per_node: default LOCAL_WORLD_SIZE from torchrun.
@@ -156,7 +156,7 @@ def refuse_former_arguments(where: str, given: Mapping[str, Any]) -> None:
 
 
 def bucket_elements(where: str, bucket_cap_mb: float) -> int:
-    """Return the number of elements of a message of `bucket_cap_mb` MiB of fp32.
+    """Return the elements of a message of so many MiB of fp32.
 
     Raises:
         BinsgdmError: none.

@@ -160,8 +160,8 @@ def _check_placements(optimizer: BinSGDM, groups: Groups) -> None:
         if _ranks_of_shards(param_state.parameter) != node:
             raise BinsgdmError(
                 f"attach_fsdp: parameter {number} has {_placed(param_state.parameter)}: must be sharded over ranks "
-                f"{node}, those of the node, and nothing else; give fully_shard the second dimension of the mesh, and "
-                "make the optimizer after it"
+                f"{node}, the ranks of the node, and only there; give fully_shard the second dimension of the mesh, "
+                "and make the optimizer after it"
             )
 
 

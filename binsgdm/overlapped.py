@@ -19,7 +19,7 @@ class OverlappedSession(Session):
     """All ranks; a bucket's exchange starts when its last gradient is ready and its predecessor's is done.
 
     Args:
-        member: this rank, with a driver of its messages.
+        member: this rank, with messages carried.
         scheme: how signs are agreed on.
         bucket_elements: parameters of one message.
         is_last_backward: whether no other backward follows before the step.
@@ -60,7 +60,7 @@ class OverlappedSession(Session):
         """Wait for the exchanges that backward started, start those that it did not, agree, and apply."""
         if self._broken:
             raise BinsgdmError(
-                "BinSGDM: an exchange was interrupted, and ranks may be out of step: start all ranks again from their "
+                "BinSGDM: an exchange was interrupted, and ranks may differ; start all ranks again from their "
                 "checkpoints"
             )
         check_gradients("BinSGDM", [param_state.parameter for param_state in self.param_states])
@@ -134,7 +134,7 @@ class _OverlappedStep:
         self._missing[bucket.index] -= 1
         if self._missing[bucket.index] < 0:
             raise BinsgdmError(
-                "BinSGDM: a second backward before optimizer.step(): wrap all but the last in model.no_sync(), or "
+                "BinSGDM: a second backward before optimizer.step(); wrap all but the last in model.no_sync(), or "
                 "attach with overlap=False"
             )
         # Only the next bucket in order may leave: ranks whose gradients become ready in another order still call the
@@ -142,7 +142,7 @@ class _OverlappedStep:
         self._submit_while(lambda: self._missing[self.buckets[self._next].index] == 0)
 
     def finish(self) -> list[torch.Tensor]:
-        """Submit the other buckets, wait for the thread, and return the signs of every bucket."""
+        """Hand over what is left, wait for the thread, and return the signs of every bucket."""
         # Parameters that this backward did not reach have no gradient; their buckets leave now, as the other ranks
         # expect them.
         self._submit_while(lambda: True)

@@ -21,7 +21,7 @@ DRAWING = {
     "set_title", "suptitle", "set_xlabel", "set_ylabel", "legend", "Patch", "Line2D", "Drawing", "axhspan", "axhline",
     "axvline", "errorbar", "fill_between",
 }  # fmt: skip
-WORDS = re.compile(r"[A-Za-z]{2,}[ ,;:.]+[A-Za-z(]{2,}")
+WORDS = re.compile(r"[A-Za-z]{2,}[,;:.]? +[A-Za-z(]{2,}")
 
 
 class Message(NamedTuple):

@@ -110,7 +110,7 @@ def _changed(whole: Any, keys: Sequence[str], factor: float, where: str) -> Any:
 
 def _check_known(name: str, known: list[str], where: str) -> None:
     if name not in known:
-        raise SimnetError(f"{where}: {name!r} is no key of it.{did_you_mean(name, known)}")
+        raise SimnetError(f"{where}: {name!r}: unknown key.{did_you_mean(name, known)}")
 
 
 def _scaled(name: str, value: Any, factor: float, where: str) -> Any:
@@ -121,4 +121,4 @@ def _scaled(name: str, value: Any, factor: float, where: str) -> Any:
         return type(value)(value * factor)
     if isinstance(value, float | int) and not isinstance(value, bool):
         return min(1.0, value * factor) if name.endswith("efficiency") else max(1.0, value * factor)
-    raise SimnetError(f"{where}: has no number to draw; drop it")
+    raise SimnetError(f"{where}: holds no number to draw; drop it")

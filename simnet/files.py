@@ -162,7 +162,7 @@ def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
     except OSError as error:
         raise SimnetError(f"{label(path)}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise SimnetError(f"{label(path)}: no name of a file: {error}") from error  # a null character
+        raise SimnetError(f"{label(path)}: not a file name: {error}") from error  # a null character
     _note_input(about, path)
     return data
 
@@ -205,7 +205,7 @@ def gunzipped(data: bytes, path: Path, limit: int = MAX_BYTES) -> bytes:
                 if room < 0:
                     raise _too_large(path, limit)
     except (OSError, EOFError, zlib.error) as error:
-        raise SimnetError(f"{label(path)}: packed by gzip, and is damaged or cut off; copy it again") from error
+        raise SimnetError(f"{label(path)}: damaged or incomplete gzip; copy it again") from error
     return b"".join(parts)
 
 
@@ -223,7 +223,7 @@ def read_text(path: Path, limit: int = MAX_BYTES, errors: Literal["strict", "rep
     try:
         return read_bytes(path, limit).decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
-        raise SimnetError(f"{label(path)}: no text in UTF-8 (byte {error.start}); save it as UTF-8") from error
+        raise SimnetError(f"{label(path)}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
 
 
 def read_json(path: Path, *, unique: bool = True) -> object:
@@ -290,7 +290,7 @@ def refuse_input(path: Path) -> None:
         return
     about = path.stat()
     if (source := known.get((about.st_dev, about.st_ino))) is not None:
-        raise SimnetError(f"{path}: is an input ({label(source)}) and would be replaced; name another file")
+        raise SimnetError(f"{path}: is an input ({label(source)}); name another file")
 
 
 def write_file(path: Path, data: bytes, inside: Path | None = None) -> None:
@@ -338,7 +338,7 @@ def write_target(path: Path, inside: Path | None = None) -> Path:
     whole = path.resolve()
     if inside is not None and not whole.is_relative_to(inside.resolve()):
         raise SimnetError(
-            f"{path}: a link leads out of {str(inside)!r}; remove the link, or choose another place with -o"
+            f"{path}: a link leads out of {str(inside)!r}; remove the link, or name another directory with -o"
         )
     return whole
 

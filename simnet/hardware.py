@@ -21,7 +21,7 @@ def check_intervals(intervals: Intervals) -> None:
     """Refuse factors that do not hold 1 between them."""
     for key, (low, high) in intervals.items():
         if not low <= 1 <= high:
-            raise ValueError(f"intervals: {key!r}: [{low:g}, {high:g}]: are factors and must hold 1 between them")
+            raise ValueError(f"intervals: {key!r}: [{low:g}, {high:g}]: must be two factors with 1 between them")
 
 
 class NamedPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -247,7 +247,7 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if (self.cached_elements is None) != (self.beyond_s_per_element is None):
-            raise ValueError("cached_elements: goes with time_per_element_beyond; give both, or none")
+            raise ValueError("cached_elements: needs time_per_element_beyond; give both, or none")
 
     def seconds(self, num_elements: float) -> float:
         """Return the time over `num_elements` [s]."""

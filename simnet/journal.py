@@ -16,7 +16,7 @@ from simnet.files import write_error, write_target
 from simnet.result import RunResult
 
 NAME = "points.jsonl"
-DAMAGED = "is damaged; delete this line to simulate its point again, or choose another place with -o"
+DAMAGED = "is damaged; delete this line to simulate its point again, or name another directory with -o"
 _START = b'{"key": "'
 
 
@@ -54,7 +54,7 @@ class Journal:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if self.path.exists() and not self.path.is_file():
-                rule = "is not a regular file; remove it, or choose another place with -o"
+                rule = "not a regular file; remove it, or name another with -o"
                 raise SimnetError(f"{self.path}: {rule}")
             self._file = write_target(self.path, directory).open("a+b")
         except OSError as error:
@@ -92,7 +92,7 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            rule = "another sweep is writing here; wait for it, or choose another place with -o"
+            rule = "another sweep is writing here; wait for it, or name another directory with -o"
             raise SimnetError(f"{self.path.parent}: {rule}") from error
 
     def results_of(self, keys: Iterable[str]) -> dict[str, RunResult]:

@@ -11,7 +11,7 @@ MAX_DEPTH = 50
 # No float is larger; and Python writes no whole number of more than 4,300 digits.
 MAX_BITS = 1024
 LONG_NUMBER = "a whole number of more than 300 digits; write a shorter one"
-_DEEP = f"nested deeper than {MAX_DEPTH} levels; write it flatter"
+_DEEP = f"nested deeper than {MAX_DEPTH} levels; write fewer levels"
 
 
 def parse_toml(text: str, where: str) -> dict[str, object]:
@@ -109,11 +109,11 @@ def _refused(error: ValueError | RecursionError, where: str, language: str) -> S
         case RecursionError():
             return SimnetError(f"{where}: {_DEEP}")
         case UnicodeDecodeError():
-            text = f"no text in UTF-8 (byte {error.start}); save it as UTF-8"
+            text = f"not UTF-8 text (byte {error.start}); save it as UTF-8"
         case UnicodeEncodeError():
-            text = f"{error.object[error.start : error.end]!r}: is half of a character; write it whole, or drop it"
+            text = f"{error.object[error.start : error.end]!r}: half a character; write it whole, or drop it"
         case json.JSONDecodeError():
-            text = f"{error}; mend it, or take the file again from where it was written"
+            text = f"{error}; fix it, or copy the file again from its source"
         case _ if str(error).startswith("Exceeds the limit"):
             return SimnetError(f"{where}: {LONG_NUMBER}")
         case _:

@@ -127,7 +127,7 @@ def _program(strategy: Strategy, setting: PreparedScenario) -> Program:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        raise SimnetError(f"strategy {strategy.kind!r}: program: {why}; mend the package that brings it") from error
+        raise SimnetError(f"strategy {strategy.kind!r}: program: {why}; fix the package that provides it") from error
 
 
 def _timed(

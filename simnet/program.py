@@ -101,9 +101,11 @@ def check_program(program: object) -> Program:
     for operation in program.operations:
         _check_operation(operation)
     if not (0 < program.payload_bytes < math.inf and program.num_buckets >= 1):
-        raise ValueError(f"{program.num_buckets} buckets of {program.payload_bytes} B: some bytes must travel")
+        raise ValueError(
+            f"{program.num_buckets} buckets of {program.payload_bytes} B: must be above 0 B; fix the strategy"
+        )
     if not _terminates(program):
-        raise ValueError("an operation waits for one that never ends; mend its marks")
+        raise ValueError("an operation waits for one that never ends; fix its marks")
     return program
 
 

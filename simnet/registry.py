@@ -114,10 +114,10 @@ class StructRegistry(Generic[T]):
                 if isinstance(found, type) and issubclass(found, self.base):
                     self.register(found)
                 elif not isinstance(found, ModuleType):
-                    raise TypeError(f"{point.value} is no {self.noun} and no module")
+                    raise TypeError(f"{point.value} must name a {self.noun} or a module")
             except (Exception, SystemExit) as error:  # foreign code may fail in any way; the rest must go on working
                 why = " ".join(f"{type(error).__name__}: {error}".split())
-                self._broken[point.name] = f"the package that brings it cannot be loaded ({why}); mend or remove it"
+                self._broken[point.name] = f"the package that provides it cannot be loaded ({why}); fix or remove it"
 
 
 def is_foreign(made: object) -> bool:

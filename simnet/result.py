@@ -108,7 +108,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
         for name in self.breakdown.__struct_fields__:
             part_s = getattr(self.breakdown, name)
             if not -ROUNDING * self.iteration_s <= part_s <= 1e30:
-                raise ValueError(f"breakdown: {name} {part_s!r}: must be a time of zero or more")
+                raise ValueError(f"breakdown: {name} {part_s!r}: must be a time of 0 or more")
 
     @property
     def iteration_s(self) -> float:

@@ -48,7 +48,7 @@ def read(results: Path) -> SweepResult:
     except SimnetError as error:
         raise SimnetError(f"{error}: {_REPAIR}") from error
     if not data.strip():
-        raise SimnetError(f"{path}: is empty: run the sweep again")
+        raise SimnetError(f"{path}: is empty; run the sweep again")
     return decode(data, str(path))
 
 
@@ -73,7 +73,7 @@ def decode(data: bytes, where: str = NAME) -> SweepResult:
         old = ", or of an older version whose scenarios this one does not read" if given != FORMAT else ""
         raise SimnetError(f"{error}: the file is damaged{old}; run the sweep again") from error
     if not found.points:
-        raise SimnetError(f"{where}: points: []: no point was simulated; run the sweep again")
+        raise SimnetError(f"{where}: points: []: must not be empty; run the sweep again")
     return found
 
 
@@ -102,7 +102,7 @@ def _format(data: bytes, where: str) -> object:
     if head.what is not UNSET:
         raise SimnetError(f"{where}: holds {shown(head.what)}, no results of a sweep: {_REPAIR}")
     if given is UNSET:
-        raise SimnetError(f"{where}: no 'format' key: these are not the results of 'simnet sweep'")
+        raise SimnetError(f"{where}: no 'format' key: not results of simnet sweep; name its results.json")
     if given not in (*_FORMER_FORMATS, FORMAT):
         read = f"this version reads formats {_FORMER_FORMATS[0]} to {FORMAT}"
         raise SimnetError(f"{where}: format {shown(given)}: {read}; run the sweep again with it")

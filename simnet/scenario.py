@@ -229,9 +229,7 @@ def load_experiment(
     where = files.label(path)
     data = _scenario_table(files.read_file(path), path)
     if {"format", "axes", "points"} <= data.keys():
-        raise SimnetError(
-            f"{where}: holds the results of a sweep, no scenario; draw them with: simnet plot {where} -o DIR"
-        )
+        raise SimnetError(f"{where}: results of a sweep, not a scenario; draw them with: simnet plot {where} -o DIR")
     known = [*Scenario.__struct_fields__, "sweep"]
     for key in data:
         if key not in known:

@@ -29,7 +29,7 @@ _OF_MSGSPEC = re.compile(
     r"Expected `|Object (missing required|contains unknown) field `|Invalid (enum )?value ['\d-]"
     r"|(Number|Integer value) out of range"
 )
-_NOT_TAKEN = "is not what this key takes"
+_NOT_TAKEN = "wrong type for this key"
 _KEYS_AHEAD = re.compile(r"[a-z_]\w*(\.\w+)*")
 BY_NAME = ("strategy", "baseline")
 """Keys of a scenario that take a bare name in place of a table with a kind."""

@@ -64,7 +64,7 @@ def expand(experiment: Experiment) -> tuple[SweepPoint, ...]:
     """
     axes = experiment.axes
     if not axes:
-        rule = "has nothing to sweep; add a [sweep] table or --set KEY=V1,V2, or use: simnet simulate"
+        rule = "nothing to sweep; add a [sweep] table or --set KEY=V1,V2, or use: simnet simulate"
         raise SimnetError(f"{experiment.where}: {rule}")
     num_points = math.prod(len(axis.values) for axis in axes)
     if num_points > MAX_POINTS:

@@ -48,9 +48,9 @@ def run_in_workers(
         for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool as error:
-        rule = "start again with fewer --jobs (a sweep goes on from there)"
+        rule = "start again with fewer --jobs (a sweep resumes)"
         raise SimnetError(
-            f"a worker process died, of too little memory or in a script without a main guard; {rule}"
+            f"a worker process died: too little memory, or a script without a main guard; {rule}"
         ) from error
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)

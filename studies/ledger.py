@@ -55,7 +55,7 @@ class Ledger:
             self.write([*rows, {**key, **result}])
 
     def write(self, rows: list[Row], head: Row | None = None) -> None:
-        """Replace the file by these rows, below this head or the one that `head` returns."""
+        """Replace the file by these rows under this head, or that which `head` returns."""
         self._rows = rows if self._order is None else sorted(rows, key=self._order)
         text = "[\n" + ",\n".join(map(json.dumps, self._rows)) + "\n]"
         if self._member:
@@ -65,7 +65,7 @@ class Ledger:
         write_file(self.path, f"{text}\n".encode())
 
     def read_head(self) -> Row:
-        """Return the members of the file's object, without the rows."""
+        """Return the members of the file's object beside the rows, as they are in the file."""
         document = json.loads(self.path.read_text(encoding="utf-8"))
         return {name: value for name, value in document.items() if name != self._member}
 

@@ -20,7 +20,7 @@ class Search:
         run: what every trial runs, but for its settings and its seed.
         fixed: what is tried first.
         num_trials: in all; those beyond the fixed ones follow the best so far (`next_trial`).
-        seeds: of every trial. The first decides the next trial, all together the best one.
+        seeds: of every trial. The first decides what is tried next, all together which trial is best.
         ledger: of rows with task, system, trial and losses, one loss a seed, None where the run diverged.
     """
 

@@ -19,7 +19,7 @@ class Final:
     Attributes:
         run: all of it.
         ledger: of the row.
-        key: the other values of the row; no two rows of a file share them.
+        key: what the row holds beside the result, by which it is found again.
         rounded: whether numbers are written with 5 significant digits.
     """
 
@@ -101,7 +101,7 @@ def _title(kind: str, run: Run) -> str:
 
 
 def run_left(study: Study, *, num_workers: int, only: str = "", at_most: int | None = None) -> None:
-    """Run all jobs of a study that are left, or some of them.
+    """Run what is left of a study, or a part of it.
 
     Args:
         study: which.

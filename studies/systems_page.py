@@ -16,8 +16,8 @@ from studies.systems_study import FINAL_RANKS, FINAL_SEEDS, SystemsStudy
 
 PAGE = EVIDENCE / "systems-training.md"
 LEGEND = """\
-Final test loss minus that of the dense reference, in nats: the mean over seeds, paired. "behind" and "ahead" mean that
-the 95 % interval excludes zero. "lost" counts seeds that diverged or ended at a guess (95 % of its loss)."""
+Final test loss less that of the dense reference, in nats: the mean over seeds, paired. "behind" and "ahead" are said
+where the 95 % interval leaves zero out. "lost" counts seeds that diverged or ended at a guess (95 % of its loss)."""
 NAMES = {"adam": "Adam", "sgd": "SGD", "binsgdm": BinSGDM.title, "one_bit_adam": OneBitAdam.title}
 SETTING_TITLES = {"momentum": "momentum", "beta": "beta", "dense_share": "dense stage", "eps": "eps"}
 
@@ -140,7 +140,7 @@ def result_table(outcome: Outcome, ranks: int) -> str:
         "system",
         "test loss: mean (lowest to highest)",
         *accuracy,
-        "minus dense, 95 % interval",
+        "less dense, 95 % interval",
         "steps to target",
     ]
     rows: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""Messages between ranks, their transport, and the 1-bit all-reduce."""
+"""What ranks send each other, who carries it, and the 1-bit all-reduce."""
 
 from binsgdm.exchange.messages import (
     AllGather,

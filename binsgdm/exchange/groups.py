@@ -41,7 +41,7 @@ def make(ranks_per_node: int | None = None, timeout: timedelta | None = None) ->
         BinsgdmError: no process group, or a node size that is unknown or does not divide the world size.
     """
     if not dist.is_initialized():
-        raise BinsgdmError("torch.distributed: not initialized: call init_process_group first, as torchrun scripts do")
+        raise BinsgdmError("torch.distributed: not initialized: call init_process_group first")
     world_size = dist.get_world_size()
     local = node_size(ranks_per_node, world_size)
     nodes = [list(range(first, first + local)) for first in range(0, world_size, local)]
@@ -66,7 +66,7 @@ def from_mesh(mesh: "DeviceMesh") -> Groups:
         raise BinsgdmError(f"mesh: {mesh.ndim} dimensions: must have two, nodes and ranks of a node")
     ranks = mesh.mesh.flatten().tolist()
     if ranks != list(range(dist.get_world_size())):
-        raise BinsgdmError(f"mesh: ranks {ranks}: must be all ranks, numbered node by node")
+        raise BinsgdmError(f"mesh: ranks {ranks}: must be all ranks, node by node")
     return Groups(
         world=dist.new_group(),
         intra_node=mesh.get_group(1),

@@ -139,7 +139,7 @@ class Member:
             return self.run(protocol)
         if self.world_size > 1:
             raise BinsgdmError(
-                "step: no driver for the messages of several ranks: run step_protocol() of all ranks in lockstep"
+                "step: no driver for the messages of several ranks; run step_protocol() of all ranks in lockstep"
             )
         return run_in_lockstep([protocol], 1)[0]
 

@@ -92,7 +92,7 @@ def _compare_settings(where: str, all_of_them: Sequence[Mapping[str, Any]]) -> N
         for name in dict.fromkeys([*first, *theirs]):
             if first.get(name) != theirs.get(name):
                 raise BinsgdmError(
-                    f"{where}: {name} of rank {rank}: {theirs.get(name)!r}: must be that of rank 0, {first.get(name)!r}"
+                    f"{where}: {name} of rank {rank}: {theirs.get(name)!r}: must equal rank 0's {first.get(name)!r}"
                 )
 
 

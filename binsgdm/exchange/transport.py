@@ -1,4 +1,4 @@
-"""Transport of messages over torch.distributed."""
+"""Carry the messages of an exchange over torch.distributed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +24,7 @@ from binsgdm.exchange.messages import (
 
 T = TypeVar("T")
 
-# Over gloo, rows of at least this many bytes travel one at a time, which keeps a wire busier than the collectives do;
+# Over gloo, rows of at least so many bytes travel one at a time, which keeps a wire busier than the collectives do;
 # these wait less often, which pays for short rows (docs/adr/0006-gloo-messages.md).
 MIN_ROUND_BYTES = 128 * 1024
 
@@ -59,12 +59,12 @@ class Transport:
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def member(self) -> Member:
-        """Return this rank as an optimizer takes it, with this transport as the driver of its messages."""
+        """Return this rank as an optimizer takes it, with messages carried here."""
         of = self._groups
         return Member(rank=of.rank, world_size=of.world_size, ranks_per_node=of.ranks_per_node, run=self.run)
 
     def run(self, protocol: Protocol) -> torch.Tensor:
-        """Send every message of a protocol and return its result."""
+        """Carry every message and return what the protocol returns."""
         answer: torch.Tensor | None = None
         while True:
             try:
@@ -75,7 +75,7 @@ class Transport:
             answer = self.guarded(partial(self._communicate, message), f"{type(message).__name__} in {message.group}")
 
     def abort(self, reason: str) -> None:
-        """Abort the exchange with a reason for the other ranks; this transport cannot be used any more."""
+        """Tell the others why this rank cannot go on, and close its connections; nothing can be carried any more."""
         groups = self._groups
         del self._groups  # what failed may still hold this object, and an open group lets the others wait
         abort(groups, reason)
@@ -86,11 +86,13 @@ class Transport:
             return collective()
         except RuntimeError as error:
             if (refused := abort_reason(self._groups)) is not None:
-                raise BinsgdmError(f"{refused} (rank {self._groups.rank} cannot go on without it)") from error
+                raise BinsgdmError(
+                    f"{refused} (reported by rank {self._groups.rank}, which cannot continue)"
+                ) from error
             reason = str(error).splitlines()[0]
             raise BinsgdmError(
                 f"BinSGDM: {what} failed on rank {self._groups.rank} ({reason}): a rank is gone or did not take this "
-                "step; start all ranks again from their checkpoints"
+                "step; restart all ranks from their checkpoints"
             ) from error
 
     def _communicate(self, message: Message) -> torch.Tensor:
@@ -236,6 +238,6 @@ def _exchange_rows(sent: torch.Tensor, to: int, received: torch.Tensor, source: 
 
 
 def _is_long_row_on_gloo(row: torch.Tensor, group: dist.ProcessGroup) -> bool:
-    """Return whether the group is gloo on CPUs and a row is long enough for rounds of its own."""
+    """Return whether a row is long enough for rounds of its own, and gloo carries it."""
     long_enough = row.numel() * row.element_size() >= MIN_ROUND_BYTES
     return long_enough and row.device.type == "cpu" and "cpu:gloo" in dist.get_backend_config(group)

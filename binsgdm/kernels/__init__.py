@@ -92,7 +92,7 @@ def select(name: str | None = None, device: torch.device | str = "cpu") -> Kerne
     if name not in NAMES:
         raise BinsgdmError(f"{where}: {name!r}: must be one of {', '.join(map(repr, NAMES))}")
     if reason := _obstacle(name, device_type):
-        raise BinsgdmError(f"{where}: {name!r}: {reason}; leave it out to let binsgdm choose")
+        raise BinsgdmError(f"{where}: {name!r}: {reason}; drop it to let binsgdm choose")
     return _load(name)
 
 

@@ -152,7 +152,7 @@ def _table(columns: Sequence[tuple[list[Tensor], int]], starts: Sequence[int] | 
     """Cut tensors into pieces and return a row for each, and which rows make a job.
 
     Args:
-        columns: tensors of the same numbers of elements, and how many bits an element has in them.
+        columns: tensors of the same numbers of elements, and how many bits per element has in them.
         starts: where each tensor starts in the order of draws, if that matters.
 
     Returns:
@@ -194,7 +194,7 @@ def _true_unless(failed: bool) -> Tensor:
 
 
 def _piece_numel(numel: int) -> int:
-    """Return the number of elements of a piece, for `numel` elements in all."""
+    """Return into how large pieces so many elements are cut."""
     piece = max(_LEAST_PIECE_NUMEL, -(-numel // (torch.get_num_threads() * _PIECES_PER_THREAD)))
     return piece + -piece % GROUP_NUMEL
 

@@ -1,4 +1,4 @@
-"""Check options from the command line against the annotations of a system's class."""
+"""Check options from the command line against what the class of a system says that it takes."""
 
 import inspect
 import math
@@ -25,7 +25,7 @@ def check_values(system: type[System], options: Mapping[str, Any]) -> None:
     annotations = _annotations(system)
     for option, given in options.items():
         if isinstance(given, float) and not math.isfinite(given):
-            raise BinsgdmError(f"{system.name}: {option}: {given!r}: must be finite; give a number that is")
+            raise BinsgdmError(f"{system.name}: {option}: {given!r}: must be finite; give a finite number")
         kinds = _kinds(annotations.get(option, Any))
         if kinds and not any(_is_one(given, kind) for kind in kinds):
             wanted = " or ".join(_WORDS.get(kind, repr(kind)) for kind in kinds)

@@ -1,4 +1,4 @@
-"""The arguments that all measurements share: record, ranks, stop rule, progress."""
+"""What everything that measures is given."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ class Bench:
         record: where to.
         ranks: who takes part.
         stop_rule: when to stop, for each thing that is measured.
-        progress: called with the part that is done, from 0 to 1.
+        progress: told which part is done.
     """
 
     record: Record
@@ -29,5 +29,5 @@ class Bench:
         return replace(self, progress=lambda part: self.progress(first + part * (end - first)))
 
     def interleave(self, trials: Mapping[Key, Trial], pause_s: float = 0.0) -> dict[Key, list[list[float]]]:
-        """Interleave trials and report progress; see `binsgdm.measure.timing.interleave`."""
+        """Let trials take turns, and tell how far they are; see `interleave`."""
         return interleave(trials, self.stop_rule, self.ranks, pause_s=pause_s, progress=self.progress)

@@ -68,7 +68,7 @@ def choice(text: str, where: str) -> SystemChoice:
         raise BinsgdmError(f"{where} {text!r}: after {name}: give KEY=VALUE,KEY=VALUE, such as qsgd:bits=4")
     given = {key.strip(): _value(value.strip()) for key, _, value in pairs}
     if len(given) < len(pairs):
-        raise BinsgdmError(f"{where} {text!r}: an option comes twice: give each once, or --system once more")
+        raise BinsgdmError(f"{where} {text!r}: an option comes twice; give it once")
     usual = {} if name == ONE_BIT_ADAM else SYSTEMS[name].usual_options
     if usual and not given.keys() & _without_default(name):
         given = {**usual, **given}
@@ -82,7 +82,7 @@ def is_known(name: str) -> bool:
 
 
 def _without_default(name: str) -> set[str]:
-    """Return the options without a default; a user must give one of them."""
+    """Return the options of which one must be given."""
     return {option for option, default in SYSTEMS[name].options.items() if default is None}
 
 
@@ -100,7 +100,9 @@ def text_of(options: Mapping[str, Any]) -> str:
 def _check(name: str, options: dict[str, Any], where: str) -> None:
     if name == ONE_BIT_ADAM:
         if set(options) - {"topology"} or options.get("topology", "flat") != "flat":
-            raise BinsgdmError(f"{where}: one_bit_adam is measured flat, in its compression stage; drop the options")
+            raise BinsgdmError(
+                f"{where}: one_bit_adam is measured with flat topology in its compression stage; drop the options"
+            )
         return
     try:
         check_options(name, options)  # here, too: an option may have the name of an argument of make

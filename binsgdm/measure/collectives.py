@@ -1,4 +1,4 @@
-"""Time the messages that strategies send: all_reduce of all ranks, and the messages of a transport in every group."""
+"""Time the messages that strategies send: all_reduce of all ranks, and what a transport carries in every group."""
 
 from collections.abc import Callable
 from statistics import median
@@ -44,7 +44,7 @@ def measure(
     going = kinds(ranks, only)
     messages = [2**power for power in range(0, 41, 2) if min_bytes <= 2**power <= max_bytes]
     if not messages:
-        raise BinsgdmError(f"--min-size {min_bytes}: there is no power of four from it to {max_bytes}; lower it")
+        raise BinsgdmError(f"--min-size {min_bytes}: no power of four from there to {max_bytes}; lower it")
     for count, message_bytes in enumerate(messages, 1):
         calls = {kind: call(ranks, *kind, message_bytes) for kind in going}
         trials = {kind: trial_of(function, ranks.device) for kind, (function, _) in calls.items()}
@@ -68,7 +68,7 @@ def kinds(ranks: Ranks, only: tuple[str, ...] = ()) -> list[Kind]:
         BinsgdmError: one rank.
     """
     if ranks.world_size < 2:
-        raise BinsgdmError("collectives: there is one rank: launch two or more with torchrun --nproc-per-node")
+        raise BinsgdmError("collectives: needs two ranks; launch them with torchrun --nproc-per-node 2")
     groups: list[tuple[GroupName, str]] = [("world", "uint8"), ("inter_node", "uint8")]
     groups += [("intra_node", dtype) for dtype in DTYPES]
     found: list[Kind] = [("all_reduce", "world", "float32")]

@@ -158,7 +158,7 @@ def _report(record: "Record", wanted: float, output: Path, elapsed_s: float) -> 
     samples = sum(len(series["values"]) for series in record.series)
     missed = record.imprecise(wanted)
     more = (
-        f"; {missed} did not reach {wanted:.0%}: allow more with --max-seconds, or quieten the machine"
+        f"; {missed} did not reach {wanted:.0%}: allow more with --max-seconds, or use an idle machine"
         if missed
         else ""
     )

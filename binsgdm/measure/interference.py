@@ -26,9 +26,9 @@ def measure(
     model: str,
     batch: int,
 ) -> None:
-    """Add backward alone and backward overlapped by each of two collectives of all ranks, interleaved.
+    """Add backward alone and backward beside each of two collectives of all ranks, in turns.
 
-    `all_reduce` sends fp32 gradients, at most 25 MiB; `all_to_all` one bit for each of them, by a transport.
+    `all_reduce` carries fp32 gradients, at most 25 MiB; `all_to_all` one bit for each of them, by a transport.
 
     Args:
         bench: where to, who takes part, at least two, and when to stop, for each.
@@ -40,7 +40,7 @@ def measure(
     """
     ranks = bench.ranks
     if ranks.world_size < 2:
-        raise BinsgdmError("interference: there is one rank: launch two or more with torchrun --nproc-per-node")
+        raise BinsgdmError("interference: needs two ranks; launch them with torchrun --nproc-per-node 2")
     task = build(model, batch, ranks.device)
     gradient_bytes = min(4 * task.num_parameters, MAX_BUCKET_BYTES)
     calls = {
@@ -64,7 +64,7 @@ def measure(
 def _backward(
     task: Task, ranks: Ranks, collective: Callable[[], object] | None = None
 ) -> Callable[[], Sequence[float]]:
-    """Return a trial: backward, alone or overlapped by a collective."""
+    """Return a trial: backward, alone or beside a collective."""
     watch = Stopwatch(ranks.device)
 
     def trial() -> list[float]:

@@ -43,7 +43,7 @@ def measure(
     """Add the series of every kernel and every power of two of elements.
 
     All ranks are at it at one time. A tensor that fits into a cache may still lie in it, as far as the other
-    kernels of its size have left it there.
+    contestants of its size have left it there.
 
     Args:
         bench: where to, who takes part, and when to stop, for each.
@@ -103,7 +103,7 @@ def sizes(ranks: Ranks, min_numel: int, max_numel: int | None, *, bytes_per_elem
         )
     found = [2**power for power in range(1, 40) if max(min_numel, *NUM_VECTORS) <= 2**power <= largest]
     if not found:
-        raise BinsgdmError(f"--min-size {min_numel}: there is no power of two from it to {largest}; lower it")
+        raise BinsgdmError(f"--min-size {min_numel}: no power of two from there to {largest}; lower it")
     return found
 
 

@@ -24,7 +24,7 @@ class Ranks:
     Attributes:
         backend: "gloo" or "nccl"; empty for a process alone.
         groups: None for a process alone.
-        ranks_on_machine: ranks that share this machine's cores, in whatever nodes they are counted.
+        ranks_on_machine: ranks that share this machine's cores, whatever node they are said to be of.
     """
 
     rank: int
@@ -77,14 +77,14 @@ def guarded(collective: Callable[[], T]) -> T:
         return collective()
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise BinsgdmError(f"ranks: a collective failed ({reason}): a rank is gone; start all of them again") from error
+        raise BinsgdmError(f"ranks: a collective failed ({reason}): a rank ended; restart all ranks") from error
 
 
 @contextmanager
 def joined(
     *, device: str | None = None, ranks_per_node: int | None = None, threads: int | None = None
 ) -> Iterator[Ranks]:
-    """Join the process group if RANK is set; leave it at the end.
+    """Join the process group if RANK says that this is one of several; leave it at the end.
 
     Args:
         device: "cpu" or "cuda"; default a GPU for each rank of the node if there are as many, else the CPU.
@@ -99,9 +99,7 @@ def joined(
     chosen = _device(device)
     if "RANK" not in os.environ:
         if ranks_per_node not in (None, 1):
-            raise BinsgdmError(
-                f"--ranks-per-node {ranks_per_node}: there is one process; launch the ranks with torchrun"
-            )
+            raise BinsgdmError(f"--ranks-per-node {ranks_per_node}: needs several processes; launch them with torchrun")
         yield Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=chosen, backend="", groups=None)
         return
     backend = "nccl" if chosen.type == "cuda" else "gloo"

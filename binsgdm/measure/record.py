@@ -61,7 +61,7 @@ class Record:
             BinsgdmError: nothing was measured, or it cannot be written.
         """
         if not self.series:
-            raise BinsgdmError("measure: nothing was measured: allow larger sizes, or longer --max-seconds")
+            raise BinsgdmError("measure: nothing was measured; allow larger sizes or a longer --max-seconds")
         write_whole(path, json.dumps(self.document(), allow_nan=False, indent=1) + "\n")
 
     def imprecise(self, wanted: float) -> int:
@@ -89,19 +89,19 @@ def check_place(path: Path, *, force: bool) -> str:
     if path.is_dir():
         return f"{path}: is a directory; name a file with -o"
     if path.exists() and not force:
-        return f"{path}: is there already; add --force to replace it, or name another file with -o"
+        return f"{path}: exists; add --force to replace it, or name another file with -o"
     folder = path.absolute().parent
     if not folder.is_dir():
         return f"{path}: {str(path.parent)!r}: no such directory; make it, or name another file with -o"
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        return f"{path}: cannot be written ({error.strerror}): choose another place with -o"
+        return f"{path}: cannot be written ({error.strerror}); name another file with -o"
     return ""
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write text to a temporary file in the same folder, and rename it to `path` when it is on the disk.
+    """Write text beside `path`, and give it that name when it is on the disk.
 
     Raises:
         BinsgdmError: it cannot be written.
@@ -120,7 +120,7 @@ def write_whole(path: Path, text: str) -> None:
     except OSError as error:
         if partial:
             Path(partial).unlink(missing_ok=True)
-        raise BinsgdmError(f"{path}: cannot be written ({error.strerror}): choose another place with -o") from error
+        raise BinsgdmError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error
 
 
 def hardware() -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _trial(system: SystemChoice, numel: int, world_size: int, device: torch.devi
     def trial() -> Sequence[float]:
         first, *between, last = in_thread(lambda: _compute_seconds(exchange(), context, watch))
         middle = sum(between)
-        if is_gathered:  # compute between the gather of lengths and that of payloads belongs to encoding
+        if is_gathered:  # what is done between a gather of lengths and that of payloads
             first, middle = first + middle, 0.0
         return first + middle + last, first, middle, last
 
@@ -122,7 +122,7 @@ def _trial(system: SystemChoice, numel: int, world_size: int, device: torch.devi
 
 @torch.no_grad()
 def _compute_seconds(protocol: Protocol, context: RankContext, watch: Stopwatch) -> list[float]:
-    """Return the seconds between messages; making the received tensors is not timed."""
+    """Return the seconds between messages; what is received is made outside of them."""
     answer: torch.Tensor | None = None
     parts: list[float] = []
     while True:

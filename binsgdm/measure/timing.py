@@ -48,7 +48,7 @@ class StopRule:
         relative_error: the 95 % interval of the median reaches no further from it, as a part of it.
         min_repetitions: at least; fewer than 6 have no such interval.
         max_repetitions: at most.
-        max_seconds: of one trial, its pauses included, once it has `min_repetitions`.
+        max_seconds: of one contestant, its pauses included, once it has `min_repetitions`.
     """
 
     relative_error: float = 0.03
@@ -89,7 +89,7 @@ def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
 
 @lru_cache
 def _outside(count: int) -> int:
-    """Return how many of `count` samples the interval may leave out at each end."""
+    """Return how many of so many samples the interval may leave out at each end."""
     left_out, tail = 0, 0.0
     # A sample is above the median with probability 1/2, so the number of samples below it is binomial: no assumption on
     # the distribution of times, which have long tails.
@@ -138,7 +138,7 @@ def trial_of(call: Callable[[], object], device: torch.device, min_s: float = 0.
     Args:
         call: what to time.
         device: where it works.
-        min_s: on a CPU, repeat the call for this time and take the mean [s]. Ranks that share cores run in turns of
+        min_s: on a CPU, call again and again for so long and take the mean. Ranks that share cores run in turns of
             a few ms: a call that is shorter than that is alone on its core, as it is not in training.
     """
     watch = Stopwatch(device)
@@ -164,7 +164,7 @@ def pause_s(device: torch.device) -> float:
 
 
 class _Interleaved:
-    """The samples of every trial so far."""
+    """The samples of every contestant so far, and who is still at it."""
 
     def __init__(self, trials: Mapping[Any, Trial], ranks: RankGroup, pause_s: float) -> None:
         self.samples: dict[Any, list[list[float]]] = {key: [] for key in trials}
@@ -174,7 +174,7 @@ class _Interleaved:
         self._order = random.Random(0)  # the same on all ranks
 
     def take(self, keys: Sequence[Any], turns: int) -> dict[Any, list[list[float]]]:
-        """Run the trials in turns; return the times of the slowest rank."""
+        """Let contestants take turns; return what the slowest rank took."""
         taken: list[tuple[Any, Sequence[float]]] = []
         for _ in range(turns):
             # Shuffled in every turn, so that no trial always runs after the same other one (caches, clock frequency).
@@ -193,7 +193,7 @@ class _Interleaved:
             self.spent_s[key] += sum(row[0] + self._pause_s for row in rows)
 
     def decisive(self, key: Any) -> tuple[list[float], float]:
-        """Return a trial's first times, and the time that it has used [s]."""
+        """Return a contestant's first times, and what it has spent [s]."""
         return [row[0] for row in self.samples[key]], self.spent_s[key]
 
     def _one(self, key: Any) -> Sequence[float]:
@@ -217,10 +217,10 @@ def interleave(
 
     Args:
         trials: by key; each with tensors of its own.
-        stop_rule: when a trial has enough samples, judged by its first time.
+        stop_rule: when a contestant has had enough; its first time decides.
         ranks: who takes part.
         pause_s: before each trial.
-        progress: called with the part that is done, from 0 to 1.
+        progress: told how near the end is.
 
     Returns:
         For every key its repetitions, in the order of time, each with the times that its trial returns, those of the

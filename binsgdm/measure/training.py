@@ -39,7 +39,7 @@ class MeasuredStrategy:
             model with 1-bit Adam after its dense stage; any other a system that compresses the gradients of that
             DistributedDataParallel in its communication hook.
         scheme: of BinSGDM; None for the others.
-        overlap: whether exchanges overlap backward.
+        overlap: whether messages travel beside backward.
         system: with its options; None for the first two.
     """
 
@@ -98,7 +98,7 @@ def strategy(text: str) -> MeasuredStrategy:
         raise BinsgdmError(f"--strategy {text!r}: {unknown[0]!r} is unknown: after binsgdm: give {', '.join(WORDS)}")
     if ("flat" in words and {"bf16", "one_bit", "gradients"} & set(words)) or {"bf16", "one_bit"} <= set(words):
         raise BinsgdmError(
-            f"--strategy {text!r}: flat has no messages inside nodes, and those have one form; drop one word"
+            f"--strategy {text!r}: flat has no format inside a node, and bf16 excludes one_bit; drop one word"
         )
     scheme = Scheme(**{key: value for word in words for key, value in WORDS[word].items()})
     return MeasuredStrategy(kind=kind, scheme=scheme, overlap="overlap" in words)
@@ -163,14 +163,14 @@ def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredSt
         BinsgdmError: one process alone, which sends nothing.
     """
     if ranks.groups is None or how.system is None:
-        raise BinsgdmError(f"--strategy {how.kind}: there is one rank: launch two or more with torchrun")
+        raise BinsgdmError(f"--strategy {how.kind}: needs two ranks; launch them with torchrun --nproc-per-node 2")
     module = DistributedDataParallel(task.module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
     compress_gradients(module, how.kind, ranks_per_node=ranks.ranks_per_node, **how.system.given)
     return _step_of(task, module, torch.optim.AdamW(module.parameters(), lr=LR, fused=True), ranks.device)
 
 
 def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: MeasuredStrategy) -> TrainingStep:
-    """Return steps of 1-bit Adam; the first one is the whole dense stage and is warm-up here."""
+    """Return steps of 1-bit Adam, of which the first is the whole dense stage and warm-up here."""
     optimizer = OneBitAdam(task.module.parameters(), lr=LR, dense_steps=1)
     attach_one_bit_adam(optimizer, ranks_per_node=ranks.ranks_per_node)
     return _step_of(task, task.module, optimizer, ranks.device)
@@ -229,7 +229,7 @@ def _block_size(step_s: float) -> int:
 
 
 def _block(step: TrainingStep, count: int, ranks: Ranks) -> list[list[float]]:
-    """Train for `count` steps without a pause."""
+    """Train for so many steps in one go."""
     watch = Stopwatch(ranks.device)
     ranks.barrier()
     start = watch.stamp()

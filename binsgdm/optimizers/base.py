@@ -61,7 +61,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
     @property
     @abstractmethod
     def member(self) -> Member:
-        """This rank and the driver of its messages; a rank alone until the optimizer is attached."""
+        """Which of the ranks this is, alone until it is attached, and who carries its messages."""
 
     @abstractmethod
     def step_protocol(self) -> Protocol:
@@ -134,7 +134,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
             BinsgdmError: it is one.
         """
         if self._must_attach:
-            raise BinsgdmError(f"{self._name}: a copy of an attached optimizer: attach it, too, on all ranks")
+            raise BinsgdmError(f"{self._name}: a copy of an attached optimizer; attach the copy on all ranks")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load averages and step; a resumed run goes on bit for bit. Every rank must save and load its own state.
@@ -272,7 +272,7 @@ def check_gradient(where: str, parameter: torch.Tensor, gradient: torch.Tensor) 
 
 
 def _frames_to_the_user() -> int:
-    """Return the number of frames between a warning and the caller of `step`: those of this package and of torch."""
+    """Return how many frames lie between a warning and whoever called `step`: those of this package and of torch."""
     # A fixed stacklevel would be wrong: `step` is wrapped by torch, by lr schedulers and by GradScaler.
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("binsgdm.", "torch.")):

@@ -47,7 +47,7 @@ class BinSGDM(OneBitOptimizer):
 
     title = "BinSGDM"
     source = "Birder, NeurIPS 2023"
-    wire_format = "1 bit an element between nodes, both ways; inside a node fp32, bf16 or 1 bit"
+    wire_format = "1 bit per element between nodes, both ways; inside a node fp32, bf16 or 1 bit"
     averages = ("m", "b")
 
     def __init__(  # noqa: PLR0913 - as torch's optimizers take theirs
@@ -76,7 +76,7 @@ class BinSGDM(OneBitOptimizer):
 
     @property
     def member(self) -> Member:
-        """This rank and the driver of its messages; a rank alone until the optimizer is attached."""
+        """Which of the ranks this is, alone until it is attached, and who carries its messages."""
         return self._session.member if self._session is not None else Member()
 
     def join(self, session: Session, slices: str = "") -> None:
@@ -102,7 +102,7 @@ class BinSGDM(OneBitOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, checked, before the optimizer joins others; they start with empty averages."""
         if self.param_groups and self.member.world_size > 1:
-            raise BinsgdmError("add_param_group: after attach: add all parameters before binsgdm.attach")
+            raise BinsgdmError("add_param_group: after attach; add all parameters before binsgdm.attach")
         super().add_param_group(param_group)
         if self._session is not None:
             self._reset_session(self._session)
@@ -165,14 +165,16 @@ class BinSGDM(OneBitOptimizer):
         # Signs do not depend on the scale of a gradient, but m and b mix this step's gradient with those of other
         # scales.
         if self.session.starts_in_backward:
-            raise BinsgdmError("BinSGDM: a GradScaler with overlap=True: scaled gradients have gone; attach without it")
+            raise BinsgdmError(
+                "BinSGDM: a GradScaler with overlap=True: scaled gradients were already sent; attach with overlap=False"
+            )
         gradients = [
             param_state.parameter.grad for param_state in self.param_states() if param_state.parameter.grad is not None
         ]
         if any(gradient.dtype == torch.float16 for gradient in gradients):
             raise BinsgdmError(
                 "BinSGDM: fp16 gradients with a GradScaler: they would underflow when unscaled; keep the parameters in "
-                "fp32 and use autocast, as torch asks of every optimizer"
+                "fp32 and use autocast, as torch requires"
             )
         if gradients:
             torch._foreach_mul_(gradients, 1.0 / float(scale))
@@ -182,5 +184,5 @@ def _check_slices(given: str, wanted: str, where: str) -> None:
     if given != wanted:
         raise BinsgdmError(
             f"{where}: averages of {given or 'whole parameters'}: here each rank keeps {wanted or 'whole parameters'}; "
-            "attach as the run that saved them did, or start with new averages"
+            "attach as in the run that saved them, or start with new averages"
         )

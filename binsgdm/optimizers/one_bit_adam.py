@@ -61,14 +61,14 @@ class OneBitAdam(OneBitOptimizer):
     Differs: bias corrections as in Adam, that of v frozen with it (the paper and DeepSpeed have none), so that a short
     dense stage makes no jump; decoupled weight decay (the paper has none); a criterion from both sides, since a growing
     variance is not stable either, on the corrected norm, since from zeros the other always grows; v = 0 as above.
-    DeepSpeed's OnebitAdam: only a fixed freeze_step; one exchange a parameter in fp32; scale and masks as in
+    DeepSpeed's OnebitAdam: only a fixed freeze_step; one exchange a parameter in fp32; scale and masks as told in
     `one_bit_momentum`; residuals dropped on loading a checkpoint, kept here; needs its engine, with cupy
     or MPI, fp16, and gradients that its engine stops averaging.
     """
 
     title = "1-bit Adam"
     source = "Tang et al., ICML 2021"
-    wire_format = "1 bit an element of the momentum to its owner, 1 bit of the mean to all, an fp32 scale a chunk"
+    wire_format = "1 bit per element of the momentum to its owner, 1 bit of the mean to all, an fp32 scale per chunk"
     averages = ("exp_avg", "exp_avg_sq")
     not_finite = "is not finite (or 2^63 or more)"
 
@@ -98,7 +98,7 @@ class OneBitAdam(OneBitOptimizer):
 
     @property
     def member(self) -> Member:
-        """This rank and the driver of its messages; a rank alone until the optimizer is attached."""
+        """Which of the ranks this is, alone until it is attached, and who carries its messages."""
         return self._member
 
     def join(self, member: Member) -> None:
@@ -109,7 +109,7 @@ class OneBitAdam(OneBitOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, checked, before the first step and before the optimizer joins others."""
         if self.param_groups and (self.param_groups[0].get("step") or self._member.world_size > 1):
-            raise BinsgdmError("OneBitAdam: add_param_group after the first step: add all parameters before")
+            raise BinsgdmError("OneBitAdam: add_param_group after the first step; add all parameters before")
         super().add_param_group(param_group)
         for parameter in self.param_groups[-1]["params"]:
             self.state[parameter] |= {"step": 0, "variance_step": 0}

@@ -67,7 +67,7 @@ def padded_numel(numel: int, world_size: int) -> int:
 
 
 def row_bytes(numel: int) -> int:
-    """Return the wire bytes of a chunk of `numel` elements."""
+    """Return the bytes of a chunk of so many elements on the wire."""
     return SCALE_BYTES + numel // BITS_PER_BYTE
 
 
@@ -206,7 +206,7 @@ def _averaged(
 
 
 def encode_and_keep(values: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor, chunks: int) -> torch.Tensor:
-    """Return values plus residual, encoded in `chunks` chunks; keep what the encoding lost as the residual."""
+    """Return the encoded sum of values and residual in so many chunks, and put what that loses into the residual."""
     # Error feedback: what an exchange loses is added to the next one, so over many steps nothing is lost.
     compensated = (values + residual).masked_fill_(~valid, 0.0)
     rows = encode(compensated.view(chunks, -1), valid.view(chunks, -1))

@@ -18,7 +18,7 @@ class Session:
     """One rank's steps, inside `optimizer.step()`, in lock-step with the others.
 
     Args:
-        member: this rank and the driver of its messages; by default a rank alone.
+        member: this rank, and who carries its messages; by default it is alone.
         scheme: how signs are agreed on.
         bucket_elements: parameters of one message.
 

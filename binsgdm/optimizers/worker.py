@@ -29,7 +29,7 @@ class Scheme:
     Attributes:
         topology: average inside nodes first, or treat all ranks alike.
         intra_node_dtype: what travels inside a node (hierarchical only).
-        average: the values that a node averages (hierarchical only).
+        average: what is averaged inside a node (hierarchical only).
 
     Raises:
         BinsgdmError: an unknown value, or values that do not go together.
@@ -98,7 +98,7 @@ class _ParamSlice(NamedTuple):
 
 
 class Worker:
-    """One rank's part of a step: buckets, momenta, signs. The caller drives the messages of its protocols."""
+    """What one rank does with its parameters; who carries the messages is up to the caller."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Worker:
         return flags
 
     def signs(self, bucket: FlatBucket) -> Protocol:
-        """Update the momenta of a bucket; return the protocol whose result is the packed signs of all ranks.
+        """Update the momenta of a bucket; return what comes to the packed signs that all ranks agree on.
 
         A parameter without a gradient on this rank keeps its momenta and sends its last update again, and so does an
         element whose gradient is not finite. Where gradients are averaged in the node, it counts as a gradient of 0.
@@ -310,7 +310,7 @@ class Worker:
 
 
 def _without_messages(signs: torch.Tensor) -> Protocol:
-    """Return a protocol without a message, for a rank alone."""
+    """Return what a rank alone says, without a message."""
     # A generator that yields nothing: the `yield` below makes it one.
     return signs
     yield

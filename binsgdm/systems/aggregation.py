@@ -29,8 +29,8 @@ def gather_payloads(
 ) -> Protocol:
     """Gather every rank's payload, decompress all, and average them in the order of ranks.
 
-    Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest. This
-    rank's own payload is not decompressed again if its values, `delivered`, are given; these are not changed.
+    Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest. What
+    this rank's payload says, `delivered`, is not decompressed again; it is not changed.
     """
     # Compressed values of different ranks cannot be added before decoding, so every rank receives and decodes all
     # payloads: bytes and decoding grow with the number of ranks, unlike those of an all-reduce.
@@ -51,7 +51,7 @@ def gather_payloads(
             values = compressor.decompress(from_bytes(row[:length], payload), shapes, key)
         total = values if total is None else total.add_(values)
     if total is None:
-        raise AssertionError("no rank sent anything")
+        raise AssertionError("no rank sent a payload")
     return total.div_(context.world_size)
 
 
@@ -72,7 +72,7 @@ def all_reduce_payloads(
     if [tensor.dtype for tensor in payload.tensors] != [torch.float32] or not compressor.uses_common_key:
         raise BinsgdmError(
             f"{compressor.name}: its payloads cannot be added up: must be one fp32 tensor of values at indices common "
-            "to all ranks; aggregate it by gather_payloads"
+            "to all ranks; use gather_payloads"
         )
     mean = yield from all_reduce_mean(payload.tensors[0], context)
     return compressor.decompress(Payload(tensors=(mean,)), shapes, context.common_key)

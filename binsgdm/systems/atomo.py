@@ -91,7 +91,7 @@ class Atomo(CheckedCompressor):
         return torch.cat([atoms[:0], *pieces])
 
     def _sides(self, shapes: Shapes) -> dict[int, tuple[int, int]]:
-        """Return rows and columns of each factored tensor, by its number in the bucket."""
+        """Return rows and columns of what is factored, by place."""
         return {number: matrix_shape(shape) for number, shape in enumerate(shapes) if is_factored(shape, self.budget)}
 
 

@@ -1,4 +1,4 @@
-"""The interfaces of a compressor and of a system.
+"""What every compressor and every system is.
 
 A compressor takes one bucket, the flat gradients of some tensors (whose shapes it may use: low rank, columns), to a
 payload and back. A system takes this rank's gradients of a bucket to an estimate of their mean over all ranks, the same
@@ -44,7 +44,7 @@ class GradientBucket:
     def __post_init__(self) -> None:
         if len(self.parameters) != len(self.shapes) or len(set(self.parameters)) != len(self.parameters):
             raise BinsgdmError(
-                f"bucket: parameters {list(self.parameters)!r} for {len(self.shapes)} shapes: give as many, each once"
+                f"bucket: parameters {list(self.parameters)!r} for {len(self.shapes)} shapes: must be as many; add some"
             )
 
     @property
@@ -55,7 +55,7 @@ class GradientBucket:
 
 @dataclass(frozen=True, kw_only=True)
 class Payload:
-    """The compressed form of one bucket: flat tensors on its device, in an order that the compressor knows."""
+    """What travels for one bucket: flat tensors on the gradient's device, in an order that the compressor knows."""
 
     tensors: tuple[torch.Tensor, ...]
 
@@ -104,10 +104,10 @@ class Compressor(typing.Protocol):
 
 
 class Averager(ABC):
-    """One rank's part of a system, with its state: it averages buckets over all ranks.
+    """One rank's end of a system, with its state.
 
     Attributes:
-        common_state: keys of the state that must be the same on all ranks; checked before the first exchange.
+        common_state: which keys of the state are the same on all ranks, whose ends check it before they begin.
     """
 
     common_state: ClassVar[tuple[str, ...]] = ()
@@ -149,9 +149,9 @@ RANK = ("rank", "world_size")  # arguments of a constructor that are no options 
 
 
 class System(ABC):
-    """A system that averages gradients: its description, and the maker of one rank's `Averager`.
+    """A system that averages gradients: what it says of itself, and how one rank's end of it is made.
 
-    A class of one's own has these class attributes, is a `binsgdm.systems.feedback.CompressorSystem` or a
+    A class of one's own says all this as class attributes, is a `binsgdm.systems.feedback.CompressorSystem` or a
     `ProtocolSystem`, and becomes known by `binsgdm.systems.registry.register`, which has an example.
 
     Attributes:
@@ -160,9 +160,9 @@ class System(ABC):
         source: its paper.
         wire_format: what every rank sends.
         aggregation: which collectives move its payloads.
-        has_feedback: error feedback adds what a payload lost to the next gradient.
-        options: by name with their defaults; the constructor's arguments other than `rank` and `world_size`.
-        usual_options: common values of options that have no default but must be given.
+        has_feedback: what it loses comes back with the next gradient.
+        options: by name with their defaults; what the constructor takes beside `rank` and `world_size`.
+        usual_options: of those that it does not go without, what is usual.
         steady_options: with these every step does the same, so that one can be timed.
     """
 
@@ -293,4 +293,6 @@ def check_stateless(name: str, state: Mapping[str, Any]) -> None:
         BinsgdmError: it is not empty.
     """
     if state:
-        raise BinsgdmError(f"{name}: a state of {sorted(map(str, state))}: it keeps none; load it into its own system")
+        raise BinsgdmError(
+            f"{name}: a state of {sorted(map(str, state))}: this system keeps none; load the state into its own system"
+        )

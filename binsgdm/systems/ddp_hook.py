@@ -94,7 +94,7 @@ def _check_model(model: object) -> None:
             f"compress_gradients: a {type(model).__name__}: must be a DistributedDataParallel model; wrap the module"
         )
     if hasattr(model, _HOOKED):
-        raise BinsgdmError("compress_gradients: a model that has a system: must have none yet; wrap the module anew")
+        raise BinsgdmError("compress_gradients: a model with a system: must have none; wrap the module anew")
     for name, module in model.named_modules():
         if getattr(module, "sparse", False) is True:
             raise BinsgdmError(
@@ -115,7 +115,7 @@ class _PendingBucket(NamedTuple):
 
 
 class GradientExchange:
-    """The exchange of one rank's buckets by a system, in DDP.
+    """One rank's end of a system at work in DDP.
 
     Buckets are exchanged in DDP's order, which is the same on all ranks, by one thread, on process groups of its own.
 
@@ -173,7 +173,7 @@ class GradientExchange:
         """Hand a bucket to the thread; the future will hold the mean, in the bucket's dtype."""
         if self._has_failed:
             raise BinsgdmError(
-                "compress_gradients: an exchange failed before, and ranks may be out of step: start all ranks again "
+                "compress_gradients: an exchange failed before, and ranks may differ; start all ranks again "
                 "from their checkpoints"
             )
         buffer = bucket.buffer()
@@ -208,7 +208,7 @@ class GradientExchange:
         return _PendingBucket(self._gradients(bucket), context, buffer, future)
 
     def _gradients(self, bucket: Any) -> GradientBucket | BinsgdmError:
-        """Return the gradients, or the error that the thread raises when it is their turn."""
+        """Return the gradients, or why there are none; the thread says so when it is their turn."""
         parameters, gradients = bucket.parameters(), bucket.gradients()
         for gradient in (bucket.buffer(), *gradients):
             if gradient.is_sparse or gradient.is_complex():
@@ -229,7 +229,7 @@ class GradientExchange:
         pending.future.set_result(self._mean(pending).to(pending.buffer.dtype))
 
     def _on_failure(self, pending: _PendingBucket, error: BaseException) -> None:
-        """Abort the exchange, and set the future so that DDP does not wait for it; backward raises the error."""
+        """Tell the others why there is no mean, and put something into the future, for nobody: backward raises."""
         self._has_failed = True
         self._abort(str(error) or type(error).__name__)
         pending.future.set_result(pending.buffer)
@@ -261,7 +261,7 @@ class GradientExchange:
         self._is_state_checked = True
 
     def _abort(self, reason: str) -> None:
-        """Abort the exchange, and drop all references to its connections."""
+        """Tell the others, and drop all that holds connections."""
         transport, self._groups, self._transport = self._transport, None, None
         if transport is not None:
             transport.abort(reason)

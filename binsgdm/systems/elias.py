@@ -111,7 +111,7 @@ def decode(block_bits: Tensor, packed: Tensor, *, block_size: int, max_level: in
     ends = [0, *bits.cumsum(0).tolist()]
     if bool((bits < 0).any()) or packed_numel(ends[-1]) != packed.numel():
         raise BinsgdmError(
-            f"elias: blocks of {ends[-1]} bits in {packed.numel()} bytes: must fill the bytes; pass what encode gave"
+            f"elias: blocks of {ends[-1]} bits in {packed.numel()} bytes: must fill them; pass the output of encode"
         )
     levels = torch.zeros(bits.numel(), block_size, dtype=torch.int16, device=packed.device)
     blocks_at_once = max(1, _ELEMENTS_AT_ONCE // block_size)

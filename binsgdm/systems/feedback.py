@@ -87,7 +87,7 @@ class Residuals:
         if (context.rank, context.world_size) != (self.rank, self.world_size):
             raise BinsgdmError(
                 f"residuals: rank {context.rank} of {context.world_size}: must be rank {self.rank} of "
-                f"{self.world_size}, as they were made for; make one system a rank"
+                f"{self.world_size}; make one system per rank"
             )
         check_values("error feedback", bucket.values, bucket.shapes)
         return bucket.values + self.of(bucket)
@@ -99,8 +99,8 @@ class Residuals:
         bucket stay what they were, on all ranks: such a step is usually skipped, and a NaN would never leave again.
 
         Args:
-            lost: gradient plus residual, less the decoded payload of this rank. Where a value was delivered as it is
-                or not at all, payload + residual is it to the bit; elsewhere within the rounding of one subtraction.
+            lost: what was to be delivered less what this rank's payload says. Where a value was delivered as it is or
+                not at all, payload + residual is it to the bit; elsewhere within the rounding of one subtraction.
             bucket: whose.
             mean: what all ranks go on with.
 
@@ -162,7 +162,7 @@ class Residuals:
 
 
 class WithoutFeedback(Averager):
-    """An averager without state: the payload of a rank is its compressed gradient.
+    """An end without state: every rank's payload is the compressed gradient.
 
     Args:
         compressor: unbiased, if the system shall converge.
@@ -187,7 +187,7 @@ class WithoutFeedback(Averager):
 
 
 class ErrorFeedback(Averager):
-    """An averager whose payload is the gradient plus what earlier payloads lost of it.
+    """An end whose payload is the gradient plus what earlier payloads lost of it.
 
     Args:
         compressor: any. A biased one needs this to converge; an unbiased one of large variance may diverge with it,
@@ -233,7 +233,7 @@ class ErrorFeedback(Averager):
 
 
 class CompressorSystem(System):
-    """A system that is a compressor and an aggregation of its payloads, with error feedback if it needs that.
+    """A system that is a compressor: its payloads are carried to all ranks, under error feedback if it has it.
 
     Its constructor takes the options by keyword; a frozen dataclass does so by itself.
 

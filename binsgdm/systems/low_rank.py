@@ -1,4 +1,4 @@
-"""Low-rank systems: all ranks average thin factors of each gradient matrix.
+"""Low-rank systems: of a gradient matrix travel thin factors, which all ranks average.
 
 PowerSGD and GradZip are no compressors: what travels is a mean over all ranks already, and what one rank computes next
 depends on it. They have the residuals (`binsgdm.systems.feedback`) and the factors by parameter.
@@ -107,7 +107,7 @@ class _LowRankSystem(ProtocolSystem):
             if factor.dim() != 2 or factor.shape[1] != self.matrix_rank:
                 raise BinsgdmError(
                     f"{self.name}: parameter {parameter!r}: a factor of shape {tuple(factor.shape)}: must have "
-                    f"{self.matrix_rank} columns, as matrix_rank says; load the state of the same settings"
+                    f"{self.matrix_rank} columns (matrix_rank); load the state of the same settings"
                 )
 
     def _orthonormal(self, matrix: Matrix, rows: int, context: RankContext, *, warm: bool = True) -> torch.Tensor:
@@ -137,7 +137,7 @@ class PowerSGD(_LowRankSystem):
         P = mean(M Q);  P = orthonormalize(P);  Q = mean(M^T P);  M is delivered as P Q^T
 
     Two all-reduces a bucket: all P with all tensors that are not factored, then all Q. Rank 4 of a 4096 x 4096 matrix
-    is 0.0625 bits an element, 1/512 of fp32. What a rank delivers, P P^T M, is a projection of its M, so
+    is 0.0625 bits per element, 1/512 of fp32. What a rank delivers, P P^T M, is a projection of its M, so
     ||M - C(M)|| <= ||M||, and never less than the best approximation of rank r leaves.
 
     Args:

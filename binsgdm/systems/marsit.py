@@ -36,7 +36,7 @@ class Marsit(ProtocolSystem):
     """Average signs bit by bit round a ring, and keep what that misses until the next full-precision average.
 
     Args:
-        sync_period: K, every K steps all ranks average in full precision and clear their residuals, >= 1; None
+        sync_period: K, every so many steps all ranks average in full precision and clear their residuals, >= 1; None
             for never.
         scale: what a sign stands for, > 0, in the gradient's units; None for the mean absolute value over all ranks.
         torus: go round the ranks of a node, then round the nodes, instead of round all ranks in one ring: ranks per
@@ -54,7 +54,7 @@ class Marsit(ProtocolSystem):
     name = "marsit"
     title = "Marsit"
     source = "Wu et al., DAC 2022"
-    wire_format = "1 bit an element on every hop, and an fp32 magnitude a rank; every `sync_period` steps fp32"
+    wire_format = "1 bit per element on every hop, and an fp32 magnitude per rank; every `sync_period` steps fp32"
     aggregation = "ring"
     has_feedback = True
     steady_options = MappingProxyType({"sync_period": None})

@@ -1,6 +1,6 @@
 """QSGD, its max-norm variant, and NUQSGD: values rounded at random to a few levels of their block's norm.
 
-A payload is one fp32 norm a block, then the codes of all elements: `bits` bits each, packed (`coding="packed"`), or the
+Payload: an fp32 norm per block, then the codes of all elements: `bits` bits each, packed (`coding="packed"`), or the
 runs and levels of `binsgdm.systems.elias` (`coding="elias"`), whose length depends on the values and which is the
 shorter one where most levels are zero: wide blocks, few bits, L2 norm.
 
@@ -44,7 +44,7 @@ class LevelQuantizer(CheckedCompressor):
         BinsgdmError: a setting is out of range.
     """
 
-    wire_format = "`bits` bits an element, or an Elias code, and an fp32 norm a block"
+    wire_format = "`bits` bits per element, or an Elias code, and an fp32 norm per block"
     is_unbiased = True
     norm: ClassVar[levels.Norm]
     max_bits: ClassVar[int] = 8
@@ -184,7 +184,7 @@ class NUQSGD(LevelQuantizer):
         check_choice("nuqsgd: with_zero", self.with_zero, (True, False))
         if self.coding == "elias" and not self.with_zero:
             raise BinsgdmError(
-                "nuqsgd: coding: 'elias' without a level of zero: must have one, as it codes runs of zeros; give "
+                "nuqsgd: coding: 'elias' without a level of zero: must have one, since Elias codes runs of zeros; give "
                 "with_zero=True or coding='packed'"
             )
 

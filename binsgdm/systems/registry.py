@@ -1,4 +1,4 @@
-"""All systems that average gradients, by name: one list of classes.
+"""All systems that average gradients, by name: one list of classes, each of which says what it is.
 
 A system of one's own, in any file:
 
@@ -23,7 +23,7 @@ A system of one's own, in any file:
         def num_bytes(self, shapes):
             return 2 * numel_of(shapes)
 
-`compress_gradients`, `simnet measure` and all code that iterates `SYSTEMS` know it from then on, by its name, in this
+`compress_gradients`, `simnet measure` and whoever goes through `SYSTEMS` know it from then on, by its name, in this
 process: every rank registers it. A system that is no compressor is a `binsgdm.systems.base.ProtocolSystem`, whose
 `mean` yields its messages. A package lets its systems be found without an import by an entry point, whose name is that
 of the system:
@@ -115,7 +115,7 @@ class SystemRegistry(Mapping[str, type[System]]):
     def refusal(self, name: object) -> str:
         """Return why another package's system could not be loaded; empty if there is none of this name."""
         reason = self._refused.get(str(name), "")
-        return f"{reason}; mend or remove that package" if reason else ""
+        return f"{reason}; fix or remove that package" if reason else ""
 
     def _load(self, name: str | None = None) -> None:
         """Load the entry point of a name, or all that are not loaded; each is tried once."""
@@ -127,7 +127,7 @@ class SystemRegistry(Mapping[str, type[System]]):
             except Exception as error:  # whatever another package does, the rest goes on
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 self._refused[point.name] = f"system: {point.name!r}: {point.value} cannot be loaded ({reason})"
-                if name is None:  # a caller that asks for one name gets the reason from `refusal`
+                if name is None:  # who asks for one is told by `refusal`
                     warnings.warn(self._refused[point.name], stacklevel=3)
 
 
@@ -139,7 +139,7 @@ def _loaded(point: metadata.EntryPoint) -> type[System]:
 
 
 def _check(system: object) -> None:
-    """Refuse a class that is not described as a system must be."""
+    """Refuse what does not say what a system says."""
     if not (inspect.isclass(system) and issubclass(system, System)):
         raise BinsgdmError(
             f"register: {system!r}: must be a class of CompressorSystem or ProtocolSystem; see help(register)"
@@ -156,7 +156,7 @@ def _check(system: object) -> None:
         raise BinsgdmError(f"{where}: name: {system.name!r}: must be letters, digits and _; such as 'top_k'")
     if inspect.isabstract(system):
         missing = ", ".join(sorted(system.__abstractmethods__))
-        raise BinsgdmError(f"{where}: has no {missing}: a system must have all; see help(binsgdm.systems.base)")
+        raise BinsgdmError(f"{where}: has no {missing}: a system must have it; see help(binsgdm.systems.base)")
     for option, default in system.options.items():
         if option in RESERVED or default is inspect.Parameter.empty:
             raise BinsgdmError(

@@ -32,7 +32,7 @@ class Ring:
 
 @dataclass(frozen=True, kw_only=True)
 class Hop:
-    """One merge: the received chunk covers `number` positions of the ring and starts at element `first`."""
+    """What is merged: the chunk from element `first` on; what came stands for `number` positions of the ring."""
 
     ring: Ring
     number: int
@@ -52,7 +52,7 @@ def ring_reduce_scatter(rows: torch.Tensor, ring: Ring, merge: Merge, first: int
         rows: this rank's chunks, one a position of the ring; not changed.
         ring: whose size is S.
         merge: of what came with one's own.
-        first: the first element of the first row, as `merge` gets it.
+        first: the first element of the first row, as `merge` is to be told.
 
     Shape:
         rows: (S, N) of any dtype; returned: (N,).

@@ -37,7 +37,7 @@ class MajorityVote(ProtocolSystem):
     """signSGD with majority vote: the sign that most ranks have, element by element, the same on every rank.
 
     Each rank sends the packed signs of the k-th chunk to rank k, which counts and sends the winners to all: 2 (n-1) / n
-    bits an element leave each of n ranks. A tie, possible where n is even, is broken by a fair coin that the chunk's
+    bits per element leave each of n ranks. A tie, possible where n is even, is broken by a fair coin that the chunk's
     owner draws, so that its mean is the paper's sign(0) = 0. The result is +1 or -1, whatever the gradient's scale. In
     front of each chunk is a byte that is 1 if any value of the sender's bucket is not finite; then the result is NaN on
     all ranks, which a sign could not show.
@@ -51,7 +51,7 @@ class MajorityVote(ProtocolSystem):
     name = "sign_sgd"
     title = "SignSGD"
     source = "Bernstein et al., ICML 2018"
-    wire_format = "1 bit an element to the element's owner, the winning bit to all"
+    wire_format = "1 bit per element to the element's owner, the winning bit to all"
     aggregation = "all_to_all + all_gather"
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
@@ -101,7 +101,7 @@ class ScaledSign(CheckedCompressor):
     name = "ef_sign_sgd"
     title = "EF-SignSGD"
     source = "Karimireddy et al., ICML 2019"
-    wire_format = "1 bit an element and an fp32 scale a tensor"
+    wire_format = "1 bit per element and an fp32 scale per tensor"
     has_feedback = True
     is_unbiased = False
 
@@ -146,7 +146,7 @@ class OneBitSGD(CheckedCompressor):
     name = "one_bit_sgd"
     title = "1-bit SGD"
     source = "Seide et al., Interspeech 2014"
-    wire_format = "1 bit an element and two fp32 means a column"
+    wire_format = "1 bit per element and two fp32 means per column"
     has_feedback = True
     is_unbiased = False
 
@@ -197,7 +197,7 @@ class TernGrad(CheckedCompressor):
     """TernGrad: -1, 0 or +1 times the largest magnitude of the tensor, at random, after clipping.
 
     Unbiased for the clipped values, hence for all with clip_sigmas=None. The variance of a value g is |g| (s - |g|), s
-    the scale. Five elements share a byte: 1.6 bits an element.
+    the scale. Five elements share a byte: 1.6 bits per element.
 
     Attributes:
         clip_sigmas: values are clipped to this many standard deviations of their tensor, above 0; None: not at all.
@@ -208,14 +208,14 @@ class TernGrad(CheckedCompressor):
     Source: Wen, Xu, Yan, Wu, Wang, Chen and Li, "TernGrad: ternary gradients to reduce communication in distributed
     deep learning", NeurIPS 2017, layer-wise ternarizing and gradient clipping with c = 2.5. Differs: the standard
     deviation is taken about zero, since about its mean that of a scalar or of equal values is 0 and would clip them
-    away; each rank has its own scale, as payloads are gathered and not summed (no scaler sharing); 1.6 bits an element
+    away; each rank has its own scale, as payloads are gathered and not summed (no scaler sharing); 1.6 bits per element
     where the paper counts log2(3) = 1.585.
     """
 
     name = "terngrad"
     title = "TernGrad"
     source = "Wen et al., NeurIPS 2017"
-    wire_format = "1.6 bits an element and an fp32 scale a tensor"
+    wire_format = "1.6 bits per element and an fp32 scale per tensor"
     is_unbiased = False
 
     clip_sigmas: float | None = 2.5

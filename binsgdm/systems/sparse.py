@@ -71,7 +71,9 @@ class _Sparsifier(CheckedCompressor):
 
     def __post_init__(self) -> None:
         if (self.ratio is None) == (self.k is None):
-            raise BinsgdmError(f"{self.name}: ratio {self.ratio!r} and k {self.k!r}: exactly one of them must be given")
+            raise BinsgdmError(
+                f"{self.name}: ratio {self.ratio!r} and k {self.k!r}: exactly one must be given; drop the other"
+            )
         if self.ratio is not None and not is_number(self.ratio, above=0, most=1):
             raise BinsgdmError(f"{self.name}: ratio: {self.ratio!r}: must be above 0 and at most 1, such as 0.01")
         if self.k is not None:
@@ -232,7 +234,7 @@ class RandomK(_Sparsifier):
     name = "random_k"
     title = "Random-k"
     source = "Stich et al., NeurIPS 2018; unbiased=True: Wangni et al., NeurIPS 2018, without error feedback"
-    wire_format = "k values in fp32, at indices that all ranks draw alike"
+    wire_format = "k values in fp32, at indices common to all ranks"
     aggregation = "all_reduce"
     uses_common_key = True
     aggregate = staticmethod(all_reduce_payloads)

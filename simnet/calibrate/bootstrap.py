@@ -71,7 +71,7 @@ def interval_factors(
             continue
     if len(found) < draws * MIN_FITTED_SHARE:
         raise SimnetError(
-            "bootstrap: fewer than one resample in twenty has a fit: measure more sizes, or give more files"
+            "bootstrap: fewer than one resample in twenty has a fit; measure more sizes, or give more files"
         )
     return {name: _interval([one[name] / value for one in found]) for name, value in point.items() if value > 0}
 

@@ -55,7 +55,7 @@ def _joined(key: str, old: object, new: object) -> object:
         return new
     if isinstance(old, dict) and isinstance(new, Mapping) and not set(old) & set(new):
         return {**old, **new}
-    raise SimnetError(f"{key}: two files give a value: calibrate each alone, or leave one out")
+    raise SimnetError(f"{key}: two files give a value; calibrate each alone, or drop one")
 
 
 def header(train: Sources, in_place: Sources) -> dict[str, object]:

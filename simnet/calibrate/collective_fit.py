@@ -42,7 +42,7 @@ BIN_RATIO = 8.0
 MIN_PER_BIN = 2
 AT_ONCE = "at once"
 NO_NOMINAL = (
-    "no nominal bandwidth is known, so the efficiency is a fraction of the fastest measured rate (measured_on): give "
+    "no nominal bandwidth is known; efficiencies are fractions of the fastest measured rate (measured_on): give "
     "the cluster that uses the calibration this rate, or give --cluster"
 )
 _LATENCIES = {
@@ -305,11 +305,11 @@ def _link(model: _LinearModel, level: str, rows: Sequence[TimedCollective], late
     rates = {row.nominal_bytes_per_s for row in rows}
     if None in rates and len(rates) > 1:
         raise SimnetError(
-            f"{level}: only some of the files name the nominal bandwidth: calibrate these and the others apart"
+            f"{level}: only some of the files name the nominal bandwidth; calibrate the two kinds in two runs"
         )
     if not curve:
         raise SimnetError(
-            f"{level}: no bandwidth can be fitted; measure all_reduce or all_gather of large messages too"
+            f"{level}: no bandwidth can be fitted; also measure all_reduce or all_gather of large messages"
         )
     # Without a nominal rate the fastest measured rate stands for it.
     scale = max(value for _, value in curve) if None in rates else 1.0

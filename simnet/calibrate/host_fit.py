@@ -38,7 +38,7 @@ def fit_host(rows: Sequence[TimedCollective], draws: int) -> FittedPart:
     return FittedPart(
         table={
             "host": {**table, "source": f"{len(rows)} series of collectives in place"},
-            "intra_node": {"latency": "0 s", "efficiency": 1.0, "source": "no wire inside a node: what cores take"},
+            "intra_node": {"latency": "0 s", "efficiency": 1.0, "source": "CPU time; no wire inside a node"},
         },
         shown={f"host.{name}": _shown(name, value, spread.get(name)) for name, value in point.items()},
         intervals={f"host.{name}": widen(factors, residuals) for name, factors in spread.items()},
@@ -60,7 +60,7 @@ def _columns(rows: Sequence[TimedCollective]) -> Floats:
 
 def _residuals(rows: Sequence[TimedCollective], point: Mapping[str, float]) -> tuple[Comparison, ...]:
     fitted_s = (_columns(rows) @ np.array([point[name] for name in COSTS])).tolist()
-    series = "collectives, cores in place"
+    series = "collectives, CPU time in place"
     return tuple(
         Comparison(series=series, label=row.label, measured=row.median_s, predicted=time_s, role="fitted")
         for row, time_s in zip(rows, fitted_s, strict=True)

@@ -38,7 +38,7 @@ def select_pairs(measurements: Sequence[MeasurementFile]) -> list[BackwardPair]:
             if name == "backward_beside":
                 if ("backward_alone", model, collective) not in series:
                     raise SimnetError(
-                        f"interference: backward of {model} with {collective}: there is none without; measure again"
+                        f"interference: backward of {model} with {collective}: needs a time without it; measure again"
                     )
                 found.append(
                     BackwardPair(

@@ -136,7 +136,9 @@ def _fit_kernel(train: Sequence[TimedKernel], bound: float, draws: int) -> Fitte
     name = train[0].kernel
     rows, line, notes = _select_fit(_of_one_vector_count(train), bound)
     if not line.element_s > 0:
-        raise SimnetError(f"kernel {name}: more elements take no longer; measure larger sizes on an idle machine")
+        raise SimnetError(
+            f"kernel {name}: time must grow with the number of elements; measure larger sizes on an idle machine"
+        )
     residuals = _residuals(rows, line)
     spread = {
         key: widen(factors, residuals) if key != "launch" else factors

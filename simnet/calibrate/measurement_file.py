@@ -26,7 +26,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 _FORMER_LABELS = {"intra": "intra_node_dtype", "lanes": "num_groups"}
 _LIMITS = {"s": (1e-12, 1e9), "B": (0.0, 1e18)}
 """Smallest and largest value by unit: no clock resolves a picosecond, and no run takes 30 years."""
-_REPAIR = "measure again, or copy the file again from where it was written"
+_REPAIR = "measure again, or copy the file again from its source"
 
 Whole = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
 Label = str | int | float | dict[str, str | int | float | bool | None]

@@ -187,7 +187,7 @@ def _notes(names: Sequence[str], cluster: Cluster | None) -> tuple[str, ...]:
     notes = []
     if cluster is None:
         notes.append(
-            "without --cluster, efficiencies are fractions of the fitted bandwidths: give the cluster that uses the "
+            "without --cluster, efficiencies are fractions of the fitted bandwidths; give the cluster that uses the "
             "calibration these rates (measured_on)"
         )
     if "ll_hop" not in names:

@@ -59,9 +59,9 @@ def select_all_reduces(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -
     """
     for log in logs:
         if log.world_size == 1:
-            raise SimnetError(f"{log.name}: one GPU: sends nothing; leave this log out")
+            raise SimnetError(f"{log.name}: one GPU: one GPU sends nothing; drop this log")
         if log.collective != "all_reduce":
-            raise SimnetError(f"{log.name}: {log.collective}: only all_reduce logs can be fitted; leave this log out")
+            raise SimnetError(f"{log.name}: {log.collective}: only all_reduce logs can be fitted; drop this log")
     rows = [
         (row.message_bytes, log.ranks_per_node, log.num_nodes, time_s)
         for log in logs

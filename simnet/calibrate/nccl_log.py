@@ -89,7 +89,7 @@ def parse(text: str, name: str) -> NcclLog:
     nodes, per_node, gpu = _shape(lines, name)
     rows = tuple(_rows(lines, name))
     if not rows:
-        raise SimnetError(f"{name}: no line with a time; give the whole output of an nccl-tests run")
+        raise SimnetError(f"{name}: no line with a time; give the whole output of nccl-tests")
     return NcclLog(
         name=name,
         collective=_collective(lines, nodes * per_node),
@@ -105,13 +105,13 @@ def _shape(lines: Sequence[str], name: str) -> tuple[int, int, str]:
     ranks = {int(found[1]): (found[2], found[3].strip()) for line in lines if (found := _RANK.match(line))}
     if not ranks:
         raise SimnetError(
-            f"{name}: no line '# Rank 0 Pid ... on HOST device ...'; give the whole output, header and all"
+            f"{name}: no line '# Rank 0 Pid ... on HOST device ...'; give the whole output with its header"
         )
     hosts = [host for host, _ in ranks.values()]
     counts = {hosts.count(host) for host in hosts}
     if len(counts) > 1:
         raise SimnetError(
-            f"{name}: nodes with {sorted(counts)} ranks: all nodes must have the same number; leave this log out"
+            f"{name}: nodes with {sorted(counts)} ranks: all nodes must have the same number; drop this log"
         )
     return len(set(hosts)), counts.pop(), next(iter(ranks.values()))[1]
 

@@ -59,7 +59,7 @@ def _add(found: Sources, path: Path) -> None:
     if path.suffix not in {".json", ".gz"} and raw[:SNIFFED_BYTES].lstrip()[:1] != b"{":
         text = raw.decode("utf-8", errors="replace")
         if not nccl_log.looks_like(text):
-            raise SimnetError(f"{path}: is of no known kind; give {KNOWN_KINDS}")
+            raise SimnetError(f"{path}: unknown kind of file; give {KNOWN_KINDS}")
         found.logs.append(nccl_log.parse(text, str(path)))
         return
     data = json_object(raw, path)

@@ -36,7 +36,7 @@ def text_of_trace(trace: Trace, path: Path) -> str:
                 f"{path}: no {key} in the trace: profile a step of DistributedDataParallel with an optimizer"
             )
     if not trace.reduced_bytes:
-        raise SimnetError(f"{path}: no all-reduce of known size: profile with record_shapes=True on several ranks")
+        raise SimnetError(f"{path}: no all-reduce of known size; profile with record_shapes=True on several ranks")
     whole: dict[str, object] = {
         "title": f"A step of {path.name}: compute times, and the all-reduced bytes as the gradient",
         "source": f"torch.profiler, {len(trace.steps)} steps of one of {trace.world_size} ranks, medians",
@@ -69,7 +69,7 @@ def text_of_model(files: Sequence[tuple[Path, MeasurementFile]], draws: int = bo
     runs = [_ModelSamples(whole) for _, whole in files]
     if any(run.ready.keys() != runs[0].ready.keys() for run in runs):
         raise SimnetError(
-            "--workload: the gradients of the model differ between files: give files of one version of the model"
+            "--workload: the gradients of the model differ between files; give files of one version of the model"
         )
     point = _times(runs)
     spread = bootstrap.interval_factors(point, partial(_resampled, runs), draws)
@@ -101,7 +101,7 @@ class _ModelSamples:
             str(one.labels["tensor"]): one for one in whole.series if one.kind == "model" and one.name == READY
         }
         if not self.ready:
-            raise SimnetError("--workload: no gradient_ready in the file: give one of simnet measure model")
+            raise SimnetError("--workload: no gradient_ready in the file; give a file of simnet measure model")
         if len(self.forward) != len(self.backward):
             raise SimnetError(
                 f"--workload: {len(self.forward)} times of forward and {len(self.backward)} of backward: must be the "
@@ -117,7 +117,7 @@ def _only_model(files: Sequence[tuple[Path, MeasurementFile]]) -> tuple[str, int
         raise SimnetError(f"--workload: {len(models)} models: give files of simnet measure model with one")
     ranks = {(setup.ranks_on_machine, setup.threads_per_rank) for *_, setup in found}
     if len(ranks) != 1:
-        raise SimnetError("--workload: measured with different numbers of ranks on the machine: give files of one")
+        raise SimnetError("--workload: files with different numbers of ranks on the machine; give files of one number")
     ((model, batch),) = models
     return model, batch, found[0][2]
 
@@ -177,7 +177,7 @@ def _values(whole: MeasurementFile, name: str, **labels: object) -> Floats:
         if series.kind == "model" and series.name == name and labels.items() <= series.labels.items():
             return np.array(series.values, dtype=np.float64)
     wanted = " of ".join([name, *map(str, labels.values())])
-    raise SimnetError(f"--workload: no {wanted} in the file: give one of simnet measure model")
+    raise SimnetError(f"--workload: no {wanted} in the file; give a file of simnet measure model")
 
 
 def _machine(measurements: MeasurementFile) -> str:

@@ -108,11 +108,9 @@ def _variants(algorithm: Algorithm, group: Group) -> tuple[Schedule, ...]:
         found = tuple(algorithm.variants(group))
         is_right = all(one.collective == "all_reduce" and one.group == group for one in found)
     except Exception as error:
-        raise SimnetError(
-            f"algorithm {algorithm.name!r}: variants: {type(error).__name__}: {error}; mend it"
-        ) from error
+        raise SimnetError(f"algorithm {algorithm.name!r}: variants: {type(error).__name__}: {error}; fix it") from error
     if not found or not is_right:
-        raise SimnetError(f"algorithm {algorithm.name!r}: variants: must be all-reduces on the group that is given")
+        raise SimnetError(f"algorithm {algorithm.name!r}: variants: must be all-reduces on the given group")
     return found
 
 

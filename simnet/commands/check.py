@@ -40,7 +40,7 @@ def _checked(name: str) -> str:
         convergence.load(name)
         return kind
     if kind == "gradients":
-        raise SimnetError(f"{name}: gradients: are checked with a workload that uses them; name that one")
+        raise SimnetError(f"{name}: gradients: checked only with a workload; name a workload that uses them")
     return _checked_experiment(name)
 
 

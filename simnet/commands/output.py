@@ -88,7 +88,7 @@ def check_replaceable(path: Path, inside: Path | None) -> None:
     """
     check_writable(path, inside=inside)
     if is_special(path):
-        raise SimnetError(f"{path}: is not a regular file; remove it, or choose another place with -o")
+        raise SimnetError(f"{path}: not a regular file; remove it, or name another with -o")
 
 
 def check_different(path: Path | None, other: Path | None, first: str, second: str) -> None:
@@ -150,4 +150,4 @@ def _told_of(path: Path, option: str) -> Iterator[None]:
     except OSError as error:
         raise write_error(path, error, option) from error
     except RuntimeError as error:  # how Python 3.11 and 3.12 tell of links that lead in a circle
-        raise SimnetError(f"{path}: links lead in a circle; choose another place with {option}") from error
+        raise SimnetError(f"{path}: links lead in a circle; name another with {option}") from error

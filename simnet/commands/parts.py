@@ -18,7 +18,9 @@ def find(name: str) -> tuple[str, str]:
         return _kind_of(files.read("experiments", name)), name
     kinds = [kind for kind in files.KINDS if name in files.names(kind)]
     if len(kinds) > 1:
-        raise SimnetError(f"{name!r}: stands for several; write one of {', '.join(f'{kind}/{name}' for kind in kinds)}")
+        raise SimnetError(
+            f"{name!r}: several kinds have this name; write one of {', '.join(f'{kind}/{name}' for kind in kinds)}"
+        )
     if not kinds:
         known = {known for kind in files.KINDS for known in files.names(kind)}
         raise SimnetError(f"{name!r}: unknown part.{did_you_mean(name, known)}")

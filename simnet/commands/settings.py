@@ -40,7 +40,7 @@ def add_draws(settings: dict[str, object], draws: int | None) -> None:
     if draws is None:
         return
     if "run.draws" in settings:
-        raise SimnetError("--draws: run.draws is set, too; drop one of them")
+        raise SimnetError("--draws: has no effect with run.draws; drop one of the two")
     settings["run.draws"] = draws
 
 
@@ -79,6 +79,6 @@ def _split(texts: Iterable[str]) -> dict[str, str]:
         if not all(key.split(".")) or not value:
             raise SimnetError(f"--set: {shown(text)}: write KEY=VALUE, such as cluster.num_nodes=16")
         if key in pairs:
-            raise SimnetError(f"--set: {shown(text)}: {shown(key)} is set twice; drop one of them")
+            raise SimnetError(f"--set: {shown(text)}: {shown(key)} set twice; drop one")
         pairs[key] = value
     return pairs

@@ -56,11 +56,15 @@ class TrainingCurve(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         if not self.steps or len(self.steps) != len(self.values):
-            raise ValueError(f"steps: {len(self.steps)} for {len(self.values)} values: give as many, and at least one")
+            raise ValueError(
+                f"steps: {len(self.steps)} for {len(self.values)} values: must be as many, at least one; add them"
+            )
         if self.accuracy is not None and len(self.accuracy) != len(self.steps):
-            raise ValueError(f"accuracy: {len(self.accuracy)} for {len(self.steps)} steps: give as many, or none")
+            raise ValueError(
+                f"accuracy: {len(self.accuracy)} for {len(self.steps)} steps: must be as many, or none; add them"
+            )
         if any(later <= earlier for earlier, later in zip(self.steps, self.steps[1:], strict=False)):
-            raise ValueError("steps: must ascend; sort them")
+            raise ValueError("steps: must ascend; sort the curve")
 
     def step_at(self, target: float, *, is_lower_better: bool) -> int | None:
         """Return the first evaluated step at which the metric is as good as a target; None if there is none."""
@@ -102,20 +106,20 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         titles: dict[str, str] = {}
         for name, system in self.systems.items():
             if not system.title.strip():
-                raise ValueError(f"systems.{name}.title: {system.title!r}: is empty; name the system for people")
+                raise ValueError(f"systems.{name}.title: {system.title!r}: must not be empty; name the system")
             if (other := titles.setdefault(system.title, name)) != name:
                 raise ValueError(
-                    f"systems.{name}.title: {system.title!r}: is that of {other!r}, too; give each system its own"
+                    f"systems.{name}.title: {system.title!r}: is also that of {other!r}; give each system its own title"
                 )
         seen: set[tuple[str, int, int]] = set()
         for index, curve in enumerate(self.curves):
             if curve.system not in self.systems:
                 raise ValueError(f"curves.{index}.system: {curve.system!r}: not among systems; add it there")
             if (key := (curve.system, curve.ranks, curve.seed)) in seen:
-                raise ValueError(f"curves.{index}: a second curve of {key}: drop one of them")
+                raise ValueError(f"curves.{index}: a second curve of {key}; drop one")
             seen.add(key)
         if all(system.strategy.compresses for system in self.systems.values()):
-            raise ValueError("systems: none without compression to compare with; add one of kind 'all_reduce'")
+            raise ValueError("systems: none without compression; add one of kind 'all_reduce'")
 
     @property
     def is_lower_better(self) -> bool:
@@ -151,7 +155,7 @@ def load(name_or_path: str) -> Convergence:
 
 def _check_same_steps(curves: tuple[TrainingCurve, ...], where: str) -> None:
     if len({curve.steps for curve in curves}) > 1:
-        raise SimnetError(f"{where}: not all have the same steps; evaluate every seed after the same ones")
+        raise SimnetError(f"{where}: seeds with different steps; evaluate every seed after the same steps")
 
 
 def median_values(curves: tuple[TrainingCurve, ...]) -> list[tuple[int, float, float, float]]:

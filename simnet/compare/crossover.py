@@ -91,7 +91,7 @@ def search(  # noqa: PLR0913 - the arguments of one command
     ends = [_number(at(start, "--from"), key, start), _number(at(end, "--to"), key, end)]
     low, high = sorted(ends)
     if low == high:
-        raise SimnetError(f"--from: {start!r}: is the same as --to; give two values")
+        raise SimnetError(f"--from: {start!r}: equals --to; give two values")
 
     @cache
     def trial(value: Number) -> Trial:
@@ -202,7 +202,7 @@ def _reason(scenario: Scenario, key: str) -> str:
         ),
         "steps count in the end-to-end time alone: simnet simulate": key in ("run.steps", "strategy.dense_steps"),
     }
-    other = "something else decides, or the strategies do not use it; search over another key"
+    other = "another limit decides, or the strategies do not use the key; search over another key"
     return next((reason for reason, holds in reasons.items() if holds), other)
 
 

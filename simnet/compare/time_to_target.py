@@ -177,7 +177,7 @@ def num_simulations(convergence: Convergence, num_bandwidths: int, num_draws: in
 def _ranks(convergence: Convergence, ranks: int | None) -> int:
     known = convergence.rank_counts
     if not known:
-        raise SimnetError(f"{convergence.task}: curves: there are none; train at least one system")
+        raise SimnetError(f"{convergence.task}: curves: none; train at least one system")
     if ranks is not None and ranks not in known:
         raise SimnetError(f"--ranks: {ranks}: must be one of {', '.join(map(str, known))}, those of the trainings")
     return known[-1] if ranks is None else ranks
@@ -197,7 +197,7 @@ def _baseline(convergence: Convergence, curves: dict[str, tuple[TrainingCurve, .
     sign = 1.0 if convergence.is_lower_better else -1.0
     dense = {name: found for name, found in curves.items() if not convergence.systems[name].strategy.compresses}
     if not dense:
-        raise SimnetError(f"{convergence.task}: curves: none without compression to compare with; train 'all_reduce'")
+        raise SimnetError(f"{convergence.task}: curves: none without compression; train 'all_reduce'")
     finals = {name: sign * final for name, found in dense.items() if (final := _final(found)) is not None}
     if not finals:
         names = ", ".join(map(repr, dense))

@@ -133,9 +133,7 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _check_given(self, "models", "strategies", "points")
         systems = [spec.system for spec in self.specs if spec.kernels_argument]
         if len(set(systems)) < len(systems):
-            raise ValueError(
-                f"strategies: {', '.join(systems)}: the kernels of a system are timed once; give each once"
-            )
+            raise ValueError(f"strategies: {', '.join(systems)}: a system's kernels are timed once; give one variant")
         _check_models(self.models)
 
     @property
@@ -316,7 +314,7 @@ def _check_models(models: Sequence[str]) -> None:
     """
     for name in models:
         if not _MODEL.fullmatch(name) or ".." in name:
-            raise ValueError(f"models: {name!r}: is no name; use letters, digits, '_', '-' and '.', or module:function")
+            raise ValueError(f"models: {name!r}: must be letters, digits, '_', '-' and '.', or module:function")
     for first, second in combinations(models, 2):
         if file_stem(first) == file_stem(second):
             raise ValueError(f"models: {first!r} and {second!r} would share their files; rename one, or drop it")

@@ -105,7 +105,7 @@ def check_command(command: Sequence[str]) -> None:
         SimnetError: the command is empty, or there is no such program.
     """
     if not command:
-        raise SimnetError("lab: no command: write it after --, such as -- python train.py")
+        raise SimnetError("lab: no command; write it after --, such as -- python train.py")
     if shutil.which(command[0]) is None:
         raise SimnetError(f"lab: {command[0]!r}: no executable program on the PATH; install it, or give its path")
 

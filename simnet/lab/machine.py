@@ -58,7 +58,7 @@ def _advice(output: str) -> str:
     if any(part in output for part in ("qdisc", "device type", "No such file")):
         return "the kernel lacks a module; load veth, bridge and sch_tbf"
     if "not permitted" in output or "denied" in output or "Read-only" in output:
-        return "namespaces are forbidden here; run it on the host, or in a container started with --privileged"
+        return "namespaces are forbidden here; run on the host, or in a container started with --privileged"
     return "a lab needs a kernel with network namespaces, veth, bridge and sch_tbf"
 
 

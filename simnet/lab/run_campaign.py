@@ -102,11 +102,11 @@ def check_folder(folder: Path, text: str, name: str) -> None:
     try:
         if copy.exists():
             if read_text(copy) != text:
-                raise SimnetError(f"{folder}: holds another campaign ({name} differs); name a new directory with -o")
+                raise SimnetError(f"{folder}: holds another campaign ({name} differs); name another directory with -o")
             return
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise SimnetError(f"{folder}: is not empty and holds no {name}; name a new directory with -o")
+            raise SimnetError(f"{folder}: not empty, and without {name}; name another directory with -o")
         write_file(copy, text.encode(), inside=folder)
     except OSError as error:
         raise SimnetError(f"{folder}: cannot be used ({error.strerror}): name a directory with -o") from error

@@ -15,9 +15,9 @@ from simnet.show.advice import heading
 from simnet.show.figure import COLOURS, MARKERS, PAGE_IN, new, plain_numbers
 
 OTHERS, PAYING = "#BBBBBB", "#E5F3EC"
+# A system that takes more than four times as long is out of the question, and is not drawn.
 LOWEST = 0.25
-"""A system that takes more than four times as long is out of question; how much more does not matter."""
-HEADROOM = 1.2
+HEADROOM, EDGE = 1.2, 1.12
 TITLE_CHARACTERS = 100
 GBIT = 1e9 / 8
 
@@ -43,7 +43,7 @@ def advice_figure(advice: Advice) -> Figure:
     axes.axvline(here / GBIT, color="black", linewidth=0.8, linestyle="--", label="this cluster")
     _axes(axes, rows, highest)
     where, _ = heading(advice)
-    title = textwrap.fill(f"{where}; speedup over DDP, both tuned at each bandwidth", TITLE_CHARACTERS)
+    title = textwrap.fill(f"{where}; system and DDP tuned at each bandwidth", TITLE_CHARACTERS)
     figure.suptitle(title, x=0.01, ha="left")
     figure.legend(loc="outside right center")
     return figure
@@ -52,9 +52,9 @@ def advice_figure(advice: Advice) -> Figure:
 def _lines(axes: Axes, named: Sequence[RankedSystem], others: Sequence[RankedSystem]) -> None:
     """Draw the fastest systems of this cluster in colour, a broken line where kernels must be measured first."""
     for row, colour, marker in zip(named, cycle(COLOURS), cycle(MARKERS), strict=False):
-        label = row.name + (", measure first" if row.speedup.unmeasured else "")
+        label = row.name + (" (kernels not measured)" if row.speedup.unmeasured else "")
         dash = ":" if row.speedup.unmeasured else "-"
-        axes.plot(*_points(row), color=colour, marker=marker, linestyle=dash, label=label, zorder=3, clip_on=False)
+        axes.plot(*_points(row), color=colour, marker=marker, linestyle=dash, label=label, zorder=3)
     for number, row in enumerate(others):
         axes.plot(*_points(row), color=OTHERS, linewidth=0.9, zorder=2, label="others" if number == 0 else "_nolegend_")
 
@@ -66,14 +66,14 @@ def _points(row: RankedSystem) -> tuple[list[float], list[float]]:
 def _axes(axes: Axes, rows: Sequence[RankedSystem], highest: float) -> None:
     rates = [rate / GBIT for rate, _ in rows[0].curve]
     axes.set_xscale("log")
-    axes.set_xlim(rates[0], rates[-1])
+    axes.set_xlim(rates[0] / EDGE, rates[-1] * EDGE)  # whole markers at both ends
     axes.xaxis.set_major_locator(FixedLocator(rates))
     axes.xaxis.set_minor_locator(NullLocator())
     plain_numbers(axes.xaxis)
-    axes.set_xlabel("bandwidth of a NIC [Gbit/s]")
+    axes.set_xlabel("NIC bandwidth [Gbit/s]")
     axes.set_yscale("log", base=2)
     axes.set_ylim(LOWEST, highest)
     axes.yaxis.set_major_locator(LogLocator(base=2))
     plain_numbers(axes.yaxis)
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel("speedup (times)")
+    axes.set_ylabel("speedup over DDP (tuned at each bandwidth)")

@@ -12,7 +12,7 @@ from simnet.units import format_bytes, format_seconds
 
 PHASES = {
     "step_s": "step", "forward_s": "forward", "backward_s": "backward", "optimizer_s": "optimizer",
-    "compute_s": "compute", "communication_s": "communication", "overlapped_s": "of it beside compute",
+    "compute_s": "compute", "communication_s": "communication", "overlapped_s": "overlapped with compute",
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simnet.result import PointResult, StrategyResult
 from simnet.show.figure import BLUE, GREEN, SKY, VERMILION, YELLOW, plain_numbers
-from simnet.show.labels import PART_KEYS, WORKLOAD_KEYS, grouped, numbers, value_label
+from simnet.show.labels import PART_KEYS, ROLES, WORKLOAD_KEYS, grouped, numbers, titles, value_label
 from simnet.show.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
 PARTS = {
@@ -26,12 +26,10 @@ PARTS = {
     "optimizer_s": ("optimizer", "#999999"),
 }
 STRATEGY_COLOUR, BASELINE_COLOUR = SKY, VERMILION
-# What the labels of lines call the two, until the legend names them.
-ROLES = ("strategy", "baseline")
 MARKERS = "osD^vP*X<>"
 DASHES = ("-", "--", "-.", ":")
 SAME_TIME = "1.0: same time"
-# What an axis of speedups shows at least, so that a few percent do not look like much.
+# Smallest range of an axis of speedups, so that a few percent do not look like much.
 LEAST_SPEEDUPS_SHOWN = (0.92, 2.0)
 HEADROOM = 1.05
 MAX_TICKS = 12
@@ -58,7 +56,7 @@ def speedup_over_nodes(axes: Axes, points: Sequence[PointResult]) -> None:
         style = _line_style(index, len(rates(points)))
         _speedups(axes, [point.num_nodes for point in line], line, label=bandwidth_text(rate), style=style)
     _nodes_axis(axes, points)
-    _speedup_axis(axes)
+    _speedup_axis(axes, points)
 
 
 def speedup_over_bandwidth(axes: Axes, points: Sequence[PointResult]) -> None:
@@ -69,7 +67,7 @@ def speedup_over_bandwidth(axes: Axes, points: Sequence[PointResult]) -> None:
         _speedups(axes, [point.nic_gbit_per_s for point in line], line, label=nodes_text(num_nodes), style=style)
     _log_axis(axes, rates(points), base=10)
     axes.set_xlabel("NIC bandwidth of a node [Gbit/s]")
-    _speedup_axis(axes)
+    _speedup_axis(axes, points)
 
 
 def throughput(axes: Axes, points: Sequence[PointResult]) -> None:
@@ -132,7 +130,7 @@ def speedup_over(axes: Axes, points: Sequence[PointResult], *, key: str, others:
     values = dict(zip(numbers(points, key) or [], (value_label(point, key) for point in points), strict=True))
     _numbers_axis(axes, dict(sorted(values.items())))
     axes.set_xlabel(key_text(key))
-    _speedup_axis(axes)
+    _speedup_axis(axes, points)
 
 
 def speedup_of_each(axes: Axes, points: Sequence[PointResult], *, key: str) -> None:
@@ -143,11 +141,11 @@ def speedup_of_each(axes: Axes, points: Sequence[PointResult], *, key: str) -> N
     axes.axvline(1.0, color="black", linewidth=0.8, label=SAME_TIME)
     _rows(axes, points, key)
     axes.set_xlim(0, max(1.25 * max(speedups), 1.5))
-    axes.set_xlabel("speedup (times)")
+    axes.set_xlabel(_speedup_label(points))
 
 
 def heat_map(axes: Axes, points: Sequence[PointResult]) -> None:
-    """Draw speedup by bandwidth and nodes: the value in each cell, and the line that parts above 1.0 from below."""
+    """Draw speedup by bandwidth and nodes: the value in each cell, and a line between those above 1.0 and below."""
     rows, columns = rates(points), node_counts(points)
     speedups = np.full((len(rows), len(columns)), np.nan)
     for point in points:
@@ -163,7 +161,7 @@ def heat_map(axes: Axes, points: Sequence[PointResult]) -> None:
     axes.set_xticks(range(len(columns)), [str(count) for count in columns])
     axes.set_yticks(range(len(rows)), [f"{rate:g}" for rate in rows])
     axes.set_xlabel(_nodes_label(points))
-    axes.set_ylabel("NIC bandwidth [Gbit/s]")
+    axes.set_ylabel("NIC bandwidth of a node [Gbit/s]")
 
 
 def _strategies(points: Sequence[PointResult]) -> Iterable[tuple[Sequence[StrategyResult], str, str, str]]:
@@ -294,7 +292,12 @@ def _log_axis(axes: Axes, values: Sequence[float], *, base: int) -> None:
     plain_numbers(axes.xaxis)
 
 
-def _speedup_axis(axes: Axes) -> None:
+def _speedup_label(points: Sequence[PointResult]) -> str:
+    """Return the label of an axis of speedups, such as "speedup over DDP (fp32, ring)"."""
+    return f"speedup over {titles(points)[-1]}"
+
+
+def _speedup_axis(axes: Axes, points: Sequence[PointResult]) -> None:
     """Make the y axis logarithmic, so that twice as fast and half as fast are as far from 1.0."""
     axes.axhline(1.0, color="black", linewidth=0.8, label=SAME_TIME)
     axes.set_yscale("log", base=2)
@@ -304,7 +307,7 @@ def _speedup_axis(axes: Axes) -> None:
     plain_numbers(axes.yaxis)
     axes.yaxis.set_minor_locator(LogLocator(base=2, subs=(1.25, 1.5, 1.75)))
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if _is_narrow(axes) else ""))
-    axes.set_ylabel("speedup (times)")
+    axes.set_ylabel(_speedup_label(points))
 
 
 def _is_narrow(axes: Axes) -> bool:

@@ -4,18 +4,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from simnet.result import PointResult, RunResult, SweepResult
-from simnet.scenario import to_dict
+from simnet.scenario import Scenario, to_dict
 from simnet.show.text import bandwidth_text, key_text, nodes_text, part_title, printable, value_text
+from simnet.strategies import AnyStrategy, DenseAllReduce
 from simnet.units import Bandwidth, Duration, Quantity, Size
 
 # What the figures and matrices have an axis for; every other swept key makes panels.
 WORKLOAD_KEYS = ("workload", "workload.name")
 BANDWIDTH_KEYS = ("cluster.inter_node.bandwidth", "cluster.nics_per_node")
 NODES_KEYS = ("cluster.num_nodes",)
-# Whose values say by themselves what they are the value of.
+# Keys whose values need no name: "BERT-Base" is a workload.
 PART_KEYS = ("cluster", "calibration", "strategy", "baseline")
+# Beyond this, matplotlib cannot draw an axis.
 MOST = 1e30
-"""The largest number that an axis can be drawn for."""
+# What strategy and baseline are called where no name fits all points.
+ROLES = ("strategy", "baseline")
 QUANTITIES: tuple[type[Quantity], ...] = (Bandwidth, Size, Duration)
 Panels = dict[str, list[PointResult]]
 
@@ -48,16 +51,39 @@ def _panel(point: PointResult) -> str:
 
 def names(points: Sequence[RunResult]) -> list[str]:
     """Return what to call the strategy of these points, and the baseline if there is one, so that they differ."""
-    strategy = _only((point.result.strategy for point in points), "strategy")
+    strategy = _only((point.result.strategy for point in points), ROLES[0])
     baselines = [point.baseline.strategy for point in points if point.baseline is not None]
     if not baselines:
         return [strategy]
-    baseline = _only(baselines, "baseline")
+    baseline = _only(baselines, ROLES[1])
     if strategy != baseline:
         return [strategy, baseline]
     settings = {(point.scenario.strategy, point.scenario.baseline) for point in points}
     pairs = {_called_apart(strategy, to_dict(one), to_dict(other) if other else {}) for one, other in settings}
-    return list(next(iter(pairs))) if len(pairs) == 1 else ["strategy", "baseline"]
+    return list(next(iter(pairs))) if len(pairs) == 1 else list(ROLES)
+
+
+def titles(points: Sequence[RunResult]) -> list[str]:
+    """Return what figures call strategy and baseline: "BinSGDM" and "DDP (fp32, ring)".
+
+    As `names`, where the points have several strategies or baselines, or where the words would be the same.
+    """
+    called = names(points)
+    pairs = [(point.scenario, (point.scenario.strategy, point.scenario.baseline)) for point in points]
+    words = [
+        name
+        if name in ROLES
+        else _only((_words(scenario, pair[role] or scenario.strategy) for scenario, pair in pairs), name)
+        for role, name in enumerate(called)
+    ]
+    return words if len(set(words)) == len(words) else called
+
+
+def _words(scenario: Scenario, strategy: AnyStrategy) -> str:
+    """Return a strategy in words, DDP with what an all-reduce sends and by which algorithm."""
+    if not isinstance(strategy, DenseAllReduce):
+        return strategy.title
+    return f"{strategy.title} ({strategy.wire_dtype or scenario.workload.dtype}, {strategy.algorithm})"
 
 
 def _only(texts: Iterable[str], other: str) -> str:
@@ -73,7 +99,7 @@ def _called_apart(kind: str, strategy: dict[str, Any], baseline: dict[str, Any])
         ", ".join([kind, *(f"{key} {value_text(settings[key])}" for key in keys if key in settings)])
         for settings in (strategy, baseline)
     )
-    return (first, second) if first != second else ("strategy", "baseline")
+    return (first, second) if first != second else ROLES
 
 
 def main_key(sweep: SweepResult) -> str:
@@ -121,7 +147,7 @@ def grouped(points: Sequence[PointResult], keys: Sequence[str]) -> Panels:
 
 
 def context(points: Sequence[PointResult]) -> str:
-    """Return what is the same for all points: the workload, and the network."""
+    """Return what all points share: the workload, and the network."""
     workloads = {workload_name(point) for point in points}
     networks = {f"{nodes_text(point.num_nodes)} at {bandwidth_text(point.nic_gbit_per_s)}" for point in points}
     return ", ".join(next(iter(texts)) for texts in (workloads, networks) if len(texts) == 1)

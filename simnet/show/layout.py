@@ -184,7 +184,7 @@ def _frame(figure: Figure, drawing: Drawing, sweep: SweepResult) -> None:
     width, panels_height = figure.get_size_inches()
     title = _wrapped(_title(sweep, drawing), int(width / CHARACTER_IN))
     footer = _wrapped(_footer(sweep), int(width / CHARACTER_IN))
-    called = labels.names(sweep.points)
+    called = labels.titles(sweep.points)
     handles = _breakdown_handles(called, drawing) if drawing.bars else _line_handles(figure.axes, called)
     for handle in handles:
         handle.set_label(clipped(str(handle.get_label()), LEGEND_CHARACTERS))
@@ -210,7 +210,7 @@ def _wrapped(text: str, characters: int) -> str:
 
 
 def _title(sweep: SweepResult, drawing: Drawing) -> str:
-    strategy, baseline = [*labels.names(sweep.points), ""][:2]
+    strategy, baseline = [*labels.titles(sweep.points), ""][:2]
     shown = drawing.title.format(strategy=strategy, baseline=baseline)
     return f"{printable(sweep.question)}\n{shown}\n{labels.context(sweep.points)}"
 
@@ -219,7 +219,7 @@ def _footer(sweep: SweepResult) -> str:
     calibrations = ", ".join(dict.fromkeys(labels.calibration_name(point) for point in sweep.points))
     versions = ", ".join(dict.fromkeys(printable(point.version) for point in sweep.points))
     draws = max((point.scenario.run.draws for point in sweep.points if point.intervals), default=0)
-    bands = f" Bands of speedup curves: 90 % intervals over {draws} calibrations drawn from it." if draws else ""
+    bands = f" Bands: 90 % intervals over {draws} drawn calibrations." if draws else ""
     return f"Simulated by simnet {versions}. Calibration: {calibrations}.{bands}"
 
 
@@ -233,7 +233,7 @@ def _legend_rows(handles: Sequence[Artist], width: float) -> int:
 def _line_handles(grid: Iterable[Axes], called: Sequence[str]) -> list[Artist]:
     """Return one line for each label that any panel has, strategy and baseline by what they are called."""
     by_label = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    for role, name in zip(figures.ROLES, called, strict=False):
+    for role, name in zip(labels.ROLES, called, strict=False):
         if role in by_label:
             by_label[role].set_label(name)
     return list(by_label.values())
@@ -273,13 +273,13 @@ NETWORK_DRAWINGS = {
         split=_slowest_and_fastest_network,
     ),
     "breakdown": Drawing(
-        "Where the time of one iteration goes, on the slowest rank",
+        "Time of one iteration by part, on the slowest rank",
         figures.breakdown,
         bars=True,
         split=_largest_cluster,
     ),
     "heat_map": Drawing(
-        "Speedup of {strategy} over {baseline}; the line parts faster from slower",
+        "Speedup of {strategy} over {baseline}; the line separates faster from slower",
         figures.heat_map,
         needs_nodes=True,
         needs_bandwidth=True,

@@ -53,7 +53,7 @@ def _panel(axes: Axes, found: TimesToTarget, there: AtBandwidth, colours: dict[s
     axes.axhline(found.target, color="black", linewidth=0.7, linestyle=":")
     axes.set_xlim(0, end_s / unit_s)
     axes.set_ylim(*_shown(found))
-    axes.set_title(f"{there.bandwidth.text()} a NIC")
+    axes.set_title(f"NIC {there.bandwidth.text()}")
     axes.set_xlabel(f"simulated time [{unit}]")
     if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
         measured = found.convergence
@@ -89,9 +89,12 @@ def _shown(found: TimesToTarget) -> tuple[float, float]:
 
 def _legend(figure: Figure, found: TimesToTarget, colours: dict[str, str]) -> None:
     systems = found.convergence.systems
-    entries = {label(systems[name].title): (colour, 1.4, "-") for name, colour in colours.items()}
+    entries = {
+        label(systems[name].title) + (" (baseline)" if name == found.baseline else ""): (colour, 1.4, "-")
+        for name, colour in colours.items()
+    }
     if any(system.name not in colours for there in found.bandwidths for system in there.systems):
-        entries["the others"] = (OTHERS_COLOUR, 0.8, "-")
+        entries["others"] = (OTHERS_COLOUR, 0.8, "-")
     entries[f"target {found.target:g}"] = ("black", 0.7, ":")
     axes = figure.axes[0]
     lines = [

@@ -178,11 +178,11 @@ def _check_is_distinct(added: type[Strategy]) -> None:
     others = [one for one in STRATEGIES.built_in() if tag_of(one) != tag_of(added)]
     for other in others:
         if not added.title or labels & set(other.presets()):
-            raise SimnetError(f"{where}: title: {added.title!r}: must be text that no other strategy has; set another")
+            raise SimnetError(f"{where}: title: {added.title!r}: must be text, and the title of no other; set another")
     costs = {cost.name: cost for other in others for cost in other.kernels}
     for cost in added.kernels:
         if costs.get(cost.name, cost) != cost:
-            raise SimnetError(f"{where}: kernels: {cost.name!r}: is known at another cost; give it a name of its own")
+            raise SimnetError(f"{where}: kernels: {cost.name!r}: has another cost in another strategy; rename it")
 
 
 STRATEGIES: StructRegistry[Strategy] = StructRegistry("strategy", Strategy, "simnet.strategies", _check_is_distinct)

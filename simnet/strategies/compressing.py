@@ -127,7 +127,7 @@ def tensor_shapes(strategy: Strategy, bucket: Bucket) -> tuple[tuple[int, ...], 
     """
     if bucket.shapes is None:
         raise SimnetError(
-            f"strategy.kind: {strategy.kind!r}: its payload depends on the shapes of the tensors: give "
+            f"strategy.kind: {strategy.kind!r}: needs the shapes of the tensors; give "
             "workload.gradients, or a shape with each of workload.tensors"
         )
     return bucket.shapes

@@ -23,7 +23,7 @@ def of(names: frozenset[str]) -> dict[str, KernelCost]:
     if not names <= known.keys():
         known = dict(every())
     for name in sorted(names - known.keys()):
-        raise SimnetError(f"kernel {name!r}: no strategy declares what it costs; add it to the strategy's kernels")
+        raise SimnetError(f"kernel {name!r}: no strategy declares its cost; add it to the kernels of its strategy")
     return {name: known[name] for name in names}
 
 

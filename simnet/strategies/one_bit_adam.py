@@ -70,7 +70,7 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.overlap or self.bucketing != "fused":
-            raise ValueError("overlap: 1-bit Adam exchanges one fused momentum after backward; drop this key")
+            raise ValueError("overlap: 1-bit Adam exchanges one fused momentum after backward; drop overlap")
 
     def dense_stage(self, steps: int | None) -> DenseStage:  # noqa: ARG002
         """Return the first steps."""

@@ -39,7 +39,7 @@ class Sparsifying(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.ratio is None) == (self.k is None):
-            raise ValueError("ratio: give either ratio or k")
+            raise ValueError("ratio: must be given once; give ratio or k")
 
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:

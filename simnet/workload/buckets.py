@@ -64,7 +64,7 @@ def build(strategy: Bucketing, step: Step, start_up: LinearCost) -> tuple[Bucket
         return (Bucket(index=0, num_elements=step.num_elements, backward_fraction=1.0, shapes=_shapes(step.tensors)),)
     if strategy.bucketing != "ddp" and not step.tensors:
         raise SimnetError(
-            f"strategy.bucketing: {strategy.bucketing!r}: needs the tensors of the model; give workload.tensors or "
+            f"strategy.bucketing: {strategy.bucketing!r}: needs the model's tensors; give workload.tensors or "
             "workload.gradients"
         )
     if strategy.bucketing == "per_tensor":
@@ -127,7 +127,7 @@ def _even(step: Step, first_cap: float, cap: float) -> tuple[Bucket, ...]:
         sizes.append(min(left, cap if sizes else first_cap))
         left -= sizes[-1]
         if len(sizes) > MAX_BUCKETS:
-            raise SimnetError(f"strategy.bucket_cap: more than {MAX_BUCKETS} buckets: give a larger bucket_cap")
+            raise SimnetError(f"strategy.bucket_cap: more than {MAX_BUCKETS} buckets; give a larger bucket_cap")
     return tuple(
         Bucket(index=index, num_elements=size / step.bytes_per_element, backward_fraction=1 / len(sizes))
         for index, size in enumerate(sizes)

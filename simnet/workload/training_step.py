@@ -96,7 +96,7 @@ def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, flo
     named = [key for key, is_given in given.items() if is_given]
     if len(named) != 1:
         raise SimnetError(
-            f"workload {workload.name!r}: {' and '.join(named) or 'no gradients'}: give the gradients once, as one of "
+            f"workload {workload.name!r}: {' and '.join(named) or 'no gradients'}: must be given once; give one of "
             f"{', '.join(given)}"
         )
     if workload.gradients is not None:
@@ -107,10 +107,10 @@ def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, flo
 
 def _from_rows(rows: tuple[Gradient, ...], width: int) -> tuple[Tensor, ...]:
     if sum(row.count for row in rows) > MAX_TENSORS:
-        raise SimnetError(f"workload.tensors: more than {MAX_TENSORS} tensors: give fewer, or workload.gradient")
+        raise SimnetError(f"workload.tensors: more than {MAX_TENSORS} tensors; give fewer, or workload.gradient")
     total = sum(row.count * row.backward_share for row in rows)
     if rows and total <= 0:
-        raise SimnetError("workload.tensors: every backward_share is 0: give at least one a share above 0")
+        raise SimnetError("workload.tensors: every backward_share is 0; give one tensor a share above 0")
     return tuple(
         Tensor(num_elements=_elements(row, width), backward_fraction=row.backward_share / total, shape=row.shape)
         for row in rows
@@ -170,12 +170,12 @@ def _compute(
     times = workload.forward_s, workload.backward_s, workload.optimizer_s
     if workload.compute and any(value is not None for value in times):
         raise SimnetError(
-            f"workload {workload.name!r}: forward, backward or optimizer beside compute rows: give one or the other"
+            f"workload {workload.name!r}: times (forward, backward, optimizer) and compute rows; give one of the two"
         )
     if not workload.compute:
         if workload.forward_s is None or workload.backward_s is None:
             raise SimnetError(
-                f"workload {workload.name!r}: no compute time: give forward, backward and optimizer, or compute rows"
+                f"workload {workload.name!r}: no compute time; give forward, backward and optimizer, or compute rows"
             )
         return float(workload.forward_s), float(workload.backward_s), float(workload.optimizer_s or 0.0), ()
     rows = _matching_rows(workload, cluster)
@@ -183,7 +183,9 @@ def _compute(
     update_s = optimizer_s(calibration, rows[0].optimizer, num_elements)
     compute_s = step_s - (update_s if rows[0].includes_optimizer else 0.0)
     if not math.isfinite(step_s):
-        raise SimnetError(f"workload {workload.name!r}: a step of {step_s} s: check the compute row and the batch")
+        raise SimnetError(
+            f"workload {workload.name!r}: a step of {step_s} s: must be finite and above 0; check compute and batch"
+        )
     if compute_s <= 0:
         raise SimnetError(
             f"workload {workload.name!r}: a step of {step_s:.3g} s is shorter than its optimizer ({update_s:.3g} s): "

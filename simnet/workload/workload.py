@@ -34,7 +34,7 @@ class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         given = [self.num_elements, self.num_bytes, self.shape]
         if sum(one is not None for one in given) != 1:
-            raise ValueError("num_elements: give one of num_elements, bytes and shape")
+            raise ValueError("num_elements: must be given once; give one of num_elements, bytes and shape")
         if self.num_bytes is not None and self.num_bytes < 1:
             raise ValueError(f"bytes: {self.num_bytes.text()!r}: must be at least 1 B")
 
@@ -68,7 +68,7 @@ class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         if (self.step_s is None) == (self.samples_per_s is None):
-            raise ValueError("step: give either step or samples_per_s")
+            raise ValueError("step: must be given once; give step or samples_per_s")
 
 
 class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):

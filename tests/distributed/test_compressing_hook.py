@@ -41,7 +41,7 @@ def test_what_is_wrong_is_told_in_a_sentence_on_all_ranks(results):
     assert "'qsdg': unknown, did you mean 'qsgd'?" in unknown
     assert "bit: unknown option, did you mean 'bits'?" in option
     assert "bits: 9: must be a whole number from 2 to 8" in value
-    assert "bits of rank 1: 4: must be that of rank 0, 3" in differs
+    assert "bits of rank 1: 4: must equal rank 0's 3" in differs
 
 
 def test_a_resumed_run_goes_on_bit_for_bit(results):

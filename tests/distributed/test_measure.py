@@ -94,7 +94,7 @@ class TestTogether:
         assert [codes(stdout) for stdout, _ in said] == [expected] * WORLD_SIZE, said[0][1][-2000:]
         wrote = [stderr.count("wrote ") for _, stderr in said]
         assert wrote == [len(COMMANDS) - 2, 0, 0, 0]
-        assert [stderr.count("model.json: is there already") for _, stderr in said] == [1, 0, 0, 0]
+        assert [stderr.count("model.json: exists") for _, stderr in said] == [1, 0, 0, 0]
         assert sorted(path.name for path in folder.iterdir()) == sorted(
             f"{name}.json" for name in COMMANDS if expected[name] == 0
         )

@@ -68,7 +68,7 @@ def test_what_one_rank_cannot_exchange_is_told_to_all_in_backward(results, name,
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("step of another time", "compress_gradients: state: step of rank 1: 7: must be that of rank 0, 1"),
+        ("step of another time", "compress_gradients: state: step of rank 1: 7: must equal rank 0's 1"),
         ("factors on one rank", "compress_gradients: state: factors of rank 1: [('0', (6, 4), "),
     ],
 )

@@ -79,7 +79,7 @@ def test_an_infinite_gradient_in_one_shard_stops_all_ranks(results):
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
-        ("not sharded", "parameter 0 has no placements: must be sharded over ranks [0, 1], those of the node"),
+        ("not sharded", "parameter 0 has no placements: must be sharded over ranks [0, 1], the ranks of the node"),
         ("replicated", "parameter 0 has placements (Replicate(), Shard(dim=0)) on ranks [[0, 1], [2, 3]]: must be"),
         (
             "spanning",

@@ -248,7 +248,7 @@ def test_a_broken_package_is_one_sentence_and_the_rest_goes_on(tmp_path: Path) -
     assert "16 True False" in said
     wanted = "BinsgdmError system: 'broken': other_systems:Missing cannot be loaded (AttributeError: module"
     assert wanted in said
-    assert "its name is 'other', and must be that of the entry point); mend or remove that package" in said
+    assert "its name is 'other', and must be that of the entry point); fix or remove that package" in said
     assert said.count("UserWarning") == 2
     assert "Traceback" not in said
 
@@ -279,7 +279,7 @@ def test_a_broken_package_is_one_line_on_the_command_line_and_others_are_not_spo
     assert broken.startswith(
         f"simnet: {option} 'broken': system: 'broken': other_systems:Missing cannot be loaded (Attr"
     )
-    assert broken.endswith("); mend or remove that package")
+    assert broken.endswith("); fix or remove that package")
     assert unknown.startswith(f"simnet: {option} 'no_such': unknown: give ")
 
 
@@ -325,8 +325,8 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("half_precision:largest=nan", "half_precision: largest: nan: must be finite; give a number that is"),
-        ("half_precision:largest=-inf", "half_precision: largest: -inf: must be finite; give a number that is"),
+        ("half_precision:largest=nan", "half_precision: largest: nan: must be finite; give a finite number"),
+        ("half_precision:largest=-inf", "half_precision: largest: -inf: must be finite; give a finite number"),
         ("half_precision:largest=x", "half_precision: largest: 'x': must be a number; give one"),
         ("half_precision:largest=true", "half_precision: largest: True: must be a number; give one"),
         ("chosen_of_outside:ratio=x", "chosen_of_outside: ratio: 'x': must be a number or none; give one"),
@@ -334,8 +334,8 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("chosen_of_outside:on=1", "chosen_of_outside: on: 1: must be true or false; give one"),
         ("chosen_of_outside:k=1.5", "chosen_of_outside: k: 1.5: must be a whole number; give one"),
         ("chosen_of_outside:k=-1", "k: below 0"),
-        ("chosen_of_outside:free=nan", "chosen_of_outside: free: nan: must be finite; give a number that is"),
-        ("unresolved_of_outside:part=inf", "unresolved_of_outside: part: inf: must be finite; give a number that is"),
+        ("chosen_of_outside:free=nan", "chosen_of_outside: free: nan: must be finite; give a finite number"),
+        ("unresolved_of_outside:part=inf", "unresolved_of_outside: part: inf: must be finite; give a finite number"),
     ],
 )
 def test_options_that_do_not_fit_their_annotations_are_refused_before_measuring(text: str, said: str) -> None:

@@ -217,7 +217,7 @@ class TestFault:
         ("given", "said"),
         [
             ({"to_s": 200}, "scenario: cluster.faults: 100 s are the longest. Note: so says its author"),
-            ({"to_s": 1, "node": 9}, "scenario: cluster.faults: is not what this key takes"),
+            ({"to_s": 1, "node": 9}, "scenario: cluster.faults: wrong type for this key"),
             (
                 {"to_s": 1, "nic_slowdown": 2},
                 "scenario: cluster.faults.0: key 'nic_slowdown' belongs to kind 'slow_node', not to "
@@ -297,7 +297,7 @@ def test_a_package_that_cannot_be_loaded_is_told_at_the_key_that_names_its_strat
     said = python(BROKEN, tmp_path)
     assert said.startswith("scenario: strategy.kind: ")
     assert "'broken'" in said
-    assert "the package that brings it cannot be loaded (ModuleNotFoundError: No module named 'not_there')" in said
+    assert "the package that provides it cannot be loaded (ModuleNotFoundError: No module named 'not_there')" in said
 
 
 def test_a_package_that_is_installed_brings_its_real_system(installed: Path) -> None:

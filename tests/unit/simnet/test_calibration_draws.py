@@ -70,9 +70,9 @@ def test_a_value_is_drawn_alike_whatever_else_has_an_interval():
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("inter_node.latencies", "intervals: 'inter_node.latencies': 'latencies' is no key of it.*latency"),
-        ("kernels.merge.launch", "intervals: 'kernels.merge.launch': 'merge' is no key of it"),
-        ("title", "intervals: 'title': has no number to draw"),
+        ("inter_node.latencies", "intervals: 'inter_node.latencies': 'latencies': unknown key.*latency"),
+        ("kernels.merge.launch", "intervals: 'kernels.merge.launch': 'merge': unknown key"),
+        ("title", "intervals: 'title': holds no number to draw"),
     ],
 )
 def test_an_interval_of_nothing_is_refused(key, message):

@@ -122,7 +122,7 @@ def test_a_path_starts_at_the_given_directory(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.toml", b"num_nodes = \n", "not TOML: Invalid value"),
-        ("a.toml", b"\xff\xfe", "no text in UTF-8 (byte 0)"),
+        ("a.toml", b"\xff\xfe", "not UTF-8 text (byte 0)"),
         ("a.json", b"{", "not JSON: Expecting"),
         ("a.json", b"[1]", "list: must hold one object with keys"),
         ("a.json", b"[" * 100_000, "nested deeper than 50 levels"),
@@ -155,7 +155,7 @@ def test_a_json_file_is_read_as_it_is(tmp_path: Path) -> None:
             '{"a": 1, "b": {"c": 1, "c": 2}}',
             "t.json: not JSON: the key 'c' comes twice in one object; drop one",
         ),
-        ('{"a": "half \\ud800"}', "t.json: not JSON: .*is half of a character; write it whole"),
+        ('{"a": "half \\ud800"}', "t.json: not JSON: .*half a character; write it whole"),
     ],
 )
 def test_json_is_read_as_strictly_as_toml(text: str, said: str, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ class TestReading:
             files.read_bytes(tmp_path / "a", 2**20)
 
     def test_a_name_with_a_null_character_is_refused(self) -> None:
-        with pytest.raises(SimnetError, match="no name of a file: embedded null"):
+        with pytest.raises(SimnetError, match="not a file name: embedded null"):
             files.read_bytes(Path("a\0b"))
 
     def test_what_is_packed_is_unpacked_up_to_the_limit(self) -> None:
@@ -242,12 +242,12 @@ class TestReading:
     @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:30] + b"x" * 20 + data[50:]])
     def test_what_is_packed_and_damaged_is_refused(self, damage: Callable[[bytes], bytes]) -> None:
         packed = gzip.compress(json.dumps([i**3 for i in range(200)]).encode())
-        with pytest.raises(SimnetError, match=r"a.gz: packed by gzip, and is damaged or cut off"):
+        with pytest.raises(SimnetError, match=r"a.gz: damaged or incomplete gzip"):
             files.gunzipped(damage(packed), Path("a.gz"))
 
     def test_what_is_no_utf_8_is_refused_or_replaced(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(b"ab\xffc")
-        with pytest.raises(SimnetError, match=r"a: no text in UTF-8 \(byte 2\); save it as UTF-8"):
+        with pytest.raises(SimnetError, match=r"a: not UTF-8 text \(byte 2\); save it as UTF-8"):
             files.read_text(tmp_path / "a")
         assert files.read_text(tmp_path / "a", errors="replace") == "ab\ufffdc"
 
@@ -264,12 +264,12 @@ class TestReading:
 
     @pytest.mark.parametrize("text", ["a = " + "[" * 60 + "]" * 60, "a." * 60 + "b = 1", "a." * 3000 + "b = 1"])
     def test_deep_toml_is_refused(self, text: str) -> None:
-        with pytest.raises(SimnetError, match="t: nested deeper than 50 levels; write it flatter"):
+        with pytest.raises(SimnetError, match="t: nested deeper than 50 levels; write fewer levels"):
             parse_toml(text, "t")
 
     @pytest.mark.parametrize("depth", [52, 300, 100_000])
     def test_deep_json_is_refused(self, depth: int) -> None:
-        with pytest.raises(SimnetError, match="t: nested deeper than 50 levels; write it flatter"):
+        with pytest.raises(SimnetError, match="t: nested deeper than 50 levels; write fewer levels"):
             parse_json(b"[" * depth + b"]" * depth, "t")
 
     def test_fifty_levels_are_read(self) -> None:
@@ -312,7 +312,7 @@ class TestWriting:
         (other / "page.md").write_text("mine")
         (out / "page.md").symlink_to(other / "page.md")
         (out / "figures").symlink_to(other)
-        with pytest.raises(SimnetError, match=r"a link leads out of .*out'; remove the link, or choose another place"):
+        with pytest.raises(SimnetError, match=r"a link leads out of .*out'; remove the link, or name another"):
             files.write_file(out / name, b"new", inside=out)
         assert [(path.name, path.read_text()) for path in other.iterdir()] == [("page.md", "mine")]
 
@@ -334,7 +334,7 @@ class TestWriting:
         places = {"same": source, "relative": Path("folder/../in.toml")}
         with files.watch_inputs():
             files.read_file(source)
-            with pytest.raises(SimnetError, match=r"is an input .* and would be replaced; name another file"):
+            with pytest.raises(SimnetError, match=r"is an input .*; name another file"):
                 files.write_file(places.get(kind, tmp_path / kind), b"new")
         assert source.read_text() == "a = 1"
 

@@ -72,9 +72,9 @@ def compute(**said: Any) -> Compute:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda _: Exchange((), 0.0, "x"), "0.0 B: some bytes must travel"),
-        (lambda _: Exchange((compute(),), -5.0, "x"), "some bytes must travel"),
-        (lambda _: Exchange((compute(),), float("nan"), "x"), "some bytes must travel"),
+        (lambda _: Exchange((), 0.0, "x"), "0.0 B: must be above 0 B; fix the strategy"),
+        (lambda _: Exchange((compute(),), -5.0, "x"), "must be above 0 B; fix the strategy"),
+        (lambda _: Exchange((compute(),), float("nan"), "x"), "must be above 0 B; fix the strategy"),
         (lambda _: Exchange((compute(seconds=-1.0),), 1.0, "x"), "seconds: -1.0: must be finite and not below 0"),
         (lambda _: Exchange((compute(part="nope"),), 1.0, "x"), "part: 'nope': must be one of forward"),
         (
@@ -136,10 +136,10 @@ class TestRegistration:
         assert "other_of_test" not in {one.__struct_config__.tag for one in STRATEGIES.built_in()}
 
     def test_another_cost_of_a_kernel_that_is_known_is_refused(self) -> None:
-        self.refused("kernels: 'qsgd_encode': is known at another cost", kernels=kernel_costs("qsgd", 1.0, 0.0, 1.0))
+        self.refused("kernels: 'qsgd_encode': has another cost", kernels=kernel_costs("qsgd", 1.0, 0.0, 1.0))
 
     def test_a_title_that_is_taken_or_none_is_refused(self) -> None:
-        self.refused("title: 'QSGD 4 bit': must be text that no other", title="QSGD 4 bit")
+        self.refused("title: 'QSGD 4 bit': must be text, and the title of no other", title="QSGD 4 bit")
         self.refused("title: '': must be text", title="")
 
     def test_a_tag_that_is_taken_is_refused_and_the_same_class_may_come_again(self) -> None:
@@ -218,5 +218,5 @@ def test_packages_that_fail_to_load_change_nothing_else_and_asking_for_them_says
     assert int(count) == len(STRATEGIES.built_in())
     assert [line.split("'")[1] for line in told] == ["raises", "exits", "loud"]
     assert "(RuntimeError: two lines)" in told[0]
-    assert "is no strategy and no module" in told[2]
+    assert "must name a strategy or a module" in told[2]
     assert done.stderr == "loud\n"

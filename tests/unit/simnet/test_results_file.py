@@ -75,12 +75,12 @@ def test_damaged_numbers_and_parts_are_told_in_one_sentence(
         (
             "scenario.strategy",
             {"kind": "of_elsewhere"},
-            "scenario.strategy.kind: 'of_elsewhere': unknown strategy; install the package that brings it",
+            "scenario.strategy.kind: 'of_elsewhere': unknown strategy; install the package that provides it",
         ),
         (
             "scenario.cluster.faults",
             [{"kind": "of_elsewhere"}],
-            "scenario.cluster.faults.0.kind: 'of_elsewhere': unknown fault; install the package that brings it",
+            "scenario.cluster.faults.0.kind: 'of_elsewhere': unknown fault; install the package that provides it",
         ),
         ("scenario.strategy", None, "scenario.strategy: None: write a table with the keys kind: the file is damaged"),
         ("scenario.strategy", ["x"], "scenario.strategy: ['x']: write a table with the keys kind: the file is damaged"),
@@ -141,12 +141,12 @@ def test_results_behind_a_closed_folder_are_told(small: Document, tmp_path: Path
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        (lambda _: "", "is empty: run the sweep again"),
+        (lambda _: "", "is empty; run the sweep again"),
         (damaged, "not JSON: Expecting"),
-        (lambda _: "\udcff", "not JSON: no text in UTF-8"),
+        (lambda _: "\udcff", "not JSON: not UTF-8 text"),
         (lambda _: "[1, 2]", "no 'format' key"),
         (lambda document: json.dumps({**document, "format": 7}), "format 7: this version reads formats 1 to 3"),
-        (lambda document: json.dumps({**document, "points": []}), "no point was simulated"),
+        (lambda document: json.dumps({**document, "points": []}), "must not be empty"),
         (lambda document: json.dumps({**document, "points": "x"}), "is damaged"),
         (without_cluster, r"points.0.scenario.cluster: missing; add cluster = a name, or a table: the file is damaged"),
     ],

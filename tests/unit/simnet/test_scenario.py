@@ -150,7 +150,7 @@ def test_building_leaves_its_input_alone() -> None:
         ({"workload__dtype": 3}, "x: workload.dtype: 3: write a name in quotes"),
         (
             {"workload__tensors": [{"count": 2}]},
-            "workload.tensors.0.num_elements: give one of num_elements, bytes and shape",
+            "workload.tensors.0.num_elements: must be given once; give one of num_elements, bytes and shape",
         ),
         ({"strategy": "binsgd"}, "x: strategy.kind: 'binsgd': unknown strategy. Did you mean 'binsgdm'?"),
         ({"strategy": {}}, "x: strategy.kind: missing; add kind = one of all_reduce, atomo, binsgdm, "),
@@ -210,9 +210,7 @@ def test_a_result_of_simulate_is_a_scenario_again(tmp_path: Path) -> None:
 
 def test_the_results_of_a_sweep_are_no_scenario(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps({"format": 1, "axes": [], "points": []}))
-    with pytest.raises(
-        SimnetError, match=r"results.json: holds the results of a sweep, no .*: simnet plot .*results.json"
-    ):
+    with pytest.raises(SimnetError, match=r"results.json: results of a sweep, not .*: simnet plot .*results.json"):
         load(str(tmp_path / "results.json"))
 
 

@@ -70,7 +70,7 @@ class TestExpand:
         assert points[3].scenario.cluster.inter_node.bytes_per_s == 12.5e9
 
     def test_nothing_to_sweep_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(SimnetError, match=r"pod.toml: has nothing to sweep; add a \[sweep\] table"):
+        with pytest.raises(SimnetError, match=r"pod.toml: nothing to sweep; add a \[sweep\] table"):
             expand(load_experiment(str(write(tmp_path / "pod.toml", pod()))))
 
     def test_too_many_points_are_refused_before_any_is_made(self, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ class TestJournal:
     )
     def test_a_file_of_something_else_is_left_as_it_is(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / NAME).write_bytes(content)
-        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line .: .* or choose another place with -o"):
+        with pytest.raises(SimnetError, match=rf"^{tmp_path / NAME}: line .: .* or name another directory with -o"):
             Journal(tmp_path)
         assert (tmp_path / NAME).read_bytes() == content
 
@@ -316,19 +316,19 @@ class TestJournal:
         os.mkfifo(tmp_path / "pipe" / NAME)
         (tmp_path / "device" / NAME).symlink_to("/dev/full")
         for name in ("pipe", "device"):
-            with pytest.raises(SimnetError, match="is not a regular file; remove it, or choose another place with -o"):
+            with pytest.raises(SimnetError, match="not a regular file; remove it, or name another with -o"):
                 Journal(tmp_path / name)
 
     def test_a_place_that_is_no_directory_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(SimnetError, match=r"file: cannot be written \(File exists\): choose another place with -o"):
+        with pytest.raises(SimnetError, match=r"file: cannot be written \(File exists\); name another with -o"):
             Journal(tmp_path / "file")
 
     def test_a_line_that_does_not_fit_on_the_disk_is_told_and_done_again(self, tmp_path: Path) -> None:
         with Journal(tmp_path) as journal:
             journal.append("a", b"{}")
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        message = rf"^{tmp_path / NAME}: cannot be written \(File too large\): choose another place with -o"
+        message = rf"^{tmp_path / NAME}: cannot be written \(File too large\); name another with -o"
         with Journal(tmp_path) as journal:
             resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
             try:

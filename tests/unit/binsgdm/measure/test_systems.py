@@ -177,8 +177,8 @@ class TestChoice:
             ("qsgd:bits=1", "qsgd: bits: 1: must be"),
             ("qsgd:bit=4", "qsgd: bit: unknown option, did you mean 'bits'?"),
             ("power_sgd:rank=4", "power_sgd: rank: unknown option; it takes matrix_rank"),
-            ("qsgd:bits=4,bits=5", "an option comes twice: give each once"),
-            ("one_bit_adam:topology=hierarchical", "one_bit_adam is measured flat"),
+            ("qsgd:bits=4,bits=5", "an option comes twice; give it once"),
+            ("one_bit_adam:topology=hierarchical", "one_bit_adam is measured with flat topology"),
         ],
     )
     def test_a_mistake_is_told(self, text: str, said: str | None) -> None:

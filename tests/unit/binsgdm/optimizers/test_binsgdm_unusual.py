@@ -41,7 +41,7 @@ def test_a_copy_of_an_attached_optimizer_must_be_attached():
     optimizer = stepped([torch.nn.Parameter(torch.zeros(4))])
     optimizer.join(Session(Member(rank=0, world_size=2)))
     copied = copy.deepcopy(optimizer)
-    with pytest.raises(binsgdm.BinsgdmError, match="a copy of an attached optimizer: attach it, too"):
+    with pytest.raises(binsgdm.BinsgdmError, match="a copy of an attached optimizer; attach the copy"):
         copied.step()
 
 

@@ -340,7 +340,7 @@ def work(rank: int, folder: str) -> None:
     attach_one_bit_adam(OneBitAdam(model.parameters()), model)
     model(torch.full((1, 2), float(rank))).sum().backward()
     assert model.module.weight.grad.tolist() == [[rank, rank]]
-    with pytest.raises(BinsgdmError, match=r"lr of group 0 of rank 1: 1\.0: must be that of rank 0, 0\.0"):
+    with pytest.raises(BinsgdmError, match=r"lr of group 0 of rank 1: 1\.0: must equal rank 0's 0\.0"):
         attach_one_bit_adam(OneBitAdam(parameters(), lr=float(rank)))
     dist.destroy_process_group()
 

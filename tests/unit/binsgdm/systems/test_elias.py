@@ -98,7 +98,7 @@ def test_blocks_of_zeros_take_no_bits() -> None:
 
 def test_bits_of_other_blocks_are_refused() -> None:
     block_bits, packed = elias.encode(torch.tensor([[0, 0, 5], [0, 1, 0]], dtype=torch.int16))
-    with pytest.raises(BinsgdmError, match="must fill the bytes"):
+    with pytest.raises(BinsgdmError, match="must fill them"):
         elias.decode(block_bits, packed[:-1], block_size=3, max_level=7)
     for wrong in ({"block_size": 2, "max_level": 7}, {"block_size": 3, "max_level": 4}):
         with pytest.raises(BinsgdmError, match="must be what encode gave"):

@@ -211,5 +211,5 @@ def test_a_k_above_the_bucket_sends_all(name: str) -> None:
 
 @pytest.mark.parametrize("make_bucket", [lambda: {"parameters": (1, 1)}, lambda: {"parameters": (1,)}])
 def test_a_parameter_twice_or_without_a_shape_is_refused(make_bucket: Callable[[], dict[str, Any]]) -> None:
-    with pytest.raises(BinsgdmError, match="for 2 shapes: give as many, each once"):
+    with pytest.raises(BinsgdmError, match="for 2 shapes: must be as many; add some"):
         GradientBucket(values=torch.zeros(2), shapes=((1,), (1,)), **make_bucket())

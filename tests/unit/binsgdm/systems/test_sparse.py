@@ -222,7 +222,7 @@ def test_reduced_all_ranks_have_the_mean_at_common_indices(kind: Any, size: int)
 
 def test_what_has_indices_cannot_be_reduced() -> None:
     context = RankContext(rank=0, world_size=1, ranks_per_node=1, seed=4, step=2)
-    with pytest.raises(BinsgdmError, match="aggregate it by gather_payloads"):
+    with pytest.raises(BinsgdmError, match="use gather_payloads"):
         next(WithoutFeedback(TopK(k=1), all_reduce_payloads).mean(bucket(normal(4), ((4,),)), context))
 
 

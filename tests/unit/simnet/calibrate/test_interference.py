@@ -115,7 +115,7 @@ def test_the_slowdown_of_backward_is_the_mean_over_collectives_and_no_speedup() 
     assert interference_fit.fit_slowdown(interference_fit.select_pairs([faster]), draws=20).table == {
         "backward_slowdown": 1.0
     }
-    with pytest.raises(SimnetError, match="backward of m with x: there is none without"):
+    with pytest.raises(SimnetError, match="backward of m with x: needs a time without it"):
         interference_fit.select_pairs([measurements((beside("backward_beside", "x", 1.0),), (setup(2, 1, 1e8),))])
 
 

@@ -165,8 +165,8 @@ def test_a_file_that_makes_no_sense_is_refused_with_the_place(change, said, tmp_
     [
         (b"", "not JSON: Expecting value"),
         (b"[]", "[]: write a table with the keys what, format"),
-        (b"\x1f\x8b\x08", "not JSON: no text in UTF-8 (byte 1)"),
-        (b'{"what": "\xff"}', "not JSON: no text in UTF-8 (byte 10)"),
+        (b"\x1f\x8b\x08", "not JSON: not UTF-8 text (byte 1)"),
+        (b'{"what": "\xff"}', "not JSON: not UTF-8 text (byte 10)"),
         (b'{"other": ' + b"[" * 100_000, "nested deeper than 50 levels"),
         (json.dumps(example()).replace("0.0259", "1e999").encode(), "series.0.values.0: inf: must be finite"),
         (json.dumps(example()).encode() + b"}", "not JSON: Extra data"),
@@ -408,17 +408,17 @@ class TestCommand:
         [
             (["kernels", "--min-size", "0"], "'0': write a whole number above 0, at most 2^39, such as 65536"),
             (["kernels", "--max-size", "2^39"], "--max-size 549755813888: needs"),
-            (["kernels", "--max-size", "512"], "--min-size 1024: there is no power of two from it to 512"),
+            (["kernels", "--max-size", "512"], "--min-size 1024: no power of two from there to 512"),
             (["kernels", "--kernels", "triton"], "kernels: 'triton': "),
             (["model", "--model", "mlp_4"], "--model 'mlp_4': unknown; write module:function, or one of mlp_4m"),
             (["model", "--model", "no.such:thing"], "--model 'no.such:thing': cannot be imported"),
-            (["collectives"], "collectives: there is one rank: launch two or more with torchrun"),
-            (["interference"], "interference: there is one rank: launch two or more with torchrun"),
+            (["collectives"], "collectives: needs two ranks; launch them with torchrun --nproc-per-node 2"),
+            (["interference"], "interference: needs two ranks; launch them with torchrun --nproc-per-node 2"),
             (["training", "--strategy", "all_reduce:bf16"], "'all_reduce:bf16': unknown: give"),
-            (["training", "--strategy", "qsgd"], "--strategy qsgd: there is one rank: launch two or more"),
+            (["training", "--strategy", "qsgd"], "--strategy qsgd: needs two ranks; launch them"),
             (["training", "--strategy", "qsgd:bits=9"], "--strategy 'qsgd:bits=9': qsgd: bits: 9: must be"),
             (["kernels", "--system", "no"], "--system 'no': unknown: give one of"),
-            (["training", "--ranks-per-node", "2"], "--ranks-per-node 2: there is one process; launch the ranks"),
+            (["training", "--ranks-per-node", "2"], "--ranks-per-node 2: needs several processes; launch them"),
             (["model", "-o", "none/m.json"], "none/m.json: 'none': no such directory"),
             (["model", "-o", "."], ".: is a directory"),
             (["model", "--relative-error", "2"], "Invalid value for '--relative-error'"),
@@ -441,7 +441,7 @@ class TestCommand:
         args = ("model", "--model", "mlp_200k", "--max-repetitions", 8, "-o", path)
         refused = self.run(*args)
         assert refused.exit_code == 2
-        assert f"{path}: is there already; add --force to replace it" in refused.stderr
+        assert f"{path}: exists; add --force to replace it" in refused.stderr
         assert path.read_text(encoding="utf-8") == "old"
         assert self.run(*args, "--force").exit_code == 0
         assert read(path).series

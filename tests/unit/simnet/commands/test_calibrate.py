@@ -101,7 +101,7 @@ def test_mistakes_are_told_in_one_line_and_write_nothing(
 @pytest.mark.parametrize(
     ("interval", "message"),
     [
-        ("[1.1, 1.2]", "factors and must hold 1 between them"),
+        ("[1.1, 1.2]", "must be two factors with 1 between them"),
         ("[-0.5, 1.2]", "above 0"),
         ("[0.5]", "write a list of 2 values"),
     ],

@@ -148,9 +148,9 @@ class TestSimulate:
         ("place", "message"),
         [
             ("", "is a directory; name a file"),
-            ("pod.toml/result", "cannot be written (Not a directory): choose another place with {option}"),
+            ("pod.toml/result", "cannot be written (Not a directory); name another with {option}"),
             ("new/result", "no such directory; make it, or name another file with {option}"),
-            ("a" * 300, "cannot be written (File name too long): choose another place with {option}"),
+            ("a" * 300, "cannot be written (File name too long); name another with {option}"),
         ],
     )
     @pytest.mark.usefixtures("never_simulated")
@@ -216,7 +216,7 @@ class TestSweep:
     @pytest.mark.usefixtures("never_simulated")
     def test_a_pipe_in_the_place_of_results_is_refused_before_simulating(self, file: str, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "results.csv")
-        assert_refused(run("sweep", file, "-o", str(tmp_path)), "results.csv: is not a regular file; remove it")
+        assert_refused(run("sweep", file, "-o", str(tmp_path)), "results.csv: not a regular file; remove it")
 
     def test_several_values_make_an_axis_and_one_ends_it(self, file: str) -> None:
         several, one = "strategy=binsgdm,one_bit_adam", "cluster.num_nodes=4"
@@ -229,7 +229,7 @@ class TestSweep:
 
     def test_an_empty_sweep_is_refused(self, tmp_path: Path) -> None:
         path = write(tmp_path / "pod.toml", pod())
-        assert_refused(run("sweep", str(path)), "has nothing to sweep; add a [sweep] table or --set KEY=V1,V2")
+        assert_refused(run("sweep", str(path)), "nothing to sweep; add a [sweep] table or --set KEY=V1,V2")
 
     @pytest.mark.parametrize("place", ["pod.toml", "pod.toml/out"])
     @pytest.mark.usefixtures("never_simulated")
@@ -399,7 +399,9 @@ class TestParts:
 
     def test_a_name_of_several_parts_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(files, "names", lambda _: ("same",))
-        assert_refused(run("show", "same"), "'same': stands for several; write one of clusters/same, workloads/same")
+        assert_refused(
+            run("show", "same"), "'same': several kinds have this name; write one of clusters/same, workloads/same"
+        )
 
 
 class TestCheck:
@@ -421,14 +423,14 @@ class TestCheck:
         contradiction = pod(workload__gradient="1 GB")
         for changes in ({}, {"sweep": SWEEP}):
             path = write(tmp_path / "wrong.toml", contradiction | changes)
-            assert_refused(run("check", str(path)), "give the gradients once")
+            assert_refused(run("check", str(path)), "must be given once")
 
     def test_the_results_of_a_sweep_are_told(self, file: str, tmp_path: Path) -> None:
         run("sweep", file, "-o", str(tmp_path))
-        assert_refused(run("check", str(tmp_path / "results.json")), "holds the results of a sweep, no scenario")
+        assert_refused(run("check", str(tmp_path / "results.json")), "results of a sweep, not a scenario")
 
     def test_gradients_are_left_to_their_workload(self) -> None:
-        assert_refused(run("check", "gradients/bert_base"), "are checked with a workload that uses them")
+        assert_refused(run("check", "gradients/bert_base"), "checked only with a workload")
 
 
 class TestSettings:
@@ -471,7 +473,7 @@ class TestSettings:
             read_settings([text])
 
     def test_a_key_that_is_set_twice_is_refused(self) -> None:
-        with pytest.raises(SimnetError, match="--set: 'a=2': 'a' is set twice; drop one of them"):
+        with pytest.raises(SimnetError, match="--set: 'a=2': 'a' set twice; drop one"):
             read_settings(["a=1", "a=2"])
 
 
@@ -499,7 +501,7 @@ class TestProcesses:
 
     def test_a_full_device_is_told_in_a_line(self, file: str, tmp_path: Path) -> None:
         ran = run_in_shell(f"simnet simulate {file} -o /dev/full", tmp_path)
-        message = "simnet: /dev/full: cannot be written (No space left on device): choose another place with -o\n"
+        message = "simnet: /dev/full: cannot be written (No space left on device); name another with -o\n"
         assert (ran.returncode, ran.stderr) == (2, message)
 
     @pytest.mark.parametrize(
@@ -517,7 +519,7 @@ class TestProcesses:
 
     def test_a_working_directory_that_is_gone_is_told_in_a_line(self, file: str, tmp_path: Path) -> None:
         ran = run_in_shell(f"mkdir gone; cd gone; rmdir ../gone; simnet simulate {file} -o x", tmp_path)
-        message = "simnet: x: cannot be written (No such file or directory): choose another place with -o\n"
+        message = "simnet: x: cannot be written (No such file or directory); name another with -o\n"
         assert (ran.returncode, ran.stderr) == (2, message)
 
     def test_help_is_there_without_docstrings(self) -> None:
@@ -535,7 +537,7 @@ class TestProcesses:
     def test_half_of_a_character_is_told_in_a_line(self, tmp_path: Path) -> None:
         (tmp_path / "pod.json").write_text(json.dumps(pod(workload__name="\udcff")))
         ran = run_in_shell("simnet simulate pod.json --format csv -o result", tmp_path)
-        message = "simnet: pod.json: not JSON: '\\udcff': is half of a character; write it whole, or drop it\n"
+        message = "simnet: pod.json: not JSON: '\\udcff': half a character; write it whole, or drop it\n"
         assert (ran.returncode, ran.stderr) == (2, message)
 
     @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_drawn_table_keeps_its_colours_and_nothing_else(steering: str) -> None
     assert text.removeprefix("\x1b[1mhead\x1b[0m\n").isprintable()
 
 
-@pytest.mark.parametrize("text", ["a\nb\x1b[2J", "9" * 100_000, "word " * 20_000, f"x: {'[' * 600}: too deep; mend it"])
+@pytest.mark.parametrize("text", ["a\nb\x1b[2J", "9" * 100_000, "word " * 20_000, f"x: {'[' * 600}: too deep; fix it"])
 def test_a_refusal_is_one_line_of_at_most_500_characters(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     terminal.refuse(f"a.toml: {text}: the rule; the repair")
     line = capsys.readouterr().err

@@ -148,7 +148,7 @@ def test_a_float_is_bisected_too(find: Callable[..., Crossover]) -> None:
     [
         (BANDWIDTH, "1", "2 Gbit/s", f"--from: {BANDWIDTH}: '1': write a number and a unit"),
         (BANDWIDTH, "1 Gbit/s", 2, f"--to: {BANDWIDTH}: 2: write a number and a unit"),
-        (BANDWIDTH, "1 Gbit/s", "1000 Mbit/s", "--from: '1 Gbit/s': is the same as --to; give two values"),
+        (BANDWIDTH, "1 Gbit/s", "1000 Mbit/s", "--from: '1 Gbit/s': equals --to; give two values"),
         ("cluster.num_node", 1, 2, "--from: cluster: unknown key 'num_node'. Did you mean 'num_nodes'?"),
         ("strategy.kind", "binsgdm", "all_reduce", "--over: strategy.kind: 'binsgdm': not a number; give the key of"),
         ("strategy.overlap", False, True, "--over: strategy.overlap: False: not a number"),
@@ -196,7 +196,7 @@ def test_keys_inside_lists_and_tables_are_reached(tmp_path: Path) -> None:
         ({"cluster__num_nodes": 1}, BANDWIDTH, "1 Gbit/s", "2 Gbit/s", "one node sends nothing over its NIC"),
         ({"cluster__ranks_per_node": 1}, "cluster.intra_node.bandwidth", "1 GB/s", "2 GB/s", "nodes of one rank send"),
         ({}, "run.steps", 1, 9, "steps count in the end-to-end time alone"),
-        ({}, "calibration.all_to_all_efficiency", 0.1, 0.2, "something else decides"),
+        ({}, "calibration.all_to_all_efficiency", 0.1, 0.2, "another limit decides"),
     ],
 )
 def test_a_key_without_effect_is_refused_with_a_reason(

@@ -135,7 +135,7 @@ class TestRanking:
         assert set(left_out) == {
             "1-bit SGD", "EF-SignSGD", "TernGrad", "PowerSGD rank 4", "GradZip rank 4", "ATOMO budget 3",
         }  # fmt: skip
-        assert all("depends on the shapes" in reason for reason in left_out.values())
+        assert all("needs the shapes of the tensors" in reason for reason in left_out.values())
         assert {found.name for found in advice.systems} == {*SYSTEMS, "DDP fp32", "DDP bf16"} - set(left_out)
         assert "not predicted: 1-bit SGD, EF-SignSGD, TernGrad, Power" in str(advice_page(advice))
 

@@ -133,7 +133,7 @@ def test_a_sweep_over_tables_gives_a_bar_for_each_with_its_settings(small: Docum
     for shown in map(texts, drawn.values()):
         assert "binsgdm, topology flat" in shown
         assert "hierarchical" in shown
-    assert "upper: binsgdm" in texts(drawn["breakdown"])
+    assert "upper: BinSGDM" in texts(drawn["breakdown"])
 
 
 def test_the_axis_that_panels_share_holds_the_lines_of_all(tmp_path: Path) -> None:
@@ -170,18 +170,18 @@ def test_two_settings_of_one_strategy_are_told_apart(small: Document) -> None:
         point["scenario"]["baseline"] = {"kind": "all_reduce", "algorithm": "ring"}
     drawn = draw(small)
     told = texts(drawn["throughput"])
-    assert "all_reduce, algorithm tree" in told
-    assert "all_reduce, algorithm ring" in told
+    assert "DDP (fp32, tree)" in told
+    assert "DDP (fp32, ring)" in told
 
 
 @pytest.mark.parametrize(
     ("name", "labels"),
     [
-        ("speedup_over_nodes", ["nodes (of 8 GPUs)", "speedup (times)", "10 Gbit/s", "1.0: same time"]),
-        ("speedup_over_bandwidth", ["NIC bandwidth of a node [Gbit/s]", "speedup (times)", "8 nodes"]),
-        ("throughput", ["nodes (of 8 GPUs)", "throughput [samples/s]", "linear (compute alone)", "all_reduce"]),
-        ("breakdown", ["iteration time [ms]", "exposed communication", "right: all_reduce"]),
-        ("heat_map", ["nodes (of 8 GPUs)", "NIC bandwidth [Gbit/s]", "4.16"]),
+        ("speedup_over_nodes", ["nodes (of 8 GPUs)", "speedup over DDP (fp32, ring)", "10 Gbit/s", "1.0: same time"]),
+        ("speedup_over_bandwidth", ["NIC bandwidth of a node [Gbit/s]", "speedup over DDP (fp32, ring)", "8 nodes"]),
+        ("throughput", ["nodes (of 8 GPUs)", "throughput [samples/s]", "linear (compute alone)", "DDP (fp32, ring)"]),
+        ("breakdown", ["iteration time [ms]", "exposed communication", "right: DDP (fp32, ring)"]),
+        ("heat_map", ["nodes (of 8 GPUs)", "NIC bandwidth of a node [Gbit/s]", "4.16"]),
     ],
 )
 def test_the_axes_have_units_and_the_lines_have_names(name: str, labels: list[str], network: dict[str, Figure]) -> None:
@@ -209,7 +209,7 @@ def test_strategies_that_differ_are_called_strategy(small: Document) -> None:
         for point in small["points"]
     ]
     drawn = draw({**small, "points": renamed})
-    assert "Speedup of strategy over all_reduce" in texts(drawn["speedup_over_nodes"])
+    assert "Speedup of strategy over DDP (fp32, ring)" in texts(drawn["speedup_over_nodes"])
     assert "left: strategy" in texts(drawn["breakdown"])
 
 
@@ -217,7 +217,7 @@ def test_baselines_that_differ_are_called_baseline(small: Document) -> None:
     for index, point in enumerate(small["points"]):
         point["baseline"]["strategy"] = ("all_reduce", "one_bit_adam")[index % 2]
     drawn = draw(small)
-    assert "Speedup of binsgdm over baseline" in texts(drawn["speedup_over_nodes"])
+    assert "Speedup of BinSGDM over baseline" in texts(drawn["speedup_over_nodes"])
 
 
 def test_times_far_apart_can_be_drawn(small: Document) -> None:

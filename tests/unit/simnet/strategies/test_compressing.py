@@ -179,7 +179,7 @@ def test_decoding_grows_with_the_ranks_where_payloads_are_gathered():
 @pytest.mark.parametrize("strategy", [EFSignSGD(), OneBitSGD(), TernGrad(), PowerSGD(), GradZip(), Atomo()], ids=str)
 def test_without_shapes_a_payload_that_depends_on_them_is_refused(strategy):
     workload = replace(WORKLOAD, tensors=(), gradient_bytes=Size(4 * ELEMENTS))
-    with pytest.raises(SimnetError, match=r"its payload depends on the shapes of the tensors: give workload.gradients"):
+    with pytest.raises(SimnetError, match=r"needs the shapes of the tensors; give workload.gradients"):
         simulate(scenario(strategy, workload=workload))
 
 
@@ -191,8 +191,8 @@ def test_without_shapes_a_payload_that_depends_on_them_is_refused(strategy):
         ({"kind": "nuqsgd", "bits": 8}, "bits"),
         ({"kind": "qsgd", "coding": "elias"}, "coded_bits: missing; coding 'elias' needs"),
         ({"kind": "qsgd", "coded_bits": 2.0}, "coded_bits: 2.0: has no effect with coding 'packed'"),
-        ({"kind": "top_k"}, "ratio: give either ratio or k"),
-        ({"kind": "random_k", "ratio": 0.1, "k": 4}, "ratio: give either ratio or k"),
+        ({"kind": "top_k"}, "ratio: must be given once; give ratio or k"),
+        ({"kind": "random_k", "ratio": 0.1, "k": 4}, "ratio: must be given once; give ratio or k"),
         ({"kind": "top_k", "k": 0}, "k"),
         ({"kind": "top_k", "ratio": 0.0}, "ratio"),
         ({"kind": "power_sgd", "matrix_rank": 0}, "matrix_rank"),

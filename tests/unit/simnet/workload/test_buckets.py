@@ -76,7 +76,7 @@ def test_merging_goes_from_none_to_all_as_start_up_grows():
 
 
 def test_per_tensor_without_tensors_is_refused():
-    with pytest.raises(SimnetError, match=r"needs the tensors"):
+    with pytest.raises(SimnetError, match=r"needs the model's tensors"):
         buckets.build(DenseAllReduce(bucketing="per_tensor"), step(total_bytes=1e6), FREE)
 
 

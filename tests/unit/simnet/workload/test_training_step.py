@@ -89,7 +89,7 @@ def test_between_two_rows_the_step_is_interpolated_and_beyond_them_scaled():
     ("workload", "said"),
     [
         (Workload(num_elements=10), "no compute time"),
-        (Workload(num_elements=10, compute=(row(),), **TIMES), "give one or the other"),
+        (Workload(num_elements=10, compute=(row(),), **TIMES), "give one of the two"),
         (Workload(num_elements=10, compute=(row(gpu="V100"),)), "no compute time for GPU 'A100-80GB': it has V100"),
         (Workload(num_elements=10, compute=(row(),), precision="fp8"), "no compute time in 'fp8'"),
         (Workload(tensors=(Gradient(num_elements=1, backward_share=0.0),), **TIMES), "every backward_share is 0"),
