@@ -51,6 +51,7 @@ class Ledger:
     def put(self, key: Row, result: Row) -> None:
         """Add a row of a key and a result, or replace the one with this key; other processes may do so, too."""
         with self._locked():
+            # Read again: another process may have added rows since.
             rows = [row for row in self._read() if not having([row], key)]
             self.write([*rows, {**key, **result}])
 

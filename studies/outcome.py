@@ -49,6 +49,7 @@ class Outcome:
     def seeds(self, ranks: int) -> list[int]:
         """Return the seeds on which every system has run; only these count."""
         rows = [row for row in self.study.curves[self.name].rows if row["ranks"] == ranks]
+        # A seed that some systems lack would favour those that had an easy one.
         of = [{row["seed"] for row in rows if row["system"] == system} for system in CANDIDATES]
         return sorted(set.intersection(*of))
 

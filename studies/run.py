@@ -130,7 +130,7 @@ class RankOfGroup:
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Do as `Ranks`."""
         self._optimizer.zero_grad()
-        rank = dist.get_rank()
+        rank = dist.get_rank()  # every process has drawn the whole batch, and takes its own share
         loss(self.model(inputs[rank]), targets[rank]).backward()
         self._optimizer.step()
 
@@ -201,6 +201,7 @@ def training_steps(
     draws = torch.Generator().manual_seed(run.seed)
     inputs, targets = task.data("train")
     for step in range(1, task.steps + 1):
+        # Drawn for the whole batch and then dealt out, so that the samples do not depend on the number of ranks.
         shares = torch.randint(len(inputs), (task.batch,), generator=draws).view(-1, run.ranks).T
         for group in ranks.param_groups:
             group["lr"] = run.trial["lr"] * schedule(step - 1, task.steps, run.trial.get("warmup", 0))
@@ -234,6 +235,7 @@ def optimizer_of(trial: Trial, model: nn.Module) -> torch.optim.Optimizer:
 def evaluate(task: Task, model: nn.Module, split: str) -> dict[str, float | None]:
     """Return loss and accuracy on held-out data, None where the run has diverged."""
     inputs, targets = task.data(split)
+    # TransformerEncoder takes a faster path in eval(), and it is what a user evaluates with.
     model.eval()
     scores = model(inputs)
     model.train()

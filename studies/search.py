@@ -86,6 +86,7 @@ def _next_to(best: Trial, rows: list[Row]) -> Trial:
     like = [row for row in rows if {**row["trial"], "lr": best["lr"]} == best]
     like.sort(key=lambda row: row["trial"]["lr"])
     index = [row["trial"] for row in like].index(best)
+    # At an edge the optimum may lie outside, so the search goes on outwards; else it lies between two that were tried.
     if index in (0, len(like) - 1):
         lr = best["lr"] * STEP if index else best["lr"] / STEP
     else:

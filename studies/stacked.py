@@ -88,6 +88,8 @@ class DecodedOnce:
             self._mean = yield from talk
             self._of = context.step, context.bucket
             return self._mean
+        # The other ranks take part in every message, since a rank that is silent would block the rest; they stop$
+        # as soon as rank 0, which goes first, has decoded.
         answer: torch.Tensor | None = None
         while self._of != (context.step, context.bucket):
             answer = yield talk.send(answer)  # type: ignore[arg-type]

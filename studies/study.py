@@ -111,9 +111,11 @@ def run_left(study: Study, *, num_workers: int, only: str = "", at_most: int | N
     """
     running: dict[Future[Columns], Job] = {}
     num_started = 0
+    # spawn: torch's threads do not survive a fork.
     with ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         while True:
             slots = [job.slot for job in running.values()]
+            # Asked for anew after every run, since the next trial of a search depends on the last.
             free = [job for job in study.jobs_left() if job.slot not in slots and only in job.title]
             free = free[: num_workers - len(running)]
             free = free if at_most is None else free[: at_most - num_started]
