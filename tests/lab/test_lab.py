@@ -245,7 +245,7 @@ def test_a_set_up_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     def fails_at_the_shaper(command: tuple[str, ...]) -> None:
         run((*command[:-1], "nonsense") if command[0] == "tc" else command)
 
-    monkeypatch.setattr(machine, "run", fails_at_the_shaper)
+    monkeypatch.setattr(machine, "run_command", fails_at_the_shaper)
     with pytest.raises(SimnetError, match=r"'tc .* failed"), Lab(LabSpec(num_nodes=2)):
         pass
     assert set(NAMESPACES.glob("*")) == before
