@@ -148,7 +148,7 @@ def _of_compressing(strategy: Strategy) -> dict[str, object]:
     _check_bucketing(strategy)
     kind = strategy.__struct_config__.tag
     if not strategy.overlap:
-        raise ValueError(f"strategies: {kind} runs in DDP's hook, beside backward; drop overlap")
+        raise ValueError(f"strategies: {kind} runs in DDP's hook, overlapped with backward; drop overlap")
     if getattr(strategy, "algorithm", "ring") != "ring" or getattr(strategy, "coded_bits", None) is not None:
         raise ValueError(f"strategies: {kind} runs with rings and codes of a fixed width; drop algorithm and coding")
     return {

@@ -101,7 +101,11 @@ class TestFile:
             ('intra_node_dtype = "bf16"', 'intra_node_dtype = "fp16"', "intra_node_dtype 'fp16' cannot be run"),
             ('intra_node_dtype = "bf16"', 'bucketing = "fused"', "bucketing 'fused' cannot be run"),
             ('kind = "all_reduce"', 'kind = "one_bit_adam", dense_steps = 5', "one_bit_adam runs in its compression"),
-            ('kind = "all_reduce"', 'kind = "qsgd", overlap = false', "qsgd runs in DDP's hook, beside backward"),
+            (
+                'kind = "all_reduce"',
+                'kind = "qsgd", overlap = false',
+                "qsgd runs in DDP's hook, overlapped with backward",
+            ),
             ('kind = "all_reduce"', 'kind = "random_k", ratio = 0.1, algorithm = "tree"', "random_k runs with rings"),
             ('kind = "all_reduce"', 'kind = "qsgd", coding = "elias", coded_bits = 2.0', "codes of a fixed width"),
             ('kind = "all_reduce"}', 'kind = "qsgd"}, {kind = "qsgd", bits = 8}', "are timed once; give one variant"),
