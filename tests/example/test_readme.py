@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -23,3 +25,17 @@ def test_it_leads_to_every_room() -> None:
     assert [
         room for room in ("tutorial", "how-to", "reference", "explanation", "evidence") if f"[{room}]" not in rooms
     ] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/evidence/lab-findings.md"])
+@pytest.mark.parametrize(
+    ("campaign", "numbers"),
+    [
+        ("lab-campaign", ["4.4 %", "17.9 %"]),
+        ("lab-systems", ["7.1 %", "20.7 %", "8 of 21"]),
+    ],
+)
+def test_the_errors_that_are_named_are_those_of_the_campaigns(page: str, campaign: str, numbers: list[str]) -> None:
+    outcome = (ROOT / "docs" / "evidence" / f"{campaign}.md").read_text(encoding="utf-8").partition("## Which")[0]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert [number for number in numbers if number not in text or number not in outcome] == []
