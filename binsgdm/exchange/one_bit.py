@@ -104,7 +104,7 @@ def _mean_in_node(
 ) -> Generator[Message, torch.Tensor, torch.Tensor]:
     """Return the mean over the node of this local rank's slice, summed in the order of ranks.
 
-    It takes the context of what has been sent: fresh memory is slow (docs/adr/0005-cpu-kernels.md), most of all in a
+    It takes the place of what has been sent: fresh memory is slow (ADR 5), most of all in a
     thread of its own.
     """
     # An all-to-all and a local mean in place of a reduce-scatter: the order of the sum is then that of the ranks on

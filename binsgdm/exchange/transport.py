@@ -25,7 +25,7 @@ from binsgdm.exchange.messages import (
 T = TypeVar("T")
 
 # Over gloo, rows of at least so many bytes travel one at a time, which keeps a wire busier than the collectives do;
-# these wait less often, which pays for short rows (docs/adr/0006-gloo-messages.md).
+# these wait less often, which pays for short rows (ADR 6).
 MIN_ROUND_BYTES = 128 * 1024
 
 

@@ -99,7 +99,7 @@ def select(name: str | None = None, device: torch.device | str = "cpu") -> Kerne
 def zeros(numel: int, device: torch.device | str = "cpu") -> Tensor:
     """Return fp32 zeros (N) for a momentum, on a CPU from memory with huge pages where the system offers them.
 
-    numpy asks for them and torch does not; the update takes up to a tenth less (docs/adr/0005-cpu-kernels.md).
+    numpy asks for them and torch does not; the update takes up to a tenth less (ADR 5).
     """
     if torch.device(device).type != "cpu":
         return torch.zeros(numel, device=device)
