@@ -59,7 +59,7 @@ def select_all_reduces(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -
     """
     for log in logs:
         if log.world_size == 1:
-            raise SimnetError(f"{log.name}: one GPU: one GPU sends nothing; drop this log")
+            raise SimnetError(f"{log.name}: one GPU sends nothing; drop this log")
         if log.collective != "all_reduce":
             raise SimnetError(f"{log.name}: {log.collective}: only all_reduce logs can be fitted; drop this log")
     rows = [

@@ -97,7 +97,7 @@ def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_gpu_and_other_collectives_are_refused() -> None:
-    with pytest.raises(SimnetError, match="one GPU: sends nothing"):
+    with pytest.raises(SimnetError, match="one GPU sends nothing"):
         nccl_fit.select_all_reduces([log(1)])
     with pytest.raises(SimnetError, match="only all_reduce logs"):
         nccl_fit.select_all_reduces([replace(log(8), collective="all_gather")])

@@ -86,7 +86,7 @@ def test_a_trace_is_shown_and_written_as_a_workload(tmp_path: Path) -> None:
         ((*LOGS, "--workload", "x.toml"), "0 traces and 0 files of simnet measure model: give one"),
         ((*LOGS, "--cluster", "azure"), "'azure': unknown cluster"),
         ((*LOGS, "-o", "none/x.toml"), "no such directory"),
-        ((str(GOLDEN / "a100_azure_nd_v4_1gpus.log"),), "one GPU: sends nothing"),
+        ((str(GOLDEN / "a100_azure_nd_v4_1gpus.log"),), "one GPU sends nothing"),
         ((str(IPERF3), ON_16, "--draws", "20", "-o", "x.toml"), "inter_node: two files give a value"),
     ],
 )

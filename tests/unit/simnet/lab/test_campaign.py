@@ -368,5 +368,5 @@ def test_what_is_trained_with_comes_back_from_its_labels(strategy: AnyStrategy) 
 
 
 def test_labels_of_a_system_that_is_not_known_are_refused() -> None:
-    with pytest.raises(SimnetError, match="training with qsgd bit=4: is not known"):
+    with pytest.raises(SimnetError, match="training with qsgd bit=4: unknown to the simulator"):
         StrategySpec.of_labels({"strategy": "qsgd", "options": "bit=4"}).strategy(Size(1e6), is_ring=True)

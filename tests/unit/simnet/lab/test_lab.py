@@ -265,7 +265,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["--nodes", "2"], "no command: write it after --"),
+            (["--nodes", "2"], "no command; write it after --"),
             (["--nodes", "0", "--", "true"], "nodes: 0: must be from 1 to 254"),
             (["--nodes", "2", "--bandwidth", "5", "--", "true"], "--bandwidth: '5': write a number and a unit"),
             (["--nodes", "2", "--timeout", "5", "--", "true"], "--timeout: '5': write a number and a unit"),
