@@ -101,7 +101,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
             given |= {"finite_check": "ring" if is_ring else "auto"}
             # Labels hold every option; the simulator refuses those without an effect.
             given |= {} if self.is_hierarchical else {"intra_node_dtype": None, "average": "updates"}
-        where = f"training with {self.label}: unknown to the simulator; drop these steps"
+        where = f"training with {self.label}: unknown to the simulator"
         try:
             kind = STRATEGIES.find(self.system)
         except SimnetError as error:

@@ -124,7 +124,7 @@ def _factor(fault: Fault, which: str, *place: object) -> float:
     try:
         factor = float(getattr(fault, which)(*place))
     except Exception as error:
-        raise SimnetError(f"{where}: {type(error).__name__}: {error}; mend the package that brings it") from error
+        raise SimnetError(f"{where}: {type(error).__name__}: {error}; fix the package that provides it") from error
     if not 1 <= factor <= MAX_FAULT_FACTOR:
         raise SimnetError(f"{where}: {factor}: must be from 1 to {MAX_FAULT_FACTOR:g}, also for a link that is down")
     return factor

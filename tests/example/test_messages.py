@@ -1,0 +1,38 @@
+"""The words of messages, over the list that `docs/messages.py` prints; and the help of commands."""
+
+import re
+
+import click
+import pytest
+
+from docs import messages
+
+# Words of the house that a reader of a message stops at.
+FORBIDDEN = ("told", "tells", "said", "apart", "so many", "of which", "that which", "beside", "mend", "lane", "carrier")
+PATTERN = re.compile(rf"\b({'|'.join(FORBIDDEN)})\b", re.IGNORECASE)
+COMMANDS = dict(messages.commands())
+
+
+def found(texts: list[messages.Message]) -> list[str]:
+    """Return the texts that hold a forbidden word; an expression in braces is code and not read."""
+    return [f"{one.where}: {one.text}" for one in texts if PATTERN.search(re.sub(r"{[^{}]*}", "", one.text))]
+
+
+def test_no_message_holds_a_forbidden_word() -> None:
+    assert found([one for one in messages.messages() if one.kind != "page"]) == []
+
+
+def test_a_forbidden_word_is_found() -> None:
+    texts = ["so many ranks", "{told}: a rule", "the two are told apart", "a barrier"]
+    assert len(found([messages.Message("error", "here", text) for text in texts])) == 2
+
+
+def test_every_kind_of_message_is_in_the_list() -> None:
+    assert {one.kind for one in messages.messages()} == set(messages.KINDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example_and_every_option_a_help_text(name: str) -> None:
+    command = COMMANDS[name]
+    assert "Example" in (command.epilog or "")
+    assert [one.name for one in command.params if isinstance(one, click.Option) and not one.help] == []
