@@ -25,6 +25,7 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 HERE = Path(__file__).parent
+collect_ignore = ["helpers"]
 # Folders whose tests are all of one kind.
 FOLDERS = {"distributed": pytest.mark.distributed, "lab": pytest.mark.lab}
 

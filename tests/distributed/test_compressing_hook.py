@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import compressing
-from launch import launch, once
+
+from tests.helpers.launch import launch, once
 
 
 @pytest.fixture(scope="module")

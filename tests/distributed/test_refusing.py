@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import refusing
-from launch import launch, once
 
 from binsgdm.systems.registry import SYSTEMS
+from tests.helpers.launch import launch, once
 
 SECONDS = 30
 """Far above what a case takes, far below the two minutes of the collectives."""

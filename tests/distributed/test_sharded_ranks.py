@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import sharded
-from launch import launch, once
 
 from binsgdm import flat_buckets
 from binsgdm.random import RandomStream
+from tests.helpers.launch import launch, once
 
 RANKS = range(sharded.NODES * sharded.LOCAL)
 

@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import ranks
 import wire
 import worlds
-from launch import launch, once
 
 from binsgdm import BinSGDM, flat_buckets
 from binsgdm.random import GROUP_NUMEL
+from tests.helpers.launch import launch, once
 
 WORLD_SIZES = (1, 2, 4, 8)
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllToAll, transport
 from binsgdm.exchange.groups import make
+from tests.helpers.launch import launch
 
 DTYPES = [torch.uint8, torch.float32, torch.bfloat16]
 LONG = transport.MIN_ROUND_BYTES
@@ -88,7 +89,7 @@ def compare(rank, world_size, ranks_per_node, folder):
 
 @pytest.mark.parametrize(("world_size", "ranks_per_node"), [(3, 1), (4, 2)])
 def test_messages_of_any_length_and_dtype_arrive_as_by_the_collectives(world_size, ranks_per_node, tmp_path):
-    torch.multiprocessing.spawn(compare, (world_size, ranks_per_node, str(tmp_path)), nprocs=world_size)
+    launch(compare, world_size, ranks_per_node, str(tmp_path), nprocs=world_size)
     results = torch.load(tmp_path / "results.pt", weights_only=False)
     assert results["wrong"] == [[]] * world_size
     sizes = {"world": world_size, "intra_node": ranks_per_node, "inter_node": world_size // ranks_per_node}
@@ -125,7 +126,7 @@ def receive_twice(rank, world_size, folder):
 
 def test_memory_for_what_is_received_is_kept_from_step_to_step(tmp_path):
     """A thread that is handed fresh memory in every step waits for the system to clear it: steps of thrice the time."""
-    torch.multiprocessing.spawn(receive_twice, (2, str(tmp_path)), nprocs=2)
+    launch(receive_twice, 2, str(tmp_path), nprocs=2)
 
 
 def lose_a_rank(rank, world_size, folder, how, gathers):
@@ -151,7 +152,7 @@ def lose_a_rank(rank, world_size, folder, how, gathers):
 @pytest.mark.parametrize("gathers", [False, True])
 @pytest.mark.parametrize("how", ["is gone", "hangs"])
 def test_a_long_message_to_a_rank_that_is_lost_ends_in_a_sentence_on_every_other_rank(how, gathers, tmp_path):
-    torch.multiprocessing.spawn(lose_a_rank, (3, str(tmp_path), how, gathers), nprocs=3)
+    launch(lose_a_rank, 3, str(tmp_path), how, gathers, nprocs=3)
     for rank in (0, 1):
         told = (tmp_path / f"told{rank}.txt").read_text()
         assert f"failed on rank {rank}" in told

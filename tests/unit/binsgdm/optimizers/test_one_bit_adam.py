@@ -16,6 +16,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Member, run_in_lockstep
 from binsgdm.optimizers import one_bit_adam_update as module
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from tests.helpers.launch import launch
 
 SHAPES = [(5, 3), (), (0,), (33, 9), (7,)]
 DENSE = 3
@@ -347,7 +348,7 @@ def work(rank: int, folder: str) -> None:
 
 def test_gloo_ranks_get_what_one_process_gets(tmp_path: Path) -> None:
     """The dense stage adds up in the order of the backend, so that the last bits may differ."""
-    torch.multiprocessing.start_processes(work, (str(tmp_path),), nprocs=4, start_method="spawn")
+    launch(work, str(tmp_path), nprocs=4)
     for topology in ("flat", "hierarchical"):
         control = team(topology=topology)
         train(control, 1, 6)

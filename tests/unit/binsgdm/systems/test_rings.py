@@ -15,6 +15,7 @@ from binsgdm.exchange.transport import Transport, send_recv
 from binsgdm.systems import rings as ring
 from binsgdm.systems.base import GradientBucket
 from binsgdm.systems.marsit import Marsit
+from tests.helpers.launch import launch
 
 NUMEL = 101
 STEPS = 3
@@ -109,7 +110,7 @@ def work(rank: int, world_size: int, folder: str) -> None:
 
 
 def test_gloo_ranks_get_to_the_bit_what_one_process_gets(tmp_path: Path) -> None:
-    torch.multiprocessing.start_processes(work, (4, str(tmp_path)), nprocs=4, start_method="spawn")
+    launch(work, 4, str(tmp_path), nprocs=4)
     wanted = []
     for settings in SETTINGS:
         every = [protocols_of(rank, 4, settings) for rank in range(4)]

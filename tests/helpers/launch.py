@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-PRELOAD = ["torch", "torch.distributed", "torch.distributed.fsdp", "numba", "binsgdm.ddp", "warm"]
+PRELOAD = ["torch", "torch.distributed", "torch.distributed.fsdp", "numba", "binsgdm.ddp", "tests.helpers.warm"]
 
 
 def launch(work: Callable[..., None], *args: Any, nprocs: int) -> None:

@@ -1,4 +1,4 @@
-"""Load the kernels in the server that ranks are forked from, so that not every rank has to."""
+"""Load the kernels: the server that ranks are forked from imports this, so that not every rank has to."""
 
 import torch
 
@@ -24,5 +24,4 @@ def use_every_kernel() -> None:
         worker.finite_check_flags()
 
 
-if __name__ == "warm":  # as the server of `launch` imports it; pytest, looking for doctests, uses a longer name
-    use_every_kernel()
+use_every_kernel()
