@@ -1,7 +1,7 @@
 """Many ranks in one process: their gradients in one pass, then each system's own code on every rank.
 
-The systems are those of `binsgdm.systems`, every rank with its own state, and talk by
-`binsgdm.exchange.run_in_lockstep` as they do over gloo. For the two 1-bit optimizers, `lockstep.py` does the same.
+The systems are those of `binsgdm.systems`, every rank with its own state; `binsgdm.exchange.run_in_lockstep` carries their
+messages, the same as over gloo. For the two 1-bit optimizers, `lockstep.py` does the same.
 
 Shape letters: R ranks, B samples of a rank, N elements of all parameters.
 """
@@ -50,7 +50,7 @@ def rank_gradients(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor
         targets: of all ranks.
 
     Shape:
-        inputs: (R, B, ...); targets: (R, B) or (R, B, context); returned: (R, N).
+        inputs: (R, B, ...); targets: (R, B), for texts (R, B, characters); returned: (R, N).
     """
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
 
@@ -83,16 +83,16 @@ class DecodedOnce:
         self, compressor: Compressor, payload: Payload, shapes: Shapes, context: RankContext, own: torch.Tensor | None
     ) -> Protocol:
         """Do as `binsgdm.systems.aggregation.Aggregation`."""
-        talk = self._aggregate(compressor, payload, shapes, context, own)
+        protocol = self._aggregate(compressor, payload, shapes, context, own)
         if context.rank == 0:
-            self._mean = yield from talk
+            self._mean = yield from protocol
             self._of = context.step, context.bucket
             return self._mean
-        # The other ranks take part in every message, since a rank that is silent would block the rest; they stop$
+        # The other ranks take part in every message, since a rank that is silent would block the rest. They stop
         # as soon as rank 0, which goes first, has decoded.
         answer: torch.Tensor | None = None
         while self._of != (context.step, context.bucket):
-            answer = yield talk.send(answer)  # type: ignore[arg-type]
+            answer = yield protocol.send(answer)  # type: ignore[arg-type]
         return self._mean
 
 
@@ -136,18 +136,18 @@ class AveragedGradients:
         self.optimizer.step()
 
     def mean(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Return what the systems say the mean (N) is, the next time."""
+        """Return the systems' estimate of the mean (N) in the next step; each call is one step."""
         self._step += 1
         shapes = tuple(tuple(parameter.shape) for parameter in self._parameters)
-        talks = [
+        protocols = [
             system.mean(
-                GradientBucket(values=values, parameters=tuple(range(len(shapes))), shapes=shapes), self._place(rank)
+                GradientBucket(values=values, parameters=tuple(range(len(shapes))), shapes=shapes), self._context(rank)
             )
             for rank, (system, values) in enumerate(zip(self.systems, gradients, strict=True))
         ]
-        return run_in_lockstep(talks, self._ranks_per_node)[0]
+        return run_in_lockstep(protocols, self._ranks_per_node)[0]
 
-    def _place(self, rank: int) -> RankContext:
+    def _context(self, rank: int) -> RankContext:
         return RankContext(
             rank=rank,
             world_size=len(self.systems),

@@ -1,8 +1,8 @@
 """The CPU kernels: loops compiled by numba around steps of 32 elements written as LLVM vector instructions.
 
 A step is written in LLVM's own terms, since numba cannot vectorize a loop that prefetches, and without prefetching the
-loops wait for memory (ADR 5). LLVM turns vectors of eight into what the CPU has: AVX-512, AVX2,
-SSE, NEON. No fast-math flag is set anywhere, so LLVM never fuses a multiplication with an addition.
+loops wait for memory (ADR 5). LLVM turns vectors of eight into what the CPU has: AVX-512, AVX2, SSE, NEON. No fast-math
+flag is set anywhere, so LLVM never fuses a multiplication with an addition.
 
 numba's cache looks only at the file of a compiled function: steps and loops stay in this one file.
 

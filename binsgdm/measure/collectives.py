@@ -106,7 +106,7 @@ def call(
     sent = torch.zeros((size, each) if collective == "all_to_all" else each, dtype=DTYPES[dtype], device=ranks.device)
     message = (AllToAll if collective == "all_to_all" else AllGather)(group=group, sent=sent)
 
-    def talk() -> Protocol:
+    def protocol() -> Protocol:
         return (yield message)
 
-    return lambda: transport.run(talk()), each * size * item_bytes
+    return lambda: transport.run(protocol()), each * size * item_bytes

@@ -35,9 +35,9 @@ def measure(
 ) -> None:
     """Add the kernels NAME_encode, NAME_merge and NAME_decode of every system at every power of two of elements.
 
-    No message wire_format: each rank works as if all sent what it sends. All ranks are at it at one time. Without a
-    largest size, no larger one of a system follows, once there are `MIN_NUM_SIZES`, after one at which the fewest
-    repetitions take longer than allowed.
+    No message travels: each rank computes as if all ranks had sent what it sends. All ranks measure at the same time.
+    Without `max_numel`, the sizes of a system end early: after `MIN_NUM_SIZES` sizes or more, at the first size whose
+    `min_repetitions` take longer than `max_seconds`.
 
     Args:
         bench: where to, who takes part, and when to stop, for each size; what is gathered is decoded for as many ranks,

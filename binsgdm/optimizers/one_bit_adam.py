@@ -61,9 +61,9 @@ class OneBitAdam(OneBitOptimizer):
     Differs: bias corrections as in Adam, that of v frozen with it (the paper and DeepSpeed have none), so that a short
     dense stage makes no jump; decoupled weight decay (the paper has none); a criterion from both sides, since a growing
     variance is not stable either, on the corrected norm, since from zeros the other always grows; v = 0 as above.
-    DeepSpeed's OnebitAdam: only a fixed freeze_step; one exchange a parameter in fp32; scale and masks as told in
-    `one_bit_momentum`; residuals dropped on loading a checkpoint, kept here; needs its engine, with cupy
-    or MPI, fp16, and gradients that its engine stops averaging.
+    DeepSpeed's OnebitAdam: only a fixed freeze_step; one exchange a parameter in fp32; scale and masks as in
+    `one_bit_momentum`; it drops the residuals on loading a checkpoint, kept here; it needs its engine, with cupy or
+    MPI, fp16, and gradients that its engine stops averaging.
     """
 
     title = "1-bit Adam"
@@ -177,7 +177,7 @@ class OneBitAdam(OneBitOptimizer):
         self._residuals = None if residuals is None else self._load_residuals(residuals)
 
     def __getstate__(self) -> dict[str, Any]:
-        ours = {"_residuals": self._residuals, "_residuals_of": self._residuals_belong_to, "_member": Member()}
+        ours = {"_residuals": self._residuals, "_residuals_belong_to": self._residuals_belong_to, "_member": Member()}
         return {**super().__getstate__(), **ours}
 
     def _gradient(self, flat_slices: Sequence[FlatSlice]) -> tuple[torch.Tensor, bool]:

@@ -132,7 +132,7 @@ class Worker:
         }
 
     def begin_step(self, step: int) -> tuple[FlatBucket, ...]:
-        """Start a step: forget what the last one saw, draw from a new place.
+        """Start a step: forget the flags of the last one; the step's number makes its draws new.
 
         Returns:
             The buckets that travel: those with a parameter that is trained. All ranks must train the same ones.

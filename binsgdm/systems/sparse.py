@@ -1,8 +1,8 @@
 """Sparsifiers: a few values of a bucket travel, with where they belong.
 
-All keep k of the N values of a whole bucket, so a tensor of small gradients may get none (error feedback brings them
-later). Infinite and NaN values count as the largest magnitudes, so
-Top-k and MSTop-k deliver as many as they keep values; with Random-k all K values are NaN, whichever it draws.
+All keep K of the N values of a whole bucket, so a tensor of small gradients may get none (error feedback brings them
+later). Infinite and NaN values count as the largest magnitudes, so Top-k and MSTop-k deliver them, up to K. Random-k
+may not draw them, so it makes all K values NaN.
 
 Shape letters: N values of a bucket, K of them kept.
 """
@@ -133,9 +133,9 @@ class TopK(_Indexed):
     Raises:
         BinsgdmError: If not exactly one is given, or it is out of range.
 
-    Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017 (its ratio:
-    0.01; error feedback, `ErrorFeedback`, is part of it). Differs: exactly K values by selection, where the
-    paper takes those above a threshold estimated on a sample; K is counted over a bucket, neither over a matrix nor
+    Source: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017 (its ratio: 0.01;
+    error feedback, `ErrorFeedback`, is part of it). Differs: exactly K values by selection, where the paper takes those
+    above a threshold estimated on a sample; K is counted over a bucket, neither over a matrix nor
     over the model (the paper's "local" and "global" threshold).
     """
 

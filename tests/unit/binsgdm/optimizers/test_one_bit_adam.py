@@ -154,6 +154,16 @@ def test_a_resumed_run_goes_on_bit_for_bit(topology: str, stop: int) -> None:
     assert all(same(tensors(one), tensors(other)) for one, other in zip(straight, resumed, strict=True))
 
 
+def test_a_copy_in_the_compression_stage_goes_on_like_the_original() -> None:
+    (straight,) = ranks = team(1, dense_steps=2)
+    train(ranks, 1, 4)
+    for copied in (copy.deepcopy(straight), pickle.loads(pickle.dumps(straight))):
+        train([copied], 5, 6)
+        copies = tensors(copied)
+    train(ranks, 5, 6)
+    assert same(tensors(straight), copies)
+
+
 def test_loaded_state_is_a_copy() -> None:
     one, other = team(1)[0], team(1)[0]
     train([one], 1, DENSE + 1)
