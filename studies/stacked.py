@@ -1,7 +1,7 @@
 """Many ranks in one process: their gradients in one pass, then each system's own code on every rank.
 
-The systems are those of `binsgdm.systems`, every rank with its own state; `binsgdm.exchange.run_in_lockstep` carries their
-messages, the same as over gloo. For the two 1-bit optimizers, `lockstep.py` does the same.
+The systems are those of `binsgdm.systems`, every rank with its own state; `binsgdm.exchange.run_in_lockstep` carries
+the same messages as gloo would. For the two 1-bit optimizers, `lockstep.py` does the same.
 
 Shape letters: R ranks, B samples of a rank, N elements of all parameters.
 """

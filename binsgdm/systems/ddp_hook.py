@@ -250,8 +250,8 @@ class GradientExchange:
         """Check once, before the first exchange, that all ranks have alike what must be alike."""
         if self._groups is None or self._transport is None:
             raise AssertionError("a broken exchange has no groups")
-        # Checked at the first exchange and not on loading: only then have all ranks loaded, and all
-        # are at the same call.
+        # Checked at the first exchange and not on loading: only then have all ranks loaded, and all are
+        # at the same call.
         common = {name: value for name, value in self.system.state_dict().items() if name in self.system.common_state}
         compared = {name: checksums(value) if name == "factors" else value for name, value in common.items()}
         settings, world = {"step": step, **compared}, self._groups.world
