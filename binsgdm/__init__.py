@@ -1,6 +1,6 @@
 """BinSGDM, a 1-bit optimizer, with its hierarchical 1-bit all-reduce on torch.distributed.
 
-optimizer = binsgdm.BinSGDM(model.parameters(), lr=1e-3, beta=0.95, weight_decay=0.01)
+optimizer = binsgdm.BinSGDM(model.parameters(), lr=4e-3, beta=0.95, weight_decay=0.01)
 binsgdm.attach(optimizer, model)
 
 BinSGDM: the optimizer. attach: lets it exchange signs with all ranks. attach_fsdp: the same for parameters that FSDP2

@@ -15,12 +15,14 @@ GBIT = 1e9 / 8
 
 def sentences(advice: Advice) -> list[str]:
     """Return what to use or why nothing pays, what DDP gains by tuning alone, and the caveats."""
+    pay = advice.with_verdict("pays")
     to_measure = advice.with_verdict(MEASURE_FIRST)
     measured_on = advice.scenario.calibration.inter_node.measured_on
     given = {
         "baseline": advice.baseline_system,
         "best": advice.best,
-        "also_pay": [one for one in advice.with_verdict("pays") if one is not advice.best],
+        "also_pay": pay[1:],
+        "names_missed_targets": any(one.missed_in for one in pay[: MAX_NAMED + 1]),
         "may_pay": advice.with_verdict(UNCERTAIN),
         "to_measure": to_measure,
         "estimated": [one for one in to_measure if not one.speedup.unmeasured],
