@@ -8,7 +8,8 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=8)]
 Factor = Annotated[float, Meta(ge=1.0, le=1000.0)]
 Fraction = Annotated[float, Meta(ge=1e-6, le=1.0)]
-Spread = Annotated[float, Meta(gt=0.0, le=1000.0)]
+MAX_SPREAD = 1000.0
+Spread = Annotated[float, Meta(gt=0.0, le=MAX_SPREAD)]
 Dtype = Literal["fp32", "fp16", "bf16"]
 Intervals = dict[str, tuple[Spread, Spread]]
 """90 % intervals as factors on a value, by its dotted key."""

@@ -14,7 +14,7 @@ SEED = 20260101
 LOW, HIGH = 5.0, 95.0
 """Percentiles of a 90 % interval."""
 MIN_FACTOR = 0.01
-"""Replaces a factor of 0 (a resample whose fit does without the cost), since factors are used on a log scale."""
+"""Replaces a factor of 0 (a resample whose fit does without the cost), since draws take the logarithm of a factor."""
 MIN_FITTED_SHARE = 0.5
 """Share of the wanted resamples that must have a fit. A resample may have none, such as one with a single size."""
 MAX_DRAWS_RATIO = 10
@@ -55,7 +55,7 @@ def interval_factors(
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, percentile interval, chapter 13.
 
     Example:
-        >>> low, high = factors({"mean": 10.0}, lambda rng: {"mean": rng.normal(10.0, 1.0)})["mean"]
+        >>> low, high = interval_factors({"mean": 10.0}, lambda rng: {"mean": rng.normal(10.0, 1.0)})["mean"]
         >>> 0.8 < low < 0.9 and 1.1 < high < 1.2
         True
     """

@@ -77,7 +77,7 @@ class TimedCollective(Samples):
 
     @property
     def polls(self) -> int:
-        """Polled connections: for each send, all that are open."""
+        """Polled connections: every send polls all connections, and each send posted at once has one of its own."""
         return self.sends**2 if self.at_once else 0
 
 
@@ -138,9 +138,10 @@ def _timed_collective(series: Series, setup: Setup, cluster: Cluster | None) -> 
     group, size, message = str(series.labels["group"]), series.count("group_size"), series.number("message_bytes")
     level = "intra_node" if group == "intra_node" or setup.num_nodes == 1 else "inter_node"
     rounds, sends, at_once = _rounds(series.name, size)
-    num_rails = series.count("num_groups") if level == "inter_node" and group == "inter_node" else 1
+    # Groups that are at work at one time, one for each local rank, share the NIC of a node.
+    num_groups = series.count("num_groups") if level == "inter_node" and group == "inter_node" else 1
     chunk = message if series.name == "send" else message / size
-    link_bytes = sends * chunk * num_rails
+    link_bytes = sends * chunk * num_groups
     # All ranks of a node share its NIC, and bytes between ranks of one node do not cross it.
     if series.name == "all_to_all" and level == "inter_node" and group == "world":
         link_bytes = setup.ranks_per_node * (size - setup.ranks_per_node) * chunk
@@ -231,10 +232,11 @@ class _LinearModel:
             curve = self.curve(level)
             if curve:
                 found[f"{level}.efficiency"] = curve[-1][1]
-        several = costs.get(f"inter_node bytes {AT_ONCE}", 0.0)
-        alone = [cost for name, cost in costs.items() if name.startswith("inter_node bytes") and AT_ONCE not in name]
-        if several > 0 and alone and alone[-1] > 0:
-            found["all_to_all_efficiency"] = min(alone[-1] / several, 1.0)
+        at_once = costs.get(f"inter_node bytes {AT_ONCE}", 0.0)
+        in_turn = [cost for name, cost in costs.items() if name.startswith("inter_node bytes") and AT_ONCE not in name]
+        # Costs are inverse bandwidths: the quotient is the bandwidth of an all-to-all over that of largest ring sends.
+        if at_once > 0 and in_turn and in_turn[-1] > 0:
+            found["all_to_all_efficiency"] = min(in_turn[-1] / at_once, 1.0)
         return found
 
     def curve(self, level: str) -> list[tuple[float, float]]:
@@ -256,12 +258,12 @@ def _columns(rows: Sequence[TimedCollective], bin_centers: Mapping[str, tuple[fl
     """
     columns: dict[str, list[float]] = {}
     for index, row in enumerate(rows):
-        many = row.at_once and row.level == "inter_node"
+        shares_nic = row.at_once and row.level == "inter_node"
         sizes = bin_centers.get(row.level, ())
         # Bins have equal width on a log scale, so the nearest center is nearest on that scale.
         nearest = int(np.argmin([abs(np.log(row.send_bytes / size)) for size in sizes])) if sizes else 0
         # An all-to-all between nodes has a bandwidth of its own: many flows at once share the NIC less well.
-        name = f"{row.level} bytes {AT_ONCE}" if many else _bytes_name(row.level, nearest)
+        name = f"{row.level} bytes {AT_ONCE}" if shares_nic else _bytes_name(row.level, nearest)
         terms = {
             name: row.link_bytes / (row.nominal_bytes_per_s or 1.0),
             f"{row.level} latency": float(row.rounds),
@@ -351,6 +353,7 @@ def _shown(name: str, value: float, spread: Interval | None) -> str:
     def text(number: float) -> str:
         if not name.endswith("efficiency"):
             return f"{number * 1e6:.4g} us"
+        # Without a nominal rate an efficiency is the rate itself [B/s], far above any fraction.
         return f"{number:.3f}" if number <= 10 else f"{number / 1e9:.4g} GB/s"
 
     return text_with_interval(value, spread, text)

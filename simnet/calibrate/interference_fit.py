@@ -53,12 +53,15 @@ def select_pairs(measurements: Sequence[MeasurementFile]) -> list[BackwardPair]:
 def fit_slowdown(train: Sequence[BackwardPair], draws: int) -> FittedPart:
     """Fit one factor on backward: the geometric mean of the slowdowns, at least 1."""
     slowdown = _slowdown([(float(np.median(pair.alone_s)), float(np.median(pair.overlapped_s))) for pair in train])
-
-    drawn = bootstrap.resampled_median
+    resampled = bootstrap.resampled_median
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         picked = [train[pick] for pick in rng.integers(len(train), size=len(train))]
-        return {"backward_slowdown": _slowdown([(drawn(p.alone_s, rng), drawn(p.overlapped_s, rng)) for p in picked])}
+        return {
+            "backward_slowdown": _slowdown(
+                [(resampled(p.alone_s, rng), resampled(p.overlapped_s, rng)) for p in picked]
+            )
+        }
 
     spread = bootstrap.interval_factors({"backward_slowdown": slowdown}, draw, draws)
     low, high = (max(1.0, slowdown * factor) for factor in spread["backward_slowdown"])
@@ -67,6 +70,7 @@ def fit_slowdown(train: Sequence[BackwardPair], draws: int) -> FittedPart:
         shown={"backward_slowdown": f"{slowdown:.3f} (90 %: {low:.3f} to {high:.3f})"},
         intervals=spread,
         residuals=tuple(_residual(pair, slowdown) for pair in train),
+        # One factor stands for all collectives: the spread between them belongs to its interval.
         is_checked=False,
     )
 
@@ -83,4 +87,4 @@ def _residual(pair: BackwardPair, slowdown: float) -> Comparison:
 
 def _slowdown(medians_s: Sequence[tuple[float, float]]) -> float:
     # The geometric mean treats a slowdown and a speedup of the same ratio alike; below 1 there is only noise.
-    return max(1.0, float(np.exp(np.mean([np.log(beside / alone) for alone, beside in medians_s]))))
+    return max(1.0, float(np.exp(np.mean([np.log(overlapped / alone) for alone, overlapped in medians_s]))))

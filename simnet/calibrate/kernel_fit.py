@@ -150,7 +150,7 @@ def _fit_kernel(train: Sequence[TimedKernel], bound: float, draws: int) -> Fitte
         table: dict[str, object] = {"memory_bandwidth": Bandwidth(float(f"{COPY_BYTES / slowest:.4g}")).text()}
         intervals = {"memory_bandwidth": (1 / spread[of_slowest][1], 1 / spread[of_slowest][0])}
     else:
-        table = {"kernels": {name: _kernel(line, rows)}}
+        table = {"kernels": {name: _kernel_table(line, rows)}}
         intervals = {f"kernels.{name}.{key}": factors for key, factors in spread.items()}
     return FittedPart(
         table=table,
@@ -179,8 +179,8 @@ def _preferred_implementation(found: Sequence[tuple[Series, Setup]]) -> list[tup
 
     def rank(pair: tuple[Series, Setup]) -> tuple[int, bool, int]:
         kernels = str(pair[0].labels["kernels"])
-        place = PREFERRED.index(kernels) if kernels in PREFERRED else -1
-        return place, pair[0].labels["dtype"] not in {"float32", "fp32"}, pair[0].setup
+        speed = PREFERRED.index(kernels) if kernels in PREFERRED else -1
+        return speed, pair[0].labels["dtype"] not in {"float32", "fp32"}, pair[0].setup
 
     best = min(map(rank, found))
     return [pair for pair in found if rank(pair) == best]
@@ -202,11 +202,16 @@ def _of_one_vector_count(rows: Sequence[TimedKernel]) -> Sequence[TimedKernel]:
 
 
 def _select_fit(rows: Sequence[TimedKernel], bound: float) -> tuple[Sequence[TimedKernel], _LineFit, list[str]]:
-    """Return the rows to fit, the fit, and notes about the rows that are left out."""
+    """Return the rows to fit, the fit, and notes about the rows that are left out.
+
+    Args:
+        rows: of one kernel.
+        bound: mean relative error above which small sizes are left out.
+    """
     name, vectors = rows[0].kernel, rows[0].num_vectors
     if any(row.options != rows[0].options for row in rows):
-        every = sorted({row.options.text() for row in rows})
-        raise SimnetError(f"kernel {name}: timed with {' and with '.join(every)}: calibrate each alone")
+        options = sorted({row.options.text() for row in rows})
+        raise SimnetError(f"kernel {name}: timed with {' and with '.join(options)}: calibrate each alone")
     if len({row.num_elements for row in rows}) < MIN_SIZES:
         raise SimnetError(f"kernel {name}: at least {MIN_SIZES} sizes are needed; measure more sizes")
     notes = (
@@ -217,12 +222,12 @@ def _select_fit(rows: Sequence[TimedKernel], bound: float) -> tuple[Sequence[Tim
     large = [row for row in rows if row.num_elements >= MIN_ELEMENTS]
     # Only if the fit of all sizes is bad: a fit that also holds for small sizes says more.
     if error > bound and len({row.num_elements for row in large}) >= MIN_SIZES:
-        without = _best_line(large)
-        if without.mean_error(large) < error:
+        line_of_large = _best_line(large)
+        if line_of_large.mean_error(large) < error:
             notes.append(
                 f"kernel {name}: sizes below {MIN_ELEMENTS:,} elements are left out (mean error with them: {error:.0%})"
             )
-            return large, without, notes
+            return large, line_of_large, notes
     return rows, line, notes
 
 
@@ -247,6 +252,8 @@ def _columns(rows: Sequence[TimedKernel], cache_elements: float) -> Floats:
 
 
 def _draw(rows: Sequence[TimedKernel], cache_elements: float) -> Resample:
+    """Return a function that fits a resample, with the end of the cache fixed: else slopes would not be comparable."""
+
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         picked, medians = bootstrap.resample_rows(rows, rng)
         if len({row.num_elements for row in picked}) < 2:
@@ -256,16 +263,17 @@ def _draw(rows: Sequence[TimedKernel], cache_elements: float) -> Resample:
     return draw
 
 
-def _kernel(line: _LineFit, rows: Sequence[TimedKernel]) -> dict[str, object]:
+def _kernel_table(line: _LineFit, rows: Sequence[TimedKernel]) -> dict[str, object]:
+    """Return the fit as the table of a kernel in a calibration file."""
     sizes = [row.num_elements for row in rows]
     times = {"launch": line.launch_s, "time_per_element": line.element_s}
-    ends = {}
+    cache = {}
     if math.isfinite(line.cache_elements):
         times |= {"time_per_element_beyond": line.beyond_s}
-        ends = {"cached_elements": round(line.cache_elements)}
+        cache = {"cached_elements": round(line.cache_elements)}
     return {
         **{name: duration_text(seconds) for name, seconds in times.items()},
-        **ends,
+        **cache,
         **({"options": rows[0].options} if rows[0].options else {}),
         "source": f"{len(rows)} series, {min(sizes):,.0f} to {max(sizes):,.0f} elements",
     }

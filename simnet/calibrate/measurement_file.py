@@ -86,7 +86,7 @@ class _GradientLabels(_ModelLabels, kw_only=True):
     Attributes:
         tensor: name of the parameter.
         num_elements: its elements.
-        order: place in the order in which gradients became ready, from 0.
+        order: position in the order in which gradients became ready, from 0.
     """
 
     tensor: str
@@ -145,7 +145,7 @@ class _TrainingLabels(_SeriesLabels, kw_only=True):
 
 
 class _InterferenceLabels(_SeriesLabels, kw_only=True):
-    """Labels of backward with and without a collective beside it.
+    """Labels of backward, alone or overlapped with a collective.
 
     Attributes:
         model: name of the model.
@@ -251,7 +251,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         kind: what was measured.
         name: name of the kernel, phase or collective.
-        setup: place in `setups`, from 0.
+        setup: index in `setups`, from 0.
         unit: seconds or bytes.
         labels: what distinguishes the series from others of its kind and name.
         values: one a repetition, in the order of time, of the slowest rank, warm-up left out.
@@ -295,7 +295,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the number of a label.
 
         Raises:
-            SimnetError: it is not, which `read` does not allow for those of `LABELS`.
+            SimnetError: the label is no number; `read` refuses this for the labels in `LABELS`.
         """
         value = self.labels[label]
         if not isinstance(value, int | float):
@@ -304,7 +304,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def options(self) -> SystemOptions:
-        """SystemOptions of the measured system; older files hold them as text."""
+        """Options of the measured system; older files hold them as text."""
         return SystemOptions.parse(self.labels.get("options", {}))
 
 

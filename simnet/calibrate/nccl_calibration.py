@@ -17,11 +17,13 @@ from simnet.calibrate.nccl_model import HOP_S, AllReduces, NcclCosts, all_reduce
 from simnet.comparison import Comparison, Role
 from simnet.hardware import Cluster
 from simnet.units import Bandwidth, Size, format_bytes, format_seconds
+from simnet.values import MAX_SPREAD
 
 SEND_BYTES = tuple(2**power for power in range(12, 31))
 TOLERANCE = 0.01
 """Points of the curve are left out where interpolation between the kept ones is this close."""
 EfficiencyCurve = list[tuple[float, float]]
+_LL_COSTS = {"ll_start_s": "the launch", "ll_hop": "the latency"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +69,15 @@ def fit_logs(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Clus
         return {name: value for name, value in asdict(again).items() if name in names}
 
     spread = bootstrap.interval_factors(point, draw, draws)
+    # A cost that is fitted as nearly 0 may be thousands of times larger in a resample: the rows do not determine it.
+    unbounded = [name for name in _LL_COSTS if name in spread and spread[name][1] > MAX_SPREAD]
+    spread = {name: factors for name, factors in spread.items() if name not in unbounded}
     return FittedPart(
         table=table(costs, logs, nominal_rates(costs, cluster)),
         shown={name: _shown(name, value, spread.get(name)) for name, value in point.items()},
         intervals=_intervals(spread, logs),
         residuals=(*_residuals(logs, costs, "fitted"), *_residuals(held_out, costs, "held out")),
-        notes=_notes(names, cluster),
+        notes=_notes(names, unbounded, cluster),
     )
 
 
@@ -83,18 +88,19 @@ def table(costs: NcclCosts, logs: Sequence[NcclLog], rates: NominalRates) -> dic
         "collective_launch": duration_text(costs.ll_start_s), "flat_ring_latency": "mean",
         "intra_node": {"latency": duration_text(intra_s)},
     }  # fmt: skip
-    alone = [log for log in logs if log.num_nodes == 1]
-    apart = [log for log in logs if log.num_nodes > 1]
-    if alone:
-        shape = max(alone, key=lambda log: log.world_size)
+    single_node = [log for log in logs if log.num_nodes == 1]
+    multi_node = [log for log in logs if log.num_nodes > 1]
+    if single_node:
+        shape = max(single_node, key=lambda log: log.world_size)
         curve = _curve(costs, shape, intra_s, rates.intra_bytes_per_s)
-        parts["intra_node"] = _link(curve, intra_s, rates.intra_bytes_per_s, alone)
-    if apart:
-        shape = max(apart, key=lambda log: log.world_size)
+        parts["intra_node"] = _link(curve, intra_s, rates.intra_bytes_per_s, single_node)
+    if multi_node:
+        shape = max(multi_node, key=lambda log: log.world_size)
+        # One send in ranks_per_node of a ring leaves its node; "mean" (flat_ring_latency) charges the average of all.
         crossing = 1 / shape.ranks_per_node
         mean_s = crossing * inter_s + (1 - crossing) * intra_s
         curve = _curve(costs, shape, mean_s, rates.nic_bytes_per_s * rates.nics_per_node)
-        parts["inter_node"] = _link(curve, inter_s, rates.nic_bytes_per_s, apart)
+        parts["inter_node"] = _link(curve, inter_s, rates.nic_bytes_per_s, multi_node)
     return parts
 
 
@@ -113,7 +119,7 @@ def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: floa
     sends = 2 * (shape.world_size - 1)
     largest = max(row.message_bytes for row in shape.rows) / shape.world_size
     sizes = [float(size) for size in SEND_BYTES if size <= largest]
-    times = ring_all_reduce_s(_points([size * shape.world_size for size in sizes], shape), costs)
+    times = ring_all_reduce_s(_all_reduces([size * shape.world_size for size in sizes], shape), costs)
     # Where the latency alone exceeds the time of NCCL's ring, the bytes cost nothing: efficiency 1.
     each_s = np.maximum((times - costs.ll_start_s) / sends - latency_s, 1e-9)
     efficiency = np.minimum(np.array(sizes) / bytes_per_s / each_s, 1.0)
@@ -135,7 +141,7 @@ def _interpolated(low: tuple[float, float], high: tuple[float, float], size: flo
     return float(low[1] + part * (high[1] - low[1]))
 
 
-def _points(message_bytes: Sequence[float], shape: NcclLog) -> AllReduces:
+def _all_reduces(message_bytes: Sequence[float], shape: NcclLog) -> AllReduces:
     sizes = np.array(message_bytes, dtype=np.float64)
     return AllReduces(
         message_bytes=sizes,
@@ -146,7 +152,7 @@ def _points(message_bytes: Sequence[float], shape: NcclLog) -> AllReduces:
 
 def _resampled(train: TimedAllReduces, rng: np.random.Generator) -> TimedAllReduces:
     """Return a resample with as many samples of each number of GPUs, so that every group stays in the fit."""
-    ranks = train.points.ranks
+    ranks = train.all_reduces.ranks
     picks = [rng.choice(np.flatnonzero(ranks == count), size=int(np.sum(ranks == count))) for count in np.unique(ranks)]
     return train.select(np.concatenate(picks))
 
@@ -167,8 +173,8 @@ def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, role: Role) -> list[Co
     found = []
     for log in logs:
         rows = [row for row in log.rows if row.message_bytes >= LARGE_BYTES]
-        points = _points([row.message_bytes for row in rows], log)
-        for row, time_s, name in zip(rows, all_reduce_s(points, costs), chosen(points, costs), strict=True):
+        all_reduces = _all_reduces([row.message_bytes for row in rows], log)
+        for row, time_s, name in zip(rows, all_reduce_s(all_reduces, costs), chosen(all_reduces, costs), strict=True):
             measured_s = row.times_s[0] if row.times_s[0] is not None else row.times_s[1]
             if measured_s is not None:
                 found.append(
@@ -183,7 +189,7 @@ def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, role: Role) -> list[Co
     return found
 
 
-def _notes(names: Sequence[str], cluster: Cluster | None) -> tuple[str, ...]:
+def _notes(names: Sequence[str], unbounded: Sequence[str], cluster: Cluster | None) -> tuple[str, ...]:
     notes = []
     if cluster is None:
         notes.append(
@@ -192,6 +198,9 @@ def _notes(names: Sequence[str], cluster: Cluster | None) -> tuple[str, ...]:
         )
     if "ll_hop" not in names:
         notes.append("too few times below 1 MiB: the latencies are guesses; run nccl-tests with -b 8")
+    if unbounded:
+        costs = " and ".join(_LL_COSTS[name] for name in unbounded)
+        notes.append(f"too few times below 1 MiB to fit {costs}: written without an interval; run nccl-tests with -b 8")
     return tuple(notes)
 
 

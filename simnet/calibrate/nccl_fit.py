@@ -31,24 +31,24 @@ _LIMITS = {"ll_fraction": (0.01, 0.5), "exposed": (0.0, 1.0), "ll_start_s": (0.0
 class TimedAllReduces:
     """All-reduces with the measured time of each [s]."""
 
-    points: AllReduces
+    all_reduces: AllReduces
     times_s: Floats
 
     def select(self, chosen: "np.ndarray[tuple[int], np.dtype[np.generic]]") -> "TimedAllReduces":
-        """Return those of a mask or of indices."""
-        points = self.points
+        """Return the all-reduces at a mask or at indices."""
+        all_reduces = self.all_reduces
         return TimedAllReduces(
-            points=AllReduces(
-                message_bytes=points.message_bytes[chosen],
-                ranks_per_node=points.ranks_per_node[chosen],
-                num_nodes=points.num_nodes[chosen],
+            all_reduces=AllReduces(
+                message_bytes=all_reduces.message_bytes[chosen],
+                ranks_per_node=all_reduces.ranks_per_node[chosen],
+                num_nodes=all_reduces.num_nodes[chosen],
             ),
             times_s=self.times_s[chosen],
         )
 
     def relative_errors(self, costs: NcclCosts) -> Floats:
-        """Return the signed relative error of each: modelled / measured - 1."""
-        return all_reduce_s(self.points, costs) / self.times_s - 1
+        """Return the signed relative error of each all-reduce: modelled / measured - 1."""
+        return all_reduce_s(self.all_reduces, costs) / self.times_s - 1
 
 
 def select_all_reduces(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -> TimedAllReduces:
@@ -71,7 +71,7 @@ def select_all_reduces(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -
     ]
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)
     return TimedAllReduces(
-        points=AllReduces(message_bytes=table[:, 0], ranks_per_node=table[:, 1], num_nodes=table[:, 2]),
+        all_reduces=AllReduces(message_bytes=table[:, 0], ranks_per_node=table[:, 1], num_nodes=table[:, 2]),
         times_s=table[:, 3],
     )
 
@@ -86,7 +86,7 @@ def fit_costs(train: TimedAllReduces, start: NcclCosts | None = None) -> NcclCos
     Raises:
         SimnetError: too few large messages.
     """
-    large = train.select(train.points.message_bytes >= LARGE_BYTES)
+    large = train.select(train.all_reduces.message_bytes >= LARGE_BYTES)
     if len(large.times_s) < MIN_ROWS:
         raise SimnetError(
             f"{len(large.times_s)} times from 1 MiB on: at least {MIN_ROWS} are needed; run nccl-tests with -e 1G"
@@ -94,7 +94,7 @@ def fit_costs(train: TimedAllReduces, start: NcclCosts | None = None) -> NcclCos
     names = _large_names(large)
     # LL is made slow, so that no large message uses it and the two stages have no cost in common.
     costs = _fitted(replace(start or _first_guess(large), ll_fraction=_LIMITS["ll_fraction"][0]), names, large)
-    small = train.select(train.points.message_bytes < LARGE_BYTES)
+    small = train.select(train.all_reduces.message_bytes < LARGE_BYTES)
     if len(small.times_s) < MIN_ROWS:
         return replace(costs, ll_start_s=_GUESS.ll_start_s, ll_hop=_GUESS.ll_hop, ll_fraction=_GUESS.ll_fraction)
     guess = start or _GUESS
@@ -104,30 +104,31 @@ def fit_costs(train: TimedAllReduces, start: NcclCosts | None = None) -> NcclCos
 
 def determined_names(train: TimedAllReduces) -> tuple[str, ...]:
     """Return the names of the costs that these all-reduces determine."""
-    has_small = int(np.sum(train.points.message_bytes < LARGE_BYTES)) >= MIN_ROWS
-    large = train.select(train.points.message_bytes >= LARGE_BYTES)
+    has_small = int(np.sum(train.all_reduces.message_bytes < LARGE_BYTES)) >= MIN_ROWS
+    large = train.select(train.all_reduces.message_bytes >= LARGE_BYTES)
     return _large_names(large) + (("ll_start_s", "ll_hop", "ll_fraction") if has_small else ())
 
 
 def _large_names(large: TimedAllReduces) -> tuple[str, ...]:
-    alone = large.points.num_nodes == 1
+    """Return the names of the costs that large messages determine."""
+    in_one_node = large.all_reduces.num_nodes == 1
     names = ["start_s"]
-    if alone.any():
+    if in_one_node.any():
         names.append("node_bytes_per_s")
-    # At a single number of ranks an exposed part of S/n cannot be distinguished from a lower bandwidth.
-    if len(np.unique(large.points.ranks_per_node[alone])) > 1:
+    # The exposed fraction of a chunk (S/n) differs from a lower bandwidth only if the number of ranks n varies.
+    if len(np.unique(large.all_reduces.ranks_per_node[in_one_node])) > 1:
         names.append("exposed")
-    if not alone.all():
+    if not in_one_node.all():
         names.append("net_bytes_per_s")
     return tuple(names)
 
 
 def _first_guess(large: TimedAllReduces) -> NcclCosts:
     """Return costs with the largest bus bandwidth in a node and across nodes; one stands for the other if missing."""
-    points = large.points
-    bus = 2 * (points.ranks - 1) / points.ranks * points.message_bytes / large.times_s
+    all_reduces = large.all_reduces
+    bus = 2 * (all_reduces.ranks - 1) / all_reduces.ranks * all_reduces.message_bytes / large.times_s
     best = {
-        many: float(np.max(bus[(points.num_nodes > 1) == many], initial=0.0)) or float(bus.max())
+        many: float(np.max(bus[(all_reduces.num_nodes > 1) == many], initial=0.0)) or float(bus.max())
         for many in (False, True)
     }
     exposed = _GUESS.exposed if "exposed" in _large_names(large) else 0.0

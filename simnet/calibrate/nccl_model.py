@@ -78,45 +78,47 @@ class AllReduces:
         return self.ranks_per_node * self.num_nodes
 
 
-def all_reduce_s(points: AllReduces, costs: NcclCosts) -> Floats:
+def all_reduce_s(all_reduces: AllReduces, costs: NcclCosts) -> Floats:
     """Return the time of each all-reduce in its fastest algorithm and protocol [s]."""
-    fastest: Floats = np.min(np.stack([times for _, times in candidates(points, costs)]), axis=0)
+    fastest: Floats = np.min(np.stack([times for _, times in candidates(all_reduces, costs)]), axis=0)
     return fastest
 
 
-def ring_all_reduce_s(points: AllReduces, costs: NcclCosts) -> Floats:
+def ring_all_reduce_s(all_reduces: AllReduces, costs: NcclCosts) -> Floats:
     """Return the time of each all-reduce in a ring, in its fastest protocol [s]."""
-    fastest: Floats = np.min(np.stack([_ring_s(points, costs, protocol) for protocol in PROTOCOLS]), axis=0)
+    fastest: Floats = np.min(np.stack([_ring_s(all_reduces, costs, protocol) for protocol in PROTOCOLS]), axis=0)
     return fastest
 
 
-def chosen(points: AllReduces, costs: NcclCosts) -> list[str]:
+def chosen(all_reduces: AllReduces, costs: NcclCosts) -> list[str]:
     """Return the fastest algorithm and protocol of each all-reduce, such as "ring LL128"."""
-    named = candidates(points, costs)
+    named = candidates(all_reduces, costs)
     best = np.argmin(np.stack([times for _, times in named]), axis=0)
     return [named[index][0] for index in best]
 
 
-def candidates(points: AllReduces, costs: NcclCosts) -> list[tuple[str, Floats]]:
+def candidates(all_reduces: AllReduces, costs: NcclCosts) -> list[tuple[str, Floats]]:
     """Return the times under every algorithm and protocol, by name; trees run only across nodes."""
-    ring = [(f"ring {protocol}", _ring_s(points, costs, protocol)) for protocol in PROTOCOLS]
-    tree = [(f"tree {protocol}", _tree_s(points, costs, protocol)) for protocol in PROTOCOLS]
-    return ring + [(name, np.where(points.num_nodes > 1, times, np.inf)) for name, times in tree]
+    ring = [(f"ring {protocol}", _ring_s(all_reduces, costs, protocol)) for protocol in PROTOCOLS]
+    tree = [(f"tree {protocol}", _tree_s(all_reduces, costs, protocol)) for protocol in PROTOCOLS]
+    return ring + [(name, np.where(all_reduces.num_nodes > 1, times, np.inf)) for name, times in tree]
 
 
-def _ring_s(points: AllReduces, costs: NcclCosts, protocol: Protocol) -> Floats:
+def _ring_s(all_reduces: AllReduces, costs: NcclCosts, protocol: Protocol) -> Floats:
     start_s, hop, fraction = costs.protocol(protocol)
     intra_s, inter_s = HOP_S["ring"][protocol]
-    crossings = 2 * (points.num_nodes - 1)
-    latency_s = start_s + hop * ((2 * (points.ranks - 1) - crossings) * intra_s + crossings * inter_s)
-    chunk_bytes = points.message_bytes / points.ranks
-    sends = 2 * (points.ranks - 1) + np.where(points.num_nodes > 1, 0.0, costs.exposed)
-    return latency_s + sends * chunk_bytes / (costs.bytes_per_s(points.num_nodes) * fraction)
+    crossings = 2 * (all_reduces.num_nodes - 1)
+    latency_s = start_s + hop * ((2 * (all_reduces.ranks - 1) - crossings) * intra_s + crossings * inter_s)
+    chunk_bytes = all_reduces.message_bytes / all_reduces.ranks
+    sends = 2 * (all_reduces.ranks - 1) + np.where(all_reduces.num_nodes > 1, 0.0, costs.exposed)
+    return latency_s + sends * chunk_bytes / (costs.bytes_per_s(all_reduces.num_nodes) * fraction)
 
 
-def _tree_s(points: AllReduces, costs: NcclCosts, protocol: Protocol) -> Floats:
+def _tree_s(all_reduces: AllReduces, costs: NcclCosts, protocol: Protocol) -> Floats:
     start_s, hop, fraction = costs.protocol(protocol)
     intra_s, inter_s = HOP_S["tree"][protocol]
-    latency_s = start_s + hop * 2 * ((points.ranks_per_node - 1) * intra_s + np.log2(points.num_nodes) * inter_s)
-    bytes_per_s = costs.bytes_per_s(points.num_nodes) * fraction * TREE_FRACTION
-    return latency_s + 2 * points.message_bytes / bytes_per_s
+    latency_s = start_s + hop * 2 * (
+        (all_reduces.ranks_per_node - 1) * intra_s + np.log2(all_reduces.num_nodes) * inter_s
+    )
+    bytes_per_s = costs.bytes_per_s(all_reduces.num_nodes) * fraction * TREE_FRACTION
+    return latency_s + 2 * all_reduces.message_bytes / bytes_per_s

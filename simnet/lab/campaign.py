@@ -22,7 +22,8 @@ MODULE = "binsgdm.measure"
 OVERLAPPED_BACKWARDS = 40
 """Repetitions of backward overlapped with each collective."""
 PARTS = ("links", "model", "kernels", "messages", "beside", "training")
-"""Kinds of launches. They begin the names of files: "messages" are collectives in place, "beside" is interference."""
+"""Kinds of launches. They begin the names of files: "messages" are collectives in place, "beside" is
+interference: backward overlapped with a collective. Folders of finished campaigns hold these names."""
 _MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_.]+)?")
 Seconds = Annotated[float, Meta(gt=0.0, le=3600.0)]
 
@@ -148,8 +149,8 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def settings(self) -> tuple[tuple[Layout, Bandwidth], ...]:
-        """Where is trained, in the order of the file."""
-        return tuple(place for points in self.points for place in points.settings)
+        """Layouts and bandwidths of the points, in the order of the file."""
+        return tuple(setting for points in self.points for setting in points.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,7 @@ class Launch:
     Attributes:
         name: of the file, without its ending.
         part: one of `PARTS`.
-        bandwidth: of each NIC; None leaves them unshaped.
+        bandwidth: of each NIC; None sets no limit.
         arguments: of `python -m binsgdm.measure`.
     """
 

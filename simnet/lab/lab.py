@@ -21,6 +21,9 @@ class Lab:
     Entering first removes the labs of processes that have ended. In the main thread the first Ctrl-C, SIGTERM or SIGHUP
     raises inside the block, so that leaving the block cleans up; later signals are ignored until then.
 
+    Attributes:
+        removed: owners of the labs that entering has removed.
+
     Example:
         with Lab(LabSpec(num_nodes=4, bandwidth=Bandwidth.parse("1 Gbit/s"))) as lab:
             outcome = lab.launch(["python", "train.py"], timeout_s=300)
@@ -53,6 +56,7 @@ class Lab:
             stack.callback(_remove, owner)
             for command in plan.create_commands(self.spec, self._prefix):
                 machine.run_command(command)
+            # All commands succeeded: from here on `__exit__` cleans up.
             self._stack = stack.pop_all()
         return self
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 _NAME = re.compile(r"simnet-([0-9]+)-([0-9]+)-([0-9]+)-(?:switch|node[0-9]+)")
 _PROC = Path("/proc")
 _DEAD = ("Z", "X")
+"""States in /proc of a process that has ended: a zombie that nobody has waited for, and a dead one."""
 
 
 class Owner(Struct, frozen=True, kw_only=True):

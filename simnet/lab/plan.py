@@ -125,8 +125,9 @@ def _node_commands(prefix: str, node: int) -> list[Command]:
 def shape_commands(num_nodes: int, prefix: str, bandwidth: Bandwidth | None) -> list[Command]:
     """Return the commands that limit every NIC in both directions: its own end, and the port of the switch.
 
-    Segmentation offload stays on, since without it the CPU is the limit. A packet is at most half a bucket, and the
-    bucket is short, since a full bucket passes at once and thus faster than the bandwidth.
+    Segmentation offload stays on, since without it the CPU is the limit. Its packets are at most half a bucket, since
+    tbf splits or drops a packet larger than the bucket. The bucket is short, since a full one passes at once and thus
+    faster than the bandwidth.
     """
     check_bandwidth(bandwidth)
     burst = 0 if bandwidth is None else max(MIN_BURST_BYTES, round(bandwidth * BURST_S))

@@ -173,6 +173,7 @@ def _ended(ranks: Sequence[_RankProcess], deadline: float) -> list[_RankProcess]
     poll = select.poll()
     for rank in ranks:
         poll.register(rank.descriptor, select.POLLIN)
+    # `poll` takes no infinite time, so the callers call again; 1 ms more, so that the deadline has passed.
     left_s = min(max(0.0, deadline - time.monotonic()), 3600.0)
     ready = {descriptor for descriptor, _ in poll.poll(1000 * left_s + 1)}
     return [rank for rank in ranks if rank.descriptor in ready]

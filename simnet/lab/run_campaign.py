@@ -60,7 +60,7 @@ def run(
 
 def _launch_until_idle(campaign: Campaign, launch: Launch, folder: Path, probe: IdleProbe) -> None:
     """Launch until it succeeds on an idle machine; the last attempt counts in any case."""
-    place = launch.path(folder)
+    path = launch.path(folder)
     # A failure has another cause than noise, so failures are counted apart from repetitions.
     failures = 0
     for attempt in range(MAX_ATTEMPTS):
@@ -75,7 +75,7 @@ def _launch_until_idle(campaign: Campaign, launch: Launch, folder: Path, probe: 
             return
         else:
             probe.report(f"{launch.description}: the machine has become {probe.slowdown:.2f} times slower; once more")
-            place.unlink()
+            path.unlink()
     outcome.raise_if_failed()
 
 

@@ -17,19 +17,19 @@ from simnet.workload.workload import Workload
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 Struct = TypeVar("Struct", bound=msgspec.Struct)
-_FORGET: list[Callable[[], None]] = []
+_CLEAR_FUNCTIONS: list[Callable[[], None]] = []
 
 
 def cached(function: Callable[Given, Made]) -> Callable[Given, Made]:
     """Cache the results of a function of shipped files, which do not change while a process runs."""
-    cached = cache(function)
-    _FORGET.append(cached.cache_clear)
-    return cached  # type: ignore[return-value]  # a cached function takes what it took
+    with_cache = cache(function)
+    _CLEAR_FUNCTIONS.append(with_cache.cache_clear)
+    return with_cache  # type: ignore[return-value]  # a cached function takes what it took
 
 
 def clear_caches() -> None:
     """Clear all results of `cached` functions, so that shipped files are read again and fits made again."""
-    for clear in _FORGET:
+    for clear in _CLEAR_FUNCTIONS:
         clear()
 
 
@@ -76,7 +76,7 @@ def unfitted(name: str, **neutral: object) -> Calibration:
 
 
 def workload_from_compute_time(gradients: str, compute_s: float, batch: int) -> Workload:
-    """Return a workload from a published compute time of one GPU, a third of which is forward.
+    """Return a workload from a published compute time of one GPU, split into one third forward and two thirds backward.
 
     Backward computes two products for each one of forward (gradients of inputs and of weights).
     """

@@ -16,6 +16,7 @@ from simnet.validate.shipped import value_of, with_value
 
 Method = Literal["least squares", "meets the row", "mean signed error zero"]
 FIRST_GUESS = 0.25
+"""The efficiency at which a least-squares fit of a rate begins."""
 UNIT_COST = 1e-4
 """The value at which the effect of a linear cost is measured."""
 

@@ -18,7 +18,7 @@ from simnet.validate.shipped import cached, with_value
 ORDER = 6
 WORKLOADS = {"ResNet-50": "resnet50", "BERT-Base": "bert_base_squad"}
 TASKS = {"ResNet-50": "ResNet-50 at 224x224", "BERT-Base": "BERT-Base on SQuAD, sequence 384"}
-"""The simulated task; the publication names only the model beside the headline."""
+"""The simulated task; the publication names only the model with the headline."""
 PRECISIONS = {"tf32": "TF32", "amp": "mixed precision"}
 BATCHES = range(16, 129)
 SHOWN = (16, 24, 32, 48, 64, 96, 128)

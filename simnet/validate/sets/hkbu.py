@@ -25,6 +25,7 @@ OVERLAPPED = (WFBP, "MG-WFBP")
 CALIBRATED, PREDICTED = 8, (16, 32)
 """GPUs of the fitted rows, and of the predicted rows."""
 LAUNCHES_S = (0.0, 5e-3)
+"""Bounds of the fitted launch of a collective."""
 
 
 ETHERNET = PublishedNetwork(

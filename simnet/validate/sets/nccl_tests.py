@@ -16,7 +16,10 @@ CLUSTER = CALIBRATION = "azure_nd_a100_v4"
 SOURCE = "NetX-lab/Echo nccl-test-log (arXiv 2412.12487)"
 RANKS_PER_NODE = 8
 CALIBRATION_GPUS, PREDICTED_GPUS = 16, 32
+NODE_GBYTES_PER_S = 200
+"""Nominal rate of a node: 8 NICs of 200 Gbit/s."""
 MIN_BYTES = 64 * 1024**2
+"""For smaller messages NCCL changes protocol and algorithm by size, which one efficiency cannot follow."""
 
 
 def evaluate() -> Outcome:
@@ -25,7 +28,7 @@ def evaluate() -> Outcome:
         key="inter_node.efficiency",
         how="least squares",
         rows=log_rows(CALIBRATION_GPUS),
-        text=lambda part: f"{part:.4f} ({part * 200:.1f} GB/s a node)",
+        text=lambda part: f"{part:.4f} ({part * NODE_GBYTES_PER_S:.1f} GB/s a node)",
     )
     study = Study(
         initial=shipped.calibration(CALIBRATION),

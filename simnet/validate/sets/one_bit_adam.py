@@ -80,7 +80,10 @@ def accumulation(row: PublishedRow) -> int:
 
 @cached
 def compute_times(network: PublishedNetwork) -> ComputeTimes:
-    """Return the mean compute of the rows of Table 1 with 16 samples a GPU and no accumulation."""
+    """Return the mean compute of the rows of Table 1 with 16 samples a GPU and no accumulation.
+
+    The metric "backward_else" is backward without its all-reduce.
+    """
     found = {
         metric: tuple(row for row in table_rows(network, metric, batch_per_gpu=str(BATCH)) if accumulation(row) == 1)
         for metric in ("forward", "backward_else", "step")
@@ -95,7 +98,7 @@ def compute_times(network: PublishedNetwork) -> ComputeTimes:
 
 
 def compute_parameter(network: PublishedNetwork) -> Parameter:
-    """Return the compute time as a parameter."""
+    """Return the compute time of a micro-batch, the mean of Table 1, as a parameter."""
     found = compute_times(network)
     key = f"forward + backward + step, {network.label}"
     return outcome.compute_parameter(key, found.total_s, "mean", found.rows)

@@ -15,6 +15,8 @@ from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.shipped import PublishedNetwork, cached, with_value
 from simnet.validate.study import Fit, Study
 
+NOMINAL_INTRA_GBIT_PER_S = 126
+"""Nominal rate of PCIe 3.0 x16, which links the GPUs of a node in the shipped Ethernet cluster."""
 ALGORITHMS = ("ring", "hierarchical", "tree")
 COUNTED_IN_COMPRESS = ("momentum", "merge", "server_residual", "decompress")
 """Kernels of the codec without a time of their own, since the fitted `compress` contains them."""
@@ -78,7 +80,7 @@ def single_node(network: PublishedNetwork) -> Study:
         key="intra_node.efficiency",
         bounds=(0.01, 1.0),
         rows=paper.table_rows(network, paper.ALL_REDUCE, nodes=1),
-        text=lambda part: f"{part:.4f} ({part * 126:.1f} Gbit/s)",
+        text=lambda part: f"{part:.4f} ({part * NOMINAL_INTRA_GBIT_PER_S:.1f} Gbit/s)",
     )
     return replace(dense_all_reduce(network, "ring"), fits=(fit,), held_out=())
 

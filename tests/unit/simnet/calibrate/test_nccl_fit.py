@@ -109,6 +109,15 @@ def test_too_few_large_messages_are_refused() -> None:
         nccl_fit.fit_costs(nccl_fit.select_all_reduces([small]))
 
 
+def test_a_latency_that_few_small_messages_leave_open_has_a_note_and_no_interval() -> None:
+    few = replace(log(16), rows=log(16).rows[7:17])  # three sizes below 1 MiB
+    fitted = nccl_calibration.fit_logs([few], [], None, draws=60)
+    whole = calibration_file.merge([fitted], {"kind": "measured"})
+    assert set(whole["intervals"]) == {"inter_node.efficiency"}  # type: ignore[call-overload]
+    assert any("too few times below 1 MiB to fit the latency" in note for note in fitted.notes)
+    assert "90 %" not in fitted.shown["ll_hop"]
+
+
 @pytest.mark.parametrize(("gpus", "bound"), [(2, 0.02), (4, 0.02), (8, 0.04)])
 def test_one_node_is_fitted_within_five_percent(gpus: int, bound: float) -> None:
     assert error(costs(2, 4, 8), gpus) < bound
@@ -156,7 +165,9 @@ def test_fitting_what_the_model_made_gives_its_costs_back() -> None:
         ll_fraction=0.1,
     )
     seen = nccl_fit.select_all_reduces([log(count) for count in (2, 4, 8, 16)])
-    made = nccl_fit.TimedAllReduces(points=seen.points, times_s=nccl_model.all_reduce_s(seen.points, given))
+    made = nccl_fit.TimedAllReduces(
+        all_reduces=seen.all_reduces, times_s=nccl_model.all_reduce_s(seen.all_reduces, given)
+    )
     found = nccl_fit.fit_costs(made)
     for name in nccl_fit.determined_names(made)[:4]:
         assert getattr(found, name) == pytest.approx(getattr(given, name), rel=0.01), name
