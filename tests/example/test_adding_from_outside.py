@@ -311,7 +311,7 @@ def test_what_the_package_sends_is_what_it_says_that_it_sends(installed: Path, m
     from half_precision import real, simulated
 
     from binsgdm.systems.registry import registered
-    from tests.contract.test_compressing_messages import real_messages, simulated_messages
+    from tests.helpers.messages import real_messages, simulated_messages
 
     STRATEGIES.register(simulated.HalfPrecision)
     try:

@@ -17,7 +17,7 @@ from simnet.show.rows import row
 from simnet.simulate import simulate
 from simnet.strategies import BinSGDM, DenseAllReduce
 from simnet.units import Bandwidth, Duration, Size
-from tests.unit.simnet.test_simulate import scenario
+from tests.helpers.step_samples import scenario
 
 GIVEN = Calibration(
     name="given",

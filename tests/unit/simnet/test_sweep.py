@@ -6,14 +6,9 @@ import itertools
 import json
 import os
 import resource
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,12 +23,6 @@ from simnet.sweep import SweepPoint, expand
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
 ROOT = Path(__file__).parents[3]
-IN_WORKERS_AT_ONCE = """
-from simnet import sweep
-sweep.PROBE_S = sweep.WORKERS_PAY_S = 0
-from simnet.commands.main import main
-main()
-"""
 STRANGE = [
     b'{"key": ["a"], "result": {}}',
     b'{"key": "a", "result": {"speedup": NaN}}',
@@ -354,75 +343,3 @@ class TestDocument:
         given: Sequence[dict[str, object]] = [{"a": 1, "part": {"use": "x"}}, {"a": None, "b": [1, 2]}]
         read = list(csv.DictReader(io.StringIO(rows.table(given).csv())))
         assert read == [{"a": "1", "part": '{"use": "x"}', "b": ""}, {"a": "", "part": "", "b": "[1, 2]"}]
-
-
-class TestKilled:
-    """Real processes, with workers from the second point on."""
-
-    @pytest.fixture
-    def command(self, tmp_path: Path) -> list[str]:
-        path = write(tmp_path / "pod.toml", pod(sweep=MANY))
-        options = ["--jobs", "2", "-o", str(tmp_path / "out")]
-        return [sys.executable, "-c", IN_WORKERS_AT_ONCE, "sweep", str(path), *options]
-
-    def test_a_killed_sweep_resumes_and_loses_nothing(self, command: list[str], tmp_path: Path) -> None:
-        out = tmp_path / "out"
-        process = _started(command, out)
-        workers = _descendants(process.pid)
-        process.kill()
-        process.communicate()
-        assert not (out / "results.json").exists()
-        finished = (out / NAME).read_bytes().count(b"\n")
-        assert _all_end(workers)
-        resumed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        assert "160 points in " in resumed.stderr
-        assert f"{finished} of them finished before" in resumed.stderr
-        assert _results(out) == _uninterrupted(command, tmp_path / "fresh")
-
-    def test_an_interrupt_says_how_to_resume_and_exits_130(self, command: list[str], tmp_path: Path) -> None:
-        process = _started(command, tmp_path / "out")
-        assert all(map(_ignores_interrupts, _descendants(process.pid)))
-        os.killpg(process.pid, signal.SIGINT)
-        _, told = process.communicate(timeout=60)
-        assert process.returncode == 130
-        assert told.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"
-
-
-def _started(command: list[str], out: Path) -> subprocess.Popen[str]:
-    """Start a sweep in a process group of its own, and return once workers have finished some points."""
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    while not (out / NAME).exists() or (out / NAME).read_bytes().count(b"\n") < 5:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.002)
-    return process
-
-
-def _descendants(pid: int) -> list[int]:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in path.read_text().split()] if path.exists() else []
-
-
-def _ignores_interrupts(pid: int) -> bool:
-    """Tell whether Ctrl-C in the terminal leaves a process to its parent to end."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
-    return bool(int(ignored.split()[1], 16) >> (signal.SIGINT - 1) & 1)
-
-
-def _all_end(pids: list[int]) -> bool:
-    """Wait until none of the processes runs; the test's own time limit ends a wait in vain."""
-    while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
-        time.sleep(0.01)
-    return True
-
-
-def _results(out: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((out / "results.json").read_text())
-    return result
-
-
-def _uninterrupted(command: list[str], out: Path) -> dict[str, Any]:
-    subprocess.run([*command[:-1], str(out)], cwd=ROOT, capture_output=True, check=True)
-    return _results(out)

@@ -1,4 +1,4 @@
-"""Every fast kernel equals the reference bit for bit; every wrong argument is refused; the choice of kernels.
+"""Every fast kernel equals the reference bit for bit; every wrong argument is refused.
 
 The Triton kernels run on a GPU where there is one, else through Triton's interpreter on the CPU, where Triton can be
 imported (`pip install --no-deps triton` beside a CPU build of torch does).
@@ -24,14 +24,21 @@ from binsgdm import kernels as package
 from binsgdm.bits import packed_numel
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels, reference, select
-from binsgdm.random import Key, thresholds
+from binsgdm.random import thresholds
+from tests.helpers.kernel_samples import (
+    DTYPES,
+    KEY,
+    NOT_FINITE,
+    assert_equal,
+    device,
+    home,
+    outcomes,
+    same_bits,
+    state,
+)
 
-KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SIZES = (0, 1, 7, 8, 9, 31, 32, 33, 63, 64, 100, 1000, 1024, 1056, 2047)
 STARTS = (0, 8, 24, 1024, 2**34 - 4096)
-AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 6e-8, 65504.0, 65519.0, 65520.0, 1e-30)
-NOT_FINITE = (float("nan"), float("inf"), -float("inf"))
 
 
 @pytest.fixture(params=["cpu", "triton"])
@@ -42,64 +49,6 @@ def fast(request: pytest.FixtureRequest) -> Kernels:
         return select("cpu")
     pytest.importorskip("triton", reason="Triton is not installed: pip install --no-deps triton runs its interpreter")
     return select("triton", device())
-
-
-def device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def home(kernels: Kernels) -> str:
-    return device() if kernels.name == "triton" else "cpu"
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Compare bit for bit; NaNs are equal whatever their payload."""
-    assert a.dtype == b.dtype
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[a.element_size()]
-    a, b = a.cpu().contiguous(), b.cpu().contiguous()
-    equal = a.view(integers) == b.view(integers)
-    if a.dtype.is_floating_point:
-        equal |= a.isnan() & b.isnan()
-    return bool(equal.all())
-
-
-def state(numel: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a gradient, m and b with |m| <= b, of every magnitude, with awkward values strewn in."""
-    source = torch.Generator().manual_seed(seed)
-    exponents = torch.randint(-40, 30, (3, numel), generator=source)
-    grad, m, b = torch.ldexp(torch.randn(3, numel, generator=source), exponents)
-    awkward = torch.tensor(AWKWARD)[torch.randint(len(AWKWARD), (numel,), generator=source)]
-    grad = torch.where(torch.rand(numel, generator=source) < 0.3, awkward, grad)
-    fresh = torch.rand(numel, generator=source) < 0.2
-    m = torch.where(fresh, 0.0, m)
-    return grad, m, torch.where(fresh, 0.0, torch.maximum(m.abs(), b.abs()))
-
-
-def outcomes(kernels: Kernels, grad: Tensor, m: Tensor, b: Tensor, start: int) -> dict[str, Tensor]:
-    """Return everything that every kernel writes or returns, on copies."""
-    place, numel = home(kernels), grad.numel()
-    grad, m, b = (given.to(place, copy=True) for given in (grad, m, b))
-    m1, b1, m2, b2 = m.clone(), b.clone(), m.clone(), b.clone()
-    u, mean = torch.full_like(m, 9.0), torch.full_like(m, 9.0)
-    one, two, merged = (torch.full((packed_numel(numel),), 0xFF, dtype=torch.uint8, device=place) for _ in range(3))
-    where: dict[str, Any] = {"key": KEY, "start": start}
-    all_one = kernels.update_quantize_pack_(grad, m1, b1, beta=0.95, out=one, **where)
-    all_two = kernels.update_(grad, m2, b2, beta=0.95, out_u=u)
-    kernels.quantize_pack(u, out=two, **where)
-    kernels.merge(torch.stack([one, two.flip(0), one ^ 0x5A]), numel=numel, out=merged, **where)
-    kernels.mean_(torch.stack([m1, b1, grad.float(), u]), mean)
-    x, climbed = grad.clone(), grad.clone()
-    kernels.unpack_apply_(x, one, lr=1e-3, weight_decay=0.01)
-    kernels.unpack_apply_(climbed, one, lr=1e-3, weight_decay=0.01, maximize=True)
-    names = "m1 b1 m2 b2 u mean one two merged x climbed all_one all_two"
-    scope = locals()
-    return {name: scope[name] for name in names.split()}
-
-
-def assert_equal(fast: Kernels, *given: Any) -> None:
-    wanted, got = outcomes(reference, *given), outcomes(fast, *given)
-    for name in wanted:
-        assert same_bits(wanted[name], got[name]), name
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -310,72 +259,18 @@ def test_another_cpu_gets_the_same_bits(target: str, dtypes: list[Any], tmp_path
     if os.uname().machine != "x86_64":
         pytest.skip("the names are those of x86-64 processors")
     program = f"""
-from tests.unit.binsgdm.kernels import test_kernels as t
+from binsgdm.kernels import select
+from tests.helpers import kernel_samples as t
 for dtype in t.DTYPES[:{len(dtypes)}]:
     for numel in (33, 1000):
         grad, m, b = t.state(numel, numel)
-        t.assert_equal(t.select("cpu"), grad.to(dtype), m, b, 8)
+        t.assert_equal(select("cpu"), grad.to(dtype), m, b, 8)
 """
     environment = {**os.environ, "NUMBA_CPU_NAME": target, "NUMBA_CACHE_DIR": str(tmp_path)}
     if target == "generic":
         environment["NUMBA_CPU_FEATURES"] = ""
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-# The choice.
-
-
-def test_the_fastest_kernels_are_chosen_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BINSGDM_KERNELS", raising=False)
-    pytest.importorskip("numba")
-    assert select().name == "cpu"
-    assert select(device="meta").name == "reference"
-
-
-def test_kernels_can_be_forced_by_argument_and_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BINSGDM_KERNELS", "reference")
-    assert select().name == "reference"
-    pytest.importorskip("numba")
-    assert select("cpu").name == "cpu"
-
-
-def without(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-    """Make a library impossible to import."""
-    monkeypatch.delenv("BINSGDM_KERNELS", raising=False)
-    monkeypatch.setitem(sys.modules, library, None)
-
-
-def test_without_numba_the_reference_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "numba")
-    assert select().name == "reference"
-
-
-def test_without_triton_a_gpu_gets_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "triton")
-    assert select(device="cuda").name == "reference"
-
-
-def test_forced_kernels_that_cannot_be_had_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    without(monkeypatch, "numba")
-    without(monkeypatch, "triton")
-    for name, place in (("cpu", "cpu"), ("triton", "cuda")):
-        library = "numba" if name == "cpu" else "triton"
-        with pytest.raises(BinsgdmError, match=rf"kernels: '{name}': needs {library}, .*pip install {library}"):
-            select(name, place)
-    with pytest.raises(BinsgdmError, match="kernels: 'cpu': works on cpu tensors, but the parameters are on cuda"):
-        select("cpu", "cuda")
-    with pytest.raises(BinsgdmError, match="kernels: 'triton': works on cuda tensors, but the parameters are on cpu"):
-        select("triton", "cpu")
-
-
-def test_an_unknown_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BinsgdmError, match="kernels: 'numba': must be one of 'reference', 'cpu', 'triton'"):
-        select("numba")
-    monkeypatch.setenv("BINSGDM_KERNELS", "fast")
-    with pytest.raises(BinsgdmError, match="BINSGDM_KERNELS: 'fast': must be one of"):
-        select()
 
 
 @pytest.mark.parametrize("place", ["cpu", "meta"])

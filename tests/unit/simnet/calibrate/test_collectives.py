@@ -8,7 +8,7 @@ import pytest
 
 from simnet.calibrate import bootstrap, calibration_file, collective_fit
 from simnet.calibrate.fitted_part import check_errors
-from simnet.calibrate.measurement_file import WHAT, Hardware, MeasurementFile, Series, Setup, Software
+from simnet.calibrate.measurement_file import MeasurementFile, Series
 from simnet.collectives import direct, loads, ring
 from simnet.collectives.schedule import GroupKind, Schedule
 from simnet.comparison import Comparison
@@ -18,6 +18,7 @@ from simnet.network import topology
 from simnet.network.topology import Topology
 from simnet.numeric import non_negative_least_squares
 from simnet.units import Bandwidth, Duration
+from tests.helpers.measurement_samples import measurements, setup
 
 SHAPES = ((2, 1, 1.25e8), (3, 1, 1.25e8), (4, 1, 2.5e7), (2, 2, 1.25e8), (8, 1, 2.5e7))
 SIZES = (1e3, 3e4, 1e6, 2.5e7)
@@ -68,26 +69,6 @@ def simulated(calibration: Calibration, noise: float = 0.0, *, knows_nic: bool =
                     Series(kind="collective", name=name, setup=place, unit="s", labels=dict(labels), values=values)
                 )
     return measurements(tuple(series), tuple(setup(*shape[:2], shape[2] if knows_nic else None) for shape in SHAPES))
-
-
-def setup(nodes: int, per_node: int, nic_bytes_per_s: float | None) -> Setup:
-    return Setup(
-        backend="gloo", device="cpu", num_nodes=nodes, ranks_per_node=per_node, threads_per_rank=1, ranks_on_machine=1,
-        nic_bytes_per_s=nic_bytes_per_s,
-    )  # fmt: skip
-
-
-def measurements(series: tuple[Series, ...], setups: tuple[Setup, ...]) -> MeasurementFile:
-    return MeasurementFile(
-        what=WHAT,
-        format=1,
-        created="2026-01-01T00:00:00+00:00",
-        command="made",
-        hardware=Hardware(machine="x86_64", processor="", cores=2, memory_bytes=1),
-        software=Software(system="Linux", python="3.11", torch="2.13"),
-        setups=setups,
-        series=series,
-    )
 
 
 def test_what_the_simulator_takes_is_fitted_exactly_and_read_back() -> None:

@@ -11,7 +11,7 @@ from simnet.calibrate.fitted_part import checked_residuals
 from simnet.calibrate.measurement_file import MeasurementFile, Series
 from simnet.errors import SimnetError
 from simnet.units import Duration
-from tests.unit.simnet.calibrate.test_collectives import measurements, setup
+from tests.helpers.measurement_samples import measurements, setup
 
 LAUNCH_S, ROUND_S, MESSAGE_S, BYTE_S = 1e-3, 6e-4, 3e-4, 1.2e-9
 

@@ -15,8 +15,8 @@ from simnet.collectives import loads, ring
 from simnet.errors import SimnetError
 from simnet.network import topology
 from simnet.validate import shipped
+from tests.helpers.golden import GOLDEN
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "calibrate"
 LARGE = 16 * 1024**2
 HEADER = """\
 # nThread 1 nGpus 2 minBytes 8 maxBytes 1048576 step: 2(factor) warmup iters: 5 iters: 20

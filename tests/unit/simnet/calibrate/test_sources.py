@@ -19,11 +19,9 @@ from simnet.files import gunzipped
 from simnet.strategies.kernel_table import every
 from simnet.units import Bandwidth, Duration
 from simnet.validate import shipped
-from tests.unit.simnet.calibrate.test_collectives import measurements, setup
+from tests.helpers.golden import GLOO, IPERF3
+from tests.helpers.measurement_samples import measurements, setup
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "calibrate"
-IPERF3 = GOLDEN / "iperf3_loopback.json"
-GLOO = GOLDEN / "kineto_gloo_2_ranks.json.gz"
 HERE = Path("x.json")
 END = {"sum_received": {"bits_per_second": 2e10}}
 

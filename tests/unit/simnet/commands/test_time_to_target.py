@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from tests.helpers.cli import assert_refused, run
 from tests.helpers.time_to_target_samples import trainings, write_trainings
-from tests.unit.simnet.commands.test_main import assert_refused, run
 
 
 @pytest.fixture

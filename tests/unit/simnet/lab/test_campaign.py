@@ -35,7 +35,7 @@ from simnet.strategies import (
 from simnet.units import Bandwidth, Size
 from simnet.validate import ranking, training_steps, winners
 from simnet.validate.training_steps import TrainedPoint
-from tests.unit.simnet.validate.test_measured import SETUP
+from tests.helpers.training_samples import SETUP
 
 ROOT = Path(__file__).parents[4]
 TEXT = """

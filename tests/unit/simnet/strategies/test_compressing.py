@@ -34,8 +34,8 @@ from simnet.strategies import (
 from simnet.system_options import SystemOptions
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Gradient, Workload
+from tests.helpers.cli import assert_refused, run
 from tests.helpers.topologies import cluster
-from tests.unit.simnet.commands.test_main import assert_refused, run
 
 ROWS, COLUMNS, NUM_MATRICES = 1024, 4096, 8
 MATRICES = NUM_MATRICES * ROWS * COLUMNS

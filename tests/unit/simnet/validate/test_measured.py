@@ -1,6 +1,5 @@
 """The loop: a measured model becomes a workload, an experiment predicts, and measured steps judge it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +15,8 @@ from simnet.simulate import simulate
 from simnet.strategies import BinSGDM, DenseAllReduce, EFSignSGD, OneBitAdam
 from simnet.units import Size
 from simnet.validate import training_steps
+from tests.helpers.training_samples import DENSE, series, step, write
 
-SETUP: dict[str, Any] = {
-    "backend": "gloo",
-    "device": "cpu",
-    "num_nodes": 4,
-    "ranks_per_node": 1,
-    "threads_per_rank": 1,
-    "ranks_on_machine": 4,
-    "nic_bytes_per_s": 25e6,
-    "network": "",
-}
-HEAD: dict[str, Any] = {
-    "what": "simnet measurements",
-    "format": 1,
-    "created": "2026-11-21T13:20:00+00:00",
-    "command": "simnet measure",
-    "hardware": {"machine": "x", "processor": "p", "cores": 2, "memory_bytes": 1, "gpu": "", "num_gpus": 0},
-    "software": {"system": "s", "python": "3", "torch": "2", "numba": "", "nccl": "", "binsgdm": "0"},
-}
-DENSE: dict[str, Any] = {"strategy": "all_reduce", "topology": "", "intra_node_dtype": "", "overlap": 1}
 FLAT: dict[str, Any] = {"strategy": "binsgdm", "topology": "flat", "intra_node_dtype": "fp32", "overlap": 0}
 NODES: dict[str, Any] = {
     "strategy": "binsgdm",
@@ -65,16 +46,6 @@ latency = "50 us"
 """
 
 
-def series(kind: str, name: str, seconds: float, **labels: Any) -> dict[str, Any]:
-    spread = [0.9 * seconds, seconds, 2 * seconds]
-    return {"kind": kind, "name": name, "setup": 0, "unit": "s", "labels": labels, "values": spread}
-
-
-def write(path: Path, rows: list[dict[str, Any]], **setup: Any) -> Path:
-    path.write_text(json.dumps({**HEAD, "setups": [SETUP | setup], "series": rows}))
-    return path
-
-
 def model_rows(name: str = "m") -> list[dict[str, Any]]:
     ready = [("c", 1000, 0.010), ("b", 2_000_000, 0.030), ("a", 500, 0.029)]
     common = {"model": name, "batch": 8, "dtype": "float32"}
@@ -91,10 +62,6 @@ def model_rows(name: str = "m") -> list[dict[str, Any]]:
 
 
 READY = {"model": "m", "batch": 8, "dtype": "float32", "tensor": "a", "num_elements": 6, "order": 0}
-
-
-def step(seconds: float, strategy: dict[str, Any], model: str = "m") -> dict[str, Any]:
-    return series("training", "step", seconds, model=model, batch=8, bucket_cap_mb=25.0, **strategy)
 
 
 @pytest.fixture

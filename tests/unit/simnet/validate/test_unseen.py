@@ -19,7 +19,7 @@ from simnet.strategies import DenseAllReduce
 from simnet.units import Bandwidth, Duration, Size
 from simnet.validate import disjoint
 from simnet.workload.workload import Workload
-from tests.unit.simnet.validate.test_measured import DENSE, HEAD, SETUP, step, write
+from tests.helpers.training_samples import DENSE, HEAD, SETUP, step, write
 
 ROOT = Path(__file__).parents[4]
 LINK = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(0))

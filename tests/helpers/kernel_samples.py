@@ -1,0 +1,73 @@
+"""States for kernels, everything that kernels make of them, and a comparison bit for bit."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from binsgdm.bits import packed_numel
+from binsgdm.kernels import Kernels, reference
+from binsgdm.random import Key
+
+KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 6e-8, 65504.0, 65519.0, 65520.0, 1e-30)
+NOT_FINITE = (float("nan"), float("inf"), -float("inf"))
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def home(kernels: Kernels) -> str:
+    return device() if kernels.name == "triton" else "cpu"
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Compare bit for bit; NaNs are equal whatever their payload."""
+    assert a.dtype == b.dtype
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[a.element_size()]
+    a, b = a.cpu().contiguous(), b.cpu().contiguous()
+    equal = a.view(integers) == b.view(integers)
+    if a.dtype.is_floating_point:
+        equal |= a.isnan() & b.isnan()
+    return bool(equal.all())
+
+
+def state(numel: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a gradient, m and b with |m| <= b, of every magnitude, with awkward values strewn in."""
+    source = torch.Generator().manual_seed(seed)
+    exponents = torch.randint(-40, 30, (3, numel), generator=source)
+    grad, m, b = torch.ldexp(torch.randn(3, numel, generator=source), exponents)
+    awkward = torch.tensor(AWKWARD)[torch.randint(len(AWKWARD), (numel,), generator=source)]
+    grad = torch.where(torch.rand(numel, generator=source) < 0.3, awkward, grad)
+    fresh = torch.rand(numel, generator=source) < 0.2
+    m = torch.where(fresh, 0.0, m)
+    return grad, m, torch.where(fresh, 0.0, torch.maximum(m.abs(), b.abs()))
+
+
+def outcomes(kernels: Kernels, grad: Tensor, m: Tensor, b: Tensor, start: int) -> dict[str, Tensor]:
+    """Return everything that every kernel writes or returns, on copies."""
+    place, numel = home(kernels), grad.numel()
+    grad, m, b = (given.to(place, copy=True) for given in (grad, m, b))
+    m1, b1, m2, b2 = m.clone(), b.clone(), m.clone(), b.clone()
+    u, mean = torch.full_like(m, 9.0), torch.full_like(m, 9.0)
+    one, two, merged = (torch.full((packed_numel(numel),), 0xFF, dtype=torch.uint8, device=place) for _ in range(3))
+    where: dict[str, Any] = {"key": KEY, "start": start}
+    all_one = kernels.update_quantize_pack_(grad, m1, b1, beta=0.95, out=one, **where)
+    all_two = kernels.update_(grad, m2, b2, beta=0.95, out_u=u)
+    kernels.quantize_pack(u, out=two, **where)
+    kernels.merge(torch.stack([one, two.flip(0), one ^ 0x5A]), numel=numel, out=merged, **where)
+    kernels.mean_(torch.stack([m1, b1, grad.float(), u]), mean)
+    x, climbed = grad.clone(), grad.clone()
+    kernels.unpack_apply_(x, one, lr=1e-3, weight_decay=0.01)
+    kernels.unpack_apply_(climbed, one, lr=1e-3, weight_decay=0.01, maximize=True)
+    names = "m1 b1 m2 b2 u mean one two merged x climbed all_one all_two"
+    scope = locals()
+    return {name: scope[name] for name in names.split()}
+
+
+def assert_equal(fast: Kernels, *given: Any) -> None:
+    wanted, got = outcomes(reference, *given), outcomes(fast, *given)
+    for name in wanted:
+        assert same_bits(wanted[name], got[name]), name

@@ -1,0 +1,91 @@
+"""A record of measurements as a file: read by simnet, whole however the writer ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simnet.calibrate.measurement_file import FORMAT, read
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[4]
+
+
+class record:  # noqa: N801 - reads as a function
+    """A record of one process with one series."""
+
+    def __init__(self, *, empty: bool = False) -> None:
+        from binsgdm.measure import ranks
+        from binsgdm.measure.record import Record
+
+        with ranks.joined() as alone:
+            self._record = Record(alone, nic_bytes_per_s=125e6, network="none")
+        if not empty:
+            self._record.add("kernel", "copy", [1.0, 2.0], num_elements=8, dtype="float32", kernels="torch")
+
+    def path(self, folder: Path) -> Path:
+        path = folder / "m.json"
+        self._record.write(path)
+        return path
+
+
+def test_what_is_recorded_is_what_is_read(tmp_path):
+    found = read(record().path(tmp_path))
+    assert found.format == FORMAT
+    assert found.series[0].values == (1.0, 2.0)
+    assert found.setups[0].nic_bytes_per_s == 125e6
+    assert found.setups[0].world_size == 1
+    assert found.hardware.cores >= 1
+    assert found.software.torch
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_a_file_that_is_replaced_keeps_its_mode(mode, tmp_path):
+    path = tmp_path / "m.json"
+    path.write_text("old", encoding="utf-8")
+    path.chmod(mode)
+    record().path(tmp_path)
+    assert path.read_text(encoding="utf-8") != "old"
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    from binsgdm.errors import BinsgdmError
+    from binsgdm.measure import record as recording
+
+    path = tmp_path / "m.json"
+    path.write_text("old", encoding="utf-8")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(recording.os, "fsync", full)
+    with pytest.raises(BinsgdmError, match=r"m\.json: cannot be written \(No space left on device\)"):
+        recording.write_whole(path, "new")
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path):
+    path = tmp_path / "m.json"
+    code = (
+        "import sys, json; from pathlib import Path; from binsgdm.measure.record import write_whole\n"
+        "text = json.dumps(list(range(300_000)))\n"
+        "while True: write_whole(Path(sys.argv[1]), text); print(flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], cwd=ROOT, stdout=subprocess.PIPE) as writer:
+        for _ in range(4):
+            assert writer.stdout is not None
+            writer.stdout.readline()
+        writer.kill()
+    assert len(json.loads(path.read_text(encoding="utf-8"))) == 300_000
+
+
+def test_an_empty_record_is_refused(tmp_path):
+    from binsgdm.errors import BinsgdmError
+
+    with pytest.raises(BinsgdmError, match="nothing was measured"):
+        record(empty=True).path(tmp_path)

@@ -1,0 +1,23 @@
+"""A scenario to run commands on, and commands that must not simulate."""
+
+from pathlib import Path
+
+import pytest
+
+from simnet import simulate
+from simnet.result import RunResult
+from simnet.scenario import Scenario
+from tests.helpers.scenario_samples import SWEEP, pod, write
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return str(write(tmp_path / "pod.toml", pod(sweep=SWEEP)))
+
+
+@pytest.fixture
+def never_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Scenario) -> RunResult:
+        raise AssertionError("simulated before the output was checked")
+
+    monkeypatch.setattr(simulate, "simulate", refuse)

@@ -1,0 +1,71 @@
+"""`simnet crossover`: the crossing as sentence and as data, and what has none."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.cli import BANDWIDTH, assert_refused, run
+
+
+def test_the_value_is_told_with_its_tolerance(file: str) -> None:
+    result = run("crossover", file, "--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "400 Gbit/s")
+    pattern = rf"{BANDWIDTH}: binsgdm is faster than all_reduce up to [\d.]+ Gbit/s \(within [\d.]+ %\), all_reduce is"
+    assert re.match(pattern, result.stdout)
+
+
+def test_an_integer_is_told_as_its_two_neighbours(file: str) -> None:
+    result = run("crossover", file, "--over", "cluster.num_nodes", "--from", "1", "--to", "8")
+    sentence = "cluster.num_nodes: all_reduce is at least as fast up to 1, binsgdm is faster than all_reduce from 2 on."
+    assert result.stdout.startswith(sentence)
+
+
+def test_json_holds_both_sides_of_the_crossing(file: str, tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    ends = ["--from", "1", "--to", "8"]
+    run("crossover", file, "--over", "cluster.num_nodes", *ends, "--format", "json", "-o", str(out))
+    found = json.loads(out.read_text())
+    (crossing,) = found["crossings"]
+    assert (crossing["low"]["value"], crossing["high"]["value"]) == (1, 2)
+    assert crossing["strategy_is_faster"] == "above"
+    assert crossing["low"]["speedup"] < 1 < crossing["high"]["speedup"]
+
+
+def test_without_a_crossing_the_winner_is_named_with_both_ends(file: str) -> None:
+    result = run("crossover", file, "--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "2 Gbit/s")
+    assert "no crossing: binsgdm is faster than all_reduce at all 9 values tried from 1 Gbit/s to 2 G" in result.stdout
+    assert result.stdout.splitlines()[11].lstrip().startswith("2 Gbit/s ")
+
+
+def test_the_notes_of_the_results_stand_below(file: str) -> None:
+    ends = ["--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "2 Gbit/s"]
+    note = "calibration 'inline' is ideal (nominal rates, no other cost), not measured on this cluster"
+    assert run("crossover", file, *ends).stdout.endswith(f"\n\nnote: {note}\n")
+    assert json.loads(run("crossover", file, *ends, "--format", "json").stdout)["notes"] == [note]
+
+
+def test_a_key_without_effect_is_refused(file: str) -> None:
+    ends = ["--over", "workload.batch_per_rank", "--from", "1", "--to", "100"]
+    assert_refused(run("crossover", file, *ends), "--over: workload.batch_per_rank: has no effect here: all 9 val")
+
+
+@pytest.mark.usefixtures("never_simulated")
+def test_a_missing_directory_is_refused_before_simulating(file: str, tmp_path: Path) -> None:
+    ends = ["--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "2 Gbit/s"]
+    assert_refused(run("crossover", file, *ends, "-o", str(tmp_path / "new" / "x")), "no such directory; make it")
+
+
+def test_a_strategy_against_itself_is_told_apart(file: str) -> None:
+    same = ["--set", "strategy=all_reduce", "--set", "strategy.wire_dtype=fp16"]
+    result = run("crossover", file, "--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "2 Gbit/s", *same)
+    assert "strategy is faster than baseline" in result.stdout
+
+
+def test_a_tolerance_that_is_no_number_is_refused(file: str) -> None:
+    ends = ["--over", BANDWIDTH, "--from", "1 Gbit/s", "--to", "2 Gbit/s"]
+    assert_refused(run("crossover", file, *ends, "--tolerance", "nan"), "--tolerance: nan: must be from 1e-09 to 0.5")
+
+
+def test_a_wrong_end_is_refused(file: str) -> None:
+    assert_refused(run("crossover", file, "--over", BANDWIDTH, "--from", "1", "--to", "2"), f"--from: {BANDWIDTH}: 1: ")

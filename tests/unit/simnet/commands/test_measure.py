@@ -1,0 +1,132 @@
+"""`simnet measure`: what is measured into a file, and mistakes in one line."""
+
+import pytest
+from click.testing import CliRunner, Result
+
+from simnet.calibrate.measurement_file import read
+from simnet.commands.main import cli
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+
+
+def measure(*args: object) -> Result:
+    return CliRunner().invoke(cli, ["measure", *map(str, args)], prog_name="simnet")
+
+
+@pytest.mark.parametrize("name", ["kernels", "model", "collectives", "training", "interference"])
+def test_every_command_has_help_with_an_example(name):
+    result = measure(name, "--help")
+    assert result.exit_code == 0
+    assert "Example:\n" in result.stdout
+    assert "-o, --output" in result.stdout
+
+
+def test_kernels_are_measured_into_a_file(tmp_path):
+    path = tmp_path / "k.json"
+    result = measure("kernels", "--max-size", 2048, "--max-repetitions", 8, "-o", path)
+    assert result.exit_code == 0, result.output
+    found = read(path)
+    named = {series.name for series in found.series}
+    assert {"update_", "update_quantize_pack_", "quantize_pack", "merge", "mean_", "unpack_apply_"} <= named
+    assert {"adamw", "copy", "gather", "cast_fp32_bf16", "cast_bf16_fp32"} <= named
+    assert {series.labels["num_elements"] for series in found.series if series.name == "copy"} == {1024, 2048}
+    assert all(len(series.values) >= 8 for series in found.series)
+    assert f"wrote {path}: {len(found.series)} series" in result.stderr
+    assert "update_quantize_pack_ num_elements=2048" in result.stdout
+
+
+def test_a_model_has_every_gradient_in_the_order_of_backward(tmp_path):
+    path = tmp_path / "m.json"
+    result = measure("model", "--model", "mlp_200k", "--max-repetitions", 8, "-o", path)
+    assert result.exit_code == 0, result.output
+    found = read(path)
+    ready = [series.labels for series in found.series if series.name == "gradient_ready"]
+    assert [labels["order"] for labels in ready] == list(range(8))
+    assert sum(int(labels["num_elements"]) for labels in ready) == 199_946
+    assert {labels["shape"] for labels in ready} == {"10x256", "10", "256x256", "256"}
+    assert str(ready[0]["tensor"]).startswith("6.")
+    assert str(ready[-1]["tensor"]).startswith("0.")
+    optimizers = {series.labels["optimizer"] for series in found.series if series.name == "optimizer"}
+    assert optimizers == {"adamw", "binsgdm"}
+
+
+def test_a_model_of_the_users_own_is_found_where_he_stands(tmp_path, monkeypatch):
+    (tmp_path / "my_model_for_a_test.py").write_text(
+        "import torch\ndef tiny(batch):\n"
+        "    return torch.nn.Linear(4, 2), torch.randn(batch, 4), lambda output: output.square().mean()\n"
+        "def wrong(batch):\n    return torch.nn.Linear(4, 2)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    done = measure("training", "--model", "my_model_for_a_test:tiny", "--max-repetitions", 8)
+    assert done.exit_code == 0, done.output
+    assert {series.name for series in read(tmp_path / "measurements.json").series} == {
+        "step", "forward", "backward", "optimizer",
+    }  # fmt: skip
+    wrong = measure("training", "--model", "my_model_for_a_test:wrong", "-o", "other.json")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("simnet: --model my_model_for_a_test:wrong: returned Linear: must return")
+    assert not (tmp_path / "other.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["kernels", "--min-size", "0"], "'0': write a whole number above 0, at most 2^39, such as 65536"),
+        (["kernels", "--max-size", "2^39"], "--max-size 549755813888: needs"),
+        (["kernels", "--max-size", "512"], "--min-size 1024: no power of two from there to 512"),
+        (["kernels", "--kernels", "triton"], "kernels: 'triton': "),
+        (["model", "--model", "mlp_4"], "--model 'mlp_4': unknown; write module:function, or one of mlp_4m"),
+        (["model", "--model", "no.such:thing"], "--model 'no.such:thing': cannot be imported"),
+        (["collectives"], "collectives: needs two ranks; launch them with torchrun --nproc-per-node 2"),
+        (["interference"], "interference: needs two ranks; launch them with torchrun --nproc-per-node 2"),
+        (["training", "--strategy", "all_reduce:bf16"], "'all_reduce:bf16': unknown: give"),
+        (["training", "--strategy", "qsgd"], "--strategy qsgd: needs two ranks; launch them"),
+        (["training", "--strategy", "qsgd:bits=9"], "--strategy 'qsgd:bits=9': qsgd: bits: 9: must be"),
+        (["kernels", "--system", "no"], "--system 'no': unknown: give one of"),
+        (["training", "--ranks-per-node", "2"], "--ranks-per-node 2: needs several processes; launch them"),
+        (["model", "-o", "none/m.json"], "none/m.json: 'none': no such directory"),
+        (["model", "-o", "."], ".: is a directory"),
+        (["model", "--relative-error", "2"], "Invalid value for '--relative-error'"),
+        (["nothing"], "No such command 'nothing'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_exit_code_2(args, said, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.chdir(tmp_path)
+    result = measure(*args)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert result.stderr.startswith("simnet: ")
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path):
+    path = tmp_path / "m.json"
+    path.write_text("old", encoding="utf-8")
+    args = ("model", "--model", "mlp_200k", "--max-repetitions", 8, "-o", path)
+    refused = measure(*args)
+    assert refused.exit_code == 2
+    assert f"{path}: exists; add --force to replace it" in refused.stderr
+    assert path.read_text(encoding="utf-8") == "old"
+    assert measure(*args, "--force").exit_code == 0
+    assert read(path).series
+
+
+def test_an_interrupt_leaves_no_file_and_exits_130(tmp_path, monkeypatch):
+    from binsgdm.measure import bench
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "interleave", interrupted)
+    path = tmp_path / "m.json"
+    result = measure("model", "--model", "mlp_200k", "-o", path)
+    assert (result.exit_code, result.stderr) == (130, "simnet: interrupted; nothing was written\n")
+    assert not path.exists()
