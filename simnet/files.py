@@ -359,4 +359,4 @@ def is_special(path: Path) -> bool:
 
 def write_error(path: Path, error: OSError, option: str = "-o") -> SimnetError:
     """Return the error of a place that cannot be written to."""
-    return SimnetError(f"{path}: cannot be written ({error.strerror}): choose another place with {option}")
+    return SimnetError(f"{path}: cannot be written ({error.strerror}); name another with {option}")
