@@ -48,8 +48,8 @@ class _SimulatedRank:
         self._env = env
         self._number = number
         self._executor = executor
-        waited_for = {mark for stream in streams for operation in stream for mark in operation.after}
-        self._ended = {mark: env.event() for mark in waited_for}
+        waited_for = {waited for stream in streams for operation in stream for waited in operation.after}
+        self._ended = {operation_id: env.event() for operation_id in waited_for}
         slowdown = executor.topology.compute_factor(number)
         self.gpu = Gpu(env, slowdown=slowdown, comm_slowdown=comm_slowdown)
         self.spans: list[Span] = []
@@ -58,15 +58,15 @@ class _SimulatedRank:
     def run(self, stream: int, operations: tuple[TimedOperation, ...]) -> Generator[simpy.Event]:
         """Go through the operations of one stream."""
         for index, operation in enumerate(operations):
-            for mark in operation.after:
-                yield self._ended[mark]
-            mark = OperationId(stream, index)
+            for waited in operation.after:
+                yield self._ended[waited]
+            operation_id = OperationId(stream, index)
             if isinstance(operation, Communicate):
-                yield from self._communicate(operation, mark)
+                yield from self._communicate(operation, operation_id)
             else:
                 yield from self._compute(operation)
-            if mark in self._ended:
-                self._ended[mark].succeed()
+            if operation_id in self._ended:
+                self._ended[operation_id].succeed()
         self.end_s = max(self.end_s, self._env.now)
 
     def _compute(self, operation: Compute) -> Generator[simpy.Event]:
@@ -74,12 +74,14 @@ class _SimulatedRank:
         yield self.gpu.run(operation.part, operation.seconds)
         self._keep(operation, start_s)
 
-    def _communicate(self, operation: Communicate, mark: OperationId) -> Generator[simpy.Event]:
-        """Take part in a collective, whose place in the program, the same on every rank, names it to the executor."""
+    def _communicate(self, operation: Communicate, operation_id: OperationId) -> Generator[simpy.Event]:
+        """Take part in a collective; its id, the same on every rank, names it to the executor."""
         if not operation.schedule.rounds:
             return
         self.gpu.communication_starts()
-        start_s, _ = yield from self._executor.run(self._number, mark, operation.schedule, operation.message_bytes)
+        start_s, _ = yield from self._executor.run(
+            self._number, operation_id, operation.schedule, operation.message_bytes
+        )
         self.gpu.communication_ends()
         self._keep(operation, start_s)
 

@@ -1,7 +1,7 @@
 """Run a program whose ranks are all alike in a plain loop, to the bits of `event_runner` on the folded executor.
 
 One rank stands for all. At most one stream communicates, so that no two collectives share a link: a collective takes a
-time that depends on its start alone (by rounding), and only the kernels of one GPU are left to interleave. Sums and
+time that depends on its start only through rounding, and only the kernels of one GPU are left to interleave. Sums and
 differences of times are taken in the order in which the clock takes them: a time that differs in its last digit would
 change every stored result.
 """
@@ -77,12 +77,12 @@ def _chain_s(streams: Streams, alone_s: list[list[float]]) -> float:
 def _work_s(streams: Streams, alone_s: list[list[float]]) -> float:
     """Return the time of all kernels, and of the collectives during which no kernel can run [s]."""
     total_s = 0.0
-    for place, (stream, lasts) in enumerate(zip(streams, alone_s, strict=True)):
+    for own, (stream, lasts) in enumerate(zip(streams, alone_s, strict=True)):
         ended = [-1] * len(streams)
         for number, (operation, last_s) in enumerate(zip(stream, lasts, strict=True)):
             for other, last in operation.after:
                 ended[other] = max(ended[other], last)
-            if isinstance(operation, Compute) or _is_idle(streams, ended, (place, number)):
+            if isinstance(operation, Compute) or _is_idle(streams, ended, (own, number)):
                 total_s += last_s
     return total_s
 
@@ -95,11 +95,11 @@ def _is_idle(streams: Streams, ended: list[int], during: tuple[int, int]) -> boo
         ended: for each stream, the last operation that must have ended when the operation starts.
         during: stream and position of the operation.
     """
-    place, number = during
+    own, number = during
     for other, stream in enumerate(streams):
-        for index in range(ended[other] + 1, len(stream) if other != place else 0):
+        for index in range(ended[other] + 1, len(stream) if other != own else 0):
             operation = stream[index]
-            if any(waited == place and last >= number for waited, last in operation.after):
+            if any(waited == own and last >= number for waited, last in operation.after):
                 break
             if isinstance(operation, Communicate) or operation.seconds > 0:
                 return False
@@ -130,7 +130,8 @@ class _RepresentativeRank:
         while True:
             collective_end_s, stream = self._arrival
             wake_s = self.gpu.wake_s
-            if wake_s <= collective_end_s:  # at one instant a kernel ends before a transfer, as on the clock
+            # At one instant a kernel ends before a transfer, whose events come after all others on the clock.
+            if wake_s <= collective_end_s:
                 if wake_s == _NEVER:
                     return
                 self.now = wake_s
@@ -217,6 +218,7 @@ def _phases(
 
 
 def _times(topology: Topology, load: LevelLoad) -> _Times:
+    # In the order of operations of `network.links` for a flow that is alone: another order may change the last digit.
     most = max(load.inflated_bytes.values())
     if most <= 0:
         return load.latency_s, None
@@ -232,8 +234,8 @@ def _side_by_side(start_s: float, levels: tuple[_Times, ...]) -> float:
     """
     begins = sorted((start_s + latency_s, transfer_s) for latency_s, transfer_s in levels if transfer_s is not None)
     last_s = max((start_s + latency_s for latency_s, transfer_s in levels if transfer_s is None), default=start_s)
-    ends: list[float] = []
-    calls: list[float] = []
+    ends: list[float] = []  # of the transfers that run
+    calls: list[float] = []  # planned wake-ups of the clock
     wake_s = _NEVER
     while begins or ends:
         if begins and (not calls or begins[0][0] <= calls[0]):

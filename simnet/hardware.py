@@ -71,7 +71,12 @@ class Fabric(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LinkId(NamedTuple):
-    """One direction of one link: the port of a rank, the NICs of a node, or the uplinks of a leaf."""
+    """One direction of one link: the port of a rank, the NICs of a node, or the uplinks of a leaf.
+
+    Attributes:
+        kind: which link, and in which direction.
+        place: number of that rank, node or leaf, from 0.
+    """
 
     kind: LinkKind
     place: int
@@ -308,7 +313,7 @@ class FittedTo(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What hardware and software were measured (or are estimated) to take, apart from nominal link rates.
 
-    `collective_launch`, `message_cost` and `poll_cost` come before the wire; `host` is beside it.
+    `collective_launch`, `message_cost` and `poll_cost` pass before the wire works; `host` passes while it works.
 
     Attributes:
         kind: where the numbers come from; "ideal" are neutral values.

@@ -105,7 +105,7 @@ def check_program(program: object) -> Program:
             f"{program.num_buckets} buckets of {program.payload_bytes} B: must be above 0 B; fix the strategy"
         )
     if not _terminates(program):
-        raise ValueError("an operation waits for one that never ends; fix its marks")
+        raise ValueError("an operation waits for one that never ends; fix its `after`")
     return program
 
 
@@ -130,8 +130,7 @@ def _terminates(program: Program) -> bool:
         moved = False
         for number, stream in enumerate(program.streams):
             while ended[number] < len(stream) and all(
-                0 <= mark.stream < len(ended) and ended[mark.stream] > mark.position
-                for mark in stream[ended[number]].after
+                0 <= one.stream < len(ended) and ended[one.stream] > one.position for one in stream[ended[number]].after
             ):
                 ended[number] += 1
                 moved = True

@@ -42,7 +42,7 @@ def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Spa
     return Timeline(
         iteration_s=end_s,
         breakdown=Breakdown(exposed_comm_s=exposed_s, **parts),
-        comm_s=sum(make_span.end_s - make_span.start_s for make_span in spans if make_span.stream == "communication"),
+        comm_s=sum(span.end_s - span.start_s for span in spans if span.stream == "communication"),
         spans=tuple(spans),
     )
 

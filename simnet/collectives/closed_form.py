@@ -69,7 +69,10 @@ def tree_all_reduce_s(shape: Shape, message_bytes: float, num_chunks: int) -> fl
 
 
 def all_to_all_s(shape: Shape, message_bytes: float) -> float:
-    """Return the longer of a_i + (G-1)/P S/B_i and a_e + G (P-G)/P S/B_e: all sends at once, one latency."""
+    """Return the longer of a_i + (G-1)/P S/B_i and a_e + G (P-G)/P S/B_e: all sends at once, one latency.
+
+    The G ranks of a node send P - G of P chunks each over the node's NICs.
+    """
     local, ranks = shape.ranks_per_node, shape.num_nodes * shape.ranks_per_node
     times = [0.0]
     if local > 1:

@@ -40,9 +40,9 @@ def all_to_all(group: Group) -> Schedule:
     As the first half of a compressed all-reduce it is a reduce-scatter whose owner adds up what it receives.
     """
     inside, times = _inside(group), group.size - 1
-    alike = tuple((index, number) for index, number in ((0, inside), (inside, times - inside)) if number)
+    loads = tuple((index, number) for index, number in ((0, inside), (inside, times - inside)) if number)
     inter_node = None if group.is_mixed else group.nodes > 1
-    rounds = Round(repeat=times, sends=DirectSends(group), at_once=True, distinct_loads=alike, inter_node=inter_node)
+    rounds = Round(repeat=times, sends=DirectSends(group), at_once=True, distinct_loads=loads, inter_node=inter_node)
     return Schedule(
         collective="all_to_all",
         algorithm="direct",

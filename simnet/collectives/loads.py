@@ -49,18 +49,18 @@ def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tupl
         schedule: made for this topology's ranks.
         message_bytes: whole message of one group (per rank before a reduction, in all after an all-gather).
     """
-    found = _at_any_rate(_without_rates(topology), schedule, message_bytes)
+    found = _phases_without_rates(_without_rates(topology), schedule, message_bytes)
     return tuple(tuple(_timed(topology, load) for load in phase) for phase in found)
 
 
 @lru_cache(maxsize=65_536)
-def _at_any_rate(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
-    """Return the phases without durations: what does not depend on the rates of links, which searches vary."""
+def _phases_without_rates(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
+    """Return the phases without the time of their bytes: a search over bandwidths counts the chunks only once."""
     chunk_bytes = message_bytes / schedule.num_chunks
     return tuple(
-        _phase(topology, round_, tally, chunk_bytes)
-        for round_, tallies in zip(schedule.rounds, _tallies_of(schedule, topology), strict=True)
-        for tally in tallies
+        _phase(topology, round_, tallies, chunk_bytes)
+        for round_, entries in zip(schedule.rounds, _tallies_of(schedule, topology), strict=True)
+        for tallies in entries
     )
 
 
@@ -92,6 +92,7 @@ def lower_bound_s(topology: Topology, schedule: Schedule) -> float:
     alphas = topology.intra_node.alpha_s, topology.inter_node.alpha_s
     total_s = topology.launch_s if schedule.rounds else 0.0
     for round_ in schedule.rounds:
+        # A bool as index: the second of the two latencies where every send leaves the node.
         alpha_s = min(alphas) if round_.inter_node is None else alphas[round_.inter_node]
         if round_.crossing_fraction is not None and topology.mean_ring_latency:
             alpha_s = min(alphas)
@@ -100,7 +101,7 @@ def lower_bound_s(topology: Topology, schedule: Schedule) -> float:
 
 
 def host_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
-    """Return the CPU time that a collective needs of the busiest rank while the wire works [s]."""
+    """Return the CPU time that a collective needs of its busiest rank [s], which passes while the wire works."""
     host = topology.host
     if host == NO_HOST_COST:
         return 0.0
@@ -141,7 +142,7 @@ class _Tally(NamedTuple):
 
     Attributes:
         rounds: rounds in a row, each with a latency of its own.
-        posts: most sends that one rank posts.
+        posts: most sends that one rank posts, in all rounds together.
         at_once: whether the sends of all repetitions are posted together.
         inter_node: whether the sends leave the node.
         chunks_per_send: most chunks of one send, whose size decides the efficiency.
@@ -210,6 +211,7 @@ def _joined(seen: list[tuple[tuple[_Tally, ...], int]], posts: int) -> Iterator[
                 posts=posts,
                 at_once=True,
                 inter_node=inter_node,
+                # Sends of the one schedule that posts all at once, the direct all-to-all, have one width.
                 chunks_per_send=same[0][0].chunks_per_send,
                 chunks=tuple(total.items()),
             )
@@ -249,8 +251,9 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
 def _busiest(counted: Counter[LinkId], *, every_link: bool) -> tuple[tuple[LinkKind, float], ...]:
     """Return the most chunks on a link of each kind.
 
-    Where a few ranks stand for all, only what they send counts: what they receive comes from ranks that are not
-    enumerated, and is as much by symmetry. The receiving side is kept where every node is enumerated.
+    Where nodes are symmetric, a few ranks stand for all and only what they send counts: what they receive comes from
+    ranks that are not enumerated, and is as much by symmetry. Elsewhere all senders to a busiest NIC are enumerated,
+    so that the receiving side counts, too.
     """
     most: dict[LinkKind, float] = {}
     for (kind, _), number in counted.items():
@@ -294,7 +297,8 @@ def _level_load(topology: Topology, level: Level, tally: _Tally, chunk_bytes: fl
     efficiency = send_efficiency(topology, level, tally.chunks_per_send * chunk_bytes, at_once=tally.at_once)
     wire = {kind: number * chunk_bytes for kind, number in tally.chunks}
     inflated = {kind: size / efficiency for kind, size in wire.items()}
-    return LevelLoad(latency_s, inflated, wire, latency_s)
+    # The time of the bytes is added by `_timed`, which knows the rates.
+    return LevelLoad(latency_s, inflated, wire, duration_s=latency_s)
 
 
 def send_efficiency(topology: Topology, level: Level, send_bytes: float, *, at_once: bool) -> float:

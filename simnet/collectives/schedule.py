@@ -66,7 +66,7 @@ class Group(NamedTuple):
         return self.nodes > 1 and self.members_per_node > 1
 
     def position(self, rank: int) -> int:
-        """Return the place of `rank` in its own group."""
+        """Return the position of `rank` in its own group, from 0."""
         return (rank - self.first) // self.stride % self.size
 
     def rank_at(self, rank: int, position: int) -> int:

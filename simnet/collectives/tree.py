@@ -28,8 +28,9 @@ class TreeSends(Struct, frozen=True):
     """What a node sends in one repetition: in each tree one chunk, to its parent (up) or to its children (down).
 
     The pipeline: chunk c starts one repetition after chunk c - 1 and climbs one level a repetition. Up, the deepest
-    leaves send chunk c in repetition c; a node at depth d has the sums of its children d levels later, in repetition
-    c + (deepest - d). Down, the root sends chunk c in repetition c and a node at depth d passes it on in c + d.
+    leaves send chunk c in repetition c; a node at depth d has the sums of its children, and sends, deepest - d
+    repetitions later, in repetition c + (deepest - d). Down, the root sends chunk c in repetition c and a node at depth
+    d passes it on in repetition c + d.
     """
 
     intra_node: Group
@@ -126,6 +127,8 @@ def _parent(node: int, nodes: int) -> int:
     """Return the parent in the in-order binary tree of NCCL, -1 for node 0."""
     if node == 0:
         return -1
+    # With `bit` the lowest set bit of a node, its parent has the next higher one as its lowest: that is either
+    # node - bit or node + bit. Where node + bit is no node, the parent is node - bit, further up the tree.
     bit = node & -node
     above = (node ^ bit) | (bit << 1)
     return above if above < nodes else node ^ bit

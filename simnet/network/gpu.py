@@ -13,7 +13,7 @@ class Gpu:
     def __init__(self, env: simpy.Environment, *, slowdown: float, comm_slowdown: float) -> None:
         self._env = env
         self._shared: SharedGpu[simpy.Event] = SharedGpu(slowdown, comm_slowdown)
-        self._turn = 0
+        self._plan_number = 0
 
     @property
     def busy_s(self) -> Mapping[str, float]:
@@ -41,14 +41,14 @@ class Gpu:
 
     def _wake_at_next_end(self) -> None:
         """Wake when the next kernel ends."""
-        # SimPy cannot cancel a timeout: a wake-up with an older number than the last plan's does nothing.
-        self._turn += 1
+        # SimPy cannot cancel a timeout: a wake-up of an earlier plan, with a lower number, does nothing.
+        self._plan_number += 1
         if self._shared.wake_in_s < NEVER:
-            turn = self._turn
-            self._env.timeout(self._shared.wake_in_s).callbacks.append(lambda _event: self._wake(turn))
+            plan_number = self._plan_number
+            self._env.timeout(self._shared.wake_in_s).callbacks.append(lambda _event: self._wake(plan_number))
 
-    def _wake(self, turn: int) -> None:
-        if turn == self._turn:
+    def _wake(self, plan_number: int) -> None:
+        if plan_number == self._plan_number:
             for done in self._shared.end_first(self._env.now):
                 done.succeed()
             self._wake_at_next_end()

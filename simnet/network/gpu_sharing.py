@@ -33,7 +33,7 @@ class SharedGpu(Generic[Key]):
         self.wake_in_s = self.wake_s = NEVER
 
     def start(self, now: float, part: str, seconds: float, key: Key) -> None:
-        """Start a kernel that takes `seconds` alone on an idle GPU."""
+        """Start a kernel that takes `seconds` alone on an idle GPU without a fault; `end_first` returns its key."""
         self._advance(now)
         self._kernels.append((seconds * self._slowdown, part, key))
         self._plan(now)

@@ -14,8 +14,9 @@ from simpy.events import EventPriority
 
 _AFTER_ALL = EventPriority(2)
 """After all other events of one instant: SimPy's own are 0 (urgent) and 1 (normal)."""
-# Relative. Equal flows that started together end together in the model; their computed ends differ by rounding alone.
-_SAME_TIME = 1e-12
+# Relative. Equal flows that started together end together in the model, and links that equal flows fill are full
+# together; the computed times and rates differ by rounding alone.
+_ROUNDING = 1e-12
 
 
 class Flow:
@@ -46,9 +47,10 @@ class Network:
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
         self._capacity: dict[Hashable, float] = {}
-        self._running: dict[Hashable, dict[Flow, float]] = {}
+        self._running: dict[Hashable, dict[Flow, float]] = {}  # flows on each link with their relative loads
+        # Heap of planned ends: time, order of planning (equal ends come in that order), version of the flow, flow.
         self._ends: list[tuple[float, int, int, Flow]] = []
-        self._touched: set[Hashable] = set()
+        self._touched: set[Hashable] = set()  # links whose flows or capacity changed at this instant
         self._settling = False
         self._wake_s = float("inf")
         self._order = count()
@@ -94,6 +96,7 @@ class Network:
         self._env.schedule(event, priority=_AFTER_ALL, delay=delay_s)
 
     def _settle(self, _event: simpy.Event) -> None:
+        """Recompute the rates of all flows that share a link with a change, directly or through other flows."""
         self._settling = False
         touched, self._touched = self._touched, set()
         seen: set[Hashable] = set()
@@ -139,8 +142,8 @@ class Network:
             # Every flow still waiting can rise to this rate: the bottleneck is the link with the least capacity for
             # each unit of load on it.
             level = min(free[link] / weight[link] for link in free)
-            full = [link for link in free if free[link] / weight[link] <= level * (1 + _SAME_TIME)]
-            fixed = {a: None for link in full for a in self._running[link] if a in waiting}
+            full = [link for link in free if free[link] / weight[link] <= level * (1 + _ROUNDING)]
+            fixed = {flow: None for link in full for flow in self._running[link] if flow in waiting}
             for flow in fixed:
                 rates.append((flow, level))
                 del waiting[flow]
@@ -161,10 +164,10 @@ class Network:
 
     def _finish(self, _event: simpy.Event) -> None:
         """End every flow whose time has come."""
-        if self._env.now < self._wake_s * (1 - _SAME_TIME):
-            return  # this call was planned for an end that another call has taken over
+        if self._env.now < self._wake_s * (1 - _ROUNDING):
+            return  # planned before an earlier end came in between; that end has planned the next call
         self._wake_s = float("inf")
-        latest = self._env.now * (1 + _SAME_TIME)
+        latest = self._env.now * (1 + _ROUNDING)
         while self._ends and self._ends[0][0] <= latest:
             _, _, version, flow = heapq.heappop(self._ends)
             if version == flow.version:

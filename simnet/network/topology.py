@@ -114,7 +114,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         return math.prod(factors, start=1.0)
 
 
-def _factor(fault: Fault, which: str, *place: object) -> float:
+def _factor(fault: Fault, which: str, *where_and_when: object) -> float:
     """Return a factor of a fault, which may be foreign code.
 
     Raises:
@@ -122,7 +122,7 @@ def _factor(fault: Fault, which: str, *place: object) -> float:
     """
     where = f"cluster.faults: {tag_of(fault)!r}: {which}"
     try:
-        factor = float(getattr(fault, which)(*place))
+        factor = float(getattr(fault, which)(*where_and_when))
     except Exception as error:
         raise SimnetError(f"{where}: {type(error).__name__}: {error}; fix the package that provides it") from error
     if not 1 <= factor <= MAX_FAULT_FACTOR:
@@ -165,16 +165,18 @@ def build(cluster: Cluster, calibration: Calibration) -> Topology:
 
 
 def _level(bytes_per_s: float, alpha_s: float, calibration: LinkCalibration) -> Level:
+    """Return a level: nominal bandwidth, latency as calibrated or else nominal, and the efficiency as a curve."""
     latency = alpha_s if calibration.alpha_s is None else calibration.alpha_s
     efficiency = calibration.efficiency
+    # One number holds at every size: a curve of one point.
     curve = efficiency if isinstance(efficiency, tuple) else ((1.0, efficiency),)
     return Level(bytes_per_s, float(latency), tuple((float(size), float(value)) for size, value in curve))
 
 
 def _interpolate(curve: tuple[tuple[float, float], ...], size: float) -> float:
-    place = bisect_right(curve, size, key=lambda point: point[0])
-    if place == 0 or place == len(curve):
-        return curve[min(place, len(curve) - 1)][1]
-    (low, at_low), (high, at_high) = curve[place - 1], curve[place]
+    above = bisect_right(curve, size, key=lambda point: point[0])
+    if above == 0 or above == len(curve):
+        return curve[min(above, len(curve) - 1)][1]
+    (low, at_low), (high, at_high) = curve[above - 1], curve[above]
     part = math.log(size / low) / math.log(high / low)
     return at_low + part * (at_high - at_low)
