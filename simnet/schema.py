@@ -304,7 +304,7 @@ def _check_is_registered(registry: StructRegistry[Any], tag: str, path: Path) ->
         registry.find(tag)
     except SimnetError as error:
         unknown = f"{tag!r}: unknown {registry.noun}"  # else its package is there, but broken, as the registry says
-        in_data = f"{unknown}; install the package that brings it" if str(error).startswith(unknown) else str(error)
+        in_data = f"{unknown}; install the package that provides it" if str(error).startswith(unknown) else str(error)
         raise FieldError(path, str(error), in_data=in_data) from error
 
 
