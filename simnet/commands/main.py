@@ -23,7 +23,7 @@ COMMANDS: dict[str, str] = {
     "calibrate": "Fit a calibration to measured times.",
     "validate": "Compare predictions with published or measured times.",
     "lab": "Run a program on virtual nodes of this machine, at a set bandwidth.",
-    "list": "List the shipped clusters, workloads, calibrations and experiments.",
+    "list": "List what is shipped, such as clusters, workloads, calibrations and experiments.",
     "show": "Print a part, or an experiment with its parts filled in.",
     "check": "Check files without simulating.",
 }

@@ -227,5 +227,5 @@ def _step_time(rows: tuple[ComputeTime, ...], batch: int) -> tuple[float, str]:
     edge, at_edge = times[0] if batch < times[0][0] else times[-1]
     scaled = "" if batch == edge else f" scaled from batch {edge}"
     if batch < edge:
-        scaled += " (too short for a small batch, which makes communication weigh more and the speedup larger)"
+        scaled += " (an underestimate for a small batch: communication weighs more and the speedup is larger)"
     return at_edge * batch / edge, f"compute time at batch {batch}{scaled} from {how}"
