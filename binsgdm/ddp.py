@@ -58,7 +58,7 @@ def attach(  # noqa: PLR0913
             reading here. "gradients": the ranks' gradients, of which the node then has one pair of averages, each rank
             its slice: m / b of a larger batch is steadier (docs/evidence/training.md); a rank updates only its slice.
             Such averages can be loaded only with as many ranks and the same bucket_cap_mb.
-        overlap: exchange beside backward instead of inside `step()`. Needs gradients that are final after backward, so
+        overlap: exchange during backward instead of inside `step()`. Needs gradients that are final after backward, so
             no clipping and no GradScaler: `step()` refuses both. With gradient accumulation use `model.no_sync()`.
         bucket_cap_mb: parameters of one message, in MiB of fp32, as DDP's.
         ranks_per_node: default LOCAL_WORLD_SIZE from torchrun.
@@ -156,7 +156,7 @@ def refuse_former_arguments(where: str, given: Mapping[str, Any]) -> None:
 
 
 def bucket_elements(where: str, bucket_cap_mb: float) -> int:
-    """Return the elements of a message of so many MiB of fp32.
+    """Return the elements of a message of `bucket_cap_mb` MiB of fp32.
 
     Raises:
         BinsgdmError: none.

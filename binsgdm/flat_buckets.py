@@ -19,7 +19,7 @@ class Segment:
     """One parameter in its bucket.
 
     Attributes:
-        index: place of the parameter in the order in which the optimizer was given them.
+        index: number of the parameter in the order in which the optimizer was given them.
         start: its first element in the flat order, a multiple of 32; draws are counted by it.
         offset: the same, from the start of its bucket.
         numel: its elements, without padding.

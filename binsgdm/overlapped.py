@@ -1,4 +1,4 @@
-"""A session whose exchanges overlap backward: one communication thread, bucket by bucket in one fixed order."""
+"""A session whose exchanges overlap backward: one communication thread takes the buckets in one fixed order."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ class OverlappedSession(Session):
 
     Args:
         member: this rank, with messages carried.
-        scheme: how signs are agreed on.
+        scheme: how the ranks agree on the signs.
         bucket_elements: parameters of one message.
         is_last_backward: whether no other backward follows before the step.
     """
@@ -119,7 +119,7 @@ def _sample(gradient: torch.Tensor) -> torch.Tensor:
 
 
 class _OverlappedStep:
-    """All buckets of one step on their way."""
+    """The exchanges of all buckets of one step."""
 
     def __init__(self, worker: Worker, buckets: Sequence[FlatBucket], member: Member) -> None:
         self.buckets = buckets
@@ -127,10 +127,10 @@ class _OverlappedStep:
         self._missing = {bucket.index: worker.num_expected_gradients(bucket) for bucket in buckets}
         self._next = 0
         self._signs: list[torch.Tensor] = []
-        self._thread = CommunicationThread[FlatBucket]("binsgdm-exchange", worker.device, self._one)
+        self._thread = CommunicationThread[FlatBucket]("binsgdm-exchange", worker.device, self._exchange)
 
     def count_gradient(self, bucket: FlatBucket) -> None:
-        """Count one gradient of a bucket; hand over every bucket whose turn has come."""
+        """Count one gradient of a bucket; submit every bucket whose turn has come."""
         self._missing[bucket.index] -= 1
         if self._missing[bucket.index] < 0:
             raise BinsgdmError(
@@ -142,7 +142,7 @@ class _OverlappedStep:
         self._submit_while(lambda: self._missing[self.buckets[self._next].index] == 0)
 
     def finish(self) -> list[torch.Tensor]:
-        """Hand over what is left, wait for the thread, and return the signs of every bucket."""
+        """Submit the buckets that are left, wait for the thread, and return the signs of every bucket."""
         # Parameters that this backward did not reach have no gradient; their buckets leave now, as the other ranks
         # expect them.
         self._submit_while(lambda: True)
@@ -154,5 +154,5 @@ class _OverlappedStep:
             self._thread.submit(self.buckets[self._next])
             self._next += 1
 
-    def _one(self, bucket: FlatBucket) -> None:
+    def _exchange(self, bucket: FlatBucket) -> None:
         self._signs.append(self._member.run_protocol(self._worker.signs(bucket)))

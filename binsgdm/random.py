@@ -1,8 +1,8 @@
 """Random thresholds that depend on nothing but (seed, step, rank, stream, element).
 
 The generator is Philox4x32-10, the one of cuRAND, PyTorch on CUDA and Triton: a keyed bijection of 128-bit counters,
-so that distinct arguments are distinct counters and no state is kept. docs/explanation/randomness.md: layout, limits,
-the tests.
+so that distinct arguments are distinct counters and no state is kept. The layout, the limits and the tests are in
+docs/explanation/randomness.md.
 
 Shape letters: N elements, C counters of four words each.
 """
@@ -18,7 +18,7 @@ from binsgdm.errors import BinsgdmError
 # Elements that share eight consecutive counters: word w of counter lane l belongs to element 8 w + l. A CPU computes
 # the eight counters as one vector, and its four result words are the draws of four runs of eight neighbours.
 GROUP_NUMEL = 32
-# A 32-bit counter with four words a counter numbers 4 x 2^32 elements.
+# A 32-bit number of the counter, and four words from each: 4 x 2^32 elements.
 MAX_NUMEL = 2**34
 
 _LANES = GROUP_NUMEL // 4

@@ -7,7 +7,7 @@ from typing import Any
 
 from studies.candidates import CANDIDATES
 from studies.ledger import Row
-from studies.outcome import Outcome
+from studies.outcome import TARGET_RANKS, Outcome
 
 PANELS_IN_A_ROW = 4
 BLUE, VERMILION = "#0072B2", "#D55E00"  # differ for colour-blind readers, and in brightness
@@ -82,7 +82,7 @@ def draw_systems(outcome: Outcome, path: Path) -> None:
 
 def _panel(axis: Any, outcome: Outcome, system: str) -> None:
     """Draw one system, and write how many seeds diverged, whose lines end there."""
-    reference = outcome.rows(outcome.reference, 4)
+    reference = outcome.rows(outcome.reference, TARGET_RANKS)
     means = _means(_columns(reference, "values"))
     axis.plot(reference[0]["steps"], means, color="0.6", linewidth=2.4, label="dense reference")
     axis.axhline(outcome.target, color="0.35", linewidth=0.8, linestyle=":", label="target")
@@ -127,7 +127,7 @@ def _scale(axis: Any, outcome: Outcome) -> None:
         axis.set_yscale("log")
         axis.set_ylim(lowest * 0.85, guess * 1.25)
         axis.set_yticks([tick for tick in TICKS if lowest * 0.85 < tick < guess * 1.25])
-        axis.yaxis.set_major_formatter(lambda value, _place: f"{value:g}")
+        axis.yaxis.set_major_formatter(lambda value, _position: f"{value:g}")
         axis.minorticks_off()
     else:
         axis.set_ylim(lowest - 0.05 * guess, guess * 1.02)

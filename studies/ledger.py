@@ -66,7 +66,7 @@ class Ledger:
         write_file(self.path, f"{text}\n".encode())
 
     def read_head(self) -> Row:
-        """Return the members of the file's object beside the rows, as they are in the file."""
+        """Return the members of the file's object other than the rows, as they are in the file."""
         document = json.loads(self.path.read_text(encoding="utf-8"))
         return {name: value for name, value in document.items() if name != self._member}
 

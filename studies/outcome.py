@@ -1,4 +1,4 @@
-"""What the final runs of the comparison say: means, differences to the dense reference, steps to a target."""
+"""The final runs of the comparison: means, differences to the dense reference, steps to a target."""
 
 import math
 import statistics

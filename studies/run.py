@@ -210,7 +210,7 @@ def training_steps(
 
 
 def stack_of(run: Run, model: nn.Module) -> Stack:
-    """Return all ranks of a run on one model."""
+    """Return the ranks of a run, all in this process, which move one model."""
     layout = {"num_ranks": run.ranks, "ranks_per_node": run.ranks_per_node}
     settings = {name: value for name, value in run.trial.items() if name not in ("optimizer", "warmup", "dense_share")}
     if run.system == "binsgdm":

@@ -65,13 +65,13 @@ def rank_gradients(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor
 
 
 class DecodedOnce:
-    """An aggregation in which rank 0 works out the mean that every rank would work out alike, and the others take it.
+    """An aggregation in which rank 0 computes the mean that every rank would compute alike, and the others take it.
 
     Every rank still sends what it sends and gets what it gets. Without this R ranks in one process decode R payloads
     each. One such object serves the systems of all ranks; `run_in_lockstep` lets rank 0 go first.
 
     Args:
-        aggregate: what it stands for.
+        aggregate: the aggregation whose messages and mean these are.
     """
 
     def __init__(self, aggregate: Aggregation) -> None:

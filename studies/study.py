@@ -19,7 +19,7 @@ class Final:
     Attributes:
         run: all of it.
         ledger: of the row.
-        key: what the row holds beside the result, by which it is found again.
+        key: the columns of the row that are not results; the row is found again by them.
         rounded: whether numbers are written with 5 significant digits.
     """
 
@@ -47,7 +47,8 @@ class Job:
         title: for people.
         run: the training.
         record: writes its result.
-        slot: what no two jobs at once may share, since a search goes on from its last trial.
+        slot: names the search or the row that the job writes; no two jobs at once have the same slot, since a search
+            chooses each trial by the one before it.
     """
 
     title: str

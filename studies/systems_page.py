@@ -23,9 +23,9 @@ SETTING_TITLES = {"momentum": "momentum", "beta": "beta", "dense_share": "dense 
 
 
 def regions(study: SystemsStudy) -> dict[str, str]:
-    """Return what the page says of the files, by region."""
+    """Return the generated parts of the page, by region."""
     outcomes = [Outcome(study, task) for task in study.curves]
-    parts = ["", "## In one table", "", LEGEND, "", overview(outcomes), "", *seeds_left(outcomes)]
+    parts = ["", "## In one table", "", LEGEND, "", overview(outcomes), "", *missing_seeds_note(outcomes)]
     parts += ["## What the search found", "", search_table(outcomes), ""]
     for outcome in outcomes:
         parts += task_section(outcome)
@@ -33,7 +33,7 @@ def regions(study: SystemsStudy) -> dict[str, str]:
 
 
 def draw(study: SystemsStudy) -> None:
-    """Draw the figures, and write the targets beside the curves."""
+    """Draw the figures, and write the targets into the files of the curves."""
     for task in study.curves:
         outcome = Outcome(study, task)
         figures.draw_systems(outcome, FIGURES / f"systems_training_{task}.png")
@@ -51,8 +51,8 @@ def overview(outcomes: list[Outcome]) -> str:
     return Table(["system", *titles], rows).markdown()
 
 
-def seeds_left(outcomes: list[Outcome]) -> list[str]:
-    """Return what says that seeds are missing, if any are."""
+def missing_seeds_note(outcomes: list[Outcome]) -> list[str]:
+    """Return the lines of the page that name missing seeds; none if all have run."""
     few = [
         f"{outcome.task.title} on {ranks} ranks: {len(outcome.seeds(ranks))} of {len(FINAL_SEEDS)} seeds"
         for outcome in outcomes
@@ -63,7 +63,7 @@ def seeds_left(outcomes: list[Outcome]) -> list[str]:
 
 
 def standing_text(outcome: Outcome, system: str, ranks: int) -> str:
-    """Return the mean difference to dense, with what its interval says."""
+    """Return the mean difference to dense, marked where its interval leaves zero out."""
     if system == outcome.reference:
         return "reference"
     num_lost = len(outcome.rows(system, ranks)) - len(outcome.finals(system, ranks))

@@ -82,7 +82,7 @@ class SystemsStudy:
                         yield Final(run=run, ledger=self.curves[task], key=key, rounded=True)
 
     def _head(self, task: str, rows: list[Row]) -> Row:
-        """Return what a file of curves says first; its order is that of the file."""
+        """Return the members of a file of curves in front of the rows, in the order of the file."""
         source = (
             f"python -m studies run systems: all ranks in one process by the code of binsgdm {VERSION}, torch "
             f"{torch.__version__}, Python {platform.python_version()}, CPU, {time.strftime('%Y-%m-%d')}; evaluated on "
@@ -131,6 +131,7 @@ def _search(task: str, system: str, ledger: Ledger) -> Search:
 
 def _run(task: str, system: str, *, ranks: int, **changes: Any) -> Run:
     candidate = CANDIDATES[system]
+    # The two dense candidates differ in their optimizer only, which is part of the trial.
     return Run(
         study=NAME,
         task=task,

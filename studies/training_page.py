@@ -21,7 +21,7 @@ METRICS = {"accuracy": "test accuracy", "values": "test loss (nats)"}
 
 
 def regions(study: TrainingStudy) -> dict[str, str]:
-    """Return what the page says of the files, by region."""
+    """Return the generated parts of the page, by region."""
     tables = {
         "searches": searched(study),
         "verdicts": verdicts(study),

@@ -26,7 +26,8 @@ def abort(groups: Groups, reason: str) -> None:
     if not store.check([key]):
         store.set(key, f"rank {groups.rank} refused: {reason}")
     for group in (groups.world, groups.intra_node, groups.inter_node):
-        # NCCL groups stay open: the other ranks notice when their collective times out (ADR 8).
+        # Only gloo fails the other ranks' collectives at once when a connection closes. NCCL groups stay open, and the
+        # other ranks notice when their collective times out (ADR 8).
         if "nccl" not in dist.get_backend_config(group):
             dist.destroy_process_group(group)
 

@@ -18,7 +18,10 @@ class Groups:
     """The groups that this rank is in; ranks are numbered node by node.
 
     Attributes:
-        finite_check: who decides together whether a step counts; None for `world`.
+        world: all ranks that exchange.
+        intra_node: the ranks of this node.
+        inter_node: the ranks with this local rank, one of each node.
+        finite_check: the ranks that decide together whether a step counts; None for `world`.
     """
 
     world: dist.ProcessGroup

@@ -193,7 +193,7 @@ def _answer(rank: int, messages: Sequence[Message], ranks_per_node: int) -> torc
 
 
 def _sum(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the sum in the order of positions."""
+    """Return the sum, in the order of positions: fp32 sums depend on their order."""
     total = tensors[0].clone()
     for tensor in tensors[1:]:
         total += tensor

@@ -50,7 +50,7 @@ def hierarchical_gradients(  # noqa: PLR0913
     quantize: Callable[[torch.Tensor], torch.Tensor],
     bf16: bool = False,
 ) -> Protocol:
-    """Do the same with gradients instead of updates: the node has one pair of averages, of its mean gradient.
+    """Do as `hierarchical`, with gradients instead of updates: a node has one pair of averages, of its mean gradient.
 
     Args:
         gradients: this rank's, fp32, one bucket with padding; overwritten.
@@ -68,7 +68,7 @@ def hierarchical_gradients(  # noqa: PLR0913
 
 
 def hierarchical_one_bit(signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels) -> Protocol:
-    """Do the same with one bit an element inside the node too.
+    """Do as `hierarchical`, with one bit an element inside the node as well.
 
     Args:
         signs: this rank's packed signs of u, drawn in the stream `RandomStream.INTRA_NODE`.

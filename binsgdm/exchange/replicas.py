@@ -45,7 +45,7 @@ def check_same_tensors(where: str, named: Sequence[tuple[str, torch.Tensor]], re
 
 
 def _checksum(values: torch.Tensor) -> torch.Tensor:
-    """Return two sums over the bits of all elements, the second weighted by position."""
+    """Return two int64 sums over the bits of all elements, the second weighted by position."""
     widths = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     # Of the bits, not the values: NaN equals NaN, and 0 differs from -0.
     bits = values.reshape(-1).contiguous().view(widths[values.element_size()])

@@ -24,10 +24,9 @@ from binsgdm.exchange.messages import (
 
 T = TypeVar("T")
 
-# Over gloo, rows of at least so many bytes travel one at a time, which keeps a wire busier than the collectives do;
-# these wait less often, which pays for short rows (ADR 6).
+# Over gloo, rows of this size and larger travel one at a time: that keeps a wire busier than gloo's collectives do.
+# Shorter rows go by the collectives, which wait less often (ADR 6).
 MIN_ROUND_BYTES = 128 * 1024
-
 
 # Names of nccl-tests, and of simnet's schedules: contract tests compare both sides by them.
 COLLECTIVES: dict[type, str] = {
@@ -60,8 +59,10 @@ class Transport:
 
     def member(self) -> Member:
         """Return this rank as an optimizer takes it, with messages carried here."""
-        of = self._groups
-        return Member(rank=of.rank, world_size=of.world_size, ranks_per_node=of.ranks_per_node, run=self.run)
+        groups = self._groups
+        return Member(
+            rank=groups.rank, world_size=groups.world_size, ranks_per_node=groups.ranks_per_node, run=self.run
+        )
 
     def run(self, protocol: Protocol) -> torch.Tensor:
         """Carry every message and return what the protocol returns."""
@@ -70,8 +71,8 @@ class Transport:
             try:
                 message = protocol.send(answer)  # type: ignore[arg-type]
             except StopIteration as stop:
-                signs: torch.Tensor = stop.value
-                return signs
+                result: torch.Tensor = stop.value
+                return result
             answer = self.guarded(partial(self._communicate, message), f"{type(message).__name__} in {message.group}")
 
     def abort(self, reason: str) -> None:
@@ -81,7 +82,11 @@ class Transport:
         abort(groups, reason)
 
     def guarded(self, collective: Callable[[], T], what: str) -> T:
-        """Call a collective; say in a sentence that it failed."""
+        """Call a collective.
+
+        Raises:
+            BinsgdmError: it failed; with the reason of the rank that aborted, if one did.
+        """
         try:
             return collective()
         except RuntimeError as error:
@@ -108,7 +113,7 @@ class Transport:
         return _COMMUNICATE[type(message)](self, sent, group, message.group)
 
     def _all_reduce_max(self, flags: torch.Tensor) -> torch.Tensor:
-        """Return the maximum over all ranks that step together; `on_sent` does not count this byte a parameter."""
+        """Return the maximum over all ranks that step together; `on_sent` does not count it: one byte a parameter."""
         group = self._groups.finite_check or self._groups.world
         if dist.get_world_size(group) > 1:
             dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=group)
@@ -121,12 +126,14 @@ class Transport:
 
     def _all_to_all(self, sent: torch.Tensor, group: dist.ProcessGroup, name: GroupName) -> torch.Tensor:
         received = self._receive_buffer(sent)
-        in_rounds = name != "intra_node" and _is_long_row_on_gloo(sent[0], group)  # in a node is no wire
+        # Inside a node there is no wire to keep busy, and the collective is as fast.
+        in_rounds = name != "intra_node" and _is_long_row_on_gloo(sent[0], group)
         (all_to_all_in_rounds if in_rounds else all_to_all_by_collective)(received, sent, group)
         return received
 
     def _all_gather(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
         gathered = torch.empty((dist.get_world_size(group), *sent.shape), dtype=sent.dtype, device=sent.device)
+        # Inside a node as well: there too gloo's all-gather is slower than the ring (ADR 6).
         in_ring = _is_long_row_on_gloo(sent, group)
         (all_gather_in_ring if in_ring else all_gather_by_collective)(gathered, sent, group)
         return gathered
@@ -165,8 +172,9 @@ def all_gather_by_collective(gathered: torch.Tensor, sent: torch.Tensor, group: 
 def all_to_all_in_rounds(received: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
     """Send row k of `sent` to position k and receive its row into row k of `received`, one row at a time.
 
-    In round r every rank sends to the r-th rank after it and receives from the r-th before it, so that as long as ranks
-    keep in step every NIC sends and takes in one row at a time. Nothing but the rows themselves keeps them in step.
+    In round r every rank sends to the r-th rank after it and receives from the r-th before it. As long as ranks keep in
+    step, every NIC sends one row and receives one row at a time. No barrier separates the rounds: a rank goes on when
+    its own two rows are through.
 
     Args:
         received: as `sent`, contiguous; written.
@@ -178,9 +186,8 @@ def all_to_all_in_rounds(received: torch.Tensor, sent: torch.Tensor, group: dist
     """
     position, size = dist.get_rank(group), dist.get_world_size(group)
     received[position].copy_(sent[position])
-    # Round r is a rotation by r: every rank sends to one rank and receives from one, so no NIC takes in two rows at
-    # once.
     for distance in range(1, size):
+        # A rotation by `distance`: no two ranks send to the same one.
         to, source = (position + distance) % size, (position - distance) % size
         _exchange_rows(sent[to], to, received[source], source, group)
 
@@ -199,9 +206,10 @@ def all_gather_in_ring(gathered: torch.Tensor, sent: torch.Tensor, group: dist.P
     position, size = dist.get_rank(group), dist.get_world_size(group)
     gathered[position].copy_(sent)
     # Each row travels once over each link of the ring; all links are busy in every round.
-    for age in range(size - 1):
-        had, comes = (position - age) % size, (position - age - 1) % size
-        _exchange_rows(gathered[had], (position + 1) % size, gathered[comes], (position - 1) % size, group)
+    for hop in range(size - 1):
+        # The row that arrived in the last round (at first the own one) goes on; the row before it arrives.
+        passed_on, arriving = (position - hop) % size, (position - hop - 1) % size
+        _exchange_rows(gathered[passed_on], (position + 1) % size, gathered[arriving], (position - 1) % size, group)
 
 
 def send_recv(sent: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:

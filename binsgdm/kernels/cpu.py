@@ -194,7 +194,7 @@ def _true_unless(failed: bool) -> Tensor:
 
 
 def _piece_numel(numel: int) -> int:
-    """Return into how large pieces so many elements are cut."""
+    """Return the elements of each piece into which a vector is cut, a multiple of a draw group."""
     piece = max(_LEAST_PIECE_NUMEL, -(-numel // (torch.get_num_threads() * _PIECES_PER_THREAD)))
     return piece + -piece % GROUP_NUMEL
 
@@ -208,13 +208,18 @@ def _pieces(numel: int) -> Jobs:
 def _on_threads(jobs: Jobs, run: Callable[[int, int], object]) -> bool:
     """Run all jobs on torch's number of threads, this one among them.
 
+    Args:
+        jobs: first and end of each job.
+        run: does a job; returns something true if a value was not finite.
+
     Returns:
-        Whether any run returned something true.
+        Whether any job said so.
     """
     queue = iter(jobs)
 
     def drain() -> bool:
-        # `next` on a list is atomic: each job is taken once.
+        # `next` on an iterator of a list is atomic: each job is taken once. `any` would stop at the first that is true
+        # and leave the other jobs undone.
         return sum(bool(run(lo, hi)) for lo, hi in queue) > 0
 
     threads = torch.get_num_threads()

@@ -163,25 +163,26 @@ def _store(build: ir.IRBuilder, value: ir.Value, pointer: ir.Value, element: Any
 def _thresholds(build: ir.IRBuilder, counter: ir.Value, key: list[ir.Value]) -> list[ir.Value]:
     """Return four vectors of thresholds: one word each of Philox4x32-10 for eight consecutive counters.
 
-    The words live in 64-bit lanes whose upper halves are ignored: a 32 x 32 -> 64 bit multiplication takes them so.
+    Each 32-bit word lives in the lower half of a 64-bit lane, where one multiplication gives the 64-bit product. The
+    upper half of a lane may hold anything.
     """
     # The whole generator stays in vector registers: no draw is ever stored. Eight counters a vector make the draws of
     # one group of 32 elements.
     k0, k1, *other_words = key
-    low, upper = _constant(_I64, _LOW32), _constant(_I64, 32)
+    low_mask, half_bits = _constant(_I64, _LOW32), _constant(_I64, 32)
     lanes = build.add(_splat(build, counter), ir.Constant(_vector(_I64), list(range(_LANES))))
     c0, c1, c2, c3 = lanes, *(_splat(build, word) for word in other_words)
     for number in range(ROUNDS):
-        # Only the lower 32 bits of a key count, too.
+        # The sum may carry into the upper half, which is ignored.
         key0, key1 = (
             _splat(build, build.add(word, ir.Constant(_I64, weyl * number & _LOW32)))
             for word, weyl in zip((k0, k1), WEYL, strict=True)
         )
         # Only the factors need a mask: the upper halves of the xors are ignored until the next multiplication.
-        p0 = build.mul(build.and_(c0, low), _constant(_I64, MULTIPLIERS[0]))
-        p1 = build.mul(build.and_(c2, low), _constant(_I64, MULTIPLIERS[1]))
-        c0, c1 = build.xor(build.lshr(p1, upper), build.xor(c1, key0)), p1
-        c2, c3 = build.xor(build.lshr(p0, upper), build.xor(c3, key1)), p0
+        p0 = build.mul(build.and_(c0, low_mask), _constant(_I64, MULTIPLIERS[0]))
+        p1 = build.mul(build.and_(c2, low_mask), _constant(_I64, MULTIPLIERS[1]))
+        c0, c1 = build.xor(build.lshr(p1, half_bits), build.xor(c1, key0)), p1
+        c2, c3 = build.xor(build.lshr(p0, half_bits), build.xor(c3, key1)), p0
     return [_threshold(build, build.trunc(word, _vector(_I32))) for word in (c0, c1, c2, c3)]
 
 
@@ -265,7 +266,7 @@ def _generator(write: Callable[[_GroupArguments], ir.Value | None]) -> Callable[
 
 
 def _write_update_32(args: _GroupArguments) -> ir.Value:
-    """grad, m, b, out_u, group, beta, 1 - beta."""
+    """Do `update_` for a group. Arguments: grad, m, b, out_u, group, beta, 1 - beta."""
     group = args.scalar(4)
     us, failed = _update_group(args, group, 5)
     for number, u in enumerate(us):
@@ -274,7 +275,7 @@ def _write_update_32(args: _GroupArguments) -> ir.Value:
 
 
 def _write_update_quantize_pack_32(args: _GroupArguments) -> ir.Value:
-    """grad, m, b, out, group, beta, 1 - beta, counter, key."""
+    """Do `update_quantize_pack_` for a group. Arguments: grad, m, b, out, group, beta, 1 - beta, counter, key."""
     build, group = args.build, args.scalar(4)
     thresholds = _thresholds(build, args.scalar(7), args.tuple(8))
     us, failed = _update_group(args, group, 5)
@@ -284,7 +285,7 @@ def _write_update_quantize_pack_32(args: _GroupArguments) -> ir.Value:
 
 
 def _write_quantize_pack_32(args: _GroupArguments) -> None:
-    """u, out, group, counter, key."""
+    """Write the packed signs of Q(u) of a group. Arguments: u, out, group, counter, key."""
     build, group = args.build, args.scalar(2)
     args.prefetch(0, group)
     positive = [
@@ -295,7 +296,7 @@ def _write_quantize_pack_32(args: _GroupArguments) -> None:
 
 
 def _write_add_signs_32(args: _GroupArguments) -> None:
-    """packed, total, group."""
+    """Add the signs of a group to `total`. Arguments: packed, total, group."""
     build, group = args.build, args.scalar(2)
     for number, positive in enumerate(_load_signs(build, args.pointer(0, build.mul(group, ir.Constant(_I64, 4))))):
         pointer = args.group(1, group, lane=_LANES * number)
@@ -304,7 +305,7 @@ def _write_add_signs_32(args: _GroupArguments) -> None:
 
 
 def _write_apply_32(args: _GroupArguments) -> None:
-    """x, packed, group, lr, decay."""
+    """Do x = x decay - lr sign for a group. Arguments: x, packed, group, lr, decay."""
     build, group, element = args.build, args.scalar(2), args.element(0)
     args.prefetch(0, group)
     lr, decay = _splat(build, args.scalar(3)), _splat(build, args.scalar(4))
@@ -315,6 +316,11 @@ def _write_apply_32(args: _GroupArguments) -> None:
 
 
 def _intrinsic(function: Callable[..., Any]) -> Any:
+    """Make a function of the compiled loops, whose instructions are written here.
+
+    `function` gets numba's typing context, which none here needs, and the types of the arguments; it returns the
+    signature and a code generator.
+    """
     return intrinsic(function)
 
 
@@ -538,6 +544,8 @@ def unpack_apply(x, packed, lr, decay):
 
 @_intrinsic
 def _pointer(_: Any, address: Any) -> Any:
+    """Turn an integer address into a pointer, which compiled Python has no expression for."""
+
     def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:  # noqa: ARG001
         return build.inttoptr(values[0], cgutils.voidptr_t)
 

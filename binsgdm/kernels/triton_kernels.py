@@ -109,8 +109,11 @@ def _launch(kernel: Any, numel: int, start: int, first: Tensor, *arguments: obje
 
 
 @_kernel
-def _places(word: tl.constexpr, numel, skip, groups: tl.constexpr):
-    """Return the index in the segment of each element of a block, and whether it is inside."""
+def _indices(word: tl.constexpr, numel, skip, groups: tl.constexpr):
+    """Return the index in the segment of each element of a block, and whether it is inside.
+
+    `skip` is how far inside its draw group the segment starts: elements before it are outside.
+    """
     group = tl.program_id(0).to(tl.int64) * groups + tl.arange(0, groups)[:, None]
     index = group * 32 + (8 * word + tl.arange(0, 8)[None, :]) - skip
     return index, (index >= 0) & (index < numel)
@@ -135,7 +138,7 @@ def _draws(seed, step, rank, stream, first_group, groups: tl.constexpr):
 @_kernel
 def _store_signs(u, draw, out, word: tl.constexpr, numel, skip, groups: tl.constexpr):
     """Quantize a block of u and store its bytes, one a row."""
-    _, inside = _places(word, numel, skip, groups)
+    _, inside = _indices(word, numel, skip, groups)
     # 2^-22, exact in fp32: no rounding, so a product and a sum give the same bits as the CPU's bit trick.
     threshold = (draw >> 9).to(tl.float32) * 2.384185791015625e-07 - 1.0
     # Lane 0 is the most significant bit, as in `binsgdm.bits`; elements outside the segment give 0 bits.
@@ -186,7 +189,7 @@ def _narrow(value, dtype: tl.constexpr):
 @_kernel
 def _update_kernel(grad, m, b, out_u, failed, beta, rest, numel, first_group, skip, groups: tl.constexpr):
     for word in tl.static_range(4):
-        index, inside = _places(word, numel, skip, groups)
+        index, inside = _indices(word, numel, skip, groups)
         u = _update(grad, m, b, failed, beta, rest, index, inside)
         tl.store(out_u + index, u, mask=inside)
 
@@ -197,7 +200,7 @@ def _update_quantize_pack_kernel(
 ):
     draws = _draws(seed, step, rank, stream, first_group, groups)
     for word in tl.static_range(4):
-        index, inside = _places(word, numel, skip, groups)
+        index, inside = _indices(word, numel, skip, groups)
         u = _update(grad, m, b, failed, beta, rest, index, inside)
         _store_signs(u, draws[word], out, word, numel, skip, groups)
 
@@ -206,7 +209,7 @@ def _update_quantize_pack_kernel(
 def _quantize_pack_kernel(u, out, seed, step, rank, stream, numel, first_group, skip, groups: tl.constexpr):
     draws = _draws(seed, step, rank, stream, first_group, groups)
     for word in tl.static_range(4):
-        index, inside = _places(word, numel, skip, groups)
+        index, inside = _indices(word, numel, skip, groups)
         _store_signs(tl.load(u + index, mask=inside, other=0.0), draws[word], out, word, numel, skip, groups)
 
 
@@ -216,7 +219,7 @@ def _merge_kernel(
 ):
     draws = _draws(seed, step, rank, stream, first_group, groups)
     for word in tl.static_range(4):
-        index, inside = _places(word, numel, skip, groups)
+        index, inside = _indices(word, numel, skip, groups)
         count = tl.zeros([groups, 8], tl.int32)
         for vector in range(num_vectors):
             byte = tl.load(packed + tl.cast(vector, tl.int64) * num_bytes + index // 8, mask=inside, other=0)
@@ -230,7 +233,7 @@ def _merge_kernel(
 @_kernel
 def _mean_kernel(parts, out, num_vectors, numel, first_group, skip, groups: tl.constexpr):
     for word in tl.static_range(4):
-        index, inside = _places(word, numel, skip, groups)
+        index, inside = _indices(word, numel, skip, groups)
         total = tl.load(parts + index, mask=inside, other=0.0)
         # In the order of ranks, as in the reference: fp32 sums depend on their order.
         for vector in range(1, num_vectors):
@@ -241,7 +244,7 @@ def _mean_kernel(parts, out, num_vectors, numel, first_group, skip, groups: tl.c
 @_kernel
 def _unpack_apply_kernel(x, packed, lr, decay, numel, first_group, skip, groups: tl.constexpr):
     for word in tl.static_range(4):
-        index, inside = _places(word, numel, skip, groups)
+        index, inside = _indices(word, numel, skip, groups)
         byte = tl.load(packed + index // 8, mask=inside, other=0).to(tl.int32)
         positive = ((byte >> (7 - tl.arange(0, 8)[None, :])) & 1) != 0
         old_x = tl.load(x + index, mask=inside, other=0.0)

@@ -11,7 +11,7 @@ NAME = "python -m binsgdm.measure"
 
 
 def main() -> None:
-    """Run the command line and exit: 0, 2 for a mistake told in one line, 130 after Ctrl-C."""
+    """Run the command line and exit: 0, 2 for a mistake, reported in one line, 130 after Ctrl-C."""
     try:
         sys.exit(measure(prog_name=NAME, standalone_mode=False))
     except click.UsageError as error:

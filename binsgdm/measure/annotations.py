@@ -1,4 +1,4 @@
-"""Check options from the command line against what the class of a system says that it takes."""
+"""Check options from the command line against the annotations of a system's class."""
 
 import inspect
 import math

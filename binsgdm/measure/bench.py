@@ -1,4 +1,4 @@
-"""What everything that measures is given."""
+"""The ranks, the record and the stop rule that every measurement is given."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ class Bench:
         record: where to.
         ranks: who takes part.
         stop_rule: when to stop, for each thing that is measured.
-        progress: told which part is done.
+        progress: called with the part that is done, from 0 to 1.
     """
 
     record: Record

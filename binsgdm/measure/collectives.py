@@ -28,7 +28,7 @@ def measure(
 ) -> None:
     """Add every collective, group, dtype and every second power of two of bytes.
 
-    Groups of one kind are at work at one time: those of all nodes, and all rails between nodes. A message that would
+    Groups of one kind work at the same time: those of all nodes, or all rails between nodes. A message that would
     take longer than `stop_rule.max_seconds` for `stop_rule.min_repetitions` is followed by no longer one.
 
     Args:

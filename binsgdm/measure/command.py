@@ -114,7 +114,7 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
     try:
         from binsgdm.measure import ranks as joining
         from binsgdm.measure.bench import Bench
-        from binsgdm.measure.record import Record, check_place
+        from binsgdm.measure.record import Record, write_error
         from binsgdm.measure.timing import StopRule
     except ImportError as error:
         raise BinsgdmError(f"measure: needs torch and numba ({error}): pip install 'binsgdm[torch]'") from error
@@ -122,10 +122,10 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
     output, force = options.pop("output"), options.pop("force")
     stop_rule = StopRule(**{name: options.pop(name) for name in ("relative_error", "max_repetitions", "max_seconds")})
     rate, network = options.pop("nic_gbit_per_s"), options.pop("network")
-    place = {name: options.pop(name) for name in ("device", "ranks_per_node", "threads")}
+    layout = {name: options.pop(name) for name in ("device", "ranks_per_node", "threads")}
     work = function(**options)
-    with joining.joined(**place) as ranks:
-        if refusal := ranks.from_rank_0(lambda: check_place(output, force=force)):
+    with joining.joined(**layout) as ranks:
+        if refusal := ranks.from_rank_0(lambda: write_error(output, force=force)):
             _refuse(refusal, ranks)
         record = Record(ranks, nic_bytes_per_s=rate and rate * BYTES_PER_S, network=network)
         with _progress(is_shown=ranks.rank == 0) as progress:
@@ -137,7 +137,7 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
 
 
 def _refuse(refusal: str, ranks: "Ranks") -> NoReturn:
-    """Stop all ranks; one of them says why."""
+    """Stop all ranks; rank 0 raises the reason, the others end without a word."""
     if ranks.rank:
         raise SystemExit(MISTAKE)
     raise BinsgdmError(refusal)

@@ -26,7 +26,7 @@ def measure(
     model: str,
     batch: int,
 ) -> None:
-    """Add backward alone and backward beside each of two collectives of all ranks, in turns.
+    """Add backward alone and backward overlapped by each of two collectives of all ranks, in turns.
 
     `all_reduce` carries fp32 gradients, at most 25 MiB; `all_to_all` one bit for each of them, by a transport.
 
@@ -64,7 +64,7 @@ def measure(
 def _backward(
     task: Task, ranks: Ranks, collective: Callable[[], object] | None = None
 ) -> Callable[[], Sequence[float]]:
-    """Return a trial: backward, alone or beside a collective."""
+    """Return a trial: backward, alone or overlapped by a collective."""
     watch = Stopwatch(ranks.device)
 
     def trial() -> list[float]:

@@ -42,8 +42,8 @@ def measure(
 ) -> None:
     """Add the series of every kernel and every power of two of elements.
 
-    All ranks are at it at one time. A tensor that fits into a cache may still lie in it, as far as the other
-    contestants of its size have left it there.
+    All ranks measure at the same time. A tensor that fits into a cache may still lie in it, as far as the other
+    trials of its size have left it there.
 
     Args:
         bench: where to, who takes part, and when to stop, for each.
@@ -173,7 +173,7 @@ def _binsgdm(kernels: Kernels, numel: int, device: torch.device, dtype: torch.dt
 
 
 def _merge(kernels: Kernels, numel: int, vectors: int, device: torch.device) -> Call:
-    """Return the merge of sign vectors that have `numel` elements together."""
+    """Return a call that merges `vectors` sign vectors, which have `numel` elements together."""
     each = numel // vectors
     rows = torch.randint(256, (vectors, -(-each // 8)), dtype=torch.uint8, device=device)
     out = torch.empty_like(rows[0])
@@ -181,7 +181,7 @@ def _merge(kernels: Kernels, numel: int, vectors: int, device: torch.device) -> 
 
 
 def _mean(kernels: Kernels, numel: int, vectors: int, device: torch.device) -> Call:
-    """Return the mean of vectors that have `numel` elements together."""
+    """Return a call that averages `vectors` vectors, which have `numel` elements together."""
     parts = torch.randn(vectors, numel // vectors, device=device)
     out = torch.empty_like(parts[0])
     return lambda: kernels.mean_(parts, out)

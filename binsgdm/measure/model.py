@@ -24,7 +24,7 @@ def measure(
 ) -> None:
     """Add forward, backward, every gradient and both optimizers of each model.
 
-    All ranks are at it at one time, each with a model of its own.
+    All ranks measure at the same time, each with a model of its own.
 
     Args:
         bench: where to, who takes part, and when to stop, for forward and backward together and for each optimizer.

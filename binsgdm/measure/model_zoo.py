@@ -45,7 +45,7 @@ def build(name: str, batch: int, device: torch.device, dtype: torch.dtype = torc
     """Build a model with its batch, from a fixed seed and therefore the same on all ranks.
 
     Args:
-        name: one of `NAMES`, or `module:function` for a function as `Builder` says.
+        name: one of `NAMES`, or `module:function` for a function of the type `Builder`.
         batch: samples.
         device: where to.
         dtype: of the parameters and of inputs that are floats.
@@ -134,7 +134,7 @@ class _Transformer(nn.Module):
         self.register_buffer("places", torch.arange(length), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the scores of the next token at every place."""
+        """Return the scores of the next token at every position."""
         hidden = self.token(tokens) + self.position(self.places)
         for layer in self.layers:
             hidden = layer(hidden, src_mask=self.mask, is_causal=True)

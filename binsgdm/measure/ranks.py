@@ -24,7 +24,7 @@ class Ranks:
     Attributes:
         backend: "gloo" or "nccl"; empty for a process alone.
         groups: None for a process alone.
-        ranks_on_machine: ranks that share this machine's cores, whatever node they are said to be of.
+        ranks_on_machine: ranks that share this machine's cores; several nodes may be one machine, as in the lab.
     """
 
     rank: int
@@ -68,7 +68,7 @@ class Ranks:
 
 
 def guarded(collective: Callable[[], T]) -> T:
-    """Call a collective; say in a sentence that it failed.
+    """Call a collective; report in one sentence if it failed.
 
     Raises:
         BinsgdmError: a rank is gone.
@@ -143,6 +143,6 @@ def _device(name: str | None) -> torch.device:
 
 
 def _machine_id() -> str:
-    """Return what tells this machine from others, and is the same in all its namespaces."""
+    """Return an identity of this machine, the same in all its network namespaces."""
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text(encoding="ascii").strip() if path.exists() else os.uname().nodename

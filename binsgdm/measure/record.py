@@ -62,7 +62,7 @@ class Record:
         """
         if not self.series:
             raise BinsgdmError("measure: nothing was measured; allow larger sizes or a longer --max-seconds")
-        write_whole(path, json.dumps(self.document(), allow_nan=False, indent=1) + "\n")
+        write_file(path, json.dumps(self.document(), allow_nan=False, indent=1) + "\n")
 
     def imprecise(self, wanted: float) -> int:
         """Return how many series did not reach a relative error, those of single gradients left out."""
@@ -84,7 +84,7 @@ class Record:
         return "\n".join(lines)
 
 
-def check_place(path: Path, *, force: bool) -> str:
+def write_error(path: Path, *, force: bool) -> str:
     """Say why a file cannot be written, before anything is measured, or return an empty string."""
     if path.is_dir():
         return f"{path}: is a directory; name a file with -o"
@@ -100,8 +100,8 @@ def check_place(path: Path, *, force: bool) -> str:
     return ""
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write text beside `path`, and give it that name when it is on the disk.
+def write_file(path: Path, text: str) -> None:
+    """Write text to a new file next to `path`, and rename it to `path` when it is on the disk.
 
     Raises:
         BinsgdmError: it cannot be written.

@@ -14,8 +14,7 @@ import torch
 
 Key = TypeVar("Key", bound=Hashable)
 Progress = Callable[[float], object]  # called with the part that is done, from 0 to 1
-# Runs the measured code once and returns times of this rank [s]: first the time that the stop rule looks at, then
-# others.
+# Runs the measured code once and returns times of this rank [s]; the stop rule looks at the first.
 Trial = Callable[[], Sequence[float]]
 
 WARM_UP = 3
@@ -48,7 +47,7 @@ class StopRule:
         relative_error: the 95 % interval of the median reaches no further from it, as a part of it.
         min_repetitions: at least; fewer than 6 have no such interval.
         max_repetitions: at most.
-        max_seconds: of one contestant, its pauses included, once it has `min_repetitions`.
+        max_seconds: of one trial in all, its pauses included, once it has `min_repetitions`.
     """
 
     relative_error: float = 0.03
@@ -89,7 +88,7 @@ def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
 
 @lru_cache
 def _outside(count: int) -> int:
-    """Return how many of so many samples the interval may leave out at each end."""
+    """Return how many of `count` samples the interval may leave out at each end."""
     left_out, tail = 0, 0.0
     # A sample is above the median with probability 1/2, so the number of samples below it is binomial: no assumption on
     # the distribution of times, which have long tails.
@@ -112,7 +111,7 @@ class Stopwatch:
         self._is_cuda = device.type == "cuda"
 
     def stamp(self) -> Any:
-        """Mark this moment; on a GPU, the moment when it comes here."""
+        """Mark this moment; on a GPU, the moment when its queue of work gets here."""
         if not self._is_cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -164,7 +163,7 @@ def pause_s(device: torch.device) -> float:
 
 
 class _Interleaved:
-    """The samples of every contestant so far, and who is still at it."""
+    """The samples of every trial so far, and the time spent on each."""
 
     def __init__(self, trials: Mapping[Any, Trial], ranks: RankGroup, pause_s: float) -> None:
         self.samples: dict[Any, list[list[float]]] = {key: [] for key in trials}
@@ -174,7 +173,7 @@ class _Interleaved:
         self._order = random.Random(0)  # the same on all ranks
 
     def take(self, keys: Sequence[Any], turns: int) -> dict[Any, list[list[float]]]:
-        """Let contestants take turns; return what the slowest rank took."""
+        """Run the trials of these keys `turns` times in turns; return the times of the slowest rank [s]."""
         taken: list[tuple[Any, Sequence[float]]] = []
         for _ in range(turns):
             # Shuffled in every turn, so that no trial always runs after the same other one (caches, clock frequency).
@@ -187,13 +186,13 @@ class _Interleaved:
         return found
 
     def keep(self, found: Mapping[Any, list[list[float]]]) -> None:
-        """Count samples in."""
+        """Add samples to those so far."""
         for key, rows in found.items():
             self.samples[key] += rows
             self.spent_s[key] += sum(row[0] + self._pause_s for row in rows)
 
     def decisive(self, key: Any) -> tuple[list[float], float]:
-        """Return a contestant's first times, and what it has spent [s]."""
+        """Return the times of a trial that the stop rule looks at, and the time spent on it [s]."""
         return [row[0] for row in self.samples[key]], self.spent_s[key]
 
     def _one(self, key: Any) -> Sequence[float]:
@@ -217,10 +216,10 @@ def interleave(
 
     Args:
         trials: by key; each with tensors of its own.
-        stop_rule: when a contestant has had enough; its first time decides.
+        stop_rule: when a trial is repeated no more; the first of the times that it returns decides.
         ranks: who takes part.
         pause_s: before each trial.
-        progress: told how near the end is.
+        progress: called with the part that is done, from 0 to 1.
 
     Returns:
         For every key its repetitions, in the order of time, each with the times that its trial returns, those of the
@@ -228,7 +227,8 @@ def interleave(
     """
     turns = _Interleaved(trials, ranks, pause_s)
     active = list(trials)
-    # The first turns compile kernels and allocate memory. Their last times set the size of a block below.
+    # The first turns compile kernels and allocate memory; they are no samples. The last of them sets the size of a
+    # block: one message for the times of several turns, and about BLOCK_S between two looks at the stop rule.
     warm = [turns.take(active, 1) for _ in range(WARM_UP)][-1]
     while active:
         round_s = sum(warm[key][0][0] for key in active)

@@ -39,7 +39,7 @@ class MeasuredStrategy:
             model with 1-bit Adam after its dense stage; any other a system that compresses the gradients of that
             DistributedDataParallel in its communication hook.
         scheme: of BinSGDM; None for the others.
-        overlap: whether messages travel beside backward.
+        overlap: whether messages travel during backward.
         system: with its options; None for the first two.
     """
 
@@ -114,7 +114,8 @@ def measure(
 ) -> None:
     """Add steps, forwards, backwards and optimizers of every model under every strategy.
 
-    Strategies take turns. Ranks line up before a block of steps and then run as in training, with nothing in between.
+    Strategies take turns. A barrier stands before a block of steps; inside a block the steps follow each other as in
+    training.
     A step's time is that from the end of the step before it to its own end, each on the rank that ends last, so that
     the times of a block add up to its whole time; the phases are those of the rank that takes longest for each, and
     may add up to more.
@@ -134,8 +135,8 @@ def measure(
         rows = _in_turns(steps, bench.part(count / len(models), (count + 1) / len(models)))
         for how, found in rows.items():
             labels: dict[str, Any] = {"model": model, "batch": batch, **how.labels, "bucket_cap_mb": bucket_cap_mb}
-            for place, name in enumerate(("step", *PHASES)):
-                bench.record.add("training", name, [row[place] for row in found], **labels)
+            for column, name in enumerate(("step", *PHASES)):
+                bench.record.add("training", name, [row[column] for row in found], **labels)
 
 
 def _prepared(model: str, batch: int, how: MeasuredStrategy, ranks: Ranks, bucket_cap_mb: float) -> "TrainingStep":
@@ -170,7 +171,7 @@ def _compressing(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredSt
 
 
 def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: MeasuredStrategy) -> TrainingStep:
-    """Return steps of 1-bit Adam, of which the first is the whole dense stage and warm-up here."""
+    """Return steps of 1-bit Adam; the first is the whole dense stage, and falls into the warm-up."""
     optimizer = OneBitAdam(task.module.parameters(), lr=LR, dense_steps=1)
     attach_one_bit_adam(optimizer, ranks_per_node=ranks.ranks_per_node)
     return _step_of(task, task.module, optimizer, ranks.device)
@@ -229,7 +230,7 @@ def _block_size(step_s: float) -> int:
 
 
 def _block(step: TrainingStep, count: int, ranks: Ranks) -> list[list[float]]:
-    """Train for so many steps in one go."""
+    """Take `count` steps without a pause; return for each its time and its phases, of the slowest rank [s]."""
     watch = Stopwatch(ranks.device)
     ranks.barrier()
     start = watch.stamp()

@@ -80,7 +80,7 @@ class BinSGDM(OneBitOptimizer):
         return self._session.member if self._session is not None else Member()
 
     def join(self, session: Session, slices: str = "") -> None:
-        """Take steps with others (`binsgdm.attach` does).
+        """Take steps in a session with other ranks (`binsgdm.attach` calls it).
 
         Args:
             session: takes the steps from here on.

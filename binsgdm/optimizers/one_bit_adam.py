@@ -188,7 +188,7 @@ class OneBitAdam(OneBitOptimizer):
         return gradient, self._scaler_found_inf()
 
     def _end_dense_stage_if_due(self, context: RankContext) -> Protocol:
-        """End the dense stage if this was its last step; all ranks take rank 0's word for the norm."""
+        """End the dense stage if this was its last step; all ranks take the norm of rank 0."""
         group = self.param_groups[0]
         if group["dense_steps"] != "variance":
             if context.step >= group["dense_steps"]:
@@ -222,12 +222,13 @@ class OneBitAdam(OneBitOptimizer):
         return self._residuals
 
     def _residuals_owner(self) -> dict[str, Any]:
-        """Return what residuals belong to."""
+        """Return the rank and the layout that residuals fit; with any other they would be another rank's loss."""
         member = self._member
         names = ("rank", "world_size", "ranks_per_node")
         return {name: getattr(member, name) for name in names} | {"topology": self.param_groups[0]["topology"]}
 
     def _load_residuals(self, saved: dict[str, Any]) -> MomentumResiduals:
+        """Return a copy of saved residuals, and note whose they are."""
         device = self.param_groups[0]["params"][0].device
         tensors = {name: saved[name].to(device=device, dtype=torch.float32, copy=True) for name in ("worker", "server")}
         self._residuals_belong_to = {name: value for name, value in saved.items() if name not in tensors}

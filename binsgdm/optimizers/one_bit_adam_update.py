@@ -109,7 +109,7 @@ def _variance_correction(param_state: ParamState) -> float:
 
 
 def variance_norm(param_states: Sequence[ParamState]) -> torch.Tensor:
-    """Return the 1-norm of all corrected variances, fp64 (1,)."""
+    """Return the 1-norm of all variances, corrected for their bias, fp64 (1,): what `is_stable` compares."""
     norms = [
         param_state.state["exp_avg_sq"].sum(dtype=torch.float64) / _variance_correction(param_state)
         for param_state in param_states
@@ -133,7 +133,7 @@ def flat_zeros(flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Tenso
 
 
 def flat_gradient(flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Tensor:
-    """Return the gradients of all parameters in one, fp32, zeros where there is none; a copy."""
+    """Return a copy of all gradients as one flat fp32 tensor, padded for all ranks; zeros where there is none."""
     gradient = flat_zeros(flat_slices, world_size)
     for param_state, start, end in flat_slices:
         if (given := gradient_of(param_state)) is not None:
@@ -142,7 +142,12 @@ def flat_gradient(flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Te
 
 
 def finite_check_flags(gradient: torch.Tensor, flat_slices: Sequence[FlatSlice], *, stop: bool) -> torch.Tensor:
-    """Return what all ranks take the largest of: stop, then which parameters have a gradient; uint8."""
+    """Return this rank's flags, whose maximum over all ranks decides the step.
+
+    Returns:
+        uint8 (1 + parameters): 1 if the step must be skipped (`stop`, or a gradient that is not finite or too large),
+        then which parameters have a gradient.
+    """
     has = [int(gradient_of(one.param_state) is not None) for one in flat_slices]
     flags = torch.tensor([int(stop), *has], dtype=torch.uint8, device=gradient.device)
     # NaN fails the comparison as well.

@@ -67,7 +67,7 @@ def padded_numel(numel: int, world_size: int) -> int:
 
 
 def row_bytes(numel: int) -> int:
-    """Return the bytes of a chunk of so many elements on the wire."""
+    """Return the bytes of a chunk of `numel` elements on the wire."""
     return SCALE_BYTES + numel // BITS_PER_BYTE
 
 
@@ -144,8 +144,8 @@ def hierarchical_one_bit_momentum(
 ) -> Protocol:
     """Average in the node in fp32, between nodes with one bit an element; then gather the bits in the node.
 
-    Each local rank has one slice of the node's mean and talks about it to those of its number on the other nodes, so
-    that a node's residuals lie once in the node.
+    Each local rank has one slice of the node's mean and exchanges it with the same local rank of the other nodes, so
+    that the residuals of a node exist once, spread over its ranks.
 
     Args:
         values: as in `one_bit_momentum`.
@@ -206,7 +206,7 @@ def _averaged(
 
 
 def encode_and_keep(values: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor, chunks: int) -> torch.Tensor:
-    """Return the encoded sum of values and residual in so many chunks, and put what that loses into the residual."""
+    """Return the sum of values and residual, encoded in `chunks` chunks; put what encoding loses into the residual."""
     # Error feedback: what an exchange loses is added to the next one, so over many steps nothing is lost.
     compensated = (values + residual).masked_fill_(~valid, 0.0)
     rows = encode(compensated.view(chunks, -1), valid.view(chunks, -1))

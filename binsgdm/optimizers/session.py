@@ -19,7 +19,7 @@ class Session:
 
     Args:
         member: this rank, and who carries its messages; by default it is alone.
-        scheme: how signs are agreed on.
+        scheme: how the ranks agree on the signs.
         bucket_elements: parameters of one message.
 
     Attributes:
@@ -51,10 +51,10 @@ class Session:
         )
 
     def step_protocol(self, step: int, *, skip: bool) -> Protocol:
-        """Take step number `step`, from 1; what it returns is whether parameters moved, alike on all ranks.
+        """Take a step as a protocol, which returns whether parameters moved (a bool scalar, alike on all ranks).
 
         Args:
-            step: from 1.
+            step: its number, from 1.
             skip: the GradScaler of this rank found gradients that are not finite.
         """
         check_gradients("BinSGDM", [param_state.parameter for param_state in self.param_states])

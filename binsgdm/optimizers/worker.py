@@ -24,7 +24,7 @@ Average = Literal["updates", "gradients"]
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """How signs are agreed on.
+    """How the ranks agree on the signs.
 
     Attributes:
         topology: average inside nodes first, or treat all ranks alike.
@@ -155,7 +155,7 @@ class Worker:
         self._is_skipped = True
 
     def finite_check_flags(self) -> torch.Tensor:
-        """Return what this rank saw in this step, for all ranks to take the largest of.
+        """Return this rank's flags of this step; the finite check takes their maximum over all ranks.
 
         Returns:
             uint8 (1 + parameters): a gradient that is not finite, then which parameters had a gradient.
@@ -167,7 +167,7 @@ class Worker:
         return flags
 
     def signs(self, bucket: FlatBucket) -> Protocol:
-        """Update the momenta of a bucket; return what comes to the packed signs that all ranks agree on.
+        """Update the momenta of a bucket; return the protocol that gives the packed signs that all ranks agree on.
 
         A parameter without a gradient on this rank keeps its momenta and sends its last update again, and so does an
         element whose gradient is not finite. Where gradients are averaged in the node, it counts as a gradient of 0.
@@ -294,7 +294,7 @@ class Worker:
         return packed
 
     def _split_by_gradient(self, bucket: FlatBucket) -> tuple[list[_BucketParam], list[_BucketParam]]:
-        """Note which parameters have a gradient; return those whose averages change and those whose averages stay."""
+        """Note which parameters have a gradient; return those whose averages change, then those whose averages stay."""
         changing: list[_BucketParam] = []
         staying: list[_BucketParam] = []
         for param in self._params[bucket.index]:
@@ -310,7 +310,7 @@ class Worker:
 
 
 def _without_messages(signs: torch.Tensor) -> Protocol:
-    """Return what a rank alone says, without a message."""
+    """Return the signs of a rank alone, without a message."""
     # A generator that yields nothing: the `yield` below makes it one.
     return signs
     yield

@@ -29,8 +29,8 @@ def gather_payloads(
 ) -> Protocol:
     """Gather every rank's payload, decompress all, and average them in the order of ranks.
 
-    Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest. What
-    this rank's payload says, `delivered`, is not decompressed again; it is not changed.
+    Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest. This
+    rank's own payload is not decompressed again if its values are known already (`delivered`, which is not changed).
     """
     # Compressed values of different ranks cannot be added before decoding, so every rank receives and decodes all
     # payloads: bytes and decoding grow with the number of ranks, unlike those of an all-reduce.
@@ -79,7 +79,7 @@ def all_reduce_payloads(
 
 
 def all_reduce_mean(values: torch.Tensor, context: RankContext) -> Protocol:
-    """Average flat fp32 values of all ranks, in the way of the backend, which gives all ranks the same bits.
+    """Average flat fp32 values of all ranks by the backend's own all-reduce, which gives all ranks the same bits.
 
     The order of the sum is the backend's: another backend, or all ranks in one process, may round otherwise.
     """

@@ -1,4 +1,4 @@
-"""ATOMO on singular vectors: a random few of a matrix's singular triplets travel, so that the mean is the matrix.
+"""ATOMO on singular vectors: a few random singular triplets of a matrix travel; their expectation is the matrix.
 
 Shape letters: N values of a bucket; n rows, m columns of a matrix; c triplets; A atoms.
 """
@@ -91,7 +91,7 @@ class Atomo(CheckedCompressor):
         return torch.cat([atoms[:0], *pieces])
 
     def _sides(self, shapes: Shapes) -> dict[int, tuple[int, int]]:
-        """Return rows and columns of what is factored, by place."""
+        """Return rows and columns of the tensors that are factored, by their number."""
         return {number: matrix_shape(shape) for number, shape in enumerate(shapes) if is_factored(shape, self.budget)}
 
 

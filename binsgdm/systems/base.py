@@ -149,9 +149,9 @@ RANK = ("rank", "world_size")  # arguments of a constructor that are no options 
 
 
 class System(ABC):
-    """A system that averages gradients: what it says of itself, and how one rank's end of it is made.
+    """A system that averages gradients: its description, and how one rank's end of it is made.
 
-    A class of one's own says all this as class attributes, is a `binsgdm.systems.feedback.CompressorSystem` or a
+    A class of one's own has the description as class attributes, is a `binsgdm.systems.feedback.CompressorSystem` or a
     `ProtocolSystem`, and becomes known by `binsgdm.systems.registry.register`, which has an example.
 
     Attributes:
@@ -161,8 +161,8 @@ class System(ABC):
         wire_format: what every rank sends.
         aggregation: which collectives move its payloads.
         has_feedback: what it loses comes back with the next gradient.
-        options: by name with their defaults; what the constructor takes beside `rank` and `world_size`.
-        usual_options: of those that it does not go without, what is usual.
+        options: by name with their defaults: the keywords of the constructor other than `rank` and `world_size`.
+        usual_options: values for options of which one must be given, such as ratio=0.01.
         steady_options: with these every step does the same, so that one can be timed.
     """
 
@@ -200,7 +200,7 @@ class ProtocolSystem(System, Averager):
         return cls(**options, **identity)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a copy of what `state_dict` returned: nothing, unless a class says otherwise."""
+        """Take a copy of what `state_dict` returned: nothing, unless a class overrides this."""
         check_stateless(self.name, state)
 
 

@@ -208,7 +208,7 @@ class GradientExchange:
         return _PendingBucket(self._gradients(bucket), context, buffer, future)
 
     def _gradients(self, bucket: Any) -> GradientBucket | BinsgdmError:
-        """Return the gradients, or why there are none; the thread says so when it is their turn."""
+        """Return the gradients, or the error for which there are none; the thread raises it when it is their turn."""
         parameters, gradients = bucket.parameters(), bucket.gradients()
         for gradient in (bucket.buffer(), *gradients):
             if gradient.is_sparse or gradient.is_complex():
@@ -229,7 +229,7 @@ class GradientExchange:
         pending.future.set_result(self._mean(pending).to(pending.buffer.dtype))
 
     def _on_failure(self, pending: _PendingBucket, error: BaseException) -> None:
-        """Tell the others why there is no mean, and put something into the future, for nobody: backward raises."""
+        """Tell the others why there is no mean, and end DDP's wait for it; backward raises, so nobody reads the value."""
         self._has_failed = True
         self._abort(str(error) or type(error).__name__)
         pending.future.set_result(pending.buffer)
@@ -268,7 +268,7 @@ class GradientExchange:
             transport.abort(reason)
 
     def _finish(self) -> None:
-        """Wait for the buckets of this backward, and raise in it what went wrong: DDP would only call it no tensor."""
+        """Wait for the buckets of this backward, and raise its error, which DDP itself would not show."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.finish()

@@ -21,7 +21,7 @@ from binsgdm.errors import BinsgdmError
 MAX_BLOCK_SIZE = 2**20
 MAX_LEVEL = 127
 
-_MAX_GROUPS = 4
+_MAX_GROUPS = 4  # groups of an omega code: 21, 5, 3 and 2 bits at MAX_BLOCK_SIZE
 _WINDOW_BITS = 56
 _WINDOW_BYTES = _WINDOW_BITS // 8
 _MAX_WIDTH = MAX_BLOCK_SIZE.bit_length()
@@ -65,9 +65,9 @@ def encode(levels: Tensor) -> tuple[Tensor, Tensor]:
     Shape:
         levels: (B, S) integers, S up to 2^20; returned: (B,) int32, (P,) uint8.
     """
-    block, place = levels.nonzero(as_tuple=True)
-    kept = levels[block, place].to(torch.int64)
-    gap_words, gap_lengths = omega(_gaps(block, place))
+    block, index = levels.nonzero(as_tuple=True)
+    kept = levels[block, index].to(torch.int64)
+    gap_words, gap_lengths = omega(_gaps(block, index))
     level_words, level_lengths = omega(kept.abs())
     words = (gap_words << 1 | (kept > 0)) << level_lengths | level_words
     lengths = gap_lengths + 1 + level_lengths
@@ -75,12 +75,16 @@ def encode(levels: Tensor) -> tuple[Tensor, Tensor]:
     return block_bits.index_add_(0, block, lengths).to(torch.int32), pack_signs(_bits(words, lengths))
 
 
-def _gaps(block: Tensor, place: Tensor) -> Tensor:
-    """Return distances from the previous place in the same block, from -1 for the first."""
+def _gaps(block: Tensor, index: Tensor) -> Tensor:
+    """Return the distance of each level that is not zero from the one before it in its block, from -1 for the first.
+
+    Shape:
+        block: (K,), the number of the level's block, ascending; index: (K,), its index in the block; returned: (K,).
+    """
     # Distances start anew in each block, so that blocks decode independently.
-    previous = torch.full_like(place, -1)
-    previous[1:] = torch.where(block[1:] == block[:-1], place[:-1], -1)
-    return place - previous
+    previous = torch.full_like(index, -1)
+    previous[1:] = torch.where(block[1:] == block[:-1], index[:-1], -1)
+    return index - previous
 
 
 def _bits(words: Tensor, lengths: Tensor) -> Tensor:
@@ -127,23 +131,23 @@ def decode(block_bits: Tensor, packed: Tensor, *, block_size: int, max_level: in
 def _decode_into(levels: Tensor, bits: Tensor, packed: Tensor, skip: int, max_level: int) -> None:
     """Decode blocks whose first bit is number `skip` of the bytes."""
     ends = skip + bits.cumsum(0)
-    # A symbol's start is known only after the symbol before it, which is sequential. So decode at every bit position at
-    # once, and then follow the chain of starts by doubling: log2 steps in place of one a symbol.
+    # A symbol (distance, sign, magnitude) starts where the one before it ends: decoding in order would take a step for
+    # each. So decode at every bit position at once, and then follow the chain of starts by doubling, in log2 steps.
     gap, signed, following = _symbols(packed)
     path = _paths(ends - bits, ends, following, levels.shape[1])
     is_symbol = path < ends[:, None]
-    # Positions are sums of distances, from one before the first element of the block.
-    place = torch.where(is_symbol, gap[path], 0).cumsum(1) - 1
+    # An index is the sum of the distances so far, from one before the first element of the block.
+    index = torch.where(is_symbol, gap[path], 0).cumsum(1) - 1
     level = torch.where(is_symbol, signed[path], 0)
     arrived = path.gather(1, is_symbol.sum(dim=1, keepdim=True).clamp(max=path.shape[1] - 1))[:, 0]
-    is_right = (arrived == ends).all() & (place < levels.shape[1]).all() & (level.abs() <= max_level).all()
+    is_right = (arrived == ends).all() & (index < levels.shape[1]).all() & (level.abs() <= max_level).all()
     if not bool(is_right):
         raise BinsgdmError(
             f"elias: bits that do not decode to {levels.shape[1]} levels up to {max_level} a block: must be what "
             "encode gave; compress with the same settings and version"
         )
     block, number = is_symbol.nonzero(as_tuple=True)
-    levels[block, place[block, number]] = level[block, number].to(levels.dtype)
+    levels[block, index[block, number]] = level[block, number].to(levels.dtype)
 
 
 def _symbols(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -171,7 +175,7 @@ def _symbols(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _windows(packed: Tensor) -> Tensor:
-    """Return the bits from every bit on, as 56-bit numbers of which the first 49 bits or more are right.
+    """Return a 56-bit window from every bit on; at least its first 49 bits are right, the rest may be zeros.
 
     Shape:
         packed: (P,); returned: (8 P + 1,) int64.
@@ -202,12 +206,12 @@ def _read_omega(window: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
     return number, used + 1
 
 
-def _bit(window: Tensor, place: Tensor) -> Tensor:
-    return window >> (_WINDOW_BITS - 1 - place).clamp(min=0) & 1
+def _bit(window: Tensor, position: Tensor) -> Tensor:
+    return window >> (_WINDOW_BITS - 1 - position).clamp(min=0) & 1
 
 
 def _paths(starts: Tensor, ends: Tensor, following: Tensor, block_size: int) -> Tensor:
-    """Return where the symbols of each block begin, by doubling: known places and a jump of as many symbols.
+    """Return the positions at which the symbols of each block begin, twice as many in every round.
 
     Shape:
         starts, ends: (B,); following: (8 P + 1,); returned: (B, at most S + 1), each row up to its end at least.

@@ -99,10 +99,10 @@ class Residuals:
         bucket stay what they were, on all ranks: such a step is usually skipped, and a NaN would never leave again.
 
         Args:
-            lost: what was to be delivered less what this rank's payload says. Where a value was delivered as it is or
-                not at all, payload + residual is it to the bit; elsewhere within the rounding of one subtraction.
-            bucket: whose.
-            mean: what all ranks go on with.
+            lost: the corrected gradients less what was delivered of them. Where a value was delivered as it is or not
+                at all, delivered + residual equals it to the bit; elsewhere up to the rounding of one subtraction.
+            bucket: of the gradients.
+            mean: the mean that all ranks go on with.
 
         Shape:
             lost, mean: (N).

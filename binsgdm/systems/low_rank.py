@@ -1,4 +1,4 @@
-"""Low-rank systems: of a gradient matrix travel thin factors, which all ranks average.
+"""Low-rank systems: in place of a gradient matrix its thin factors travel, and all ranks average them.
 
 PowerSGD and GradZip are no compressors: what travels is a mean over all ranks already, and what one rank computes next
 depends on it. They have the residuals (`binsgdm.systems.feedback`) and the factors by parameter.

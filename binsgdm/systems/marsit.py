@@ -36,8 +36,8 @@ class Marsit(ProtocolSystem):
     """Average signs bit by bit round a ring, and keep what that misses until the next full-precision average.
 
     Args:
-        sync_period: K, every so many steps all ranks average in full precision and clear their residuals, >= 1; None
-            for never.
+        sync_period: K >= 1: in every K-th step all ranks average in full precision and clear their residuals; None for
+            never.
         scale: what a sign stands for, > 0, in the gradient's units; None for the mean absolute value over all ranks.
         torus: go round the ranks of a node, then round the nodes, instead of round all ranks in one ring: ranks per
             node + nodes - 2 hops each way instead of world size - 1.
@@ -153,7 +153,7 @@ def merge_signs(running: torch.Tensor, own: torch.Tensor, *, count: int, key: Ke
         running, own, returned: (P,) uint8.
     """
     drawn = draws(key, start=start, numel=own.numel() * BITS_PER_BYTE, device=own.device)
-    # Flips `running` where the two differ and the draw says so: a select on packed bits, without unpacking.
+    # Flips a bit of `running` where the two differ and the draw replaces it: a select on packed bits.
     return running ^ ((running ^ own) & pack_signs(drawn < replacing_draws(count)))
 
 

@@ -1,7 +1,7 @@
-"""Gradients as matrices: which of a bucket are factored, and orthonormal factors of them.
+"""Gradients as matrices: which tensors of a bucket are factored, and orthonormal factors of them.
 
-A tensor of shape (n, ...) is the matrix (n, -1). Not factored, but sent as they are: scalars, 1-d tensors, and matrices
-of which r columns and r rows have no fewer elements than the matrix. So an r of min(n, m) or more is never an error;
+A tensor of shape (n, ...) is the matrix (n, -1). Scalars, 1-d tensors, and matrices whose factors of rank r would have
+no fewer elements than the matrix are not factored but sent as they are. So an r of min(n, m) or more is never an error:
 it leaves small matrices uncompressed and lossless.
 
 Shape letters: n rows, m columns, rank r of a matrix.
@@ -17,8 +17,8 @@ from binsgdm.exchange import RankContext
 from binsgdm.random import thresholds
 from binsgdm.systems.base import ParameterId, Shapes, numel_of
 
-# A column of which less than this part is left, without its projection on the columns before it, depends on them up to
-# fp32 rounding.
+# The norm that a unit column must keep when its projection on the columns before it is taken away. A column that keeps
+# less depends on them, up to fp32 rounding.
 MIN_INDEPENDENT_PART = 1e-5
 
 
@@ -34,7 +34,7 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def is_factored(shape: tuple[int, ...], matrix_rank: float) -> bool:
-    """Say whether `matrix_rank` columns and rows have fewer elements than the tensor.
+    """Tell whether factors with `matrix_rank` columns have fewer elements than the tensor; else it is sent whole.
 
     Example:
         >>> is_factored((64, 64), 4), is_factored((4, 64), 4), is_factored((64,), 1), is_factored((0, 64), 1)
@@ -99,13 +99,13 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitBucket:
-    """A bucket as matrices to be factored, by their place among its tensors, and the other tensors, flat."""
+    """A bucket as matrices to be factored, by their number among its tensors, and the other tensors, flat."""
 
     matrices: dict[int, Matrix]
     whole: tuple[torch.Tensor, ...]
 
     def flat(self, factored: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return a bucket, flat, from what stands for its matrices and what for the others, each in order."""
+        """Return a flat bucket of these values of its matrices and of its other tensors, each in order."""
         matrices, rest = iter(factored), iter(whole)
         count = len(self.matrices) + len(self.whole)
         return torch.cat(

@@ -64,7 +64,11 @@ class LevelQuantizer(CheckedCompressor):
         """The levels, ascending from -1 to 1."""
 
     def payload_spec(self, shapes: Shapes) -> PayloadSpec:
-        """Return (B,) fp32, then (ceil(N bits / 8),) uint8, or with "elias" (B,) int32 bits of each block and uint8."""
+        """Return the tensors: norms, then codes.
+
+        (B,) fp32 and (ceil(N bits / 8),) uint8; with "elias" (B,) fp32, (B,) int32 for the bits of each block, and the
+        codes in uint8, whose number depends on the values.
+        """
         num_blocks = -(-numel_of(shapes) // self.block_size)
         if self.coding == "elias":
             return (torch.float32, num_blocks), (torch.int32, num_blocks), (torch.uint8, None)
@@ -85,7 +89,7 @@ class LevelQuantizer(CheckedCompressor):
         """Return level times norm.
 
         Raises:
-            BinsgdmError: bits that no payload has.
+            BinsgdmError: Elias codes that `encode` does not write.
         """
         numel = numel_of(shapes)
         scales, *coded = tensors
@@ -101,6 +105,7 @@ class LevelQuantizer(CheckedCompressor):
 
     @property
     def _zero_code(self) -> int:
+        """The code of level zero, and so the largest magnitude of a signed level."""
         return len(self.grid) // 2
 
 

@@ -1,4 +1,4 @@
-"""All systems that average gradients, by name: one list of classes, each of which says what it is.
+"""All systems that average gradients, by name: one list of classes, each with its own description.
 
 A system of one's own, in any file:
 
@@ -74,7 +74,7 @@ class SystemRegistry(Mapping[str, type[System]]):
             self.add(system)
 
     def add(self, system: type[System]) -> None:
-        """Take a system in; one of the same place in the sources replaces what it was, as in a notebook.
+        """Take a system in; a class of the same module and name replaces the former, as in a notebook.
 
         Raises:
             BinsgdmError: it does not say what it is, or its name is taken.
@@ -127,7 +127,7 @@ class SystemRegistry(Mapping[str, type[System]]):
             except Exception as error:  # whatever another package does, the rest goes on
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 self._refused[point.name] = f"system: {point.name!r}: {point.value} cannot be loaded ({reason})"
-                if name is None:  # who asks for one is told by `refusal`
+                if name is None:  # a caller that asks for one name gets its reason from `refusal`
                     warnings.warn(self._refused[point.name], stacklevel=3)
 
 
@@ -139,7 +139,7 @@ def _loaded(point: metadata.EntryPoint) -> type[System]:
 
 
 def _check(system: object) -> None:
-    """Refuse what does not say what a system says."""
+    """Refuse a class without the description of a system."""
     if not (inspect.isclass(system) and issubclass(system, System)):
         raise BinsgdmError(
             f"register: {system!r}: must be a class of CompressorSystem or ProtocolSystem; see help(register)"

@@ -1,4 +1,4 @@
-"""Collectives that go round rings of ranks, hop by hop: send to the next, merge what comes from the previous.
+"""Collectives round rings of ranks, hop by hop: send to the next rank, merge what comes from the previous one.
 
 Shape letters: S positions of the ring, N elements of one chunk.
 
@@ -52,7 +52,7 @@ def ring_reduce_scatter(rows: torch.Tensor, ring: Ring, merge: Merge, first: int
         rows: this rank's chunks, one a position of the ring; not changed.
         ring: whose size is S.
         merge: of what came with one's own.
-        first: the first element of the first row, as `merge` is to be told.
+        first: number of the first element of the first row, from which `Hop.first` counts.
 
     Shape:
         rows: (S, N) of any dtype; returned: (N,).

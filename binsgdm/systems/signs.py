@@ -162,7 +162,7 @@ class OneBitSGD(CheckedCompressor):
         return means, pack_signs(values >= 0)
 
     def decode(self, tensors: tuple[Tensor, ...], shapes: Shapes, key: Key) -> Tensor:  # noqa: ARG002
-        """Return the mean that each bit selects."""
+        """Return the mean that each bit selects: of its column's negative values, or of the others."""
         means = torch.split(tensors[0], [2 * _matrix_shape(shape)[1] for shape in shapes])
         pairs = [pair.view(2, 1, -1) for pair in means]
         spread = [pair.expand(2, *_matrix_shape(shape)) for pair, shape in zip(pairs, shapes, strict=True)]

@@ -1,4 +1,4 @@
-"""Sparsifiers: a few values of a bucket travel, with where they belong.
+"""Sparsifiers: a few values of a bucket travel, with their indices.
 
 All keep K of the N values of a whole bucket, so a tensor of small gradients may get none (error feedback brings them
 later). Infinite and NaN values count as the largest magnitudes, so Top-k and MSTop-k deliver them, up to K. Random-k
@@ -41,9 +41,9 @@ def gather_sparse_payloads(
     context: RankContext,
     _delivered: torch.Tensor | None = None,
 ) -> Protocol:
-    """Gather every rank's values and indices, and add them up where they belong, in the order of ranks.
+    """Gather every rank's values and indices, add each value at its index, and average, in the order of ranks.
 
-    Where `gather_payloads` would touch every element of the bucket for each rank, this touches what was sent.
+    It takes time for the values sent only; `gather_payloads` would decode a whole bucket for each rank.
     """
     received = yield AllGather(group="world", sent=as_bytes(payload))
     total = torch.zeros(numel_of(shapes), device=received.device)
@@ -115,7 +115,7 @@ class _Indexed(_Sparsifier):
         return values[indices], indices.to(INDEX_DTYPE)
 
     def decode(self, tensors: tuple[torch.Tensor, ...], shapes: Shapes, key: Key) -> torch.Tensor:  # noqa: ARG002
-        """Return the kept values where they belong, and zeros."""
+        """Return the kept values at their indices, and zeros."""
         kept, indices = tensors
         return _scattered(kept, indices.to(torch.int64), shapes)
 
