@@ -229,7 +229,7 @@ class GradientExchange:
         pending.future.set_result(self._mean(pending).to(pending.buffer.dtype))
 
     def _on_failure(self, pending: _PendingBucket, error: BaseException) -> None:
-        """Tell the others why there is no mean, and end DDP's wait for it; backward raises, so nobody reads the value."""
+        """Tell the others why there is no mean, and end DDP's wait for it; nobody reads the value: backward raises."""
         self._has_failed = True
         self._abort(str(error) or type(error).__name__)
         pending.future.set_result(pending.buffer)
