@@ -64,7 +64,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 
     monkeypatch.setattr(recording.os, "fsync", full)
     with pytest.raises(BinsgdmError, match=r"m\.json: cannot be written \(No space left on device\)"):
-        recording.write_whole(path, "new")
+        recording.write_file(path, "new")
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -72,9 +72,9 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path):
     path = tmp_path / "m.json"
     code = (
-        "import sys, json; from pathlib import Path; from binsgdm.measure.record import write_whole\n"
+        "import sys, json; from pathlib import Path; from binsgdm.measure.record import write_file\n"
         "text = json.dumps(list(range(300_000)))\n"
-        "while True: write_whole(Path(sys.argv[1]), text); print(flush=True)\n"
+        "while True: write_file(Path(sys.argv[1]), text); print(flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)], cwd=ROOT, stdout=subprocess.PIPE) as writer:
         for _ in range(4):
