@@ -49,7 +49,11 @@ def draw_workload(given: Workload, number: int) -> Workload:
 
 
 def draw_scenario(given: Scenario, number: int) -> Scenario:
-    """Return a scenario with its calibration and its workload drawn.
+    """Return a scenario with its calibration and its workload drawn; the same number gives the same one.
+
+    Args:
+        given: drawn where it has intervals.
+        number: of the draw, from 0.
 
     Raises:
         SimnetError: as `draw_calibration` and `draw_workload`.
@@ -66,7 +70,7 @@ def has_intervals(given: Scenario) -> bool:
     return bool(given.calibration.intervals or given.workload.intervals)
 
 
-def _drawn(given: Any, number: int, where: str, meant: Mapping[str, tuple[str, ...]]) -> Any:
+def _drawn(given: Any, number: int, where: str, short_names: Mapping[str, tuple[str, ...]]) -> Any:
     from random import Random  # which most runs need not load
 
     drawn = given
@@ -74,7 +78,7 @@ def _drawn(given: Any, number: int, where: str, meant: Mapping[str, tuple[str, .
         normal = Random(f"{SEED}/{key}/{number}").gauss(0.0, 1.0)
         width = math.log(high) if normal > 0 else -math.log(low)
         factor = math.exp(normal * width / SIGMAS)
-        for path in meant.get(key, (key,)):
+        for path in short_names.get(key, (key,)):
             drawn = _changed(drawn, path.split("."), factor, f"{where}: intervals: {key!r}")
     return drawn
 
@@ -86,10 +90,10 @@ def middle_90_percent(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
 def _changed(whole: Any, keys: Sequence[str], factor: float, where: str) -> Any:

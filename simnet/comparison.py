@@ -1,9 +1,9 @@
 """Predicted against measured: the one row of every such table and figure, and what several of them come to.
 
-Published sets, measured steps, lab campaigns and the residuals of a calibration all are tuples of `Comparison`. Who
-needs to say more of a row derives from it and adds fields: `class Prediction(Comparison)` adds the published row.
-A residual of a calibration is a `Comparison` with what was its group as `series`, what was `fitted_s` as `predicted`,
-and the role "fitted" or "held out".
+Published sets, measured steps, lab campaigns and the residuals of a calibration all are tuples of `Comparison`. A table
+that says more of a row derives a class with more fields: `class Prediction(Comparison)` adds the published row.
+A residual of a calibration is a `Comparison` with its group as `series`, the fitted time as `predicted`, and the role
+"fitted" or "held out".
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,7 +69,7 @@ def worst_error(comparisons: Sequence[Comparison]) -> float:
 
 
 def within(comparisons: Sequence[Comparison], mean_percent: float | None, worst_percent: float | None) -> bool:
-    """Tell whether mean and worst error are at most so large [%]; None: not limited."""
+    """Tell whether mean and worst error are at most these limits [%]; None: not limited."""
     reached = 100 * mean_error(comparisons), 100 * worst_error(comparisons)
     limits = mean_percent, worst_percent
     return all(limit is None or error <= limit for error, limit in zip(reached, limits, strict=True))

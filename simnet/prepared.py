@@ -87,11 +87,11 @@ class TimedProgram:
             with a known time updates the parameters in its place.
     """
 
-    def __init__(self, strategy: Strategy, setting: PreparedScenario) -> None:
-        calibration = setting.scenario.calibration
+    def __init__(self, strategy: Strategy, prepared: PreparedScenario) -> None:
+        calibration = prepared.scenario.calibration
         self.strategy = strategy
-        self.program = _program(strategy, setting)
-        costs = kernel_table.of(self.program.kernels)
+        self.program = _program(strategy, prepared)
+        costs = kernel_table.costs_of(self.program.kernels)
         self.kernels_without_time = tuple(
             sorted(name for name, cost in costs.items() if not cost.is_known(calibration))
         )
@@ -113,16 +113,16 @@ class TimedProgram:
         )
 
 
-def _program(strategy: Strategy, setting: PreparedScenario) -> Program:
+def _program(strategy: Strategy, prepared: PreparedScenario) -> Program:
     """Return the program of a strategy.
 
     Raises:
         SimnetError: it cannot be made, or is none, as another package's may be.
     """
     if not is_foreign(type(strategy)):
-        return strategy.program(setting.step, setting.topology)
+        return strategy.program(prepared.step, prepared.topology)
     try:
-        return check_program(strategy.program(setting.step, setting.topology))
+        return check_program(strategy.program(prepared.step, prepared.topology))
     except SimnetError:
         raise
     except Exception as error:

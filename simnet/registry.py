@@ -102,6 +102,7 @@ class StructRegistry(Generic[T]):
         return self._known[tag]
 
     def _load_foreign(self) -> None:
+        """Load what other packages name in the group of entry points, once; keep the reason for each that fails."""
         if self._foreign_are_loaded:
             return
         self._foreign_are_loaded = True

@@ -19,13 +19,13 @@ MAX_BYTES = 2**32
 _REPAIR = f"name the {NAME} of a sweep, or its folder"
 _FORMER_FORMATS = (1, 2)
 # Keys of the whole run in format 1, at one level with the strategy's own keys.
-_OF_THE_RUN = (
+_RUN_KEYS = (
     "set", "scenario", "world_size", "gradient_bytes", "speedup", "end_to_end_speedup", "notes", "intervals", "version",
 )  # fmt: skip
 
 
 class _DocumentHead(Struct):
-    """What tells a document of this kind from others; measurement files have `what`, and a format of their own."""
+    """The keys that tell results from other files; a measurement file has `what`, and a format of its own."""
 
     format: Any = UNSET
     what: Any = UNSET
@@ -64,7 +64,7 @@ def decode(data: bytes, where: str = NAME) -> SweepResult:
             found = schema.decode(SweepResult, data, where)
         else:
             plain = parse_json(data, where)
-            found = schema.build(SweepResult, _of_format_2(_of_format_1(plain) if given == 1 else plain), where)
+            found = schema.build(SweepResult, _from_format_2(_from_format_1(plain) if given == 1 else plain), where)
         check_plain([point.set for point in found.points], where)
         _check_rates(found, where)
     except NotInstalledError as error:
@@ -92,10 +92,10 @@ def _check_rates(sweep: SweepResult, where: str) -> None:
 
 
 def _format(data: bytes, where: str) -> object:
-    """Return the format of the document.
+    """Return the format of the document, 1 to `FORMAT`.
 
     Raises:
-        SimnetError: it is no JSON, no results, or of a format that is not read.
+        SimnetError: it is not JSON, not results, or of a format that this version does not read.
     """
     head = _head(data, where)
     given = head.format
@@ -119,15 +119,15 @@ def _head(data: bytes, where: str) -> _DocumentHead:
         return msgspec.convert(plain, _DocumentHead) if isinstance(plain, dict) else _DocumentHead()
 
 
-def _of_format_1(old: Any) -> Any:
+def _from_format_1(old: Any) -> Any:
     """Return a document of format 1 in format 2: a point held the run's fields and the strategy's at one level."""
     points = old.get("points")
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
-        return old
-    return {**old, "format": 2, "points": [_point_of_format_1(point) for point in points]}
+        return old  # `schema.build` says what is wrong with it
+    return {**old, "format": 2, "points": [_point_from_format_1(point) for point in points]}
 
 
-def _of_format_2(old: Any) -> Any:
+def _from_format_2(old: Any) -> Any:
     """Return a document of format 2 in this format: some keys of strategies had other names."""
     points = old.get("points")
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
@@ -157,16 +157,16 @@ def _rename(table: object, names: Mapping[str, str]) -> None:
             table[names.get(key, key)] = table.pop(key)
 
 
-def _point_of_format_1(point: dict[str, Any]) -> dict[str, Any]:
+def _point_from_format_1(point: dict[str, Any]) -> dict[str, Any]:
     baseline = point.get("baseline")
     return {
-        **{key: point[key] for key in _OF_THE_RUN if key in point},
-        "result": _strategy_of_format_1(point),
-        "baseline": _strategy_of_format_1(baseline) if isinstance(baseline, dict) else baseline,
+        **{key: point[key] for key in _RUN_KEYS if key in point},
+        "result": _strategy_from_format_1(point),
+        "baseline": _strategy_from_format_1(baseline) if isinstance(baseline, dict) else baseline,
     }
 
 
-def _strategy_of_format_1(metrics: dict[str, Any]) -> dict[str, Any]:
+def _strategy_from_format_1(metrics: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of one strategy: it had the time of its one iteration."""
     kept = {key: metrics[key] for key in StrategyResult.__struct_fields__ if key in metrics}
     return kept | ({"iterations_s": [metrics["iteration_s"]]} if "iteration_s" in metrics else {})

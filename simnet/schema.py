@@ -266,10 +266,16 @@ _KINDS: dict[type[types.Type], tuple[tuple[type, ...], str]] = {
 
 
 def _member(members: list[types.Type], given: object, path: Path) -> types.Type:
-    """Return the member of a union whose type a value has, or else the member that a message should ask for."""
+    """Return the member of a union that a value is checked against: the one of its type, else the one it was meant as.
+
+    Raises:
+        FieldError: several could be meant.
+    """
     for member in members:
-        if type(given) in _KINDS.get(type(member), ((), ""))[0]:
+        python_types, _ = _KINDS.get(type(member), ((), ""))
+        if type(given) in python_types:
             return member
+    # A list is an alternative form of some value: a wrong value is meant as that value, whose own check says more.
     others = [member for member in members if not isinstance(member, types.VarTupleType)]
     if len(others) == 1:
         return others[0]

@@ -63,19 +63,19 @@ def _values_with_intervals(result: RunResult) -> dict[str, float]:
 
 def _simulate_once(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
     """Simulate without intervals."""
-    setting = PreparedScenario(scenario, on_round)
-    result = _strategy_result(setting, scenario.strategy)
-    baseline = _strategy_result(setting, scenario.baseline) if scenario.baseline else None
+    prepared = PreparedScenario(scenario, on_round)
+    result = _strategy_result(prepared, scenario.strategy)
+    baseline = _strategy_result(prepared, scenario.baseline) if scenario.baseline else None
     return RunResult(
         scenario=scenario,
-        world_size=setting.topology.world_size,
+        world_size=prepared.topology.world_size,
         result=result,
         baseline=baseline,
         speedup=baseline.iteration_s / result.iteration_s if baseline else None,
         end_to_end_speedup=_ratio(baseline.total_s, result.total_s) if baseline else None,
-        gradient_bytes=setting.step.gradient_bytes,
+        gradient_bytes=prepared.step.gradient_bytes,
         version=VERSION,
-        notes=_notes(setting),
+        notes=_notes(prepared),
     )
 
 
@@ -85,17 +85,17 @@ def check(scenario: Scenario) -> None:
     Raises:
         SimnetError: as `simulate`.
     """
-    setting = PreparedScenario(scenario)
+    prepared = PreparedScenario(scenario)
     for strategy in _run_strategies(scenario):
-        setting.plan(strategy)
+        prepared.plan(strategy)
 
 
 def num_exact_rounds(scenario: Scenario) -> int:
     """Return how many rounds a run on the exact executor goes through, 0 if it would be folded."""
-    setting = PreparedScenario(scenario)
-    if setting.fidelity == "folded":
+    prepared = PreparedScenario(scenario)
+    if prepared.fidelity == "folded":
         return 0
-    return sum(setting.plan(strategy).program.num_rounds for strategy in _run_strategies(scenario))
+    return sum(prepared.plan(strategy).program.num_rounds for strategy in _run_strategies(scenario))
 
 
 def kernel_names(scenario: Scenario) -> frozenset[str]:
@@ -116,7 +116,7 @@ def _run_strategies(scenario: Scenario) -> Iterator[Strategy]:
 class StepTimer:
     """The step times of many strategies on one scenario.
 
-    A step is the mean one of a long training: those without compression are counted in by their part.
+    A step is the mean one of a long training: steps of a dense stage count by their share.
     """
 
     def __init__(self, scenario: Scenario, plans: dict[Strategy, TimedProgram] | None = None) -> None:
@@ -127,7 +127,7 @@ class StepTimer:
             plans: kept here where they are the same for scenarios that differ in the bandwidths of links alone, which
                 may share them.
         """
-        self._setting = PreparedScenario(scenario)
+        self._prepared = PreparedScenario(scenario)
         self._known: dict[Strategy, float] = {}
         self._plans = plans
 
@@ -138,7 +138,7 @@ class StepTimer:
             SimnetError: as `simulate`.
         """
         step_s = _mean_step_s(strategy, self._run_s)
-        self._setting.forget_plans()
+        self._prepared.forget_plans()
         return step_s
 
     def fastest(self, strategies: Sequence[Strategy]) -> Strategy:
@@ -154,26 +154,26 @@ class StepTimer:
             if bounds[strategy] > min(found.values(), default=math.inf) * (1 + BOUND_ROUNDING):
                 break
             found[strategy] = _mean_step_s(strategy, self._run_s)
-        self._setting.forget_plans()
+        self._prepared.forget_plans()
         return min((strategy for strategy in strategies if strategy in found), key=lambda one: found[one])
 
     def _run_s(self, strategy: Strategy) -> float:
         if strategy not in self._known:
-            timeline = self._setting.run(self._plan(strategy))
-            _check_ends(timeline, self._setting)
+            timeline = self._prepared.run(self._plan(strategy))
+            _check_ends(timeline, self._prepared)
             self._known[strategy] = timeline.iteration_s
         return self._known[strategy]
 
     def _lower_bound_s(self, strategy: Strategy) -> float:
-        return self._known[strategy] if strategy in self._known else self._setting.lower_bound_s(self._plan(strategy))
+        return self._known[strategy] if strategy in self._known else self._prepared.lower_bound_s(self._plan(strategy))
 
     def _plan(self, strategy: Strategy) -> TimedProgram:
         # The class itself must say so: a class derived from it may choose by times. "mg_wfbp" always does.
         is_rate_independent = vars(type(strategy)).get("is_rate_independent") and strategy.bucketing != "mg_wfbp"
         if self._plans is None or not is_rate_independent:
-            return self._setting.plan(strategy)
+            return self._prepared.plan(strategy)
         if strategy not in self._plans:
-            self._plans[strategy] = TimedProgram(strategy, self._setting)
+            self._plans[strategy] = TimedProgram(strategy, self._prepared)
         return self._plans[strategy]
 
 
@@ -183,36 +183,36 @@ def _mean_step_s(strategy: Strategy, seconds: Callable[[Strategy], float]) -> fl
     return own_s if stage is None else own_s + strategy.dense_fraction * (seconds(stage.strategy) - own_s)
 
 
-def _check_ends(timeline: Timeline, setting: PreparedScenario) -> None:
+def _check_ends(timeline: Timeline, prepared: PreparedScenario) -> None:
     if not 0 < timeline.iteration_s < math.inf:
         raise SimnetError(
-            f"{setting.scenario.name}: an iteration of {timeline.iteration_s:g} s: must take some time and end; give "
+            f"{prepared.scenario.name}: an iteration of {timeline.iteration_s:g} s: must take some time and end; give "
             "workload.forward and workload.backward as they are"
         )
 
 
-def _strategy_result(setting: PreparedScenario, strategy: Strategy) -> StrategyResult:
-    plan = setting.plan(strategy)
-    timeline = setting.run(plan)
-    _check_ends(timeline, setting)
-    stage = strategy.dense_stage(setting.scenario.run.steps)
-    dense_s = setting.run(setting.plan(stage.strategy)).iteration_s if stage else None
-    step, program = setting.step, plan.program
-    samples = setting.topology.world_size * step.samples * step.micro_batches
+def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> StrategyResult:
+    plan = prepared.plan(strategy)
+    timeline = prepared.run(plan)
+    _check_ends(timeline, prepared)
+    stage = strategy.dense_stage(prepared.scenario.run.steps)
+    dense_s = prepared.run(prepared.plan(stage.strategy)).iteration_s if stage else None
+    step, program = prepared.step, plan.program
+    samples = prepared.topology.world_size * step.samples * step.micro_batches
     return StrategyResult(
         strategy=strategy.kind,
-        fidelity=setting.fidelity,
+        fidelity=prepared.fidelity,
         algorithm=program.algorithm,
         iterations_s=(timeline.iteration_s,),
         samples_per_s=samples / timeline.iteration_s,
         breakdown=timeline.breakdown,
         comm_s=timeline.comm_s,
         overlap=timeline.overlap,
-        nic_bytes_per_node=plan.nic_bytes_per_node(setting.topology),
+        nic_bytes_per_node=plan.nic_bytes_per_node(prepared.topology),
         compression_ratio=step.gradient_bytes / program.payload_bytes,
         num_buckets=program.num_buckets,
         dense_iteration_s=dense_s,
-        total_s=_total_s(strategy, setting.scenario.run.steps, timeline.iteration_s, dense_s),
+        total_s=_total_s(strategy, prepared.scenario.run.steps, timeline.iteration_s, dense_s),
         spans=timeline.spans,
     )
 
@@ -229,17 +229,17 @@ def _ratio(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None
 
 
-def _notes(setting: PreparedScenario) -> tuple[str, ...]:
+def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
     """Say what a reader must know to trust the numbers."""
-    cluster, calibration = setting.scenario.cluster, setting.scenario.calibration
-    notes = list(setting.step.notes)
+    cluster, calibration = prepared.scenario.cluster, prepared.scenario.calibration
+    notes = list(prepared.step.notes)
     if cluster.faults:
         titles = ", ".join(fault.title or tag_of(fault) for fault in cluster.faults)
         notes.append(f"the cluster has faults: {titles}")
     if calibration.kind != "measured":
         notes.append(f"calibration {calibration.name!r} is {_of_kind(calibration.kind)}, not measured on this cluster")
-    if setting.scenario.run.draws and not calibration_draws.has_intervals(setting.scenario):
-        notes.append(f"no intervals: calibration {calibration.name!r} and the workload say none of their values' own")
+    if prepared.scenario.run.draws and not calibration_draws.has_intervals(prepared.scenario):
+        notes.append(f"no intervals: calibration {calibration.name!r} and the workload have none of their own")
     if calibration.gpu and cluster.gpu and calibration.gpu != cluster.gpu:
         notes.append(
             f"kernel times of calibration {calibration.name!r} are those of {calibration.gpu}, the cluster has "
@@ -254,20 +254,20 @@ def _notes(setting: PreparedScenario) -> tuple[str, ...]:
             own = link.bytes_per_s.text()
             notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {own}")
     free = sorted(
-        {kernel for s in _run_strategies(setting.scenario) for kernel in setting.plan(s).kernels_without_time}
+        {kernel for s in _run_strategies(prepared.scenario) for kernel in prepared.plan(s).kernels_without_time}
     )
     if free:
         notes.append(
             f"no time for kernels {', '.join(free)}: they cost nothing here; give calibration.memory_bandwidth"
         )
     others = {
-        sentence for s in _run_strategies(setting.scenario) for sentence in setting.plan(s).kernels_timed_otherwise
+        sentence for s in _run_strategies(prepared.scenario) for sentence in prepared.plan(s).kernels_timed_otherwise
     }
     notes += [f"kernel {sentence}: measure again with the strategy's options" for sentence in sorted(others)]
-    if setting.fidelity == "folded" and any(
+    if prepared.fidelity == "folded" and any(
         c.schedule.folded_is_upper_bound
-        for s in _run_strategies(setting.scenario)
-        for c in setting.plan(s).program.collectives
+        for s in _run_strategies(prepared.scenario)
+        for c in prepared.plan(s).program.collectives
     ):
         notes.append(
             f"trees over {cluster.num_nodes} nodes are not level: their folded time is an upper bound, up to 12 % too "

@@ -183,7 +183,7 @@ def _simulate_point(point: SweepPoint) -> tuple[str, bytes]:
 
 @cache
 def _code_hash() -> str:
-    """Return a hash of the simulator's code and its shipped gradients: results of other code are not reused."""
+    """Return a hash of the simulator's code and of the gradients files that come with it."""
     package = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")) + sorted(files.folder("gradients").glob("*.json")):

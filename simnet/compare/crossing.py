@@ -70,7 +70,10 @@ def bisect_by_guesses(
 
 
 def _would_hold(known: dict[Number, float], guess: Number, value: Number) -> bool:
-    """Return whether the condition holds at a value; inside the bracket, as if the sign changed at the guess."""
+    """Return whether the condition holds at a value if the sign changes at the guess.
+
+    Outside the bracket of the known values the answer is certain; only inside does the guess decide.
+    """
     low, high = _bracket(known)
     is_low = value <= low or (value < high and value < guess)
     return (known[low] > 0) == is_low

@@ -44,7 +44,7 @@ def advise(
     """Rank systems; the scenario's own strategy, baseline and number of steps do not matter.
 
     Args:
-        scenario: cluster, workload and calibration; `run.draws` are those of the intervals.
+        scenario: cluster, workload and calibration; `run.draws` drawn calibrations make the intervals.
         names: which of `tune.systems`, by default all; DDP is always among them.
         jobs: number of processes at most; the advice is the same for any.
         progress: called with 1 whenever a system is done.
@@ -102,7 +102,7 @@ class _Ranking:
         self._times = TunedSteps(scenario)
         self._systems = systems()
         self.dense: dict[str, Variants] = dense_systems(scenario.workload.dtype)
-        self._every_dense = tuple(strategy for settings in self.dense.values() for strategy in settings)
+        self._every_dense = tuple(strategy for variants in self.dense.values() for strategy in variants)
         self.plain_iteration_s = self._times.at(self._times.cluster_rate).of(PLAIN)
         self._baseline = self._times.best(self._every_dense, self._times.cluster_rate)
         self.baseline_name = next(name for name, found in self.dense.items() if self._baseline.strategy in found)
@@ -184,12 +184,13 @@ class _Ranking:
         if here.unmeasured:
             return ()
         low = here.interval[0] / here.value if here.interval else 1.0
-        least = min(low, 1 / here.model_error)
+        # As in `Speedup.least`, the stricter of two margins counts, not their product: each case is taken alone.
+        margin = min(low, 1 / here.model_error)
 
         def excess(versus: SystemVsBaseline, rate: float) -> float:
-            found = least * versus.speedup(rate) - PAYS
+            found = margin * versus.speedup(rate) - PAYS
             if found <= 0 or here.if_kernels_slow is None:
-                return found
+                return found  # does not pay, or has no slow kernels: they need no simulation
             return min(found, versus.slow_speedup(rate) - PAYS)
 
         return versus.ranges(excess, slow=here.if_kernels_slow is not None)

@@ -64,16 +64,17 @@ def step_costs(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
     """Simulate what a system's steps cost.
 
     Args:
-        strategy: as trained.
-        scenario: of one bandwidth; `run.draws` are those of the intervals, if there are any.
+        strategy: of the whole training, its dense stage included.
+        scenario: of one bandwidth; if it has intervals, `run.draws` costs are drawn, too.
         simulate: the simulator.
-        notes: filled with those of the simulations.
+        notes: those of the simulations are added.
 
     Raises:
         SimnetError: it cannot be predicted.
     """
     numbers = range(scenario.run.draws if calibration_draws.has_intervals(scenario) else 0)
     plain = structs.replace(scenario, run=structs.replace(scenario.run, draws=0, steps=None))
+    # A training 0 times as long has no dense steps, which a scenario without run.steps would refuse.
     kernels = whatif.kernel_coverage(strategy.for_longer_training(0.0), plain)
 
     def cost(given: Scenario) -> StepCost:

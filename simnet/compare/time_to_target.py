@@ -69,7 +69,7 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
 
     Attributes:
         scale: steps of the training that one measured step stands for.
-        left_out: systems that cannot be predicted here or were not trained on so many ranks, with the reason.
+        left_out: systems that cannot be predicted here or were not trained on this number of ranks, with the reason.
         notes: of the simulations.
     """
 
@@ -97,6 +97,12 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class _Trainings:
+    """The trainings on one number of ranks, and the target that they are compared at.
+
+    Attributes:
+        scale: steps of the training that one measured step stands for.
+    """
+
     convergence: Convergence
     curves: dict[str, tuple[TrainingCurve, ...]]
     target: float
@@ -131,7 +137,7 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
     """Return what all systems of measured trainings take to a target, at each bandwidth.
 
     Args:
-        scenario: cluster, workload and calibration; `run.draws` are those of the intervals.
+        scenario: cluster, workload and calibration; `run.draws` drawn calibrations make the intervals.
         convergence: measured trainings.
         simulate: the simulator.
         bandwidths: of a NIC.
@@ -145,7 +151,7 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
     """
     ranks = _ranks(convergence, ranks)
     curves = {name: found for name in convergence.systems if (found := convergence.of(name, ranks))}
-    settings = _Trainings(
+    trainings = _Trainings(
         convergence=convergence,
         curves=curves,
         target=_target(convergence, target),
@@ -155,14 +161,14 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
     left_out = {name: f"not trained on {ranks} ranks" for name in convergence.systems if name not in curves}
     notes: Notes = {}
     plain = structs.replace(scenario, baseline=None, strategy=PLAIN)
-    times = tuple(_at(settings, whatif.at_bandwidth(plain, rate), simulate, left_out, notes) for rate in bandwidths)
+    times = tuple(_at(trainings, whatif.at_bandwidth(plain, rate), simulate, left_out, notes) for rate in bandwidths)
     return TimesToTarget(
         scenario=scenario,
         convergence=convergence,
         ranks=ranks,
-        target=settings.target,
-        scale=settings.scale,
-        baseline=settings.baseline,
+        target=trainings.target,
+        scale=trainings.scale,
+        baseline=trainings.baseline,
         bandwidths=times,
         left_out=tuple(left_out.items()),
         notes=tuple(notes),
@@ -209,54 +215,55 @@ def _baseline(convergence: Convergence, curves: dict[str, tuple[TrainingCurve, .
 
 
 def _at(
-    settings: _Trainings, scenario: Scenario, simulate: Simulate, left_out: dict[str, str], notes: Notes
+    trainings: _Trainings, scenario: Scenario, simulate: Simulate, left_out: dict[str, str], notes: Notes
 ) -> AtBandwidth:
     """Return all systems at one bandwidth; fills in those left out, and the notes."""
     costs: dict[str, StepCosts] = {}
-    for name in settings.curves:
-        strategy = settings.convergence.systems[name].strategy.for_longer_training(settings.scale)
+    for name in trainings.curves:
+        strategy = trainings.convergence.systems[name].strategy.for_longer_training(trainings.scale)
         try:
             costs[name] = step_costs(strategy, scenario, simulate, notes)
         except SimnetError as error:
-            if name == settings.baseline:
+            if name == trainings.baseline:
                 raise
             left_out[name] = str(error)
-    off = model_error(scenario.calibration)
-    systems = [_target_time(settings, name, costs[name], costs[settings.baseline], off) for name in costs]
+    error_factor = model_error(scenario.calibration)
+    systems = [_target_time(trainings, name, costs[name], costs[trainings.baseline], error_factor) for name in costs]
     return AtBandwidth(
         bandwidth=scenario.cluster.inter_node.bytes_per_s,
         systems=tuple(sorted(systems, key=lambda one: math.inf if one.time_s is None else one.time_s)),
     )
 
 
-def _target_time(settings: _Trainings, name: str, own: StepCosts, base: StepCosts, off: float) -> TargetTime:
-    curves = settings.curves[name]
-    found = [settings.steps_of(curve) for curve in curves]
+def _target_time(trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, error_factor: float) -> TargetTime:
+    curves = trainings.curves[name]
+    found = [trainings.steps_of(curve) for curve in curves]
     steps = _median([math.inf if step is None else step for step in found])
-    time_s = _median(list(settings.seed_times(name, [own.usual]).values()))
-    drawn = settings.seed_times(name, own.drawn or [own.usual])
+    time_s = _median(list(trainings.seed_times(name, [own.usual]).values()))
+    drawn = trainings.seed_times(name, own.drawn or [own.usual])
+    has_speedup = steps is not None and name != trainings.baseline
     return TargetTime(
         name=name,
-        title=settings.convergence.systems[name].title,
+        title=trainings.convergence.systems[name].title,
         cost=own.usual,
         num_seeds=len(curves),
         num_reached=sum(step is not None for step in found),
         steps=steps,
         time_s=time_s,
         interval_s=_interval(list(drawn.values()), time_s) if time_s is not None else None,
-        speedup=None if steps is None or name == settings.baseline else _speedup(settings, name, own, base, off),
+        speedup=_speedup(trainings, name, own, base, error_factor) if has_speedup else None,
         unmeasured=own.unmeasured,
         sent_bytes=None if steps is None else own.usual.sent_bytes(steps),
         final=_final(curves),
     )
 
 
-def _speedup(settings: _Trainings, name: str, own: StepCosts, base: StepCosts, off: float) -> Speedup | None:
+def _speedup(trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, error_factor: float) -> Speedup | None:
     """Return how much sooner a system is than the baseline; None where the baseline never gets there."""
 
     def ratios(costs: Sequence[StepCost], base_costs: Sequence[StepCost]) -> list[float]:
-        dense_s = settings.seed_times(settings.baseline, base_costs)
-        mine = settings.seed_times(name, costs)
+        dense_s = trainings.seed_times(trainings.baseline, base_costs)
+        mine = trainings.seed_times(name, costs)
         return [dense_s[key] / mine[key] for key in mine if math.isfinite(dense_s.get(key, math.inf))]
 
     usual = ratios([own.usual], [base.usual])
@@ -265,17 +272,17 @@ def _speedup(settings: _Trainings, name: str, own: StepCosts, base: StepCosts, o
     return Speedup(
         value=statistics.median(usual),
         interval=calibration_draws.middle_90_percent(ratios(own.drawn or [own.usual], base.drawn or [base.usual])),
-        model_error=off,
+        model_error=error_factor,
         if_kernels_slow=statistics.median(ratios([own.slow], [base.usual])) if own.slow else None,
         unmeasured=own.unmeasured,
     )
 
 
-def _interval(values: Sequence[float], middle: float) -> tuple[float, float | None]:
-    """Return the middle 90 %, drawn out to hold what is told beside it: of two values that is the larger."""
+def _interval(values: Sequence[float], median: float) -> tuple[float, float | None]:
+    """Return the middle 90 %, widened to hold the median that stands in the same row: of two values the larger one."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = calibration_draws.middle_90_percent(finite)
-    return min(low, middle), max(high, middle) if len(finite) == len(values) else None
+    return min(low, median), max(high, median) if len(finite) == len(values) else None
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -31,7 +31,7 @@ def dense_systems(dtype: Dtype) -> dict[str, Variants]:
 
 
 def _tuned(variants: Iterable[AnyStrategy]) -> Variants:
-    return tuple(setting for variant in variants for setting in variant.bucketing_variants(BUCKET_CAPS))
+    return tuple(bucketed for variant in variants for bucketed in variant.bucketing_variants(BUCKET_CAPS))
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:
@@ -42,8 +42,8 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
     """
     known = systems()
     kinds: dict[str, list[str]] = {}
-    for system, settings in known.items():
-        kinds.setdefault(settings[0].kind, []).append(system)
+    for system, variants in known.items():
+        kinds.setdefault(variants[0].kind, []).append(system)
     found: list[str] = []
     for name in names:
         if name not in known and name not in kinds:

@@ -42,14 +42,14 @@ class Speedup(Struct, frozen=True, kw_only=True):
 
     @property
     def least(self) -> float:
-        """The least that it may be: model error, interval and slow kernels counted, each alone."""
+        """The least that it may be: the lowest by model error, interval or slow kernels, each taken alone."""
         low = self.interval[0] if self.interval else self.value
         slow = self.value if self.if_kernels_slow is None else self.if_kernels_slow
         return min(self.value / self.model_error, low, slow)
 
     @property
     def verdict(self) -> Verdict:
-        """Whether it is `PAYS` or more; where it only may be, what stands between.
+        """Whether it is `PAYS` or more; where it only may be, the first reason for the doubt.
 
         Kernels come first: they can be measured alone, and until they are the other limits say little.
         """

@@ -8,8 +8,7 @@ from simnet.hardware import HostCost, KernelTime
 from simnet.result import RunResult
 from simnet.scenario import Scenario
 from simnet.simulate import kernel_names
-from simnet.strategies import AnyStrategy
-from simnet.strategies import kernel_table as costs
+from simnet.strategies import AnyStrategy, kernel_table
 from simnet.units import Bandwidth, Duration
 
 SLOW_KERNEL_FACTOR = 170 / 44
@@ -40,7 +39,7 @@ def kernel_coverage(strategy: AnyStrategy, scenario: Scenario) -> KernelCoverage
     """
     calibration = scenario.calibration
     names = kernel_names(replace(scenario, strategy=strategy))
-    known = costs.of(names)
+    known = kernel_table.costs_of(names)
     untimed = {name for name, cost in known.items() if not (cost.is_streaming or cost.timed(calibration))}
     return KernelCoverage(
         are_estimated=calibration.memory_bytes_per_s is not None and bool(untimed),
@@ -82,7 +81,7 @@ def free_latency(scenario: Scenario, _result: RunResult) -> Scenario:
 
 def free_codec(scenario: Scenario, _result: RunResult) -> Scenario:
     """Return the scenario in which kernels take no time, but those that update the parameters."""
-    free = {name: NO_TIME for name, cost in costs.every().items() if not cost.updates}
+    free = {name: NO_TIME for name, cost in kernel_table.every().items() if not cost.updates}
     return _with_kernels(scenario, free)
 
 
@@ -96,7 +95,7 @@ def free_compute(scenario: Scenario, result: RunResult) -> Scenario:
         backward_s=Duration(parts.backward_s / FREE_FACTOR),
         optimizer_s=Duration(parts.optimizer_s / FREE_FACTOR),
     )
-    updates = {name: NO_TIME for name, cost in costs.every().items() if cost.updates}
+    updates = {name: NO_TIME for name, cost in kernel_table.every().items() if cost.updates}
     return _with_kernels(replace(scenario, workload=workload), updates)
 
 

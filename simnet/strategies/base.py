@@ -35,7 +35,7 @@ class DenseStage(NamedTuple):
 
 
 class Planner(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a merging rule believes an all-reduce to take: `start_up + bytes / bandwidth`, right or wrong.
+    """What a merging rule assumes that an all-reduce takes: `start_up + bytes / bandwidth`, right or wrong.
 
     Attributes:
         start_up_s: time of an all-reduce of no bytes.
@@ -83,7 +83,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         bucket_cap: size that closes a bucket of bucketing "ddp"; by default DDP's own, a first bucket of 1 MiB and then
             25 MiB.
         overlap: whether buckets are exchanged while backward still runs.
-        planner: what bucketing "mg_wfbp" believes an all-reduce to take; by default what it takes.
+        planner: what bucketing "mg_wfbp" assumes that an all-reduce takes; by default what it takes.
     """
 
     title: ClassVar[str] = ""
@@ -129,7 +129,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         Raises:
             SimnetError: as `exchange`, or buckets cannot be cut as asked for.
         """
-        buckets = bucketing.build(self, step, _start_up(self, step, topology))
+        buckets = bucketing.build(self, step, _exchange_cost(self, step, topology))
         exchanges = tuple(self.exchange(bucket, step, topology) for bucket in buckets)
         return data_parallel(self, step, buckets, exchanges, self.epilogue(buckets, topology))
 
@@ -252,10 +252,13 @@ def padded_sign_bytes(num_elements: float, world_size: int) -> int:
     return math.ceil(num_elements / (BITS_PER_BYTE * world_size)) * world_size
 
 
-def _start_up(strategy: Strategy, step: Step, topology: Topology) -> LinearCost:
-    """Return the cost that the planner assumes, else the line through the times of an empty and a whole exchange."""
+def _exchange_cost(strategy: Strategy, step: Step, topology: Topology) -> LinearCost:
+    """Return the cost by which "mg_wfbp" merges: the planner's, else a line through two simulated exchanges.
+
+    The two are one of next to no elements and one of all gradients.
+    """
     if strategy.bucketing != "mg_wfbp":
-        return LinearCost(start_up_s=0.0, s_per_byte=0.0)
+        return LinearCost(start_up_s=0.0, s_per_byte=0.0)  # no other rule asks for it
     if strategy.planner is not None:
         return LinearCost(start_up_s=strategy.planner.start_up_s, s_per_byte=1 / strategy.planner.bytes_per_s)
     least_s, most_s = (_exchange_s(strategy, step, topology, part) for part in (1e-9, 1.0))

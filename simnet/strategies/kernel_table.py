@@ -13,7 +13,7 @@ def every() -> Mapping[str, KernelCost]:
     return {cost.name: cost for strategy in STRATEGIES for cost in strategy.kernels}
 
 
-def of(names: frozenset[str]) -> dict[str, KernelCost]:
+def costs_of(names: frozenset[str]) -> dict[str, KernelCost]:
     """Return the costs of these kernels; other packages are asked only if one is not built in.
 
     Raises:

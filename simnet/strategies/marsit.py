@@ -46,7 +46,7 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
     scale: Annotated[float, Meta(gt=0.0)] | None = None
 
     def dense_stage(self, steps: int | None) -> DenseStage | None:
-        """Return every `sync_period`-th step."""
+        """Return the steps in full precision: every `sync_period`-th one."""
         if self.sync_period is None:
             return None
         dense = DenseAllReduce(

@@ -73,7 +73,7 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError("overlap: 1-bit Adam exchanges one fused momentum after backward; drop overlap")
 
     def dense_stage(self, steps: int | None) -> DenseStage:  # noqa: ARG002
-        """Return the first steps."""
+        """Return the `dense_steps` at the start of the training."""
         return DenseStage(self.dense, self.dense_steps)
 
     @property
@@ -86,10 +86,10 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
         return replace(self, dense_steps=round(self.dense_steps * scale))
 
     def check_steps(self, steps: int | None) -> None:
-        """Refuse dense steps without a number of steps, or more than that.
+        """Refuse `dense_steps` without `run.steps`, or more of them than `run.steps`.
 
         Raises:
-            ValueError: they do not fit.
+            ValueError: "key: given: rule".
         """
         if self.dense_steps and steps is None:
             raise ValueError(f"dense_steps: {self.dense_steps}: has no effect without run.steps; give both")

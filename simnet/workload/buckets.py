@@ -50,7 +50,7 @@ class LinearCost(Struct, frozen=True, kw_only=True):
     s_per_byte: float
 
 
-def build(strategy: Bucketing, step: Step, start_up: LinearCost) -> tuple[Bucket, ...]:
+def build(strategy: Bucketing, step: Step, exchange_cost: LinearCost) -> tuple[Bucket, ...]:
     """Return the buckets of a strategy in the order in which they become ready.
 
     DDP's state from the second iteration on is meant: in the first one all gradients are one bucket.
@@ -58,7 +58,7 @@ def build(strategy: Bucketing, step: Step, start_up: LinearCost) -> tuple[Bucket
     Args:
         strategy: its `bucketing` and `bucket_cap` decide.
         step: the gradients.
-        start_up: cost of an exchange, read only by "mg_wfbp".
+        exchange_cost: time of an exchange by its bytes, read only by "mg_wfbp".
     """
     if strategy.bucketing == "fused":
         return (Bucket(index=0, num_elements=step.num_elements, backward_fraction=1.0, shapes=_shapes(step.tensors)),)
@@ -70,7 +70,7 @@ def build(strategy: Bucketing, step: Step, start_up: LinearCost) -> tuple[Bucket
     if strategy.bucketing == "per_tensor":
         return _numbered([[tensor] for tensor in step.tensors])
     if strategy.bucketing == "mg_wfbp":
-        return _numbered(_merged(step, start_up))
+        return _numbered(_merged(step, exchange_cost))
     caps = _caps(strategy)
     return _ddp(step.tensors, step.bytes_per_element, *caps) if step.tensors else _even(step, *caps)
 
@@ -123,7 +123,7 @@ def _even(step: Step, first_cap: float, cap: float) -> tuple[Bucket, ...]:
     """Cut a total without layers at the caps, with an equal fraction of backward for each bucket."""
     sizes: list[float] = []
     left = step.gradient_bytes
-    while left > 1e-9 * step.gradient_bytes:
+    while left > 1e-9 * step.gradient_bytes:  # what rounding leaves over makes no bucket of its own
         sizes.append(min(left, cap if sizes else first_cap))
         left -= sizes[-1]
         if len(sizes) > MAX_BUCKETS:
@@ -138,7 +138,7 @@ def _even(step: Step, first_cap: float, cap: float) -> tuple[Bucket, ...]:
 MERGE_BELOW_ELEMENTS = 8192
 
 
-def _merged(step: Step, start_up: LinearCost) -> list[list[Tensor]]:
+def _merged(step: Step, exchange_cost: LinearCost) -> list[list[Tensor]]:
     """Merge the next gradient into a group where waiting for it costs less than another start-up.
 
     An all-reduce costs `start_up_s` + bytes / rate: n small ones pay n start-ups, one merged all-reduce pays one but
@@ -153,8 +153,8 @@ def _merged(step: Step, start_up: LinearCost) -> list[list[Tensor]]:
     ready_s = step.forward_s
     for tensor in step.tensors:
         next_ready_s = ready_s + tensor.backward_fraction * step.backward_s
-        if current and not _waits(current, step, start_up, max(wire_free_s, ready_s), next_ready_s):
-            wire_free_s = _end_s(current, step, start_up, max(wire_free_s, ready_s))
+        if current and not _waits(current, step, exchange_cost, max(wire_free_s, ready_s), next_ready_s):
+            wire_free_s = _end_s(current, step, exchange_cost, max(wire_free_s, ready_s))
             groups.append(current)
             current = []
         current.append(tensor)
@@ -162,16 +162,16 @@ def _merged(step: Step, start_up: LinearCost) -> list[list[Tensor]]:
     return [*groups, current]
 
 
-def _end_s(group: list[Tensor], step: Step, start_up: LinearCost, begin_s: float) -> float:
+def _end_s(group: list[Tensor], step: Step, exchange_cost: LinearCost, begin_s: float) -> float:
     size = sum(tensor.num_elements for tensor in group) * step.bytes_per_element
-    return begin_s + start_up.start_up_s + start_up.s_per_byte * size
+    return begin_s + exchange_cost.start_up_s + exchange_cost.s_per_byte * size
 
 
-def _waits(group: list[Tensor], step: Step, start_up: LinearCost, begin_s: float, next_ready_s: float) -> bool:
+def _waits(group: list[Tensor], step: Step, exchange_cost: LinearCost, begin_s: float, next_ready_s: float) -> bool:
     """Tell whether a group that could begin at `begin_s` should take the next gradient along."""
     # Waiting is free while the wire is busy with earlier groups, and worth it while it is shorter than a start-up; but
     # a group that would be through before the next gradient is ready gains nothing by waiting.
     if sum(tensor.num_elements for tensor in group) < MERGE_BELOW_ELEMENTS:
         return True
-    still_waiting = begin_s > next_ready_s or next_ready_s - begin_s < start_up.start_up_s
-    return still_waiting and next_ready_s < _end_s(group, step, start_up, begin_s)
+    still_waiting = begin_s > next_ready_s or next_ready_s - begin_s < exchange_cost.start_up_s
+    return still_waiting and next_ready_s < _end_s(group, step, exchange_cost, begin_s)

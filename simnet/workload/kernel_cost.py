@@ -59,10 +59,11 @@ class KernelCost(Struct, frozen=True, kw_only=True):
     def other_options(self, calibration: Calibration, options: Mapping[str, object]) -> str:
         """Return how its timed options differ from these, "bits=4, not bits=8"; empty where none of these does."""
         timed = self.timed(calibration)
-        there = timed.options if timed is not None else SystemOptions()
-        wrong = {key: value for key, value in there.items() if options.get(key) not in (None, value)}
+        timed_options = timed.options if timed is not None else SystemOptions()
+        # An option that the strategy does not have, or leaves at None, contradicts nothing.
+        differing = {key: value for key, value in timed_options.items() if options.get(key) not in (None, value)}
         return "; ".join(
-            f"{key}={value_text(value)}, not {key}={value_text(options[key])}" for key, value in wrong.items()
+            f"{key}={value_text(value)}, not {key}={value_text(options[key])}" for key, value in differing.items()
         )
 
 

@@ -86,7 +86,7 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
 
 
 def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, float] | None]:
-    """Return the tensors in ready order, and forward and backward FLOPs if a file counts them."""
+    """Return the tensors in ready order, and the FLOPs of forward and of backward if a gradients file counts them."""
     given = {
         "gradients": workload.gradients is not None,
         "tensors": bool(workload.tensors),
@@ -101,6 +101,7 @@ def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, flo
         )
     if workload.gradients is not None:
         name = workload.gradients
+        # The stamp is part of the key of the cache: a file that has changed is read again.
         return _from_file(name, files.file_stamp(Path(name)) if files.is_path(name) else ())
     return _from_rows(workload.tensors, BYTES_PER_ELEMENT[workload.dtype]), None
 

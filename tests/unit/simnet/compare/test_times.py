@@ -49,7 +49,7 @@ def test_no_step_is_shorter_than_its_bound_and_the_fastest_is_found(**drawn: Any
     steps, times = StepTimer(given_), []
     for strategy in tried:
         result = simulate(replace(given_, strategy=strategy)).result
-        bound_s = steps._setting.lower_bound_s(steps._setting.plan(strategy))
+        bound_s = steps._prepared.lower_bound_s(steps._prepared.plan(strategy))
         assert bound_s <= result.iteration_s * (1 + BOUND_ROUNDING / 100)
         dense_s = result.dense_iteration_s or result.iteration_s
         times.append(result.iteration_s + strategy.dense_fraction * (dense_s - result.iteration_s))
@@ -61,7 +61,7 @@ def test_what_only_has_to_wait_takes_its_longest_chain() -> None:
     """DDP without a cast has no kernel that shares the GPU with backward."""
     given_ = replace(scenario(), strategy=DenseAllReduce())
     steps = StepTimer(given_)
-    bound_s = steps._setting.lower_bound_s(steps._setting.plan(given_.strategy))
+    bound_s = steps._prepared.lower_bound_s(steps._prepared.plan(given_.strategy))
     assert bound_s == pytest.approx(simulate(given_).result.iteration_s, rel=1e-9)
 
 
@@ -69,7 +69,7 @@ def test_what_only_has_to_wait_takes_its_longest_chain() -> None:
 def test_where_the_gpu_is_always_busy_the_bound_is_its_work(strategy: Any) -> None:
     given_ = replace(scenario(gbit_per_s=800), strategy=strategy)
     steps = StepTimer(given_)
-    bound_s = steps._setting.lower_bound_s(steps._setting.plan(strategy))
+    bound_s = steps._prepared.lower_bound_s(steps._prepared.plan(strategy))
     assert bound_s == pytest.approx(simulate(given_).result.iteration_s, rel=0.01)
 
 

@@ -25,8 +25,8 @@ def step(*mebibytes: float, total_bytes: float = 0.0) -> Step:
     )
 
 
-def sizes_mib(strategy: DenseAllReduce, of: Step, start_up: LinearCost = FREE) -> list[float]:
-    return [bucket.num_elements * 4 / MIB for bucket in buckets.build(strategy, of, start_up)]
+def sizes_mib(strategy: DenseAllReduce, of: Step, exchange_cost: LinearCost = FREE) -> list[float]:
+    return [bucket.num_elements * 4 / MIB for bucket in buckets.build(strategy, of, exchange_cost)]
 
 
 SIXTEEN = step(*[4.0] * 16)
