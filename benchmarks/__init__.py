@@ -1,1 +1,1 @@
-"""Benchmarks: ratios from one run, with the absolute figures beside."""
+"""Benchmarks: ratios from one run, and the absolute figures."""

@@ -27,8 +27,8 @@ the largest process, unless a row says otherwise.
 For scale, one flat ring all-reduce of 440 MB (whole process, the same class of machine): ASTRA-sim 2's analytical
 back end (C++) takes 1.09 s and 101 MiB for 512 ranks, 188 s and 5449 MiB for 4096, and 20.4 s for the flat DDP step
 of 512; SimGrid S4U (C++) 2.2 s for 512 and 525 s for 4096; ns.py (SimPy, every hop) 12-15 s for 512. The folded
-executor gives the same times (to 10 ppm) at a cost that does not grow with the ranks; the exact one is for what is not
-symmetric.
+executor gives the same times (to 10 ppm) at a cost that does not grow with the ranks;
+the exact one is for clusters that are not symmetric.
 
 """
 
@@ -44,18 +44,18 @@ def table(group: Group, checkouts: list[Checkout]) -> Iterator[str]:
         timed = in_turns(case, checkouts)
         now = timed[-1].seconds
         first = now if first is None else first
-        cells = [case.title, _told(timed[-1]), *_before(timed), f"{now / first:.3g}"]
+        cells = [case.title, _time_text(timed[-1]), *_before(timed), f"{now / first:.3g}"]
         yield f"| {' | '.join(cells)} |"
 
 
-def _told(timed: Timed) -> str:
+def _time_text(timed: Timed) -> str:
     memory = "" if timed.peak_mib is None else f", {timed.peak_mib:.0f} MiB"
     return format_seconds(timed.seconds) + memory
 
 
 def _before(timed: list[Timed]) -> list[str]:
-    """Return what it took before, and the ratio, if that was timed."""
-    return [cell for one in timed[:-1] for cell in (_told(one), f"{timed[-1].seconds / one.seconds:.2f}")]
+    """Return the time of the former checkout and the ratio to it; nothing without a former checkout."""
+    return [cell for one in timed[:-1] for cell in (_time_text(one), f"{timed[-1].seconds / one.seconds:.2f}")]
 
 
 def main() -> None:

@@ -95,8 +95,8 @@ def nuqsgd_nonzeros(n: int, s: int) -> float:
 def coded_bits_bound(quantizer: LevelQuantizer, n: int) -> float | None:
     """Return the most bits per element of the Elias code on average, norm and block length included; None for QSGDinf.
 
-    As the papers derive theirs: so many levels are not zero; each has a gap, and the gaps add up to n at most, a sign,
-    and a magnitude, the squares of which add up to s^2 + n/4 at most for QSGD and which is at most s + 1 for NUQSGD.
+    The papers derive theirs so: each level that is not zero has a gap, a sign and a magnitude. The gaps add up to n at
+    most. The squares of the magnitudes add up to s^2 + n/4 at most for QSGD; for NUQSGD a magnitude is at most s + 1.
     The papers leave o(1) in the length of Elias's code; here it is a concave function that is never below the length.
 
     Source: QSGD and NUQSGD, as far as the argument goes.

@@ -1,4 +1,4 @@
-"""What is timed: groups of cases, each over one thing that can grow or against the first of its group."""
+"""The timed cases in groups: one table each, every case against the first of its group."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -26,7 +26,7 @@ NAIVE = "from benchmarks.every_hop import ring_all_reduce_s"
 
 
 class Group(NamedTuple):
-    """Cases beside each other; with `grows` the ratio to the first says what growth costs."""
+    """Cases of one table; where only a size grows, the ratio to the first case is the cost of growth."""
 
     title: str
     cases: list[Case]
@@ -89,7 +89,7 @@ def exact() -> Iterator[Case]:
 
 
 def start_up() -> Iterator[Case]:
-    """Yield processes from start to end."""
+    """Yield whole processes, from the start of Python to its end."""
     yield Case("an empty Python", ("-c", "pass"), "cpu", 15)
     yield command("`simnet --version`", "--version", repeat=10)
     yield command("`simnet simulate bert_base_10gbit`", "simulate", "bert_base_10gbit", repeat=15)
@@ -114,10 +114,11 @@ def sweeps() -> Iterator[Case]:
 
 
 def searches() -> Iterator[Case]:
-    """Yield what goes through many scenarios."""
+    """Yield the commands that simulate many scenarios."""
     crossover = ("--over", "cluster.inter_node.bandwidth", "--from", "1 Gbit/s", "--to", "400 Gbit/s")
     yield command("`crossover`", "crossover", "bert_base_10gbit", *crossover)
-    yield command("`race`", "race", "bert_base_10gbit", "characters")
+    # By its former name, which checkouts given as --before know as well.
+    yield command("`time-to-target`", "race", "bert_base_10gbit", "characters")
     yield command("`advise`, BERT-Base", "advise", "bert_base_10gbit")
     yield command("`advise`, BERT-Large on InfiniBand", "advise", "infiniband")
     nodes = ("--set", "cluster.num_nodes=16", "--set", "cluster.inter_node.bandwidth=25 Gbit/s")

@@ -43,7 +43,7 @@ def experiments(checkout: Path) -> list[str]:
 
 
 def quick_jobs(checkout: Path) -> Iterator[Job]:
-    """Yield what takes a few seconds: every shipped experiment and its sweep, and one search."""
+    """Yield the jobs of a few seconds: every shipped experiment and its sweep, and one search."""
     for name in experiments(checkout):
         yield simnet(f"simulate {name}", "csv", "simulate", name)
         if "[sweep]" in (checkout / "scenarios" / "experiments" / f"{name}.toml").read_text(encoding="utf-8"):
@@ -57,10 +57,11 @@ def quick_jobs(checkout: Path) -> Iterator[Job]:
 
 
 def long_jobs(checkout: Path) -> Iterator[Job]:
-    """Yield what takes half a minute each: publications, campaigns, advice, the training pages."""
+    """Yield the jobs of half a minute: publications, campaigns, advice, the training pages."""
     for name in ("bert_base_10gbit", "infiniband"):
         yield simnet(f"advise {name}", "json", "advise", name)
     for name in ("characters", "digits"):
+        # The former name of time-to-target, which older checkouts know as well.
         yield simnet(f"race {name}", "json", "race", "bert_base_10gbit", name, "--steps", "100000")
     golden = checkout / "tests" / "golden"
     logs = sorted(str(path) for path in (golden / "calibrate").glob("*[248]gpus.log"))
@@ -81,7 +82,7 @@ def simnet(title: str, form: str, *arguments: str) -> Job:
 
 
 def run(job: Job, checkout: Path, data: Path) -> Documents | str:
-    """Run a command in a checkout, on files of `data` where it reads any; both are called CHECKOUT in what is returned.
+    """Run a command in a checkout, on the files of `data` if it reads any; texts name both folders CHECKOUT.
 
     Returns:
         What it printed and every text that it wrote, or how it failed.
@@ -120,8 +121,8 @@ def compare_job(job: Job, before: Path, after: Path) -> dict[str, Finding]:
     """Run a job in both checkouts, and compare all that it gives: what it printed, and the files of each ending."""
     old, new = run(job, before, before), run(job, after, before)
     if isinstance(old, str) or isinstance(new, str):
-        told = [f"{side}: {given}" for side, given in (("before", old), ("after", new)) if isinstance(given, str)]
-        return {job.title: Finding(largest=float("inf"), differing=told)}
+        failures = [f"{side}: {given}" for side, given in (("before", old), ("after", new)) if isinstance(given, str)]
+        return {job.title: Finding(largest=float("inf"), differing=failures)}
     found: dict[str, Finding] = {}
     for name in sorted(old.keys() & new.keys()):
         group = found.setdefault(f"{job.title}{_kind(name)}", Finding())

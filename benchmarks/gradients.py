@@ -1,4 +1,4 @@
-"""Gradients to try quantizers on, and what is lost of them."""
+"""Gradients to try quantizers on, and the error that a quantizer makes on them."""
 
 from typing import Any, NamedTuple
 
@@ -80,5 +80,5 @@ def bucket_of(gradient: Gradient) -> GradientBucket:
 
 
 def bits_an_element(payload: Payload, shapes: Shapes) -> float:
-    """Return the bits of a payload for an element."""
+    """Return the bits of a payload per element."""
     return 8 * payload.num_bytes / numel_of(shapes)

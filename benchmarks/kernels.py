@@ -83,7 +83,7 @@ def timed(call: Callable[[], object], device: str) -> float:
 
 
 def measure(calls: dict[str, Callable[[], object]], repeat: int, device: str) -> dict[str, list[float]]:
-    """Return the seconds of every run, the contestants taking turns; the first two turns compile and are not kept."""
+    """Return the seconds of every run by kernel, all kernels in turn; the first two turns compile and are not kept."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     shuffled = random.Random(0)
     for _ in range(repeat + 2):
@@ -94,7 +94,7 @@ def measure(calls: dict[str, Callable[[], object]], repeat: int, device: str) ->
 
 
 def ratios(times: dict[str, list[float]], names: tuple[str, ...]) -> str:
-    """Return what some kernels take together, as best and median ratio to the baseline."""
+    """Return the time of some kernels together over that of AdamW: "best / median"."""
     best = sum(min(times[name]) for name in names) / min(times["AdamW"])
     median = sum(statistics.median(times[name]) for name in names) / statistics.median(times["AdamW"])
     return f"{best:.2f} / {median:.2f}"

@@ -75,28 +75,29 @@ def terngrad_theory(gradient: Gradient, clip: float | None) -> float:
 
 
 def top_k_theory(gradient: Gradient, count: int) -> float:
-    """Return what the largest `count` magnitudes leave."""
+    """Return the share of the squared norm outside the largest `count` magnitudes."""
     return 1 - energy(gradient.values.abs().topk(count).values) / energy(gradient.values)
 
 
 def singular_values(gradient: Gradient, matrix_rank: float) -> list[torch.Tensor]:
-    """Return those of every tensor that is factored."""
+    """Return the singular values of every tensor that is factored."""
     pairs = zip(parts(gradient), gradient.shapes, strict=True)
     matrices = [part.reshape(matrix_shape(shape)) for part, shape in pairs if is_factored(shape, matrix_rank)]
     return [torch.linalg.svdvals(matrix) for matrix in matrices]
 
 
 def best_low_rank(gradient: Gradient, matrix_rank: int) -> float:
-    """Return what the best approximation of the matrices by that rank leaves."""
+    """Return the share of the squared norm outside the best approximation of the matrices by that rank."""
     tails = sum(energy(singular[matrix_rank:]) for singular in singular_values(gradient, matrix_rank))
     return tails / energy(gradient.values)
 
 
 def atomo_theory(gradient: Gradient, budget: float) -> float:
-    """Return the sum of s^2 (1 / p - 1)."""
+    """Return ATOMO's relative variance: the sum of s^2 (1 / p - 1), singular value s kept with chance p."""
     lost = 0.0
     for singular in singular_values(gradient, budget):
         chances = probabilities(singular, budget)
+        # A singular value of 0 has chance 0, and nothing to lose.
         lost += (singular.square() * (1 / chances - 1))[chances > 0].sum().item()
     return lost / energy(gradient.values)
 
@@ -113,7 +114,7 @@ def after_steps(system: Any, gradient: Gradient, steps: int) -> float:
 
 
 def compressed(compressor: Any, gradient: Gradient, theory: float, kind: str, draws: int = DRAWS) -> Loss:
-    """Return the loss of a compressor."""
+    """Return the loss of a compressor, the mean over some draws; one draw suffices where none is random."""
     payload = compressor.compress(gradient.values, gradient.shapes, Key(seed=1))
     lost = relative_errors(compressor, gradient, draws)
     error = statistics.stdev(lost) / math.sqrt(draws) if draws > 1 else 0.0
@@ -128,7 +129,7 @@ def low_rank(system: Any, gradient: Gradient, steps: int) -> Loss:
 
 
 def losses() -> dict[str, Callable[[Gradient], Loss]]:
-    """Return every system outside the QSGD family with its settings."""
+    """Return a function that measures the loss of each system outside the QSGD family, by the name in tables."""
     top, ms, ms_few = TopK(ratio=RATIO), MSTopK(ratio=RATIO), MSTopK(ratio=RATIO, num_samplings=12)
     rand, unbiased = RandomK(ratio=RATIO), RandomK(ratio=RATIO, unbiased=True)
 
@@ -174,7 +175,7 @@ def cell(loss: Loss) -> str:
 
 
 def table(given: dict[str, Gradient]) -> str:
-    """Return bits and loss of every system on every gradient, beside theory."""
+    """Return bits, loss and theory of every system on every gradient."""
     lines = ["| system | theory says | " + " | ".join(given) + " |", "|---" * (len(given) + 2) + "|"]
     for name, loss_of in losses().items():
         found = [loss_of(gradient) for gradient in given.values()]

@@ -42,7 +42,7 @@ def exchange(  # noqa: PLR0913
     xor: bool = False,
     between: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Exchange rows in rounds, so many in flight at once; `between(to, source)` comes before all but the first."""
+    """Exchange rows in rounds, `in_flight` of them at once; `between(to, source)` comes before all but the first."""
     position, size = dist.get_rank(group), dist.get_world_size(group)
     received[position].copy_(sent[position])
     works: list[list[dist.Work | None]] = []

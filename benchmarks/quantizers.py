@@ -24,7 +24,7 @@ BLOCKS = (8192, 512)
 
 
 def quantizers(bits: int, block: int) -> dict[str, LevelQuantizer]:
-    """Return those of the QSGD family that have so many bits, by the name in tables."""
+    """Return the quantizers of the QSGD family with this number of bits an element, by the name in tables."""
     found: dict[str, LevelQuantizer] = {
         "QSGD": QSGD(bits=bits, block_size=block),
         "QSGDinf": QSGDInf(bits=bits, block_size=block),
@@ -36,7 +36,7 @@ def quantizers(bits: int, block: int) -> dict[str, LevelQuantizer]:
 
 
 def largest_bound(quantizer: LevelQuantizer, gradient: Gradient) -> float:
-    """Return the bound of the whole gradient: that of its blocks, weighted by their squared norms."""
+    """Return the bound on the relative variance of a gradient: the mean over its blocks, weighted by squared norms."""
     total = bound = 0.0
     for block in gradient.values.double().split(quantizer.block_size):
         energy = block.square().sum().item()

@@ -4,7 +4,11 @@ from collections.abc import Mapping
 
 
 def filled(page: str, regions: Mapping[str, str]) -> str:
-    """Return a page with its regions between <!-- name --> and <!-- end of name --> replaced."""
+    """Return a page with its regions between <!-- name --> and <!-- end of name --> replaced.
+
+    Raises:
+        AssertionError: the page lacks a region.
+    """
     for name, text in regions.items():
         begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
         before, _, rest = page.partition(begin)
@@ -16,5 +20,5 @@ def filled(page: str, regions: Mapping[str, str]) -> str:
 
 
 def region(page: str, name: str) -> str:
-    """Return what is between the marks of a region."""
+    """Return the text between the marks of a region."""
     return page.partition(f"<!-- {name} -->\n")[2].partition(f"\n<!-- end of {name} -->")[0]

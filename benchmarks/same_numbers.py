@@ -17,7 +17,7 @@ IGNORED = "version"
 RENAMED = {"iterations_s.0": "iteration_s", "args.bytes": "args.message_bytes"}
 """Keys of documents that have had two names."""
 NAMES = ("system", "name", "title", "label", "key")
-"""Keys by which the items of a list are told apart, so that another order is no difference of every number."""
+"""Keys that identify the items of a list, so that another order of items makes no number differ."""
 
 
 @dataclass(kw_only=True)
@@ -76,12 +76,12 @@ def compare_leaves(before: Mapping[str, str], after: Mapping[str, str]) -> Findi
 def compare_leaf(where: str, before: str, after: str) -> Finding:
     """Compare two short texts: numbers by value, where the words around them are the same.
 
-    A number of which the other side has made something else differs; other words are a difference of texts.
+    Where the words differ and a text is a bare number, its number differs; else the texts differ.
     """
     words = masked(before), masked(after)
     if words[0] != words[1]:
-        told = [f"{where}: {before!r} -> {after!r}"]
-        return Finding(largest=math.inf, differing=told) if "#" in words else Finding(texts=told)
+        changes = [f"{where}: {before!r} -> {after!r}"]
+        return Finding(largest=math.inf, differing=changes) if "#" in words else Finding(texts=changes)
     found = Finding(numbers=len(numbers(before)))
     for old, new in zip(numbers(before), numbers(after), strict=True):
         if old != new:

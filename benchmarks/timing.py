@@ -58,7 +58,7 @@ class Timed(NamedTuple):
 
 
 class Checkout:
-    """A place with sources, and a folder for what Python compiles of them: its own, so that none is written to."""
+    """A folder with sources, and a folder for what Python compiles of them: its own, so that none is written to."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
         self.path = path

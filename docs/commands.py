@@ -12,7 +12,7 @@ DEFAULT = re.compile(r"\s*\[default: (.*?)\]\s*\Z")
 
 
 def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command below a group with the words that call it, groups before what they hold."""
+    """Yield every command below a group with the words that call it, a group before its commands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -45,7 +45,7 @@ def table(rows: list[str]) -> str:
 
 
 def rows(command: click.Command) -> list[str]:
-    """Return the rows of a command's options; of a group, those that all its commands have alike."""
+    """Return the rows of a command's options; of a group, the options that all its commands share."""
     if not isinstance(command, click.Group):
         return [_row(param) for param in command.params if isinstance(param, click.Option)]
     first, *others = (rows(member) for member in command.commands.values())

@@ -111,11 +111,13 @@ def strategy_sections() -> str:
 def label_sections() -> str:
     """Return a section for each kind of series in a measurement file: its names, and the labels that it must have."""
     sections = []
-    optional = measurement_file.LABELS["kernel"].__mro__[1]
+    # Every kind has the labels of this base class, which the page describes once.
+    base = measurement_file.LABELS["kernel"].__mro__[1]
     for kind, struct in measurement_file.LABELS.items():
+        # "kernel merge" is no kind but a name of the kind "kernel" with further labels.
         if " " not in kind:
             names = ", ".join(f"`{name}`" for name in measurement_file.NAMES.get(kind, ()))
-            rows = [*keys.keys(struct, {}, without=optional), *_labels_of_names(kind, struct)]
+            rows = [*keys.keys(struct, {}, without=base), *_labels_of_names(kind, struct)]
             sections.append(f"### {kind}\n\n" + (f"Names: {names}.\n\n" if names else "") + keys.as_table(rows))
     return "\n\n".join(sections)
 
@@ -236,7 +238,7 @@ def pages() -> dict[Path, Callable[[], str]]:
 
 
 def is_current(path: Path) -> bool:
-    """Tell whether a page is what is generated now."""
+    """Return whether a page is the same as if it were generated now."""
     return path.exists() and path.read_text(encoding="utf-8") == pages()[path]()
 
 

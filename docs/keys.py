@@ -110,6 +110,7 @@ def words(info: types.Type, anchors: Anchors, choices: list[object] | None = Non
         case types.VarTupleType() | types.ListType():
             return f"list of: {words(info.item_type, anchors, choices)}"
         case types.TupleType():
+            # Without the examples, which would hide the form of the list.
             return f"[{', '.join(words(one, anchors, choices).partition(', such as')[0] for one in info.item_types)}]"
     return _leaf(info, choices)
 

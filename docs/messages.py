@@ -1,7 +1,7 @@
 """Print every text that users of simnet and binsgdm read: `python docs/messages.py [WORD]`, in one list, by kind.
 
 Errors, headings, figures and other texts are read from the sources, help from the commands themselves, pages from the
-templates. What is computed stands in braces. With WORD, only the texts with that word.
+templates. Computed parts stand in braces. With WORD, only the texts with that word.
 """
 
 import ast
@@ -33,7 +33,7 @@ class Message(NamedTuple):
 
 
 def messages() -> list[Message]:
-    """Return every text, by kind, then by place."""
+    """Return every text by kind, those of a kind in the order of the sources."""
     found = [*_from_sources(), *_from_commands(), *_from_templates()]
     return sorted(found, key=lambda one: KINDS.index(one.kind))
 

@@ -48,6 +48,7 @@ def printed(command: str, folder: Path) -> str:
 def current(text: str, folder: Path) -> str:
     """Return a page with the output that its commands print now."""
     _prepare(folder)
+    # `end`: where the copied part of the page ends; `after`: where the last console block ends.
     pieces, end, output, after = [], 0, "", 0
     for block in _BLOCK.finditer(text):
         kind, body = block.groups()

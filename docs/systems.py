@@ -36,7 +36,7 @@ def bucket() -> GradientBucket:
 
 
 def leaving_bytes(protocol: Protocol) -> float:
-    """Return the bytes that leave a rank of 16, all of which send the same; an all-reduce as a ring does it."""
+    """Return the bytes that leave one of 16 ranks, if all send the same and an all-reduce is a ring."""
     answer, total = None, 0.0
     while True:
         try:
@@ -93,7 +93,7 @@ def overview() -> str:
 
 @cache
 def bytes_sent() -> str:
-    """Return a table of the bytes of all systems but BinSGDM, whose bytes depend on how many ranks a node has."""
+    """Return a table of the bytes of all systems but BinSGDM, whose bytes depend on the ranks of a node."""
     rows = []
     for name, entry in SYSTEMS.items():
         system = make(name, rank=0, world_size=WORLD_SIZE, **entry.usual_options)

@@ -27,22 +27,22 @@ BOUND_PERCENT = 10.0
     epilog="\b\nExample:\n  simnet calibrate 8gpus.log 16gpus.log --hold-out 32gpus.log --cluster azure_nd_a100_v4 "
     "-o mine.toml",
 )
-@click.argument("files", nargs=-1, required=True, type=options.INPUT)
-@click.option("-o", "--output", type=options.PLACE, help="Write the calibration to this file.")
+@click.argument("files", nargs=-1, required=True, type=options.INPUT_PATH)
+@click.option("-o", "--output", type=options.OUTPUT_PATH, help="Write the calibration to this file.")
 @click.option(
     "--workload",
-    type=options.PLACE,
+    type=options.OUTPUT_PATH,
     help="Write the compute times of a measured model or a torch.profiler trace to this file.",
 )
 @click.option(
     "--hold-out",
     "held_out_paths",
     multiple=True,
-    type=options.INPUT,
+    type=options.INPUT_PATH,
     help="Predict this file instead of fitting it; repeatable.",
 )
 @click.option(
-    "--in-place", "in_place_paths", multiple=True, type=options.INPUT,
+    "--in-place", "in_place_paths", multiple=True, type=options.INPUT_PATH,
     help="Collectives of simnet lab without a NIC limit and with as many ranks as in training: fits the CPU time "
     "per message and the links inside a node; repeatable.",
 )  # fmt: skip
@@ -55,8 +55,8 @@ BOUND_PERCENT = 10.0
     help="Largest mean residual of a fit [%]; above it, the fit is refused.",
 )
 @click.option("--accept-poor-fit", is_flag=True, help="Write a fit that is above --bound.")
-@options.FITS
-@click.option("--figure", type=options.PLACE, help="Draw the residuals to this PNG file.")
+@options.BOOTSTRAP_DRAWS
+@click.option("--figure", type=options.OUTPUT_PATH, help="Draw the residuals to this PNG file.")
 @click.option("--all-rows", is_flag=True, help="Print every residual.")
 def command(  # noqa: PLR0913, PLR0917 - one argument an option
     files: tuple[Path, ...],

@@ -126,10 +126,10 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
     "Needs no root.",
     epilog="\b\nExample:\n  simnet lab report out/lab --mean 6 --worst 15 -o out/lab-report",
 )
-@click.argument("folder", type=options.INPUT, metavar="DIRECTORY")
+@click.argument("folder", type=options.INPUT_PATH, metavar="DIRECTORY")
 @options.MEAN
 @options.WORST
-@options.FITS
+@options.BOOTSTRAP_DRAWS
 @options.directory("Write the page, its figures and the calibrations to this directory.")
 @click.pass_context
 def report(  # noqa: PLR0913, PLR0917 - one argument an option
@@ -183,7 +183,7 @@ def _labs(number: int) -> str:
 
 
 def _fail(context: click.Context, outcome: "LaunchResult") -> NoReturn:
-    """Tell what went wrong, and leave with the exit code of the run."""
+    """Print the last lines and the failure of a launch, and exit with its exit code."""
     for line in outcome.last_lines():
         tell(line)
     tell(f"simnet: {outcome.failure()}")

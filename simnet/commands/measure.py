@@ -1,4 +1,4 @@
-"""`simnet measure`: the commands of `binsgdm.measure`, whose mistakes are told as all others here."""
+"""`simnet measure`: the commands of `binsgdm.measure`, whose errors are shown as those of all commands."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""The options that several commands have in common, in one spelling."""
+"""The options that several commands share."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +19,8 @@ class _Output(click.Path):
 
 Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 
-INPUT = click.Path(path_type=Path)
-PLACE = _Output(path_type=Path)
+INPUT_PATH = click.Path(path_type=Path)
+OUTPUT_PATH = _Output(path_type=Path)
 
 SET = click.option(
     "--set",
@@ -29,7 +29,7 @@ SET = click.option(
     metavar="KEY=VALUE",
     help="Replace a value, such as cluster.num_nodes=16; repeatable.",
 )
-OUTPUT = click.option("-o", "--output", type=PLACE, help="Write to this file instead of the terminal.")
+OUTPUT = click.option("-o", "--output", type=OUTPUT_PATH, help="Write to this file instead of the terminal.")
 DRAWS = click.option(
     "--draws",
     type=click.IntRange(0, 10_000),
@@ -38,7 +38,7 @@ DRAWS = click.option(
 JOBS = click.option(
     "--jobs", type=click.IntRange(1, 1024), help="Largest number of processes.  [default: one per core]"
 )
-FITS = click.option(
+BOOTSTRAP_DRAWS = click.option(
     "--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="Bootstrap fits for the intervals."
 )
 MEAN = click.option("--mean", type=click.FloatRange(0), help="Largest mean error [%]; above it, the exit code is 1.")
@@ -56,9 +56,9 @@ def form(*names: str, of: str = "the output") -> Callable[[Command], Command]:
 
 def plot(what: str) -> Callable[[Command], Command]:
     """Return the option `--plot`, which draws something to a file."""
-    return click.option("--plot", type=PLACE, help=f"Draw {what} to this .png, .pdf or .svg file.")
+    return click.option("--plot", type=OUTPUT_PATH, help=f"Draw {what} to this .png, .pdf or .svg file.")
 
 
 def directory(what: str, *, required: bool = False) -> Callable[[Command], Command]:
     """Return the option `-o` of a command that writes several files."""
-    return click.option("-o", "--output", type=PLACE, required=required, help=what)
+    return click.option("-o", "--output", type=OUTPUT_PATH, required=required, help=what)

@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 
 def watched(items: Sequence[Item]) -> Iterator[Item]:
-    """Go through what is to be predicted, with a bar on stderr if that is a terminal."""
+    """Yield the items, with a bar of predictions on stderr if that is a terminal."""
     with progress(len(items), "predicting") as advance:
         for item in items:
             yield item
@@ -43,7 +43,7 @@ def check_file(path: Path | None, option: str = "-o") -> None:
     """
     if path is None:
         return
-    with _told_of(path, option):
+    with _system_errors_explained(path, option):
         is_there = path.absolute().parent.exists()
     if not is_there:
         raise SimnetError(
@@ -58,14 +58,14 @@ def check_writable(path: Path, option: str = "-o", inside: Path | None = None) -
     Args:
         path: of the file.
         option: that named it.
-        inside: the folder that no link may lead out of.
+        inside: the folder that no symbolic link in the path may leave; None allows any.
 
     Raises:
         SimnetError: it cannot, or an input would be replaced.
     """
-    import tempfile  # which itself imports much
+    import tempfile  # only here: it imports much
 
-    with _told_of(path, option):
+    with _system_errors_explained(path, option):
         refuse_input(path)
         whole = write_target(path, inside)
         if whole.is_dir():
@@ -101,13 +101,13 @@ def check_different(path: Path | None, other: Path | None, first: str, second: s
         raise SimnetError(f"{other}: is named by {first} and by {second}; name two files")
 
 
-def check_files(**places: Path | None) -> None:
+def check_files(**paths: Path | None) -> None:
     """Check single files, named by their options (`output` is `-o`), as `check_file` does, and that they differ.
 
     Raises:
         SimnetError: one cannot be written, or two are the same file.
     """
-    options = {"-o" if name == "output" else f"--{name}": path for name, path in places.items()}
+    options = {"-o" if name == "output" else f"--{name}": path for name, path in paths.items()}
     for option, path in options.items():
         check_file(path, option)
     for (first, path), (second, other) in combinations(options.items(), 2):
@@ -115,7 +115,7 @@ def check_files(**places: Path | None) -> None:
 
 
 def check_figure(path: Path | None, output: Path | None) -> None:
-    """Check that a figure can be written to what `--plot` names, beside the output.
+    """Check that a figure can be written to the path of `--plot`, which must differ from the output.
 
     Raises:
         SimnetError: it cannot, or is no figure by its ending.
@@ -143,11 +143,11 @@ def emit(text: "str | Page", path: Path | None, inside: Path | None = None) -> N
 
 
 @contextmanager
-def _told_of(path: Path, option: str) -> Iterator[None]:
-    """Turn what the system says of a path into one sentence."""
+def _system_errors_explained(path: Path, option: str) -> Iterator[None]:
+    """Turn an error of the operating system about a path into one sentence."""
     try:
         yield
     except OSError as error:
         raise write_error(path, error, option) from error
-    except RuntimeError as error:  # how Python 3.11 and 3.12 tell of links that lead in a circle
+    except RuntimeError as error:  # Python 3.11 and 3.12 report links that lead in a circle so
         raise SimnetError(f"{path}: links lead in a circle; name another with {option}") from error

@@ -1,4 +1,4 @@
-"""Tell which kind of part a name or a file on the command line stands for."""
+"""Find the kind of part that a name or a file on the command line stands for."""
 
 from simnet import files
 from simnet.errors import SimnetError, did_you_mean

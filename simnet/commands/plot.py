@@ -13,7 +13,7 @@ from simnet.commands.terminal import say
     help="Draw RESULTS, the results.json of a sweep or its directory: speedup, throughput, breakdown, heat map.",
     epilog="\b\nExample:\n  simnet plot out/demo -o out/demo --format pdf",
 )
-@click.argument("results", type=options.INPUT)
+@click.argument("results", type=options.INPUT_PATH)
 @options.directory("Directory for the figures.", required=True)
 @options.form("png", "pdf", "svg", of="the figures")
 def command(results: Path, output: Path, form: str) -> None:

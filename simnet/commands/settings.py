@@ -32,10 +32,10 @@ def read_axes(texts: Iterable[str]) -> tuple[dict[str, object], dict[str, tuple[
 
 
 def add_draws(settings: dict[str, object], draws: int | None) -> None:
-    """Add what `--draws` says to what `--set` says.
+    """Add the value of `--draws` to the settings of `--set`.
 
     Raises:
-        SimnetError: both say it.
+        SimnetError: `--set` has `run.draws`, too.
     """
     if draws is None:
         return
@@ -63,7 +63,7 @@ def read_value(text: str) -> object:
 
 
 def read_values(text: str) -> tuple[object, ...]:
-    """Read values between commas; a comma inside quotes or brackets does not part them.
+    """Read values between commas; a comma inside quotes or brackets does not separate.
 
     Example:
         >>> read_values("10 Gbit/s,25 Gbit/s"), read_values("[1,2],[3]")

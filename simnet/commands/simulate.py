@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @options.form("table", "json", "csv")
 @options.OUTPUT
 @options.DRAWS
-@click.option("--trace", type=options.PLACE, help="Write a timeline for ui.perfetto.dev to this file.")
+@click.option("--trace", type=options.OUTPUT_PATH, help="Write a timeline for ui.perfetto.dev to this file.")
 def command(  # noqa: PLR0913, PLR0917 - click gives every option
     scenario: str, settings: tuple[str, ...], form: str, output: Path | None, draws: int | None, trace: Path | None
 ) -> None:

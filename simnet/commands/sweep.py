@@ -56,7 +56,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     files = [output / name for name in RESULTS] if output else []
     for file in files:
         check_replaceable(file, output)
-    done: list[int] = []
+    done: list[int] = []  # its first entry counts the points of an earlier, stopped sweep
     with _explain_resume(output), _progress(len(points), done) as progress:
         results = sweep.run(points, output, jobs or num_cores(), progress)
     whole = sweep.collect_results(experiment, points, results)
@@ -89,7 +89,7 @@ def _text(whole: SweepResult, form: str) -> "str | Page":
 
 @contextmanager
 def _progress(num_points: int, done: list[int]) -> Iterator[Callable[[int], object]]:
-    """Note what is done, and show it as a bar on stderr if that is a terminal."""
+    """Append the numbers of finished points to `done`, and show them as a bar on stderr if that is a terminal."""
     with progress(num_points, "simulating") as advance:
 
         def note(count: int) -> None:

@@ -15,7 +15,7 @@ from simnet.errors import cut
 if TYPE_CHECKING:
     from simnet.show.page import Page
 
-# A refusal has at most so many characters, and a word of it (a value, a path) at most so many.
+# Most characters of a refusal, and of one word in it (a value, a path).
 LINE, WORD = 500, 200
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 _LONG_WORD = re.compile(rf"\S{{{WORD + 1},}}")
@@ -32,7 +32,7 @@ def say(text: "str | Page") -> None:
 
 
 def _draws_lines(encoding: str | None) -> bool:
-    """Tell whether a terminal of some encoding has the characters that tables are drawn with."""
+    """Return whether a terminal of some encoding has the characters that tables are drawn with."""
     return (encoding or "utf-8").lower().replace("-", "").startswith("utf")
 
 
@@ -50,7 +50,7 @@ def refuse(message: str) -> None:
 
 
 def harmless(text: str) -> str:
-    """Return text whose lines hold only what a terminal shows, with spaces and question marks for all else."""
+    """Return text without characters that steer a terminal: blanks and question marks in their place."""
     lines = text.split("\n")
     if all(line.isprintable() for line in lines):
         return text
@@ -76,7 +76,7 @@ def one_line(text: str) -> str:
 
 
 def is_watched() -> bool:
-    """Tell whether a person sees stderr."""
+    """Return whether a person sees stderr."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
@@ -86,10 +86,10 @@ def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
 
     Args:
         total: at which the bar is full; nothing is shown for 0.
-        label: what is being done.
+        label: the work, such as "simulating".
 
     Yields:
-        What to call with how much more is done.
+        A function of the number of further items that are done.
     """
     if not total or not is_watched():
         yield lambda _: None
@@ -99,7 +99,7 @@ def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(file=sys.stderr)
-    # What is printed meanwhile is the commands' own: rich must not catch it.
+    # The commands print their own output meanwhile: rich must not catch it.
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         task = bar.add_task(label, total=total)
         yield lambda count: bar.advance(task, count)

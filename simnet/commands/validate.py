@@ -30,9 +30,9 @@ PAGE = "validation.md"
     "  simnet validate mine.toml training.json --draws 200 --mean 10",
 )
 @click.argument("experiment", required=False)
-@click.argument("files", nargs=-1, metavar="[MEASUREMENTS]...", type=options.INPUT)
+@click.argument("files", nargs=-1, metavar="[MEASUREMENTS]...", type=options.INPUT_PATH)
 @click.option("--model", help="Compare only the steps of this model.")
-@click.option("--figure", type=options.PLACE, help="Draw predicted over measured times to this PNG file.")
+@click.option("--figure", type=options.OUTPUT_PATH, help="Draw predicted over measured times to this PNG file.")
 @options.MEAN
 @options.WORST
 @options.DRAWS

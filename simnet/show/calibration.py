@@ -22,9 +22,9 @@ def calibration_page(
     """Return what `simnet calibrate` prints.
 
     Args:
-        traces: each with its name; where their steps went is told.
-        parts: what was fitted; its numbers, the residuals by group and the notes are told.
-        listed: residuals of which every one is told.
+        traces: each with its name; the page shows the phases of their steps.
+        parts: fitted parts; the page shows their numbers, the residuals by group and the notes.
+        listed: residuals that are shown one by one.
     """
     residuals = [residual for part in parts for residual in part.residuals]
     blocks: list[list[str | Table]] = [[*step_times(trace, name)] for trace, name in traces]

@@ -21,7 +21,7 @@ from simnet.validate.training_steps import Setting, TrainedPoint
 from simnet.validate.winners import BandwidthSweep, Speedups, Winner
 
 LEAST_SHARE = 0.1
-"""A step of which the network is a smaller part says nothing about a network."""
+"""Least share of the network in a predicted step; a step with less says nothing about the network."""
 PAIRS = (
     ("binsgdm flat", "all_reduce"),
     ("binsgdm hierarchical", "all_reduce"),
@@ -68,7 +68,7 @@ def _picture(found: CampaignResult, what: str) -> str:
 
 def page(found: CampaignResult) -> str:
     """Return the page as Markdown."""
-    bound = [point for point in found.points if not _tells_network(point)]
+    bound = [point for point in found.points if not _depends_on_network(point)]
     won = winners.find_winners(found.points)
     given = {
         "found": found,
@@ -100,12 +100,12 @@ def _proofs(found: CampaignResult) -> list[str]:
     return [f"{layout.text()}, {measured_steps.proof_text(proof)}" for layout, proof in found.proofs]
 
 
-def _tells_network(point: TrainedPoint) -> bool:
+def _depends_on_network(point: TrainedPoint) -> bool:
     return point.network_share >= LEAST_SHARE
 
 
 def _systems(found: CampaignResult) -> tuple[tuple[str, str], ...]:
-    """Return every strategy besides dense DDP and BinSGDM against dense DDP."""
+    """Return the pair of every strategy but dense DDP and BinSGDM with dense DDP."""
     kinds = dict.fromkeys(point.series for point in sorted(found.points, key=_order))
     others = (kind for kind in kinds if kind.partition(" ")[0] not in {"all_reduce", "binsgdm"})
     return tuple((kind, "all_reduce") for kind in others)
@@ -117,7 +117,7 @@ def _headlines(found: CampaignResult) -> list[str]:
     apart = [pair for pair in pairs if pair.measured_intervals_are_disjoint]
     given = {
         "points": found.points,
-        "judged": [point for point in found.points if _tells_network(point)],
+        "judged": [point for point in found.points if _depends_on_network(point)],
         "errors": _errors,
         "least_share": percent(LEAST_SHARE),
         "won": winners.find_winners(found.points),
@@ -137,10 +137,10 @@ def _errors(points: Sequence[TrainedPoint]) -> str:
 
 
 def _ranking(pairs: Sequence[StrategyPair]) -> str:
-    """Return the pairs that measurements tell apart and that were predicted the other way round; "" if none."""
+    """Return the pairs with disjoint measured intervals that were predicted the other way round; "" if none."""
     rows = [
         (
-            *_place(pair.faster.setting), pair.faster.series, pair.slower.series, percent(pair.difference),
+            *_setting_cells(pair.faster.setting), pair.faster.series, pair.slower.series, percent(pair.difference),
             "do not overlap" if pair.predicted_intervals_are_disjoint else "overlap",
         )
         for pair in pairs
@@ -172,7 +172,7 @@ def _group_cells(mine: Sequence[TrainedPoint]) -> tuple[str, ...]:
 
 def _winners(wrong: Iterable[Winner]) -> str:
     rows = [
-        (*_place(one.fastest.setting), one.fastest.series, one.predicted_fastest.series, percent(one.regret))
+        (*_setting_cells(one.fastest.setting), one.fastest.series, one.predicted_fastest.series, percent(one.regret))
         for one in wrong
     ]
     return Table((*HEADS, "fastest measured", "predicted", "which is slower by"), rows).markdown()
@@ -183,9 +183,9 @@ def _crossings(found: Iterable[BandwidthSweep]) -> str:
     rows = []
     for one in found:
         faster, slower = one.pairs[0]
-        places = _crossing(one.measured), _crossing(one.predicted)
+        crossings = _crossing(one.measured), _crossing(one.predicted)
         ranges = _range(one.measured), _range(one.predicted)
-        rows.append((*_place(faster.setting)[:2], faster.series, slower.series, *places, *ranges))
+        rows.append((*_setting_cells(faster.setting)[:2], faster.series, slower.series, *crossings, *ranges))
     return Table(heads, rows).markdown()
 
 
@@ -202,11 +202,13 @@ def _range(speedups: Speedups) -> str:
 
 
 def _bound_places(bound: Sequence[TrainedPoint]) -> str:
-    def place(point: TrainedPoint) -> tuple[str, str, str]:
+    """Return the points whose step hardly depends on the network, models with the same other cells in one row."""
+
+    def cells(point: TrainedPoint) -> tuple[str, str, str]:
         return layout_text(point), _nic(point), point.series
 
-    places = dict.fromkeys(map(place, sorted(bound, key=_order)))
-    rows = [(*one, ", ".join(point.model for point in bound if place(point) == one)) for one in places]
+    groups = dict.fromkeys(map(cells, sorted(bound, key=_order)))
+    rows = [(*one, ", ".join(point.model for point in bound if cells(point) == one)) for one in groups]
     return Table(("nodes x ranks", "NIC", "strategy", "points"), rows).markdown()
 
 
@@ -235,13 +237,13 @@ def _points(points: Iterable[TrainedPoint]) -> str:
     rows = []
     for point in sorted(points, key=_order):
         marks = ["outside"] if point.is_inside is False else []
-        marks += [] if _tells_network(point) else ["c"]
-        rows.append((*_place(point.setting), *comparison_cells(point), " ".join(marks)))
+        marks += [] if _depends_on_network(point) else ["c"]
+        rows.append((*_setting_cells(point.setting), *comparison_cells(point), " ".join(marks)))
     return Table(heads, rows).markdown()
 
 
-def _place(place: Setting) -> tuple[str, str, str]:
-    model, nodes, ranks, rate = place
+def _setting_cells(setting: Setting) -> tuple[str, str, str]:
+    model, nodes, ranks, rate = setting
     return model, f"{nodes} x {ranks}", _rate(rate)
 
 

@@ -68,6 +68,7 @@ def steps(points: Sequence[Comparison]) -> bytes:
 
 
 def _points(axes: "Axes", mine: Sequence[Comparison], scale: float, name: str, style: tuple[str, str]) -> None:
+    """Draw one series; `scale` is the factor from SI to the shown unit, `style` a colour and a marker."""
     colour, marker = style
     ends = [one.interval or (one.predicted, one.predicted) for one in mine]
     below = [max(0.0, one.predicted - low) * scale for one, (low, _) in zip(mine, ends, strict=True)]

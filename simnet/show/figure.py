@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Format = Literal["png", "pdf", "svg"]
 
-# Colours of Okabe and Ito, which colour-blind readers can tell apart.
+# Colours of Okabe and Ito, which colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, YELLOW = "#E69F00", "#56B4E9", "#F0E442"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
@@ -127,7 +127,7 @@ def write(figure: "Figure", path: Path) -> None:
 
 
 def label(text: str, characters: int = LABEL_CHARACTERS) -> str:
-    """Return text of a user as it fits beside an axis and into a legend."""
+    """Return text of a user, shortened for an axis or a legend."""
     return clipped(printable(text), characters)
 
 
@@ -148,7 +148,7 @@ def log_numbers(axis: "Axis", subs: tuple[float, ...] = (1.0,)) -> None:
 
 
 def diagonal(axes: "Axes", low: float, high: float, band: float = BAND) -> None:
-    """Draw the line on which predicted equals measured, with a band beside it, and end both axes at its ends."""
+    """Draw the line on which predicted equals measured, with a band on both sides, and end both axes at its ends."""
     ends = [low, high]
     below, above = [end * (1 - band) for end in ends], [end * (1 + band) for end in ends]
     axes.fill_between(ends, below, above, color=BAND_COLOUR, linewidth=0, label=f"±{band * 100:g} %", zorder=0)

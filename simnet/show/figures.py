@@ -311,7 +311,7 @@ def _speedup_axis(axes: Axes, points: Sequence[PointResult]) -> None:
 
 
 def _is_narrow(axes: Axes) -> bool:
-    """Tell whether an axis of speedups has too few powers of two to be read by them."""
+    """Return whether an axis of speedups has too few powers of two to be read by them."""
     lowest, highest = axes.get_ylim()
     return bool(highest / lowest < 5)
 

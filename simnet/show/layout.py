@@ -24,7 +24,7 @@ Draw = Callable[[Axes, Sequence[PointResult]], None]
 MAX_PANELS, MAX_ROWS = 12, 40
 COLUMN_WIDTH_IN = {1: COLUMN_IN, 2: PAGE_IN}
 PANEL_HEIGHT_IN = 2.2
-# A row of bars, and what a panel of rows needs beside them.
+# Height of a row of bars, and of the title and axis of a panel of rows.
 ROW_HEIGHT_IN, ROWS_FRAME_IN = 0.36, 0.75
 # How many times as tall the baseline's bars must be for the strategy's to be drawn once more alone.
 MUCH_TALLER = 2.0
@@ -38,9 +38,19 @@ MAX_LINES = 6
 
 
 class Drawing(NamedTuple):
-    """One figure: what it shows, what it needs, and how a panel of it is drawn.
+    """One figure: its title, its needs, and how a panel of it is drawn.
 
-    Its panels differ in the swept keys apart from those in `drawn`; `rows` tells that each point is a row of its own.
+    Attributes:
+        title: with fields for the names of strategy and baseline.
+        draw: draws the points of one panel.
+        drawn: swept keys that a panel has an axis for; every value of the other keys makes a panel.
+        rows: whether each point is a row of bars.
+        bars: whether the legend explains the parts of bars instead of lines.
+        needs_nodes: whether the results must have several numbers of nodes.
+        needs_bandwidth: whether the results must have several bandwidths.
+        needs_baseline: whether every point must have a baseline.
+        share_y: whether panels share the y axis, all of them or those of a row.
+        split: makes the panels that are drawn from those of the results.
     """
 
     title: str
@@ -118,7 +128,7 @@ def _key_drawings(sweep: SweepResult) -> dict[str, Drawing]:
 
 
 def _with_alone(panels: Panels) -> Panels:
-    """Put beside each panel one of the strategy alone, if beside the baseline's its bars are too short to be read."""
+    """Add to each panel one without the baseline, if its bars make those of the strategy too short to read."""
     if all(_tallest(points) < MUCH_TALLER * max(p.result.iteration_s for p in points) for points in panels.values()):
         return panels
     doubled: Panels = {}
@@ -180,12 +190,12 @@ def _panels(sweep: SweepResult, drawing: Drawing) -> Panels:
 
 
 def _frame(figure: Figure, drawing: Drawing, sweep: SweepResult) -> None:
-    """Write on top what is shown, below the legend of all panels and what they rest on; the figure grows by it."""
+    """Write the title on top, and the legend of all panels and their sources below; the figure grows by these."""
     width, panels_height = figure.get_size_inches()
     title = _wrapped(_title(sweep, drawing), int(width / CHARACTER_IN))
     footer = _wrapped(_footer(sweep), int(width / CHARACTER_IN))
-    called = labels.titles(sweep.points)
-    handles = _breakdown_handles(called, drawing) if drawing.bars else _line_handles(figure.axes, called)
+    role_names = labels.titles(sweep.points)
+    handles = _breakdown_handles(role_names, drawing) if drawing.bars else _line_handles(figure.axes, role_names)
     for handle in handles:
         handle.set_label(clipped(str(handle.get_label()), LEGEND_CHARACTERS))
     legend_rows = _legend_rows(handles, width)
@@ -230,23 +240,23 @@ def _legend_rows(handles: Sequence[Artist], width: float) -> int:
     return -(-len(handles) // max(1, fitting))
 
 
-def _line_handles(grid: Iterable[Axes], called: Sequence[str]) -> list[Artist]:
-    """Return one line for each label that any panel has, strategy and baseline by what they are called."""
+def _line_handles(grid: Iterable[Axes], role_names: Sequence[str]) -> list[Artist]:
+    """Return a legend entry for each label of any panel; strategy and baseline get their names."""
     by_label = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    for role, name in zip(labels.ROLES, called, strict=False):
+    for role, name in zip(labels.ROLES, role_names, strict=False):
         if role in by_label:
             by_label[role].set_label(name)
     return list(by_label.values())
 
 
-def _breakdown_handles(called: Sequence[str], drawing: Drawing) -> list[Artist]:
-    """Return the parts, top of the stack first, then how the two strategies' bars differ."""
+def _breakdown_handles(role_names: Sequence[str], drawing: Drawing) -> list[Artist]:
+    """Return a legend entry for each part, top of the stack first, and for the bars of strategy and baseline."""
     handles: list[Artist] = [Patch(color=colour, label=label) for label, colour in reversed(figures.PARTS.values())]
-    if len(called) > 1:
+    if len(role_names) > 1:
         first, second = ("upper", "lower") if drawing.rows else ("left", "right")
         bar: dict[str, Any] = {"facecolor": "#aaaaaa", "edgecolor": "white", "linewidth": 0}
-        handles.append(Patch(label=f"{first}: {called[0]}", **bar))
-        handles.append(Patch(label=f"{second}: {called[1]}", hatch=figures.BASELINE_HATCH, **bar))
+        handles.append(Patch(label=f"{first}: {role_names[0]}", **bar))
+        handles.append(Patch(label=f"{second}: {role_names[1]}", hatch=figures.BASELINE_HATCH, **bar))
     return handles
 
 

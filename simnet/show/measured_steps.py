@@ -1,4 +1,4 @@
-"""Measured steps beside predicted ones, as a table for a terminal."""
+"""Measured and predicted steps, as a table for a terminal."""
 
 from collections.abc import Iterable, Sequence
 

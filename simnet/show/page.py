@@ -26,7 +26,7 @@ class Page:
         return self._text(WIDTH, rich=False)
 
     def drawn(self, width: int) -> str:
-        """Return the page for a terminal of so many characters, its tables drawn with rich."""
+        """Return the page for a terminal of this width [characters], its tables drawn with rich."""
         return self._text(width, rich=True)
 
     def _text(self, width: int, *, rich: bool) -> str:

@@ -1,4 +1,4 @@
-"""Draw the table of one run: the question, what it was asked of, and the strategy beside its baseline."""
+"""Draw the table of one run: the question, the scenario, and a column each for the strategy and its baseline."""
 
 import textwrap
 from collections.abc import Callable, Iterator

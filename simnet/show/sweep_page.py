@@ -42,7 +42,7 @@ def matrix(points: list[PointResult]) -> Matrix:
 
 
 def _fits_matrices(sweep: SweepResult) -> bool:
-    """Tell whether rows of bandwidth and columns of nodes show every point and its speedup."""
+    """Return whether rows of bandwidth and columns of nodes show every point and its speedup."""
     cells = [matrix(points) for points in panels(sweep.points).values()]
     nodes = {num_nodes for cell in cells for _, num_nodes in cell}
     return (
@@ -108,7 +108,7 @@ def _total_s(point: PointResult) -> float | None:
 
 
 def _same_times(one: PointResult, other: PointResult) -> bool:
-    """Tell whether two results have the same iteration time, and their baselines, but for rounding."""
+    """Return whether two results have the same iteration time, and their baselines, but for rounding."""
     if one.baseline is not None and other.baseline is not None:
         return _close(one.result, other.result) and _close(one.baseline, other.baseline)
     return _close(one.result, other.result) and one.baseline is other.baseline
@@ -120,8 +120,8 @@ def _close(one: StrategyResult, other: StrategyResult) -> bool:
 
 def _headlines(sweep: SweepResult) -> Iterator[str]:
     """Yield what to take away: the largest speedup, and where there is none; of all panels at once if they are many."""
-    told = panels(sweep.points)
-    for label, points in (told if len(told) <= MAX_HEADLINE_PANELS else {"all": list(sweep.points)}).items():
+    by_panel = panels(sweep.points)
+    for label, points in (by_panel if len(by_panel) <= MAX_HEADLINE_PANELS else {"all": list(sweep.points)}).items():
         compared = [point for point in points if point.speedup is not None]
         if compared:
             best = max(compared, key=_speedup)
@@ -139,7 +139,7 @@ def _place(point: PointResult) -> str:
 
 
 def _is_slower(point: PointResult) -> bool:
-    """Tell whether the speedup, as it is shown, is below 1."""
+    """Return whether the speedup, as it is shown, is below 1."""
     return round(_speedup(point), 2) < 1
 
 

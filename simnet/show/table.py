@@ -98,7 +98,7 @@ class Table:
 
     def csv(self) -> str:
         """Return the table as CSV, its columns named in the first line."""
-        import csv  # here and below: simnet simulate is to start fast
+        import csv  # here and below: `simnet simulate` shall start fast
 
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self._heads, *self.rows])

@@ -68,7 +68,7 @@ def result_text(outcome: Outcome) -> str:
 
 def speedup_sentences(outcomes: Sequence[Outcome]) -> list[str]:
     """Return how well speedups are predicted, of each set that predicts one."""
-    return [told for outcome in outcomes if (told := outcome.text("speedups"))]
+    return [text for outcome in outcomes if (text := outcome.text("speedups"))]
 
 
 def cells(prediction: Prediction, unit: Unit) -> tuple[str, str, str]:
@@ -83,7 +83,7 @@ def value_text(value: float, unit: Unit) -> str:
 
 
 def predicted_text(prediction: Prediction, unit: Unit) -> str:
-    """Return what was predicted, a band as "1.6 to 19.5"."""
+    """Return the predicted value without its unit; of a band its two ends: "1.6 to 19.5"."""
     if prediction.interval is None:
         return value_text(prediction.predicted, unit)
     return " to ".join(value_text(end, unit) for end in prediction.interval)
@@ -115,7 +115,7 @@ def error_texts(outcome: Outcome, mean: float, worst: float) -> tuple[str, str]:
 
 
 def is_band(outcome: Outcome) -> bool:
-    """Tell whether the set predicts bands."""
+    """Return whether the set predicts bands."""
     return all(prediction.interval is not None for prediction in outcome.predictions)
 
 

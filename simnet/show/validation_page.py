@@ -22,11 +22,11 @@ SUMMARY = ("set", "rows calibrated", "rows predicted", "mean error", "worst erro
 
 
 def page(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...]) -> str:
-    """Return the page; figures are expected beside it in `figures/`.
+    """Return the page; its links expect the figures in `figures/`.
 
     Args:
         outcomes: the sets, in order.
-        rows: all published rows, to tell which are used.
+        rows: all published rows, used or not.
     """
     notes = [outcome for outcome in outcomes if outcome.text("caveat")]
     used = row_usage.usage_of(outcomes, rows)
@@ -81,8 +81,8 @@ def _by_series(outcome: Outcome) -> str:
     groups = by_series(outcome.predictions)
     if not 1 < len(groups) < len(outcome.predictions):
         return ""
-    told = (f"{name}: mean {percent(mean_error(ps))}, worst {percent(worst_error(ps))}" for name, ps in groups.items())
-    return "; ".join(told) + "."
+    texts = (f"{name}: mean {percent(mean_error(ps))}, worst {percent(worst_error(ps))}" for name, ps in groups.items())
+    return "; ".join(texts) + "."
 
 
 def _alternatives(outcome: Outcome) -> str:

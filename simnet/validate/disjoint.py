@@ -40,7 +40,7 @@ class Disjointness:
 
 
 def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> Disjointness:
-    """Check that calibration and workload of a scenario were fitted to none of these files and to no setting of them.
+    """Check that calibration and workload of a scenario were fitted to none of these files or their settings.
 
     Args:
         scenario: with its calibration and workload.

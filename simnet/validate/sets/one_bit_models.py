@@ -55,7 +55,7 @@ def _all_reduce_s(network: PublishedNetwork, algorithm: str, calibration: Calibr
 
 
 def disagreement(study: Study) -> float:
-    """Return the ratio of the bandwidths that the train rows give, each fitted alone; 1 means that they agree."""
+    """Return the ratio of the bandwidths that the fitted rows give, each alone; 1 means that they agree."""
     alone = [study.refitted([row]).value("inter_node.efficiency") for row in study.train]
     return max(alone) / min(alone)
 
@@ -68,7 +68,7 @@ def disagreements(network: PublishedNetwork) -> dict[str, float]:
 
 
 def chosen_algorithm(network: PublishedNetwork) -> str:
-    """Return the algorithm under which the train rows of Table 1 agree best."""
+    """Return the algorithm under which the fitted rows of Table 1 agree best."""
     return next(iter(disagreements(network)))
 
 

@@ -49,7 +49,7 @@ def _alternatives() -> Iterator[Alternative]:
 
 
 def _worst_pair(network: PublishedNetwork) -> Alternative:
-    """Return the chosen algorithm with the pair of train rows that gives the largest error."""
+    """Return the chosen algorithm with the pair of fitted rows that gives the largest error."""
     study = _chosen(network)
     points = sorted((*study.train, *study.held_out), key=lambda row: row.gpus)
     pairs = list(combinations(points, 2))
