@@ -67,7 +67,8 @@ class CommunicationThread(Generic[Item]):
             raise self._failure
 
     def _run_items(self) -> None:
-        torch.set_num_threads(self._num_cores)  # a new thread knows nothing of it, and would take all cores
+        # A new thread does not inherit the number, and would take all cores.
+        torch.set_num_threads(self._num_cores)
         stream = torch.cuda.stream(_own_stream(self._device)) if self._device.type == "cuda" else nullcontext()
         with torch.no_grad(), stream:
             while (entry := self._items.get()) is not None:
@@ -91,5 +92,6 @@ class CommunicationThread(Generic[Item]):
 
 @cache
 def _own_stream(device: torch.device) -> Any:
-    """Return the stream of a device on which exchanges run, the same in every step."""
+    """Return the stream of a device on which exchanges run."""
+    # One for all steps: torch keeps freed memory by stream, and a new stream would have to allocate its own.
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -127,6 +127,6 @@ def split_matrices(
             continue
         rows, columns = matrix_shape(shape)
         matrices[number] = Matrix(parameter=parameter, values=piece.view(rows, columns), start=start)
-        # Enough numbers for both factors, so that no two matrices of a bucket share draws.
+        # Enough draws for both factors, so that no two matrices of a bucket share draws.
         start += math.ceil(matrix_rank) * (rows + columns)
     return SplitBucket(matrices=matrices, whole=tuple(whole))
