@@ -344,7 +344,7 @@ def write_target(path: Path, inside: Path | None = None) -> Path:
 
 
 def _mode(path: Path) -> int:
-    """Return the mode of the file that is replaced, or that of a new one: 0o666 less the umask."""
+    """Return the permission bits of the file that is replaced, or those of a new file: 0o666 less the umask."""
     if path.exists():
         return stat.S_IMODE(path.stat().st_mode)
     mask = os.umask(0)  # it can only be read by setting it

@@ -125,12 +125,11 @@ def collect_results(experiment: Experiment, points: Sequence[SweepPoint], result
 def _simulate_all(points: Sequence[SweepPoint], jobs: int) -> Iterator[tuple[str, bytes]]:
     """Simulate points, some here to see how long they take, and the rest in workers if that pays.
 
-    Points of one cluster shape follow each other: the schedules of its collectives are made once for them.
+    Points of one cluster shape follow each other: they share cached schedules and loads.
 
     Yields:
         Key and result in JSON of each point, in the order in which they finish.
     """
-    # Neighbours of one shape share cached schedules and loads.
     points = sorted(points, key=_shape)
     start = time.perf_counter()
     for done, point in enumerate(points):

@@ -1,7 +1,8 @@
 """A GPU that several kernels share: each gets an equal part, and all are slowed while communication runs.
 
-This is processor sharing: with n kernels each runs at 1/n of its speed. The module keeps no clock: the caller says when
-something happens, so that the event loop and the folded loop share one arithmetic, bit for bit.
+This is processor sharing: with n kernels each runs at 1/n of its speed. A queue would let a bucket's encode wait behind
+the rest of backward, and the result would depend on how finely backward is cut (ADR 3). The module keeps no clock: the
+caller says when something happens, so that the event loop and the folded loop share one arithmetic, bit for bit.
 """
 
 from collections import defaultdict

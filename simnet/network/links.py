@@ -2,7 +2,9 @@
 
 A fluid model sends no packets: a flow has a rate that is constant until the next start or end, so its end is known by
 division. Fairness is in bytes on each flow's most loaded link (progressive filling; Bertsekas and Gallager, "Data
-Networks", section 6.5.2). Only flows that share a link with a changed flow, directly or through others, are recomputed.
+Networks", section 6.5.2). How far this holds for TCP: Velho et al., "On the validity of flow-level TCP network models
+for grid and cloud simulations", TOMACS 2013. Only flows that share a link with a changed flow, directly or through
+others, are recomputed.
 """
 
 import heapq
