@@ -1,4 +1,4 @@
-"""Write what a command returns: to the terminal, or to a file that is whole or not there."""
+"""Write the output of a command: to the terminal, or to a file that is whole or not there."""
 
 import errno
 import os

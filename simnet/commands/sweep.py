@@ -68,7 +68,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 
 
 def _summary(num_points: int, num_kept: int, elapsed_s: float, files: list[Path]) -> str:
-    """Return one line about what was done, and where it lies."""
+    """Return one line about the points, the time and the written files."""
     kept = f", {num_kept} of them finished before" if num_kept else ""
     written = f"; wrote {' and '.join(map(str, files))}" if files else ""
     return f"{num_points} points in {elapsed_s:.1f} s{kept}{written}"

@@ -45,7 +45,7 @@ def tell(text: str) -> None:
 
 
 def refuse(message: str) -> None:
-    """Print on stderr, in one line, what a user has done wrong."""
+    """Print a user's mistake on stderr, in one line."""
     tell(one_line(f"simnet: {message}"))
 
 
@@ -106,6 +106,6 @@ def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
 
 
 def silence(stream: IO[str] | None) -> None:
-    """Send what a stream still holds, and all that follows, nowhere: else Python fails on it once more at its end."""
+    """Send the rest of a stream to nowhere, else Python fails on it once more when it ends."""
     if stream is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

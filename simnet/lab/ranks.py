@@ -91,7 +91,7 @@ class _RankProcess:
                 os.killpg(self.process.pid, number)
 
     def end(self) -> int:
-        """Kill what a rank that has ended left behind, and return its exit code as a shell reports it."""
+        """Kill the processes that an ended rank left behind, and return its exit code as a shell reports it."""
         self.signal(signal.SIGKILL)
         self.has_ended = True
         code = self.process.wait()

@@ -14,7 +14,7 @@ GBIT = 1e9 / 8
 
 
 def sentences(advice: Advice) -> list[str]:
-    """Return what to use or why nothing pays, what DDP gains by tuning alone, and the caveats."""
+    """Return the system to use or the reason why none pays, the gain of tuning DDP alone, and the caveats."""
     pay = advice.with_verdict("pays")
     to_measure = advice.with_verdict(MEASURE_FIRST)
     measured_on = advice.scenario.calibration.inter_node.measured_on

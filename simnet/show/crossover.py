@@ -34,7 +34,7 @@ def _verdict(found: Crossover, trial: Trial) -> str:
 
 
 def _names(found: Crossover) -> tuple[str, str]:
-    """Return what to call strategy and baseline."""
+    """Return names for strategy and baseline."""
     same = found.strategy == found.baseline
     return ("strategy", "baseline") if same else (found.strategy, found.baseline)
 
@@ -51,7 +51,7 @@ def _cells(trial: Trial) -> tuple[str, str, str, str, str]:
 
 
 def crossover_object(found: Crossover) -> dict[str, object]:
-    """Return what was found as a JSON object, values as the user writes them."""
+    """Return the crossovers as a JSON object, values as the user writes them."""
     return {
         "over": found.key,
         "strategy": found.strategy,

@@ -109,7 +109,7 @@ def breakdown_over(axes: Axes, points: Sequence[PointResult], *, key: str) -> No
 
 
 def breakdown_of_each(axes: Axes, points: Sequence[PointResult], *, key: str) -> None:
-    """Draw where an iteration's time goes: stacked bars to the right of what a key is set to, baseline below."""
+    """Draw where an iteration's time goes: stacked bars to the right of the value of a key, baseline below."""
     scale, unit = _time_unit(max(_slowest(point) for point in points))
     results = [result for result, _, _, _ in _strategies(points)]
     for index, result in enumerate(results):
@@ -134,7 +134,7 @@ def speedup_over(axes: Axes, points: Sequence[PointResult], *, key: str, others:
 
 
 def speedup_of_each(axes: Axes, points: Sequence[PointResult], *, key: str) -> None:
-    """Draw speedup as a bar to the right of what a key is set to."""
+    """Draw speedup as a bar to the right of the value of a key."""
     speedups = [point.speedup or 0.0 for point in points]
     bars = axes.barh(range(len(points)), speedups, 0.6, color=STRATEGY_COLOUR)
     axes.bar_label(bars, [speedup_text(speedup) for speedup in speedups], padding=2)
@@ -247,7 +247,7 @@ def _stack_sideways(axes: Axes, result: Sequence[StrategyResult], *, index: int,
 def _pieces(
     result: Sequence[StrategyResult], index: int, scale: float
 ) -> Iterator[tuple[FloatArray, FloatArray, dict[str, Any]]]:
-    """Yield each part of the breakdown: how long it is at each point, where it starts, and how it looks."""
+    """Yield each part of the breakdown: its lengths and starts at the points in the shown unit, and its style."""
     start = np.zeros(len(result))
     hatch = BASELINE_HATCH if index else ""
     for key, (_, colour) in PARTS.items():

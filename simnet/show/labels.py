@@ -1,4 +1,4 @@
-"""What to call the points of a sweep, their parts and their strategies, for people."""
+"""Names of the points of a sweep, of their parts and of their strategies, for people."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ NODES_KEYS = ("cluster.num_nodes",)
 PART_KEYS = ("cluster", "calibration", "strategy", "baseline")
 # Beyond this, matplotlib cannot draw an axis.
 MOST = 1e30
-# What strategy and baseline are called where no name fits all points.
+# Names of strategy and baseline where no name fits all points.
 ROLES = ("strategy", "baseline")
 QUANTITIES: tuple[type[Quantity], ...] = (Bandwidth, Size, Duration)
 Panels = dict[str, list[PointResult]]
@@ -50,7 +50,7 @@ def _panel(point: PointResult) -> str:
 
 
 def names(points: Sequence[RunResult]) -> list[str]:
-    """Return what to call the strategy of these points, and the baseline if there is one, so that they differ."""
+    """Return a name for the strategy of these points and, if there is one, another name for the baseline."""
     strategy = _only((point.result.strategy for point in points), ROLES[0])
     baselines = [point.baseline.strategy for point in points if point.baseline is not None]
     if not baselines:
@@ -93,7 +93,7 @@ def _only(texts: Iterable[str], other: str) -> str:
 
 
 def _called_apart(kind: str, strategy: dict[str, Any], baseline: dict[str, Any]) -> tuple[str, str]:
-    """Return what to call strategy and baseline of one kind: the kind with the settings in which they differ."""
+    """Return names for strategy and baseline of one kind: the kind with the settings in which they differ."""
     keys = [key for key in {**strategy, **baseline} if strategy.get(key) != baseline.get(key)]
     first, second = (
         ", ".join([kind, *(f"{key} {value_text(settings[key])}" for key in keys if key in settings)])
@@ -109,7 +109,7 @@ def main_key(sweep: SweepResult) -> str:
 
 
 def numbers(points: Sequence[PointResult], key: str) -> list[float] | None:
-    """Return what a key is set to at each point, as SI numbers; None where one of them is no number."""
+    """Return the value of a key at each point, as SI numbers; None if a value is no number."""
     values: list[Any] = [point.set.get(key) for point in points]
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return [float(value) for value in values] if all(abs(value) <= MOST for value in values) else None
@@ -122,7 +122,7 @@ def numbers(points: Sequence[PointResult], key: str) -> list[float] | None:
 
 
 def value_label(point: PointResult, key: str) -> str:
-    """Return what a key is set to at a point, for people."""
+    """Return the value of a key at a point, for people."""
     value: Any = point.set.get(key)
     if key not in WORKLOAD_KEYS:
         return value_text(value)
@@ -131,7 +131,7 @@ def value_label(point: PointResult, key: str) -> str:
 
 
 def label(point: PointResult, keys: Sequence[str]) -> str:
-    """Return what several keys are set to at a point, each with its name where the value does not tell."""
+    """Return the values of several keys at a point, each with the name of its key unless the value is a name itself."""
     named = (*WORKLOAD_KEYS, *PART_KEYS)
     return ", ".join(
         value_label(point, key) if key in named else f"{key_text(key)} {value_label(point, key)}" for key in keys
@@ -147,7 +147,7 @@ def grouped(points: Sequence[PointResult], keys: Sequence[str]) -> Panels:
 
 
 def context(points: Sequence[PointResult]) -> str:
-    """Return what all points share: the workload, and the network."""
+    """Return the workload and the network, each if all points share it."""
     workloads = {workload_name(point) for point in points}
     networks = {f"{nodes_text(point.num_nodes)} at {bandwidth_text(point.nic_gbit_per_s)}" for point in points}
     return ", ".join(next(iter(texts)) for texts in (workloads, networks) if len(texts) == 1)

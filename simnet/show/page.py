@@ -1,4 +1,4 @@
-"""What a command prints: lines and tables, plain in a pipe or a file, drawn in a terminal."""
+"""The output of a command: lines and tables, plain in a pipe or a file, drawn in a terminal."""
 
 from collections.abc import Iterable
 

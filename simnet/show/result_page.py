@@ -117,7 +117,7 @@ def _comparison(run_result: RunResult) -> Table:
 
 
 def _title(name: str) -> str:
-    """Return what a strategy is called, a line for each setting."""
+    """Return the name of a strategy, a line for each setting."""
     return "\n".join(line for part in name.split(", ") for line in textwrap.wrap(part, VALUE_WIDTH))
 
 

@@ -24,7 +24,7 @@ METRICS = (
 
 
 def row(result: RunResult, values: Mapping[str, object] | None = None) -> Row:
-    """Return one flat row: what the sweep set, then what was simulated, then every metric.
+    """Return one flat row: the swept keys, then the scenario, then every metric.
 
     Args:
         result: of a run.

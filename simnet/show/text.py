@@ -8,16 +8,16 @@ if TYPE_CHECKING:
     from simnet.scenario import Scenario
 
 WIDTH = 100
-INLINE = "inline"  # what a part or a scenario is called without a name
+INLINE = "inline"  # name of a part or a scenario without one
 
 
 def part_title(name: str, otherwise: str) -> str:
-    """Return what to call a part: its name, or something else if it was written without one."""
+    """Return the name of a part, or something else if it was written without one."""
     return otherwise if name == INLINE else name
 
 
 def workload_title(scenario: "Scenario") -> str:
-    """Return what to call the workload of a scenario: its name, its title, or the scenario's own name."""
+    """Return a name for the workload of a scenario: its name, its title, or the scenario's own name."""
     return part_title(scenario.workload.name, scenario.workload.title or scenario.name)
 
 

@@ -107,7 +107,7 @@ def verdict(found: TimesToTarget, there: AtBandwidth) -> str:
 
 
 def _caveats(found: TimesToTarget) -> list[str]:
-    """Return what limits the conclusions, a sentence each."""
+    """Return the limits of the conclusions, a sentence each."""
     baseline = found.convergence.systems[found.baseline].strategy
     given = {
         "draws_possible": calibration_draws.has_intervals(found.scenario),

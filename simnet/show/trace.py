@@ -1,4 +1,4 @@
-"""Write what ran when as a Chrome trace, which ui.perfetto.dev opens.
+"""Write the timeline of a result as a Chrome trace, which ui.perfetto.dev opens.
 
 The events look like those of PyTorch's profiler, so that scripts for real traces read simulated ones: kernels have the
 category "kernel" and their stream, collectives are named `ncclDevKernel_...`, and `ProfilerStep#1` spans the iteration.
