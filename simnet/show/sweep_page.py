@@ -119,7 +119,7 @@ def _close(one: StrategyResult, other: StrategyResult) -> bool:
 
 
 def _headlines(sweep: SweepResult) -> Iterator[str]:
-    """Yield the headlines: the largest speedup and where the strategy is slower, of all panels at once if they are many."""
+    """Yield the largest speedup and where the strategy is slower, of each panel, or of all at once if they are many."""
     by_panel = panels(sweep.points)
     for label, points in (by_panel if len(by_panel) <= MAX_HEADLINE_PANELS else {"all": list(sweep.points)}).items():
         compared = [point for point in points if point.speedup is not None]
