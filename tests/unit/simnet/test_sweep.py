@@ -196,7 +196,7 @@ class TestRun:
             sweep.run(points, tmp_path)
         assert str(refused.value) == (
             f"{tmp_path / NAME}: line 1: result.scenario.strategy.kind: 'elsewhere': unknown strategy; install the "
-            "package that brings it"
+            "package that provides it"
         )
 
     def test_finished_points_are_not_simulated_again(
