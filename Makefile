@@ -5,13 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := out/demo
 PYTHON ?=
-PYTEST_ARGS ?= -n auto
+PYTEST_ARGS ?= -n auto --dist worksteal
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.9.0
 MLXTEND ?= mlxtend==0.25.0
 DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandwidth=10 Gbit/s,100 Gbit/s'
+
+# Else every command under test compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-short torch lab lab-short lab-systems test test-all check format-check format lint types bench clean

@@ -68,10 +68,12 @@ def class_places() -> dict[str, list[str]]:
 
 def simulated_and_real() -> set[str]:
     """Return the class names of systems that are simulated and real: they are one thing."""
-    systems = pytest.importorskip("binsgdm.systems.registry").SYSTEMS
+    pytest.importorskip("torch")
+    from binsgdm.systems.registry import SYSTEMS
+
     optimizers = {"BinSGDM", "OneBitAdam"}
     simulated = {type_.__name__ for type_ in STRATEGIES.built_in()}
-    return simulated & ({type_.__name__ for type_ in systems.values()} | optimizers)
+    return simulated & ({type_.__name__ for type_ in SYSTEMS.values()} | optimizers)
 
 
 def defined_names(tree: ast.Module) -> Iterator[tuple[str, int]]:

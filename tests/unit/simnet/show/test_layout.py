@@ -98,6 +98,7 @@ def test_every_figure_has_the_question_the_workload_and_the_kind_of_its_calibrat
 SWEPT = [name for name in files.names("experiments") if load_experiment(name).axes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SWEPT)
 def test_every_shipped_experiment_that_sweeps_can_be_plotted(name: str) -> None:
     experiment = load_experiment(name)
