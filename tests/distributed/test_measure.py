@@ -2,9 +2,7 @@
 
 import json
 import os
-import socket
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,13 @@ import pytest
 pytest.importorskip("torch")
 
 from simnet.calibrate.measurement_file import read
+from tests.helpers.launch import exit_code, free_port, launch, output_to
 
-ROOT = Path(__file__).parents[2]
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 QUICK = ["--max-repetitions", "8", "--threads", "1", "--ranks-per-node", str(RANKS_PER_NODE)]
 MODEL = ["--model", "mlp_200k", "--batch", "2", *QUICK]
 COMMANDS = {
-    "kernels": ["kernels", "--kernels", "cpu", "--max-size", "1024", *QUICK],
+    "kernels": ["kernels", "--kernels", "cpu", "--max-size", "1024", "--system", "qsgd", *QUICK],
     "collectives": ["collectives", "--max-size", "2^20", "--min-size", "2^18", "--nic-gbit-per-s", "1", *QUICK],
     "model": ["model", *MODEL],
     "all_reduce": ["training", "--strategy", "all_reduce", "--bucket-cap-mb", "0.3", *MODEL],
@@ -29,69 +27,48 @@ COMMANDS = {
         *MODEL,
         *(word for one in ("one_bit_adam", "qsgd:bits=2", "power_sgd") for word in ("--strategy", one)),
     ],
-    "system kernels": ["kernels", "--kernels", "cpu", "--max-size", "1024", "--system", "qsgd", *QUICK],
     "interference": ["interference", *MODEL],
     "no force": ["model", *MODEL, "-o", "model.json"],
     "mistake": ["training", "--strategy", "all_reduce:overlap", *MODEL],
 }
-RANK = """
-import json, os, sys
-from binsgdm.measure import __main__ as alone
-for name, (port, args) in json.loads(sys.argv[1]).items():
-    os.environ["MASTER_PORT"] = str(port)
-    sys.argv = ["measure", args[0], *(["-o", name + ".json"] if "-o" not in args else []), *args[1:]]
-    try:
-        alone.main()
-    except SystemExit as stop:
-        print(name, stop.code or 0, flush=True)
-"""
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+def measure(rank: int, work: dict[str, tuple[int, list[str]]], folder: str) -> None:
+    """Run every command in one rank, and leave what each has printed and its exit code."""
+    from binsgdm.measure import __main__ as alone
 
-
-def start(rank: int, folder: Path, work: str) -> "subprocess.Popen[str]":
-    environment = os.environ | {
+    os.chdir(folder)
+    os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank % RANKS_PER_NODE), "WORLD_SIZE": str(WORLD_SIZE),
-        "LOCAL_WORLD_SIZE": str(RANKS_PER_NODE), "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(ROOT),
+        "LOCAL_WORLD_SIZE": str(RANKS_PER_NODE), "MASTER_ADDR": "127.0.0.1",
     }  # fmt: skip
-    command = [sys.executable, "-c", RANK, work]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+    codes = {}
+    with output_to(Path(folder) / "outputs" / str(rank)):
+        for name, (port, args) in work.items():
+            os.environ["MASTER_PORT"] = str(port)
+            output = [] if "-o" in args else ["-o", f"{name}.json"]
+            codes[name] = exit_code(alone.main, ["measure", args[0], *output, *args[1:]])
+    (Path(folder) / "outputs" / f"{rank}.json").write_text(json.dumps(codes))
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Return the folder of the files, and what each rank printed, from one run for all tests of this file."""
+    """Return the folder of the files, and what each rank ended with and printed, from one run for all tests here."""
     folder = tmp_path_factory.mktemp("measured")
-    work = json.dumps(dict(zip(COMMANDS, zip(free_ports(len(COMMANDS)), COMMANDS.values(), strict=True), strict=True)))
-    ranks = [start(rank, folder, work) for rank in range(WORLD_SIZE)]
-    try:
-        said = [rank.communicate(timeout=110) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return folder, said
-
-
-def codes(printed: str) -> dict[str, int]:
-    """Return the exit code of each command."""
-    lines = [line.rpartition(" ") for line in printed.splitlines()]
-    return {name: int(code) for name, _, code in lines if name in COMMANDS}
+    outputs = folder / "outputs"
+    outputs.mkdir()
+    launch(measure, {name: (free_port(), args) for name, args in COMMANDS.items()}, str(folder), nprocs=WORLD_SIZE)
+    read_codes = [json.loads((outputs / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
+    printed = [(outputs / f"{rank}.stderr").read_text() for rank in range(WORLD_SIZE)]
+    shutil.rmtree(outputs)
+    return folder, list(zip(read_codes, printed, strict=True))
 
 
 class TestTogether:
     def test_every_rank_ends_alike_and_only_the_first_writes_and_tells(self, measured):
         folder, said = measured
         expected = dict.fromkeys(COMMANDS, 0) | {"no force": 2, "mistake": 2}
-        assert [codes(stdout) for stdout, _ in said] == [expected] * WORLD_SIZE, said[0][1][-2000:]
+        assert [codes for codes, _ in said] == [expected] * WORLD_SIZE, said[0][1][-2000:]
         wrote = [stderr.count("wrote ") for _, stderr in said]
         assert wrote == [len(COMMANDS) - 2, 0, 0, 0]
         assert [stderr.count("model.json: exists") for _, stderr in said] == [1, 0, 0, 0]
@@ -148,5 +125,5 @@ class TestTogether:
     def test_kernels_and_models_are_measured_by_all_ranks_at_once(self, measured):
         assert {one.labels["kernels"] for one in read(measured[0] / "kernels.json").series} == {"torch", "cpu"}
         assert len(read(measured[0] / "model.json").series) == 4 + 8
-        decoded = [one for one in read(measured[0] / "system kernels.json").series if one.name == "qsgd_decode"]
+        decoded = [one for one in read(measured[0] / "kernels.json").series if one.name == "qsgd_decode"]
         assert [one.labels["num_vectors"] for one in decoded] == [WORLD_SIZE]

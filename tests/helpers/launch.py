@@ -3,10 +3,15 @@
 import fcntl
 import multiprocessing
 import os
+import runpy
 import shutil
-from collections.abc import Callable
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +22,69 @@ def launch(work: Callable[..., None], *args: Any, nprocs: int) -> None:
     """Run `work(rank, *args)` in as many processes and wait for all."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
     torch.multiprocessing.start_processes(work, args, nprocs=nprocs, start_method="forkserver")
+
+
+class Ended(NamedTuple):
+    """How a script ended: the first exit code that is not 0, and what all ranks have printed, rank by rank."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def run_script(script: Path, *flags: str, folder: Path, ranks: int = 1) -> Ended:
+    """Run a Python script in a folder as torchrun does with these ranks, or as Python does with one."""
+    outputs = folder / "outputs"
+    outputs.mkdir()
+    launch(_as_rank, str(script), flags, str(folder), ranks, free_port(), nprocs=ranks)
+    found = [
+        [(outputs / f"{rank}.{name}").read_text() for name in ("code", "stdout", "stderr")] for rank in range(ranks)
+    ]
+    codes, stdouts, stderrs = zip(*found, strict=True)
+    return Ended(next((int(code) for code in codes if code != "0"), 0), "".join(stdouts), "".join(stderrs))
+
+
+def _as_rank(rank: int, script: str, flags: Sequence[str], folder: str, ranks: int, port: int) -> None:
+    if ranks > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+        os.environ |= {"LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.chdir(folder)
+    with output_to(Path(folder) / "outputs" / str(rank)):
+        code = exit_code(lambda: runpy.run_path(script, run_name="__main__"), [script, *flags])
+    (Path(folder) / "outputs" / f"{rank}.code").write_text(str(code))
+
+
+def exit_code(work: Callable[[], object], argv: list[str]) -> int:
+    """Do what a process would do with these arguments, and return the exit code it would end with."""
+    sys.argv = argv
+    try:
+        work()
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            sys.stderr.write(f"{stop.code}\n")
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+@contextmanager
+def output_to(path: Path) -> Iterator[None]:
+    """Let this process write into two files, PATH.stdout and PATH.stderr."""
+    for stream, name in ((sys.stdout, "stdout"), (sys.stderr, "stderr")):
+        with path.with_suffix(f".{name}").open("w") as file:
+            os.dup2(file.fileno(), stream.fileno())
+    yield
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
 
 
 def once(tmp_path_factory: Any, name: str, make: Callable[[Path], None]) -> Path:
