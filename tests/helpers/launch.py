@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-PRELOAD = ["torch", "torch.distributed", "torch.distributed.fsdp", "numba", "binsgdm.ddp", "tests.helpers.warm"]
+# The compiler takes two seconds to import, in each process that makes its first optimizer.
+PRELOAD = [
+    "torch", "torch.distributed", "torch.distributed.fsdp", "torch._dynamo", "sklearn.datasets", "numba", "binsgdm.ddp",
+    "tests.helpers.warm",
+]  # fmt: skip
 
 
 def launch(work: Callable[..., None], *args: Any, nprocs: int) -> None:

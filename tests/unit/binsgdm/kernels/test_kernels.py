@@ -37,6 +37,8 @@ from tests.helpers.kernel_samples import (
     state,
 )
 
+# Of the interpreter of Triton, which takes a tenth of a second for each.
+MAX_EXAMPLES = min(60, settings.default.max_examples)
 SIZES = (0, 1, 7, 8, 9, 31, 32, 33, 63, 64, 100, 1000, 1024, 1056, 2047)
 STARTS = (0, 8, 24, 1024, 2**34 - 4096)
 
@@ -70,7 +72,7 @@ def test_a_kernel_equals_the_reference_where_gradients_are_not_finite(fast: Kern
             assert_equal(fast, grad.to(dtype), m, b, 8)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=MAX_EXAMPLES)
 @given(
     rows=st.lists(st.tuples(*[st.floats(width=32)] * 2, st.floats(0, width=32, allow_infinity=False)), max_size=70),
     start=st.integers(0, 2**30).map(lambda group: 8 * group),
