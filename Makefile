@@ -17,7 +17,7 @@ DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandw
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch lab lab-short lab-systems test test-all test-most test-lab check format-check format lint types bench clean
+.PHONY: help demo demo-short torch lab lab-short lab-systems test test-all check format-check format lint types bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,14 +32,9 @@ demo-short: ## the same on a few points, for CI, in out/demo-short
 test: $(VENV)/.installed-dev ## run the tests that are neither slow nor of the lab (PYTEST_ARGS="-k name" to choose)
 	$(BIN)/python -m pytest -m 'not slow and not lab' $(PYTEST_ARGS)
 
-# The lab mostly waits for its slow NICs, so its tests run one after another while the others use the cores.
+# The lab measures real time: its tests run one after another, while nothing else does.
 test-all: $(VENV)/.installed-dev ## run all tests, with all examples
-	@$(MAKE) --no-print-directory --jobs 2 test-most test-lab
-
-test-most: $(VENV)/.installed-dev ## all tests but the lab's
 	$(BIN)/python -m pytest -m 'not lab' --hypothesis-profile=ci $(PYTEST_ARGS)
-
-test-lab: $(VENV)/.installed-dev ## the tests of the lab, which need root
 	$(BIN)/python -m pytest -m lab tests/lab
 
 check: format-check lint types test-all ## what CI runs: format, lint, types, all tests
