@@ -14,6 +14,11 @@ from typing import NamedTuple
 import click
 
 ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))  # run as a script, from any directory
+
+from docs import commands
+
 PACKAGES = ("simnet", "binsgdm")
 KINDS = ("error", "help", "heading", "figure", "text", "page")
 TABLES = {"Table", "Column"}
@@ -38,28 +43,18 @@ def messages() -> list[Message]:
     return sorted(found, key=lambda one: KINDS.index(one.kind))
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
-    """Yield every command with its name, such as ("simnet lab run", ...)."""
+def all_commands() -> list[tuple[str, click.Command]]:
+    """Return every command with its name, such as ("simnet lab run", ...)."""
     from simnet.commands.main import cli
 
-    yield from _commands("simnet", cli)
-
-
-def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    yield name, command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for sub in command.list_commands(context):
-            found = command.get_command(context, sub)
-            assert found is not None
-            yield from _commands(f"{name} {sub}", found)
+    return [("simnet", cli), *commands.commands(cli, "simnet")]
 
 
 def _from_commands() -> Iterator[Message]:
     from simnet.commands.main import COMMANDS
 
     yield from (Message("help", f"simnet --help: {name}", text) for name, text in COMMANDS.items())
-    for name, command in commands():
+    for name, command in all_commands():
         yield Message("help", name, " ".join(f"{command.help} {command.epilog or ''}".split()))
         for option in command.params:
             if isinstance(option, click.Option):

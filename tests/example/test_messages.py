@@ -10,7 +10,7 @@ from docs import messages
 # Words of the house that a reader of a message stops at.
 FORBIDDEN = ("told", "tells", "said", "apart", "so many", "of which", "that which", "beside", "mend", "lane", "carrier")
 PATTERN = re.compile(rf"\b({'|'.join(FORBIDDEN)})\b", re.IGNORECASE)
-COMMANDS = dict(messages.commands())
+COMMANDS = dict(messages.all_commands())
 
 
 def found(texts: list[messages.Message]) -> list[str]:
