@@ -8,9 +8,10 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from simnet import files, schema
+from simnet import files, nested, schema
 from simnet.errors import SimnetError, did_you_mean
 from simnet.hardware import Calibration, Cluster, NamedPart
+from simnet.nested import KeyPath
 from simnet.strategies import AnyStrategy
 from simnet.strategies.former_keys import with_present_keys
 from simnet.units import Quantity
@@ -18,7 +19,6 @@ from simnet.values import Count
 from simnet.workload.workload import Workload
 
 T = TypeVar("T", bound=msgspec.Struct)
-KeyPath = tuple[str, ...]
 PARTS = {"cluster": "clusters", "workload": "workloads", "calibration": "calibrations"}
 PART_TYPES: dict[str, type[NamedPart]] = {"clusters": Cluster, "workloads": Workload, "calibrations": Calibration}
 
@@ -125,7 +125,7 @@ class RawScenario(Struct, frozen=True, kw_only=True):
         if len(path) == 1:
             value, inner = _fill(override.key, value, override.origin, override.directory)
             origins |= inner
-        data = _replaced(self.data, path, value, where)
+        data = nested.replaced(self.data, path, value, where)
         assert isinstance(data, dict)
         return RawScenario(data=data, origins=origins | {path: origins.get(path, override.origin)})
 
@@ -332,8 +332,8 @@ def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object,
     if not isinstance(use, str):
         raise SimnetError(f"{where}: {key}: {use!r}: write the name of a {key} in quotes, or a table")
     part, label = _named_part(PARTS[key], use, f"{where}: {key}", directory)
-    origins = {(key,): label} | {(key, *path): where for path in _leaves(changes)}
-    return _merged(part, changes) if changes else part, origins
+    origins = {(key,): label} | {(key, *path): where for path in nested.leaves(changes)}
+    return nested.merged(part, changes) if changes else part, origins
 
 
 def _named_part(kind: str, name: str, where: str, directory: Path) -> tuple[dict[str, object], str]:
@@ -378,42 +378,6 @@ def _axes(given: object, where: str, directory: Path) -> dict[str, Axis]:
     return {
         key: Axis(key=key, values=tuple(values), origin=origin, directory=directory) for key, values in given.items()
     }
-
-
-def _merged(base: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
-    """Return `base` with `changes`: tables are merged, all else is replaced."""
-    merged = dict(base)
-    for key, value in changes.items():
-        old = merged.get(key)
-        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged
-
-
-def _leaves(table: Mapping[str, object]) -> list[KeyPath]:
-    """Return the path of every value of a table that is not itself a table with keys."""
-    paths: list[KeyPath] = []
-    for key, value in table.items():
-        inner = _leaves(value) if isinstance(value, Mapping) else []
-        paths.extend([(key, *path) for path in inner] or [(key,)])
-    return paths
-
-
-def _replaced(data: object, path: KeyPath, value: object, where: str) -> object:
-    """Return `data` with `value` at `path`; lists are entered by index; `data` itself is not changed."""
-    if not path:
-        return value
-    key, rest = path[0], path[1:]
-    if isinstance(data, Mapping):
-        return {**data, key: _replaced(data.get(key, {}), rest, value, where)}
-    if isinstance(data, list | tuple):
-        indices = [str(index) for index in range(len(data))]
-        if key not in indices:
-            known = f"write an index from 0 to {len(data) - 1}" if indices else "there is no item"
-            raise SimnetError(f"{where}: unknown key {key!r}: a list of {len(data)}: {known}, or set the whole list")
-        return [
-            _replaced(item, rest, value, where) if i == key else item for i, item in zip(indices, data, strict=True)
-        ]
-    raise SimnetError(f"{where}: unknown key {key!r}: {data!r} there has no such key; set the whole value")
 
 
 @lru_cache(maxsize=4096, typed=True)

@@ -14,14 +14,14 @@ import msgspec
 import msgspec.inspect as types
 
 from simnet.errors import NotInstalledError, SimnetError, did_you_mean, shown
+from simnet.nested import KeyPath
 from simnet.parsing import parse_json
 from simnet.registry import RegistryType, StructRegistry, tag_of
 from simnet.system_options import SystemOptions
 from simnet.units import Quantity
 
 T = TypeVar("T", bound=msgspec.Struct)
-Path = tuple[str, ...]
-Origins = Mapping[Path, str]
+Origins = Mapping[KeyPath, str]
 # What may be a whole number that no float holds: `parse_json` looks closer, which msgspec does not.
 _LONG_NUMBER = re.compile(rb"[0-9]{300}")
 # What msgspec itself says; all else is the sentence of a struct's own check.
@@ -45,7 +45,7 @@ class FieldError(Exception):
         in_data: the text of `NotInstalledError.in_data`; empty for all other mistakes.
     """
 
-    def __init__(self, path: Path, text: str, culprit: Path | None = None, in_data: str = "") -> None:
+    def __init__(self, path: KeyPath, text: str, culprit: KeyPath | None = None, in_data: str = "") -> None:
         super().__init__(text)
         self.in_data = in_data
         self.path, self.text, self.culprit = path, text, culprit or path
@@ -121,13 +121,13 @@ def _read_custom(kind: type, given: object) -> object:
         raise ValueError(str(error)) from error  # which `check` tells with its place
 
 
-def _sentence(origins: Origins, path: Path, text: str, culprit: Path) -> str:
+def _sentence(origins: Origins, path: KeyPath, text: str, culprit: KeyPath) -> str:
     known = (culprit[:length] for length in range(len(culprit), -1, -1))
     origin = next(origins[prefix] for prefix in known if prefix in origins)
     return ": ".join(filter(None, (origin, ".".join(path), text)))
 
 
-def _contradiction(message: str) -> tuple[Path, str]:
+def _contradiction(message: str) -> tuple[KeyPath, str]:
     """Return what msgspec says of values that do not go together: the keys to one of them, and the sentence.
 
     A struct's own check may start its message with a key; msgspec appends the struct's place: " - at `$.cluster`".
@@ -148,7 +148,7 @@ def type_of(struct: type) -> types.Type:
     return types.type_info(struct)
 
 
-def check(info: types.Type, given: object, path: Path = ()) -> None:
+def check(info: types.Type, given: object, path: KeyPath = ()) -> None:
     """Check data against a type, down to its leaves.
 
     Raises:
@@ -173,7 +173,7 @@ def check(info: types.Type, given: object, path: Path = ()) -> None:
             _check_leaf(info, given, path)
 
 
-def _check_leaf(info: types.Type, given: object, path: Path) -> None:
+def _check_leaf(info: types.Type, given: object, path: KeyPath) -> None:
     match info:
         case types.CustomType(cls=RegistryType() as kind):
             _check_registered(kind.registry, given, path)
@@ -197,7 +197,9 @@ def _check_leaf(info: types.Type, given: object, path: Path) -> None:
             _require(given is None, given, "must be null", path)
 
 
-def _check_struct(info: types.StructType, given: object, path: Path, others: Iterable[types.StructType] = ()) -> None:
+def _check_struct(
+    info: types.StructType, given: object, path: KeyPath, others: Iterable[types.StructType] = ()
+) -> None:
     """Check a table.
 
     `others` are the other structs of its union: they are asked for only to name the one that an unknown key belongs to.
@@ -216,7 +218,7 @@ def _check_struct(info: types.StructType, given: object, path: Path, others: Ite
             raise FieldError((*path, key), f"missing; add {key} = {_example(field.type)}")
 
 
-def _unknown_key(info: types.StructType, key: object, others: Iterable[types.StructType], path: Path) -> str:
+def _unknown_key(info: types.StructType, key: object, others: Iterable[types.StructType], path: KeyPath) -> str:
     owners = [str(other.tag) for other in others if key in {field.encode_name for field in other.fields}]
     if owners:
         belongs = f"key {shown(key)} belongs to {info.tag_field} {owners[0]!r}, not to {info.tag!r}"
@@ -228,7 +230,7 @@ def _unknown_key(info: types.StructType, key: object, others: Iterable[types.Str
     return f"unknown key {shown(key)}.{did_you_mean(str(key), _keys(info))}"
 
 
-def _takes_name(path: Path) -> bool:
+def _takes_name(path: KeyPath) -> bool:
     """Tell whether a bare name does in place of the table there."""
     return len(path) == 1 and path[0] in BY_NAME
 
@@ -237,7 +239,7 @@ def _keys(info: types.StructType) -> list[str]:
     return [field.encode_name for field in info.fields] + ([info.tag_field] if info.tag_field else [])
 
 
-def _check_union(info: types.UnionType, given: object, path: Path) -> None:
+def _check_union(info: types.UnionType, given: object, path: KeyPath) -> None:
     members = [member for member in info.types if not isinstance(member, types.NoneType)]
     structs = tuple(member for member in members if isinstance(member, types.StructType))
     if given is None and len(members) < len(info.types):
@@ -265,7 +267,7 @@ _KINDS: dict[type[types.Type], tuple[tuple[type, ...], str]] = {
 }
 
 
-def _member(members: list[types.Type], given: object, path: Path) -> types.Type:
+def _member(members: list[types.Type], given: object, path: KeyPath) -> types.Type:
     """Return the member of a union that a value is checked against: the one of its type, else the one it was meant as.
 
     Raises:
@@ -283,7 +285,7 @@ def _member(members: list[types.Type], given: object, path: Path) -> types.Type:
     raise FieldError(path, f"{shown(given)}: write {' or '.join(wanted)}")
 
 
-def _tag(tag_field: str, known: Collection[str], given: object, path: Path) -> str:
+def _tag(tag_field: str, known: Collection[str], given: object, path: KeyPath) -> str:
     """Return the tag of a table, one of those that are known."""
     table = _table(given, path, (tag_field,))
     if tag_field not in table:
@@ -292,7 +294,7 @@ def _tag(tag_field: str, known: Collection[str], given: object, path: Path) -> s
     return str(table[tag_field])
 
 
-def _check_registered(registry: StructRegistry[Any], given: object, path: Path) -> None:
+def _check_registered(registry: StructRegistry[Any], given: object, path: KeyPath) -> None:
     """Check a table whose tag says which registered struct it is."""
     tag_field = str(registry.base.__struct_config__.tag_field)
     known = {tag_of(struct): struct for struct in registry.built_in()}
@@ -305,7 +307,7 @@ def _check_registered(registry: StructRegistry[Any], given: object, path: Path) 
     _check_struct(_struct_type(known[tag]), given, path, others)
 
 
-def _check_is_registered(registry: StructRegistry[Any], tag: str, path: Path) -> None:
+def _check_is_registered(registry: StructRegistry[Any], tag: str, path: KeyPath) -> None:
     try:
         registry.find(tag)
     except SimnetError as error:
@@ -320,14 +322,14 @@ def _struct_type(struct: type) -> types.StructType:
     return info
 
 
-def _check_tuple(info: types.TupleType, given: object, path: Path) -> None:
+def _check_tuple(info: types.TupleType, given: object, path: KeyPath) -> None:
     items = _list(given, path)
     _require(len(items) == len(info.item_types), given, f"write a list of {len(info.item_types)} values", path)
     for index, (item_type, item) in enumerate(zip(info.item_types, items, strict=True)):
         check(item_type, item, (*path, str(index)))
 
 
-def _check_custom(info: types.CustomType, given: object, path: Path) -> None:
+def _check_custom(info: types.CustomType, given: object, path: KeyPath) -> None:
     assert issubclass(info.cls, Quantity | SystemOptions)
     try:
         info.cls.parse(given)
@@ -335,13 +337,13 @@ def _check_custom(info: types.CustomType, given: object, path: Path) -> None:
         raise FieldError(path, str(error)) from error
 
 
-def _check_name(given: object, known: Any, path: Path) -> None:
+def _check_name(given: object, known: Any, path: KeyPath) -> None:
     _require(isinstance(given, str), given, "write a name in quotes", path)
     if given not in known:
         raise FieldError(path, f"{shown(given)}: unknown.{did_you_mean(str(given), known)}")
 
 
-def _check_range(info: types.IntType | types.FloatType, given: Any, rule: str, path: Path) -> None:
+def _check_range(info: types.IntType | types.FloatType, given: Any, rule: str, path: KeyPath) -> None:
     is_finite = isinstance(given, int) or math.isfinite(given)  # a whole number may be too large for a float
     fits = not isinstance(info, types.FloatType) or abs(given) <= sys.float_info.max
     inside = (
@@ -366,12 +368,12 @@ def _range(info: types.IntType | types.FloatType) -> str:
     )
 
 
-def _require(fits: bool, given: object, rule: str, path: Path) -> None:
+def _require(fits: bool, given: object, rule: str, path: KeyPath) -> None:
     if not fits:
         raise FieldError(path, f"{shown(given)}: {rule}")
 
 
-def _table(given: object, path: Path, keys: tuple[str, ...]) -> Mapping[Any, object]:
+def _table(given: object, path: KeyPath, keys: tuple[str, ...]) -> Mapping[Any, object]:
     if not isinstance(given, Mapping):
         wanted = "a name in quotes, or a table" if _takes_name(path) else "a table"
         raise FieldError(
@@ -380,7 +382,7 @@ def _table(given: object, path: Path, keys: tuple[str, ...]) -> Mapping[Any, obj
     return given
 
 
-def _list(given: object, path: Path) -> list[object] | tuple[object, ...]:
+def _list(given: object, path: KeyPath) -> list[object] | tuple[object, ...]:
     if not isinstance(given, list | tuple):
         raise FieldError(path, f"{shown(given)}: write a list in brackets")
     return given

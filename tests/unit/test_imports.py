@@ -30,6 +30,7 @@ ORDER = (
         "files",
         "parsing",
         "system_options",
+        "nested",
         "schema",
         "registry",
         "numeric",
