@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from docs import commands, keys
 from simnet import files, hardware, parsing, result, scenario, strategies, templates, units
-from simnet.calibrate import measurement_file
+from simnet.calibrate import measurement_file, series_labels
 from simnet.collectives import algorithms
 from simnet.commands import terminal
 from simnet.commands.main import COMMANDS, cli
@@ -65,6 +65,7 @@ STRUCTS: dict[type[Struct], str] = {
     measurement_file.Software: "measurement-file.md#software",
     measurement_file.Setup: "measurement-file.md#setups",
     measurement_file.Series: "measurement-file.md#series",
+    measurement_file.Check: "measurement-file.md#checks",
     strategies.Strategy: "strategies.md",
     strategies.DenseAllReduce: "strategies.md#all_reduce",
     strategies.Planner: "strategies.md#planner",
@@ -112,11 +113,11 @@ def label_sections() -> str:
     """Return a section for each kind of series in a measurement file: its names, and the labels that it must have."""
     sections = []
     # Every kind has the labels of this base class, which the page describes once.
-    base = measurement_file.LABELS["kernel"].__mro__[1]
-    for kind, struct in measurement_file.LABELS.items():
+    base = series_labels.LABELS["kernel"].__mro__[1]
+    for kind, struct in series_labels.LABELS.items():
         # "kernel merge" is no kind but a name of the kind "kernel" with further labels.
         if " " not in kind:
-            names = ", ".join(f"`{name}`" for name in measurement_file.NAMES.get(kind, ()))
+            names = ", ".join(f"`{name}`" for name in series_labels.NAMES.get(kind, ()))
             rows = [*keys.keys(struct, {}, without=base), *_labels_of_names(kind, struct)]
             sections.append(f"### {kind}\n\n" + (f"Names: {names}.\n\n" if names else "") + keys.as_table(rows))
     return "\n\n".join(sections)
@@ -125,7 +126,7 @@ def label_sections() -> str:
 def _labels_of_names(kind: str, base: type[Struct]) -> list[keys.Key]:
     """Return the further labels of some names of a kind."""
     names: dict[type[Struct], list[str]] = {}
-    for key, struct in measurement_file.LABELS.items():
+    for key, struct in series_labels.LABELS.items():
         if key.startswith(f"{kind} "):
             names.setdefault(struct, []).append(f"`{key.partition(' ')[2]}`")
     return [

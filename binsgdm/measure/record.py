@@ -34,12 +34,22 @@ class Record:
     def __init__(self, ranks: Ranks, *, nic_bytes_per_s: float | None = None, network: str = "") -> None:
         self._setup = setup(ranks) | {"nic_bytes_per_s": nic_bytes_per_s, "network": network}
         self.series: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.checks: list[dict[str, Any]] = []
 
-    def add(self, kind: str, name: str, values: Sequence[float], **labels: Label) -> None:
-        """Add the repetitions of one thing [s]."""
+    def add(self, kind: str, name: str, values: Sequence[float], *, unit: Label = "s", **labels: Label) -> None:
+        """Add the repetitions of one thing, in seconds or, with unit "B", in bytes."""
         self.series.append(
-            {"kind": kind, "name": name, "setup": 0, "unit": "s", "labels": labels, "values": list(values)}
+            {"kind": kind, "name": name, "setup": 0, "unit": unit, "labels": labels, "values": list(values)}
         )
+
+    def note(self, text: str) -> None:
+        """Add a sentence, such as what was left out and why."""
+        self.notes.append(text)
+
+    def check(self, name: str, *, passed: bool, count: int = 1, detail: str = "") -> None:
+        """Add the outcome of `count` comparisons of one kind, and what the first that failed found."""
+        self.checks.append({"name": name, "passed": passed, "count": count, "detail": detail})
 
     def document(self) -> dict[str, Any]:
         """Return the file's content."""
@@ -52,6 +62,8 @@ class Record:
             "software": software(),
             "setups": [self._setup],
             "series": self.series,
+            **({"notes": self.notes} if self.notes else {}),
+            **({"checks": self.checks} if self.checks else {}),
         }
 
     def write(self, path: Path) -> None:
@@ -60,13 +72,17 @@ class Record:
         Raises:
             BinsgdmError: nothing was measured, or it cannot be written.
         """
-        if not self.series:
+        if not (self.series or self.notes or self.checks):
             raise BinsgdmError("measure: nothing was measured; allow larger sizes or a longer --max-seconds")
         write_file(path, json.dumps(self.document(), allow_nan=False, indent=1) + "\n")
 
     def imprecise(self, wanted: float) -> int:
         """Return how many series did not reach a relative error, those of single gradients left out."""
-        return sum(relative_error(s["values"]) > wanted for s in self.series if s["name"] != "gradient_ready")
+        return sum(
+            relative_error(s["values"]) > wanted
+            for s in self.series
+            if s["unit"] == "s" and s["name"] != "gradient_ready"
+        )
 
     def table(self) -> str:
         """Return a line for each series, those of single gradients left out: labels, median, interval, samples."""
@@ -77,10 +93,9 @@ class Record:
             values = series["values"]
             labels = series["labels"]
             what = text_of({**labels, **({"options": text_of(labels["options"])} if "options" in labels else {})})
-            lines.append(
-                f"{statistics.median(values) * 1e3:>9.4f} ms  {relative_error(values):>6.1%}  {len(values):>4}  "
-                f"{series['name']} {what}"
-            )
+            middle = statistics.median(values)
+            size = f"{middle * 1e3:>9.4f} ms" if series["unit"] == "s" else f"{middle / 1e6:>9.2f} MB"
+            lines.append(f"{size}  {relative_error(values):>6.1%}  {len(values):>4}  {series['name']} {what}")
         return "\n".join(lines)
 
 

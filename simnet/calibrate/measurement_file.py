@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from simnet.calibrate.series_labels import LABELS, NAMES, Whole
 from simnet.errors import SimnetError, did_you_mean, shown
 from simnet.files import read_bytes
 from simnet.schema import FieldError, check, decode, type_of
@@ -17,159 +18,12 @@ WHAT = "simnet measurements"
 FORMAT = 1
 """The newest format that `read` knows."""
 
-NAMES: dict[str, tuple[str, ...]] = {
-    "model": ("forward", "backward", "optimizer", "gradient_ready"),
-    "collective": ("all_reduce", "all_gather", "all_to_all", "broadcast", "send"),
-    "training": ("step", "forward", "backward", "optimizer"),
-    "interference": ("backward_alone", "backward_beside"),
-}
 _FORMER_LABELS = {"intra": "intra_node_dtype", "lanes": "num_groups"}
 _LIMITS = {"s": (1e-12, 1e9), "B": (0.0, 1e18)}
 """Smallest and largest value by unit: no clock resolves a picosecond, and no run takes 30 years."""
 _REPAIR = "measure again, or copy the file again from its source"
 
-Whole = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
 Label = str | int | float | dict[str, str | int | float | bool | None]
-
-
-class _SeriesLabels(msgspec.Struct, kw_only=True):
-    """Labels that a series must have; it may have others, too.
-
-    Attributes:
-        options: options of the system that was measured; older files have text, such as "bits=4 block_size=8192".
-    """
-
-    options: SystemOptions = msgspec.field(default_factory=SystemOptions)
-
-
-class _KernelLabels(_SeriesLabels, kw_only=True):
-    """Labels of a kernel.
-
-    Attributes:
-        num_elements: elements that the kernel works on.
-        dtype: number format of gradients and parameters.
-        kernels: implementation: "reference", "cpu", "triton" or "torch".
-    """
-
-    num_elements: Whole
-    dtype: str
-    kernels: str
-
-
-class _VectorKernelLabels(_KernelLabels, kw_only=True):
-    """Labels of a kernel that merges vectors.
-
-    Attributes:
-        num_vectors: vectors, each of `num_elements`.
-    """
-
-    num_vectors: Whole
-
-
-class _ModelLabels(_SeriesLabels, kw_only=True):
-    """Labels of a model.
-
-    Attributes:
-        model: name of the model.
-        batch: samples of a step on each rank.
-        dtype: number format of the parameters.
-    """
-
-    model: str
-    batch: Whole
-    dtype: str
-
-
-class _GradientLabels(_ModelLabels, kw_only=True):
-    """Labels of a gradient that became ready; the time is counted from the begin of backward.
-
-    Attributes:
-        tensor: name of the parameter.
-        num_elements: its elements.
-        order: position in the order in which gradients became ready, from 0.
-    """
-
-    tensor: str
-    num_elements: Whole
-    order: Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _OptimizerLabels(_ModelLabels, kw_only=True):
-    """Labels of an optimizer.
-
-    Attributes:
-        optimizer: name of the optimizer.
-    """
-
-    optimizer: str
-
-
-class _CollectiveLabels(_SeriesLabels, kw_only=True):
-    """Labels of a collective.
-
-    Attributes:
-        group: which ranks form a process group.
-        group_size: ranks of the group.
-        message_bytes: bytes of the whole array, as nccl-tests counts them.
-        dtype: type of the elements.
-        num_groups: groups of the kind that are at work at one time; "lanes" in older files.
-    """
-
-    group: Literal["world", "intra_node", "inter_node"]
-    group_size: Whole
-    message_bytes: Whole
-    dtype: str
-    num_groups: Whole
-
-
-class _TrainingLabels(_SeriesLabels, kw_only=True):
-    """Labels of training.
-
-    Attributes:
-        model: name of the model.
-        batch: samples of a step on each rank.
-        strategy: "all_reduce", "binsgdm", "one_bit_adam" or a system.
-        topology: of BinSGDM; else empty.
-        intra_node_dtype: of BinSGDM; else empty; "intra" in older files.
-        overlap: 1 if buckets were exchanged during backward.
-        bucket_cap_mb: MiB of fp32 in a bucket.
-    """
-
-    model: str
-    batch: Whole
-    strategy: str
-    topology: str
-    intra_node_dtype: str
-    overlap: Annotated[int, msgspec.Meta(ge=0, le=1)]
-    bucket_cap_mb: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
-
-
-class _InterferenceLabels(_SeriesLabels, kw_only=True):
-    """Labels of backward, alone or overlapped with a collective.
-
-    Attributes:
-        model: name of the model.
-        batch: samples of a step on each rank.
-        collective: the collective that ran during backward.
-    """
-
-    model: str
-    batch: Whole
-    collective: str
-
-
-LABELS: dict[str, type[_SeriesLabels]] = {
-    "kernel": _KernelLabels,
-    "kernel merge": _VectorKernelLabels,
-    "kernel mean_": _VectorKernelLabels,
-    "model": _ModelLabels,
-    "model gradient_ready": _GradientLabels,
-    "model optimizer": _OptimizerLabels,
-    "collective": _CollectiveLabels,
-    "training": _TrainingLabels,
-    "interference": _InterferenceLabels,
-}
-"""Required labels by kind, or by "kind name" where a name requires more."""
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -257,7 +111,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         values: one a repetition, in the order of time, of the slowest rank, warm-up left out.
     """
 
-    kind: Literal["kernel", "model", "collective", "training", "interference"]
+    kind: Literal["kernel", "model", "collective", "training", "interference", "optimizer_step", "memory"]
     name: str
     setup: int
     unit: Literal["s", "B"]
@@ -308,7 +162,24 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return SystemOptions.parse(self.labels.get("options", {}))
 
 
-class MeasurementFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The outcome of comparisons of one kind.
+
+    Attributes:
+        name: what was compared.
+        passed: whether all of them held.
+        count: comparisons.
+        detail: what the first that failed found, or what was compared; may be empty.
+    """
+
+    name: str
+    passed: bool
+    count: Annotated[int, msgspec.Meta(ge=0)] = 1
+    detail: str = ""
+
+
+# A digest of a file without notes and checks must be that of former versions, which had no such keys.
+class MeasurementFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A whole file.
 
     Attributes:
@@ -319,7 +190,9 @@ class MeasurementFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         hardware: machine of rank 0.
         software: versions on it.
         setups: how processes and network were laid out.
-        series: what was measured.
+        series: what was measured; may be empty if there are notes or checks.
+        notes: sentences about the measurement, such as what was left out and why.
+        checks: what was compared, and whether it held.
     """
 
     what: str
@@ -330,13 +203,15 @@ class MeasurementFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     software: Software
     setups: tuple[Setup, ...]
     series: tuple[Series, ...]
+    notes: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
 
     def __post_init__(self) -> None:
         try:
             datetime.fromisoformat(self.created)
         except ValueError as error:
             raise ValueError(f"created: {shown(self.created)}: must be a date in ISO 8601") from error
-        if not self.series:
+        if not (self.series or self.notes or self.checks):
             raise ValueError("series: is empty")
         for index, series in enumerate(self.series):
             if not 0 <= series.setup < len(self.setups):

@@ -22,13 +22,13 @@ class record:  # noqa: N801 - reads as a function
         from binsgdm.measure.record import Record
 
         with ranks.joined() as alone:
-            self._record = Record(alone, nic_bytes_per_s=125e6, network="none")
+            self.whole = Record(alone, nic_bytes_per_s=125e6, network="none")
         if not empty:
-            self._record.add("kernel", "copy", [1.0, 2.0], num_elements=8, dtype="float32", kernels="torch")
+            self.whole.add("kernel", "copy", [1.0, 2.0], num_elements=8, dtype="float32", kernels="torch")
 
     def path(self, folder: Path) -> Path:
         path = folder / "m.json"
-        self._record.write(path)
+        self.whole.write(path)
         return path
 
 
@@ -40,6 +40,20 @@ def test_what_is_recorded_is_what_is_read(tmp_path):
     assert found.setups[0].world_size == 1
     assert found.hardware.cores >= 1
     assert found.software.torch
+
+
+def test_notes_checks_and_bytes_are_read_as_they_were_recorded(tmp_path):
+    made = record(empty=True)
+    made.whole.note("2^28 elements do not fit")
+    made.whole.check("merge", passed=True, count=7)
+    assert read(made.path(tmp_path)).series == ()
+    made.whole.add("memory", "peak", [8e9], unit="B", optimizer="adamw", num_elements=8, num_tensors=1)
+    found = read(made.path(tmp_path))
+    assert found.notes == ("2^28 elements do not fit",)
+    assert (found.checks[0].name, found.checks[0].passed, found.checks[0].count) == ("merge", True, 7)
+    assert (found.series[0].unit, found.series[0].values) == ("B", (8e9,))
+    assert "8000.00 MB" in made.whole.table()
+    assert made.whole.imprecise(0.03) == 0
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640])

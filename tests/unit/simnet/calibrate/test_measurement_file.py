@@ -26,6 +26,8 @@ LABELS: dict[str, dict[str, Any]] = {
         "bucket_cap_mb": 25,
     },
     "interference backward_alone": {"model": "mlp_4m", "batch": 8, "collective": "all_reduce"},
+    "optimizer_step step": {"optimizer": "adamw", "num_elements": 1024, "num_tensors": 2},
+    "memory peak": {"optimizer": "adamw", "num_elements": 1024, "num_tensors": 2},
 }  # fmt: skip
 
 
@@ -205,3 +207,24 @@ def test_a_file_with_one_other_byte_is_read_or_refused(place, byte, tmp_path_fac
     path.write_bytes(data)
     with suppress(SimnetError):
         read(path)
+
+
+def test_notes_and_checks_are_read_and_are_enough(tmp_path):
+    check = {"name": "merge", "passed": False, "count": 3, "detail": "byte 5"}
+    found = read(written(tmp_path, whole() | {"series": [], "notes": ["no card"], "checks": [check]}))
+    assert (found.series, found.notes) == ((), ("no card",))
+    assert (found.checks[0].name, found.checks[0].passed, found.checks[0].count) == ("merge", False, 3)
+    assert read(written(tmp_path, whole() | {"series": [], "notes": ["no card"]})).checks == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"notes": [3]}, "notes.0: 3: write text in quotes"),
+        ({"checks": [{"name": "merge"}]}, "checks.0.passed: missing"),
+        ({"checks": [{"name": "merge", "passed": 1}]}, "checks.0.passed: 1: write true or false"),
+        ({"checks": [{"name": "merge", "passed": True, "count": -1}]}, "checks.0.count: -1: must be a whole number"),
+    ],
+)
+def test_notes_and_checks_that_make_no_sense_are_refused(changed, said, tmp_path):
+    assert refusal(written(tmp_path, whole() | changed)).startswith(said)
