@@ -7,9 +7,12 @@ from simnet.compare.advice import Advice
 from simnet.compare.crossing import Range
 from simnet.compare.verdict import MEASURE_FIRST, PAYS, UNCERTAIN
 from simnet.compare.whatif import SLOW_KERNEL_FACTOR
+from simnet.show.text import clipped, printable
 
 # Systems of one verdict that are named with their speedup; the others are counted.
 MAX_NAMED = 3
+MAX_GPU = 40
+"""Characters of the GPU's name."""
 GBIT = 1e9 / 8
 
 
@@ -17,7 +20,8 @@ def sentences(advice: Advice) -> list[str]:
     """Return the system to use or the reason why none pays, the gain of tuning DDP alone, and the caveats."""
     pay = advice.with_verdict("pays")
     to_measure = advice.with_verdict(MEASURE_FIRST)
-    measured_on = advice.scenario.calibration.inter_node.measured_on
+    scenario = advice.scenario
+    measured_on = scenario.calibration.inter_node.measured_on
     given = {
         "baseline": advice.baseline_system,
         "best": advice.best,
@@ -28,7 +32,8 @@ def sentences(advice: Advice) -> list[str]:
         "estimated": [one for one in to_measure if not one.speedup.unmeasured],
         "unmeasured": [one for one in to_measure if one.speedup.unmeasured],
         "fastest": next(iter(advice.compressing), None),
-        "world_size": advice.scenario.cluster.world_size,
+        "world_size": scenario.cluster.world_size,
+        "gpu": clipped(printable(scenario.cluster.gpu or scenario.calibration.gpu), MAX_GPU),
         "speedup_without_comm": advice.speedup_without_comm,
         "pays_from": PAYS,
         "gain_over_plain": advice.plain_iteration_s / advice.baseline_system.iteration_s,

@@ -7,11 +7,12 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from simnet import calibration_draws
+from simnet import calibration_draws, files
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, KernelTime, LinkCalibration
 from simnet.scenario import RunSettings
+from simnet.schema import build
 from simnet.show.result_page import result_page
 from simnet.show.rows import row
 from simnet.simulate import simulate
@@ -108,6 +109,24 @@ def test_a_calibration_without_intervals_is_noted():
     result = simulate(scenario(run=RunSettings(draws=5)))
     assert result.intervals == {}
     assert any(note.startswith("no intervals: calibration") for note in result.notes)
+
+
+@pytest.mark.parametrize("name", ["a100_tcp_estimate", "a100_tcp_untuned_estimate", "v100_tcp_estimate"])
+def test_the_shipped_estimates_of_gpus_hold_what_was_published_of_them(name):
+    given = build(Calibration, {"name": name, **files.read("calibrations", name)}, name)
+    copy_low, copy_high = given.intervals["memory_bandwidth"]
+    assert copy_low <= 0.75
+    assert copy_high == 1.0, "no copy is faster than the data sheet"
+    codec_low, codec_high = (given.codec_efficiency * factor for factor in given.intervals["codec_efficiency"])
+    assert codec_low < 0.058
+    assert codec_high > 0.9
+    launch_low, launch_high = (given.kernel_launch_s * factor for factor in given.intervals["kernel_launch"])
+    assert launch_low < 2.8e-6
+    assert launch_high > 49e-6
+    assert given.intervals["backward_slowdown"][1] >= 1.4
+    drawn = [calibration_draws.draw_calibration(given, number) for number in range(50)]
+    for field in ("codec_efficiency", "memory_bytes_per_s", "kernel_launch_s", "backward_slowdown"):
+        assert len({getattr(one, field) for one in drawn}) > 20, field
 
 
 def test_the_commands_take_draws(tmp_path):

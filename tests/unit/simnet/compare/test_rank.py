@@ -339,10 +339,16 @@ class TestCertainty:
         assert {found.name for found in advice.with_verdict(MEASURE_FIRST)} == {"Top-k 1 %", "PowerSGD rank 4"}
         assert advice.best is None
         assert row(advice, "Top-k 1 %").speedup.unmeasured == ("top_k_encode",)
-        assert "Kernels to measure first" in sentences(advice)[1]
+        assert sentences(advice)[1].startswith("Kernels to measure first (simnet measure kernels), since")
         measured = row(advised("Top-k 1 %", gbit_per_s=0.5, calibration=self.FITTED), "Top-k 1 %")
         assert measured.speedup.unmeasured == ()
         assert measured.speedup.verdict == "pays"
+
+    def test_for_a_gpu_what_is_to_be_measured_names_the_command_and_the_card(self) -> None:
+        given = scenario(gbit_per_s=0.5)
+        on_gpus = replace(given, cluster=replace(given.cluster, gpu="A100-80GB"))
+        said = sentences(advise(on_gpus, names=chosen(["power_sgd"])))
+        assert said[1].startswith("Kernels to measure first (make gpu on one A100-80GB), since")
 
     @pytest.mark.parametrize(("kind_", "verdict"), [("measured", "pays"), ("estimate", UNCERTAIN)])
     def test_a_small_speedup_counts_where_the_calibration_was_measured(
