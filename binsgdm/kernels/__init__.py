@@ -7,7 +7,9 @@ Shape letters: N elements, P = ceil(N / 8) bytes, K vectors.
 """
 
 import os
+import warnings
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Protocol, cast
@@ -21,6 +23,9 @@ from binsgdm.random import Key
 
 NAMES = ("reference", "cpu", "triton")
 ENVIRONMENT_VARIABLE = "BINSGDM_KERNELS"
+# Before 3.6, a division rounded to nearest still flushes subnormal numbers to 0, and 0 / 0 is NaN.
+LEAST_TRITON = (3, 6)
+LEAST_CAPABILITY = (7, 0)
 
 
 class Kernels(Protocol):
@@ -78,20 +83,21 @@ def select(name: str | None = None, device: torch.device | str = "cpu") -> Kerne
 
     Args:
         name: One of `NAMES`; None takes the environment variable BINSGDM_KERNELS, and without it the fastest there is:
-            "cpu" if numba can be imported, "triton" for CUDA if Triton can be imported, else "reference".
+            "cpu" if numba can be imported, "triton" for CUDA if it works there, else "reference", on CUDA with a
+            warning. On ROCm, whose tensors are torch's "cuda" as well, the same holds.
         device: Where the tensors are.
 
     Raises:
         BinsgdmError: If the name is unknown, or what it needs is missing, or it does not work on the device.
     """
-    device_type = torch.device(device).type
+    device = torch.device(device)
     where = "kernels" if name else ENVIRONMENT_VARIABLE
     name = name or os.environ.get(ENVIRONMENT_VARIABLE)
     if not name:
-        return _fastest(device_type)
+        return _fastest(device)
     if name not in NAMES:
         raise BinsgdmError(f"{where}: {name!r}: must be one of {', '.join(map(repr, NAMES))}")
-    if reason := _obstacle(name, device_type):
+    if reason := _obstacle(name, device):
         raise BinsgdmError(f"{where}: {name!r}: {reason}; drop it to let binsgdm choose")
     return _load(name)
 
@@ -106,22 +112,48 @@ def zeros(numel: int, device: torch.device | str = "cpu") -> Tensor:
     return torch.from_numpy(np.empty(numel, np.float32)).zero_()
 
 
-def _fastest(device_type: str) -> Kernels:
-    name = {"cpu": "cpu", "cuda": "triton"}.get(device_type, "reference")
-    return _load("reference" if _obstacle(name, device_type) else name)
+def _fastest(device: torch.device) -> Kernels:
+    name = {"cpu": "cpu", "cuda": "triton"}.get(device.type, "reference")
+    reason = _obstacle(name, device)
+    if reason and device.type == "cuda":
+        _warn(f"kernels: 'reference' is used on {device.type}, as 'triton', which is faster,  {reason}")
+    return _load("reference" if reason else name)
 
 
-def _obstacle(name: str, device_type: str) -> str:
+@cache
+def _warn(sentence: str) -> None:
+    """Warn once: kernels are chosen anew for every session."""
+    warnings.warn(sentence, stacklevel=4)
+
+
+def _obstacle(name: str, device: torch.device) -> str:
     """Say why a kind of kernels cannot be used, or return an empty string."""
-    library, device = {"reference": ("torch", device_type), "cpu": ("numba", "cpu"), "triton": ("triton", "cuda")}[name]
+    needs = {"reference": ("torch", device.type), "cpu": ("numba", "cpu"), "triton": ("triton", "cuda")}
+    library, device_type = needs[name]
     interpreted = name == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
-    if device_type != device and not interpreted:
-        return f"works on {device} tensors, but the parameters are on {device_type}"
+    if device.type != device_type and not interpreted:
+        return f"works on {device_type} tensors, but the parameters are on {device.type}"
     try:
-        import_module(library)
+        module = import_module(library)
     except ImportError as error:
         return f"needs {library}, which cannot be imported ({error}): pip install {library}"
+    return _obstacle_of_triton(module.__version__, device) if name == "triton" else ""
+
+
+def _obstacle_of_triton(version: str, device: torch.device) -> str:
+    """Say why this Triton cannot be used on a device, or return an empty string."""
+    if tuple(int(part) for part in version.split(".")[:2]) < LEAST_TRITON:
+        return f"needs Triton {_dotted(LEAST_TRITON)} or newer, as torch 2.9 and newer bring it, and finds {version}"
+    if device.type != "cuda" or not torch.cuda.is_available() or torch.version.hip:
+        return ""
+    capability = torch.cuda.get_device_capability(device)
+    if capability < LEAST_CAPABILITY:
+        return f"needs compute capability {_dotted(LEAST_CAPABILITY)}, and {device} has {_dotted(capability)}"
     return ""
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
 
 
 def _load(name: str) -> Kernels:

@@ -126,11 +126,11 @@ def _draws(seed, step, rank, stream, first_group, groups: tl.constexpr):
     counter = (group * 8 + tl.arange(0, 8)[None, :]).to(tl.uint32)
     zero = counter * 0
     return tl.philox(
-        tl.to_tensor(seed).to(tl.uint64),
+        tl.cast(seed, tl.uint64),
         counter,
-        zero + tl.to_tensor(step).to(tl.uint32),
-        zero + tl.to_tensor(rank).to(tl.uint32),
-        zero + tl.to_tensor(stream).to(tl.uint32),
+        zero + tl.cast(step, tl.uint32),
+        zero + tl.cast(rank, tl.uint32),
+        zero + tl.cast(stream, tl.uint32),
         10,
     )
 
