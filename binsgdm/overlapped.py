@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from binsgdm import streams
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Member, Protocol, RankContext
 from binsgdm.exchange.thread import CommunicationThread
@@ -13,6 +14,7 @@ from binsgdm.kernels import Kernels
 from binsgdm.optimizers.base import ParamState, check_gradients
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import Scheme, Worker
+from binsgdm.streams import Stream
 
 
 class OverlappedSession(Session):
@@ -55,6 +57,7 @@ class OverlappedSession(Session):
         # One parameter a bucket is enough: clipping and unscaling change all gradients of a model.
         self._watched = {bucket.segments[0].index for bucket in self.worker.buckets if bucket.segments}
         self._seen: dict[int, torch.Tensor] = {}
+        self._streams = streams.of(self.worker.device)
 
     def step_protocol(self, step: int, *, skip: bool) -> Protocol:
         """Wait for the exchanges that backward started, start those that it did not, agree, and apply."""
@@ -64,7 +67,7 @@ class OverlappedSession(Session):
                 "checkpoints"
             )
         check_gradients("BinSGDM", [param_state.parameter for param_state in self.param_states])
-        is_changed = self._is_changed_since_backward()
+        unchanged = self._unchanged_since_backward()
         overlapped_step, self._overlapped_step = self._start_step(step), None
         try:
             signs = overlapped_step.finish()
@@ -72,19 +75,27 @@ class OverlappedSession(Session):
             # Some buckets were exchanged and others were not; a retry would send what other ranks do not expect.
             self._broken = True
             raise
-        if skip or is_changed:
+        if skip:
             self.worker.skip_step()
+        # The host does not wait for backward here: what was found on the device goes into the finite check there.
+        self.worker.require(unchanged)
         has_moved = yield from self.check_and_apply(overlapped_step.buckets, signs)
-        if is_changed:
+        if not has_moved and not all(unchanged):
             raise BinsgdmError(
                 "BinSGDM: a gradient has changed since backward, with overlap=True: what was exchanged is the old one, "
                 "and no rank has moved; to clip or scale gradients, attach with overlap=False"
             )
         return has_moved
 
-    def _is_changed_since_backward(self) -> bool:
-        """Look at a few elements of one gradient of each bucket, which is where clipping would show."""
+    def _unchanged_since_backward(self) -> list[torch.Tensor]:
+        """Look at a few elements of one gradient of each bucket, which is where clipping would show.
+
+        Returns:
+            For each of them a bool scalar on its device: it is as it was.
+        """
         seen, self._seen = self._seen, {}
+        # They were made on the streams of backward, and are freed here.
+        self._streams.keep(self._streams.current(), *seen.values())
         same = []
         for index, before in seen.items():
             gradient = self.param_states[index].parameter.grad
@@ -92,7 +103,7 @@ class OverlappedSession(Session):
                 now = _sample(gradient)
                 # NaN differs from itself; a NaN that stays NaN is no change.
                 same.append(((now == before) | (now.isnan() & before.isnan())).all())
-        return bool(same) and not bool(torch.stack(same).all())
+        return same
 
     def _on_gradient(self, index: int) -> Callable[[torch.Tensor], None]:
         """Return the hook that counts a ready gradient."""
@@ -100,9 +111,12 @@ class OverlappedSession(Session):
         def hook(parameter: torch.Tensor) -> None:
             # Under no_sync() gradients only accumulate; what leaves is the sum, in the last backward before the step.
             if self._is_last_backward():
-                if index in self._watched and parameter.grad is not None and not parameter.grad.is_sparse:
-                    self._seen[index] = _sample(parameter.grad)
-                self._start_step(self.param_states[index].group["step"] + 1).count_gradient(self._bucket_of[index])
+                overlapped_step = self._start_step(self.param_states[index].group["step"] + 1)
+                if parameter.grad is not None and not parameter.grad.is_sparse:
+                    self.worker.take_gradient(index, parameter.grad)
+                    if index in self._watched:
+                        self._seen[index] = _sample(parameter.grad)
+                overlapped_step.count_gradient(self._bucket_of[index], self._streams.current())
 
         return hook
 
@@ -127,32 +141,44 @@ class _OverlappedStep:
         self._missing = {bucket.index: worker.num_expected_gradients(bucket) for bucket in buckets}
         self._next = 0
         self._signs: list[torch.Tensor] = []
+        self._streams = streams.of(worker.device)
+        self._sources: dict[int, set[Stream]] = {bucket.index: set() for bucket in buckets}
         self._thread = CommunicationThread[FlatBucket]("binsgdm-exchange", worker.device, self._exchange)
 
-    def count_gradient(self, bucket: FlatBucket) -> None:
-        """Count one gradient of a bucket; submit every bucket whose turn has come."""
+    def count_gradient(self, bucket: FlatBucket, source: Stream) -> None:
+        """Count one gradient of a bucket, written on a stream; submit every bucket whose turn has come."""
         self._missing[bucket.index] -= 1
         if self._missing[bucket.index] < 0:
             raise BinsgdmError(
                 "BinSGDM: a second backward before optimizer.step(); wrap all but the last in model.no_sync(), or "
                 "attach with overlap=False"
             )
+        # Backward writes a gradient on the stream of its forward, so those of a bucket may come from several.
+        self._sources[bucket.index].add(source)
         # Only the next bucket in order may leave: ranks whose gradients become ready in another order still call the
         # same collectives.
         self._submit_while(lambda: self._missing[self.buckets[self._next].index] == 0)
 
     def finish(self) -> list[torch.Tensor]:
         """Submit the buckets that are left, wait for the thread, and return the signs of every bucket."""
-        # Parameters that this backward did not reach have no gradient; their buckets leave now, as the other ranks
-        # expect them.
+        current = self._streams.current()
+        # Parameters that this backward did not reach have no gradient, or one from before, which the current stream
+        # may read; their buckets leave now, as the other ranks expect them.
+        for bucket in self.buckets[self._next :]:
+            self._sources[bucket.index].add(current)
         self._submit_while(lambda: True)
         self._thread.finish()
+        self._worker.drop_gradients()
+        # What the thread made is read on the current stream from here on, and freed after that.
+        self._streams.keep(current, *self._signs, *self._worker.finite)
         return self._signs
 
     def _submit_while(self, may_go: Callable[[], bool]) -> None:
         while self._next < len(self.buckets) and may_go():
-            self._thread.submit(self.buckets[self._next])
+            bucket = self.buckets[self._next]
+            self._thread.submit(bucket, self._sources[bucket.index])
             self._next += 1
 
     def _exchange(self, bucket: FlatBucket) -> None:
         self._signs.append(self._member.run_protocol(self._worker.signs(bucket)))
+        self._streams.keep(self._streams.own(), *self._worker.drop_replaced_gradients(bucket))

@@ -7,12 +7,13 @@ no completion callback: an exchange has several collectives, and gloo deadlocks 
 
 import queue
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
-from functools import cache
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
 
 import torch
+
+from binsgdm import streams
+from binsgdm.streams import Event, Stream
 
 Item = TypeVar("Item")
 
@@ -20,8 +21,8 @@ Item = TypeVar("Item")
 class CommunicationThread(Generic[Item]):
     """Runs submitted items one after the other, until `finish` or until one fails.
 
-    It computes on as many cores as the thread that starts it. On a GPU it works on a stream of its own; an item begins
-    when all work that was enqueued before its submission is done.
+    It computes on as many cores as the thread that starts it. On a GPU it enqueues to a stream of its own, so that no
+    other stream waits for a collective before `finish`.
 
     Args:
         name: of the thread.
@@ -38,45 +39,55 @@ class CommunicationThread(Generic[Item]):
         run: Callable[[Item], object],
         on_failure: Callable[[Item, BaseException], object] = lambda _item, _error: None,
     ) -> None:
-        self._device = device
+        self._streams = streams.of(device)
         self._run, self._on_failure = run, on_failure
-        self._items: queue.SimpleQueue[tuple[Item, Any] | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[tuple[Item, list[Event]] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._num_cores = torch.get_num_threads()
+        self._sources: set[Stream] = set()
         self._thread = threading.Thread(target=self._run_items, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, item: Item) -> None:
-        """Queue an item behind those submitted before."""
-        ready_event = torch.cuda.current_stream(self._device).record_event() if self._device.type == "cuda" else None
-        self._items.put((item, ready_event))
+    def submit(self, item: Item, sources: Collection[Stream] = ()) -> None:
+        """Queue an item behind those submitted before; it may use what has been enqueued to its sources so far.
+
+        Args:
+            item: to run.
+            sources: the streams that its tensors were written on; by default the current one.
+        """
+        sources = sources or (self._streams.current(),)
+        self._sources.update(sources)
+        # Recorded now and not by the thread, whose host may be late: later work of the sources is not waited for.
+        self._items.put((item, [self._streams.record(source) for source in sources]))
 
     def finish(self) -> None:
         """Wait until all items are done; the thread ends.
+
+        On a GPU they are enqueued then: the current stream waits for them, and so do the sources, whose tensors can be
+        freed from here on.
 
         Raises:
             BaseException: the error of the item that failed.
         """
         self._items.put(None)
         self._thread.join()
-        if self._device.type == "cuda":
-            # The thread has ended, but its kernels may still run on its stream; what the caller enqueues next uses
-            # their results.
-            torch.cuda.current_stream(self._device).wait_stream(_own_stream(self._device))
+        done = self._streams.record(self._streams.own())
+        for stream in self._sources | {self._streams.current()}:
+            self._streams.wait(stream, done)
         if self._failure is not None:
             raise self._failure
 
     def _run_items(self) -> None:
         # A new thread does not inherit the number, and would take all cores.
         torch.set_num_threads(self._num_cores)
-        stream = torch.cuda.stream(_own_stream(self._device)) if self._device.type == "cuda" else nullcontext()
-        with torch.no_grad(), stream:
+        own = self._streams.own()
+        with torch.no_grad(), self._streams.use(own):
             while (entry := self._items.get()) is not None:
-                item, ready_event = entry
-                if ready_event is not None:
+                item, ready_events = entry
+                for event in ready_events:
                     # Backward runs ahead on another stream: the item must not read gradients before they are written
                     # there.
-                    torch.cuda.current_stream(self._device).wait_event(ready_event)
+                    self._streams.wait(own, event)
                 self._run_item(item)
 
     def _run_item(self, item: Item) -> None:
@@ -88,10 +99,3 @@ class CommunicationThread(Generic[Item]):
         except BaseException as error:  # raised in finish(), where it is waited for
             self._failure = error
         self._on_failure(item, self._failure)
-
-
-@cache
-def _own_stream(device: torch.device) -> Any:
-    """Return the stream of a device on which exchanges run."""
-    # One for all steps: torch keeps freed memory by stream, and a new stream would have to allocate its own.
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

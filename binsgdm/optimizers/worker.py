@@ -98,7 +98,11 @@ class _ParamSlice(NamedTuple):
 
 
 class Worker:
-    """What one rank does with its parameters; who carries the messages is up to the caller."""
+    """What one rank does with its parameters; who carries the messages is up to the caller.
+
+    Attributes:
+        finite: of this step, each a bool scalar on the device: some gradients were finite.
+    """
 
     def __init__(
         self,
@@ -121,7 +125,8 @@ class Worker:
         self.device = param_states[0].parameter.device
         self._is_skipped = False
         self._has_gradient = [0] * len(param_states)
-        self._finite: list[torch.Tensor] = []
+        self.finite: list[torch.Tensor] = []
+        self._taken: dict[int, torch.Tensor] = {}
         self._u = self._packed = torch.empty(0)
 
     def _bucket_params(self) -> dict[int, list[_BucketParam]]:
@@ -140,7 +145,8 @@ class Worker:
         self._context = replace(self._context, step=step)
         self._is_skipped = False
         self._has_gradient = [0] * len(self._param_states)
-        self._finite = []
+        self.finite = []
+        self._taken = {}
         # load_state_dict replaces the tensors of the state, and the flat views here would go on with the old ones.
         if any(param.is_outdated() for params in self._params.values() for param in params):
             self._params = self._bucket_params()
@@ -154,6 +160,27 @@ class Worker:
         """Let this step not count, since gradients are known not to be finite; from here on the averages stay."""
         self._is_skipped = True
 
+    def take_gradient(self, index: int, gradient: torch.Tensor) -> None:
+        """Use this as the gradient of a parameter in this step, whatever `parameter.grad` is when its bucket leaves.
+
+        DDP puts a view of its bucket there, which it fills later. It stays in memory until it is dropped.
+        """
+        self._taken[index] = gradient
+
+    def drop_replaced_gradients(self, bucket: FlatBucket) -> list[torch.Tensor]:
+        """Return the taken gradients of a bucket that `parameter.grad` holds no more, for the caller to free."""
+        found = [(s.index, taken) for s in bucket.segments if (taken := self._taken.get(s.index)) is not None]
+        replaced = [index for index, taken in found if self._param_states[index].parameter.grad is not taken]
+        return [self._taken.pop(index) for index in replaced]
+
+    def drop_gradients(self) -> None:
+        """Let go of the taken gradients: `zero_grad` is to free them."""
+        self._taken = {}
+
+    def require(self, flags: Sequence[torch.Tensor]) -> None:
+        """Let this step count only if these hold, each a bool scalar on the device."""
+        self.finite.extend(flags)
+
     def finite_check_flags(self) -> torch.Tensor:
         """Return this rank's flags of this step; the finite check takes their maximum over all ranks.
 
@@ -161,9 +188,9 @@ class Worker:
             uint8 (1 + parameters): a gradient that is not finite, then which parameters had a gradient.
         """
         flags = torch.tensor([int(self._is_skipped), *self._has_gradient], dtype=torch.uint8, device=self.device)
-        if self._finite:
+        if self.finite:
             # Computed on the device: no kernel's flag is read by the host before the all-reduce.
-            flags[0] |= torch.stack(self._finite).all().logical_not()
+            flags[0] |= torch.stack(self.finite).all().logical_not()
         return flags
 
     def signs(self, bucket: FlatBucket) -> Protocol:
@@ -225,7 +252,7 @@ class Worker:
         gradients = self._bucket_buffer(bucket)
         for param in self._params[bucket.index]:
             # A parameter without a gradient on this rank counts as 0 in the mean of the node, as in DDP.
-            gradient = _gradient(param)
+            gradient = self._gradient(param)
             self._has_gradient[param.segment.index] = int(gradient is not None)
             values = _elements_of(gradients, param.segment)
             if gradient is None:
@@ -255,7 +282,7 @@ class Worker:
                     for piece in pieces
                 ],
             )
-            self._finite.append(finite)
+            self.finite.append(finite)
         return packed
 
     def _compute_updates(self, bucket: FlatBucket) -> torch.Tensor:
@@ -267,9 +294,9 @@ class Worker:
             # element.
             _elements_of(u, param.segment).copy_(ratio(param.m, param.b))
         for group, params in _by_group(with_gradient):
-            lists = _gradients(params), [param.m for param in params], [param.b for param in params]
+            lists = self._gradients(params), [param.m for param in params], [param.b for param in params]
             outs = [_elements_of(u, param.segment) for param in params]
-            self._finite.append(self._kernels.foreach_update_(*lists, beta=float(group["beta"]), outs_u=outs))
+            self.finite.append(self._kernels.foreach_update_(*lists, beta=float(group["beta"]), outs_u=outs))
         return u
 
     def _compute_packed_updates(self, bucket: FlatBucket, stream: RandomStream) -> torch.Tensor:
@@ -282,7 +309,7 @@ class Worker:
             self._kernels.quantize_pack(ratio(param.m, param.b), key=key, start=param.segment.start, out=out)
         for group, params in _by_group(with_gradient):
             finite = self._kernels.foreach_update_quantize_pack_(
-                _gradients(params),
+                self._gradients(params),
                 [param.m for param in params],
                 [param.b for param in params],
                 beta=float(group["beta"]),
@@ -290,7 +317,7 @@ class Worker:
                 starts=[param.segment.start for param in params],
                 outs=[_packed_of(packed, param.segment) for param in params],
             )
-            self._finite.append(finite)
+            self.finite.append(finite)
         return packed
 
     def _split_by_gradient(self, bucket: FlatBucket) -> tuple[list[_BucketParam], list[_BucketParam]]:
@@ -298,11 +325,19 @@ class Worker:
         changing: list[_BucketParam] = []
         staying: list[_BucketParam] = []
         for param in self._params[bucket.index]:
-            has_gradient = _gradient(param) is not None
+            has_gradient = self._gradient(param) is not None
             self._has_gradient[param.segment.index] = int(has_gradient)
             # In a step that will not count, averages stay as well: the gradients are known not to be finite.
             (changing if has_gradient and not self._is_skipped else staying).append(param)
         return changing, staying
+
+    def _gradient(self, param: _BucketParam) -> torch.Tensor | None:
+        parameter = param.param_state.parameter
+        return self._taken.get(param.segment.index, parameter.grad) if parameter.requires_grad else None
+
+    def _gradients(self, params: Sequence[_BucketParam]) -> list[torch.Tensor]:
+        """Return the gradients, flat, of parameters that have one."""
+        return [flattened(gradient) for param in params if (gradient := self._gradient(param)) is not None]
 
     def _is_trained(self, segment: Segment) -> bool:
         """Tell whether a parameter may have a gradient in this step; what a frozen one still holds does not count."""
@@ -323,16 +358,6 @@ def flattened(tensor: torch.Tensor) -> torch.Tensor:
 
 def _bucket_param(segment: Segment, param_state: ParamState) -> _BucketParam:
     return _BucketParam(segment, param_state, param_state.state["m"].view(-1), param_state.state["b"].view(-1))
-
-
-def _gradient(param: _BucketParam) -> torch.Tensor | None:
-    return param.param_state.parameter.grad if param.param_state.parameter.requires_grad else None
-
-
-def _gradients(params: Sequence[_BucketParam]) -> list[torch.Tensor]:
-    return [
-        flattened(param.param_state.parameter.grad) for param in params if param.param_state.parameter.grad is not None
-    ]
 
 
 def _by_group(params: Sequence[_BucketParam]) -> list[tuple[dict[str, Any], list[_BucketParam]]]:

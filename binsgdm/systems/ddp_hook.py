@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from binsgdm import streams
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import RankContext
 from binsgdm.exchange import groups as grouping
@@ -177,15 +178,15 @@ class GradientExchange:
                 "from their checkpoints"
             )
         buffer = bucket.buffer()
-        on_gpu = buffer.device.type == "cuda"
-        # With its devices named, the future makes DDP's stream wait for the stream on which the result was set.
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device] if on_gpu else [])
+        future = streams.of(buffer.device).future()
         if self._thread is None:
             # DDP has no hook for the end of backward; autograd runs this callback when backward is done, as DDP's own
             # reducer does.
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
             self._thread = CommunicationThread("binsgdm-compress", buffer.device, self._exchange, self._on_failure)
-        self._thread.submit(self._pending(bucket, buffer, future))
+        # In this order: whoever reads the copy waits for all that was enqueued before the submission.
+        pending = self._pending(bucket, buffer, future)
+        self._thread.submit(pending)
         # DDP numbers buckets from 0 in each backward; the last one ends the step.
         if bucket.is_last():
             self.step += 1
@@ -242,8 +243,8 @@ class GradientExchange:
         if isinstance(pending.bucket, BinsgdmError):
             raise pending.bucket
         values = pending.bucket.values
-        if values.is_cuda:  # they were made on another stream, and may be freed while this one reads them
-            values.record_stream(torch.cuda.current_stream(values.device))
+        on_device = streams.of(values.device)
+        on_device.keep(on_device.own(), values)  # made on a stream of backward, and freed while this one reads them
         return self._transport.run(self.system.mean(pending.bucket, pending.context)) if values.numel() else values
 
     def _check_same_state(self, step: int) -> None:

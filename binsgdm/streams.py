@@ -1,0 +1,122 @@
+"""Streams and events of a device: the one place that knows CUDA's.
+
+Work on a GPU is enqueued to a stream and runs later. Work of two streams has no order unless one waits for an event of
+the other, and memory of a tensor goes back to the stream that it was made on, whoever else still reads it. On a CPU all
+work is done when its call returns, and nothing here has an effect.
+"""
+
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+
+Stream = Any  # a torch.cuda.Stream; None on a CPU
+Event = Any
+
+
+class DeviceStreams(Protocol):
+    """The streams of one device."""
+
+    def current(self) -> Stream:
+        """Return the stream that this thread enqueues to."""
+
+    def own(self) -> Stream:
+        """Return the stream of exchanges, one a device."""
+
+    def use(self, stream: Stream) -> AbstractContextManager[object]:
+        """Let this thread enqueue to a stream, with its device as the current one."""
+
+    def record(self, stream: Stream) -> Event:
+        """Return an event that is over when all is done that has been enqueued to a stream so far."""
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Let what is enqueued to a stream from now on begin when an event is over; the caller goes on."""
+
+    def keep(self, stream: Stream, *tensors: torch.Tensor) -> None:
+        """Keep the memory of tensors, when they are freed, until a stream has done what it has by then."""
+
+    def future(self) -> "torch.futures.Future[torch.Tensor]":
+        """Return a future for a tensor; whose stream waits for it also keeps the tensor."""
+
+
+class NoStreams:
+    """A CPU's, where calls return when their work is done."""
+
+    def current(self) -> Stream:
+        """Return None."""
+
+    def own(self) -> Stream:
+        """Return None."""
+
+    def use(self, stream: Stream) -> AbstractContextManager[object]:
+        """Change nothing."""
+        return nullcontext(stream)
+
+    def record(self, stream: Stream) -> Event:
+        """Return None."""
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Do nothing."""
+
+    def keep(self, stream: Stream, *tensors: torch.Tensor) -> None:
+        """Do nothing."""
+
+    def future(self) -> "torch.futures.Future[torch.Tensor]":
+        """Return a future of no device."""
+        return torch.futures.Future()
+
+
+class CudaStreams:
+    """A GPU's (CUDA, or ROCm under its name).
+
+    Args:
+        device: with its number.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._own: Stream | None = None
+
+    def current(self) -> Stream:
+        """Return the stream that this thread enqueues to."""
+        return torch.cuda.current_stream(self._device)
+
+    def own(self) -> Stream:
+        """Return the stream of exchanges."""
+        # One for all steps: torch keeps freed memory by stream, and a new stream would have to allocate its own.
+        if self._own is None:
+            self._own = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        return self._own
+
+    def use(self, stream: Stream) -> AbstractContextManager[object]:
+        """Let this thread enqueue to a stream, with its device as the current one."""
+        stack = ExitStack()
+        # A new thread starts on device 0, whatever its maker's is, and NCCL and Triton look at the current one.
+        stack.enter_context(torch.cuda.device(self._device))
+        stack.enter_context(torch.cuda.stream(stream))
+        return stack
+
+    def record(self, stream: Stream) -> Event:
+        """Return an event that is over when all is done that has been enqueued to a stream so far."""
+        return stream.record_event()
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Let what is enqueued to a stream from now on begin when an event is over."""
+        stream.wait_event(event)
+
+    def keep(self, stream: Stream, *tensors: torch.Tensor) -> None:
+        """Keep the memory of tensors, when they are freed, until a stream has done what it has by then."""
+        for tensor in tensors:
+            tensor.record_stream(stream)
+
+    def future(self) -> "torch.futures.Future[torch.Tensor]":
+        """Return a future that takes events of this device's streams."""
+        # With its devices named, the future makes the stream that waits for it wait for the one that set its result.
+        return torch.futures.Future(devices=[self._device])
+
+
+@cache
+def of(device: torch.device) -> DeviceStreams:
+    """Return the streams of the device of some tensor."""
+    return CudaStreams(device) if device.type == "cuda" else NoStreams()
