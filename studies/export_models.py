@@ -18,161 +18,32 @@ The environment (CPU; torchvision without dependencies, since its wheel would re
     python3.11 -m venv .venv-models
     .venv-models/bin/pip install torch==2.13.0 numpy pillow transformers==5.23.0
     .venv-models/bin/pip install --no-deps torchvision==0.28.0
-    .venv-models/bin/python studies/export_models.py            # a minute, 5 GB of memory
-    .venv-models/bin/python studies/export_models.py --check    # exit 1 where a committed file differs
+    .venv-models/bin/python -m studies.export_models            # a minute, 5 GB of memory
+    .venv-models/bin/python -m studies.export_models --check    # exit 1 where a committed file differs
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib.metadata
-import importlib.util
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from binsgdm.measure.shipped_models import WITH_GRADIENTS, Definition
 
 if TYPE_CHECKING:
     import torch
 
+    from binsgdm.measure.model_zoo import Task
+
 GRADIENTS_DIR = Path(__file__).resolve().parents[1] / "scenarios" / "workloads" / "gradients"
 FORMAT = 2
-SEED = 0
 
-Loss = Callable[[], "torch.Tensor"]
-Built = tuple["torch.nn.Module", Loss]
 Row = tuple[str, tuple[int, ...], int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Definition:
-    """A model as its library defines it, and the one sample that is sent through it."""
-
-    name: str
-    title: str
-    expression: str
-    library: str
-    input: str
-    build: Callable[[], Built]
-
-
-@functools.cache
-def declare_torchvision_operators() -> torch.library.Library | None:
-    """Declare the operators without which torchvision cannot be imported beside a CPU build of torch.
-
-    The wheel on PyPI is built for CUDA. Beside a CPU torch its operators do not load, and the import fails because
-    `torchvision::nms` does not exist; declaring it is enough for models that never call it. transformers imports
-    torchvision wherever it is installed. Cached, since the declaration ends with the returned object.
-    """
-    import torch
-
-    if torch.version.cuda is not None or importlib.util.find_spec("torchvision") is None:
-        return None
-    library = torch.library.Library("torchvision", "DEF")
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
-
-
-def build_image_classifier(name: str) -> Built:
-    """Build the torchvision model `name` and its cross entropy on one random 224x224 image."""
-    import torch
-
-    declare_torchvision_operators()
-    import torchvision
-
-    module = getattr(torchvision.models, name)()
-    image = torch.randn(1, 3, 224, 224)
-    label = torch.zeros(1, dtype=torch.long)
-    return module, lambda: torch.nn.functional.cross_entropy(module(image), label)
-
-
-def import_transformers() -> Any:
-    """Import transformers such that it never asks the network."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    declare_torchvision_operators()
-    import transformers
-
-    return transformers
-
-
-def build_bert(**config: int) -> Built:
-    """Build BERT with both pre-training heads and its loss on one random sequence of 128 tokens.
-
-    The library's head predicts every token; recipes that predict only the masked ones (20 of 128) spend less on it.
-    """
-    import torch
-
-    transformers = import_transformers()
-    bert_config = transformers.BertConfig(attn_implementation="eager", **config)
-    module = transformers.BertForPreTraining(bert_config)
-    tokens = torch.randint(bert_config.vocab_size, (1, 128))
-    next_sentence = torch.zeros(1, dtype=torch.long)
-    return module, lambda: module(input_ids=tokens, labels=tokens, next_sentence_label=next_sentence).loss
-
-
-def build_gpt2() -> Built:
-    """Build GPT-2 small with its language-model head and its loss on one random sequence of 1024 tokens."""
-    import torch
-
-    transformers = import_transformers()
-    config = transformers.GPT2Config(attn_implementation="eager", use_cache=False)
-    module = transformers.GPT2LMHeadModel(config)
-    tokens = torch.randint(config.vocab_size, (1, 1024))
-    return module, lambda: module(input_ids=tokens, labels=tokens).loss
-
-
-def image_classifier(name: str, title: str) -> Definition:
-    """Return the definition of the torchvision model `name`."""
-    return Definition(
-        name=name,
-        title=title,
-        expression=f"torchvision.models.{name}()",
-        library="torchvision",
-        input="one 224x224 RGB image",
-        build=lambda: build_image_classifier(name),
-    )
-
-
-BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-DEFINITIONS = (
-    image_classifier("resnet50", "ResNet-50"),
-    image_classifier("resnet101", "ResNet-101"),
-    image_classifier("resnext101_32x8d", "ResNeXt-101 32x8d"),
-    image_classifier("vgg16", "VGG-16"),
-    image_classifier("vit_b_16", "ViT-B/16"),
-    Definition(
-        name="bert_base",
-        title="BERT-Base (for pre-training)",
-        expression="transformers.BertForPreTraining(BertConfig())",
-        library="transformers",
-        input="one sequence of 128 tokens, all of them predicted",
-        build=build_bert,
-    ),
-    Definition(
-        name="bert_large",
-        title="BERT-Large (for pre-training)",
-        expression="transformers.BertForPreTraining(BertConfig({}))".format(
-            ", ".join(f"{key}={value}" for key, value in BERT_LARGE.items())
-        ),
-        library="transformers",
-        input="one sequence of 128 tokens, all of them predicted",
-        build=lambda: build_bert(**BERT_LARGE),
-    ),
-    Definition(
-        name="gpt2_small",
-        title="GPT-2 small",
-        expression="transformers.GPT2LMHeadModel(GPT2Config())",
-        library="transformers",
-        input="one sequence of 1024 tokens",
-        build=build_gpt2,
-    ),
-)
 
 
 def convolution_backward_flops(
@@ -194,7 +65,7 @@ def convolution_backward_flops(
     return num_products * forward_flops
 
 
-def run_backward(module: torch.nn.Module, loss: Loss) -> tuple[list[Row], int, int]:
+def run_backward(task: Task) -> tuple[list[Row], int, int]:
     """Run one forward and one backward and record when each gradient becomes ready.
 
     Fills the `grad` of every parameter.
@@ -214,10 +85,10 @@ def run_backward(module: torch.nn.Module, loss: Loss) -> tuple[list[Row], int, i
     def record(name: str) -> Callable[[torch.Tensor], None]:
         return lambda parameter: ready.append((name, tuple(parameter.shape), counter.get_total_flops()))
 
-    for name, parameter in module.named_parameters():
+    for name, parameter in task.module.named_parameters():
         parameter.register_post_accumulate_grad_hook(record(name))
     with sdpa_kernel(SDPBackend.MATH), counter:
-        value = loss()
+        value = task.loss_of(task.module)
         forward_flops = counter.get_total_flops()
         value.backward()
     backward_flops = counter.get_total_flops() - forward_flops
@@ -240,13 +111,10 @@ def split_at_ready(ready: Iterable[Row], start_flops: int) -> list[Row]:
 
 def describe(definition: Definition) -> dict[str, Any]:
     """Build the model and return the contents of its file."""
-    import torch
-
-    torch.manual_seed(SEED)
-    module, loss = definition.build()
-    module.train()
-    tensors, forward_flops, backward_flops = run_backward(module, loss)
-    missing = {name for name, _ in module.named_parameters()} - {name for name, *_ in tensors}
+    task = definition.build(1, "eager")
+    task.module.train()
+    tensors, forward_flops, backward_flops = run_backward(task)
+    missing = {name for name, _ in task.module.named_parameters()} - {name for name, *_ in tensors}
     if missing:
         raise SystemExit(f"{definition.name}: parameters without a gradient: {sorted(missing)}")
     return {
@@ -284,7 +152,7 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Export the gradients of real models to JSON.")
     parser.add_argument("--check", action="store_true", help="compare with the committed files and write nothing")
-    parser.add_argument("--only", choices=[definition.name for definition in DEFINITIONS], help="one model")
+    parser.add_argument("--only", choices=[definition.name for definition in WITH_GRADIENTS], help="one model")
     return parser.parse_args()
 
 
@@ -292,7 +160,7 @@ def main() -> int:
     """Write or check the files; return the exit status."""
     arguments = parse_arguments()
     num_different = 0
-    for definition in DEFINITIONS:
+    for definition in WITH_GRADIENTS:
         if arguments.only not in (None, definition.name):
             continue
         path, text = GRADIENTS_DIR / f"{definition.name}.json", to_json(describe(definition))

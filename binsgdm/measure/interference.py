@@ -69,7 +69,7 @@ def _backward(
 
     def trial() -> list[float]:
         task.module.zero_grad(set_to_none=True)
-        loss = task.loss(task.module(*task.inputs))
+        loss = task.loss_of(task.module)
         with _overlapped(collective, ranks) if collective else nullcontext():
             start = watch.stamp()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.model_zoo import Task, build
+from binsgdm.measure.record import Record
 from binsgdm.measure.timing import Stopwatch, Trial, phases, trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
 
@@ -46,14 +48,19 @@ def _one(bench: Bench, task: Task, labels: dict[str, Any]) -> None:
     record, ranks = bench.record, bench.ranks
     gradients = Gradients(task.module, ranks.device)
     optimizers = optimizers_of(task.module)
-    trials: dict[str, Trial] = {"": _pass(task, gradients, ranks.device)}
+    trials = {"": pass_trial(task.module, partial(task.loss_of, task.module), gradients, ranks.device)}
     trials |= {name: trial_of(step, ranks.device) for name, step in optimizers.items()}
     found = bench.interleave(trials)
-    forward, backward, *ready_s = zip(*map(_to_scale, found[""]), strict=True)
-    record.add("model", "forward", forward, **labels)
-    record.add("model", "backward", backward, **labels)
+    add_passes(record, gradients, found[""], labels)
     for name in optimizers:
         record.add("model", "optimizer", [row[0] for row in found[name]], optimizer=name, **labels)
+
+
+def add_passes(record: Record, gradients: "Gradients", rows: Sequence[Sequence[float]], labels: dict[str, Any]) -> None:
+    """Add forward, backward and every gradient, from the repetitions of a trial of `pass_trial`."""
+    forward, backward, *ready_s = zip(*map(_to_scale, rows), strict=True)
+    record.add("model", "forward", forward, **labels)
+    record.add("model", "backward", backward, **labels)
     ready = list(zip(gradients.names, gradients.shapes, ready_s, strict=True))
     for order, (name, shape, values) in enumerate(sorted(ready, key=lambda one: median(one[2]))):
         sizes: dict[str, Any] = {"num_elements": math.prod(shape), "shape": "x".join(map(str, shape))}
@@ -103,15 +110,24 @@ class Gradients:
         return hook
 
 
-def _pass(task: Task, gradients: Gradients, device: torch.device) -> Trial:
-    """Return a trial: forward and backward together, each of them, and each gradient since backward began."""
+def pass_trial(
+    module: torch.nn.Module, forward: Callable[[], torch.Tensor], gradients: Gradients, device: torch.device
+) -> Trial:
+    """Return a trial: forward and backward together, each of them, and each gradient since backward began.
+
+    Args:
+        module: the model.
+        forward: runs the model and returns the loss.
+        gradients: of the model.
+        device: where it is.
+    """
     watch = Stopwatch(device)
 
     def trial() -> list[float]:
-        task.module.zero_grad(set_to_none=True)
+        module.zero_grad(set_to_none=True)
         gradients.stamps.clear()
         marks = [watch.stamp()]
-        loss = task.loss(task.module(*task.inputs))
+        loss = forward()
         marks.append(watch.stamp())
         loss.backward()  # type: ignore[no-untyped-call]
         marks.append(watch.stamp())

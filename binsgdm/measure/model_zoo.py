@@ -2,8 +2,8 @@
 
 import importlib
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
@@ -26,11 +26,17 @@ class Task:
         module: the model.
         inputs: what it is called with.
         loss: of what it returns, a scalar.
+        keywords: what it is called with by name.
     """
 
     module: nn.Module
     inputs: tuple[Tensor, ...]
     loss: Callable[[Any], Tensor]
+    keywords: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def loss_of(self, module: nn.Module) -> Tensor:
+        """Run forward of the module, or of what wraps it, and return the loss."""
+        return self.loss(module(*self.inputs, **self.keywords))
 
     @property
     def num_parameters(self) -> int:

@@ -194,7 +194,7 @@ def _step_of(
 
     def step() -> list[Any]:
         marks = [watch.stamp()]
-        loss = task.loss(module(*task.inputs))
+        loss = task.loss_of(module)
         marks.append(watch.stamp())
         loss.backward()  # type: ignore[no-untyped-call]
         marks.append(watch.stamp())

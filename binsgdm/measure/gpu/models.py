@@ -1,0 +1,169 @@
+"""Time forward, backward and every gradient of the shipped models in every precision, at three batches each."""
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from binsgdm.measure.bench import Bench
+from binsgdm.measure.gpu.precisions import PRECISIONS, autocast, matrix_products, refusal
+from binsgdm.measure.model import LR, Gradients, add_passes, pass_trial
+from binsgdm.measure.model_zoo import NAMES, Task
+from binsgdm.measure.shipped_models import SEED, SHIPPED, Definition, ShippedModel, what_is_missing
+from binsgdm.measure.timing import WARM_UP, StopRule, trial_of
+
+MAX_REPETITIONS = 20  # a file with 13,000 gradients stays below 16 MB
+MAX_SECONDS = 1.0  # of one model in one precision at one batch
+
+
+def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
+    """Add every shipped model in every precision at each of its batches; small models for a quick look."""
+    measure_models(bench, small_models() if quick else SHIPPED, seconds=seconds)
+
+
+def measure_models(bench: Bench, models: Sequence[ShippedModel], *, seconds: float) -> None:
+    """Add every model in every precision at each of its batches, and fused AdamW on its parameters once.
+
+    Parameters are fp32, in PyTorch's default layout and with cuDNN's default choice of algorithms; bf16 and fp16 are
+    autocast. fp32 without tf32 is measured at the batch in the middle alone.
+
+    Args:
+        bench: where to and when to stop, for each; of one rank.
+        models: which; one whose library is missing is left out with a note.
+        seconds: of all together; what does not fit into a model's share is left out with a note.
+    """
+    bench = replace(bench, stop_rule=_stop_rule(bench.stop_rule))
+    refusals = {precision: refusal(precision, bench.ranks.device) for precision in PRECISIONS}
+    for reason in filter(None, refusals.values()):
+        bench.record.note(f"models: {reason}")
+    usable = [precision for precision in PRECISIONS if not refusals[precision]]
+    end_s = time.perf_counter() + seconds
+    for count, model in enumerate(models):
+        part = bench.part(count / len(models), (count + 1) / len(models))
+        if missing := what_is_missing(model.definition):
+            part.record.note(f"models: {model.workload}: {model.definition.library} is missing: {missing}")
+            continue
+        share_s = (end_s - time.perf_counter()) / (len(models) - count)
+        with released(bench.ranks.device):
+            _ModelMeasurement(part, model, usable, share_s).run()
+
+
+def _stop_rule(given: StopRule) -> StopRule:
+    return replace(
+        given,
+        max_repetitions=min(given.max_repetitions, MAX_REPETITIONS),
+        max_seconds=min(given.max_seconds, MAX_SECONDS),
+    )
+
+
+@contextmanager
+def released(device: torch.device) -> Iterator[None]:
+    """Give the memory of what was done back to the GPU."""
+    try:
+        yield
+    finally:
+        if device.type == "cuda":
+            gc.collect()  # a module and its hooks refer to each other
+            torch.cuda.empty_cache()
+
+
+class _ModelMeasurement:
+    """One model in all precisions, the largest batches as far as memory and time allow."""
+
+    def __init__(self, bench: Bench, model: ShippedModel, precisions: Sequence[str], seconds: float) -> None:
+        self._bench, self._model, self._device = bench, model, bench.ranks.device
+        self._cases = [(precision, batch) for precision in precisions for batch in _batches(model, precision)]
+        self._end_s = time.perf_counter() + seconds
+        self._measured_s: dict[str, tuple[int, float]] = {}  # by precision: a batch and the seconds of its passes
+
+    def run(self) -> None:
+        """Add all that can be measured, and a note for what cannot."""
+        torch.manual_seed(SEED)
+        with torch.device(self._device):
+            module = self._model.definition.make("sdpa")
+        module.train()
+        gradients = Gradients(module, self._device)
+        too_large, too_slow = list[str](), list[str]()
+        for count, (precision, batch) in enumerate(self._cases):
+            part = self._bench.part(count / len(self._cases), (count + 1) / len(self._cases))
+            case = f"{precision} at {batch}"
+            if time.perf_counter() + self._expected_s(precision, batch) > self._end_s:
+                too_slow.append(case)
+                continue
+            try:
+                with released(self._device), matrix_products(precision):
+                    self._measure_case(part, module, gradients, precision, batch)
+            except torch.cuda.OutOfMemoryError:
+                too_large.append(case)
+        if self._measured_s:
+            self._measure_adamw(module)
+        for cases, why in ((too_large, "out of memory"), (too_slow, "no time was left")):
+            if cases:
+                self._bench.record.note(f"models: {self._model.workload}: {why}: {', '.join(cases)} samples: left out")
+
+    def _measure_case(self, part: Bench, module: nn.Module, gradients: Gradients, precision: str, batch: int) -> None:
+        task = self._task(module, batch)
+
+        def forward() -> torch.Tensor:
+            with autocast(precision, self._device):
+                return task.loss_of(module)
+
+        rows = part.interleave({"": pass_trial(module, forward, gradients, self._device)})[""]
+        self._measured_s[precision] = batch, median(row[0] for row in rows)
+        add_passes(part.record, gradients, rows, self._labels(precision, batch))
+
+    def _measure_adamw(self, module: nn.Module) -> None:
+        """Add AdamW once: neither precision nor batch changes what it does; those of a measured case label it."""
+        precision, (batch, _) = next(iter(self._measured_s.items()))
+        for parameter in module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        step = torch.optim.AdamW(module.parameters(), lr=LR, fused=True).step
+        rows = self._bench.part(1.0, 1.0).interleave({"": trial_of(step, self._device)})[""]
+        labels = self._labels(precision, batch)
+        self._bench.record.add("model", "optimizer", [row[0] for row in rows], optimizer="adamw", **labels)
+
+    def _task(self, module: nn.Module, batch: int) -> Task:
+        with torch.device(self._device):
+            return self._model.definition.task(module, batch)
+
+    def _expected_s(self, precision: str, batch: int) -> float:
+        """Return how long the fewest repetitions will take, from a smaller batch; 0 where that is not known."""
+        smaller, pass_s = self._measured_s.get(precision, (1, 0.0))
+        return (WARM_UP + self._bench.stop_rule.min_repetitions) * pass_s * batch / smaller
+
+    def _labels(self, precision: str, batch: int) -> dict[str, Any]:
+        return {"model": self._model.workload, "batch": batch, "dtype": "float32", "precision": precision}
+
+
+def _batches(model: ShippedModel, precision: str) -> Sequence[int]:
+    """Return the batches of a precision: one for fp32, which nobody trains with where there is tf32."""
+    return model.batches[len(model.batches) // 2 :][:1] if precision == "fp32" else model.batches
+
+
+def small_models() -> tuple[ShippedModel, ...]:
+    """Return models that a CPU trains in milliseconds, and that need no library: for a quick run of the same code."""
+    return tuple(
+        ShippedModel(workload=name, definition=_small(name), batches=(1, 2, 4)) for name in ("mlp_200k", "cnn_400k")
+    )
+
+
+def _small(name: str) -> Definition:
+    def task(module: nn.Module, samples: int) -> Task:
+        _, inputs, loss = NAMES[name](samples)
+        return Task(module=module, inputs=(inputs,), loss=loss)
+
+    return Definition(
+        name=name,
+        title=name,
+        expression=name,
+        library="torch",
+        input="one sample",
+        make=lambda _attention: NAMES[name](1)[0],
+        task=task,
+    )

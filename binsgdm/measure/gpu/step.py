@@ -1,0 +1,99 @@
+"""Time the step of BinSGDM and of 1-bit Adam against fused AdamW on the parameters of real models, and take memory."""
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from binsgdm.measure.bench import Bench
+from binsgdm.measure.gpu.layouts import LAYOUTS, Layout, bert
+from binsgdm.measure.kernels import free_bytes
+from binsgdm.measure.timing import trial_of
+from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+
+LR = 1e-6
+SETTLING_STEPS = 3  # the first makes the state, and is the whole dense stage of 1-bit Adam
+# Upper bound of what all three need at once: a parameter, its gradient, and state and temporaries of each optimizer.
+BYTES_PER_ELEMENT = 80
+QUICK = {"bert_tiny": bert(width=64, layers=2, vocabulary=1000)}
+
+Make = Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Make] = {
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=LR, fused=True),
+    "binsgdm": lambda parameters: BinSGDM(parameters, lr=LR),
+    "one_bit_adam": lambda parameters: OneBitAdam(parameters, lr=LR, dense_steps=1),
+}
+"""By name; 1-bit Adam is measured after its dense stage. All are alone: nothing is sent."""
+
+
+def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
+    """Add steps and memory of every optimizer on every layout; a small layout for a quick look.
+
+    A step begins when the GPU has no more to do, so it holds what the host takes to launch it.
+    """
+    layouts = QUICK if quick else LAYOUTS
+    share_s = seconds / len(layouts) / (len(OPTIMIZERS) + 1)
+    rule = bench.stop_rule
+    bench = replace(bench, stop_rule=replace(rule, max_seconds=min(rule.max_seconds, share_s)))
+    if bench.ranks.device.type != "cuda":
+        bench.record.note("step: memory is counted on a GPU alone: left out")
+    for count, (name, layout) in enumerate(layouts.items()):
+        _measure_layout(bench.part(count / len(layouts), (count + 1) / len(layouts)), name, layout)
+
+
+def _measure_layout(bench: Bench, name: str, layout: Layout) -> None:
+    numel = sum(_numel(shape) for shape in layout)
+    needed, free = numel * BYTES_PER_ELEMENT, free_bytes(bench.ranks)
+    if needed > free:
+        bench.record.note(f"step: {name}: needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: left out")
+        return
+    labels: dict[str, Any] = {"num_elements": numel, "num_tensors": len(layout), "layout": name}
+    parameters = _parameters(layout, bench.ranks.device)
+    if bench.ranks.device.type == "cuda":
+        for optimizer, (peak, state) in _memory(parameters).items():
+            bench.record.add("memory", "peak", [peak], unit="B", optimizer=optimizer, **labels)
+            bench.record.add("memory", "state", [state], unit="B", optimizer=optimizer, **labels)
+    made = {optimizer: make(parameters) for optimizer, make in OPTIMIZERS.items()}
+    trials = {optimizer: trial_of(one.step, bench.ranks.device) for optimizer, one in made.items()}
+    for optimizer, rows in bench.interleave(trials).items():
+        bench.record.add("optimizer_step", "step", [row[0] for row in rows], optimizer=optimizer, **labels)
+
+
+def _parameters(layout: Layout, device: torch.device) -> list[torch.nn.Parameter]:
+    """Return fp32 parameters, each with a gradient in memory of its own, as backward makes them."""
+    generator = torch.Generator(device).manual_seed(0)
+    parameters = []
+    for shape in layout:
+        parameter = torch.nn.Parameter(torch.randn(shape, device=device, generator=generator))
+        parameter.grad = torch.randn(shape, device=device, generator=generator)
+        parameters.append(parameter)
+    return parameters
+
+
+def _memory(parameters: Sequence[torch.nn.Parameter]) -> dict[str, tuple[int, int]]:
+    """Return what each optimizer takes at its peak and keeps between steps, beside parameters and gradients [bytes].
+
+    As PyTorch's allocator hands it out; what the state takes is in the peak.
+    """
+    found = {}
+    for name, make in OPTIMIZERS.items():
+        gc.collect()
+        before = torch.cuda.memory_allocated()
+        optimizer = make(parameters)
+        for _ in range(SETTLING_STEPS):
+            optimizer.step()
+        torch.cuda.synchronize()
+        state = torch.cuda.memory_allocated() - before
+        torch.cuda.reset_peak_memory_stats()
+        optimizer.step()
+        torch.cuda.synchronize()
+        found[name] = torch.cuda.max_memory_allocated() - before, state
+        del optimizer
+    return found
+
+
+def _numel(shape: Sequence[int]) -> int:
+    return int(torch.Size(shape).numel())

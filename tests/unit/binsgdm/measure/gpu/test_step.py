@@ -1,0 +1,55 @@
+"""Optimizers are timed on the shapes of real models."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.measure.bench import Bench
+from binsgdm.measure.gpu import step
+from binsgdm.measure.gpu.layouts import LAYOUTS
+from binsgdm.measure.ranks import Ranks
+from binsgdm.measure.record import Record
+from binsgdm.measure.timing import StopRule
+
+GRADIENTS = Path(__file__).resolve().parents[5] / "scenarios" / "workloads" / "gradients"
+CPU = torch.device("cpu")
+ALONE = Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=CPU, backend="", groups=None)
+
+
+def bench():
+    return Bench(record=Record(ALONE), ranks=ALONE, stop_rule=StopRule(min_repetitions=1, max_repetitions=1))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_has_the_shapes_of_the_shipped_model(name):
+    tensors = json.loads((GRADIENTS / f"{name}.json").read_text())["tensors"]
+    assert sorted(LAYOUTS[name]) == sorted(tuple(shape) for _, shape, _ in tensors)
+
+
+def test_every_optimizer_is_timed_and_memory_is_left_to_a_gpu():
+    one = bench()
+    step.measure(one, quick=True, seconds=5.0)
+    found = [(series["kind"], series["name"], series["labels"]["optimizer"]) for series in one.record.series]
+    assert found == [("optimizer_step", "step", name) for name in ("adamw", "binsgdm", "one_bit_adam")]
+    assert {series["labels"]["num_tensors"] for series in one.record.series} == {46}
+    assert one.record.notes == ["step: memory is counted on a GPU alone: left out"]
+
+
+def test_1_bit_adam_has_left_its_dense_stage_before_it_is_timed():
+    parameters = [torch.nn.Parameter(torch.ones(8))]
+    parameters[0].grad = torch.ones(8)
+    optimizer = step.OPTIMIZERS["one_bit_adam"](parameters)
+    for _ in range(step.SETTLING_STEPS):
+        optimizer.step()
+    assert not optimizer.is_dense
+
+
+def test_a_layout_that_does_not_fit_is_left_out_with_a_reason(monkeypatch):
+    monkeypatch.setattr(step, "free_bytes", lambda ranks: 10**6)
+    one = bench()
+    step.measure(one, quick=True, seconds=5.0)
+    assert not one.record.series
+    assert one.record.notes[-1] == "step: bert_tiny: needs 0.0 GB and 0.0 GB are free: left out"
