@@ -45,11 +45,25 @@ def table(rows: list[str]) -> str:
 
 
 def rows(command: click.Command) -> list[str]:
-    """Return the rows of a command's options; of a group, the options that all its commands share."""
+    """Return the rows of a command's options; of a group, the options that its commands share."""
     if not isinstance(command, click.Group):
         return [_row(param) for param in command.params if isinstance(param, click.Option)]
-    first, *others = (rows(member) for member in command.commands.values())
-    return [row for row in first if all(row in other for other in others)]
+    shared = _shared(command)
+    first = next(rows(member) for name, member in command.commands.items() if name not in apart(command))
+    return [row for row in first if row in shared]
+
+
+def apart(group: click.Group) -> list[str]:
+    """Return the commands of a group that have none of the options that most of its commands share."""
+    shared = _shared(group)
+    return [name for name, member in group.commands.items() if shared and not shared & set(rows(member))]
+
+
+def _shared(group: click.Group) -> set[str]:
+    """Return the rows of most commands of a group: of all, or of all but one where there are more than three."""
+    members = [set(rows(member)) for member in group.commands.values()]
+    least = len(members) - 1 if len(members) > 3 else len(members)
+    return {row for member in members for row in member if sum(row in other for other in members) >= least}
 
 
 def _row(option: click.Option) -> str:

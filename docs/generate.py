@@ -188,9 +188,16 @@ def command_sections() -> list[dict[str, object]]:
         is_group = isinstance(command, click.Group)
         own = rows if is_group else [row for row in rows if row not in shared or path.count(" ") == 1]
         shared = rows if is_group else shared
+        without = commands.apart(command) if isinstance(command, click.Group) else []
         said = {"path": path, "usage": commands.usage(command, path), "about": commands.about(command)}
         sections.append(
-            said | {"is_group": is_group, "options": commands.table(own), "examples": commands.examples(command)}
+            said
+            | {
+                "is_group": is_group,
+                "without": without,
+                "options": commands.table(own),
+                "examples": commands.examples(command),
+            }
         )
     return sections
 

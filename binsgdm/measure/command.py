@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from binsgdm.errors import BinsgdmError
+from binsgdm.measure.gpu.command import gpu
 
 if TYPE_CHECKING:
     from binsgdm.measure.bench import Bench
@@ -80,6 +81,9 @@ _COMMON = (
 )
 def measure() -> None:
     """Run `simnet measure`."""
+
+
+measure.add_command(gpu)
 
 
 def _command(

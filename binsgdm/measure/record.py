@@ -57,7 +57,7 @@ class Record:
             "what": WHAT,
             "format": FORMAT,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": f"{_program()} {shlex.join(sys.argv[1:])}",
+            "command": command(),
             "hardware": hardware(),
             "software": software(),
             "setups": [self._setup],
@@ -181,10 +181,11 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _program() -> str:
-    """Return how this program was started."""
+def command() -> str:
+    """Return how this program was started, with its arguments."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return f"python -m {spec.name.removesuffix('.__main__')}" if spec else Path(sys.argv[0]).name
+    program = f"python -m {spec.name.removesuffix('.__main__')}" if spec else Path(sys.argv[0]).name
+    return f"{program} {shlex.join(sys.argv[1:])}"
 
 
 def _processor() -> str:

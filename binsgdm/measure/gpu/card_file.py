@@ -1,0 +1,102 @@
+"""card.json: what a folder of measurements was measured on, and how far each part has come."""
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.measure.gpu.preflight import Preflight
+
+NAME = "card.json"
+WHAT = "simnet card"
+FORMAT = 1
+# What must be equal for a run to go on with what a folder holds.
+SAME = ("device", "quick")
+SAME_CARD = ("name", "compute_capability")
+SAME_SOFTWARE = ("torch", "triton", "driver")
+
+
+class CardFile:
+    """The content of card.json, written whole after every change.
+
+    Attributes:
+        content: as written.
+    """
+
+    def __init__(self, folder: Path, found: Preflight, *, device: str, quick: bool) -> None:
+        from binsgdm.measure.record import command
+
+        self._path = folder / NAME
+        self.content: dict[str, Any] = {
+            "what": WHAT,
+            "format": FORMAT,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": command(),
+            "device": device,
+            "quick": quick,
+            "card": found.card,
+            "software": found.software,
+            "is_shared": found.is_shared,
+            "other_processes": [asdict(process) for process in found.others],
+            "notes": list(found.notes),
+            "parts": {},
+        }
+
+    def go_on_from(self, former: dict[str, Any]) -> None:
+        """Take over the parts of a former run.
+
+        Raises:
+            BinsgdmError: it was of another card, other versions, or another device.
+        """
+        for names, tables in ((SAME, ()), (SAME_CARD, ("card",)), (SAME_SOFTWARE, ("software",))):
+            before, now = former, self.content
+            for table in tables:
+                before, now = before[table], now[table]
+            for name in names:
+                if before.get(name) != now.get(name):
+                    raise BinsgdmError(
+                        f"{self._path}: {name}: was measured with {before.get(name)!r}, and here is {now.get(name)!r}: "
+                        "all parts of a folder are of one card: name another folder with -o, or add --force"
+                    )
+        self.content["created"] = former["created"]
+        self.content["parts"] = former["parts"]
+
+    def set_part(self, name: str, **state: Any) -> None:
+        """Note how far a part is, and write the file."""
+        self.content["parts"][name] = state
+        self.write()
+
+    def write(self) -> None:
+        """Write the file; a reader sees what was there before, or all of it.
+
+        Raises:
+            BinsgdmError: it cannot be written.
+        """
+        from binsgdm.measure.record import write_file
+
+        write_file(self._path, json.dumps(self.content, indent=1) + "\n")
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """Return the content of card.json; None where there is none.
+
+    Raises:
+        BinsgdmError: it is damaged.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        is_known = content["what"] == WHAT and all(
+            isinstance(content[key], dict) for key in ("card", "software", "parts")
+        )
+        is_known = is_known and "created" in content
+    except (OSError, ValueError, KeyError, TypeError):
+        is_known = False
+    if not is_known:
+        raise BinsgdmError(f"{path}: is no card.json of simnet measure gpu: name another folder with -o, or remove it")
+    found: dict[str, Any] = content
+    return found

@@ -1,0 +1,174 @@
+"""The command `simnet measure gpu`; torch is imported when it runs."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.measure.gpu.parts import BUDGET_S, PARTS, Part
+
+FAILED, INTERRUPTED = 1, 130
+MAX_SHOWN = 12
+PARTS_TEXT = "Parts: " + "; ".join(f"{part.name} ({part.about})" for part in PARTS) + "."
+
+
+@click.command(
+    "gpu",
+    help="Measure one card, or all cards of a node, part by part, each into a file of its own.\n\n"
+    "A part whose file is there is not measured again, so a run that was ended goes on where it was. A part that fails "
+    "does not stop the others; the exit code is then 1. Clocks, power limits and other settings are only read.\n\n"
+    + PARTS_TEXT,
+    short_help="Measure one card, or all cards of a node, part by part.",
+    epilog="\b\nExample:\n  simnet measure gpu -o out/gpu\n  simnet measure gpu --only kernels -o out/gpu",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder for the files.")
+@click.option(
+    "--device",
+    type=click.Choice(["cuda", "cpu"]),
+    default="cuda",
+    show_default=True,
+    help="cpu tries the parts where there is no card.",
+)
+@click.option("--quick", is_flag=True, help="Measure the smallest sizes only, to try the command.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice([part.name for part in PARTS]),
+    metavar="PART",
+    help="Measure this part, also where its file is there; repeatable.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(1, 86_400),
+    default=BUDGET_S,
+    show_default=True,
+    help="Time of all parts [s], shared out among them.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(1, 64),
+    help="Ranks of the parts that need several.  [default: one for each card, on a CPU 1]",
+)
+@click.option("--force", is_flag=True, help="Measure all parts again, also on another card.")  # fmt: skip
+def gpu(output: Path, **options: Any) -> None:
+    """Measure a card."""
+    try:
+        is_good = _run(output, **options)
+    except KeyboardInterrupt:
+        click.echo("\nmeasure: interrupted; the parts that are done stay: the same command goes on", err=True)
+        sys.exit(INTERRUPTED)
+    if not is_good:
+        sys.exit(FAILED)
+
+
+def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force: bool, **options: Any) -> bool:
+    """Look at the card, run the parts, and say what was found; return whether all is good."""
+    start = time.monotonic()
+    _check(output)
+    if force and only:
+        raise BinsgdmError("--force --only: one measures all parts again, the other some of them: give one of the two")
+    try:
+        from binsgdm.measure import record as _  # noqa: F401 - torch is there
+        from binsgdm.measure.gpu import card_file, preflight
+        from binsgdm.measure.gpu.run import PartRunner, Settings, path_of
+    except ImportError as error:
+        raise BinsgdmError(f"measure: needs torch ({error}): pip install 'binsgdm[torch]'") from error
+    found = preflight.of_card() if device == "cuda" else preflight.of_cpu()
+    card = card_file.CardFile(output, found, device=device, quick=quick)
+    former = None if force else card_file.read(output)
+    if former is not None:
+        card.go_on_from(former)
+    output.mkdir(exist_ok=True)
+    for part in PARTS if force else ():
+        path_of(output, part).unlink(missing_ok=True)
+    parts = [part for part in PARTS if part.name in only or not only]
+    settings = Settings(
+        device=device,
+        quick=quick,
+        budget_s=options["budget"],
+        num_ranks=options["ranks"] or max(1, found.card["num_cards"]),
+        is_shared=found.is_shared,
+        again=frozenset(only),
+    )
+    _introduce(found.card, found.software, found.notes)
+    is_good = PartRunner(folder=output, card_file=card, settings=settings, display=_Lines()).run_all(parts)
+    click.echo(f"wrote {output} in {time.monotonic() - start:.0f} s", err=True)
+    return is_good
+
+
+def _check(output: Path) -> None:
+    """Raise where files cannot be written, or ranks would be started by ranks."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise BinsgdmError(
+            "measure gpu: WORLD_SIZE: is set: this command starts its own ranks: run it without torchrun"
+        )
+    if output.exists() and not output.is_dir():
+        raise BinsgdmError(f"{output}: is no folder: name a folder with -o")
+    home = output if output.is_dir() else output.absolute().parent
+    if not home.is_dir():
+        raise BinsgdmError(f"{output}: {str(output.parent)!r}: no such directory: make it, or name another with -o")
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise BinsgdmError(f"{output}: cannot be written: name another folder with -o")
+
+
+def _introduce(card: dict[str, Any], software: dict[str, str], notes: tuple[str, ...]) -> None:
+    words = [f"{card['num_cards']} x {card['name']}" if card["num_cards"] > 1 else str(card["name"])]
+    if "free_bytes" in card:
+        free, whole = (card[name] / 2**30 for name in ("free_bytes", "memory_bytes"))
+        words.append(f"compute capability {card['compute_capability']}, {free:.1f} of {whole:.1f} GiB free")
+    known = ("driver", "cuda", "torch", "triton", "nccl")
+    words += [f"{name} {software[name]}" for name in known if software.get(name)]
+    click.echo("measure: " + ", ".join(words), err=True)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+class _Lines:
+    """A line on stderr for each part, which on a terminal moves; findings on stdout."""
+
+    def __init__(self) -> None:
+        self._title = ""
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+
+    def begin(self, part: Part, number: int, count: int, seconds: float) -> None:
+        """Name the part."""
+        self._title = f"[{number}/{count}] {part.name}"
+        click.echo(f"{self._title}: {part.about}, about {seconds:.0f} s", err=True)
+
+    def progress(self, part_done: float, left_s: float) -> None:
+        """Move the line of a terminal."""
+        if self._is_terminal:
+            click.echo(f"\r{self._title} {part_done:4.0%}, {_clock(left_s)} left ", nl=False, err=True)
+
+    def end(self, part: Part, state: dict[str, Any], document: dict[str, Any] | None) -> None:
+        """Say how the part ended, and print its notes and the checks that failed."""
+        from binsgdm.measure.gpu.run import failed_checks
+
+        start = "\r" if self._is_terminal else ""
+        reason = f": {state['reason']}" if state["reason"] else ""
+        found = f": {_found(document)}" if document and state["status"] == "done" else ""
+        click.echo(f"{start}{self._title} {state['status']} in {state['seconds']:.0f} s{found}{reason}", err=True)
+        lines = list((document or {}).get("notes", ())) if state["status"] == "done" else []
+        failed = failed_checks(document or {})
+        for line in [*(f"{check['name']}: failed: {check['detail']}" for check in failed), *lines][:MAX_SHOWN]:
+            click.echo(f"{part.name}: {line}")
+        if len(failed) + len(lines) > MAX_SHOWN:
+            click.echo(f"{part.name}: {len(failed) + len(lines) - MAX_SHOWN} more in {part.name}.json")
+
+
+def _found(document: dict[str, Any]) -> str:
+    """Return how much a file holds."""
+    series, checks = document["series"], document.get("checks", [])
+    words = [f"{len(series)} series, {sum(len(one['values']) for one in series):,} samples"] if series else []
+    if checks:
+        passed = sum(check["count"] for check in checks if check["passed"])
+        words.append(f"{passed:,} of {sum(check['count'] for check in checks):,} comparisons hold")
+    return ", ".join(words) or "notes only"
+
+
+def _clock(seconds: float) -> str:
+    return f"{max(0, int(seconds)) // 60}:{max(0, int(seconds)) % 60:02d}"

@@ -1,0 +1,50 @@
+"""The parts of `simnet measure gpu` as data: what each measures, its share of the time, and the module that does it."""
+
+from dataclasses import dataclass
+
+from binsgdm.errors import BinsgdmError
+
+BUDGET_S = 540
+
+
+class NotMeasurableError(BinsgdmError):
+    """A part cannot be measured here; its message becomes the reason why it was skipped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part, which writes NAME.json.
+
+    Attributes:
+        name: of the part and its file.
+        about: what it does, for people.
+        seconds: its share of `BUDGET_S`, its start (imports, CUDA, compiling kernels) included.
+        module: has `measure(bench, *, quick, seconds)`, where `seconds` are left for it and `quick` asks for the
+            smallest sizes. It writes series, notes and checks to `bench.record`, and is imported by the part's own
+            process alone. It may raise `NotMeasurableError`.
+        every_card: runs one rank on each card, joined in a process group (of one rank where there is one card);
+            otherwise one process alone on the first card.
+    """
+
+    name: str
+    about: str
+    seconds: int
+    module: str
+    every_card: bool = False
+
+
+HERE = "binsgdm.measure.gpu"
+# Correctness first: times of kernels that are wrong mislead.
+PARTS: tuple[Part, ...] = (
+    Part(
+        name="kernels",
+        about="time every kernel and every compressing system over sizes, with copies in the same run",
+        seconds=180,
+        module=f"{HERE}.kernels",
+    ),
+)
+
+
+def by_name(name: str) -> Part:
+    """Return the part of this name."""
+    return next(part for part in PARTS if part.name == name)

@@ -1,0 +1,61 @@
+"""`simnet measure gpu` as a whole, on a CPU."""
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from binsgdm.measure.gpu import preflight
+from simnet.calibrate.measurement_file import read
+from simnet.commands.main import cli
+
+pytest.importorskip("torch")
+
+
+def gpu(*args: object) -> Result:
+    return CliRunner().invoke(cli, ["measure", "gpu", *map(str, args)], prog_name="simnet")
+
+
+def test_one_part_is_measured_into_a_folder(tmp_path):
+    folder = tmp_path / "gpu"
+    done = gpu("-o", folder, "--device", "cpu", "--quick", "--only", "kernels")
+    assert done.exit_code == 0, done.output
+    found = read(folder / "kernels.json")
+    assert {"copy", "update_quantize_pack_"} <= {series.name for series in found.series}
+    card = json.loads((folder / "card.json").read_text())
+    assert (card["device"], card["quick"], card["parts"]["kernels"]["status"]) == ("cpu", True, "done")
+    assert "[1/1] kernels done in" in done.stderr
+    assert "nothing here is a measurement of a GPU" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["-o", "none/gpu"], "none/gpu: 'none': no such directory: make it"),
+        (["-o", "file"], "file: is no folder: name a folder with -o"),
+        (["-o", "gpu", "--force", "--only", "kernels"], "--force --only: one measures all parts again"),
+        (["-o", "gpu", "--only", "nothing"], "Invalid value for '--only'"),
+        ([], "Missing option '-o'"),
+        (["-o", "gpu"], "--device cuda: no GPU: neither the driver nor torch sees one"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(args, said, tmp_path, monkeypatch):
+    found = {"versions": {"torch": "2.11", "cuda": "13.0", "rocm": ""}, "cards": [], "error": ""}
+    monkeypatch.setattr(preflight, "probe", lambda: found)
+    monkeypatch.setattr(preflight, "has_device", lambda: False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without nvidia-smi
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    done = gpu(*args)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("simnet: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_ranks_never_start_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = gpu("-o", tmp_path / "gpu", "--device", "cpu")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "this command starts its own ranks: run it without torchrun" in done.stderr

@@ -1,0 +1,104 @@
+"""The look at the card before anything is measured: each obstacle is one sentence, and others are seen."""
+
+from typing import Any
+
+import pytest
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.measure.gpu import preflight
+from binsgdm.measure.gpu.nvidia_smi import CardProcess
+
+SMI: dict[str, Any] = {
+    "name": "NVIDIA H200", "uuid": "GPU-aa", "driver": "580.95.05", "memory_used_mib": 0.0, "utilization_percent": 0.0,
+    "max_sm_clock_mhz": 1980.0, "power_limit_w": 700.0, "persistence_mode": "Enabled", "mig_mode": "Disabled",
+}  # fmt: skip
+VERSIONS = {"torch": "2.11.0+cu130", "cuda": "13.0", "rocm": "", "triton": "3.6.0", "nccl": "2.28", "python": "3.12"}
+CARD: dict[str, Any] = {
+    "name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 150e9, "free_bytes": 149e9,
+}  # fmt: skip
+
+
+def probed(*cards: dict[str, Any], error: str = "", **versions: str) -> dict[str, Any]:
+    return {"versions": VERSIONS | versions, "cards": list(cards), "error": error}
+
+
+def refusal(found: dict[str, Any], *smi: dict[str, Any], has_device: bool = True, **environment: str) -> str:
+    said = preflight.refusal(found, smi, environment, has_device=has_device)
+    assert "\n" not in said
+    return said
+
+
+def test_a_card_that_works_is_not_refused():
+    assert refusal(probed(CARD), SMI) == ""
+    assert refusal(probed(CARD), has_device=False) == "", "nvidia-smi may be missing in a container"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (refusal(probed(), has_device=False), "no GPU: neither the driver nor torch sees one: run on a machine"),
+        (refusal(probed(cuda="", torch="2.13.0+cpu"), has_device=False), "no GPU: neither"),
+        (refusal(probed(cuda="", torch="2.13.0+cpu"), SMI), "torch 2.13.0+cpu is built without CUDA: install a build"),
+        (
+            refusal(probed(error="The NVIDIA driver on your system is too old"), SMI | {"driver": "535.104.05"}),
+            "torch 2.11.0+cu130 needs a driver from 580 on for CUDA 13.0, and the driver here is 535.104.05: update",
+        ),
+        (
+            refusal(probed(error="no CUDA-capable device is detected"), SMI),
+            "torch 2.11.0+cu130 sees no GPU, though a driver is there (no CUDA-capable device is detected): look at",
+        ),
+        (refusal(probed(), CUDA_VISIBLE_DEVICES=""), "CUDA_VISIBLE_DEVICES='' hides every card: unset it, or"),
+        (
+            refusal(probed(CARD | {"name": "K80", "compute_capability": "3.7"}, error="no kernel image"), SMI),
+            "torch 2.11.0+cu130 cannot use K80 (compute capability 3.7): no kernel image, or measure what a CPU can",
+        ),
+    ],
+)
+def test_every_obstacle_is_one_sentence(said, expected):
+    assert said.startswith(expected)
+
+
+def test_an_idle_card_is_described_without_a_note():
+    found = preflight.judged(probed(CARD, CARD), [SMI, SMI], [])
+    assert (found.notes, found.is_shared, found.card["num_cards"]) == ((), False, 2)
+    assert (found.card["name"], found.card["power_limit_w"]) == ("NVIDIA H200", 700.0)
+    assert (found.software["driver"], found.software["triton"]) == ("580.95.05", "3.6.0")
+
+
+def test_others_on_the_card_are_named():
+    other = CardProcess(uuid="GPU-aa", pid=1, name="/usr/bin/python3", memory_mib=20480.0)
+    found = preflight.judged(probed(CARD), [SMI], [other, CardProcess(uuid="GPU-zz", pid=2, name="x", memory_mib=1.0)])
+    assert found.is_shared
+    assert found.others == (other,)
+    assert found.notes[0].startswith("others use the card (1 processes: python3; 20,480 MiB): ")
+
+
+@pytest.mark.parametrize("use", [{"memory_used_mib": 30000.0}, {"utilization_percent": 60.0}])
+def test_a_busy_card_is_seen_where_the_driver_names_no_process(use):
+    found = preflight.judged(probed(CARD), [SMI | use], [])
+    assert found.is_shared
+    assert "others seem to use the card" in found.notes[0]
+
+
+def test_what_limits_the_measurement_is_noted():
+    without = preflight.judged(probed(CARD, triton=""), [SMI | {"mig_mode": "Enabled"}], [])
+    assert [note.partition(":")[0] for note in without.notes] == [
+        "Triton cannot be imported", "the card is in MIG mode",
+    ]  # fmt: skip
+    assert not without.is_shared
+    unlike = preflight.judged(probed(CARD, CARD | {"name": "NVIDIA A100"}), [], [])
+    assert unlike.notes == ("the cards differ (NVIDIA A100, NVIDIA H200): the first one is measured",)
+
+
+def test_a_probe_that_fails_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(preflight.sys, "executable", "/bin/false")
+    with pytest.raises(BinsgdmError, match=r"torch cannot look at the card \(exit code 1\)"):
+        preflight.probe()
+
+
+def test_the_probe_finds_versions_where_there_is_no_card(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = preflight.probe()
+    assert found["cards"] == []
+    assert found["versions"]["torch"]
