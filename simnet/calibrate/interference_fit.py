@@ -29,21 +29,24 @@ def select_pairs(measurements: Sequence[MeasurementFile]) -> list[BackwardPair]:
     """
     found = []
     for whole in measurements:
+        # Copies that stand for a collective come at several shares of the bandwidth.
         series = {
-            (one.name, str(one.labels["model"]), str(one.labels["collective"])): np.array(one.values, dtype=np.float64)
+            (one.name, *(str(one.labels.get(label, "")) for label in ("model", "collective", "share"))): np.array(
+                one.values, dtype=np.float64
+            )
             for one in whole.series
             if one.kind == "interference"
         }
-        for (name, model, collective), values in series.items():
+        for (name, model, collective, share), values in series.items():
             if name == "backward_beside":
-                if ("backward_alone", model, collective) not in series:
+                if ("backward_alone", model, collective, share) not in series:
                     raise SimnetError(
                         f"interference: backward of {model} with {collective}: needs a time without it; measure again"
                     )
                 found.append(
                     BackwardPair(
-                        label=f"backward of {model} overlapped with {collective}",
-                        alone_s=series["backward_alone", model, collective],
+                        label=f"backward of {model} overlapped with {collective}{f' at {share}' if share else ''}",
+                        alone_s=series["backward_alone", model, collective, share],
                         overlapped_s=values,
                     )
                 )

@@ -41,13 +41,13 @@ def measure_models(bench: Bench, models: Sequence[ShippedModel], *, seconds: flo
     bench = replace(bench, stop_rule=_stop_rule(bench.stop_rule))
     refusals = {precision: refusal(precision, bench.ranks.device) for precision in PRECISIONS}
     for reason in filter(None, refusals.values()):
-        bench.record.note(f"models: {reason}")
+        bench.record.note(reason)
     usable = [precision for precision in PRECISIONS if not refusals[precision]]
     end_s = time.perf_counter() + seconds
     for count, model in enumerate(models):
         part = bench.part(count / len(models), (count + 1) / len(models))
         if missing := what_is_missing(model.definition):
-            part.record.note(f"models: {model.workload}: {model.definition.library} is missing: {missing}")
+            part.record.note(f"{model.workload}: {model.definition.library} is missing: {missing}")
             continue
         share_s = (end_s - time.perf_counter()) / (len(models) - count)
         with released(bench.ranks.device):
@@ -105,7 +105,7 @@ class _ModelMeasurement:
             self._measure_adamw(module)
         for cases, why in ((too_large, "out of memory"), (too_slow, "no time was left")):
             if cases:
-                self._bench.record.note(f"models: {self._model.workload}: {why}: {', '.join(cases)} samples: left out")
+                self._bench.record.note(f"{self._model.workload}: {why}: {', '.join(cases)} samples: left out")
 
     def _measure_case(self, part: Bench, module: nn.Module, gradients: Gradients, precision: str, batch: int) -> None:
         task = self._task(module, batch)

@@ -42,6 +42,32 @@ PARTS: tuple[Part, ...] = (
         seconds=180,
         module=f"{HERE}.kernels",
     ),
+    Part(
+        name="step",
+        about="time the steps of BinSGDM, 1-bit Adam and fused AdamW, and take their memory",
+        seconds=20,
+        module=f"{HERE}.step",
+    ),
+    Part(
+        name="models",
+        about="time forward, backward and gradients of the shipped models in every precision",
+        seconds=150,
+        module=f"{HERE}.models",
+    ),
+    Part(
+        name="interference",
+        about="time backward while collectives run, or copies that stand for them",
+        seconds=20,
+        module=f"{HERE}.interference",
+        every_card=True,
+    ),
+    Part(
+        name="links",
+        about="time collectives between cards",
+        seconds=10,
+        module=f"{HERE}.links",
+        every_card=True,
+    ),
 )
 
 

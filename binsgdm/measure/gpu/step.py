@@ -39,7 +39,7 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
     rule = bench.stop_rule
     bench = replace(bench, stop_rule=replace(rule, max_seconds=min(rule.max_seconds, share_s)))
     if bench.ranks.device.type != "cuda":
-        bench.record.note("step: memory is counted on a GPU alone: left out")
+        bench.record.note("memory is counted on a GPU alone: left out")
     for count, (name, layout) in enumerate(layouts.items()):
         _measure_layout(bench.part(count / len(layouts), (count + 1) / len(layouts)), name, layout)
 
@@ -48,7 +48,7 @@ def _measure_layout(bench: Bench, name: str, layout: Layout) -> None:
     numel = sum(_numel(shape) for shape in layout)
     needed, free = numel * BYTES_PER_ELEMENT, free_bytes(bench.ranks)
     if needed > free:
-        bench.record.note(f"step: {name}: needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: left out")
+        bench.record.note(f"{name}: needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: left out")
         return
     labels: dict[str, Any] = {"num_elements": numel, "num_tensors": len(layout), "layout": name}
     parameters = _parameters(layout, bench.ranks.device)

@@ -94,8 +94,9 @@ def test_links_are_fitted_to_their_bandwidth_alone_where_small_messages_are_told
     assert set(wires.intervals) == {"inter_node.efficiency"}
 
 
-def beside(name: str, collective: str, seconds: float) -> Series:
+def beside(name: str, collective: str, seconds: float, **more: float) -> Series:
     labels: dict[str, str | int | float] = {"model": "m", "batch": 1, "collective": collective, "message_bytes": 8}
+    labels |= more
     return Series(kind="interference", name=name, setup=0, unit="s", labels=labels, values=(seconds,) * 5)
 
 
@@ -117,6 +118,17 @@ def test_the_slowdown_of_backward_is_the_mean_over_collectives_and_no_speedup() 
     }
     with pytest.raises(SimnetError, match="backward of m with x: needs a time without it"):
         interference_fit.select_pairs([measurements((beside("backward_beside", "x", 1.0),), (setup(2, 1, 1e8),))])
+
+
+def test_copies_at_several_shares_of_the_bandwidth_each_count() -> None:
+    rows = [
+        beside(name, "copy", seconds, share=share)
+        for share, slowed_s in ((0.05, 1.0), (0.4, 1.44))
+        for name, seconds in (("backward_alone", 1.0), ("backward_beside", slowed_s))
+    ]
+    pairs = interference_fit.select_pairs([measurements(tuple(rows), (setup(1, 1, 1e8),))])
+    assert [pair.label for pair in pairs] == [f"backward of m overlapped with copy at {share}" for share in (0.05, 0.4)]
+    assert interference_fit.fit_slowdown(pairs, draws=20).table == {"backward_slowdown": pytest.approx(1.2)}
 
 
 def test_a_few_rows_give_an_interval_of_the_bandwidth_and_not_of_its_absence() -> None:

@@ -43,8 +43,8 @@ def test_every_precision_of_a_cpu_is_measured_at_three_batches_and_fp32_at_one(b
     assert names == ["forward", "backward", *["gradient_ready"] * 8]
     assert [s["labels"]["optimizer"] for s in bench.record.series if s["name"] == "optimizer"] == ["adamw"]
     assert bench.record.notes == [
-        "models: tf32 is a mode of NVIDIA's tensor cores: left out on a CPU",
-        "models: fp16 is slow on a CPU: left out on a CPU",
+        "tf32 is a mode of NVIDIA's tensor cores: left out on a CPU",
+        "fp16 is slow on a CPU: left out on a CPU",
     ]
 
 
@@ -67,18 +67,18 @@ def test_a_batch_that_does_not_fit_is_left_out_with_a_reason_and_the_others_are_
 
     models.measure_models(bench, [one(task=task)], seconds=60.0)
     assert passes(bench) == [("bf16", 1), ("bf16", 2), ("fp32", 2)]
-    assert bench.record.notes[-1] == "models: mlp_200k: out of memory: bf16 at 4 samples: left out"
+    assert bench.record.notes[-1] == "mlp_200k: out of memory: bf16 at 4 samples: left out"
 
 
 def test_what_no_time_is_left_for_is_left_out_with_a_reason(bench):
     models.measure_models(bench, [one()], seconds=0.0)
     assert passes(bench) == []
-    assert "models: mlp_200k: no time was left: bf16 at 1, bf16 at 2" in bench.record.notes[-1]
+    assert "mlp_200k: no time was left: bf16 at 1, bf16 at 2" in bench.record.notes[-1]
 
 
 def test_a_missing_library_is_named_with_what_installs_it(bench):
     models.measure_models(bench, [one(library="no_such_library")], seconds=60.0)
-    assert bench.record.notes[-1] == "models: mlp_200k: no_such_library is missing: pip install no_such_library"
+    assert bench.record.notes[-1] == "mlp_200k: no_such_library is missing: pip install no_such_library"
     assert not bench.record.series
 
 

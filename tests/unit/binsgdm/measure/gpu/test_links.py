@@ -1,0 +1,21 @@
+"""Links between cards are measured where there are two."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.measure.bench import Bench
+from binsgdm.measure.gpu import links
+from binsgdm.measure.gpu.parts import NotMeasurableError
+from binsgdm.measure.ranks import Ranks
+from binsgdm.measure.record import Record
+from binsgdm.measure.timing import StopRule
+
+ALONE = Ranks(
+    rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=torch.device("cpu"), backend="", groups=None
+)
+
+
+def test_one_card_is_skipped_with_a_reason():
+    with pytest.raises(NotMeasurableError, match="needs two"):
+        links.measure(Bench(record=Record(ALONE), ranks=ALONE, stop_rule=StopRule()), quick=True, seconds=5.0)
