@@ -9,6 +9,8 @@ Shape letters: N elements, P = ceil(N / 8) bytes.
 import torch
 from torch import Tensor
 
+from binsgdm.uploads import constant
+
 _SHIFTS = (7, 6, 5, 4, 3, 2, 1, 0)
 
 
@@ -27,7 +29,7 @@ def pack_signs(positive: Tensor) -> Tensor:
     # Padding bits are 0, so equal signs give equal bytes and ranks can compare packed tensors bit for bit.
     padding = -positive.numel() % 8
     bits = torch.nn.functional.pad(positive.to(torch.uint8), (0, padding)).view(-1, 8)
-    shifts = torch.tensor(_SHIFTS, dtype=torch.uint8, device=positive.device)
+    shifts = constant(_SHIFTS, torch.uint8, positive.device)
     # Each bit has a place of its own, so the sum of a row is its bitwise OR.
     return (bits << shifts).sum(dim=1, dtype=torch.uint8)
 
@@ -39,6 +41,6 @@ def unpack_signs(packed: Tensor, numel: int) -> Tensor:
         >>> unpack_signs(torch.tensor([128], dtype=torch.uint8), 3)
         tensor([ 1., -1., -1.])
     """
-    shifts = torch.tensor(_SHIFTS, dtype=torch.uint8, device=packed.device)
+    shifts = constant(_SHIFTS, torch.uint8, packed.device)
     bits = (packed[:, None] >> shifts & 1).view(-1)[:numel]
     return bits.to(torch.float32) * 2.0 - 1.0

@@ -28,7 +28,7 @@ from binsgdm.exchange.groups import Groups
 from binsgdm.exchange.replicas import check_same_settings
 from binsgdm.exchange.transport import Sent, Transport
 from binsgdm.kernels import Kernels
-from binsgdm.optimizers.base import ParamState
+from binsgdm.optimizers.base import Flag, ParamState
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import Scheme
@@ -101,7 +101,7 @@ class ShardedSession(Session):
         shard_context = ShardContext(**vars(context), global_rank=self._global_rank)
         super().reset([_local_state(param_state) for param_state in param_states], shard_context, kernels)
 
-    def step_protocol(self, step: int, *, skip: bool) -> Protocol:
+    def step_protocol(self, step: int, *, skip: Flag) -> Protocol:
         """Exchange every bucket of the shard, agree with all ranks whether the step counts, and apply."""
         for parameter, param_state in zip(self._parameters, self.param_states, strict=True):
             # FSDP2 reallocates and moves its tensors between steps (resharding, CPU offload): views must be taken anew.

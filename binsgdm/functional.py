@@ -49,7 +49,13 @@ def quantize(u: Tensor, thresholds: Tensor) -> Tensor:
 
 def mean_of_signs(sign_rows: Tensor) -> Tensor:
     """Return the mean of K sign vectors: an exact sum, and one rounding in the division by K."""
-    return sign_rows.sum(dim=0) / sign_rows.shape[0]
+    return divided(sign_rows.sum(dim=0), sign_rows.shape[0])
+
+
+def divided(values: Tensor, number: int, *, out: Tensor | None = None) -> Tensor:
+    """Return values / number, rounded once on every device; `out` may be `values`."""
+    # By a number of Python's, torch on CUDA multiplies by the reciprocal, which rounds twice.
+    return torch.div(values, torch.full((), number, dtype=values.dtype, device=values.device), out=out)
 
 
 def apply_signs(x: Tensor, signs: Tensor, *, lr: float, weight_decay: float, maximize: bool = False) -> Tensor:

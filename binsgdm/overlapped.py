@@ -11,7 +11,7 @@ from binsgdm.exchange import Member, Protocol, RankContext
 from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import Kernels
-from binsgdm.optimizers.base import ParamState, check_gradients
+from binsgdm.optimizers.base import Flag, ParamState, check_gradients
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import Scheme, Worker
 from binsgdm.streams import Stream
@@ -59,7 +59,7 @@ class OverlappedSession(Session):
         self._seen: dict[int, torch.Tensor] = {}
         self._streams = streams.of(self.worker.device)
 
-    def step_protocol(self, step: int, *, skip: bool) -> Protocol:
+    def step_protocol(self, step: int, *, skip: Flag) -> Protocol:
         """Wait for the exchanges that backward started, start those that it did not, agree, and apply."""
         if self._broken:
             raise BinsgdmError(
@@ -75,8 +75,7 @@ class OverlappedSession(Session):
             # Some buckets were exchanged and others were not; a retry would send what other ranks do not expect.
             self._broken = True
             raise
-        if skip:
-            self.worker.skip_step()
+        self.worker.skip_step_if(skip)
         # The host does not wait for backward here: what was found on the device goes into the finite check there.
         self.worker.require(unchanged)
         has_moved = yield from self.check_and_apply(overlapped_step.buckets, signs)

@@ -59,7 +59,7 @@ def mean_(parts: Tensor, out: Tensor) -> None:
     # A fixed order: fp32 addition is not associative, and torch.sum may choose another order on another device.
     for part in parts[1:]:
         out.add_(part)
-    out.div_(parts.shape[0])
+    functional.divided(out, parts.shape[0], out=out)
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from binsgdm.kernels import zeros
 from binsgdm.kernels.checks import FLOATS
 
 Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]
+Flag = bool | torch.Tensor  # a bool scalar on the device where the host does not know it yet
 FORMAT = 1  # version of the content of `state_dict`
 
 
@@ -165,14 +166,20 @@ class OneBitOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             group[name] = value
 
-    def _scaler_found_inf(self) -> bool:
+    def _scaler_found_inf(self) -> Flag:
         """Tell whether a GradScaler saw gradients that are not finite."""
-        found = getattr(self, "found_inf", None)
-        return found is not None and bool(found)
+        found: torch.Tensor | None = getattr(self, "found_inf", None)
+        if found is None:
+            return False
+        device = self.param_groups[0]["params"][0].device
+        if "cpu" in (found.device.type, device.type):
+            return bool(found)
+        # It stays on the GPU: the host learns it with the flags of all ranks.
+        return found.to(device, non_blocking=True).reshape(()) != 0
 
-    def _note_skipped(self, step: int, *, expected: bool) -> None:
+    def _note_skipped(self, step: int, *, expected: Flag) -> None:
         """Count a step that moved nothing; warn of the first that no GradScaler on this rank knows of."""
-        if not expected and not self.num_skipped:
+        if not self.num_skipped and not bool(expected):
             warnings.warn(
                 f"{self._name}: step {step} was skipped on all ranks: a gradient {self.not_finite} on one of them; "
                 "more are counted in optimizer.num_skipped",

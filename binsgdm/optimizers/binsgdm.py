@@ -1,6 +1,6 @@
 """BinSGDM as a torch.optim.Optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ import torch
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Member, Protocol
 from binsgdm.kernels import Kernels, select
-from binsgdm.optimizers.base import OneBitOptimizer, Params, is_finite_from_0
+from binsgdm.optimizers.base import Flag, OneBitOptimizer, Params, is_finite_from_0
 from binsgdm.optimizers.session import Session
 
 
@@ -111,8 +111,8 @@ class BinSGDM(OneBitOptimizer):
     def step_protocol(self) -> Protocol:
         """Take one step as a protocol; see `OneBitOptimizer.step_protocol`."""
         self.check_attached()
-        self._unscale()
         step, found_inf = self.coming_step, self._scaler_found_inf()
+        self._unscale(found_inf)
         has_moved = yield from self.session.step_protocol(step, skip=found_inf)
         if has_moved:
             self._set_all("step", step)
@@ -157,27 +157,48 @@ class BinSGDM(OneBitOptimizer):
         context = session.member.context(seed=self.param_groups[0]["seed"], step=self.coming_step)
         session.reset(self.param_states(), context, self.kernels())
 
-    def _unscale(self) -> None:
+    def _unscale(self, found_inf: Flag) -> None:
         """Divide the gradients by the scale of a GradScaler that has not done so."""
-        scale = getattr(self, "grad_scale", None)
-        if scale is None:
-            return
-        # Signs do not depend on the scale of a gradient, but m and b mix this step's gradient with those of other
-        # scales.
-        if self.session.starts_in_backward:
-            raise BinsgdmError(
-                "BinSGDM: a GradScaler with overlap=True: scaled gradients were already sent; attach with overlap=False"
-            )
+        scale: torch.Tensor | None = getattr(self, "grad_scale", None)
         gradients = [
             param_state.parameter.grad for param_state in self.param_states() if param_state.parameter.grad is not None
         ]
-        if any(gradient.dtype == torch.float16 for gradient in gradients):
+        # Signs do not depend on the scale of a gradient, but m and b mix this step's gradient with those of other
+        # scales.
+        if scale is not None and self.session.starts_in_backward:
+            raise BinsgdmError(
+                "BinSGDM: a GradScaler with overlap=True: scaled gradients were already sent; attach with overlap=False"
+            )
+        if scale is not None and any(gradient.dtype == torch.float16 for gradient in gradients):
             raise BinsgdmError(
                 "BinSGDM: fp16 gradients with a GradScaler: they would underflow when unscaled; keep the parameters in "
                 "fp32 and use autocast, as torch requires"
             )
-        if gradients:
+        if isinstance(found_inf, torch.Tensor):
+            self._unscale_on_device(gradients, scale, found_inf)
+        elif gradients and scale is not None:
             torch._foreach_mul_(gradients, 1.0 / float(scale))
+
+    def _unscale_on_device(
+        self, gradients: Sequence[torch.Tensor], scale: torch.Tensor | None, found_inf: torch.Tensor
+    ) -> None:
+        """Do as `_unscale`, where neither the scale nor whether the step will count is known to the host."""
+        # A step that will not count leaves the averages as they were, which the host cannot tell the kernels here: so
+        # its gradients become NaN, of which they take in nothing. In backward the averages have taken them in already,
+        # and those of a node see an infinity of this rank anyway.
+        keeps_averages = not self.session.starts_in_backward and self.session.scheme.average == "updates"
+        if scale is None and not keeps_averages:
+            return
+        scaled_by = found_inf.new_ones((), dtype=torch.float64) if scale is None else scale.to(found_inf.device)
+        factor = scaled_by.to(torch.float64).reciprocal().to(torch.float32)
+        if keeps_averages:
+            factor = factor.masked_fill(found_inf, torch.nan)
+        # A gradient of FSDP2 is a DTensor, the factor is not.
+        local = [gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients]
+        for dtype in dict.fromkeys(gradient.dtype for gradient in local):
+            some = [gradient for gradient in local if gradient.dtype == dtype]
+            # torch's own kernel of GradScaler, which takes the factor from the device; what it finds is known.
+            torch._amp_foreach_non_finite_check_and_unscale_(some, torch.zeros_like(factor), factor)
 
 
 def _check_slices(given: str, wanted: str, where: str) -> None:

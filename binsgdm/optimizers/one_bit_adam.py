@@ -8,7 +8,7 @@ import torch
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, Member, Protocol, RankContext
-from binsgdm.optimizers.base import OneBitOptimizer, Params, is_finite_from_0
+from binsgdm.optimizers.base import Flag, OneBitOptimizer, Params, is_finite_from_0
 from binsgdm.optimizers.one_bit_adam_update import (
     REFUSED,
     FlatSlice,
@@ -128,8 +128,10 @@ class OneBitAdam(OneBitOptimizer):
             yield AllGather(group="world", sent=refusal_flags(flat_slices))
             raise
         flags = yield AllGather(group="world", sent=finite_check_flags(gradient, flat_slices, stop=expected))
-        _check_none_refused(flags, context.step)
+        # The one wait of a step for the device: the greatest flags of all ranks.
         stop, *has_gradient = flags.amax(dim=0).tolist()
+        if stop == REFUSED:
+            raise _refused(flags, context.step)
         if stop:
             self._note_skipped(context.step, expected=expected)
             return torch.tensor(False)
@@ -180,7 +182,7 @@ class OneBitAdam(OneBitOptimizer):
         ours = {"_residuals": self._residuals, "_residuals_belong_to": self._residuals_belong_to, "_member": Member()}
         return {**super().__getstate__(), **ours}
 
-    def _gradient(self, flat_slices: Sequence[FlatSlice]) -> tuple[torch.Tensor, bool]:
+    def _gradient(self, flat_slices: Sequence[FlatSlice]) -> tuple[torch.Tensor, Flag]:
         """Return the flat gradient, unscaled, and whether a GradScaler saw that it is not finite."""
         gradient = flat_gradient(flat_slices, self._member.world_size)
         if (scale := getattr(self, "grad_scale", None)) is not None:
@@ -235,13 +237,12 @@ class OneBitAdam(OneBitOptimizer):
         return MomentumResiduals(**tensors)
 
 
-def _check_none_refused(flags: torch.Tensor, step: int) -> None:
-    ranks = (flags[:, 0] == REFUSED).nonzero().view(-1).tolist()
-    if ranks:
-        raise BinsgdmError(
-            f"OneBitAdam: step {step}: ranks {ranks} refused: all must take a step together, and none has moved; read "
-            "there why"
-        )
+def _refused(flags: torch.Tensor, step: int) -> BinsgdmError:
+    ranks = [rank for rank, flag in enumerate(flags[:, 0].tolist()) if flag == REFUSED]
+    return BinsgdmError(
+        f"OneBitAdam: step {step}: ranks {ranks} refused: all must take a step together, and none has moved; read "
+        "there why"
+    )
 
 
 def _check_stage(dense_steps: object, topology: object) -> None:

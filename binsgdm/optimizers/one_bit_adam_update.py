@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from binsgdm.exchange import Protocol, RankContext
-from binsgdm.optimizers.base import ParamState, check_gradient
+from binsgdm.optimizers.base import Flag, ParamState, check_gradient
 from binsgdm.optimizers.one_bit_momentum import (
     MomentumResiduals,
     Topology,
@@ -14,6 +14,7 @@ from binsgdm.optimizers.one_bit_momentum import (
     one_bit_momentum,
     padded_numel,
 )
+from binsgdm.uploads import upload
 
 # The variance is stable when the ratio of its norms, 1 / (1 - beta2) steps apart, is within 0.96 and 1 / 0.96.
 # Source: 1-bit Adam, ICML 2021.
@@ -141,7 +142,7 @@ def flat_gradient(flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Te
     return gradient
 
 
-def finite_check_flags(gradient: torch.Tensor, flat_slices: Sequence[FlatSlice], *, stop: bool) -> torch.Tensor:
+def finite_check_flags(gradient: torch.Tensor, flat_slices: Sequence[FlatSlice], *, stop: Flag) -> torch.Tensor:
     """Return this rank's flags, whose maximum over all ranks decides the step.
 
     Returns:
@@ -149,16 +150,18 @@ def finite_check_flags(gradient: torch.Tensor, flat_slices: Sequence[FlatSlice],
         then which parameters have a gradient.
     """
     has = [int(gradient_of(one.param_state) is not None) for one in flat_slices]
-    flags = torch.tensor([int(stop), *has], dtype=torch.uint8, device=gradient.device)
+    flags = upload([int(stop is True), *has], torch.uint8, gradient.device)
     # NaN fails the comparison as well.
     flags[0] |= torch.logical_not(gradient.abs().amax() < LARGEST_GRADIENT)
+    if isinstance(stop, torch.Tensor):
+        flags[0] |= stop
     return flags
 
 
 def refusal_flags(flat_slices: Sequence[FlatSlice]) -> torch.Tensor:
     """Return the flags of a rank that cannot take the step: it takes part, so that no other waits for it."""
     device = flat_slices[0].param_state.parameter.device
-    return torch.tensor([REFUSED, *[0] * len(flat_slices)], dtype=torch.uint8, device=device)
+    return upload([REFUSED, *[0] * len(flat_slices)], torch.uint8, device)
 
 
 def gradient_of(param_state: ParamState) -> torch.Tensor | None:

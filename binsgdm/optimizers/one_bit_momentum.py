@@ -27,6 +27,7 @@ from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllToAll, GroupName, Message, Protocol, RankContext
 from binsgdm.flat_buckets import BITS_PER_BYTE
+from binsgdm.functional import divided
 
 Topology = Literal["flat", "hierarchical"]
 SCALE_BYTES = 4  # one fp32 in front of the bits of a chunk
@@ -167,7 +168,7 @@ def hierarchical_one_bit_momentum(
     mean = received[0].clone()
     for row in received[1:]:
         mean += row
-    mean /= context.ranks_per_node
+    divided(mean, context.ranks_per_node, out=mean)
     valid_in_slice = valid.view(context.ranks_per_node, -1)[context.local_rank]
     rows = yield from _averaged(mean, residuals, "inter_node", context.node, valid_in_slice)
     whole = yield AllGather(group="intra_node", sent=rows)
@@ -197,7 +198,8 @@ def _averaged(
     own = valid.view(size, -1)[position]
     # Worker side: rank k gets chunk k of all ranks, so each rank averages a part of the vector, as in a reduce-scatter.
     received = yield AllToAll(group=group, sent=encode_and_keep(values, residuals.worker, valid, size))
-    mean = decode(received).mean(dim=0).masked_fill_(~own, 0.0)
+    decoded = decode(received)
+    mean = divided(decoded.sum(dim=0), decoded.shape[0]).masked_fill_(~own, 0.0)
     # Server side: the mean is quantized again for the way back. What this loses belongs to the chunk, so its owner
     # keeps it.
     row = encode_and_keep(mean, residuals.server, own, 1)

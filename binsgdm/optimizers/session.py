@@ -7,7 +7,7 @@ import torch
 from binsgdm.exchange import AllReduceMax, Member, Protocol, RankContext
 from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import Kernels
-from binsgdm.optimizers.base import ParamState, check_gradients
+from binsgdm.optimizers.base import Flag, ParamState, check_gradients
 from binsgdm.optimizers.worker import Scheme, Worker
 from binsgdm.random import MAX_NUMEL
 
@@ -50,7 +50,7 @@ class Session:
             param_states, context=context, scheme=self.scheme, bucket_elements=self.bucket_elements, kernels=kernels
         )
 
-    def step_protocol(self, step: int, *, skip: bool) -> Protocol:
+    def step_protocol(self, step: int, *, skip: Flag) -> Protocol:
         """Take a step as a protocol, which returns whether parameters moved (a bool scalar, alike on all ranks).
 
         Args:
@@ -59,8 +59,7 @@ class Session:
         """
         check_gradients("BinSGDM", [param_state.parameter for param_state in self.param_states])
         buckets = self.worker.begin_step(step)
-        if skip:
-            self.worker.skip_step()
+        self.worker.skip_step_if(skip)
         # All signs are kept until the finite check: a parameter moves only if every gradient of every rank was finite,
         # and the last bucket may hold the first infinity.
         signs: list[torch.Tensor] = []

@@ -14,8 +14,9 @@ from binsgdm.exchange import Protocol, RankContext
 from binsgdm.flat_buckets import BITS_PER_BYTE, FlatBucket, Segment
 from binsgdm.functional import ratio
 from binsgdm.kernels import Kernels, zeros
-from binsgdm.optimizers.base import ParamState
+from binsgdm.optimizers.base import Flag, ParamState
 from binsgdm.random import RandomStream
+from binsgdm.uploads import upload
 
 Topology = Literal["hierarchical", "flat"]
 IntraNode = Literal["fp32", "bf16", "one_bit"]
@@ -156,9 +157,12 @@ class Worker:
         """Return how many gradients of a bucket backward will bring, if it reaches all that it could."""
         return sum(self._param_states[segment.index].parameter.requires_grad for segment in bucket.segments)
 
-    def skip_step(self) -> None:
-        """Let this step not count, since gradients are known not to be finite; from here on the averages stay."""
-        self._is_skipped = True
+    def skip_step_if(self, flag: Flag) -> None:
+        """Let this step not count if the flag says so; if the host knows, the averages stay from here on."""
+        if isinstance(flag, torch.Tensor):
+            self.finite.append(flag.logical_not())
+        else:
+            self._is_skipped |= flag
 
     def take_gradient(self, index: int, gradient: torch.Tensor) -> None:
         """Use this as the gradient of a parameter in this step, whatever `parameter.grad` is when its bucket leaves.
@@ -187,9 +191,9 @@ class Worker:
         Returns:
             uint8 (1 + parameters): a gradient that is not finite, then which parameters had a gradient.
         """
-        flags = torch.tensor([int(self._is_skipped), *self._has_gradient], dtype=torch.uint8, device=self.device)
+        flags = upload([int(self._is_skipped), *self._has_gradient], torch.uint8, self.device)
         if self.finite:
-            # Computed on the device: no kernel's flag is read by the host before the all-reduce.
+            # Computed on the device: the host reads nothing before the all-reduce, and then all flags at once.
             flags[0] |= torch.stack(self.finite).all().logical_not()
         return flags
 
@@ -270,6 +274,8 @@ class Worker:
         packed = self._packed_buffer(first, mean.numel() // BITS_PER_BYTE)
         for group, params in _by_group(self._params[bucket.index]):
             pieces = [piece for param in params if (piece := _ParamSlice.of(param, first, end)).start < piece.end]
+            if not pieces:
+                continue
             finite = self._kernels.foreach_update_quantize_pack_(
                 [mean[piece.start - first : piece.end - first] for piece in pieces],
                 [piece.take(piece.param.m) for piece in pieces],

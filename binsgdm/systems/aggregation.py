@@ -6,6 +6,7 @@ import torch
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllReduceSum, Message, Protocol, RankContext
+from binsgdm.functional import divided
 from binsgdm.random import Key, RandomStream
 from binsgdm.systems.base import Compressor, Payload, Shapes
 
@@ -52,7 +53,7 @@ def gather_payloads(
         total = values if total is None else total.add_(values)
     if total is None:
         raise AssertionError("no rank sent a payload")
-    return total.div_(context.world_size)
+    return divided(total, context.world_size, out=total)
 
 
 def all_reduce_payloads(
@@ -84,7 +85,7 @@ def all_reduce_mean(values: torch.Tensor, context: RankContext) -> Protocol:
     The order of the sum is the backend's: another backend, or all ranks in one process, may round otherwise.
     """
     total = yield AllReduceSum(group="world", sent=values)
-    return total / context.world_size
+    return divided(total, context.world_size)
 
 
 def as_bytes(payload: Payload) -> torch.Tensor:
@@ -105,6 +106,6 @@ def from_bytes(data: torch.Tensor, like: Payload) -> Payload:
 
 
 def _gather_lengths(sent: torch.Tensor) -> Generator[Message, torch.Tensor, list[int]]:
-    length = torch.tensor([sent.numel()], dtype=LENGTH_DTYPE, device=sent.device)
+    length = torch.full((1,), sent.numel(), dtype=LENGTH_DTYPE, device=sent.device)
     lengths = yield AllGather(group="world", sent=length)
     return [int(one) for one in lengths.reshape(-1).tolist()]

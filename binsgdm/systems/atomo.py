@@ -13,6 +13,7 @@ from binsgdm.random import Key, draws
 from binsgdm.systems.base import Shapes, is_number, numel_of
 from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
 from binsgdm.systems.matrices import Matrix, is_factored, matrix_shape, split_matrices
+from binsgdm.uploads import upload
 
 COUNT_DTYPE = torch.int32
 
@@ -63,7 +64,7 @@ class Atomo(CheckedCompressor):
         """Decompose the matrices and draw their triplets."""
         split = split_matrices(values, range(len(shapes)), shapes, self.budget)
         triplets = [_drawn_triplets(matrix, self.budget, key) for matrix in split.matrices.values()]
-        counts = torch.tensor([left.shape[0] for left, _ in triplets], dtype=COUNT_DTYPE, device=values.device)
+        counts = upload([left.shape[0] for left, _ in triplets], COUNT_DTYPE, values.device)
         atoms = [vectors.reshape(-1) for pair in triplets for vectors in pair]
         return torch.cat([values[:0], *split.whole]), counts, torch.cat([values[:0], *atoms])
 
@@ -73,13 +74,13 @@ class Atomo(CheckedCompressor):
         Raises:
             BinsgdmError: the counts do not fit.
         """
-        whole, counts, atoms = tensors
-        sides = self._sides(shapes)
-        sizes = [count * side for count, pair in zip(counts.tolist(), sides.values(), strict=True) for side in pair]
+        whole, counted, atoms = tensors
+        sides, counts = self._sides(shapes), counted.tolist()
+        sizes = [count * side for count, pair in zip(counts, sides.values(), strict=True) for side in pair]
         if min(sizes, default=0) < 0 or sum(sizes) != atoms.numel():
             raise BinsgdmError(
                 f"{self.name}: a payload of {atoms.numel()} values of triplets: must be {sum(sizes)}, as its counts "
-                f"{counts.tolist()} say; compress with the same settings and version"
+                f"{counts} say; compress with the same settings and version"
             )
         vectors = iter(torch.split(atoms, sizes))
         others = [numel_of((shape,)) for number, shape in enumerate(shapes) if number not in sides]
@@ -119,7 +120,8 @@ def probabilities(magnitudes: torch.Tensor, budget: float) -> torch.Tensor:
     left = budget - torch.arange(magnitudes.numel(), device=magnitudes.device)
     # Descending: once a chance magnitude x left / tail is at most 1, so are all after it. Those before are certain.
     is_certain = (magnitudes * left <= tails).cumsum(0) == 0
-    first = is_certain.sum().clamp(max=magnitudes.numel() - 1)
+    # With a dimension: torch would read a scalar index on the host.
+    first = is_certain.sum(dim=0, keepdim=True).clamp(max=magnitudes.numel() - 1)
     # 0 / 0 where all remaining magnitudes are 0.
     shared = (magnitudes * left[first] / tails[first]).nan_to_num(0.0).clamp(0, 1)
     return torch.where(is_certain, torch.ones_like(magnitudes), shared)

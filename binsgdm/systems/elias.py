@@ -168,7 +168,7 @@ def _symbols(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # afterwards.
     following = (torch.arange(window.numel(), device=packed.device) + used).clamp_(max=end + 1)
     following[end] = end
-    beyond = following.new_tensor([end + 1])
+    beyond = following.new_full((1,), end + 1)
     nothing = torch.zeros_like(beyond)
     signed = level * (2 * positive - 1)
     return torch.cat([gap, nothing]), torch.cat([signed, nothing]), torch.cat([following, beyond])

@@ -9,6 +9,7 @@ or tensor after decompression.
 Shape letters: N elements, B blocks, L levels, P bytes.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from binsgdm.bits import pack_signs, packed_numel
 from binsgdm.random import Key, draws
+from binsgdm.uploads import constant
 
 MAX_BLOCK_SIZE = 2**20
 Norm = Literal["l2", "max"]
@@ -117,7 +119,7 @@ def round_to_levels(ratios: Tensor, levels: tuple[float, ...], key: Key) -> Tens
 
     Source: QSGD, Alistarh et al., NeurIPS 2017, and for any levels NUQSGD, Ramezani-Kebrya et al., JMLR 2021.
     """
-    grid = torch.tensor(levels, dtype=torch.float32, device=ratios.device)
+    grid = constant(levels, torch.float32, ratios.device)
     # The first level above each ratio; 1 itself has none and takes the last pair.
     above = torch.searchsorted(grid, ratios, right=True).clamp_(1, len(levels) - 1)
     low = grid[above - 1]
@@ -138,8 +140,8 @@ def levels_of(codes: Tensor, levels: tuple[float, ...], num_codes: int) -> Tenso
     Shape:
         codes: (N,) uint8; returned: (N,) fp32.
     """
-    table = levels + (float("nan"),) * (num_codes - len(levels))
-    return torch.tensor(table, dtype=torch.float32, device=codes.device)[codes.to(torch.int64)]
+    table = levels + (math.nan,) * (num_codes - len(levels))
+    return constant(table, torch.float32, codes.device)[codes.to(torch.int64)]
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
@@ -207,4 +209,4 @@ def packed_trits_numel(numel: int) -> int:
 
 
 def _trit_weights(like: Tensor) -> Tensor:
-    return torch.tensor(_TRIT_WEIGHTS, dtype=torch.uint8, device=like.device)
+    return constant(_TRIT_WEIGHTS, torch.uint8, like.device)

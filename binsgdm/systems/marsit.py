@@ -24,6 +24,7 @@ from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, GroupName, Protocol, RankContext
 from binsgdm.flat_buckets import BITS_PER_BYTE
+from binsgdm.functional import divided
 from binsgdm.random import Key, RandomStream, draws
 from binsgdm.systems.base import GradientBucket, ProtocolSystem, check_choice, check_values, check_whole, is_number
 from binsgdm.systems.feedback import Residuals
@@ -169,7 +170,7 @@ def _mean_round_rings(values: torch.Tensor, context: RankContext, rings: Sequenc
         return came + own
 
     total = yield from all_reduce_round_rings(_padded(values, context), rings, add)
-    return total[: values.numel()] / context.world_size
+    return divided(total[: values.numel()], context.world_size)
 
 
 def _padded(values: torch.Tensor, context: RankContext) -> torch.Tensor:

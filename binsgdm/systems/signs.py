@@ -29,6 +29,7 @@ from binsgdm.systems.base import (
     numel_of,
 )
 from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.uploads import constant
 
 _TERNARY = (-1.0, 0.0, 1.0)
 
@@ -261,5 +262,5 @@ def _sizes(shapes: Shapes) -> list[int]:
 
 def _spread(scales: Tensor, sizes: list[int]) -> Tensor:
     """Return the scale of every element from those of the tensors."""
-    counts = torch.tensor(sizes, device=scales.device)
+    counts = constant(tuple(sizes), torch.int64, scales.device)
     return torch.repeat_interleave(scales, counts, output_size=sum(sizes))

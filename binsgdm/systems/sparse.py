@@ -15,6 +15,7 @@ import torch
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, Protocol, RankContext
+from binsgdm.functional import divided
 from binsgdm.random import Key, draws
 from binsgdm.systems.aggregation import all_reduce_payloads, as_bytes, from_bytes
 from binsgdm.systems.base import (
@@ -50,7 +51,7 @@ def gather_sparse_payloads(
     for row in received:
         kept, indices = from_bytes(row, payload).tensors
         total.index_add_(0, indices.to(torch.int64), kept)
-    return total.div_(context.world_size)
+    return divided(total, context.world_size, out=total)
 
 
 @dataclass(frozen=True, kw_only=True)

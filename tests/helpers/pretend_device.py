@@ -1,0 +1,262 @@
+"""Tensors that say they are on a GPU and compute on the CPU, so that waits for a GPU can be counted without one.
+
+`PretendDevice` is on while a test runs: what is made on "cuda" is a `PretendTensor`, which knows its device (as many as
+are named) and holds its values in a CPU tensor. Every operation is seen, also those inside others. What would make the
+host wait for a GPU is counted, and a CPU tensor beside one on "cuda" is refused, as torch refuses it on a real one.
+
+What it does not have: streams, autograd's graph (give gradients by hand), and Triton's kernels.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+aten = torch.ops.aten
+# Operations whose answer the host, or the size of the result, depends on: torch waits for the GPU in each of them.
+READS = {
+    aten._local_scalar_dense.default,
+    aten.equal.default,
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten._unique2.default,
+    aten.unique_dim.default,
+    aten.unique_consecutive.default,
+    aten.bincount.default,
+    aten._linalg_svd.default,
+    aten._linalg_eigh.default,
+    aten._linalg_check_errors.default,
+}
+INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
+# A CPU tensor without dimensions counts as a number in arithmetic, and nowhere else.
+STRICT = {aten.cat.default, aten.stack.default, aten.index_select.default, aten.gather.default, aten.scatter_.src}
+COPIES = {aten.copy_.default, aten._to_copy.default}
+
+
+class PretendTensor(torch.Tensor):
+    """A tensor that says it is on a GPU; `values` has what it holds, on the CPU, in the same layout."""
+
+    values: torch.Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, values: torch.Tensor, device: torch.device) -> "PretendTensor":
+        """Wrap a CPU tensor, whose memory it shares."""
+        made: PretendTensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            values.size(),
+            strides=values.stride(),
+            storage_offset=values.storage_offset(),
+            dtype=values.dtype,
+            device=device,
+        )
+        made.values = values
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, _types: Any, _args: Any = (), _kwargs: Any = None) -> Any:
+        """Refuse: outside of a `PretendDevice` nobody counts."""
+        raise AssertionError(f"{func}: a pretended tensor outside of PretendDevice")
+
+    def __repr__(self, *_: Any, **__: Any) -> str:
+        return f"PretendTensor({self.values}, device={self.device})"
+
+
+class PretendDevice(TorchDispatchMode):
+    """Counts, while it is entered, what would make the host wait for a GPU.
+
+    Attributes:
+        reads: operations by which the host learns a value on a GPU.
+        blocking_uploads: copies from pageable memory to a GPU, for which torch waits, too.
+        uploads: copies from pinned memory, for which it does not.
+        storages: how many tensors with memory of their own were made on a GPU.
+        operations: of a GPU, by name; views included.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pinned: dict[int, torch.Tensor] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from 0 on."""
+        self.reads: Counter[str] = Counter()
+        self.blocking_uploads: Counter[str] = Counter()
+        self.uploads: Counter[str] = Counter()
+        self.operations: Counter[str] = Counter()
+        self.storages = 0
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation on the CPU, and count."""
+        kwargs = kwargs or {}
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        on_gpu = [leaf for leaf in given if isinstance(leaf, PretendTensor)]
+        device = kwargs.get("device") or (on_gpu[0].device if on_gpu else torch.device("cpu"))
+        if not on_gpu and device.type == "cpu":
+            return func(*args, **kwargs)
+        self._count(func, args, kwargs, on_gpu, device)
+        on_cpu = {name: value for name, value in kwargs.items() if name not in ("device", "pin_memory")}
+        if "device" in kwargs:
+            on_cpu["device"] = torch.device("cpu")
+        out = func(*tree_map(_values, args), **tree_map(_values, on_cpu))
+        if func in COPIES and on_gpu and device.type == "cpu":
+            return out
+        return tree_map(lambda leaf: self._wrapped(leaf, on_gpu, device), out)
+
+    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy in what would be pinned memory, which a build of torch without CUDA does not have."""
+        pinned = tensor.clone()
+        self._pinned[pinned.data_ptr()] = pinned
+        return pinned
+
+    def _count(self, func: Any, args: Any, kwargs: Any, on_gpu: list[PretendTensor], device: torch.device) -> None:
+        name = str(func)
+        self.operations[name] += 1
+        if func in COPIES:
+            self._count_copy(func, args, kwargs, device)
+            return
+        needs_size = func is aten.repeat_interleave.Tensor and kwargs.get("output_size") is None
+        if func in READS or needs_size:
+            self.reads[name] += 1
+        if func in INDEXED:
+            for index in (leaf for leaf in tree_leaves(args[1]) if isinstance(leaf, torch.Tensor)):
+                if index.dtype in (torch.bool, torch.uint8):
+                    self.reads[name] += 1
+                elif not isinstance(index, PretendTensor):
+                    self.blocking_uploads[name] += 1
+        _refuse_mixed(func, args[:1] if func in INDEXED else (args, kwargs), on_gpu)
+
+    def _count_copy(self, func: Any, args: Any, kwargs: Any, device: torch.device) -> None:
+        source = args[1] if func is aten.copy_.default else args[0]
+        target = args[0].device if func is aten.copy_.default else device
+        non_blocking = kwargs.get("non_blocking") or (args[2] if len(args) > 2 else False)
+        if source.device.type == "cpu" and target.type == "cuda":
+            is_pinned = non_blocking and source.data_ptr() in self._pinned
+            (self.uploads if is_pinned else self.blocking_uploads)[str(func)] += 1
+        elif source.device.type == "cuda" and target.type == "cpu":
+            self.reads[str(func)] += 1
+
+    def _wrapped(self, leaf: Any, on_gpu: list[PretendTensor], device: torch.device) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        for one in on_gpu:  # changed in place: the same tensor comes back
+            if one.values is leaf:
+                return one
+        storages = {one.values.untyped_storage().data_ptr() for one in on_gpu}
+        self.storages += leaf.untyped_storage().data_ptr() not in storages
+        return PretendTensor(leaf, device)
+
+
+class _Devices(TorchFunctionMode):
+    """Gives every device a number, and does in pieces what torch's Python side asks a GPU for."""
+
+    def __init__(self, counts: PretendDevice) -> None:
+        super().__init__()
+        self._counts = counts
+
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(_numbered, (args, kwargs or {}))
+        if func is torch.Tensor.pin_memory:
+            return self._counts.pinned(args[0])
+        if args and isinstance(args[0], PretendTensor) and func in _IN_PIECES:
+            return _IN_PIECES[func](*args, **kwargs)
+        if func in (torch.tensor, torch.as_tensor, torch.Tensor.new_tensor):
+            default = args[0].device if func is torch.Tensor.new_tensor else None
+            device = kwargs.pop("device", default)
+            if device is not None and torch.device(device).type == "cuda":
+                data, *more = args[1:] if func is torch.Tensor.new_tensor else args
+                return torch.tensor(data, *more, **kwargs).to(device)
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def pretended_device() -> Iterator[PretendDevice]:
+    """Let "cuda" be what a GPU would be, on the CPU; the current device is number 0."""
+    from binsgdm import uploads
+
+    lazy_init, torch.cuda._lazy_init = torch.cuda._lazy_init, lambda: None
+    counts = PretendDevice()
+    try:
+        with torch.no_grad(), _Devices(counts), counts:
+            yield counts
+    finally:
+        torch.cuda._lazy_init = lazy_init
+        uploads.constant.cache_clear()  # no pretended tensor must meet a real GPU
+
+
+def _indexed(tensor: torch.Tensor, given: Any) -> torch.Tensor:
+    """Do what `tensor[given]` does, operation by operation."""
+    parts = list(given) if isinstance(given, tuple) else [given]
+    if Ellipsis in [part for part in parts if not isinstance(part, torch.Tensor)]:
+        where = next(number for number, part in enumerate(parts) if part is Ellipsis)
+        parts[where : where + 1] = [slice(None)] * (tensor.dim() - sum(part is not None for part in parts) + 1)
+    indices: list[torch.Tensor | None] = []
+    for part in parts:
+        dim = len(indices)
+        if isinstance(part, torch.Tensor) and part.dim() == 0 and part.dtype not in (torch.bool, torch.uint8):
+            part = part.item()  # as torch does  # noqa: PLW2901
+        if isinstance(part, int) and not isinstance(part, bool):
+            tensor = aten.select.int(tensor, dim, part)
+            continue
+        if part is None:
+            tensor = aten.unsqueeze.default(tensor, dim)
+        elif isinstance(part, slice) and part != slice(None):
+            step = 1 if part.step is None else part.step
+            tensor = aten.slice.Tensor(tensor, dim, part.start, part.stop, step)
+        indices.append(part if isinstance(part, torch.Tensor) else None)
+    if any(index is not None for index in indices):
+        tensor = aten.index.Tensor(tensor, indices)
+    return tensor
+
+
+def _set(tensor: torch.Tensor, given: Any, value: Any) -> None:
+    """Do what `tensor[given] = value` does."""
+    parts = given if isinstance(given, tuple) else (given,)
+    if any(isinstance(part, torch.Tensor) for part in parts):
+        aten.index_put_.default(tensor, list(parts), value)
+        return
+    view = _indexed(tensor, given)
+    if isinstance(value, torch.Tensor):
+        aten.copy_.default(view, value)
+    else:
+        view.fill_(value)
+
+
+def _nonzero(tensor: torch.Tensor, *, as_tuple: bool = False) -> Any:
+    indices = aten.nonzero.default(tensor)
+    return aten.unbind.int(indices, 1) if as_tuple else indices
+
+
+_IN_PIECES: dict[Any, Any] = {
+    torch.Tensor.__getitem__: _indexed,
+    torch.Tensor.__setitem__: _set,
+    torch.Tensor.copy_: aten.copy_.default,
+    torch.Tensor.nonzero: _nonzero,
+    torch.Tensor.__invert__: aten.bitwise_not.default,
+    torch.Tensor.tolist: lambda tensor: tensor.cpu().tolist(),
+}
+
+
+def _numbered(leaf: Any) -> Any:
+    if isinstance(leaf, str) and leaf == "cuda":
+        return "cuda:0"
+    if isinstance(leaf, torch.device) and leaf == torch.device("cuda"):
+        return torch.device("cuda:0")
+    return leaf
+
+
+def _values(leaf: Any) -> Any:
+    return leaf.values if isinstance(leaf, PretendTensor) else leaf
+
+
+def _refuse_mixed(func: Any, given: Any, on_gpu: list[PretendTensor]) -> None:
+    leaves = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+    foreign = [leaf for leaf in leaves if not isinstance(leaf, PretendTensor) and (leaf.dim() or func in STRICT)]
+    devices = {str(leaf.device) for leaf in [*on_gpu, *foreign]}
+    if len(devices) > 1:
+        raise RuntimeError(f"{func}: expected all tensors to be on the same device, found {sorted(devices)}")

@@ -1,0 +1,175 @@
+"""What a step costs on a GPU beside its kernels: waits of the host for the device, and memory."""
+
+from collections.abc import Sequence
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from binsgdm.exchange import Member, run_in_lockstep
+from binsgdm.optimizers.base import OneBitOptimizer
+from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.worker import SCHEMES, Scheme
+from tests.helpers.pretend_device import PretendDevice, PretendTensor, pretended_device
+
+SHAPES = ((9, 7), (5,))
+RANKS, RANKS_PER_NODE = 4, 2
+
+
+def parameters(device: str = "cuda") -> list[torch.nn.Parameter]:
+    return [torch.nn.Parameter(torch.linspace(-1, 1, torch.Size(s).numel(), device=device).view(s)) for s in SHAPES]
+
+
+def give_gradients(optimizer: OneBitOptimizer, *, seed: int, scale: float = 1.0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for one in optimizer.param_states():
+        one.parameter.grad = scale * torch.randn(one.parameter.shape, generator=generator).to(one.parameter.device)
+
+
+def scaled_by(optimizer: OneBitOptimizer, scale: float | None, *, found_inf: bool = False) -> None:
+    """Do what `torch.amp.GradScaler.step` does: both are scalars on the device; no scale if it has unscaled before."""
+    device = optimizer.param_groups[0]["params"][0].device
+    optimizer.found_inf = torch.full((), float(found_inf), device=device)
+    optimizer.grad_scale = None if scale is None else torch.full((), scale, device=device)
+
+
+def bin_sgdm(scheme: Scheme | None = None, rank: int = 0, device: str = "cuda") -> BinSGDM:
+    made = BinSGDM(parameters(device), lr=0.1, kernels="reference")
+    if scheme is not None:
+        made.join(Session(Member(rank=rank, world_size=RANKS, ranks_per_node=RANKS_PER_NODE), scheme, 64))
+    return made
+
+
+def one_bit_adam(topology: str = "flat", rank: int | None = None, device: str = "cuda") -> OneBitAdam:
+    made = OneBitAdam(parameters(device), dense_steps=2, topology=topology)
+    if rank is not None:
+        made.join(Member(rank=rank, world_size=RANKS, ranks_per_node=RANKS_PER_NODE))
+    return made
+
+
+def step_together(optimizers: Sequence[OneBitOptimizer]) -> bool:
+    ranks_per_node = RANKS_PER_NODE if len(optimizers) > 1 else 1
+    return all(map(bool, run_in_lockstep([one.step_protocol() for one in optimizers], ranks_per_node)))
+
+
+def assert_one_read_a_step(counts: PretendDevice, optimizers: Sequence[OneBitOptimizer], *, steps: int = 4) -> None:
+    for step in range(steps):
+        for rank, optimizer in enumerate(optimizers):
+            give_gradients(optimizer, seed=10 * step + rank)
+        counts.reset()
+        assert step_together(optimizers)
+        assert counts.reads.total() == len(optimizers), f"step {step}: {counts.reads}"
+        if step not in (0, 2):  # the first of a stage copies its constants
+            assert not counts.blocking_uploads, f"step {step}: {counts.blocking_uploads}"
+
+
+def test_a_step_alone_has_one_host_read_on_any_device() -> None:
+    for device in ("cuda", "cuda:1"):
+        with pretended_device() as counts:
+            assert_one_read_a_step(counts, [bin_sgdm(device=device)])
+            assert_one_read_a_step(counts, [one_bit_adam(device=device)])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_a_step_of_every_scheme_has_one_host_read_a_rank(scheme: Scheme) -> None:
+    with pretended_device() as counts:
+        assert_one_read_a_step(counts, [bin_sgdm(scheme, rank) for rank in range(RANKS)], steps=2)
+
+
+@pytest.mark.parametrize("topology", ["flat", "hierarchical"])
+def test_both_stages_of_one_bit_adam_have_one_host_read_a_rank(topology: str) -> None:
+    with pretended_device() as counts:
+        assert_one_read_a_step(counts, [one_bit_adam(topology, rank) for rank in range(RANKS)])
+
+
+@pytest.mark.parametrize("scale", [1024.0, None], ids=["the optimizer unscales", "unscaled before"])
+@pytest.mark.parametrize("make", [bin_sgdm, one_bit_adam])
+def test_a_grad_scaler_adds_no_host_read_and_skips_as_on_the_cpu(make, scale: float | None) -> None:
+    with pretended_device() as counts:
+        pair = make(), make(device="cpu")
+        for step, found_inf in enumerate((False, True, False, False)):
+            for optimizer in pair:
+                give_gradients(optimizer, seed=step, scale=scale or 1.0)
+                scaled_by(optimizer, scale, found_inf=found_inf)
+            if found_inf:  # clipping may have hidden it from the averages: the scaler's word counts
+                assert not step_together(pair[:1])
+                assert not step_together(pair[1:])
+            else:
+                counts.reset()
+                assert step_together(pair[:1])
+                assert counts.reads.total() == 1, f"step {step}: {counts.reads}"
+                assert step_together(pair[1:])
+            assert_equal(*pair)
+        assert [optimizer.num_skipped for optimizer in pair] == [1, 1]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_what_one_scaler_found_skips_the_step_of_all_ranks_as_on_the_cpu(scheme: Scheme) -> None:
+    with pretended_device():
+        both = [[bin_sgdm(scheme, rank, device) for rank in range(RANKS)] for device in ("cuda", "cpu")]
+        for step in range(2):
+            for optimizers in both:
+                for rank, optimizer in enumerate(optimizers):
+                    give_gradients(optimizer, seed=10 * step + rank, scale=8.0)
+                    scaled_by(optimizer, 8.0, found_inf=(step, rank) == (1, 2))
+                if step == 0:
+                    assert step_together(optimizers)
+                    continue
+                with pytest.warns(UserWarning, match="step 2 was skipped on all ranks"):
+                    assert not step_together(optimizers)
+        for on_gpu, on_cpu in zip(*both, strict=True):
+            assert_equal(on_gpu, on_cpu)
+
+
+def assert_equal(on_gpu: OneBitOptimizer, on_cpu: OneBitOptimizer) -> None:
+    for ours, theirs in zip(on_gpu.param_states(), on_cpu.param_states(), strict=True):
+        pairs = [(ours.parameter, theirs.parameter)]
+        pairs += [(ours.state[name], theirs.state[name]) for name in on_gpu.averages]
+        for given, wanted in pairs:
+            assert isinstance(given, PretendTensor)
+            assert torch.equal(given.data.cpu(), wanted), "the same bits"
+
+
+def test_a_gradient_that_is_not_finite_is_found_without_another_read() -> None:
+    with pretended_device() as counts:
+        for optimizer in (bin_sgdm(), one_bit_adam()):
+            give_gradients(optimizer, seed=0)
+            given = [one.parameter for one in optimizer.param_states()]
+            given[1].grad[2] = torch.inf
+            before = [one.data.clone() for one in given]
+            counts.reset()
+            with pytest.warns(UserWarning, match="was skipped on all ranks"):
+                assert not step_together([optimizer])
+            assert counts.reads.total() == 1
+            assert all(torch.equal(one.data, old) for one, old in zip(given, before, strict=True))
+
+
+class _NewMemory(TorchDispatchMode):
+    """Counts the bytes of tensors with memory of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes = 0
+
+    def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        known = {leaf.untyped_storage().data_ptr() for leaf in tensors}
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        self.num_bytes += sum(one.nbytes for one in made if one.untyped_storage().data_ptr() not in known)
+        return out
+
+
+def test_a_step_alone_takes_no_new_memory_for_values() -> None:
+    pytest.importorskip("numba")
+    optimizer = BinSGDM([torch.nn.Parameter(torch.zeros(1000)) for _ in range(20)], lr=0.1, kernels="cpu")
+    for step in range(3):
+        give_gradients(optimizer, seed=step)
+        with _NewMemory() as memory:
+            optimizer.step()
+    assert memory.num_bytes < 1000, "a few flags for 80 kB of parameters"
