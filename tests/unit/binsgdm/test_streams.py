@@ -1,0 +1,357 @@
+"""On fake streams: no two use one memory in no order, and none of backward waits for an exchange."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from binsgdm import BinSGDM, streams
+from binsgdm.ddp import keep_gradients_local
+from binsgdm.exchange import groups
+from binsgdm.exchange.thread import CommunicationThread
+from binsgdm.exchange.transport import Transport
+from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.worker import SCHEMES, Scheme, Worker
+from binsgdm.overlapped import OverlappedSession
+from binsgdm.systems.ddp_hook import GradientExchange, _exchange_bucket
+from binsgdm.systems.registry import SYSTEMS, make
+from tests.helpers.race_detector import COLLECTIVE_S, FakeEvent, FakeStream, RaceDetector
+
+STEPS = 2
+CPU = torch.device("cpu")
+FLAT = Scheme(topology="flat")
+SYSTEM_CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in SYSTEMS if name not in ("top_k", "ms_top_k", "random_k", "marsit")),
+    ("marsit", {"sync_period": 2}),
+    ("qsgd", {"coding": "elias", "bits": 2}),
+    ("top_k", {"ratio": 0.1}),
+    ("ms_top_k", {"k": 5}),
+    ("random_k", {"ratio": 0.2}),
+]
+
+
+@contextmanager
+def fake_ranks(world_size: int) -> Iterator[groups.Groups]:
+    """Be rank 0 of several, two a node."""
+    dist.init_process_group("fake", rank=0, world_size=world_size, store=FakeStore())
+    try:
+        yield groups.make(2)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture
+def detector(monkeypatch: pytest.MonkeyPatch) -> RaceDetector:
+    return watched(RaceDetector(), monkeypatch)
+
+
+def watched(detector: RaceDetector, monkeypatch: pytest.MonkeyPatch, *, host_is_late: bool = False) -> RaceDetector:
+    """Put the detector in place, with a communication thread that enqueues what it is given at once, or in `finish`."""
+    thread_type = CommunicationThread
+    run_item, submit, finish = thread_type._run_item, thread_type.submit, thread_type.finish
+    may_run, has_run = threading.Event(), threading.Semaphore(0)
+
+    def run_when_told(thread: Any, item: Any) -> None:
+        may_run.wait()
+        run_item(thread, item)
+        has_run.release()
+
+    def submit_and_tell(thread: Any, *args: Any) -> None:
+        submit(thread, *args)
+        if not host_is_late:
+            may_run.set()
+            has_run.acquire()
+
+    def tell_and_finish(thread: Any) -> None:
+        may_run.set()
+        finish(thread)
+        may_run.clear()
+
+    monkeypatch.setattr(thread_type, "_run_item", run_when_told)
+    monkeypatch.setattr(thread_type, "submit", submit_and_tell)
+    monkeypatch.setattr(thread_type, "finish", tell_and_finish)
+    to_list = torch.Tensor.tolist
+
+    def note_and_list(tensor: Any) -> Any:  # which PyTorch reads past its operations
+        detector.note("tolist", [tensor], [])
+        return to_list(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", note_and_list)
+    monkeypatch.setattr(streams, "of", lambda _: detector)
+    return detector
+
+
+class Net(nn.Module):
+    """Three layers and one beside them, which may be computed on another stream."""
+
+    def __init__(self, detector: RaceDetector, other: FakeStream | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Linear(6, 9), nn.Linear(9, 20), nn.Linear(20, 3), nn.Linear(6, 4)])
+        self._detector, self._other = detector, other
+
+    def forward(self, inputs: Any) -> Any:
+        first, second, third, beside = self.layers
+        detector, current = self._detector, self._detector.current()
+        stream = self._other or current
+        # In this order backward computes the side first, all of it.
+        result = detector.on_stream(third(second(first(inputs).tanh()).tanh()).square().mean(), current)
+        detector.wait(stream, detector.record(current))
+        detector.keep(stream, inputs)
+        with detector.use(stream):
+            side = beside(inputs).square().mean()
+        detector.wait(current, detector.record(stream))
+        detector.keep(current, side)
+        return result + detector.on_stream(side, stream)
+
+
+def train_binsgdm(
+    detector: RaceDetector,
+    *,
+    scheme: Scheme = FLAT,
+    world_size: int = 4,
+    overlap: bool = True,
+    stream: FakeStream | None = None,
+    other: FakeStream | None = None,
+    backwards: int = 1,
+    ddp: dict[str, Any] | None = None,
+) -> None:
+    with fake_ranks(world_size) as made, detector.use(stream or detector.default):
+        model: nn.Module = Net(detector, other)
+        optimizer = BinSGDM(model.parameters(), kernels="reference")
+        member = Transport(made).member()
+        is_last = [True]
+        session = Session(member, scheme, 100)
+        if overlap:
+            session = OverlappedSession(member, scheme, 100, lambda: is_last[0])
+        if ddp is not None:
+            model = DistributedDataParallel(model, bucket_cap_mb=0.0001, **ddp)
+            keep_gradients_local(model, optimizer.param_states())
+        optimizer.join(session)
+        for _ in range(STEPS):
+            for number in range(backwards):
+                is_last[0] = number == backwards - 1
+                detector.backward(model(torch.ones(5, 6)))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def train_with(detector: RaceDetector, system: str, options: dict[str, Any], world_size: int = 4) -> None:
+    with fake_ranks(world_size) as made, detector.use(FakeStream("training")):
+        model = DistributedDataParallel(Net(detector), bucket_cap_mb=0.0001)
+        exchange = GradientExchange(
+            model, make(system, rank=0, world_size=world_size, **options), made, seed=0, on_sent=None
+        )
+        exchange._is_state_checked = True  # rank 0 is all ranks here
+        model.register_comm_hook(exchange, _exchange_bucket)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(STEPS):
+            detector.backward(model(torch.ones(5, 6)))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "world_size"), [*((scheme, 4) for scheme in SCHEMES), (FLAT, 2), (Scheme(), 2)], ids=str
+)
+def test_overlapped_steps_have_no_race(detector: RaceDetector, scheme: Scheme, world_size: int) -> None:
+    train_binsgdm(detector, scheme=scheme, world_size=world_size)
+    assert detector.races == []
+    assert detector.waited_in_backward == []
+
+
+@pytest.mark.parametrize(("system", "options"), SYSTEM_CASES, ids=str)
+def test_the_hook_of_a_system_has_no_race(detector: RaceDetector, system: str, options: dict[str, Any]) -> None:
+    train_with(detector, system, options)
+    assert detector.races == []
+    assert detector.waited_in_backward == []
+
+
+SITUATIONS: dict[str, Callable[[], dict[str, Any]]] = {
+    "on a side stream": lambda: {"stream": FakeStream("training")},
+    "gradients of two streams": lambda: {"other": FakeStream("other")},
+    "two backwards before a step": lambda: {"backwards": 2, "stream": FakeStream("training")},
+    "gradients in DDP's buckets": lambda: {"ddp": {"gradient_as_bucket_view": True}},
+    "gradients copied back by DDP": lambda: {"ddp": {}},
+    "in the step": lambda: {"overlap": False, "stream": FakeStream("training")},
+}
+
+
+@pytest.mark.parametrize("host_is_late", [False, True], ids=["prompt", "late"])
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_what_a_training_script_does_brings_no_race(
+    monkeypatch: pytest.MonkeyPatch, situation: str, host_is_late: bool
+) -> None:
+    detector = watched(RaceDetector(), monkeypatch, host_is_late=host_is_late)
+    train_binsgdm(detector, **SITUATIONS[situation]())
+    assert detector.races == []
+    assert detector.waited_in_backward == []
+
+
+def test_the_first_collective_begins_before_backward_ends_and_lengthens_it_by_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends_s = {}
+    for overlap in (False, True):
+        detector = watched(RaceDetector(), monkeypatch)
+        train_binsgdm(detector, overlap=overlap)
+        ends_s[overlap] = detector.backwards_end_s[0]
+        monkeypatch.undo()
+        begins_s = detector.exchange_begins_s
+        assert (begins_s is not None and begins_s < ends_s[overlap]) is overlap
+    # A hook copies a few elements, each an operation of 1 s; a collective takes 1000 s.
+    assert ends_s[True] - ends_s[False] < 10
+
+
+class RecordsTooEarly(RaceDetector):
+    """Events before the last operation, which copies the gradients."""
+
+    def record(self, stream: FakeStream) -> FakeEvent:
+        event = super().record(stream)
+        if stream is not self.own() and stream in event.clock:
+            event.clock[stream] -= 1
+        return event
+
+
+class KeepsNothing(RaceDetector):
+    def keep(self, stream: FakeStream, *tensors: Any) -> None:
+        pass
+
+
+class HasOneStream(RaceDetector):
+    """The thread stays on the stream that threads begin on."""
+
+    def own(self) -> FakeStream:
+        return self.default
+
+
+class HasNoEvents(HasOneStream):
+    def wait(self, stream: FakeStream, event: FakeEvent) -> None:
+        pass
+
+
+def test_an_event_before_the_copy_of_the_gradients_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = watched(RecordsTooEarly(), monkeypatch)
+    train_with(detector, "dense", {})
+    assert "on exchange reads what aten.cat.default on training writes, in no order" in detector.races[0]
+
+
+def test_gradients_freed_while_an_exchange_reads_them_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = watched(KeepsNothing(), monkeypatch)
+    train_with(detector, "dense", {})
+    assert "memory of training is freed while aten.clone.default on exchange may use it" in detector.races
+
+
+def test_results_of_an_exchange_freed_while_the_step_reads_them_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = watched(KeepsNothing(), monkeypatch)
+    train_binsgdm(detector)
+    assert "memory of exchange is freed while aten.stack.default on default may use it" in detector.races
+
+
+def test_a_thread_without_events_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = watched(HasNoEvents(), monkeypatch)
+    train_binsgdm(detector, stream=FakeStream("training"))
+    assert any(
+        "on default reads what aten.mm.default on training writes, in no order" in race for race in detector.races
+    )
+
+
+def test_backward_that_waits_for_collectives_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = watched(HasOneStream(), monkeypatch)
+    train_binsgdm(detector)
+    assert detector.races == []
+    assert detector.waited_in_backward[0] == "c10d.alltoall_base_.default runs on default"
+    assert detector.backwards_end_s[0] > COLLECTIVE_S
+
+
+def test_a_bucket_that_waits_for_the_stream_of_its_last_gradient_alone_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit = CommunicationThread.submit
+    monkeypatch.setattr(CommunicationThread, "submit", lambda thread, item, _sources=(): submit(thread, item))
+    detector = watched(RaceDetector(), monkeypatch)
+    train_binsgdm(detector, other=FakeStream("other"))
+    assert any(
+        "on exchange reads what aten.sum.dim_IntList on other writes, in no order" in race for race in detector.races
+    )
+
+
+def test_a_gradient_read_from_the_bucket_that_ddp_still_fills_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "take_gradient", lambda *_: None)
+    detector = watched(RaceDetector(), monkeypatch, host_is_late=True)
+    train_binsgdm(detector, ddp={"gradient_as_bucket_view": True})
+    assert any(
+        "on exchange reads what aten.copy_.default on default writes, in no order" in race for race in detector.races
+    )
+
+
+class FakeCuda:
+    """Notes what is asked of CUDA, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    @contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        self.asked.append(f"on {device}")
+        yield
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        self.asked.append(f"to {stream}")
+        yield
+
+    def current_stream(self, device: Any) -> "FakeCudaStream":
+        return FakeCudaStream(self, f"current stream of {device}")
+
+    def Stream(self, device: Any) -> "FakeCudaStream":  # noqa: N802 - as torch.cuda calls it
+        return FakeCudaStream(self, f"own stream of {device}")
+
+
+class FakeCudaStream:
+    def __init__(self, cuda: FakeCuda, name: str) -> None:
+        self._cuda, self._name = cuda, name
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def __eq__(self, other: object) -> bool:
+        return repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+    def record_event(self) -> str:
+        self._cuda.asked.append(f"record {self}")
+        return f"event of {self}"
+
+    def wait_event(self, event: str) -> None:
+        self._cuda.asked.append(f"{self} waits for {event}")
+
+
+def test_the_thread_of_a_gpu_works_on_that_gpu_and_asks_cuda_for_these_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda()
+    monkeypatch.setattr(torch, "cuda", cuda)
+    streams.of.cache_clear()
+    thread = CommunicationThread[str]("test", torch.device("cuda", 1), cuda.asked.append)
+    thread.submit("an item")
+    thread.finish()
+    streams.of.cache_clear()
+    for asked in ("on cuda:1", "to own stream of cuda:1"):  # whose place the threads' turns decide
+        cuda.asked.remove(asked)
+    assert cuda.asked == [
+        "record current stream of cuda:1",
+        "own stream of cuda:1 waits for event of current stream of cuda:1",
+        "an item",
+        "record own stream of cuda:1",
+        "current stream of cuda:1 waits for event of own stream of cuda:1",
+    ]
