@@ -30,7 +30,7 @@ model_seconds = 0.5
 message_seconds = 0.1
 training_seconds = 0.5
 min_elements = 65536
-max_elements = 1048576
+max_elements = 262144
 [[points]]
 layouts = ["3x1"]
 bandwidths = ["5 Mbit/s"]

@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMESPACES = Path("/var/run/netns")
 TRANSFER = str(Path(__file__).with_name("transfer.py"))
 GOODPUT = 1448 / 1514  # payload of an Ethernet frame of TCP with time stamps, of all its bytes
-SLEEPER = "echo $$ > {folder}/$RANK.new; mv {folder}/$RANK.new {folder}/$RANK; sleep 1000; true"
+# The sleep is there before the file says so: who waits for the file may kill at once and count what is left.
+SLEEPER = "sleep 1000 & echo $$ > {folder}/$RANK.new; mv {folder}/$RANK.new {folder}/$RANK; wait"
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_a_rank_that_a_signal_kills_fails() -> None:
 
 def test_a_timeout_stops_every_rank() -> None:
     with Lab(LabSpec(num_nodes=2)) as lab:
-        outcome = lab.launch(["sh", "-c", "echo here; [ $RANK = 0 ] || sleep 1000"], timeout_s=0.5)
+        outcome = lab.launch(["sh", "-c", "echo here; [ $RANK = 0 ] || sleep 1000"], timeout_s=2.0)
         assert (outcome.exit_code, outcome.unfinished_ranks) == (124, (1,))
         assert outcome.last_lines() == ["[rank 1] here"]
         assert lab.launch(["true"]).exit_code == 0
