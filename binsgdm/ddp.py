@@ -78,14 +78,19 @@ def attach(  # noqa: PLR0913
         check_alone()
         return
     model = unwrapped(model)
+    # A rank with an error compares its settings all the same, so that all ranks raise and none waits.
+    refused = None
+    try:
+        check_gradients("BinSGDM", [param_state.parameter for param_state in optimizer.param_states()])
+    except BinsgdmError as error:
+        refused = error
     nodes = ranks_per_node or os.environ.get("LOCAL_WORLD_SIZE")
     how = {"topology": topology, "intra_node_dtype": intra_node_dtype, "average": average, "overlap": overlap}
-    check_same_settings(
-        "attach", {**how, "bucket_cap_mb": bucket_cap_mb, "ranks_per_node": nodes, **settings_to_compare(optimizer)}
-    )
-    check_gradients("BinSGDM", [param_state.parameter for param_state in optimizer.param_states()])
+    settings = {**how, "bucket_cap_mb": bucket_cap_mb, "ranks_per_node": nodes, **settings_to_compare(optimizer)}
+    check_same_settings("attach", settings, refused)
     check_same_parameters("attach", optimizer)
-    groups = grouping.from_mesh(mesh) if mesh is not None else grouping.make(ranks_per_node, timeout)
+    device = optimizer.param_groups[0]["params"][0].device
+    groups = grouping.from_mesh(mesh) if mesh is not None else grouping.make(ranks_per_node, timeout, device)
     keep_gradients_local(model, optimizer.param_states())
     member = Transport(groups, on_sent).member()
     session = Session(member, scheme, elements)
@@ -133,7 +138,7 @@ def attach_one_bit_adam(
         "attach_one_bit_adam", {"ranks_per_node": ranks_per_node, **settings_to_compare(optimizer)}, refused
     )
     check_same_parameters("attach_one_bit_adam", optimizer)
-    groups = grouping.make(ranks_per_node, timeout)
+    groups = grouping.make(ranks_per_node, timeout, optimizer.param_groups[0]["params"][0].device)
     keep_gradients_local(model, optimizer.param_states())
     optimizer.join(Transport(groups, on_sent).member())
 

@@ -122,6 +122,7 @@ def _of_same_shard(groups: Groups) -> Groups:
         rank=groups.rank // local,
         world_size=groups.world_size // local,
         ranks_per_node=1,
+        timeout=groups.timeout,
         # A step counts on all ranks or on none, also on those that hold other shards.
         finite_check=groups.world,
     )

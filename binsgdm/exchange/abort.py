@@ -4,32 +4,36 @@ Otherwise the other ranks would wait in a collective for as long as its timeout,
 the reason.
 """
 
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from binsgdm.exchange.groups import Groups
+from binsgdm.exchange.groups import Groups, uses_nccl
+
+ABORT_S = 20.0  # for which NCCL may take to stop its kernels; after it the sentence is told all the same
 
 
 def abort(groups: Groups, reason: str) -> None:
     """Tell the others why, and make every collective with this rank fail; the groups cannot be used any more.
 
-    Connections close when the last reference to a group is gone, so the caller must drop `groups`. Over gloo the others
-    fail at once; over NCCL, whose groups stay, when their collectives time out.
+    Over gloo connections close when the last reference to a group is gone, so the caller must drop `groups`, and the
+    others fail at once. Over NCCL this rank's kernels stop, and the others find the reason in the store while they wait
+    (`binsgdm.exchange.pending`).
 
     Args:
         groups: of this rank; every reference to them is to be dropped after this.
         reason: one sentence. Only that of the first to abort is kept.
     """
-    store, key = _store_and_key(groups)
-    # The first reason is the cause; the ranks that fail because of it abort as well, with less to say.
-    if not store.check([key]):
-        store.set(key, f"rank {groups.rank} refused: {reason}")
-    for group in (groups.world, groups.intra_node, groups.inter_node):
-        # Only gloo fails the other ranks' collectives at once when a connection closes. NCCL groups stay open, and the
-        # other ranks notice when their collective times out (ADR 8).
-        if "nccl" not in dist.get_backend_config(group):
-            dist.destroy_process_group(group)
+    _leave(groups, f"rank {dist.get_rank()} refused: {reason}")
+
+
+def give_up(groups: Groups, sentence: str) -> None:
+    """Do as `abort`, where this rank did not refuse, but waited in vain for others."""
+    _leave(groups, f"rank {dist.get_rank()} gave up: {sentence}")
 
 
 def abort_reason(groups: Groups) -> str | None:
@@ -41,7 +45,39 @@ def abort_reason(groups: Groups) -> str | None:
         return None
 
 
+def _leave(groups: Groups, reason: str) -> None:
+    # Where the store is gone, so is the rank that had it, and all others are told of that by their own means.
+    with suppress(RuntimeError):
+        store, key = _store_and_key(groups)
+        # The first reason is the cause; the ranks that fail because of it abort as well, with less to say.
+        if not store.check([key]):
+            store.set(key, reason)
+    _abort_communicators([group for group in groups.distinct if uses_nccl(group)])
+    for group in groups.distinct:
+        # Only gloo fails the other ranks' collectives at once when a connection closes.
+        if not uses_nccl(group):
+            dist.destroy_process_group(group)
+
+
+def _abort_communicators(groups: Sequence[dist.ProcessGroup]) -> None:
+    """Stop the kernels of these groups, which would spin for ever on a rank that is gone."""
+    # All at once: to abort one communicator NCCL waits for the GPU, where a kernel of another may spin.
+    threads = [threading.Thread(target=_abort_communicator, args=(group,), daemon=True) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(ABORT_S)
+
+
+def _abort_communicator(group: dist.ProcessGroup) -> None:
+    # Before PyTorch 2.6 a group has no abort, and what its backend calls shutdown aborts.
+    owner: Any = group if hasattr(group, "abort") else group._get_backend(torch.device("cuda"))
+    stop = owner.abort if hasattr(owner, "abort") else owner._shutdown
+    with suppress(RuntimeError):  # whoever aborts has a sentence to raise, of which this would be a consequence
+        stop()
+
+
 def _store_and_key(groups: Groups) -> tuple[Any, str]:
     """Return the store of all ranks and the key of these groups in it."""
     store = dist.distributed_c10d._get_default_store()  # torch has no public name for it
-    return store, f"binsgdm/refused/{groups.world.group_name}"
+    return store, f"binsgdm/refused/{groups.all_that_step.group_name}"

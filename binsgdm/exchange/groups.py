@@ -5,12 +5,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+
+NCCL_TIMEOUT = timedelta(minutes=10)  # PyTorch's default for NCCL
+# PyTorch's watchdog ends the process at the timeout of a group, without a sentence of ours: it gets this much more.
+WATCHDOG_GRACE = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +28,7 @@ class Groups:
         intra_node: the ranks of this node.
         inter_node: the ranks with this local rank, one of each node.
         finite_check: the ranks that decide together whether a step counts; None for `world`.
+        timeout: over NCCL, for how long a rank waits for the others before it gives up.
     """
 
     world: dist.ProcessGroup
@@ -31,32 +38,57 @@ class Groups:
     world_size: int
     ranks_per_node: int
     finite_check: dist.ProcessGroup | None = None
+    timeout: timedelta = NCCL_TIMEOUT
+
+    @property
+    def all_that_step(self) -> dist.ProcessGroup:
+        """The ranks that step together."""
+        return self.finite_check or self.world
+
+    @property
+    def distinct(self) -> list[dist.ProcessGroup]:
+        """Every group once, in the order in which communicators are made."""
+        return list(dict.fromkeys((self.all_that_step, self.world, self.intra_node, self.inter_node)))
 
 
-def make(ranks_per_node: int | None = None, timeout: timedelta | None = None) -> Groups:
+def make(
+    ranks_per_node: int | None = None, timeout: timedelta | None = None, device: torch.device | None = None
+) -> Groups:
     """Make groups of one's own for `ranks_per_node` consecutive ranks a node; every rank must call it.
 
     Args:
         ranks_per_node: default LOCAL_WORLD_SIZE, which torchrun sets.
-        timeout: of their collectives; default that of torch.distributed.
+        timeout: of their collectives; default that of torch.distributed (NCCL: 10 minutes).
+        device: of the tensors that will be exchanged, whose communicators are made now; None where nothing may wait.
 
     Raises:
-        BinsgdmError: no process group, or a node size that is unknown or does not divide the world size.
+        BinsgdmError: no process group, or none for the device; or a node size that is unknown or does not divide the
+            world size.
     """
     if not dist.is_initialized():
         raise BinsgdmError("torch.distributed: not initialized: call init_process_group first")
     world_size = dist.get_world_size()
     local = node_size(ranks_per_node, world_size)
+    if device is not None:
+        check_backend(device)
+    limit = timeout
+    if uses_nccl(dist.group.WORLD):
+        timeout = timeout or NCCL_TIMEOUT
+        limit = timeout + WATCHDOG_GRACE
     nodes = [list(range(first, first + local)) for first in range(0, world_size, local)]
     rails = [list(range(rail, world_size, local)) for rail in range(local)]
-    return Groups(
-        world=dist.new_group(timeout=timeout),
-        intra_node=dist.new_subgroups_by_enumeration(nodes, timeout=timeout)[0],  # type: ignore[no-untyped-call]
-        inter_node=dist.new_subgroups_by_enumeration(rails, timeout=timeout)[0],  # type: ignore[no-untyped-call]
+    groups = Groups(
+        world=dist.new_group(timeout=limit),
+        intra_node=dist.new_subgroups_by_enumeration(nodes, timeout=limit)[0],  # type: ignore[no-untyped-call]
+        inter_node=dist.new_subgroups_by_enumeration(rails, timeout=limit)[0],  # type: ignore[no-untyped-call]
         rank=dist.get_rank(),
         world_size=world_size,
         ranks_per_node=local,
+        timeout=timeout or NCCL_TIMEOUT,
     )
+    if device is not None:
+        make_communicators(groups, device)
+    return groups
 
 
 def from_mesh(mesh: "DeviceMesh") -> Groups:
@@ -70,14 +102,60 @@ def from_mesh(mesh: "DeviceMesh") -> Groups:
     ranks = mesh.mesh.flatten().tolist()
     if ranks != list(range(dist.get_world_size())):
         raise BinsgdmError(f"mesh: ranks {ranks}: must be all ranks, node by node")
-    return Groups(
+    device = torch.device(mesh.device_type)
+    check_backend(device)
+    groups = Groups(
         world=dist.new_group(),
         intra_node=mesh.get_group(1),
         inter_node=mesh.get_group(0),
         rank=dist.get_rank(),
         world_size=len(ranks),
         ranks_per_node=int(mesh.mesh.shape[1]),
+        timeout=NCCL_TIMEOUT - WATCHDOG_GRACE,  # the mesh has made its groups with PyTorch's default
     )
+    make_communicators(groups, device)
+    return groups
+
+
+def backend_of(group: dist.ProcessGroup | None, device: torch.device) -> str:
+    """Return the name of the backend that carries tensors of a kind of device in a group; empty if none does."""
+    # Such as "cpu:gloo,cuda:nccl".
+    pairs = (pair.partition(":") for pair in dist.get_backend_config(group).split(","))
+    return {kind: backend for kind, _, backend in pairs}.get(device.type, "")
+
+
+def is_nccl(group: dist.ProcessGroup | None, device: torch.device) -> bool:
+    """Tell whether NCCL carries these tensors: calls return at once, and none fails if a rank is gone."""
+    return "nccl" in backend_of(group, device)
+
+
+def uses_nccl(group: dist.ProcessGroup | None) -> bool:
+    """Tell whether NCCL carries tensors of any device in a group."""
+    return "nccl" in dist.get_backend_config(group)
+
+
+def check_backend(device: torch.device) -> None:
+    """Refuse tensors that no backend of the process group carries.
+
+    Raises:
+        BinsgdmError: none does.
+    """
+    if not backend_of(None, device):
+        raise BinsgdmError(
+            f"torch.distributed: tensors on {device.type}: the process group {dist.get_backend_config()!r} must carry "
+            "them; move the model, or call init_process_group without a backend, which takes one for each device"
+        )
+
+
+def make_communicators(groups: Groups, device: torch.device) -> None:
+    """Make the communicators of NCCL now, one after the other in the same order on all ranks.
+
+    NCCL makes the communicator of a group in its first collective, for which all of its ranks have to come. Left to the
+    first backward, that would be a thread of ours beside DDP's own collectives.
+    """
+    for group in groups.distinct:
+        if is_nccl(group, device) and dist.get_world_size(group) > 1:
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
 
 
 def node_size(given: int | None, world_size: int, default: int | None = None) -> int:

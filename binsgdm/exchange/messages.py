@@ -78,10 +78,16 @@ class AllToAll:
 
 @dataclass(frozen=True, kw_only=True)
 class AllGather:
-    """Send `sent` to all ranks of the group; row k of the answer is what position k sent."""
+    """Send `sent` to all ranks of the group; row k of the answer is what position k sent.
+
+    Attributes:
+        is_read_by_host: the host reads the answer before the next message. Over NCCL it waits for it where it learns of
+            a rank that is gone; reading would block it for ever.
+    """
 
     group: GroupName
     sent: torch.Tensor
+    is_read_by_host: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
+from binsgdm.exchange.groups import backend_of, is_nccl
+from binsgdm.exchange.roll_call import meet
 
 _MODULUS = 65521  # the largest prime below 2^16, as in Adler-32
 _CHUNK = 1 << 22  # elements widened to 64 bits at a time, to bound the memory
@@ -34,10 +36,15 @@ def check_same_tensors(where: str, named: Sequence[tuple[str, torch.Tensor]], re
     if dist.get_world_size() == 1 or not named:
         return
     mine = torch.stack([_checksum(parameter.detach()) for _, parameter in named])
+    if not backend_of(None, mine.device):  # parameters on the CPU, and NCCL alone
+        mine = mine.to("cuda")
     theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    if is_nccl(None, mine.device):
+        meet(where)
     dist.all_gather(theirs, mine)
+    by_rank = torch.stack(theirs).tolist()  # all at once: from a GPU every read is a wait
     for index, (name, _) in enumerate(named):
-        other = [rank for rank, sums in enumerate(theirs) if not torch.equal(sums[index], theirs[0][index])]
+        other = [rank for rank, sums in enumerate(by_rank) if sums[index] != by_rank[0][index]]
         if other:
             raise BinsgdmError(
                 f"{where}: {name}: ranks {other} differ from rank 0: parameters must be equal to the bit; {repair}"
@@ -46,7 +53,7 @@ def check_same_tensors(where: str, named: Sequence[tuple[str, torch.Tensor]], re
 
 def _checksum(values: torch.Tensor) -> torch.Tensor:
     """Return two int64 sums over the bits of all elements, the second weighted by position."""
-    widths = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    widths = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
     # Of the bits, not the values: NaN equals NaN, and 0 differs from -0.
     bits = values.reshape(-1).contiguous().view(widths[values.element_size()])
     sums = torch.zeros(2, dtype=torch.int64, device=bits.device)
@@ -77,6 +84,8 @@ def check_same_settings(
     """
     # A rank with an error takes part as well and sends the reason: if it raised here, the others would wait for it.
     all_of_them: list[Any] = [None] * dist.get_world_size(group)
+    if "gloo" not in backend_of(group, torch.device("cpu")):  # objects travel over NCCL, which would wait for ever
+        meet(where, group)
     dist.all_gather_object(all_of_them, (dict(settings), None if refused is None else str(refused)), group=group)
     if refused is not None:
         raise refused
@@ -98,4 +107,7 @@ def _compare_settings(where: str, all_of_them: Sequence[Mapping[str, Any]]) -> N
 
 def checksums(tensors: Mapping[Any, torch.Tensor]) -> list[tuple[str, tuple[int, ...], list[int]]]:
     """Return names, shapes and checksums of some tensors, for `check_same_settings`."""
-    return [(str(name), tuple(one.shape), _checksum(one).tolist()) for name, one in tensors.items()]
+    if not tensors:
+        return []
+    sums = torch.stack([_checksum(one) for one in tensors.values()]).tolist()  # one read from the GPU, not one each
+    return [(str(name), tuple(one.shape), found) for (name, one), found in zip(tensors.items(), sums, strict=True)]

@@ -1,15 +1,16 @@
 """Carry the messages of an exchange over torch.distributed."""
 
+import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.abort import abort, abort_reason
-from binsgdm.exchange.groups import Groups
+from binsgdm.exchange.abort import abort, abort_reason, give_up
+from binsgdm.exchange.groups import Groups, is_nccl, uses_nccl
 from binsgdm.exchange.messages import (
     AllGather,
     AllReduceMax,
@@ -21,6 +22,7 @@ from binsgdm.exchange.messages import (
     Protocol,
     SendRecv,
 )
+from binsgdm.exchange.pending import Pending
 
 T = TypeVar("T")
 
@@ -49,13 +51,18 @@ class Transport:
     """Drives protocols over process groups.
 
     Collectives run one after the other, in the order in which the protocol asks for them, which is the same on all
-    ranks. A rank that is gone makes them fail (or time out) here.
+    ranks and in all groups together: NCCL may deadlock where two communicators of a GPU are used in another order on
+    another rank. So one thread at a time runs protocols, in groups that nobody else uses. A rank that is gone makes a
+    collective fail (or time out) here.
     """
 
     def __init__(self, groups: Groups, on_sent: Callable[[Sent], None] | None = None) -> None:
-        self._groups = groups
+        self._open_groups: Groups | None = groups
         self._on_sent = on_sent
         self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._pending = Pending()
+        self._uses_nccl = uses_nccl(groups.world)
+        self._has_failed = False
 
     def member(self) -> Member:
         """Return this rank as an optimizer takes it, with messages carried here."""
@@ -65,7 +72,11 @@ class Transport:
         )
 
     def run(self, protocol: Protocol) -> torch.Tensor:
-        """Carry every message and return what the protocol returns."""
+        """Carry every message and return what the protocol returns.
+
+        An error of the protocol's own is raised as it is. If nothing was agreed on with the other ranks, which is so
+        before the first message, or if it is no sentence, then the others are told, since they wait for this rank.
+        """
         answer: torch.Tensor | None = None
         while True:
             try:
@@ -73,37 +84,90 @@ class Transport:
             except StopIteration as stop:
                 result: torch.Tensor = stop.value
                 return result
+            except Exception as error:
+                if answer is None or not isinstance(error, BinsgdmError):
+                    self._abort_for(error)
+                raise
             answer = self.guarded(partial(self._communicate, message), f"{type(message).__name__} in {message.group}")
 
     def abort(self, reason: str) -> None:
         """Tell the others why this rank cannot go on, and close its connections; nothing can be carried any more."""
-        groups = self._groups
-        del self._groups  # what failed may still hold this object, and an open group lets the others wait
-        abort(groups, reason)
+        if (groups := self._close()) is not None:
+            abort(groups, reason)
+
+    def wait(self, what: str) -> None:
+        """Wait on the host until all that was carried has arrived, for which it need not wait over gloo.
+
+        Args:
+            what: names it in the error.
+
+        Raises:
+            BinsgdmError: it will not arrive.
+        """
+        if self._open_groups is not None:
+            self.guarded(partial(self._pending.wait, self._open_groups), what)
 
     def guarded(self, collective: Callable[[], T], what: str) -> T:
         """Call a collective.
 
         Raises:
             BinsgdmError: it failed; with the reason of the rank that aborted, if one did.
+            RuntimeError: this rank cannot take part, for want of memory for example; the others are told.
         """
+        groups = self._groups
         try:
             return collective()
         except RuntimeError as error:
-            if (refused := abort_reason(self._groups)) is not None:
-                raise BinsgdmError(
-                    f"{refused} (reported by rank {self._groups.rank}, which cannot continue)"
-                ) from error
+            if is_own_failure(error):
+                self._abort_for(error)
+                raise
+            self._has_failed = True
+            refused = abort_reason(groups)
             reason = str(error).splitlines()[0]
-            raise BinsgdmError(
-                f"BinSGDM: {what} failed on rank {self._groups.rank} ({reason}): a rank is gone or did not take this "
+            sentence = (
+                f"{refused} (reported by rank {groups.rank}, which cannot continue)"
+                if refused is not None
+                else f"BinSGDM: {what} failed on rank {groups.rank} ({reason}): a rank is gone or did not take this "
                 "step; restart all ranks from their checkpoints"
-            ) from error
+            )
+            if self._uses_nccl and self._close() is not None:
+                give_up(groups, sentence)
+            del groups  # this frame lives as long as the error, and an open group lets the others wait
+            raise BinsgdmError(sentence) from error
+
+    @property
+    def _groups(self) -> Groups:
+        if self._open_groups is None:
+            raise BinsgdmError(
+                "BinSGDM: the exchange was aborted before, and ranks may differ; start all ranks again from their "
+                "checkpoints"
+            )
+        return self._open_groups
+
+    def _close(self) -> Groups | None:
+        """Let go of the groups and return them, once."""
+        # What failed may still hold this object, and an open group lets the others wait.
+        groups, self._open_groups = self._open_groups, None
+        self._pending.clear()
+        return groups
+
+    def _abort_for(self, error: Exception) -> None:
+        """Tell the others of an error that they know nothing of, if there are others, and if it is not theirs."""
+        if self._open_groups is None or self._has_failed or dist.get_world_size(self._open_groups.all_that_step) == 1:
+            return
+        traceback.clear_frames(error.__traceback__)  # they hold groups, whose connections are to close
+        self.abort((str(error) or type(error).__name__).splitlines()[0])
 
     def _communicate(self, message: Message) -> torch.Tensor:
         sent = message.sent.contiguous()
         if isinstance(message, AllReduceMax):
             return self._all_reduce_max(sent)
+        answer = self._carry(message, sent)
+        if isinstance(message, AllGather) and message.is_read_by_host:
+            self._pending.wait(self._groups)
+        return answer
+
+    def _carry(self, message: Message, sent: torch.Tensor) -> torch.Tensor:
         group: dist.ProcessGroup = getattr(self._groups, message.group)
         if dist.get_world_size(group) == 1:
             # A group of one sends nothing and is not counted: with one rank a node, nothing is sent inside nodes.
@@ -114,29 +178,50 @@ class Transport:
 
     def _all_reduce_max(self, flags: torch.Tensor) -> torch.Tensor:
         """Return the maximum over all ranks that step together; `on_sent` does not count it: one byte a parameter."""
-        group = self._groups.finite_check or self._groups.world
+        group = self._groups.all_that_step
         if dist.get_world_size(group) > 1:
-            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=group)
+            self._enqueue(partial(dist.all_reduce, flags, op=dist.ReduceOp.MAX, group=group), flags, group)
+            self._pending.wait(self._groups)  # the host reads the flags
         return flags
 
     def _all_reduce(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
         total = sent.clone()
-        dist.all_reduce(total, group=group)
+        self._enqueue(partial(dist.all_reduce, total, group=group), total, group)
         return total
 
     def _all_to_all(self, sent: torch.Tensor, group: dist.ProcessGroup, name: GroupName) -> torch.Tensor:
         received = self._receive_buffer(sent)
         # Inside a node there is no wire to keep busy, and the collective is as fast.
         in_rounds = name != "intra_node" and _is_long_row_on_gloo(sent[0], group)
-        (all_to_all_in_rounds if in_rounds else all_to_all_by_collective)(received, sent, group)
+        if in_rounds:
+            all_to_all_in_rounds(received, sent, group)
+        else:
+            self._enqueue(partial(all_to_all_by_collective, received, sent, group), sent, group)
         return received
 
     def _all_gather(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
         gathered = torch.empty((dist.get_world_size(group), *sent.shape), dtype=sent.dtype, device=sent.device)
         # Inside a node as well: there too gloo's all-gather is slower than the ring (ADR 6).
         in_ring = _is_long_row_on_gloo(sent, group)
-        (all_gather_in_ring if in_ring else all_gather_by_collective)(gathered, sent, group)
+        if in_ring:
+            all_gather_in_ring(gathered, sent, group)
+        else:
+            self._enqueue(partial(all_gather_by_collective, gathered, sent, group), sent, group)
         return gathered
+
+    def _send_recv(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
+        if not is_nccl(group, sent.device):
+            return send_recv(sent, group)
+        received = torch.empty_like(sent)
+        self._enqueue(partial(_exchange_as_batch, sent, received, group), sent, group)
+        return received
+
+    def _enqueue(self, collective: Callable[..., Any], carried: torch.Tensor, group: dist.ProcessGroup) -> None:
+        """Call a collective, and remember it where the call returns before it is done."""
+        if is_nccl(group, carried.device):
+            self._pending.add(collective(async_op=True), group, carried.device)
+        else:
+            collective()
 
     def _receive_buffer(self, sent: torch.Tensor) -> torch.Tensor:
         """Return memory for an all-to-all, kept from one to the next."""
@@ -151,22 +236,40 @@ _COMMUNICATE: dict[type, Callable[[Transport, torch.Tensor, dist.ProcessGroup, G
     AllToAll: Transport._all_to_all,
     AllGather: Transport._all_gather,
     AllReduceSum: Transport._all_reduce,
-    SendRecv: lambda _, sent, group, _name: send_recv(sent, group),
+    SendRecv: Transport._send_recv,
 }
 
+_LOCAL_ERRORS = tuple(
+    getattr(torch, name) for name in ("OutOfMemoryError", "AcceleratorError") if hasattr(torch, name)
+) or (torch.cuda.OutOfMemoryError,)  # before PyTorch 2.5
+_LOCAL_TEXTS = ("CUDA error", "CUDA out of memory", "HIP error", "HIP out of memory", "DefaultCPUAllocator")
 
-def all_to_all_by_collective(received: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
+
+def is_own_failure(error: RuntimeError) -> bool:
+    """Tell whether an error is this rank's own, such as too little memory, and no sign that another rank is gone."""
+    if isinstance(error, dist.DistError):
+        return False
+    return isinstance(error, _LOCAL_ERRORS) or any(text in str(error) for text in _LOCAL_TEXTS)
+
+
+def all_to_all_by_collective(
+    received: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup, *, async_op: bool = False
+) -> dist.Work | None:
     """Do the same as `all_to_all_in_rounds`, in torch's way, on any backend."""
-    dist.all_to_all_single(received, sent, group=group)
+    work: dist.Work | None = dist.all_to_all_single(received, sent, group=group, async_op=async_op)
+    return work
 
 
-def all_gather_by_collective(gathered: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
+def all_gather_by_collective(
+    gathered: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup, *, async_op: bool = False
+) -> dist.Work | None:
     """Do the same as `all_gather_in_ring`, on any backend.
 
     Under either name: all_gather_into_tensor became all_gather_single in PyTorch 2.13.
     """
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(gathered.view(-1), sent.reshape(-1), group=group)
+    work: dist.Work | None = gather(gathered.view(-1), sent.reshape(-1), group=group, async_op=async_op)
+    return work
 
 
 def all_to_all_in_rounds(received: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup) -> None:
@@ -243,6 +346,19 @@ def _exchange_rows(sent: torch.Tensor, to: int, received: torch.Tensor, source: 
         if work is None:
             raise AssertionError("this rank is not in the group")
         work.wait()
+
+
+def _exchange_as_batch(
+    sent: torch.Tensor, received: torch.Tensor, group: dist.ProcessGroup, *, async_op: bool
+) -> dist.Work:
+    """Do the same as `send_recv` over NCCL, whose sends and receives wait for each other unless they are one batch."""
+    assert async_op  # a batch is nothing else
+    position, size = dist.get_rank(group), dist.get_world_size(group)
+    to, source = (dist.get_global_rank(group, (position + hop) % size) for hop in (1, -1))
+    *_, last = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, sent, to, group), dist.P2POp(dist.irecv, received, source, group)]
+    )
+    return last
 
 
 def _is_long_row_on_gloo(row: torch.Tensor, group: dist.ProcessGroup) -> bool:

@@ -125,9 +125,10 @@ class OneBitAdam(OneBitOptimizer):
             gradient, expected = self._gradient(flat_slices)
         except BinsgdmError:
             # Take part in the first collective before raising: the other ranks are already waiting in it.
-            yield AllGather(group="world", sent=refusal_flags(flat_slices))
+            yield AllGather(group="world", sent=refusal_flags(flat_slices), is_read_by_host=True)
             raise
-        flags = yield AllGather(group="world", sent=finite_check_flags(gradient, flat_slices, stop=expected))
+        mine = finite_check_flags(gradient, flat_slices, stop=expected)
+        flags = yield AllGather(group="world", sent=mine, is_read_by_host=True)
         # The one wait of a step for the device: the greatest flags of all ranks.
         stop, *has_gradient = flags.amax(dim=0).tolist()
         if stop == REFUSED:
@@ -198,7 +199,7 @@ class OneBitAdam(OneBitOptimizer):
             return torch.empty(0)
         if context.step % variance_period(group["betas"][1]):
             return torch.empty(0)
-        norms = yield AllGather(group="world", sent=variance_norm(self.param_states()))
+        norms = yield AllGather(group="world", sent=variance_norm(self.param_states()), is_read_by_host=True)
         # Sums in fp64 may differ in the last bit between GPUs; all ranks must end the dense stage in the same step.
         norm, before = float(norms[0]), group["variance_norm"]
         if is_stable(norm, before):

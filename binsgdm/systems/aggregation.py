@@ -107,5 +107,5 @@ def from_bytes(data: torch.Tensor, like: Payload) -> Payload:
 
 def _gather_lengths(sent: torch.Tensor) -> Generator[Message, torch.Tensor, list[int]]:
     length = torch.full((1,), sent.numel(), dtype=LENGTH_DTYPE, device=sent.device)
-    lengths = yield AllGather(group="world", sent=length)
+    lengths = yield AllGather(group="world", sent=length, is_read_by_host=True)
     return [int(one) for one in lengths.reshape(-1).tolist()]

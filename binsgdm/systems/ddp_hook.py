@@ -80,7 +80,8 @@ def compress_gradients(  # noqa: PLR0913
     if made is None:
         raise AssertionError("check_same_settings raises what this rank refused")
     one, local = made
-    exchange = GradientExchange(model, one, grouping.make(local, timeout), seed=seed, on_sent=on_sent)
+    groups = grouping.make(local, timeout, next(model.parameters()).device)
+    exchange = GradientExchange(model, one, groups, seed=seed, on_sent=on_sent)
     model.register_comm_hook(exchange, _exchange_bucket)
     setattr(model, _HOOKED, True)
     return exchange
@@ -173,6 +174,7 @@ class GradientExchange:
     def start(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":  # type: ignore[name-defined]
         """Hand a bucket to the thread; the future will hold the mean, in the bucket's dtype."""
         if self._has_failed:
+            self._finish()  # raises what has failed, if that was a bucket of this backward
             raise BinsgdmError(
                 "compress_gradients: an exchange failed before, and ranks may differ; start all ranks again "
                 "from their checkpoints"
@@ -273,6 +275,18 @@ class GradientExchange:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.finish()
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait over NCCL for what was exchanged: where the user's own code reads a result, a lost rank blocks it."""
+        if self._transport is None:
+            return
+        try:
+            self._transport.wait("the exchange of gradients")
+        except BinsgdmError as error:
+            self._has_failed = True
+            self._abort(str(error))
+            raise
 
 
 def _exchange_bucket(

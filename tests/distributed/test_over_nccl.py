@@ -1,0 +1,121 @@
+"""All that crosses ranks keeps to NCCL's rules, and a rank that fails there ends the others with its sentence."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import over_nccl
+import ranks
+
+from binsgdm.exchange import AllReduceSum, run_in_lockstep
+from binsgdm.systems.registry import SYSTEMS
+from tests.helpers.launch import launch, once
+
+SECONDS = 30
+"""Far above what a case takes, far below the minute after which a rank would give up."""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    def make(folder: Path) -> None:
+        launch(over_nccl.work, str(folder), nprocs=over_nccl.WORLD_SIZE)
+
+    folder = once(tmp_path_factory, "over_nccl", make)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(over_nccl.WORLD_SIZE)]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    def make(folder: Path) -> None:
+        launch(over_nccl.fail, str(folder), nprocs=over_nccl.FAILING)
+
+    folder = once(tmp_path_factory, "failing_over_nccl", make)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(over_nccl.FAILING)]
+
+
+@pytest.mark.parametrize("name", over_nccl.GROUPS)
+def test_every_message_arrives_in_every_dtype(results, name):
+    members = {"world": [0, 1, 2, 3], "intra_node": [2, 3], "inter_node": [1, 3]}[name]
+    before, numel = members[members.index(3) - 1], 24
+    rows = [rank for rank in members for _ in range(numel)]
+    thirds = [rank for rank in members for _ in range(numel // len(members))]
+    count = len(over_nccl.DTYPES)
+    wanted = (
+        [rows] * count + [[before] * numel] * count + [thirds] * count + [[sum(members)] * numel] * 2 + [[3] * numel]
+    )
+    assert [answer.tolist() for answer in results[3]["messages", name]] == wanted
+
+
+@pytest.mark.parametrize("case", over_nccl.BINSGDM, ids=str)
+def test_binsgdm_gets_to_the_bit_what_one_process_gets_for_all_ranks(results, case):
+    wanted = ranks.control(over_nccl.WORLD_SIZE, over_nccl.RANKS_PER_NODE, case[0])
+    for of_rank in results:
+        assert all(torch.equal(one, other) for one, other in zip(of_rank[case], wanted, strict=True))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_gets_what_one_process_gets_for_all_ranks(results, system):
+    kinds = set()
+    protocols = [over_nccl.protocol_of(system, rank) for rank in range(over_nccl.WORLD_SIZE)]
+    wanted = run_in_lockstep(protocols, over_nccl.RANKS_PER_NODE, lambda _, message: kinds.add(type(message)))
+    for of_rank in results:
+        if AllReduceSum in kinds:  # whose order is the backend's
+            torch.testing.assert_close(of_rank[system], wanted[0], rtol=1e-5, atol=1e-6)
+        else:
+            assert torch.equal(of_rank[system], wanted[0])
+
+
+def test_one_bit_adam_and_a_system_in_backward_leave_the_same_on_all_ranks(results):
+    first = results[0]
+    for other in results[1:]:
+        assert torch.equal(first["1-bit Adam"], other["1-bit Adam"])
+        assert all(torch.equal(one, two) for one, two in zip(first["in backward"], other["in backward"], strict=True))
+    assert first["1-bit Adam"].count_nonzero() == first["1-bit Adam"].numel()
+
+
+def test_all_ranks_use_their_communicators_in_the_same_order(results):
+    """Two communicators that a GPU uses in another order than another GPU may wait for each other for ever."""
+    assert len(results[0]["calls"]) > 100
+    assert all(of_rank["calls"] == results[0]["calls"] for of_rank in results)
+
+
+def test_communicators_are_made_when_ranks_attach_and_by_no_other_thread(results):
+    assert {thread for of_rank in results for thread in of_rank["made in"]} == {"MainThread"}
+
+
+@pytest.mark.parametrize(
+    ("case", "sentence"),
+    [
+        ("attaching", "BinSGDM: a sparse gradient of shape (40,): must be dense"),
+        ("sparse gradient", "BinSGDM: a sparse gradient of shape (40,): must be dense"),
+        ("overlapped", "BinSGDM: a sparse gradient of shape (40,): must be dense"),
+        ("out of memory", "CUDA out of memory. Tried to allocate 2.00 GiB."),
+        ("hook", "svd did not converge"),
+    ],
+)
+def test_what_one_rank_cannot_exchange_is_told_to_all(told, case, sentence):
+    for rank, of_rank in enumerate(told):
+        kind, text, seconds = of_rank[case]
+        assert sentence in text
+        assert (f"rank {over_nccl.WRONG} refused: " in text) == (rank != over_nccl.WRONG)
+        assert kind == "BinsgdmError" or rank == over_nccl.WRONG
+        assert seconds < SECONDS
+
+
+def test_too_little_memory_stays_that_error_on_the_rank_that_has_it(told):
+    assert told[over_nccl.WRONG]["out of memory"][0] == "OutOfMemoryError"
+
+
+def test_a_rank_that_is_gone_is_named_to_the_others_after_the_timeout(told):
+    for rank, of_rank in enumerate(told):
+        if rank != over_nccl.WRONG:
+            kind, text, seconds = of_rank["lost"]
+            assert kind == "BinsgdmError"
+            assert f"no answer for 3 s, rank {over_nccl.WRONG} not among those that wait" in text
+            assert "a rank is gone or did not take this step; restart all ranks" in text
+            assert seconds < SECONDS
