@@ -211,7 +211,9 @@ _FLOATS = click.Choice(["float32", "bfloat16", "float16"])
 )
 @click.option("--min-size", type=COUNT, default="2^10", show_default=True, help="Elements of the smallest tensor.")
 @click.option(
-    "--max-size", type=COUNT, help="Elements of the largest tensor.  [default: 2^27, or a quarter of the free memory]"
+    "--max-size",
+    type=COUNT,
+    help="Elements of the largest tensor.  [default: 2^27 or a quarter of the free memory; on a GPU 2^28 or what fits]",
 )
 @click.option(
     "--system", "systems", multiple=True, metavar="NAME[:KEY=VALUE,...]",

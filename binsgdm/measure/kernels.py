@@ -1,7 +1,7 @@
 """Time each step of BinSGDM on one tensor, and the kernels of its baselines, over sizes."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +11,11 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import NAMES, Kernels, select, zeros
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.ranks import Ranks
-from binsgdm.measure.timing import SHARED_S, interleave, pause_s, trial_of
+from binsgdm.measure.stream_timing import LAUNCH, CudaQueue, interleave_on_stream
+from binsgdm.measure.timing import SHARED_S, Call, StopRule, interleave, pause_s, trial_of
 from binsgdm.random import Key
 
-MIN_NUMEL, MAX_NUMEL = 2**10, 2**27
+MIN_NUMEL, MAX_NUMEL, MAX_GPU_NUMEL = 2**10, 2**27, 2**28
 MAX_REFERENCE_NUMEL = 2**16  # the reference kernels are slow: larger sizes would take most of the time
 NUM_PIECES = 16  # tensors that are gathered into a bucket
 MIN_THREADED_NUMEL = 2**15  # from here on torch works on several threads
@@ -28,7 +29,7 @@ DTYPES = {"merge": "uint8"} | dict.fromkeys(
 """Of kernels that do not take gradients or parameters of any type."""
 DRAWS = Key(seed=1, step=1)
 
-Call = Callable[[], object]
+LAUNCHED = "launch_"
 Name = tuple[str, str, int]  # kernel, implementation, number of vectors (0 for kernels of one vector)
 
 
@@ -42,15 +43,17 @@ def measure(
 ) -> None:
     """Add the series of every kernel and every power of two of elements.
 
-    All ranks measure at the same time. A tensor that fits into a cache may still lie in it, as far as the other
-    trials of its size have left it there.
+    All ranks measure at the same time. On a CPU, a tensor that fits into a cache may still lie in it, as far as the
+    other trials of its size have left it there. On a GPU the caches are emptied, and launches by the host are no part
+    of a kernel's time (`stream_timing`); for the smallest size, series `launch_NAME` from an idle queue hold them.
 
     Args:
         bench: where to, who takes part, and when to stop, for each.
         kernels: implementations; default all that work on the device.
         dtype: of gradients and parameters.
         min_numel: the smallest size.
-        max_numel: the largest; default what a quarter of the free memory holds, at most 2**27.
+        max_numel: the largest; default what a quarter of the free memory holds, at most 2**27; on a GPU what fits, at
+            most 2**28, with a note if that is less.
 
     Raises:
         BinsgdmError: an implementation that does not work here, or sizes that do not fit.
@@ -63,15 +66,38 @@ def measure(
         stop_rule = replace(
             stop_rule, max_repetitions=max(stop_rule.min_repetitions, int(stop_rule.max_seconds / min_s))
         )
+    if ranks.device.type == "cuda" and max_numel is None and numels[-1] < MAX_GPU_NUMEL:
+        bench.record.note(f"kernels: more than {numels[-1]:,} elements do not fit into the memory: left out")
     for count, numel in enumerate(numels, 1):
         calls = dict(_kernel_calls(implementations, numel, ranks.device, getattr(torch, dtype), bool(kernels)))
-        wait_s = pause_s(ranks.device) if numel >= MIN_THREADED_NUMEL else 0.0
-        trials = {name: trial_of(call, ranks.device, min_s) for name, call in calls.items()}
-        for (name, implementation, vectors), rows in interleave(trials, stop_rule, ranks, pause_s=wait_s).items():
-            labels: dict[str, str | int] = {"num_elements": numel // max(1, vectors), "dtype": DTYPES.get(name, dtype)}
-            labels |= {"kernels": implementation} | ({"num_vectors": vectors} if vectors else {})
-            bench.record.add("kernel", name, [row[0] for row in rows], **labels)
+        if ranks.device.type == "cuda":
+            found = _times_on_gpu(calls, stop_rule, ranks, with_launches=count == 1)
+        else:
+            wait_s = pause_s(ranks.device) if numel >= MIN_THREADED_NUMEL else 0.0
+            trials = {name: trial_of(call, ranks.device, min_s) for name, call in calls.items()}
+            rows = interleave(trials, stop_rule, ranks, pause_s=wait_s)
+            found = [(name, {}, [row[0] for row in of_name]) for name, of_name in rows.items()]
+        for (name, implementation, vectors), timing, values in found:
+            kernel = name.removeprefix(LAUNCHED)
+            labels: dict[str, str | int] = {"num_elements": numel // max(1, vectors)}
+            labels |= {"dtype": DTYPES.get(kernel, dtype), "kernels": implementation, **timing}
+            labels |= {"num_vectors": vectors} if vectors else {}
+            bench.record.add("kernel", name, values, **labels)
         bench.progress(count / len(numels))
+
+
+def _times_on_gpu(
+    calls: dict[Name, Call], stop_rule: StopRule, ranks: Ranks, *, with_launches: bool
+) -> list[tuple[Name, dict[str, str], list[float]]]:
+    """Return the times of calls with the label that says what they hold; once more from an idle queue if asked to."""
+    on_stream = interleave_on_stream(CudaQueue(ranks.device), calls, stop_rule, ranks)
+    found = [(name, {"timing": one.timing}, one.values) for name, one in on_stream.items()]
+    if with_launches:
+        trials = {name: trial_of(call, ranks.device) for name, call in calls.items()}
+        for (name, implementation, vectors), rows in interleave(trials, stop_rule, ranks).items():
+            launched = (LAUNCHED + name, implementation, vectors)
+            found.append((launched, {"timing": LAUNCH}, [row[0] for row in rows]))
+    return found
 
 
 def available(device: torch.device) -> tuple[str, ...]:
@@ -94,7 +120,9 @@ def sizes(ranks: Ranks, min_numel: int, max_numel: int | None, *, bytes_per_elem
         BinsgdmError: there is none, or the largest would not fit into the free memory.
     """
     fits = free_bytes(ranks) // bytes_per_element
-    largest = min(MAX_NUMEL, fits // 4) if max_numel is None else max_numel
+    # Nobody else is meant to need a GPU's memory; a CPU's is that of the whole machine.
+    most = min(MAX_GPU_NUMEL, fits) if ranks.device.type == "cuda" else min(MAX_NUMEL, fits // 4)
+    largest = most if max_numel is None else max_numel
     # The smallest of all ranks, by the maximum of negatives: all ranks must measure the same sizes.
     largest = int(min(ranks.slowest([-float(largest)])) * -1)
     if largest > fits:

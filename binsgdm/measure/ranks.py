@@ -45,11 +45,13 @@ class Ranks:
         # Before the barrier: this GPU's work belongs to the trial before. After it: NCCL's barrier runs on the GPU as
         # well.
         if self.device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self.device)
         if self.groups is not None:
-            guarded(dist.barrier)
+            # NCCL's barrier is a collective on a GPU, and without a name it guesses which.
+            own = [self.device.index] if self.backend == "nccl" else None
+            guarded(lambda: dist.barrier(device_ids=own))
             if self.device.type == "cuda":
-                torch.cuda.synchronize()
+                torch.cuda.synchronize(self.device)
 
     def slowest(self, seconds: Sequence[float]) -> list[float]:
         """Return the element-wise maximum over all ranks."""

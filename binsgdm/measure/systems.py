@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from statistics import median
 
@@ -14,13 +15,14 @@ from binsgdm.measure import choices, one_bit_adam
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.choices import SystemChoice
 from binsgdm.measure.record import Record
+from binsgdm.measure.stream_timing import LAUNCH
 from binsgdm.measure.timing import Stopwatch, Trial, interleave, pause_s
 from binsgdm.systems.base import GradientBucket
 from binsgdm.systems.feedback import ErrorFeedback, WithoutFeedback
 from binsgdm.systems.registry import SYSTEMS, make
 
 CPU = torch.device("cpu")
-MAX_NUMEL = 2**24
+MAX_NUMEL, MAX_GPU_NUMEL = 2**24, 2**28
 ASSUMED_WORLD_SIZE = 4  # ranks whose payloads are decoded where one process measures alone
 MIN_NUM_SIZES = 3  # enough to fit a launch and a time per element
 PARTS = ("encode", "merge", "decode")
@@ -44,19 +46,26 @@ def measure(
             or for `ASSUMED_WORLD_SIZE`.
         systems: with their options.
         min_numel: the smallest size.
-        max_numel: the largest; default `MAX_NUMEL`.
+        max_numel: the largest; default `MAX_NUMEL`, on a GPU `MAX_GPU_NUMEL`. What does not fit into a GPU's memory is
+            left out with a note.
     """
     ranks, stop_rule = bench.ranks, bench.stop_rule
     size = ranks.world_size if ranks.world_size > 1 else ASSUMED_WORLD_SIZE
-    numels = [2**power for power in range(1, 40) if min_numel <= 2**power <= (max_numel or MAX_NUMEL)]
+    largest = max_numel or (MAX_GPU_NUMEL if ranks.device.type == "cuda" else MAX_NUMEL)
+    numels = [2**power for power in range(1, 40) if min_numel <= 2**power <= largest]
     for count, system in enumerate(systems):
         for done, numel in enumerate(numels, 1):
-            parts, trial = _kernels_and_trial(system, numel, size, ranks.device)
-            rows = interleave({"": trial}, stop_rule, ranks, pause_s=pause_s(ranks.device))[""]
-            _add(bench.record, system, size, parts, rows)
+            try:
+                parts, trial = _kernels_and_trial(system, numel, size, ranks.device)
+                rows = interleave({"": trial}, stop_rule, ranks, pause_s=pause_s(ranks.device))[""]
+            except torch.cuda.OutOfMemoryError:
+                bench.record.note(f"{system.name}: {numel:,} elements and more do not fit into the memory: left out")
+                break
+            _add(bench.record, ranks.device, system, size, parts, rows)
             bench.progress((count + done / len(numels)) / len(systems))
             slow = median(row[0] for row in rows) * stop_rule.min_repetitions > stop_rule.max_seconds
-            if slow and max_numel is None and done >= MIN_NUM_SIZES:
+            if slow and max_numel is None and done >= MIN_NUM_SIZES and numel < largest:
+                bench.record.note(f"{system.name}: more than {numel:,} elements take too long: left out")
                 break
 
 
@@ -70,12 +79,20 @@ def _kernels_and_trial(system: SystemChoice, numel: int, world_size: int, device
     return _parts(system, numel, world_size), _trial(system, numel, world_size, device)
 
 
-def _add(record: Record, system: SystemChoice, world_size: int, parts: Parts, rows: Sequence[Sequence[float]]) -> None:
+def _add(  # noqa: PLR0913, PLR0917
+    record: Record,
+    device: torch.device,
+    system: SystemChoice,
+    world_size: int,
+    parts: Parts,
+    rows: Sequence[Sequence[float]],
+) -> None:
     options = {key: value for key, value in system.steady.items() if value is not None}
     for column, (name, elements) in enumerate(parts.items(), 1):
         times = [row[column] for row in rows]
         if all(times):
             labels: dict[str, str | int] = {"dtype": "float32", "kernels": "torch", **elements}
+            labels |= {"timing": LAUNCH} if device.type == "cuda" else {}
             record.add("kernel", name, times, **labels, world_size=world_size, options=options)
 
 
@@ -111,7 +128,7 @@ def _trial(system: SystemChoice, numel: int, world_size: int, device: torch.devi
         return gradient.view(-1).copy_(mean)
 
     def trial() -> Sequence[float]:
-        first, *between, last = in_thread(lambda: _compute_seconds(exchange(), context, watch))
+        first, *between, last = in_thread(lambda: _compute_seconds(exchange(), context, watch), device)
         middle = sum(between)
         if is_gathered:  # what is done between a gather of lengths and that of payloads
             first, middle = first + middle, 0.0
@@ -135,10 +152,16 @@ def _compute_seconds(protocol: Protocol, context: RankContext, watch: Stopwatch)
         answer = fake_received(message, context)
 
 
-def in_thread(work: Callable[[], list[float]]) -> list[float]:
+def in_thread(work: Callable[[], list[float]], device: torch.device = CPU) -> list[float]:
     """Return what `work` returns in a thread of its own, whose memory is another than that of the first thread."""
     found: list[float] = []
-    thread = CommunicationThread[None]("binsgdm-measure", CPU, lambda _: found.extend(work()))
+
+    def run(_: None) -> None:
+        # A new thread begins with the first GPU as the current one.
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            found.extend(work())
+
+    thread = CommunicationThread[None]("binsgdm-measure", CPU, run)
     thread.submit(None)
     thread.finish()
     return found

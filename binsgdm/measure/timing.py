@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 Key = TypeVar("Key", bound=Hashable)
+Call = Callable[[], object]
 Progress = Callable[[float], object]  # called with the part that is done, from 0 to 1
 # Runs the measured code once and returns times of this rank [s]; the stop rule looks at the first.
 Trial = Callable[[], Sequence[float]]
@@ -23,6 +24,7 @@ BLOCK_S = 1.0
 PAUSE_S = 0.02  # torch's threads spin for a while after their work, which costs the next trial up to 2 ms
 SHARED_S = 0.02  # several time slices of the scheduler
 SIGNIFICANCE = 0.05
+MIN_FLUSH_BYTES, FLUSHED_CACHES = 2**26, 4
 
 
 class RankGroup(Protocol):
@@ -104,10 +106,25 @@ def relative_error(values: Sequence[float]) -> float:
     return max(high - middle, middle - low) / middle
 
 
+def l2_flush(device: torch.device) -> Call:
+    """Return a call that empties the L2 cache of a GPU; on a CPU it does nothing.
+
+    It reads a buffer of several times the cache: a buffer that is written leaves lines in the cache that the next
+    kernel has to write back.
+    """
+    if device.type != "cuda":
+        return lambda: None
+    cache_bytes = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
+    buffer = torch.zeros(max(MIN_FLUSH_BYTES, FLUSHED_CACHES * cache_bytes) // 4, device=device)
+    sink = torch.zeros((), device=device)
+    return lambda: torch.sum(buffer, dim=0, out=sink)
+
+
 class Stopwatch:
     """Takes times of what was given to a device: CUDA events on a GPU, the clock on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._is_cuda = device.type == "cuda"
 
     def stamp(self) -> Any:
@@ -115,14 +132,15 @@ class Stopwatch:
         if not self._is_cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
+        # The stream of this device: a new thread's current device is the first one, wherever its tensors are.
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     def since(self, first: Any, stamps: Sequence[Any]) -> list[float]:
         """Return the seconds from `first` to each of `stamps`; waits for a GPU."""
         if not self._is_cuda:
             return [stamp - first for stamp in stamps]
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self._device)
         return [first.elapsed_time(stamp) / 1e3 for stamp in stamps]
 
 
@@ -132,7 +150,7 @@ def phases(watch: Stopwatch, marks: Sequence[Any]) -> list[float]:
 
 
 def trial_of(call: Callable[[], object], device: torch.device, min_s: float = 0.0) -> Trial:
-    """Return a trial of a call alone.
+    """Return a trial of a call alone; on a GPU from an idle queue, so that it holds the time of its launches.
 
     Args:
         call: what to time.
@@ -170,6 +188,7 @@ class _Interleaved:
         self.spent_s = dict.fromkeys(trials, 0.0)
         self._trials, self._ranks = trials, ranks
         self._pause_s = pause_s
+        self._flush = l2_flush(ranks.device)
         self._order = random.Random(0)  # the same on all ranks
 
     def take(self, keys: Sequence[Any], turns: int) -> dict[Any, list[list[float]]]:
@@ -198,6 +217,7 @@ class _Interleaved:
     def _one(self, key: Any) -> Sequence[float]:
         if self._pause_s:
             time.sleep(self._pause_s)
+        self._flush()
         self._ranks.barrier()
         return self._trials[key]()
 

@@ -1,25 +1,118 @@
-"""Time every kernel and every compressing system over sizes, beside the copy of the same run."""
+"""Time every kernel and every compressing system over sizes, with copies in the same run, and list what is slow."""
 
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import median
+from typing import Any, NamedTuple
 
 from binsgdm.measure import choices
 from binsgdm.measure import kernels as kernel_times
 from binsgdm.measure import systems as system_times
 from binsgdm.measure.bench import Bench
+from binsgdm.measure.kernel_bytes import bytes_per_element
+
+MIN_NUMEL, QUICK_NUMEL = 2**16, 2**10
+TARGET, TARGET_NUMEL = 1.3, 2**22
+"""From so many elements on, a kernel is meant to take at most so many times its bytes over the bandwidth of a copy."""
+KERNELS_SHARE = 0.4
+# About 25 calls at 13 sizes; most reach the wanted precision long before.
+NUM_KERNEL_SERIES, NUM_SYSTEM_SIZES = 325, 13
 
 
 def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
-    """Add the series of `simnet measure kernels --system all`.
+    """Add the series of `simnet measure kernels --system all`, and a note for every kernel that is slow.
 
     Args:
         bench: where to, who takes part, and when to stop.
-        quick: the smallest sizes only.
-        seconds: for all.
+        quick: the smallest size only, and one system.
+        seconds: for all. Systems that are not begun by then are left out with a note.
     """
-    min_numel, max_numel = (2**10, 2**10) if quick else (2**16, None)
-    systems = [choices.choice(name, "system") for name in choices.names()][: 1 if quick else None]
-    bench = replace(
-        bench, stop_rule=replace(bench.stop_rule, max_seconds=min(bench.stop_rule.max_seconds, seconds / 500))
+    end_s = time.monotonic() + seconds
+    device = bench.ranks.device
+    sizes: dict[str, Any] = {"min_numel": QUICK_NUMEL, "max_numel": QUICK_NUMEL} if quick else {"min_numel": MIN_NUMEL}
+    # Without Triton the reference runs, and is what a user would get.
+    is_bare = device.type == "cuda" and "triton" not in kernel_times.available(device)
+    kernel_times.measure(
+        _within(bench.part(0.0, KERNELS_SHARE), KERNELS_SHARE * seconds / NUM_KERNEL_SERIES),
+        kernels=("reference",) if is_bare else (),
+        **sizes,
     )
-    kernel_times.measure(bench.part(0.0, 0.7), min_numel=min_numel, max_numel=max_numel)
-    system_times.measure(bench.part(0.7, 1.0), systems=systems, min_numel=min_numel, max_numel=max_numel)
+    systems = [choices.choice(name, "system") for name in choices.names()][: 1 if quick else None]
+    for count, system in enumerate(systems):
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            names = ", ".join(one.name for one in systems[count:])
+            bench.record.note(f"systems: {names}: no time was left: give more with --budget")
+            break
+        share_s = left_s / (len(systems) - count) / NUM_SYSTEM_SIZES
+        first, end = (KERNELS_SHARE + (1 - KERNELS_SHARE) * done / len(systems) for done in (count, count + 1))
+        system_times.measure(_within(bench.part(first, end), share_s), systems=[system], **sizes)
+    for line in slow_notes(bench.record.series):
+        bench.record.note(line)
+
+
+def _within(bench: Bench, seconds: float) -> Bench:
+    """Return the bench with a limit for the time of a series; on a shared card series may take longer."""
+    rule = bench.stop_rule
+    return replace(bench, stop_rule=replace(rule, max_seconds=min(rule.max_seconds, seconds)))
+
+
+class SlowKernel(NamedTuple):
+    """A kernel beside its bound.
+
+    Attributes:
+        ratio: its time over that of its bytes at the bandwidth of a copy.
+        seconds: its median.
+        num_elements: of all its vectors.
+    """
+
+    ratio: float
+    name: str
+    kernels: str
+    num_elements: int
+    num_vectors: int
+    seconds: float
+
+
+def slow_notes(series: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the bandwidth of a copy, and each kernel that misses the target, at the size where it does worst."""
+    bandwidth = copy_bytes_per_s(series)
+    if bandwidth is None:
+        return
+    yield f"copy: {bandwidth / 1e9:,.0f} GB/s read and written, the fastest size"
+    slow = [one for one in ratios(series, bandwidth) if one.ratio > TARGET and one.num_elements >= TARGET_NUMEL]
+    worst: dict[tuple[str, str, int], SlowKernel] = {}
+    for one in sorted(slow, reverse=True):
+        worst.setdefault((one.name, one.kernels, one.num_vectors), one)
+    if not worst:
+        yield f"no kernel takes more than {TARGET} times its bytes / bandwidth from {TARGET_NUMEL:,} elements on"
+    for one in worst.values():
+        vectors = f" in {one.num_vectors} vectors" if one.num_vectors > 1 else ""
+        yield (
+            f"{one.name} ({one.kernels}): {one.ratio:.2f} times its bytes / bandwidth at {one.num_elements:,} elements"
+            f"{vectors}: {one.seconds * 1e6:,.1f} us"
+        )
+
+
+def copy_bytes_per_s(series: Sequence[dict[str, Any]]) -> float | None:
+    """Return the bandwidth of the fastest copy, its reads and its writes; None without a copy."""
+    moved = bytes_per_element("copy")
+    found = [
+        moved * one["labels"]["num_elements"] / median(one["values"])
+        for one in series
+        if moved and one["kind"] == "kernel" and one["name"] == "copy"
+    ]
+    return max(found, default=None)
+
+
+def ratios(series: Sequence[dict[str, Any]], bandwidth: float) -> Iterator[SlowKernel]:
+    """Yield every kernel whose bytes are known, with its time over that of its bytes at this bandwidth [B/s]."""
+    for one in series:
+        labels = one["labels"]
+        vectors = labels.get("num_vectors", 1)
+        moved = bytes_per_element(one["name"], vectors) if one["kind"] == "kernel" else None
+        if moved is not None and labels["dtype"] in {"float32", "uint8"}:
+            numel, seconds = labels["num_elements"] * vectors, median(one["values"])
+            ratio = seconds * bandwidth / (moved * numel)
+            yield SlowKernel(ratio, one["name"], labels["kernels"], numel, vectors, seconds)

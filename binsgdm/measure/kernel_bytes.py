@@ -1,0 +1,65 @@
+"""The bytes that each measured kernel must read and write at least, per element, with fp32 gradients and parameters."""
+
+from collections.abc import Callable
+
+# Per element of all vectors together, from the number of vectors.
+_OF_VECTORS: dict[str, Callable[[int], float]] = {
+    "merge": lambda vectors: (1 + 1 / vectors) / 8,  # read one bit; write one for all
+    "server_mean": lambda vectors: (1 + 1 / vectors) / 8,
+    "mean_": lambda vectors: 4 + 4 / vectors,
+}
+_PARTS = ("encode", "merge", "decode")
+# Bytes of encode, merge and decode; 0: there is no such kernel, or bytes tell too little of its time.
+_OF_SYSTEMS: dict[str, tuple[float, float, float]] = {
+    "one_bit_sgd": (20.125, 0, 8.125),
+    "sign_sgd": (4.125, 0.25, 4.125),
+    "ef_sign_sgd": (20.125, 0, 8.125),
+    "terngrad": (8.2, 0, 8.2),
+    "qsgd": (8.5, 0, 8.5),
+    "qsgd_inf": (8.5, 0, 8.5),
+    "nuqsgd": (8.5, 0, 8.5),
+    "marsit": (20.125, 0.375, 4.125),
+    "power_sgd": (12.0, 0, 12.0),
+    "grad_zip": (0, 0, 12.0),
+    "atomo": (0, 0, 8.0),
+    "top_k": (0, 0, 16.0),
+    "ms_top_k": (136.0, 0, 16.0),
+    "random_k": (0, 0, 4.0),
+}
+_OTHERS: dict[str, float] = {
+    "copy": 8.0,
+    "gather": 8.0,
+    "adamw": 28.0,  # read g, m, v, x; write m, v, x
+    "cast_fp32_bf16": 6.0,
+    "cast_bf16_fp32": 6.0,
+    "update_": 24.0,
+    "update_quantize_pack_": 20.125,
+    "quantize_pack": 4.125,
+    "unpack_apply_": 8.125,
+    "momentum": 12.0,
+    "compress": 20.125,
+    "server_residual": 12.125,
+    "decompress": 4.125,
+    "adam_update": 16.0,
+}
+_FIXED = _OTHERS | {
+    f"{system}_{part}": moved
+    for system, parts in _OF_SYSTEMS.items()
+    for part, moved in zip(_PARTS, parts, strict=True)
+    if moved
+}
+NAMES = frozenset(_FIXED) | frozenset(_OF_VECTORS)
+
+
+def bytes_per_element(name: str, num_vectors: int = 1) -> float | None:
+    """Return the bytes per element of all vectors; None for a kernel whose bytes tell too little of its time.
+
+    The same as those of simnet's kernels, in which every vector writes its own; a test compares the two.
+
+    Example:
+        >>> bytes_per_element("copy"), bytes_per_element("mean_", 8), bytes_per_element("top_k_encode")
+        (8.0, 4.5, None)
+    """
+    if name in _OF_VECTORS:
+        return _OF_VECTORS[name](num_vectors)
+    return _FIXED.get(name)
