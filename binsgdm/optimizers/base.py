@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler now
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Member, Protocol, RankContext
@@ -78,6 +79,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
     def rules(self, group: dict[str, Any]) -> Mapping[str, tuple[bool, str]]:
         """Return by name whether a setting of a group of parameters may be what it is, and what it must be."""
 
+    # torch.compile leaves it alone: its kernels are compiled, and operations fused anew would round otherwise.
+    @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take one step.
@@ -89,8 +92,13 @@ class OneBitOptimizer(torch.optim.Optimizer):
             What the closure returned.
 
         Raises:
-            BinsgdmError: a gradient that cannot be exchanged, or a failed exchange.
+            BinsgdmError: a gradient that cannot be exchanged, a failed exchange, or a CUDA graph that is captured.
         """
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise BinsgdmError(
+                f"{self._name}: step() while a CUDA graph is captured: the host reads in each step whether it counts; "
+                "capture forward and backward, and call step() after the graph"
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -161,6 +169,12 @@ class OneBitOptimizer(torch.optim.Optimizer):
     def _name(self) -> str:
         return type(self).__name__
 
+    @property
+    def _device(self) -> torch.device:
+        """Where the parameters are."""
+        device: torch.device = self.param_groups[0]["params"][0].device
+        return device
+
     def _set_all(self, name: str, value: Any) -> None:
         """Set what all groups of parameters have alike."""
         for group in self.param_groups:
@@ -171,11 +185,10 @@ class OneBitOptimizer(torch.optim.Optimizer):
         found: torch.Tensor | None = getattr(self, "found_inf", None)
         if found is None:
             return False
-        device = self.param_groups[0]["params"][0].device
-        if "cpu" in (found.device.type, device.type):
+        if "cpu" in (found.device.type, self._device.type):
             return bool(found)
         # It stays on the GPU: the host learns it with the flags of all ranks.
-        return found.to(device, non_blocking=True).reshape(()) != 0
+        return found.to(self._device, non_blocking=True).reshape(()) != 0
 
     def _note_skipped(self, step: int, *, expected: Flag) -> None:
         """Count a step that moved nothing; warn of the first that no GradScaler on this rank knows of."""

@@ -240,8 +240,8 @@ class Worker:
         u = self._u[: bucket.numel]
         # The last exchange wrote to all of this memory, and padding is exchanged as well: it must be the same on all
         # ranks.
-        for first, end in bucket.gaps:
-            u[first:end] = 0
+        if gaps := [u[first:end] for first, end in bucket.gaps]:
+            torch._foreach_zero_(gaps)
         return u
 
     def _packed_buffer(self, start: int, num_bytes: int) -> torch.Tensor:

@@ -98,6 +98,7 @@ def cases(is_wrong: bool) -> dict[str, Callable[[], object]]:
         "clipping beside backward": lambda: clipping(is_wrong),
         "1-bit Adam, sparse": lambda: one_bit_adam(is_wrong, _make_sparse),
         "1-bit Adam, residuals": lambda: one_bit_adam(is_wrong, _take_residuals_of_another_world),
+        "BinSGDM, sparse": lambda: attach_with_a_sparse_gradient(is_wrong),
         "1-bit Adam, node size": lambda: attach_one_bit_adam(
             OneBitAdam([nn.Parameter(torch.zeros(3))]), ranks_per_node=2 if is_wrong else 3
         ),
@@ -189,6 +190,12 @@ def one_bit_adam(is_wrong: bool, spoil: Callable[[OneBitAdam, nn.Parameter], Non
         optimizer.step()
     finally:
         assert torch.equal(parameter.detach(), before)
+
+
+def attach_with_a_sparse_gradient(is_wrong: bool) -> None:
+    parameter = nn.Parameter(torch.zeros(4, 2))
+    parameter.grad = torch.ones(4, 2).to_sparse() if is_wrong else torch.ones(4, 2)
+    binsgdm.attach(binsgdm.BinSGDM([parameter]), ranks_per_node=1)
 
 
 def _make_sparse(_: OneBitAdam, parameter: nn.Parameter) -> None:

@@ -27,6 +27,7 @@ SETTINGS = {
     "no DDP": "compress_gradients: a Linear: must be a DistributedDataParallel model",
     "sparse": "compress_gradients: module.0: sparse gradients: must be dense",
     "complex": "compress_gradients: module.0.weight: complex: must be real",
+    "BinSGDM, sparse": "BinSGDM: a sparse gradient of shape (4, 2): must be dense and real",
     "1-bit Adam, node size": "ranks_per_node: 2: must divide the world size 3",
 }
 

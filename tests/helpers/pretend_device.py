@@ -76,11 +76,13 @@ class PretendDevice(TorchDispatchMode):
         uploads: copies from pinned memory, for which it does not.
         storages: how many tensors with memory of their own were made on a GPU.
         operations: of a GPU, by name; views included.
+        is_capturing: what `torch.cuda.is_current_stream_capturing` says.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._pinned: dict[int, torch.Tensor] = {}
+        self.is_capturing = False
         self.reset()
 
     def reset(self) -> None:
@@ -179,13 +181,15 @@ def pretended_device() -> Iterator[PretendDevice]:
     """Let "cuda" be what a GPU would be, on the CPU; the current device is number 0."""
     from binsgdm import uploads
 
-    lazy_init, torch.cuda._lazy_init = torch.cuda._lazy_init, lambda: None
+    lazy_init, is_capturing = torch.cuda._lazy_init, torch.cuda.is_current_stream_capturing
     counts = PretendDevice()
+    torch.cuda._lazy_init = lambda: None
+    torch.cuda.is_current_stream_capturing = lambda: counts.is_capturing
     try:
         with torch.no_grad(), _Devices(counts), counts:
             yield counts
     finally:
-        torch.cuda._lazy_init = lazy_init
+        torch.cuda._lazy_init, torch.cuda.is_current_stream_capturing = lazy_init, is_capturing
         uploads.constant.cache_clear()  # no pretended tensor must meet a real GPU
 
 

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Member, run_in_lockstep
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM
@@ -147,6 +148,38 @@ def test_a_gradient_that_is_not_finite_is_found_without_another_read() -> None:
                 assert not step_together([optimizer])
             assert counts.reads.total() == 1
             assert all(torch.equal(one.data, old) for one, old in zip(given, before, strict=True))
+
+
+@pytest.mark.parametrize("make", [bin_sgdm, one_bit_adam])
+def test_a_step_in_a_cuda_graph_is_refused_and_moves_nothing(make) -> None:
+    with pretended_device() as counts:
+        optimizer = make()
+        give_gradients(optimizer, seed=0)
+        counts.is_capturing = True
+        with pytest.raises(BinsgdmError, match=r"step\(\) while a CUDA graph is captured: .*; capture forward"):
+            optimizer.step()
+        assert not optimizer.param_groups[0]["step"]
+        counts.is_capturing = False
+        optimizer.step()
+        assert optimizer.param_groups[0]["step"] == 1
+
+
+def test_a_compiler_leaves_the_step_alone() -> None:
+    compiled: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: object) -> object:
+        compiled.append(graph)
+        return graph.forward
+
+    pair = bin_sgdm(device="cpu"), bin_sgdm(device="cpu")
+    for step in range(2):
+        for optimizer in pair:
+            give_gradients(optimizer, seed=step)
+        pair[0].step()
+        torch.compile(pair[1].step, backend=backend)()
+    assert not compiled
+    for ours, theirs in zip(*(optimizer.param_states() for optimizer in pair), strict=True):
+        assert torch.equal(ours.parameter, theirs.parameter)
 
 
 class _NewMemory(TorchDispatchMode):
