@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from simnet.errors import SimnetError
 from simnet.lab import campaign, run_campaign
 from simnet.show import campaign_page
 from simnet.validate import campaign_prediction
@@ -29,8 +30,8 @@ kernel_seconds = 0.05
 model_seconds = 0.5
 message_seconds = 0.1
 training_seconds = 0.5
-min_elements = 65536
-max_elements = 262144
+min_elements = 262144
+max_elements = 1048576
 [[points]]
 layouts = ["3x1"]
 bandwidths = ["5 Mbit/s"]
@@ -44,6 +45,7 @@ max_seconds = 0.5
 # Of the dense step: what its wire does not decide.
 WIRE_ERROR = 0.15
 ANY_FIT = 100.0
+KERNEL_LAUNCHES = 3
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +61,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> CampaignResult:
+    mine = campaign.load(folder / "campaign.toml")
     with pytest.MonkeyPatch.context() as patch:
         # A busy machine times kernels poorly; what is asserted here the wire decides. Unit tests refuse poor fits.
         patch.setattr(campaign_prediction, "BOUND", ANY_FIT)
-        return evaluate(campaign.load(folder / "campaign.toml"), folder, draws=20)
+        for _ in range(KERNEL_LAUNCHES - 1):
+            try:
+                return evaluate(mine, folder, draws=20)
+            except SimnetError as refusal:
+                # Something else had the cores while a kernel was timed on small tensors, and not when on large ones.
+                if "time must grow" not in str(refusal):
+                    raise
+            (folder / "kernels_3x1.json").unlink()
+            run_campaign.run(mine, campaign.launches(mine), folder, lambda _: None, max_wait_s=0.0)
+        return evaluate(mine, folder, draws=20)
 
 
 @pytest.fixture(scope="module")
