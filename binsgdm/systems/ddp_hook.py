@@ -82,7 +82,7 @@ def compress_gradients(  # noqa: PLR0913
     one, local = made
     groups = grouping.make(local, timeout, next(model.parameters()).device)
     exchange = GradientExchange(model, one, groups, seed=seed, on_sent=on_sent)
-    model.register_comm_hook(exchange, _exchange_bucket)
+    model.register_comm_hook(exchange, exchange_bucket)
     setattr(model, _HOOKED, True)
     return exchange
 
@@ -289,8 +289,9 @@ class GradientExchange:
             raise
 
 
-def _exchange_bucket(
+def exchange_bucket(
     state: GradientExchange,
     bucket: dist.GradBucket,  # type: ignore[name-defined]  # DDP looks at name and annotation
 ) -> torch.futures.Future[torch.Tensor]:  # not as text, which DDP refuses
+    """Hand a bucket of DDP to an exchange: the hook that `register_comm_hook` takes."""
     return state.start(bucket)

@@ -55,6 +55,13 @@ PARTS: tuple[Part, ...] = (
         module=f"{HERE}.models",
     ),
     Part(
+        name="overlap",
+        about="check that overlapped exchanges give the same bits as those in the step, whatever comes late",
+        seconds=25,
+        module=f"{HERE}.overlap",
+        every_card=True,
+    ),
+    Part(
         name="interference",
         about="time backward while collectives run, or copies that stand for them",
         seconds=20,

@@ -22,8 +22,9 @@ from binsgdm.exchange.transport import Transport
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import SCHEMES, Scheme, Worker
 from binsgdm.overlapped import OverlappedSession
-from binsgdm.systems.ddp_hook import GradientExchange, _exchange_bucket
+from binsgdm.systems.ddp_hook import GradientExchange, exchange_bucket
 from binsgdm.systems.registry import SYSTEMS, make
+from tests.helpers.fake_cuda import fake_cuda
 from tests.helpers.race_detector import COLLECTIVE_S, FakeEvent, FakeStream, RaceDetector
 
 STEPS = 2
@@ -152,7 +153,7 @@ def train_with(detector: RaceDetector, system: str, options: dict[str, Any], wor
             model, make(system, rank=0, world_size=world_size, **options), made, seed=0, on_sent=None
         )
         exchange._is_state_checked = True  # rank 0 is all ranks here
-        model.register_comm_hook(exchange, _exchange_bucket)
+        model.register_comm_hook(exchange, exchange_bucket)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(STEPS):
             detector.backward(model(torch.ones(5, 6)))
@@ -294,58 +295,11 @@ def test_a_gradient_read_from_the_bucket_that_ddp_still_fills_is_found(monkeypat
     )
 
 
-class FakeCuda:
-    """Notes what is asked of CUDA, in order."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    @contextmanager
-    def device(self, device: Any) -> Iterator[None]:
-        self.asked.append(f"on {device}")
-        yield
-
-    @contextmanager
-    def stream(self, stream: Any) -> Iterator[None]:
-        self.asked.append(f"to {stream}")
-        yield
-
-    def current_stream(self, device: Any) -> "FakeCudaStream":
-        return FakeCudaStream(self, f"current stream of {device}")
-
-    def Stream(self, device: Any) -> "FakeCudaStream":  # noqa: N802 - as torch.cuda calls it
-        return FakeCudaStream(self, f"own stream of {device}")
-
-
-class FakeCudaStream:
-    def __init__(self, cuda: FakeCuda, name: str) -> None:
-        self._cuda, self._name = cuda, name
-
-    def __repr__(self) -> str:
-        return self._name
-
-    def __eq__(self, other: object) -> bool:
-        return repr(self) == repr(other)
-
-    def __hash__(self) -> int:
-        return hash(self._name)
-
-    def record_event(self) -> str:
-        self._cuda.asked.append(f"record {self}")
-        return f"event of {self}"
-
-    def wait_event(self, event: str) -> None:
-        self._cuda.asked.append(f"{self} waits for {event}")
-
-
 def test_the_thread_of_a_gpu_works_on_that_gpu_and_asks_cuda_for_these_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = FakeCuda()
-    monkeypatch.setattr(torch, "cuda", cuda)
-    streams.of.cache_clear()
+    cuda = fake_cuda(monkeypatch)
     thread = CommunicationThread[str]("test", torch.device("cuda", 1), cuda.asked.append)
     thread.submit("an item")
     thread.finish()
-    streams.of.cache_clear()
     for asked in ("on cuda:1", "to own stream of cuda:1"):  # whose place the threads' turns decide
         cuda.asked.remove(asked)
     assert cuda.asked == [

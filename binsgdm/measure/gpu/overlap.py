@@ -1,0 +1,232 @@
+"""Check exchanges beside backward: the same bits as in the step, however late the GPU is with either of them.
+
+A wait that is missing shows where what should be waited for comes late; memory that is given away too early shows
+where its next owner fills it with NaN. So kernels that only pass time come before each layer's backward, before each
+exchange or before the update. One training has its waits taken away on purpose, to see that this shows.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from binsgdm import streams
+from binsgdm.exchange.groups import Groups
+from binsgdm.exchange.transport import Transport
+from binsgdm.measure.bench import Bench
+from binsgdm.measure.gpu.parts import NotMeasurableError
+from binsgdm.measure.gpu.sanitizer import found_by_sanitizer
+from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.worker import SCHEMES, Scheme
+from binsgdm.overlapped import OverlappedSession
+from binsgdm.systems.ddp_hook import GradientExchange, exchange_bucket
+from binsgdm.systems.registry import SYSTEMS, make
+
+Late = Literal["nothing", "backward", "exchange", "update"]
+LATE: tuple[Late, ...] = ("backward", "exchange", "update")
+STEPS, LAYERS, SIDE, QUICK_SIDE = 3, 6, 256, 16
+LATE_CYCLES = 4_000_000  # 2 to 3 ms
+OPTIONS: dict[str, dict[str, Any]] = {name: {"ratio": 0.05} for name in ("top_k", "ms_top_k", "random_k")}
+BYTES_PER_MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateTraining:
+    """Short trainings in which something comes late.
+
+    Attributes:
+        groups: of this rank.
+        device: of the parameters.
+        side: rows and columns of each layer's weights.
+        late: what.
+    """
+
+    groups: Groups
+    device: torch.device
+    side: int
+    late: Late = "nothing"
+
+    def with_binsgdm(self, scheme: Scheme, *, overlap: bool, kernels: str | None = None) -> list[torch.Tensor]:
+        """Return the parameters after a few steps of BinSGDM."""
+        model = self._model()
+        optimizer = BinSGDM(model.parameters(), lr=0.01, kernels=kernels)
+        where = Transport(self.groups).member(), scheme, self.side**2
+        session = OverlappedSession(*where, lambda: True) if overlap else Session(*where)
+        optimizer.join(session)
+        worker = session.worker
+        # On the stream of the exchange and of the step, right before each of them.
+        worker.signs = self._after_pause("exchange", worker.signs)  # type: ignore[method-assign]
+        worker.apply = self._after_pause("update", worker.apply)  # type: ignore[method-assign]
+        return self._train(model, optimizer)
+
+    def with_system(self, name: str) -> list[torch.Tensor]:
+        """Return the parameters after a few steps with a system in DDP's hook."""
+        layer_mb = self.side**2 * torch.float32.itemsize / BYTES_PER_MIB
+        model = DistributedDataParallel(self._model(), bucket_cap_mb=layer_mb)
+        ranks = {"rank": self.groups.rank, "world_size": self.groups.world_size}
+        system = make(name, **ranks, **OPTIONS.get(name, {}))
+        system.mean = self._after_pause("exchange", system.mean)  # type: ignore[method-assign]
+        exchange = GradientExchange(model, system, self.groups, seed=0, on_sent=None)
+        model.register_comm_hook(exchange, exchange_bucket)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.register_step_pre_hook(lambda *_: self._pause("update"))
+        return self._train(model, optimizer)
+
+    def _model(self) -> nn.Module:
+        return Chain(self.side, self.device, partial(self._pause, "backward"))
+
+    def _train(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(self.groups.rank)
+        for _ in range(STEPS):
+            model(torch.randn(self.side, self.side, generator=generator).to(self.device)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            self._spoil_free_memory()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    def _spoil_free_memory(self) -> None:
+        """Take memory of the size of the gradients, which were freed just now, and give it back."""
+        for _ in [torch.full((self.side, self.side), torch.nan, device=self.device) for _ in range(2 * LAYERS)]:
+            pass
+
+    def _after_pause(self, what: Late, call: Callable[..., Any]) -> Callable[..., Any]:
+        def paused(*args: Any) -> Any:
+            self._pause(what)
+            return call(*args)
+
+        return paused
+
+    def _pause(self, what: Late) -> None:
+        if self.late == what and self.device.type == "cuda":
+            torch.cuda._sleep(LATE_CYCLES)  # type: ignore[no-untyped-call]
+
+
+class Chain(nn.Module):
+    """Layers of one product an element, whose gradients are the same bits on any stream.
+
+    Args:
+        side: rows and columns of each layer's weights.
+        device: of the weights.
+        before_backward: called before a layer's backward.
+    """
+
+    def __init__(self, side: int, device: torch.device, before_backward: Callable[[], None]) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        weights = [torch.randn(side, side, generator=generator).to(device) for _ in range(LAYERS)]
+        self._weights = nn.ParameterList(weights)
+        self._before_backward = before_backward
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all results."""
+        for weight in self._weights:
+            values = _CallBefore.apply((values * weight).tanh(), self._before_backward)  # type: ignore[no-untyped-call]
+        return values.sum()
+
+
+class _CallBefore(torch.autograd.Function):
+    """Gives values on; calls something before the backward of what they come from."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, call: Callable[[], None]) -> torch.Tensor:
+        ctx.call = call
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        ctx.call()
+        return gradient, None
+
+
+def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
+    """Add checks of BinSGDM's schemes and of every system in DDP's hook."""
+    groups, device = bench.ranks.groups, bench.ranks.device
+    if groups is None:
+        raise NotMeasurableError("overlap: a process alone: needs a process group; let the part run on every card")
+    setting = {"groups": groups, "device": device, "side": QUICK_SIDE if quick else SIDE}
+    compared = _compared(setting)
+    ends_s = time.monotonic() + seconds / 2
+    for number, (name, (expected, of_late)) in enumerate(compared.items()):
+        is_over = number > 0 and time.monotonic() > ends_s
+        if bench.ranks.from_rank_0(partial(str, is_over)) == str(True):  # all ranks stop together
+            bench.record.note(f"overlap: {', '.join(list(compared)[number:])}: not checked: the time was over")
+            break
+        _check(bench, name, expected, of_late, LATE if device.type == "cuda" else ("nothing",))
+        bench.progress((number + 1) / (len(compared) + 1))
+    if device.type != "cuda":
+        bench.record.note("overlap: a CPU has no streams: nothing came late, and no wait could be missing")
+        return
+    _check_that_missing_waits_show(bench, setting)
+    if groups.world_size == 1:
+        _check_by_sanitizer(bench, setting)
+
+
+def _compared(setting: Mapping[str, Any]) -> dict[str, tuple[Callable[[], Any], Callable[[Late], Any]]]:
+    """Return by name how the expected parameters come about, and those of trainings in which something is late."""
+
+    def of_scheme(scheme: Scheme) -> tuple[Callable[[], Any], Callable[[Late], Any]]:
+        return (
+            lambda: LateTraining(**setting).with_binsgdm(scheme, overlap=False),
+            lambda late: LateTraining(**setting, late=late).with_binsgdm(scheme, overlap=True),
+        )
+
+    def of_system(name: str) -> tuple[Callable[[], Any], Callable[[Late], Any]]:
+        return (
+            lambda: LateTraining(**setting).with_system(name),
+            lambda late: LateTraining(**setting, late=late).with_system(name),
+        )
+
+    names = {f"BinSGDM, {scheme.topology}, {scheme.intra_node_dtype}, {scheme.average}": scheme for scheme in SCHEMES}
+    return {name: of_scheme(scheme) for name, scheme in names.items()} | {name: of_system(name) for name in SYSTEMS}
+
+
+def _check(
+    bench: Bench, name: str, expected: Callable[[], Any], of_late: Callable[[Late], Any], lates: Sequence[Late]
+) -> None:
+    before, again = expected(), expected()
+    if not _equal(before, again):
+        bench.record.note(f"overlap: {name}: not checked: two trainings alike end with other bits")
+        return
+    wrong = [late for late in lates if not _equal(before, of_late(late))]
+    detail = f"other bits with a late {wrong[0]}" if wrong else ""
+    bench.record.check(f"overlap, {name}", passed=not wrong, count=len(lates), detail=detail)
+
+
+def _check_that_missing_waits_show(bench: Bench, setting: Mapping[str, Any]) -> None:
+    scheme = SCHEMES[0]
+    expected = LateTraining(**setting).with_binsgdm(scheme, overlap=False)
+    with mock.patch.object(streams.CudaStreams, "wait", return_value=None):
+        found = LateTraining(**setting, late="backward").with_binsgdm(scheme, overlap=True)
+        torch.cuda.synchronize()
+    shows = not _equal(expected, found)
+    bench.record.check(
+        "overlap, waits taken away on purpose show", passed=shows, detail="" if shows else "the bits were the same"
+    )
+
+
+def _check_by_sanitizer(bench: Bench, setting: Mapping[str, Any]) -> None:
+    training = LateTraining(**setting)
+
+    def work() -> None:
+        training.with_binsgdm(SCHEMES[0], overlap=True, kernels="reference")
+        training.with_system("dense")
+
+    try:
+        found = found_by_sanitizer(work)
+    except Exception as error:  # PyTorch's sanitizer is a prototype; its own faults are none of the exchange
+        bench.record.note(f"overlap: torch.cuda._sanitizer: cannot judge here ({type(error).__name__}: {error})")
+        return
+    bench.record.check("overlap, torch.cuda._sanitizer", passed=not found, detail=found)
+
+
+def _equal(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    # As bits: NaN is a result, too.
+    pairs = zip(ones, others, strict=True)
+    return all(torch.equal(one.view(torch.int32), other.view(torch.int32)) for one, other in pairs)

@@ -1,0 +1,82 @@
+"""Exchanges beside backward are compared with those in the step, bit by bit."""
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist
+
+from binsgdm.exchange import groups
+from binsgdm.measure.bench import Bench
+from binsgdm.measure.gpu import overlap
+from binsgdm.measure.gpu.parts import NotMeasurableError
+from binsgdm.measure.ranks import Ranks
+from binsgdm.measure.record import Record
+from binsgdm.measure.timing import StopRule
+from binsgdm.optimizers.worker import SCHEMES, Worker
+from binsgdm.systems.registry import SYSTEMS
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def bench(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    ranks = Ranks(
+        rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=CPU, backend="gloo", groups=groups.make(1)
+    )
+    yield Bench(record=Record(ranks), ranks=ranks, stop_rule=StopRule())
+    dist.destroy_process_group()
+
+
+def test_every_scheme_and_system_ends_with_the_same_bits(bench):
+    overlap.measure(bench, quick=True, seconds=60.0)
+    assert len(bench.record.checks) == len(SCHEMES) + len(SYSTEMS)
+    assert [one for one in bench.record.checks if not one["passed"]] == []
+    assert bench.record.notes == ["overlap: a CPU has no streams: nothing came late, and no wait could be missing"]
+
+
+def test_other_bits_are_told_with_what_was_late(bench, monkeypatch):
+    calls = []
+
+    def forget_one(worker, bucket, signs, has_gradient, apply=Worker.apply):
+        calls.append(bucket)
+        if len(calls) < 60:
+            apply(worker, bucket, signs, has_gradient)
+
+    monkeypatch.setattr(Worker, "apply", forget_one)
+    setting = {"groups": bench.ranks.groups, "device": CPU, "side": overlap.QUICK_SIDE}
+    overlap._check(bench, "a system", *next(iter(overlap._compared(setting).values())), overlap.LATE)
+    assert bench.record.checks == [
+        {"name": "overlap, a system", "passed": False, "count": 3, "detail": "other bits with a late exchange"}
+    ]
+
+
+def test_what_is_not_reached_in_time_is_told(bench):
+    overlap.measure(bench, quick=True, seconds=0.0)
+    assert len(bench.record.checks) == 1
+    assert bench.record.notes[0].endswith("random_k: not checked: the time was over")
+
+
+def test_a_process_alone_is_skipped():
+    alone = Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=CPU, backend="", groups=None)
+    with pytest.raises(NotMeasurableError, match="needs a process group"):
+        overlap.measure(Bench(record=Record(alone), ranks=alone, stop_rule=StopRule()), quick=True, seconds=5.0)
+
+
+@pytest.mark.parametrize(("late", "thread"), [("backward", "main"), ("exchange", "exchange"), ("update", "main")])
+def test_what_is_late_waits_where_it_is_done(bench, monkeypatch, late, thread):
+    paused = set()
+
+    def note(training, what):
+        if training.late == what:
+            paused.add("main" if threading.current_thread() is threading.main_thread() else "exchange")
+
+    monkeypatch.setattr(overlap.LateTraining, "_pause", note)
+    training = overlap.LateTraining(groups=bench.ranks.groups, device=CPU, side=4, late=late)
+    for train in (lambda: training.with_binsgdm(SCHEMES[0], overlap=True), lambda: training.with_system("dense")):
+        paused.clear()
+        train()
+        assert paused == {thread}
