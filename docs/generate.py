@@ -1,4 +1,6 @@
-"""Write the generated pages of docs/reference: `python docs/generate.py`, or compare them with `--check`.
+"""Write the generated pages of docs/reference, and docs/evidence/gpu.md: `python docs/generate.py`.
+
+`--check` compares them.
 
 The tables come from the structs, registries and commands of the packages; the text around them stands in
 `docs/templates/reference/`.
@@ -27,10 +29,12 @@ from simnet.commands.main import COMMANDS, cli
 from simnet.compare import convergence
 from simnet.lab import campaign
 from simnet.registry import tag_of
+from simnet.show import card_page
 from simnet.workload import training_step, workload
 
 REFERENCE = ROOT / "docs" / "reference"
 DECISIONS = ROOT / "docs" / "explanation" / "adr"
+EVIDENCE = ROOT / "docs" / "evidence"
 STRUCTS: dict[type[Struct], str] = {
     scenario.RunSettings: "scenario.md#run",
     hardware.Cluster: "cluster.md",
@@ -224,6 +228,11 @@ def decisions_page() -> str:
     return templates.page("reference/decisions.md", {"decisions": pairs})
 
 
+def cards_page() -> str:
+    """Return the page of all measured cards."""
+    return card_page.cards_page(card_page.measured_cards(EVIDENCE))
+
+
 def pages() -> dict[Path, Callable[[], str]]:
     """Return what makes each generated page; that of the systems only where torch is installed."""
     names = (
@@ -242,7 +251,8 @@ def pages() -> dict[Path, Callable[[], str]]:
     made["commands.md"] = commands_page
     if find_spec("torch"):
         made["systems.md"] = systems_page
-    return {REFERENCE / name: make for name, make in made.items()} | {DECISIONS / "README.md": decisions_page}
+    others = {DECISIONS / "README.md": decisions_page, EVIDENCE / "gpu.md": cards_page}
+    return {REFERENCE / name: make for name, make in made.items()} | others
 
 
 def is_current(path: Path) -> bool:

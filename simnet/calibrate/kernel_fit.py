@@ -21,6 +21,7 @@ from simnet.numeric import non_negative_least_squares
 from simnet.strategies.kernel_table import every
 from simnet.system_options import SystemOptions
 from simnet.units import Bandwidth, format_bytes, format_seconds
+from simnet.workload.kernel_cost import ADAMW
 
 SIMULATED_NAMES: dict[str, str] = {
     "update_": "binsgdm_update",
@@ -33,6 +34,8 @@ SIMULATED_NAMES: dict[str, str] = {
 }
 """Names of simulated kernels by the names of measured ones, where the two differ."""
 COPY = "copy"
+GPU = "cuda"
+"""Of `Setup.device`."""
 COPY_BYTES = 8
 """Bytes moved by a copy of one fp32 element: one read, one write."""
 PREFERRED = ("triton", "cpu", "torch", "reference")
@@ -57,6 +60,7 @@ class TimedKernel(Samples):
         num_vectors: vectors that the kernel combines.
         layout_vectors: vectors that the measured layout would combine; None if unknown.
         options: of the system that the kernel belongs to.
+        is_on_gpu: whether a GPU ran it.
     """
 
     kernel: str
@@ -64,6 +68,7 @@ class TimedKernel(Samples):
     num_vectors: int
     layout_vectors: int | None = None
     options: SystemOptions = field(default_factory=SystemOptions)
+    is_on_gpu: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +108,17 @@ class _LineFit:
 
 
 def select_kernels(measurements: Sequence[MeasurementFile]) -> list[TimedKernel]:
-    """Return the kernels in measurement files that the simulator knows, in the fastest measured implementation."""
+    """Return the kernels in measurement files that the simulator knows, in the fastest measured implementation.
+
+    AdamW counts on a GPU alone: on a CPU a workload has the time of its optimizer, measured in the model.
+    """
     found = [(one, whole.setups[one.setup]) for whole in measurements for one in whole.series if one.kind == "kernel"]
-    names = {*SIMULATED_NAMES, *every()}
-    known = [(series, setup) for series, setup in found if series.name in names or series.name == COPY]
+    names = {*SIMULATED_NAMES, *every(), COPY}
+    known = [
+        (series, setup)
+        for series, setup in found
+        if series.name in names and (setup.device == GPU or series.name != ADAMW.name)
+    ]
     return [
         _timed_kernel(series, setup)
         for name in dict.fromkeys(series.name for series, _ in known)
@@ -149,6 +161,10 @@ def _fit_kernel(train: Sequence[TimedKernel], bound: float, draws: int) -> Fitte
         slowest, of_slowest = max((line.element_s, "time_per_element"), (line.beyond_s, "time_per_element_beyond"))
         table: dict[str, object] = {"memory_bandwidth": Bandwidth(float(f"{COPY_BYTES / slowest:.4g}")).text()}
         intervals = {"memory_bandwidth": (1 / spread[of_slowest][1], 1 / spread[of_slowest][0])}
+        # What a launch costs is a matter of GPUs; on a CPU it would be charged to kernels that have no launch.
+        if rows[0].is_on_gpu and line.launch_s > 0:
+            table["kernel_launch"] = duration_text(line.launch_s)
+            intervals["kernel_launch"] = spread["launch"]
     else:
         table = {"kernels": {name: _kernel_table(line, rows)}}
         intervals = {f"kernels.{name}.{key}": factors for key, factors in spread.items()}
@@ -170,6 +186,7 @@ def _timed_kernel(series: Series, setup: Setup) -> TimedKernel:
         num_vectors=vectors,
         layout_vectors=getattr(setup, over) if over and setup.world_size > 1 else None,
         options=series.options,
+        is_on_gpu=setup.device == GPU,
         samples_s=np.array(series.values, dtype=np.float64),
     )
 

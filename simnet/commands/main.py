@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "plot": "Draw the figures of a sweep.",
     "measure": "Time kernels, models, collectives and training on this machine or cluster.",
     "calibrate": "Fit a calibration to measured times.",
+    "card": "Make a calibration, compute rows and a page of a measured GPU.",
     "validate": "Compare predictions with published or measured times.",
     "lab": "Run a program on virtual nodes of this machine, at a set bandwidth.",
     "list": "List what is shipped, such as clusters, workloads, calibrations and experiments.",

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 NOUNS: dict[Unit, str] = {"ms": "time [ms]", "s": "time [s]", "h": "time [h]", "x": "speedup [x]"}
 LOG_FROM = 5.0
 """Ratio of the largest to the smallest value from which on the axes are logarithmic."""
-FINE_TO = 20.0
-"""The same ratio up to which a logarithmic axis has room for finer ticks."""
+FINE_TO, COARSE_FROM = 20.0, 5000.0
+"""The same ratio up to which a logarithmic axis has room for finer ticks, and from which on for decades alone."""
 SMALL_IN = (looks.COLUMN_IN, 3.6)
 LARGE_IN = (4.6, 5.2)
 """For more than some twenty points."""
@@ -51,7 +51,7 @@ def scatter(
         looks.diagonal(axes, low, high)
         for (name, mine), style in zip(by_series(comparisons).items(), cycle(STYLES), strict=False):
             _points(axes, mine, scale, looks.label(name), style)
-        _scales(axes, is_log=is_log, is_fine=high / low < FINE_TO)
+        _scales(axes, high / low if is_log else None)
         axes.set_xlim(low, high)
         axes.set_ylim(low, high)
         axes.set_title(title)
@@ -89,17 +89,20 @@ def _limits(values: Sequence[float], *, is_log: bool) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _scales(axes: "Axes", *, is_log: bool, is_fine: bool) -> None:
+def _scales(axes: "Axes", span: float | None) -> None:
+    """Lay out both axes, logarithmic where `span` says by which factor their ends differ."""
     from matplotlib.ticker import MaxNLocator
 
-    if is_log:
+    if span is not None:
         axes.set_xscale("log")
         axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
-        if is_log:
-            looks.log_numbers(axis, (1.0, 2.0, 3.0, 5.0) if is_fine else (1.0, 2.0, 5.0))
-        else:
+        if span is None:
             axis.set_major_locator(MaxNLocator(6))
+        elif span < FINE_TO:
+            looks.log_numbers(axis, (1.0, 2.0, 3.0, 5.0))
+        else:
+            looks.log_numbers(axis, (1.0, 2.0, 5.0) if span < COARSE_FROM else (1.0,))
 
 
 def bands(title: str, curves: Sequence[FigureLine]) -> bytes:

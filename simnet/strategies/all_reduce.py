@@ -8,7 +8,7 @@ from simnet.program import Kernel, Operation
 from simnet.strategies.base import Exchange, Strategy, choose_all_reduce, register
 from simnet.values import BYTES_PER_ELEMENT, Dtype
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.kernel_cost import ADAMW, KernelCost
 from simnet.workload.training_step import Step
 
 Algorithm = str
@@ -25,8 +25,10 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     title: ClassVar[str] = "DDP"
-    # read 4, write 2 (or the reverse)
-    kernels: ClassVar[tuple[KernelCost, ...]] = (KernelCost(name="cast", bytes_per_element=6.0, is_streaming=True),)
+    kernels: ClassVar[tuple[KernelCost, ...]] = (
+        KernelCost(name="cast", bytes_per_element=6.0, is_streaming=True),  # read 4, write 2 (or the reverse)
+        ADAMW,
+    )
     compresses: ClassVar[bool] = False
     former_keys: ClassVar[dict[str, str]] = {"payload": "wire_dtype"}
 

@@ -197,7 +197,10 @@ def _compute(
 
 
 def _matching_rows(workload: Workload, cluster: Cluster) -> tuple[ComputeTime, ...]:
-    """Return the rows of the cluster's GPU and the wanted precision, smallest batch first."""
+    """Return the rows of the cluster's GPU and the wanted precision, smallest batch first.
+
+    What was measured on the card counts alone: published steps hold more than forward and backward.
+    """
     of_gpu = [row for row in workload.compute if row.gpu == cluster.gpu]
     if not of_gpu:
         known = sorted({row.gpu for row in workload.compute})
@@ -212,7 +215,15 @@ def _matching_rows(workload: Workload, cluster: Cluster) -> tuple[ComputeTime, .
         raise SimnetError(
             f"workload {workload.name!r}: no compute time in {precision!r} on {cluster.gpu}: it has {', '.join(known)}"
         )
-    return tuple(sorted(rows, key=lambda row: row.batch))
+    measured = [row for row in rows if row.kind == "measured"]
+    rows = sorted(measured or rows, key=lambda row: row.batch)
+    for row, other in pairwise(rows):
+        if row.batch == other.batch:
+            raise SimnetError(
+                f"workload {workload.name!r}: compute: batch {row.batch}: two rows of {cluster.gpu} in {precision!r}; "
+                "give each batch once"
+            )
+    return tuple(rows)
 
 
 def _step_time(rows: tuple[ComputeTime, ...], batch: int) -> tuple[float, str]:

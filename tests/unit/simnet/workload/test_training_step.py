@@ -7,7 +7,7 @@ import pytest
 
 from simnet import files
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration
+from simnet.hardware import Calibration, KernelTime
 from simnet.scenario import load
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import training_step
@@ -160,3 +160,29 @@ def test_a_file_of_gradients_that_has_changed_is_read_again(tmp_path, monkeypatc
         monkeypatch.chdir(folder)
         Path("g.json").write_text(json.dumps({**file, "tensors": [["a", [size], 1.0]]}), encoding="utf-8")
         assert resolve(Workload(gradients="./g.json", **TIMES)).num_elements == size
+
+
+def test_what_was_measured_on_the_card_counts_alone():
+    rows = (row(batch=100), row(batch=100, samples_per_s=500.0, includes_optimizer=False, kind="measured"))
+    step = resolve(Workload(num_elements=1000, batch_per_rank=100, compute=rows))
+    assert step.forward_s + step.backward_s == pytest.approx(0.2)
+    assert "measured: test" in step.notes[0]
+    other = resolve(
+        Workload(num_elements=1000, batch_per_rank=100, compute=(row(), row(precision="amp", kind="measured")))
+    )
+    assert other.forward_s + other.backward_s == pytest.approx(0.1)
+
+
+def test_two_rows_of_one_batch_are_refused():
+    with pytest.raises(SimnetError, match="batch 100: two rows of A100-80GB in 'tf32'; give each batch once"):
+        resolve(Workload(num_elements=1000, batch_per_rank=100, compute=(row(), row(samples_per_s=5.0))))
+
+
+def test_a_measured_adamw_takes_its_time_in_place_of_its_bytes():
+    timed = KernelTime(launch_s=Duration(1e-5), s_per_element=Duration(1e-11))
+    calibration = Calibration(memory_bytes_per_s=Bandwidth(1e12), kernels={"adamw": timed})
+    for optimizer, wanted in (("adam", 1e-5 + 1e-3), ("sgd_momentum", OPTIMIZER_BYTES["sgd_momentum"] * 1e-4)):
+        step = resolve(
+            Workload(num_elements=10**8, batch_per_rank=100, compute=(row(optimizer=optimizer),)), calibration
+        )
+        assert step.optimizer_s == pytest.approx(wanted)

@@ -1,0 +1,226 @@
+"""Compute rows of workloads from the models that a card measured, put into the workload files as they stand."""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import tomli_w
+
+from simnet.calibrate.card_folder import CardFolder, versions_text
+from simnet.calibrate.fitted_part import Floats
+from simnet.calibrate.measurement_file import Series
+from simnet.errors import SimnetError
+from simnet.parsing import parse_toml
+from simnet.schema import build
+from simnet.workload.workload import Workload
+
+PRECISIONS = {"fp16": "amp"}
+"""Names in workloads of measured precisions, where the two differ: autocast to fp16 is NVIDIA's "amp"."""
+REPLACED = ("derived", "measured")
+"""Kinds of rows that a measurement of the same card and precision replaces; published rows stay as they are."""
+# A table's head at the begin of a line: "[[compute]]", "[run]", '["a.b"]'.
+_HEAD = re.compile(r"""\[\[?[\w\-."' ]+\]\]?\s*(#.*)?""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredPass:
+    """Forward and backward of a model at one batch, in one precision.
+
+    Attributes:
+        model: name of a workload.
+        precision: as workloads name it.
+        batch: samples.
+        forward_s: every repetition [s].
+        backward_s: every repetition [s].
+    """
+
+    model: str
+    precision: str
+    batch: int
+    forward_s: Floats
+    backward_s: Floats
+
+    @property
+    def compute_s(self) -> float:
+        """Median of forward and backward together [s]."""
+        return float(np.median(self.forward_s + self.backward_s))
+
+    @property
+    def forward_share(self) -> float:
+        """Median of forward / (forward and backward)."""
+        return float(np.median(self.forward_s / (self.forward_s + self.backward_s)))
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second, without an optimizer."""
+        return self.batch / self.compute_s
+
+
+def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
+    """Return the models that were measured, in the order of the file.
+
+    Raises:
+        SimnetError: forward and backward of a model do not belong together.
+    """
+    forward, backward = (_by_labels(folder.series("models", "model", name)) for name in ("forward", "backward"))
+    found = []
+    for labels, values in forward.items():
+        others = backward.get(labels)
+        if others is None or len(others) != len(values):
+            model, precision, batch = labels
+            raise SimnetError(
+                f"{folder.path / 'models.json'}: {model} in {precision} at {batch} samples: must have as many times of "
+                "backward as of forward; measure again with --only models"
+            )
+        model, precision, batch = labels
+        found.append(
+            MeasuredPass(
+                model=model,
+                precision=PRECISIONS.get(precision, precision),
+                batch=batch,
+                forward_s=values,
+                backward_s=others,
+            )
+        )
+    return found
+
+
+def _by_labels(series: Sequence[Series]) -> dict[tuple[str, str, int], Floats]:
+    return {
+        (str(one.labels["model"]), str(one.labels.get("precision", "fp32")), one.count("batch")): np.array(
+            one.values, dtype=np.float64
+        )
+        for one in series
+    }
+
+
+def with_rows(text: str, passes: Sequence[MeasuredPass], folder: CardFolder, where: str) -> str:
+    """Return a workload file with the rows of measured passes in place of those that they replace.
+
+    Comments, and the order of everything else, stay. The precision that stood first of the card's rows stays first.
+
+    Args:
+        text: of the workload file.
+        passes: of this workload, at least one.
+        folder: of the card.
+        where: how messages call the file.
+
+    Raises:
+        SimnetError: the file has no compute rows, or cannot be changed without loss.
+    """
+    before = parse_toml(text, where)
+    old = before.get("compute")
+    if not isinstance(old, list) or not old:
+        raise SimnetError(f"{where}: compute: has no rows to add to; give a workload with compute rows")
+    measured = {one.precision for one in passes}
+    gone = [
+        row["gpu"] == folder.label and row["kind"] in REPLACED and row["precision"] in measured
+        for row in (_Row.of(row) for row in old)
+    ]
+    rows = _rows(passes, folder, [_Row.of(row) for row in old])
+    parts = _segments(text)
+    places = [place for place, part in enumerate(parts) if _head_of(part) == "[[compute]]"]
+    if len(places) != len(old):
+        raise _unchangeable(where)
+    removed = {place for place, is_gone in zip(places, gone, strict=True) if is_gone}
+    end = min(removed) if removed else places[-1] + 1
+    kept = [_without_table(part) if place in removed else part for place, part in enumerate(parts)]
+    after = "".join(
+        [*kept[:end], *([] if "".join(kept[:end]).endswith("\n\n") else ["\n"]), tomli_w.dumps({"compute": rows})]
+    )
+    rest = "".join(kept[end:])
+    changed = after + ("\n" if rest.strip() and not rest.startswith("\n") else "") + rest
+    changed = re.sub(r"\n{3,}", "\n\n", changed).rstrip("\n") + "\n"
+    _check(changed, before, [row for row, is_gone in zip(old, gone, strict=True) if not is_gone], rows, where)
+    return changed
+
+
+class _Row(dict[str, str]):
+    """GPU, precision, optimizer and kind of a compute row."""
+
+    @classmethod
+    def of(cls, row: Mapping[str, object]) -> "_Row":
+        return cls(
+            {
+                key: str(row.get(key, "published" if key == "kind" else ""))
+                for key in ("gpu", "precision", "optimizer", "kind")
+            }
+        )
+
+
+def _rows(passes: Sequence[MeasuredPass], folder: CardFolder, old: Sequence[_Row]) -> list[dict[str, object]]:
+    """Return the rows, the precisions in the order of the card's old rows, else of all old ones, and fp32 at the end.
+
+    A workload that names no precision takes that of the card's first row.
+    """
+    mine = [row["precision"] for row in old if row["gpu"] == folder.label]
+    others = [*(row["precision"] for row in old), *(one.precision for one in passes)]
+    order = list(dict.fromkeys([*mine, *(name for name in others if name != "fp32"), "fp32"]))
+    date = folder.about.created[:10]
+    what = f"forward and backward of one {folder.label}, {versions_text(folder)}"
+    source = f"models.json of simnet measure gpu, {date}: {what}"
+    return [
+        {
+            "gpu": folder.label,
+            "precision": one.precision,
+            "batch": one.batch,
+            "samples_per_s": float(f"{one.samples_per_s:.4g}"),
+            "optimizer": old[0]["optimizer"],
+            "includes_optimizer": False,
+            "kind": "measured",
+            "source": source,
+        }
+        for one in sorted(passes, key=lambda one: (order.index(one.precision), one.batch))
+    ]
+
+
+def _segments(text: str) -> list[str]:
+    """Return a TOML file cut before each head of a table; text of several lines is not looked into."""
+    starts, place, quotes = [0], 0, ""
+    for line in text.splitlines(keepends=True):
+        if not quotes and _HEAD.fullmatch(line.rstrip()) and place:
+            starts.append(place)
+        for mark in ('"""', "'''"):
+            if quotes in ("", mark) and line.count(mark) % 2:
+                quotes = "" if quotes else mark
+        place += len(line)
+    return [text[start:end] for start, end in pairwise([*starts, len(text)])]
+
+
+def _head_of(part: str) -> str:
+    return part.partition("\n")[0].partition("#")[0].replace(" ", "").strip()
+
+
+def _without_table(part: str) -> str:
+    """Return what of a segment follows its last key: comments that belong to the next table."""
+    lines = part.splitlines(keepends=True)
+    last = max(place for place, line in enumerate(lines) if line.strip() and not line.startswith("#"))
+    return "".join(lines[last + 1 :])
+
+
+def _check(
+    changed: str, before: Mapping[str, object], kept: Sequence[object], rows: Sequence[object], where: str
+) -> None:
+    """Refuse a change that would lose or alter anything else of the file."""
+    try:
+        after = tomllib.loads(changed)
+    except ValueError as error:
+        raise _unchangeable(where) from error
+    found = after.pop("compute")
+    others = {key: value for key, value in before.items() if key != "compute"}
+    if (
+        after != others
+        or [row for row in found if row not in rows] != list(kept)
+        or len(found) != len(kept) + len(rows)
+    ):
+        raise _unchangeable(where)
+    build(Workload, {"name": where, **after, "compute": found}, where)
+
+
+def _unchangeable(where: str) -> SimnetError:
+    return SimnetError(
+        f"{where}: compute: the rows cannot be changed in place: write each as a [[compute]] table of its own lines"
+    )

@@ -1,0 +1,117 @@
+"""Compute rows put into workload files: what is replaced, and that everything else stays as it stands."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simnet import files
+from simnet.calibrate.card_folder import CardAbout, CardFolder
+from simnet.calibrate.compute_rows import MeasuredPass, with_rows
+from simnet.errors import SimnetError
+
+FOLDER = CardFolder(
+    path=Path("out/gpu"),
+    about=CardAbout(what="simnet card", format=1, created="2026-01-02", device="cuda", card={"name": "NVIDIA A100"}),
+    files={},
+    label="A100-80GB",
+)
+FILE = '''# A workload with comments.
+title = "made"
+num_elements = 1000  # of all gradients
+notes = 1
+
+# The first row.
+[[compute]]
+gpu = "V100-32GB"    # another card
+precision = "fp32"
+batch = 32
+samples_per_s = 50
+optimizer = "sgd_momentum"
+kind = "derived"
+source = """
+[[compute]]
+is no head here"""
+
+[[compute]]
+gpu = "A100-80GB"
+precision = "amp"
+batch = 256
+samples_per_s = 580
+optimizer = "sgd_momentum"
+kind = "derived"
+source = "s"
+
+# Published: stays.
+[[compute]]
+gpu = "A100-80GB"
+precision = "tf32"
+batch = 128
+samples_per_s = 317
+optimizer = "sgd_momentum"
+kind = "published"
+source = "p"
+
+[[fitted_to]]
+file = "x"
+'''.replace("notes = 1\n", "").replace('[[fitted_to]]\nfile = "x"\n', "[intervals]\ncompute = [0.9, 1.1]\n")
+
+
+def measured(precision: str, batch: int, seconds: float = 0.5) -> MeasuredPass:
+    halves = np.full(3, seconds / 2)
+    return MeasuredPass(model="made", precision=precision, batch=batch, forward_s=halves, backward_s=halves)
+
+
+def test_derived_rows_of_the_card_and_precision_are_replaced_and_all_else_stays() -> None:
+    changed = with_rows(FILE, [measured("fp32", 64), measured("amp", 64), measured("tf32", 64)], FOLDER, "made.toml")
+    old, new = tomllib.loads(FILE), tomllib.loads(changed)
+    rows = [(row["gpu"], row["precision"], row["kind"]) for row in new["compute"]]
+    assert rows == [
+        ("V100-32GB", "fp32", "derived"),
+        # The precision of the card's first old row stays the first, and fp32 is the last.
+        ("A100-80GB", "amp", "measured"),
+        ("A100-80GB", "tf32", "measured"),
+        ("A100-80GB", "fp32", "measured"),
+        ("A100-80GB", "tf32", "published"),
+    ]
+    row = new["compute"][1]
+    assert (row["batch"], row["samples_per_s"], row["includes_optimizer"]) == (64, 128.0, False)
+    assert row["optimizer"] == "sgd_momentum"
+    assert "2026-01-02" in row["source"]
+    assert {key: value for key, value in new.items() if key != "compute"} == {
+        key: value for key, value in old.items() if key != "compute"
+    }
+    kept = [line for line in FILE.splitlines() if line.startswith("#") or "# " in line]
+    assert [line for line in changed.splitlines() if line.startswith("#") or "# " in line] == kept
+
+
+def test_a_second_measurement_replaces_the_first() -> None:
+    once = with_rows(FILE, [measured("amp", 64)], FOLDER, "made.toml")
+    assert with_rows(once, [measured("amp", 64)], FOLDER, "made.toml") == once
+    faster = with_rows(once, [measured("amp", 64, 0.25)], FOLDER, "made.toml")
+    assert faster == once.replace("128.0", "256.0")
+
+
+@pytest.mark.parametrize("name", files.names("workloads"))
+def test_rows_can_be_put_into_every_shipped_workload(name: str) -> None:
+    text = files.read_text(files.data_path("workloads", f"{name}.toml"))
+    changed = with_rows(text, [measured("bf16", 8), measured("bf16", 16)], FOLDER, name)
+    lost = [row for row in tomllib.loads(text)["compute"] if row not in tomllib.loads(changed)["compute"]]
+    assert {(row["gpu"], row["precision"], row["kind"]) for row in lost} <= {("A100-80GB", "bf16", "derived")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('title = "x"\nnum_elements = 5\n', "compute: has no rows to add to"),
+        (
+            'num_elements = 5\ncompute = [{gpu = "g", precision = "p", batch = 1, step = "1 s", optimizer = "adam", '
+            'source = "s"}]\n',
+            "compute: the rows cannot be changed in place",
+        ),
+    ],
+)
+def test_a_file_whose_rows_have_no_place_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SimnetError, match=message):
+        with_rows(text, [measured("amp", 64)], FOLDER, "made.toml")

@@ -1,0 +1,224 @@
+"""`simnet card`: what it makes of a folder of measurements, what it refuses, and that a refusal writes nothing."""
+
+import csv
+import json
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simnet import files
+from simnet.scenario import check_part
+from tests.helpers import card_samples, markdown
+from tests.helpers.cli import assert_refused, run
+
+ON_A_CPU = Path(__file__).parents[3] / "golden" / "card_cpu"
+"""Measured on a CPU by simnet measure gpu --device cpu --quick; its kernels by simnet measure kernels."""
+PAGE = f"docs/evidence/gpu-{card_samples.STEM}.md"
+CALIBRATION = f"scenarios/calibrations/{card_samples.STEM}.toml"
+SMALL = (20, 24, 28)
+
+
+def card(*args: object) -> Any:
+    return run("card", *map(str, args), "--draws", "20")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return card_samples.write(tmp_path_factory.mktemp("gpu"), sizes=SMALL)
+
+
+@pytest.fixture(scope="module")
+def out(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("card")
+    done = card(folder, "--base", "a100_tcp_estimate", "-o", made)
+    assert done.exit_code == 0, done.output
+    return made
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    shutil.copytree(files.data_path("workloads"), tmp_path / "scenarios" / "workloads")
+    (tmp_path / "docs").mkdir()
+    shutil.copy(markdown.ROOT / "docs" / "README.md", tmp_path / "docs")
+    return tmp_path
+
+
+class TestAWholeCard:
+    def test_calibration_and_workloads_are_parts_that_simulate(self, out: Path) -> None:
+        check_part("calibrations", str(out / CALIBRATION))
+        chosen = (f"calibration={out / CALIBRATION}", f"workload={out / 'scenarios/workloads/bert_base.toml'}")
+        settings = [f"--set={one}" for one in (*chosen, f"cluster.gpu={card_samples.LABEL}")]
+        done = run("simulate", "bert_base_10gbit", *settings)
+        assert done.exit_code == 0, done.output
+        assert f"{card_samples.LABEL} tf32, measured: models.json of simnet measure" in " ".join(done.stdout.split())
+
+    def test_the_page_shows_every_part_with_its_figure(self, out: Path) -> None:
+        text = (out / PAGE).read_text(encoding="utf-8")
+        heads = ("Outcome", "Kernels", "The optimizer's step", "Models", "Backward during communication", "Checks",
+                 "Training", "How wrong the estimates were", "Notes of the measurement")  # fmt: skip
+        assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == [
+            "Outcome", "Not measured", *heads[1:]
+        ]  # fmt: skip
+        assert markdown.broken(out / PAGE) == ["../reference/commands.md"] or markdown.broken(out / PAGE) == []
+        assert "- not measured: collectives between cards (part `links`)" in text
+        assert "**failed: mean_, bfloat16**" in text
+        assert "ef_sign_sgd: no time was left" in text
+
+    def test_the_worst_kernel_stands_first_and_what_is_too_slow_is_bold(self, out: Path) -> None:
+        text = (out / PAGE).read_text(encoding="utf-8")
+        rows = [line.split(" | ") for line in text.partition("Worst first")[2].partition("## ")[0].splitlines()[4:]]
+        ratios = [float(row[5].strip("*")) for row in rows if len(row) == 9]
+        assert len(ratios) > 40
+        assert ratios == sorted(ratios, reverse=True)
+        judged = [row[5] for row in rows if len(row) == 9 and "*" not in row[0]]
+        assert {text.startswith("**") for text in judged if float(text.strip("*")) > 1.3} == {True}
+        assert {text.startswith("**") for text in judged if float(text.strip("*")) < 1.3} == {False}
+
+    def test_the_comparison_has_every_kernel_at_every_size(self, out: Path) -> None:
+        with (out / f"docs/evidence/gpu-{card_samples.STEM}-estimates.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert {row["num_elements"] for row in rows} == {str(2**power) for power in SMALL}
+        row = next(row for row in rows if row["kernel"] == "binsgdm_update" and row["num_elements"] == str(2**28))
+        # 24 bytes an element at a share of the copies' bandwidth, against 0.22 of it; the sample has little noise.
+        share = card_samples.bandwidth_share("binsgdm_update")
+        assert float(row["measured_over_estimate"]) == pytest.approx(0.22 / share, rel=0.03)
+        assert float(row["over_bytes"]) == pytest.approx(1 / share, rel=0.03)
+        assert row["inside"] == "yes"
+
+
+def test_a_cpu_is_marked_everywhere(tmp_path: Path) -> None:
+    done = card(ON_A_CPU, "--accept-cpu", "-o", tmp_path)
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "docs/evidence/gpu-cpu.md").read_text(encoding="utf-8")
+    calibration = tomllib.loads((tmp_path / "scenarios/calibrations/cpu.toml").read_text(encoding="utf-8"))
+    assert text.startswith("# A trial of this page (CPU, not a card)")
+    marked = "**CPU, not a card: made to try `simnet card`; nothing on this page describes a GPU.**"
+    assert marked in " ".join(text.split())
+    assert calibration["gpu"] == "CPU, not a card"
+    assert calibration["title"].startswith("CPU, not a card")
+    assert done.stdout.startswith("CPU, not a card")
+    assert {"kernel_launch", "collective_launch"}.isdisjoint(calibration), "a CPU launches nothing"
+    assert "adamw" not in calibration["kernels"]
+    assert "No shipped workload has the name of mlp_200k, cnn_400k" in text
+    assert not list(tmp_path.glob("scenarios/workloads/*"))
+
+
+def test_parts_that_are_missing_are_named_with_the_reason(tmp_path: Path) -> None:
+    given = card_samples.write(tmp_path / "gpu", parts=("interference",))
+    about = card_samples.about(("interference",))
+    about["parts"]["kernels"] = {"status": "failed", "reason": "out of memory", "seconds": 3.0}
+    card_samples.save(given / "card.json", about)
+    done = card(given, "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "out" / PAGE).read_text(encoding="utf-8")
+    assert "- not measured: kernels over sizes (part `kernels`; failed: out of memory): `simnet measure gpu" in text
+    assert text.count("- not measured: ") == 6
+    calibration = tomllib.loads((tmp_path / "out" / CALIBRATION).read_text(encoding="utf-8"))
+    assert calibration["backward_slowdown"] == pytest.approx(1.16, rel=0.02)
+    assert "memory_bandwidth" not in calibration, "what was not measured stays neutral"
+    assert list((tmp_path / "out" / "docs/evidence").iterdir()) == [tmp_path / "out" / PAGE], "no figure of nothing"
+
+
+def test_a_card_without_anything_to_fit_gets_a_page(tmp_path: Path) -> None:
+    given = card_samples.write(tmp_path / "gpu", parts=("checks",))
+    assert card(given, "-o", tmp_path / "out").exit_code == 0
+    assert "no calibration (nothing that it holds was measured)" in " ".join(
+        (tmp_path / "out" / PAGE).read_text().split()
+    )
+    assert not (tmp_path / "out" / "scenarios").exists()
+
+
+class TestInto:
+    def test_a_checkout_gets_the_card_once(self, checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+        folder = card_samples.write(tmp_path_factory.mktemp("gpu"), parts=("models", "interference"))
+        done = card(folder, "--base", "a100_tcp_estimate", "--into", checkout)
+        assert done.exit_code == 0, done.output
+        index = (checkout / "docs/README.md").read_text(encoding="utf-8")
+        line = f"- [{card_samples.LABEL}, measured](evidence/gpu-{card_samples.STEM}.md)"
+        assert index.count(line) == 1
+        assert index.index("](evidence/gpu.md)") < index.index(line)
+        cards = (checkout / "docs/evidence/gpu.md").read_text(encoding="utf-8")
+        assert f"Measured: [{card_samples.LABEL}](gpu-{card_samples.STEM}.md)." in cards
+        assert "Not run on a GPU" not in cards
+        check_part("calibrations", str(checkout / CALIBRATION))
+
+        before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
+        assert_refused(card(folder, "--into", checkout), "is there; add --force to replace what is there of this card")
+        assert {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()} == before
+        again = card(folder, "--base", "a100_tcp_estimate", "--into", checkout, "--force")
+        assert again.exit_code == 0, again.output
+        assert {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()} == before
+
+    def test_an_index_without_a_place_for_the_page_stays_and_the_line_is_shown(self, checkout: Path) -> None:
+        (checkout / "docs/README.md").write_text("# Other\n")
+        given = card_samples.write(checkout / "gpu", parts=("interference",))
+        done = card(given, "--into", checkout)
+        assert done.exit_code == 0, done.output
+        assert f"add to {checkout / 'docs/README.md'}: - [{card_samples.LABEL}, measured]" in done.stderr
+        assert (checkout / "docs/README.md").read_text() == "# Other\n"
+
+
+def with_file(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Return a function that changes a JSON file of a folder."""
+
+    def damage(folder: Path) -> None:
+        content = json.loads((folder / name).read_text())
+        change(content)
+        (folder / name).write_text(json.dumps(content))
+
+    return damage
+
+
+DAMAGED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no card.json": (lambda folder: (folder / "card.json").unlink(), "card.json: is missing: it says which card"),
+    "half a file": (lambda folder: (folder / "models.json").write_text('{"what": "simnet mea'), "models.json: "),
+    "another file": (with_file("card.json", lambda c: c.update(what="x")), "what: 'x': must be 'simnet card'"),
+    "a newer file": (with_file("card.json", lambda c: c.update(format=9)), "format: 9: this version reads up to 1"),
+    "no name": (with_file("card.json", lambda c: c["card"].pop("name")), "card.name: is missing"),
+    "two cards": (
+        with_file("models.json", lambda c: c["hardware"].update(gpu="NVIDIA H100")),
+        "models.json: was measured on 'NVIDIA H100', and card.json names 'Synthetic X100 SXM5 80GB HBM3': a folder",
+    ),
+    "a CPU's file": (
+        with_file("models.json", lambda c: c["setups"][0].update(device="cpu")),
+        "models.json: was measured on a CPU, and card.json names",
+    ),
+    "half a pass": (
+        with_file("models.json", lambda c: c["series"].pop(1)),
+        "must have as many times of backward as of forward",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_folder_is_refused_in_one_sentence_and_nothing_is_written(damage: str, tmp_path: Path) -> None:
+    given = card_samples.write(tmp_path / "gpu", parts=("models", "interference"))
+    break_it, message = DAMAGED[damage]
+    break_it(given)
+    assert_refused(card(given, "-o", tmp_path / "out"), message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_that_cannot_be_met_are_refused(tmp_path: Path) -> None:
+    given = card_samples.write(tmp_path / "gpu", parts=("interference",))
+    (tmp_path / "file").write_text("")
+    assert_refused(card(tmp_path / "none", "-o", tmp_path), "no such directory; name the one that simnet measure gpu")
+    assert_refused(card(given), "card: -o: missing; name a directory for the files, or a checkout with --into")
+    assert_refused(card(given, "-o", tmp_path / "file"), "is a file; name a directory with -o")
+    assert_refused(card(given, "--into", tmp_path), "is missing; name a checkout of simnet with --into, or use -o")
+    assert_refused(card(given, "-o", tmp_path / "out", "--force"), "--force: has no effect without --into; drop it")
+    assert_refused(card(given, "-o", tmp_path / "out", "--base", "a100_tcp"), "'a100_tcp': unknown calibration")
+    assert_refused(card(ON_A_CPU, "-o", tmp_path / "out"), "was measured on a CPU: a calibration of a card needs a GPU")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    shutil.copy(given / "card.json", empty)
+    assert_refused(card(empty, "-o", tmp_path / "out"), "no part is there (checks, kernels, step, models, interference")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cpu_does_not_go_into_a_checkout(checkout: Path) -> None:
+    assert_refused(card(ON_A_CPU, "--accept-cpu", "--into", checkout), "a checkout holds cards alone; use -o")
