@@ -63,8 +63,12 @@ def attach_fsdp(
     """
     elements = bucket_elements("attach_fsdp", bucket_cap_mb)
     groups = grouping.from_mesh(mesh)
-    _check_placements(optimizer, groups)
-    check_same_settings("attach", {"bucket_cap_mb": bucket_cap_mb, **settings_to_compare(optimizer)})
+    refused = None
+    try:
+        _check_placements(optimizer, groups)
+    except BinsgdmError as error:  # which all ranks are to raise, so that none waits
+        refused = error
+    check_same_settings("attach", {"bucket_cap_mb": bucket_cap_mb, **settings_to_compare(optimizer)}, refused)
     _copy_first_node(optimizer, groups)
     optimizer.join(ShardedSession(groups, elements, on_sent))
 
@@ -122,6 +126,7 @@ def _of_same_shard(groups: Groups) -> Groups:
         rank=groups.rank // local,
         world_size=groups.world_size // local,
         ranks_per_node=1,
+        uses_nccl=groups.uses_nccl,
         timeout=groups.timeout,
         # A step counts on all ranks or on none, also on those that hold other shards.
         finite_check=groups.world,

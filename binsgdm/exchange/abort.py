@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from binsgdm.exchange.groups import Groups, uses_nccl
+from binsgdm.exchange.groups import Groups
 
 ABORT_S = 20.0  # for which NCCL may take to stop its kernels; after it the sentence is told all the same
 
@@ -52,11 +52,12 @@ def _leave(groups: Groups, reason: str) -> None:
         # The first reason is the cause; the ranks that fail because of it abort as well, with less to say.
         if not store.check([key]):
             store.set(key, reason)
-    _abort_communicators([group for group in groups.distinct if uses_nccl(group)])
+    if groups.uses_nccl:
+        _abort_communicators(groups.distinct)
+        return
     for group in groups.distinct:
-        # Only gloo fails the other ranks' collectives at once when a connection closes.
-        if not uses_nccl(group):
-            dist.destroy_process_group(group)
+        # gloo fails the other ranks' collectives at once when a connection closes.
+        dist.destroy_process_group(group)
 
 
 def _abort_communicators(groups: Sequence[dist.ProcessGroup]) -> None:
@@ -70,10 +71,12 @@ def _abort_communicators(groups: Sequence[dist.ProcessGroup]) -> None:
 
 
 def _abort_communicator(group: dist.ProcessGroup) -> None:
-    # Before PyTorch 2.6 a group has no abort, and what its backend calls shutdown aborts.
-    owner: Any = group if hasattr(group, "abort") else group._get_backend(torch.device("cuda"))
-    stop = owner.abort if hasattr(owner, "abort") else owner._shutdown
-    with suppress(RuntimeError):  # whoever aborts has a sentence to raise, of which this would be a consequence
+    # Whoever aborts has a sentence to raise, of which an error here would be a consequence.
+    with suppress(RuntimeError):
+        # Of the backend alone: that of a group with gloo beside NCCL need not have an abort.
+        backend: Any = group._get_backend(torch.device("cuda"))
+        # Before PyTorch 2.6 what a backend of NCCL calls shutdown aborts.
+        stop = backend.abort if hasattr(backend, "abort") else backend._shutdown
         stop()
 
 

@@ -28,6 +28,7 @@ class Groups:
         intra_node: the ranks of this node.
         inter_node: the ranks with this local rank, one of each node.
         finite_check: the ranks that decide together whether a step counts; None for `world`.
+        uses_nccl: NCCL carries what is exchanged.
         timeout: over NCCL, for how long a rank waits for the others before it gives up.
     """
 
@@ -38,6 +39,7 @@ class Groups:
     world_size: int
     ranks_per_node: int
     finite_check: dist.ProcessGroup | None = None
+    uses_nccl: bool = False
     timeout: timedelta = NCCL_TIMEOUT
 
     @property
@@ -71,10 +73,8 @@ def make(
     local = node_size(ranks_per_node, world_size)
     if device is not None:
         check_backend(device)
-    limit = timeout
-    if uses_nccl(dist.group.WORLD):
-        timeout = timeout or NCCL_TIMEOUT
-        limit = timeout + WATCHDOG_GRACE
+    over_nccl = "nccl" in dist.get_backend_config() if device is None else is_nccl(None, device)
+    limit = (timeout or NCCL_TIMEOUT) + WATCHDOG_GRACE if over_nccl else timeout
     nodes = [list(range(first, first + local)) for first in range(0, world_size, local)]
     rails = [list(range(rail, world_size, local)) for rail in range(local)]
     groups = Groups(
@@ -84,6 +84,7 @@ def make(
         rank=dist.get_rank(),
         world_size=world_size,
         ranks_per_node=local,
+        uses_nccl=over_nccl,
         timeout=timeout or NCCL_TIMEOUT,
     )
     if device is not None:
@@ -111,6 +112,7 @@ def from_mesh(mesh: "DeviceMesh") -> Groups:
         rank=dist.get_rank(),
         world_size=len(ranks),
         ranks_per_node=int(mesh.mesh.shape[1]),
+        uses_nccl=is_nccl(None, device),
         timeout=NCCL_TIMEOUT - WATCHDOG_GRACE,  # the mesh has made its groups with PyTorch's default
     )
     make_communicators(groups, device)
@@ -127,11 +129,6 @@ def backend_of(group: dist.ProcessGroup | None, device: torch.device) -> str:
 def is_nccl(group: dist.ProcessGroup | None, device: torch.device) -> bool:
     """Tell whether NCCL carries these tensors: calls return at once, and none fails if a rank is gone."""
     return "nccl" in backend_of(group, device)
-
-
-def uses_nccl(group: dist.ProcessGroup | None) -> bool:
-    """Tell whether NCCL carries tensors of any device in a group."""
-    return "nccl" in dist.get_backend_config(group)
 
 
 def check_backend(device: torch.device) -> None:

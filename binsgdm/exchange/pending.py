@@ -35,7 +35,7 @@ class Pending:
         self._works: dict[dist.ProcessGroup, dist.Work] = {}
         self._device = torch.device("cpu")
 
-    def add(self, work: dist.Work, group: dist.ProcessGroup, device: torch.device) -> None:
+    def add(self, work: "dist.Work", group: dist.ProcessGroup, device: torch.device) -> None:
         """Let the current stream wait for a collective; the host goes on."""
         work.wait()
         self.number += 1

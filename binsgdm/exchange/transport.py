@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange.abort import abort, abort_reason, give_up
-from binsgdm.exchange.groups import Groups, is_nccl, uses_nccl
+from binsgdm.exchange.groups import Groups, is_nccl
 from binsgdm.exchange.messages import (
     AllGather,
     AllReduceMax,
@@ -61,7 +61,6 @@ class Transport:
         self._on_sent = on_sent
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._pending = Pending()
-        self._uses_nccl = uses_nccl(groups.world)
         self._has_failed = False
 
     def member(self) -> Member:
@@ -130,7 +129,7 @@ class Transport:
                 else f"BinSGDM: {what} failed on rank {groups.rank} ({reason}): a rank is gone or did not take this "
                 "step; restart all ranks from their checkpoints"
             )
-            if self._uses_nccl and self._close() is not None:
+            if groups.uses_nccl and self._close() is not None:
                 give_up(groups, sentence)
             del groups  # this frame lives as long as the error, and an open group lets the others wait
             raise BinsgdmError(sentence) from error
@@ -254,7 +253,7 @@ def is_own_failure(error: RuntimeError) -> bool:
 
 def all_to_all_by_collective(
     received: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup, *, async_op: bool = False
-) -> dist.Work | None:
+) -> "dist.Work | None":
     """Do the same as `all_to_all_in_rounds`, in torch's way, on any backend."""
     work: dist.Work | None = dist.all_to_all_single(received, sent, group=group, async_op=async_op)
     return work
@@ -262,7 +261,7 @@ def all_to_all_by_collective(
 
 def all_gather_by_collective(
     gathered: torch.Tensor, sent: torch.Tensor, group: dist.ProcessGroup, *, async_op: bool = False
-) -> dist.Work | None:
+) -> "dist.Work | None":
     """Do the same as `all_gather_in_ring`, on any backend.
 
     Under either name: all_gather_into_tensor became all_gather_single in PyTorch 2.13.
@@ -350,7 +349,7 @@ def _exchange_rows(sent: torch.Tensor, to: int, received: torch.Tensor, source: 
 
 def _exchange_as_batch(
     sent: torch.Tensor, received: torch.Tensor, group: dist.ProcessGroup, *, async_op: bool
-) -> dist.Work:
+) -> "dist.Work":
     """Do the same as `send_recv` over NCCL, whose sends and receives wait for each other unless they are one batch."""
     assert async_op  # a batch is nothing else
     position, size = dist.get_rank(group), dist.get_world_size(group)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import groups as grouping
 from binsgdm.exchange.groups import Groups
+from binsgdm.exchange.transport import is_own_failure
 
 T = TypeVar("T")
 
@@ -74,10 +75,13 @@ def guarded(collective: Callable[[], T]) -> T:
 
     Raises:
         BinsgdmError: a rank is gone.
+        RuntimeError: of this rank itself, such as too little memory.
     """
     try:
         return collective()
     except RuntimeError as error:
+        if is_own_failure(error):
+            raise
         reason = str(error).splitlines()[0]
         raise BinsgdmError(f"ranks: a collective failed ({reason}): a rank ended; restart all ranks") from error
 
@@ -107,9 +111,13 @@ def joined(
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     guarded(lambda: dist.init_process_group(backend))
     try:
-        yield _of_group(chosen, backend, grouping.make(ranks_per_node))
-    finally:
-        dist.destroy_process_group()
+        yield _of_group(chosen, backend, grouping.make(ranks_per_node, device=chosen))
+    except BaseException:
+        # NCCL leaves when its kernels are done, some of which may wait for a rank that is gone.
+        if backend != "nccl":
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
 
 
 def _of_group(device: torch.device, backend: str, groups: Groups) -> Ranks:

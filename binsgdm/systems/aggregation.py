@@ -37,10 +37,12 @@ def gather_payloads(
     # payloads: bytes and decoding grow with the number of ranks, unlike those of an all-reduce.
     sent = as_bytes(payload)
     lengths = [sent.numel()] * context.world_size
-    if compressor.num_bytes(shapes) is None:
+    depends_on_values = compressor.num_bytes(shapes) is None
+    if depends_on_values:
         lengths = yield from _gather_lengths(sent)
         sent = torch.nn.functional.pad(sent, (0, max(lengths) - sent.numel()))
-    received = yield AllGather(group="world", sent=sent)
+    # The host reads what it needs to decode a payload of unknown length.
+    received = yield AllGather(group="world", sent=sent, is_read_by_host=depends_on_values)
     total: torch.Tensor | None = None
     # All ranks add up in the same order, so all get the same bits, which an fp32 sum in another order would not give.
     for rank, (row, length) in enumerate(zip(received, lengths, strict=True)):

@@ -40,7 +40,8 @@ def compress_gradients(  # noqa: PLR0913
 
     A rank that cannot exchange a bucket (a sparse gradient, a residual of another model) raises its sentence in
     backward and closes its connections, so that the others raise in backward, too, with the same sentence, and do not
-    wait. After that all ranks have to be started again. (Over NCCL the others notice when the collective times out.)
+    wait. After that all ranks have to be started again. (Over NCCL the end of backward waits on the host for what was
+    exchanged: only so can a rank learn that another one is gone.)
 
     Args:
         model: has no communication hook yet.
@@ -173,7 +174,8 @@ class GradientExchange:
 
     def start(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":  # type: ignore[name-defined]
         """Hand a bucket to the thread; the future will hold the mean, in the bucket's dtype."""
-        if self._has_failed:
+        groups = self._groups
+        if self._has_failed or groups is None:
             self._finish()  # raises what has failed, if that was a bucket of this backward
             raise BinsgdmError(
                 "compress_gradients: an exchange failed before, and ranks may differ; start all ranks again "
@@ -187,19 +189,19 @@ class GradientExchange:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
             self._thread = CommunicationThread("binsgdm-compress", buffer.device, self._exchange, self._on_failure)
         # In this order: whoever reads the copy waits for all that was enqueued before the submission.
-        pending = self._pending(bucket, buffer, future)
+        try:
+            pending = self._pending(bucket, groups, future)
+        except RuntimeError as error:  # too little memory for the copy: no item is there that could fail
+            self._has_failed = True
+            self._abort(str(error).splitlines()[0])
+            raise
         self._thread.submit(pending)
         # DDP numbers buckets from 0 in each backward; the last one ends the step.
         if bucket.is_last():
             self.step += 1
         return future
 
-    def _pending(
-        self, bucket: Any, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]"
-    ) -> _PendingBucket:
-        groups = self._groups
-        if groups is None:
-            raise AssertionError("start refuses where there are no groups any more")
+    def _pending(self, bucket: Any, groups: Groups, future: "torch.futures.Future[torch.Tensor]") -> _PendingBucket:
         context = RankContext(
             rank=groups.rank,
             world_size=groups.world_size,
@@ -208,7 +210,7 @@ class GradientExchange:
             step=self.step,
             bucket=bucket.index(),
         )
-        return _PendingBucket(self._gradients(bucket), context, buffer, future)
+        return _PendingBucket(self._gradients(bucket), context, bucket.buffer(), future)
 
     def _gradients(self, bucket: Any) -> GradientBucket | BinsgdmError:
         """Return the gradients, or the error for which there are none; the thread raises it when it is their turn."""

@@ -96,6 +96,8 @@ def cases(is_wrong: bool) -> dict[str, Callable[[], object]]:
         "state after backward": state_after_backward,
         "a broken compressor": lambda: broken_compressor(is_wrong),
         "clipping beside backward": lambda: clipping(is_wrong),
+        "BinSGDM, sparse in a step": lambda: bin_sgdm(is_wrong, _make_sparse_gradient),
+        "BinSGDM, memory": lambda: bin_sgdm(is_wrong, _have_no_memory),
         "1-bit Adam, sparse": lambda: one_bit_adam(is_wrong, _make_sparse),
         "1-bit Adam, residuals": lambda: one_bit_adam(is_wrong, _take_residuals_of_another_world),
         "BinSGDM, sparse": lambda: attach_with_a_sparse_gradient(is_wrong),
@@ -175,6 +177,29 @@ def clipping(is_wrong: bool) -> None:
         optimizer.step()
     finally:
         assert torch.equal(value.detach(), before)
+
+
+def bin_sgdm(is_wrong: bool, spoil: Callable[[binsgdm.BinSGDM], None]) -> None:
+    value = nn.Parameter(torch.zeros(40))
+    value.grad = torch.ones(40)
+    optimizer = binsgdm.BinSGDM([value])
+    binsgdm.attach(optimizer, ranks_per_node=1)
+    optimizer.step()
+    if is_wrong:
+        spoil(optimizer)
+    optimizer.step()
+
+
+def _make_sparse_gradient(optimizer: binsgdm.BinSGDM) -> None:
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(40).to_sparse()
+
+
+def _have_no_memory(optimizer: binsgdm.BinSGDM) -> None:
+    def allocate(_: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    transport: Any = optimizer.member.run.__self__  # type: ignore[union-attr]
+    transport._receive_buffer = allocate
 
 
 def one_bit_adam(is_wrong: bool, spoil: Callable[[OneBitAdam, nn.Parameter], None]) -> None:

@@ -69,6 +69,23 @@ def test_what_one_rank_cannot_exchange_is_told_to_all_in_backward(results, name,
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
+        ("BinSGDM, sparse in a step", "BinSGDM: a sparse gradient of shape (40,): must be dense"),
+        ("BinSGDM, memory", "CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ],
+)
+def test_a_step_that_one_rank_cannot_take_is_told_to_all(results, name, sentence):
+    for rank, (kind, said, seconds) in enumerate(results[name]):
+        is_wrong = rank == refusing.WRONG
+        assert sentence in said
+        assert (f"rank {refusing.WRONG} refused: " in said) == (not is_wrong)
+        assert kind == ("OutOfMemoryError" if is_wrong and "memory" in name else "BinsgdmError")
+        assert "a rank is gone" not in said
+        assert seconds < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
         ("step of another time", "compress_gradients: state: step of rank 1: 7: must equal rank 0's 1"),
         ("factors on one rank", "compress_gradients: state: factors of rank 1: [('0', (6, 4), "),
     ],

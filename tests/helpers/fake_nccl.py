@@ -119,6 +119,9 @@ class FakeNccl(dist.ProcessGroup):
             if not one.is_contiguous():
                 raise BrokenRuleError(f"{what}: tensors must be contiguous")
 
+    def _get_backend(self, _device: torch.device) -> "FakeNccl":
+        return self
+
     def abort(self) -> None:
         self._is_aborted = True
         for work in self._works:
