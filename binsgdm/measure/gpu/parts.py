@@ -69,6 +69,13 @@ PARTS: tuple[Part, ...] = (
         every_card=True,
     ),
     Part(
+        name="training",
+        about="check losses, skipped steps, resumed runs, and replicas over all cards",
+        seconds=80,
+        module=f"{HERE}.training",
+        every_card=True,
+    ),
+    Part(
         name="links",
         about="time collectives between cards",
         seconds=10,

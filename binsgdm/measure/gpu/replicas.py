@@ -1,0 +1,269 @@
+"""Check that replicas stay equal to the bit over all ranks, and equal to one process that computes for all of them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from binsgdm.ddp import attach, attach_one_bit_adam
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Member, RankContext, run_in_lockstep
+from binsgdm.exchange.replicas import check_same_tensors
+from binsgdm.measure import choices
+from binsgdm.measure.bench import Bench
+from binsgdm.measure.gpu.trainings import num_different
+from binsgdm.measure.ranks import Ranks
+from binsgdm.optimizers.base import OneBitOptimizer
+from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.worker import SCHEMES, Scheme
+from binsgdm.systems.base import Averager, GradientBucket
+from binsgdm.systems.ddp_hook import compress_gradients
+from binsgdm.systems.registry import SYSTEMS, make
+
+SHAPES = ((64, 33), (7,), (0,), (96, 65), (1,), (1024,))
+STEPS, SEED = 4, 7
+BUCKET_ELEMENTS = 4096
+BUCKET_MB = BUCKET_ELEMENTS * 4 / 2**20
+LR, WEIGHT_DECAY = 0.01, 0.1
+NUM_IN_ONE_PROCESS, A_NODE = 4, 2
+# Two summands have one order; with more, the backend's order of a sum is its own.
+MOST_WITH_ONE_ORDER = 2
+
+Make = Callable[[Sequence[nn.Parameter]], OneBitOptimizer]
+Join = Callable[[OneBitOptimizer], None]
+
+
+def check(bench: Bench) -> None:
+    """Add the outcome for BinSGDM in every scheme, 1-bit Adam and every system in DDP's hook.
+
+    Args:
+        bench: where to; of ranks that are joined in a process group, one too.
+    """
+    cases = list(_cases(bench.ranks))
+    for count, (name, num_wrong) in enumerate(cases):
+        _add(bench, name, num_wrong)
+        bench.progress((count + 1) / len(cases))
+
+
+def _add(bench: Bench, name: str, num_wrong: Callable[[], int]) -> None:
+    """Add the outcome of a comparison of all ranks; an error on this rank fails it."""
+    detail, wrong = "", 1
+    try:
+        wrong = num_wrong()
+    except Exception as error:  # the other comparisons are still worth making
+        detail = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    anywhere = int(bench.ranks.slowest([float(wrong)])[0])
+    detail = detail or (f"{anywhere} tensors differ" if anywhere else "equal to the bit")
+    bench.record.check(name, passed=anywhere == 0, count=len(SHAPES) * bench.ranks.world_size, detail=detail)
+
+
+def _cases(ranks: Ranks) -> Iterator[tuple[str, Callable[[], int]]]:
+    """Yield every comparison by name; each returns how many tensors are wrong on this rank."""
+    for scheme in SCHEMES:
+        yield f"one process, {_text(scheme)}, kernels against the reference", partial(_one_process, ranks, scheme)
+    where = f"{ranks.world_size} ranks over {ranks.backend}"
+    for local in _node_sizes(ranks.world_size):
+        for scheme in SCHEMES:
+            for overlap in (False, True):
+                how = f"{_text(scheme)}, {local} a node, {'overlapped' if overlap else 'in step()'}"
+                yield f"{where}: BinSGDM {how}", partial(_binsgdm, ranks, scheme, local, overlap)
+        for topology in ("flat", "hierarchical"):
+            name = f"{where}: 1-bit Adam {topology}, {local} a node"
+            yield name, partial(_one_bit_adam, ranks, topology, local)
+    yield f"{where}: an infinite gradient on the last stops all", partial(_overflow, ranks)
+    for system in SYSTEMS:
+        yield f"{where}: {system} in DDP's hook", partial(_system, ranks, system)
+
+
+def _text(scheme: Scheme) -> str:
+    return f"{scheme.topology} {scheme.intra_node_dtype} {scheme.average}"
+
+
+def _node_sizes(world_size: int) -> list[int]:
+    """Return one rank a node, half of all where that is another number, and all."""
+    return sorted({1, max(1, world_size // 2) if world_size % 2 == 0 else 1, world_size})
+
+
+def parameters(device: torch.device) -> list[nn.Parameter]:
+    """Return parameters, the same on every rank and device."""
+    generator = torch.Generator().manual_seed(SEED)
+    return [nn.Parameter(torch.randn(shape, generator=generator).to(device)) for shape in SHAPES]
+
+
+def gradients(rank: int, step: int, device: torch.device) -> list[Tensor]:
+    """Return the gradients of a rank in a step, the same on every device."""
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    return [torch.randn(shape, generator=generator).to(device) for shape in SHAPES]
+
+
+class ParametersWithGradients(nn.Module):
+    """A module whose gradients are what it is called with."""
+
+    def __init__(self, values: Iterable[nn.Parameter]) -> None:
+        super().__init__()
+        self.values = nn.ParameterList(values)
+
+    def forward(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Return a loss with these gradients."""
+        products = [(value * gradient).sum() for value, gradient in zip(self.values, gradients, strict=True)]
+        return torch.stack(products).sum()
+
+
+def _as_rank(ranks: Ranks, make_one: Make, join: Join) -> list[Tensor]:
+    """Return the parameters of this rank after a few steps with the others."""
+    values = parameters(ranks.device)
+    module = ParametersWithGradients(values)
+    optimizer = make_one(values)
+    join(optimizer)
+    for step in range(1, STEPS + 1):
+        optimizer.zero_grad()
+        module(gradients(ranks.rank, step, ranks.device)).backward()
+        optimizer.step()
+    return [value.detach() for value in values]
+
+
+def in_one_process(
+    make_one: Make, join: Callable[[OneBitOptimizer, Member], None], world_size: int, local: int, device: torch.device
+) -> list[list[Tensor]]:
+    """Return the parameters of all ranks after the same steps, all taken in this process."""
+    copies = [parameters(device) for _ in range(world_size)]
+    optimizers = [make_one(values) for values in copies]
+    for rank, optimizer in enumerate(optimizers):
+        join(optimizer, Member(rank=rank, world_size=world_size, ranks_per_node=local))
+    for step in range(1, STEPS + 1):
+        for rank, values in enumerate(copies):
+            for value, gradient in zip(values, gradients(rank, step, device), strict=True):
+                value.grad = gradient
+        run_in_lockstep([optimizer.step_protocol() for optimizer in optimizers], local)
+    return [[value.detach() for value in values] for values in copies]
+
+
+def _make_binsgdm(values: Sequence[nn.Parameter], kernels: str | None = None) -> BinSGDM:
+    return BinSGDM(values, lr=LR, weight_decay=WEIGHT_DECAY, seed=SEED, kernels=kernels)
+
+
+def _join_in_lockstep(scheme: Scheme, optimizer: Any, member: Member) -> None:
+    optimizer.join(Session(member, scheme, BUCKET_ELEMENTS))
+
+
+def _one_process(ranks: Ranks, scheme: Scheme) -> int:
+    """Compare four ranks in this process, with the device's own kernels, with the same on a CPU with the reference."""
+    join, size = partial(_join_in_lockstep, scheme), (NUM_IN_ONE_PROCESS, A_NODE)
+    found = in_one_process(_make_binsgdm, join, *size, ranks.device)
+    wanted = in_one_process(partial(_make_binsgdm, kernels="reference"), join, *size, torch.device("cpu"))
+    return sum(num_different(one, other) for one, other in zip(wanted, found, strict=True))
+
+
+def _binsgdm(ranks: Ranks, scheme: Scheme, local: int, overlap: bool) -> int:
+    def join(optimizer: Any) -> None:
+        attach(
+            optimizer, overlap=overlap, bucket_cap_mb=BUCKET_MB, ranks_per_node=local, topology=scheme.topology,
+            intra_node_dtype=scheme.intra_node_dtype, average=scheme.average,
+        )  # fmt: skip
+
+    found = _as_rank(ranks, _make_binsgdm, join)
+    join_control = partial(_join_in_lockstep, scheme)
+    control = in_one_process(_make_binsgdm, join_control, ranks.world_size, local, ranks.device)
+    return _num_wrong(ranks, found, control[ranks.rank])
+
+
+def _one_bit_adam(ranks: Ranks, topology: Any, local: int) -> int:
+    def make_one(values: Sequence[nn.Parameter]) -> OneBitAdam:
+        return OneBitAdam(values, lr=LR, weight_decay=WEIGHT_DECAY, dense_steps=2, topology=topology)
+
+    found = _as_rank(ranks, make_one, lambda one: attach_one_bit_adam(one, ranks_per_node=local))  # type: ignore[arg-type]
+    if ranks.world_size > MOST_WITH_ONE_ORDER:
+        return _num_wrong(ranks, found, found)
+    join: Any = OneBitAdam.join
+    return _num_wrong(ranks, found, in_one_process(make_one, join, ranks.world_size, local, ranks.device)[ranks.rank])
+
+
+def _overflow(ranks: Ranks) -> int:
+    """Compare the parameters after a step in which the last rank alone has an infinite gradient with those before."""
+    values = parameters(ranks.device)
+    optimizer = _make_binsgdm(values)
+    attach(optimizer, ranks_per_node=1)
+    for value, gradient in zip(values, gradients(ranks.rank, 1, ranks.device), strict=True):
+        value.grad = gradient / (0.0 if ranks.rank == ranks.world_size - 1 else 1.0)
+    optimizer.step()
+    wrong = num_different(parameters(ranks.device), values)
+    return wrong + int((optimizer.param_groups[0]["step"], optimizer.num_skipped) != (0, 1))
+
+
+class _NotingLayouts:
+    """A system that notes which parameters lay in each bucket that it was given."""
+
+    def __init__(self, system: Averager) -> None:
+        self._system = system
+        self.layouts: list[tuple[RankContext, GradientBucket]] = []
+
+    def mean(self, bucket: GradientBucket, context: RankContext) -> Any:
+        self.layouts.append((context, bucket))
+        return self._system.mean(bucket, context)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._system, name)
+
+
+def _system(ranks: Ranks, name: str) -> int:
+    """Compare the gradients that DDP makes with a system, on all ranks, and with one process."""
+    options = {} if name == "dense" else choices.choice(name, "replicas").given
+    devices = [ranks.device.index] if ranks.device.type == "cuda" else None
+    module = DistributedDataParallel(
+        ParametersWithGradients(parameters(ranks.device)), device_ids=devices, bucket_cap_mb=BUCKET_MB
+    )
+    exchange = compress_gradients(module, name, seed=SEED, ranks_per_node=ranks.world_size, **options)
+    noting: Any = _NotingLayouts(exchange.system)
+    exchange.system = noting
+    systems = [make(name, rank=rank, world_size=ranks.world_size, **options) for rank in range(ranks.world_size)]
+    wrong = 0
+    for step in range(1, STEPS + 1):
+        noting.layouts.clear()
+        module.zero_grad()
+        module(gradients(ranks.rank, step, ranks.device)).backward()
+        found = [value.grad for value in module.parameters() if value.grad is not None]
+        given = [gradients(rank, step, ranks.device) for rank in range(ranks.world_size)]
+        wanted = _means(systems, noting.layouts, given, ranks.world_size)
+        if SYSTEMS[name].aggregation == "all_reduce" and ranks.world_size > MOST_WITH_ONE_ORDER:
+            for one, other in zip(found, wanted, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+            wanted = found
+        wrong += _num_wrong(ranks, found, wanted)
+    return wrong
+
+
+def _means(
+    systems: Sequence[Averager],
+    layouts: Sequence[tuple[RankContext, GradientBucket]],
+    given: Sequence[Sequence[Tensor]],
+    ranks_per_node: int,
+) -> list[Tensor]:
+    """Return the gradients that the systems of all ranks make in this process, in the same buckets."""
+    means: dict[Any, Tensor] = {}
+    for context, bucket in layouts:
+        flat: list[Tensor] = [torch.cat([own[one].reshape(-1) for one in bucket.parameters]) for own in given]  # type: ignore[index]
+        protocols = [
+            system.mean(replace(bucket, values=values), replace(context, rank=rank))
+            for rank, (system, values) in enumerate(zip(systems, flat, strict=True))
+            if values.numel()
+        ]
+        mean = run_in_lockstep(protocols, ranks_per_node)[0] if protocols else flat[0]
+        means |= dict(zip(bucket.parameters, torch.split(mean, bucket.numels), strict=True))
+    return [means[number].view(shape) for number, shape in enumerate(SHAPES)]
+
+
+def _num_wrong(ranks: Ranks, found: Sequence[Tensor], wanted: Sequence[Tensor]) -> int:
+    """Return how many tensors of this rank differ from the control, or 1 at least if ranks differ."""
+    wrong = num_different(wanted, found)
+    if ranks.world_size > 1:
+        try:
+            check_same_tensors("replicas", [(str(number), one) for number, one in enumerate(found)], "")
+        except BinsgdmError:
+            return max(1, wrong)
+    return wrong
