@@ -1,5 +1,7 @@
 """Checks of the arguments of every kernel: compiled kernels get bare addresses and would write out of bounds."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,52 @@ def update(grad: Tensor, m: Tensor, b: Tensor, out_u: Tensor | None = None) -> N
             tensor(name, given, numel=grad.numel(), dtypes=FP32, device=grad.device)
 
 
+def updates(
+    grads: Sequence[Tensor], ms: Sequence[Tensor], bs: Sequence[Tensor], outs_u: Sequence[Tensor] | None = None
+) -> None:
+    """Check the arguments of both updates for many tensors, which share a device."""
+    lists = (grads, ms, bs) if outs_u is None else (grads, ms, bs, outs_u)
+    numels = [tensor.numel() for tensor in grads]
+    if not _are_alike(grads, numels, FLOATS, grads) or not all(_are_alike(g, numels, FP32, grads) for g in lists[1:]):
+        for given in zip(*lists, strict=True):
+            update(*given)
+        same_device("grad", grads)
+
+
+def all_quantized(outs: Sequence[Tensor], likes: Sequence[Tensor], starts: Sequence[int]) -> None:
+    """Check where the packed signs of many tensors go and which draws they take."""
+    for out, like, start in zip(outs, likes, starts, strict=True):
+        quantized(out, numel=like.numel(), start=start, device=like.device)
+
+
+def applications(xs: Sequence[Tensor], signs: Sequence[Tensor]) -> None:
+    """Check the arguments of `unpack_apply_` for many tensors, which share a device."""
+    num_bytes = [packed_numel(x.numel()) for x in xs]
+    if not _are_alike(xs, [x.numel() for x in xs], FLOATS, xs) or not _are_alike(signs, num_bytes, BYTES, xs):
+        for given in zip(xs, signs, strict=True):
+            apply(*given)
+        same_device("x", xs)
+
+
+def same_device(name: str, given: Sequence[Tensor]) -> None:
+    """Raise unless tensors are on the device of the first: one launch does all of them."""
+    for other in given:
+        if other.device != given[0].device:
+            raise BinsgdmError(f"{name}: on {other.device}: must be on {given[0].device}, as the first tensor")
+
+
+def _are_alike(
+    given: Sequence[Tensor], numels: Sequence[int], dtypes: tuple[torch.dtype, ...], likes: Sequence[Tensor]
+) -> bool:
+    """Tell whether many tensors are as they must be: a few attributes, as this runs for every tensor in every step."""
+    return (
+        [tensor.numel() for tensor in given] == numels
+        and {tensor.dtype for tensor in given}.issubset(dtypes)
+        and {tensor.device for tensor in given} == {tensor.device for tensor in likes[:1]}
+        and all(map(Tensor.is_contiguous, given))
+    )
+
+
 def packed(name: str, given: Tensor, *, numel: int, device: torch.device, rows: int = 1) -> None:
     """Check a tensor of packed signs."""
     tensor(name, given, numel=rows * packed_numel(numel), dtypes=BYTES, device=device)
@@ -51,6 +99,12 @@ def merge(packed_rows: Tensor, *, numel: int, start: int, out: Tensor) -> None:
         raise BinsgdmError(f"packed_rows: shape {tuple(packed_rows.shape)}: must be K x P with K at least 1")
     packed("packed_rows", packed_rows, numel=numel, device=packed_rows.device, rows=packed_rows.shape[0])
     quantized(out, numel=numel, start=start, device=packed_rows.device)
+
+
+def counted(num_vectors: int, most: int) -> None:
+    """Check that a kernel can count this many vectors."""
+    if num_vectors > most:
+        raise BinsgdmError(f"packed_rows: {num_vectors} vectors: must be at most {most}; take kernels='reference'")
 
 
 def mean(parts: Tensor, out: Tensor) -> None:

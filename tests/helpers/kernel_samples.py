@@ -57,8 +57,9 @@ def outcomes(kernels: Kernels, grad: Tensor, m: Tensor, b: Tensor, start: int) -
     all_one = kernels.update_quantize_pack_(grad, m1, b1, beta=0.95, out=one, **where)
     all_two = kernels.update_(grad, m2, b2, beta=0.95, out_u=u)
     kernels.quantize_pack(u, out=two, **where)
-    kernels.merge(torch.stack([one, two.flip(0), one ^ 0x5A]), numel=numel, out=merged, **where)
-    kernels.mean_(torch.stack([m1, b1, grad.float(), u]), mean)
+    if grad.dtype == torch.float32:  # they know no other, and the interpreter takes its time
+        kernels.merge(torch.stack([one, two.flip(0), one ^ 0x5A]), numel=numel, out=merged, **where)
+        kernels.mean_(torch.stack([m1, b1, grad, u]), mean)
     x, climbed = grad.clone(), grad.clone()
     kernels.unpack_apply_(x, one, lr=1e-3, weight_decay=0.01)
     kernels.unpack_apply_(climbed, one, lr=1e-3, weight_decay=0.01, maximize=True)

@@ -1,0 +1,389 @@
+"""What runs on the GPU, in Triton: one pass over memory for each kernel.
+
+Division is `div_rn`, and `enable_fp_fusion` is off at each launch, since Triton's defaults (an approximate quotient, a
+fused multiply-add) would not give the reference's bits. Python floats reach a program as fp32, rounded once.
+
+A program does CHUNK elements of one tensor, tile by tile. A chunk that is whole, at addresses that are multiples of 16
+bytes, is read and written without masks, 16 bytes a thread; any other takes masks, element by element. Chunks begin
+where a group of 32 draws does: before the tensor, where the tensor begins inside a group.
+
+Shape letters: N elements, K vectors, P bytes.
+"""
+
+# mypy: disable-error-code="no-untyped-def, import-not-found, import-untyped, untyped-decorator, assignment"
+# ruff: noqa: PLR0913, PLR0917 - a program takes its pointers and numbers one by one
+
+import triton
+import triton.language as tl
+
+from binsgdm.triton_random import draws_of_tile, philox, thresholds_of
+
+TILE = tl.constexpr(1024)
+CHUNK = tl.constexpr(4096)
+_TILES = tl.constexpr(4)
+ROW = tl.constexpr(8)  # words of a row of the table: first chunk, numel, start, whether aligned, four addresses
+MERGE_GROUPS = tl.constexpr(128)  # one a thread
+
+
+@triton.jit(do_not_specialize=["step", "rank", "stream", "seed_low", "seed_high"])
+def update_quantize_pack(
+    table, owners, finite, beta, rest, seed_low, seed_high, step, rank, stream, dtype: tl.constexpr
+):
+    """Update m and b of many tensors and write the packed signs of Q(m / b)."""
+    row, first, numel, whole = _chunk(table, owners)
+    group = (tl.load(row + 2) + first) >> 5
+    draws = seed_low, seed_high, step, rank, stream, group
+    if whole:
+        _update_quantize_pack_chunk(row, first, numel, finite, beta, rest, draws, dtype, False)
+    else:
+        _update_quantize_pack_chunk(row, first, numel, finite, beta, rest, draws, dtype, True)
+
+
+@triton.jit
+def _update_quantize_pack_chunk(
+    row, first, numel, finite, beta, rest, draws, dtype: tl.constexpr, masked: tl.constexpr
+):
+    grad, m, b = (
+        _address(row, 4, dtype, masked),
+        _address(row, 5, tl.float32, masked),
+        _address(row, 6, tl.float32, masked),
+    )
+    out = _address(row, 7, tl.uint8, True)
+    failed = tl.zeros([TILE], tl.int1)
+    for tile in range(_num_tiles(first, numel) if masked else _TILES):
+        offset = first + tile * TILE
+        inside = _inside(offset, numel)
+        u, bad = _update(grad + offset, m + offset, b + offset, beta, rest, inside, masked)
+        failed = failed | bad
+        threshold = thresholds_of(draws_of_tile(draws, tile * (TILE // 32), TILE))
+        _store_signs(out, threshold < u, offset, numel, inside, masked)
+    _tell(finite, failed)
+
+
+@triton.jit
+def update(table, owners, finite, beta, rest, dtype: tl.constexpr):
+    """Update m and b of many tensors and write u = m / b."""
+    row, first, numel, whole = _chunk(table, owners)
+    if whole:
+        _update_chunk(row, first, numel, finite, beta, rest, dtype, False)
+    else:
+        _update_chunk(row, first, numel, finite, beta, rest, dtype, True)
+
+
+@triton.jit
+def _update_chunk(row, first, numel, finite, beta, rest, dtype: tl.constexpr, masked: tl.constexpr):
+    grad, m, b = (
+        _address(row, 4, dtype, masked),
+        _address(row, 5, tl.float32, masked),
+        _address(row, 6, tl.float32, masked),
+    )
+    out_u = _address(row, 7, tl.float32, masked)
+    failed = tl.zeros([TILE], tl.int1)
+    for tile in range(_num_tiles(first, numel) if masked else _TILES):
+        offset = first + tile * TILE
+        inside = _inside(offset, numel)
+        u, bad = _update(grad + offset, m + offset, b + offset, beta, rest, inside, masked)
+        failed = failed | bad
+        _store(out_u + offset, u, inside, masked)
+    _tell(finite, failed)
+
+
+@triton.jit
+def unpack_apply(table, owners, lr, decay, dtype: tl.constexpr, per_thread: tl.constexpr):
+    """Do x = x decay - lr sign for many tensors."""
+    row, first, numel, whole = _chunk(table, owners)
+    if whole:
+        _unpack_apply_chunk(row, first, numel, lr, decay, dtype, per_thread, False)
+    else:
+        _unpack_apply_chunk(row, first, numel, lr, decay, dtype, per_thread, True)
+
+
+@triton.jit
+def _unpack_apply_chunk(
+    row, first, numel, lr, decay, dtype: tl.constexpr, per_thread: tl.constexpr, masked: tl.constexpr
+):
+    x, packed = _address(row, 4, dtype, masked), _address(row, 5, tl.uint8, True)
+    for tile in range(_num_tiles(first, numel) if masked else _TILES):
+        offset = first + tile * TILE
+        inside = _inside(offset, numel)
+        old_x = _load(x + offset, inside, masked)
+        positive = _load_signs(packed, offset, numel, per_thread, masked)
+        new_x = _widen(old_x) * decay - tl.where(positive, lr, -lr)
+        _store(x + offset, _narrow(new_x, dtype), inside, masked)
+
+
+@triton.jit(do_not_specialize=["out", "start", "numel", "step", "rank", "stream", "seed_low", "seed_high"])
+def quantize_pack(u, out, start, numel, seed_low, seed_high, step, rank, stream):
+    """Write the packed signs of Q(u)."""
+    start, numel = tl.cast(start, tl.int64), tl.cast(numel, tl.int64)
+    first = tl.program_id(0).to(tl.int64) * CHUNK - (start >> 3 & 3) * 8
+    draws = seed_low, seed_high, step, rank, stream, (start + first) >> 5
+    if _is_whole(first, numel):
+        _quantize_pack_chunk(u, out, first, numel, draws, False)
+    else:
+        _quantize_pack_chunk(u, out, first, numel, draws, True)
+
+
+@triton.jit
+def _quantize_pack_chunk(u, out, first, numel, draws, masked: tl.constexpr):
+    for tile in range(_num_tiles(first, numel) if masked else _TILES):
+        offset = first + tile * TILE
+        inside = _inside(offset, numel)
+        values = _load(u + offset, inside, masked)
+        threshold = thresholds_of(draws_of_tile(draws, tile * (TILE // 32), TILE))
+        _store_signs(out, threshold < values, offset, numel, inside, masked)
+
+
+@triton.jit(do_not_specialize=["num_vectors", "numel", "aligned"])
+def mean(parts, out, num_vectors, numel, aligned):
+    """Write the mean of K vectors."""
+    numel = tl.cast(numel, tl.int64)
+    first = tl.program_id(0).to(tl.int64) * TILE
+    if (aligned != 0) & (first + TILE <= numel):
+        # A row begins at a multiple of 4 elements: written so, the compiler sees it.
+        _mean_tile(parts, out, num_vectors, first, numel, numel // 4 * 4, False)
+    else:
+        _mean_tile(parts, out, num_vectors, first, numel, numel, True)
+
+
+@triton.jit
+def _mean_tile(parts, out, num_vectors, first, numel, row_numel, masked: tl.constexpr):
+    inside = _inside(first, numel)
+    total = _load(parts + first, inside, masked)
+    # In the order of ranks, as in the reference: fp32 sums depend on their order.
+    for vector in range(1, num_vectors):
+        total += _load(parts + vector * row_numel + first, inside, masked)
+    _store(out + first, tl.div_rn(total, tl.zeros([TILE], tl.float32) + num_vectors), inside, masked)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "packed", "out", "num_vectors", "num_bytes", "start", "numel", "aligned",
+        "step", "rank", "stream", "seed_low", "seed_high",
+    ]
+)  # fmt: skip
+def merge(
+    packed, out, limits, num_vectors, num_bytes, start, numel, aligned, seed_low, seed_high, step, rank, stream,
+    width: tl.constexpr,
+):  # fmt: skip
+    """Write the packed signs of Q of the mean of K sign vectors."""
+    start, numel, num_bytes = tl.cast(start, tl.int64), tl.cast(numel, tl.int64), tl.cast(num_bytes, tl.int64)
+    first = tl.program_id(0).to(tl.int64) * (32 * MERGE_GROUPS) - (start >> 3 & 3) * 8
+    draws = seed_low, seed_high, step, rank, stream, (start + first) >> 5
+    # One group of 32 elements a thread: a word of each vector, and all draws of eight counters.
+    byte = (first >> 3) + tl.arange(0, MERGE_GROUPS).to(tl.int64) * 4
+    whole = (aligned != 0) & (first >= 0) & (first + 32 * MERGE_GROUPS <= numel)
+    if whole:
+        counts = _count_bits(packed, byte, num_vectors, num_bytes, width, False)
+    else:
+        counts = _count_bits(packed, byte, num_vectors, num_bytes, width, True)
+    word = tl.zeros([MERGE_GROUPS], tl.uint32)
+    for lane in tl.static_range(8):
+        draw = philox(draws, tl.arange(0, MERGE_GROUPS) * 8 + lane)
+        for run in tl.static_range(4):
+            # Lane 0 is the most significant bit of its byte, as in `binsgdm.bits`.
+            count = _count_at(counts, 8 * run + 7 - lane, width)
+            word |= ((draw[run] >> 9) < tl.load(limits + count)).to(tl.uint32) << (8 * run + 7 - lane)
+    if whole:
+        tl.store((out + byte).to(tl.pointer_type(tl.uint32)), word)
+    else:
+        for run in tl.static_range(4):
+            place = byte + run
+            # Bits of elements that are not there are 0.
+            num_bits = tl.minimum(tl.maximum(numel - place * 8, 0), 8).to(tl.uint32)
+            bits = (word >> (8 * run)) & (0xFF00 >> num_bits)
+            tl.store(out + place, bits.to(tl.uint8), mask=(place >= 0) & (place < num_bytes))
+
+
+@triton.jit
+def _count_bits(packed, byte, num_vectors, num_bytes, width: tl.constexpr, masked: tl.constexpr):
+    counts = _no_counts(width)
+    for vector in range(num_vectors):
+        counts = _count(counts, _load_word(packed + vector * num_bytes, byte, num_bytes, masked), width)
+    return counts
+
+
+@triton.jit
+def _no_counts(width: tl.constexpr):
+    zero = tl.zeros([MERGE_GROUPS], tl.uint32)
+    if width == 8:
+        counts = zero, zero, zero, zero, zero, zero, zero, zero
+    else:
+        counts = zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero
+    return counts
+
+
+@triton.jit
+def _count(c, word, width: tl.constexpr):
+    """Add the bits of a word to fields of `width` bits: bit p to field p // width of count p % width."""
+    if width == 8:
+        counts = (
+            _add(c[0], word, 0, 8), _add(c[1], word, 1, 8), _add(c[2], word, 2, 8), _add(c[3], word, 3, 8),
+            _add(c[4], word, 4, 8), _add(c[5], word, 5, 8), _add(c[6], word, 6, 8), _add(c[7], word, 7, 8),
+        )  # fmt: skip
+    else:
+        counts = (
+            _add(c[0], word, 0, 16), _add(c[1], word, 1, 16), _add(c[2], word, 2, 16), _add(c[3], word, 3, 16),
+            _add(c[4], word, 4, 16), _add(c[5], word, 5, 16), _add(c[6], word, 6, 16), _add(c[7], word, 7, 16),
+            _add(c[8], word, 8, 16), _add(c[9], word, 9, 16), _add(c[10], word, 10, 16), _add(c[11], word, 11, 16),
+            _add(c[12], word, 12, 16), _add(c[13], word, 13, 16), _add(c[14], word, 14, 16), _add(c[15], word, 15, 16),
+        )  # fmt: skip
+    return counts
+
+
+@triton.jit
+def _add(count, word, place: tl.constexpr, width: tl.constexpr):
+    return count + ((word >> place) & (0x01010101 if width == 8 else 0x00010001))
+
+
+@triton.jit
+def _count_at(counts, place: tl.constexpr, width: tl.constexpr):
+    return ((counts[place % width] >> (place // width * width)) & ((1 << width) - 1)).to(tl.int32)
+
+
+@triton.jit
+def _load_word(packed, byte, num_bytes, masked: tl.constexpr):
+    if masked:
+        word = tl.zeros([MERGE_GROUPS], tl.uint32)
+        for run in tl.static_range(4):
+            place = byte + run
+            found = tl.load(packed + place, mask=(place >= 0) & (place < num_bytes), other=0)
+            word |= found.to(tl.uint32) << (8 * run)
+    else:
+        word = tl.load((packed + byte).to(tl.pointer_type(tl.uint32)))
+    return word
+
+
+@triton.jit
+def _chunk(table, owners):
+    """Return the row of this program's tensor, its first element there, the tensor's size, and whether it is whole."""
+    program = tl.program_id(0).to(tl.int64)
+    row = table + tl.load(owners + program).to(tl.int64) * ROW
+    numel = tl.load(row + 1)
+    # Written as a multiple of 8, the compiler sees that it is one.
+    first = (program - tl.load(row)) * CHUNK - (tl.load(row + 2) >> 3 & 3) * 8
+    return row, first, numel, (tl.load(row + 3) != 0) & _is_whole(first, numel)
+
+
+@triton.jit
+def _num_tiles(first, numel):
+    """Return how many tiles of a chunk have an element of the tensor, or an element before it."""
+    return tl.minimum(tl.cdiv(numel - first, TILE), _TILES).to(tl.int32)
+
+
+@triton.jit
+def _is_whole(first, numel):
+    return (first >= 0) & (first + CHUNK <= numel)
+
+
+@triton.jit
+def _address(row, column: tl.constexpr, dtype: tl.constexpr, masked: tl.constexpr):
+    pointer = tl.load(row + column).to(tl.pointer_type(dtype))
+    if masked:
+        return pointer
+    return tl.multiple_of(pointer, 16)
+
+
+@triton.jit
+def _inside(offset, numel):
+    """Return which elements of a tile lie in the tensor."""
+    low = tl.minimum(tl.maximum(-offset, 0), TILE).to(tl.int32)
+    high = tl.minimum(tl.maximum(numel - offset, 0), TILE).to(tl.int32)
+    return (tl.arange(0, TILE) >= low) & (tl.arange(0, TILE) < high)
+
+
+@triton.jit
+def _load(pointer, inside, masked: tl.constexpr):
+    """Load a tile from where it begins."""
+    return _load_each(pointer + tl.arange(0, TILE), inside, masked)
+
+
+@triton.jit
+def _load_each(pointers, inside, masked: tl.constexpr):
+    if masked:
+        return tl.load(pointers, mask=inside, other=0.0)
+    return tl.load(pointers)
+
+
+@triton.jit
+def _store(pointer, values, inside, masked: tl.constexpr):
+    """Store a tile to where it begins."""
+    if masked:
+        tl.store(pointer + tl.arange(0, TILE), values, mask=inside)
+    else:
+        tl.store(pointer + tl.arange(0, TILE), values)
+
+
+@triton.jit
+def _update(grad, m, b, beta, rest, inside, masked: tl.constexpr):
+    """Update a tile of m and b; return u, and where the new b would not be finite."""
+    # Four gradients a thread, as of m and b: eight of 16 bits would cost an exchange between threads.
+    quads = tl.max_contiguous(tl.arange(0, TILE), 4)
+    g = _widen(_load_each(grad + quads, inside, masked))
+    old_m, old_b = _load(m, inside, masked), _load(b, inside, masked)
+    new_m = old_m * beta + g * rest
+    new_b = old_b * beta + tl.abs(g) * rest
+    is_finite = new_b < float("inf")
+    new_m = tl.where(is_finite, new_m, old_m)
+    new_b = tl.where(is_finite, new_b, old_b)
+    _store(m, new_m, inside, masked)
+    _store(b, new_b, inside, masked)
+    positive = new_b > 0
+    # `where` computes both branches; the inner one keeps 0 / 0 from raising flags in the interpreter.
+    return tl.where(positive, tl.div_rn(new_m, tl.where(positive, new_b, 1.0)), 0.0), is_finite == 0
+
+
+@triton.jit
+def _tell(finite, failed):
+    """Make the flag 0 if an element of a tile failed."""
+    some = tl.max(tl.reshape(failed.to(tl.int32), [TILE // 4, 4]), axis=1)
+    # All that store, store the same 0: no atomic is needed.
+    tl.store(finite + some * 0, 0, mask=some != 0)
+
+
+@triton.jit
+def _store_signs(out, positive, offset, numel, inside, masked: tl.constexpr):
+    """Pack a tile of signs, eight a byte."""
+    if masked:
+        # Bits of elements that are not there are 0.
+        positive = positive & inside
+    # Lane 0 is the most significant bit, as in `binsgdm.bits`. Four signs are one thread's, two threads make a byte.
+    halves = tl.sum(tl.reshape(positive, [TILE // 4, 4]).to(tl.int32) * (8 >> tl.arange(0, 4)[None, :]), axis=1)
+    halves = tl.reshape(halves, [TILE // 8, 2]) << (4 - 4 * tl.arange(0, 2)[None, :])
+    packed = tl.sum(halves, axis=1).to(tl.uint8)
+    byte = (offset >> 3) + tl.arange(0, TILE // 8)
+    if masked:
+        tl.store(out + byte, packed, mask=(byte >= 0) & (byte < (numel + 7) >> 3))
+    else:
+        tl.store(out + byte, packed)
+
+
+@triton.jit
+def _load_signs(packed, offset, numel, per_thread: tl.constexpr, masked: tl.constexpr):
+    """Return which elements of a tile have the sign +1."""
+    # One byte for `per_thread` neighbours, so that each thread loads the byte of its own elements.
+    byte = (offset >> 3) + (tl.arange(0, TILE // per_thread) * per_thread >> 3)
+    if masked:
+        bits = tl.load(packed + byte, mask=(byte >= 0) & (byte < (numel + 7) >> 3), other=0)
+    else:
+        bits = tl.load(packed + byte)
+    bits = tl.reshape(tl.broadcast_to(bits[:, None], [TILE // per_thread, per_thread]), [TILE])
+    return ((bits.to(tl.int32) >> (7 - tl.arange(0, TILE) % 8)) & 1) != 0
+
+
+@triton.jit
+def _widen(value):
+    """Return fp32; from bf16 by its bits, since Triton's interpreter makes its subnormals 0."""
+    if value.dtype == tl.bfloat16:
+        return (value.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    return value.to(tl.float32)
+
+
+@triton.jit
+def _narrow(value, dtype: tl.constexpr):
+    """Round fp32 to nearest even; to bf16 by its bits, since Triton's interpreter rounds wrongly."""
+    if dtype == tl.bfloat16:
+        bits = value.to(tl.uint32, bitcast=True)
+        rounded = tl.where(value == value, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, 0x7FC0)  # noqa: PLR0124
+        return rounded.to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    return value.to(dtype)
