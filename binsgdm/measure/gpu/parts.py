@@ -37,9 +37,15 @@ HERE = "binsgdm.measure.gpu"
 # Correctness first: times of kernels that are wrong mislead.
 PARTS: tuple[Part, ...] = (
     Part(
+        name="checks",
+        about="compare every kernel with the reference, to the bit",
+        seconds=75,
+        module=f"{HERE}.checks",
+    ),
+    Part(
         name="kernels",
         about="time every kernel and every compressing system over sizes, with copies in the same run",
-        seconds=180,
+        seconds=160,
         module=f"{HERE}.kernels",
     ),
     Part(

@@ -1,0 +1,136 @@
+"""Compare kernels with the reference where an index needs more than 31 bits, in slices: both run on the card."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from binsgdm.kernels import Kernels, reference, select
+from binsgdm.measure.gpu.comparisons import Comparisons
+from binsgdm.measure.gpu.kernel_cases import BETA, KEY
+from binsgdm.measure.kernels import available
+from binsgdm.measure.record import Record
+
+SIZES = (2**27 + 5, 2**31 + 4099)
+SLICE_NUMEL = 2**16
+BYTES_PER_ELEMENT = 16  # of the largest case: three vectors of fp32 and what makes them
+MERGED_VECTORS = 3
+
+Slices = list[slice]
+
+
+def check_large(
+    device: torch.device, comparisons: Comparisons, record: Record, end_s: float, sizes: tuple[int, ...] = SIZES
+) -> None:
+    """Compare the fastest kernels of a card with the reference on slices of large tensors, as far as these fit.
+
+    Args:
+        device: the card.
+        comparisons: where comparisons are counted.
+        record: for what is left out.
+        end_s: no case begins after this moment of the monotonic clock.
+        sizes: elements.
+    """
+    kernels = select("triton" if "triton" in available(device) else "reference", device)
+    for numel in sizes:
+        for name, case in CASES.items():
+            if time.monotonic() > end_s:
+                record.note(f"{numel:,} elements: {name}: no time was left: give more with --budget")
+                continue
+            try:
+                where = f"{numel:,} elements"
+                for got, wanted in case(kernels, numel, device):
+                    comparisons.compare(f"{kernels.name} on {device}, beyond 2^27: {name}", wanted, got, where)
+            except torch.cuda.OutOfMemoryError:
+                record.note(f"{numel:,} elements: {name}: do not fit into the memory: left out")
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def slices(numel: int) -> Slices:
+    """Return the begin, the end, and the places where an index passes 2^30, 2^31 and, in bytes of fp32, 2^31."""
+    firsts = [0, *(power - SLICE_NUMEL // 2 for power in (2**29, 2**30, 2**31)), numel - SLICE_NUMEL]
+    whole = [max(0, first) // 32 * 32 for first in firsts if first < numel]
+    return [slice(first, min(numel, first + SLICE_NUMEL)) for first in sorted(set(whole))]
+
+
+def _bytes_of(part: slice) -> slice:
+    return slice(part.start // 8, -(-part.stop // 8))
+
+
+def _random(numel: int, device: torch.device, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.empty(numel, device=device, dtype=dtype).normal_(generator=generator)
+
+
+def _signs(numel: int, device: torch.device, seed: int) -> Tensor:
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randint(256, (-(-numel // 8),), dtype=torch.uint8, device=device, generator=generator)
+
+
+def _update_quantize_pack(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    grad, m = _random(numel, device, 1, torch.bfloat16), _random(numel, device, 2)
+    b = m.abs()
+    parts = slices(numel)
+    before = [(grad[part].clone(), m[part].clone(), b[part].clone()) for part in parts]
+    out = torch.zeros(-(-numel // 8), dtype=torch.uint8, device=device)
+    kernels.update_quantize_pack_(grad, m, b, beta=BETA, key=KEY, start=0, out=out)
+    found = []
+    for part, (some_grad, some_m, some_b) in zip(parts, before, strict=True):
+        signs = torch.empty_like(out[_bytes_of(part)])
+        reference.update_quantize_pack_(some_grad, some_m, some_b, beta=BETA, key=KEY, start=part.start, out=signs)
+        found += [(m[part], some_m), (b[part], some_b), (out[_bytes_of(part)], signs)]
+    return found
+
+
+def _quantize_pack(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    u = _random(numel, device, 3)
+    out = torch.zeros(-(-numel // 8), dtype=torch.uint8, device=device)
+    kernels.quantize_pack(u, key=KEY, start=0, out=out)
+    found = []
+    for part in slices(numel):
+        signs = torch.empty_like(out[_bytes_of(part)])
+        reference.quantize_pack(u[part], key=KEY, start=part.start, out=signs)
+        found.append((out[_bytes_of(part)], signs))
+    return found
+
+
+def _unpack_apply(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    x, signs = _random(numel, device, 4), _signs(numel, device, 5)
+    given: dict[str, Any] = {"lr": 1e-3, "weight_decay": 0.01}
+    wanted = [x[part].clone() for part in slices(numel)]
+    kernels.unpack_apply_(x, signs, **given)
+    for part, some_x in zip(slices(numel), wanted, strict=True):
+        reference.unpack_apply_(some_x, signs[_bytes_of(part)], **given)
+    return [(x[part], some_x) for part, some_x in zip(slices(numel), wanted, strict=True)]
+
+
+def _merge(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    rows = torch.stack([_signs(numel, device, seed) for seed in range(MERGED_VECTORS)])
+    out = torch.zeros_like(rows[0])
+    kernels.merge(rows, numel=numel, key=KEY, start=0, out=out)
+    found = []
+    for part in slices(numel):
+        signs = torch.empty_like(out[_bytes_of(part)])
+        some = rows[:, _bytes_of(part)].contiguous()
+        reference.merge(some, numel=part.stop - part.start, key=KEY, start=part.start, out=signs)
+        found.append((out[_bytes_of(part)], signs))
+    return found
+
+
+def _mean(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    parts = _random(2 * numel, device, 6).view(2, numel)
+    out = torch.zeros(numel, device=device)
+    kernels.mean_(parts, out)
+    return [(out[part], (parts[0, part] + parts[1, part]) / 2) for part in slices(numel)]
+
+
+CASES: dict[str, Callable[[Kernels, int, torch.device], list[tuple[Tensor, Tensor]]]] = {
+    "update_quantize_pack_": _update_quantize_pack,
+    "quantize_pack": _quantize_pack,
+    "unpack_apply_": _unpack_apply,
+    "merge": _merge,
+    "mean_": _mean,
+}

@@ -1,0 +1,96 @@
+"""The comparison of kernels with the reference: it passes where they are equal, and says where they are not."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.kernels import reference
+from binsgdm.measure.bench import Bench
+from binsgdm.measure.gpu import checks
+from binsgdm.measure.ranks import Ranks
+from binsgdm.measure.record import Record
+from binsgdm.measure.timing import StopRule
+
+CPU = torch.device("cpu")
+ALONE = Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=CPU, backend="", groups=None)
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, seconds: float = 60.0, **changed: Any) -> Record:
+    """Return the record of kernels that are the reference but for some."""
+    changed = {name: getattr(reference, name) for name in dir(reference) if not name.startswith("__")} | changed
+    made = SimpleNamespace(**{**changed, "name": "made"})
+    monkeypatch.setattr(checks, "NAMES", ("made",))
+    monkeypatch.setattr(checks, "select", lambda *_: made)
+    bench = Bench(record=Record(ALONE), ranks=ALONE, stop_rule=StopRule())
+    checks.measure(bench, quick=True, seconds=seconds)
+    return bench.record
+
+
+def failed(record: Record) -> dict[str, str]:
+    return {check["name"]: check["detail"] for check in record.checks if not check["passed"]}
+
+
+def test_equal_kernels_pass_every_check(monkeypatch):
+    record = checked(monkeypatch)
+    kernels = (
+        "update_",
+        "update_quantize_pack_",
+        "quantize_pack",
+        "merge",
+        "mean_",
+        "unpack_apply_",
+        "foreach_update_",
+    )
+    assert {f"made on cpu: {name}" for name in (*kernels, "guards")} <= {check["name"] for check in record.checks}
+    assert failed(record) == {}
+    assert all(check["count"] > 0 for check in record.checks)
+
+
+def test_one_wrong_bit_is_found_and_named(monkeypatch):
+    def wrong(u: Any, *, out: Any, **given: Any) -> None:
+        reference.quantize_pack(u, out=out, **given)
+        out[-1] ^= 0x80
+
+    found = failed(checked(monkeypatch, quantize_pack=wrong))
+    assert list(found) == ["made on cpu: quantize_pack"]
+    detail = found["made on cpu: quantize_pack"]
+    assert detail.startswith("signs, 33 elements, bfloat16, start 0, 3 vectors: 1 of 5 differ, the first at 4: 0x")
+
+
+def test_a_write_behind_the_end_is_found(monkeypatch):
+    def wrong(parts: Any, out: Any) -> None:
+        reference.mean_(parts, out)
+        out.as_strided((out.numel() + 1,), (1,))[-1] = 0.0
+
+    assert list(failed(checked(monkeypatch, mean_=wrong))) == ["made on cpu: guards"]
+
+
+def test_a_subnormal_that_is_flushed_is_found(monkeypatch):
+    monkeypatch.setattr(checks, "QUICK_SIZES", (1025,))
+
+    def flushed(grad: Any, m: Any, b: Any, *, out_u: Any, **options: Any) -> Any:
+        finite = reference.update_(grad, m, b, out_u=out_u, **options)
+        m[m.abs() < 1.2e-38] = 0.0
+        return finite
+
+    assert list(failed(checked(monkeypatch, update_=flushed))) == ["made on cpu: update_"]
+
+
+def test_what_there_is_no_time_for_is_noted(monkeypatch):
+    record = checked(monkeypatch, seconds=-1.0)
+    assert record.checks == []
+    assert "made on cpu: sizes: no time was left: give more with --budget" in record.notes
+
+
+def test_on_a_card_the_cases_vary_all_that_could_matter():
+    checker = checks._Checker(kernels=reference, device=CPU, comparisons=checks.Comparisons(), end_s=0.0)
+    names = set(checks._families(checker, quick=False))
+    assert {"sizes", "starts and addresses", "vectors", "not finite", "many tensors", "another stream"} <= names
+    cases = checks._many(checks.MANY)
+    assert {case.dtype for case in cases} == set(checks.DTYPES)
+    assert all(case.start % 8 == 0 for case in cases)
+    assert all(one.start + one.numel <= two.start for one, two in pairwise(cases))

@@ -1,0 +1,62 @@
+"""Large tensors in slices, on sizes that a test has time for."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.kernels import reference
+from binsgdm.measure.gpu import large_cases
+from binsgdm.measure.gpu.comparisons import Comparisons
+from binsgdm.measure.ranks import Ranks
+from binsgdm.measure.record import Record
+
+CPU = torch.device("cpu")
+ALONE = Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=CPU, backend="", groups=None)
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> Record:
+    made = {name: getattr(reference, name) for name in dir(reference) if not name.startswith("__")} | changed
+    monkeypatch.setattr(large_cases, "select", lambda *_: SimpleNamespace(**made))
+    monkeypatch.setattr(large_cases, "SLICE_NUMEL", 2**8)
+    record, comparisons = Record(ALONE), Comparisons()
+    large_cases.check_large(CPU, comparisons, record, time.monotonic() + 60, sizes=(2**10 + 5,))
+    comparisons.write(record)
+    return record
+
+
+def test_slices_equal_the_reference_at_their_place(monkeypatch):
+    record = checked(monkeypatch)
+    assert len(record.checks) == len(large_cases.CASES)
+    assert all(check["passed"] for check in record.checks), record.checks
+
+
+def test_an_index_that_wraps_is_found(monkeypatch):
+    def wraps(u: Any, *, out: Any, **given: Any) -> None:
+        reference.quantize_pack(u, out=out, **given)
+        out[64:] = out[: out.numel() - 64].clone()
+
+    failed = [check["name"] for check in checked(monkeypatch, quantize_pack=wraps).checks if not check["passed"]]
+    assert failed == ["reference on cpu, beyond 2^27: quantize_pack"]
+
+
+def test_a_case_that_does_not_fit_is_noted(monkeypatch):
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.cuda.OutOfMemoryError("full")
+
+    record = checked(monkeypatch, merge=full)
+    assert record.notes == ["1,029 elements: merge: do not fit into the memory: left out"]
+
+
+def test_slices_hold_the_ends_and_the_places_where_an_index_needs_another_bit():
+    numel = 2**31 + 4099
+    parts = large_cases.slices(numel)
+    assert parts[0].start == 0
+    assert parts[-1].stop == numel
+    for place in (2**29, 2**30, 2**31):
+        assert any(part.start <= place - 1 and place < part.stop for part in parts)
+    assert all(part.start % 32 == 0 for part in parts)
+    assert large_cases.slices(100) == [slice(0, 100)]
