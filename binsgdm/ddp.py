@@ -87,9 +87,9 @@ def attach(  # noqa: PLR0913
     nodes = ranks_per_node or os.environ.get("LOCAL_WORLD_SIZE")
     how = {"topology": topology, "intra_node_dtype": intra_node_dtype, "average": average, "overlap": overlap}
     settings = {**how, "bucket_cap_mb": bucket_cap_mb, "ranks_per_node": nodes, **settings_to_compare(optimizer)}
-    check_same_settings("attach", settings, refused)
-    check_same_parameters("attach", optimizer)
     device = optimizer.param_groups[0]["params"][0].device
+    check_same_settings("attach", settings, refused, device=device)
+    check_same_parameters("attach", optimizer)
     groups = grouping.from_mesh(mesh) if mesh is not None else grouping.make(ranks_per_node, timeout, device)
     keep_gradients_local(model, optimizer.param_states())
     member = Transport(groups, on_sent).member()
@@ -134,11 +134,11 @@ def attach_one_bit_adam(
         model = unwrapped(model)
     except BinsgdmError as error:
         refused = error
-    check_same_settings(
-        "attach_one_bit_adam", {"ranks_per_node": ranks_per_node, **settings_to_compare(optimizer)}, refused
-    )
+    device = optimizer.param_groups[0]["params"][0].device
+    settings = {"ranks_per_node": ranks_per_node, **settings_to_compare(optimizer)}
+    check_same_settings("attach_one_bit_adam", settings, refused, device=device)
     check_same_parameters("attach_one_bit_adam", optimizer)
-    groups = grouping.make(ranks_per_node, timeout, optimizer.param_groups[0]["params"][0].device)
+    groups = grouping.make(ranks_per_node, timeout, device)
     keep_gradients_local(model, optimizer.param_states())
     optimizer.join(Transport(groups, on_sent).member())
 

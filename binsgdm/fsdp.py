@@ -63,12 +63,14 @@ def attach_fsdp(
     """
     elements = bucket_elements("attach_fsdp", bucket_cap_mb)
     groups = grouping.from_mesh(mesh)
+    device = optimizer.param_groups[0]["params"][0].device
     refused = None
     try:
         _check_placements(optimizer, groups)
     except BinsgdmError as error:  # which all ranks are to raise, so that none waits
         refused = error
-    check_same_settings("attach", {"bucket_cap_mb": bucket_cap_mb, **settings_to_compare(optimizer)}, refused)
+    settings = {"bucket_cap_mb": bucket_cap_mb, **settings_to_compare(optimizer)}
+    check_same_settings("attach", settings, refused, device=device)
     _copy_first_node(optimizer, groups)
     optimizer.join(ShardedSession(groups, elements, on_sent))
 

@@ -75,6 +75,7 @@ def _abort_communicator(group: dist.ProcessGroup) -> None:
     with suppress(RuntimeError):
         # Of the backend alone: that of a group with gloo beside NCCL need not have an abort.
         backend: Any = group._get_backend(torch.device("cuda"))
+        backend = getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
         # Before PyTorch 2.6 what a backend of NCCL calls shutdown aborts.
         stop = backend.abort if hasattr(backend, "abort") else backend._shutdown
         stop()

@@ -71,7 +71,7 @@ def make(
         raise BinsgdmError("torch.distributed: not initialized: call init_process_group first")
     world_size = dist.get_world_size()
     local = node_size(ranks_per_node, world_size)
-    if device is not None:
+    if device is not None and world_size > 1:
         check_backend(device)
     over_nccl = "nccl" in dist.get_backend_config() if device is None else is_nccl(None, device)
     limit = (timeout or NCCL_TIMEOUT) + WATCHDOG_GRACE if over_nccl else timeout
@@ -135,12 +135,14 @@ def check_backend(device: torch.device) -> None:
     """Refuse tensors that no backend of the process group carries.
 
     Raises:
-        BinsgdmError: none does.
+        BinsgdmError: none does, or gloo, which has no all-to-all on a GPU.
     """
-    if not backend_of(None, device):
+    backend = backend_of(None, device)
+    if not backend or (backend == "gloo" and device.type == "cuda"):
         raise BinsgdmError(
             f"torch.distributed: tensors on {device.type}: the process group {dist.get_backend_config()!r} must carry "
-            "them; move the model, or call init_process_group without a backend, which takes one for each device"
+            "them; move the model, or call init_process_group without a backend, which takes the right one for each "
+            "device"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from binsgdm import streams
 from binsgdm.exchange.abort import abort_reason
 from binsgdm.exchange.groups import Groups
 from binsgdm.exchange.roll_call import missing_ranks, sign_in
@@ -54,7 +55,8 @@ class Pending:
         """
         if not self._works:
             return
-        event = torch.cuda.current_stream(self._device).record_event() if self._device.type == "cuda" else None
+        on_device = streams.of(self._device)
+        event = on_device.record(on_device.current())  # None on a CPU
         watch = _Watch(groups, self.number)
         while not self._are_done(event, watch):
             watch.look()

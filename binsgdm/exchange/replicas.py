@@ -70,6 +70,7 @@ def check_same_settings(
     settings: Mapping[str, Any],
     refused: BinsgdmError | None = None,
     group: dist.ProcessGroup | None = None,
+    device: torch.device | None = None,
 ) -> None:
     """Check that all ranks were given the same; every rank must call it.
 
@@ -78,6 +79,8 @@ def check_same_settings(
         settings: by name; of values that can be pickled and compared.
         refused: why this rank cannot go on anyway; it calls nevertheless, so that no other waits for it.
         group: of all ranks; default that of torch.distributed.
+        device: of the tensors that will be exchanged: over NCCL the settings travel through this GPU, too; default the
+            current one.
 
     Raises:
         BinsgdmError: on every rank, if any refused (`refused` itself on such a rank) or differs from rank 0.
@@ -86,7 +89,9 @@ def check_same_settings(
     all_of_them: list[Any] = [None] * dist.get_world_size(group)
     if "gloo" not in backend_of(group, torch.device("cpu")):  # objects travel over NCCL, which would wait for ever
         meet(where, group)
-    dist.all_gather_object(all_of_them, (dict(settings), None if refused is None else str(refused)), group=group)
+    # Without set_device all ranks of a node have the first GPU as the current one, which NCCL refuses.
+    with torch.cuda.device(device if device is not None and device.type == "cuda" else -1):
+        dist.all_gather_object(all_of_them, (dict(settings), None if refused is None else str(refused)), group=group)
     if refused is not None:
         raise refused
     for rank, (_, reason) in enumerate(all_of_them):

@@ -30,7 +30,7 @@ def meet(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta 
     ranks = dist.get_process_group_ranks(group)
     store, name = _store(), f"binsgdm/meet/{group.group_name}"
     number = (store.add(f"{name}/arrived", 1) - 1) // len(ranks)  # how often all ranks have met before
-    store.set(f"{name}/{number}/{dist.get_rank()}", "")
+    store.set(f"{name}/{number}/{dist.get_rank()}", "here")
     start, poll_s = time.monotonic(), 1e-3
     while store.add(f"{name}/arrived", 0) < (number + 1) * len(ranks):
         if time.monotonic() - start > timeout.total_seconds():

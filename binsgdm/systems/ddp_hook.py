@@ -77,11 +77,13 @@ def compress_gradients(  # noqa: PLR0913
     except BinsgdmError as error:
         refused = error
     settings = {"system": system, "seed": seed, "ranks_per_node": made and made[1], **options}
-    check_same_settings("compress_gradients", settings, refused)
+    parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()  # not yet refused
+    device = next((parameter.device for parameter in parameters), None)
+    check_same_settings("compress_gradients", settings, refused, device=device)
     if made is None:
         raise AssertionError("check_same_settings raises what this rank refused")
     one, local = made
-    groups = grouping.make(local, timeout, next(model.parameters()).device)
+    groups = grouping.make(local, timeout, device)
     exchange = GradientExchange(model, one, groups, seed=seed, on_sent=on_sent)
     model.register_comm_hook(exchange, exchange_bucket)
     setattr(model, _HOOKED, True)

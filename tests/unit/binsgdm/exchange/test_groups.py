@@ -29,10 +29,14 @@ def test_the_backend_follows_from_the_device_of_the_tensors(monkeypatch, config,
     assert grouping.is_nccl(None, CUDA) == (of_cuda == "nccl")
 
 
-def test_tensors_that_no_backend_carries_are_refused(monkeypatch) -> None:
-    monkeypatch.setattr(dist, "get_backend_config", lambda _group=None: "cuda:nccl")
-    with pytest.raises(BinsgdmError, match="tensors on cpu: the process group 'cuda:nccl' must carry them; move the"):
-        grouping.check_backend(CPU)
+@pytest.mark.parametrize(("config", "device"), [("cuda:nccl", CPU), ("cpu:gloo,cuda:gloo", CUDA), ("cpu:gloo", CUDA)])
+def test_tensors_that_no_backend_carries_are_refused(monkeypatch, config, device) -> None:
+    """gloo carries some collectives of a GPU, but no all-to-all."""
+    monkeypatch.setattr(dist, "get_backend_config", lambda _group=None: config)
+    with pytest.raises(
+        BinsgdmError, match=f"tensors on {device.type}: the process group '{config}' must carry them; move the"
+    ):
+        grouping.check_backend(device)
 
 
 @pytest.mark.parametrize(
