@@ -111,10 +111,11 @@ class OverlappedSession(Session):
             # Under no_sync() gradients only accumulate; what leaves is the sum, in the last backward before the step.
             if self._is_last_backward():
                 overlapped_step = self._start_step(self.param_states[index].group["step"] + 1)
-                if parameter.grad is not None and not parameter.grad.is_sparse:
-                    self.worker.take_gradient(index, parameter.grad)
+                gradient = parameter.grad
+                if gradient is not None and not gradient.is_sparse:
+                    self.worker.take_gradient(index, gradient)
                     if index in self._watched:
-                        self._seen[index] = _sample(parameter.grad)
+                        self._seen[index] = _sample(gradient)
                 overlapped_step.count_gradient(self._bucket_of[index], self._streams.current())
 
         return hook

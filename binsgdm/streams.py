@@ -76,7 +76,9 @@ class CudaStreams:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._own: Stream | None = None
+        # One for all steps: torch keeps freed memory by stream, and a new stream would have to allocate its own. Made
+        # here: two threads that ask for it first must not get two.
+        self._own: Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def current(self) -> Stream:
         """Return the stream that this thread enqueues to."""
@@ -84,9 +86,6 @@ class CudaStreams:
 
     def own(self) -> Stream:
         """Return the stream of exchanges."""
-        # One for all steps: torch keeps freed memory by stream, and a new stream would have to allocate its own.
-        if self._own is None:
-            self._own = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         return self._own
 
     def use(self, stream: Stream) -> AbstractContextManager[object]:
@@ -108,7 +107,8 @@ class CudaStreams:
     def keep(self, stream: Stream, *tensors: torch.Tensor) -> None:
         """Keep the memory of tensors, when they are freed, until a stream has done what it has by then."""
         for tensor in tensors:
-            tensor.record_stream(stream)
+            if tensor.device == self._device:
+                tensor.record_stream(stream)
 
     def future(self) -> "torch.futures.Future[torch.Tensor]":
         """Return a future that takes events of this device's streams."""

@@ -11,10 +11,14 @@ from binsgdm import streams
 
 
 class FakeCuda:
-    """Notes what is asked of CUDA, in order."""
+    """Notes what is asked of CUDA, in order; the rest is PyTorch's."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self._real = torch.cuda
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
 
     @contextmanager
     def device(self, device: Any) -> Iterator[None]:
