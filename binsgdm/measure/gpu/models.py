@@ -2,8 +2,7 @@
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -50,8 +49,12 @@ def measure_models(bench: Bench, models: Sequence[ShippedModel], *, seconds: flo
             part.record.note(f"{model.workload}: {model.definition.library} is missing: {missing}")
             continue
         share_s = (end_s - time.perf_counter()) / (len(models) - count)
-        with released(bench.ranks.device):
+        try:
             _ModelMeasurement(part, model, usable, share_s).run()
+        except Exception as error:  # libraries change; the other models are still worth measuring
+            detail = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            bench.record.check(f"{model.workload} can be measured", passed=False, detail=detail)
+        _release(bench.ranks.device)
 
 
 def _stop_rule(given: StopRule) -> StopRule:
@@ -62,15 +65,11 @@ def _stop_rule(given: StopRule) -> StopRule:
     )
 
 
-@contextmanager
-def released(device: torch.device) -> Iterator[None]:
-    """Give the memory of what was done back to the GPU."""
-    try:
-        yield
-    finally:
-        if device.type == "cuda":
-            gc.collect()  # a module and its hooks refer to each other
-            torch.cuda.empty_cache()
+def _release(device: torch.device) -> None:
+    """Give the memory of what is not used any more back to the GPU."""
+    if device.type == "cuda":
+        gc.collect()  # a module and its hooks refer to each other
+        torch.cuda.empty_cache()
 
 
 class _ModelMeasurement:
@@ -97,10 +96,13 @@ class _ModelMeasurement:
                 too_slow.append(case)
                 continue
             try:
-                with released(self._device), matrix_products(precision):
+                with matrix_products(precision):
                     self._measure_case(part, module, gradients, precision, batch)
             except torch.cuda.OutOfMemoryError:
                 too_large.append(case)
+                module.zero_grad(set_to_none=True)
+            if case in too_large:
+                _release(self._device)  # only now, without the error, whose frames hold the activations
         if self._measured_s:
             self._measure_adamw(module)
         for cases, why in ((too_large, "out of memory"), (too_slow, "no time was left")):

@@ -76,6 +76,17 @@ def test_what_no_time_is_left_for_is_left_out_with_a_reason(bench):
     assert "mlp_200k: no time was left: bf16 at 1, bf16 at 2" in bench.record.notes[-1]
 
 
+def test_a_model_that_fails_is_a_failed_check_and_the_others_are_measured(bench):
+    def make(attention):
+        raise ValueError("a new version")
+
+    models.measure_models(bench, [one(make=make), one()], seconds=60.0)
+    assert [(check["passed"], check["detail"]) for check in bench.record.checks] == [
+        (False, "ValueError: a new version")
+    ]
+    assert len(passes(bench)) == 4
+
+
 def test_a_missing_library_is_named_with_what_installs_it(bench):
     models.measure_models(bench, [one(library="no_such_library")], seconds=60.0)
     assert bench.record.notes[-1] == "mlp_200k: no_such_library is missing: pip install no_such_library"
