@@ -15,10 +15,10 @@ name = "reference"
 def update_(grad: Tensor, m: Tensor, b: Tensor, *, beta: float, out_u: Tensor) -> Tensor:
     """Update both momenta and write u = m / b; see `binsgdm.kernels.Kernels`."""
     checks.update(grad, m, b, out_u)
-    new_m, new_b, finite = functional.momenta(grad, m, b, beta=beta)
+    new_m, new_b, finite = functional.momenta(grad.view(m.shape), m, b, beta=beta)
     m.copy_(new_m)
     b.copy_(new_b)
-    out_u.copy_(functional.ratio(new_m, new_b))
+    out_u.copy_(functional.ratio(new_m, new_b).view(out_u.shape))
     return finite.all()
 
 

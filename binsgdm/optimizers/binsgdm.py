@@ -160,6 +160,8 @@ class BinSGDM(OneBitOptimizer):
     def _unscale(self, found_inf: Flag) -> None:
         """Divide the gradients by the scale of a GradScaler that has not done so."""
         scale: torch.Tensor | None = getattr(self, "grad_scale", None)
+        if scale is None and found_inf is False:
+            return
         gradients = [
             param_state.parameter.grad for param_state in self.param_states() if param_state.parameter.grad is not None
         ]

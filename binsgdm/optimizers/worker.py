@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -15,6 +15,7 @@ from binsgdm.flat_buckets import BITS_PER_BYTE, FlatBucket, Segment
 from binsgdm.functional import ratio
 from binsgdm.kernels import Kernels, zeros
 from binsgdm.optimizers.base import Flag, ParamState
+from binsgdm.optimizers.batches import Batch, Batches, BucketParam
 from binsgdm.random import RandomStream
 from binsgdm.uploads import upload
 
@@ -66,38 +67,6 @@ SCHEMES = (
 )
 
 
-class _BucketParam(NamedTuple):
-    """A parameter as a segment of a bucket; m and b are flat views of its state."""
-
-    segment: Segment
-    param_state: ParamState
-    m: torch.Tensor
-    b: torch.Tensor
-
-    def is_outdated(self) -> bool:
-        """Tell whether somebody has put another tensor into the state."""
-        state = self.param_state.state
-        return bool(self.m.data_ptr() != state["m"].data_ptr() or self.b.data_ptr() != state["b"].data_ptr())
-
-
-class _ParamSlice(NamedTuple):
-    """What a slice of a bucket has of a parameter: its first element and its end in the flat order."""
-
-    param: _BucketParam
-    start: int
-    end: int
-
-    @classmethod
-    def of(cls, param: _BucketParam, first: int, end: int) -> "_ParamSlice":
-        """Cut out what lies in [first, end)."""
-        start = param.segment.start
-        return cls(param, max(start, first), min(start + param.segment.numel, end))
-
-    def take(self, values: torch.Tensor) -> torch.Tensor:
-        """Return these elements of a flat tensor of the parameter."""
-        return values[self.start - self.param.segment.start : self.end - self.param.segment.start]
-
-
 class Worker:
     """What one rank does with its parameters; who carries the messages is up to the caller.
 
@@ -122,20 +91,30 @@ class Worker:
         self._kernels = kernels
         numels = [param_state.parameter.numel() for param_state in param_states]
         self.buckets = flat_buckets.build(numels, bucket_elements=bucket_elements, ranks=context.world_size)
-        self._params = self._bucket_params()
         self.device = param_states[0].parameter.device
+        self._lay_out()
         self._is_skipped = False
         self._has_gradient = [0] * len(param_states)
         self.finite: list[torch.Tensor] = []
         self._taken: dict[int, torch.Tensor] = {}
         self._u = self._packed = torch.empty(0)
 
-    def _bucket_params(self) -> dict[int, list[_BucketParam]]:
-        """Return the parameters of each bucket, with views of the state that they have now."""
-        return {
-            bucket.index: [_bucket_param(s, self._param_states[s.index]) for s in bucket.segments]
-            for bucket in self.buckets
-        }
+    def _lay_out(self) -> None:
+        """Take views of the state that the parameters have now."""
+        self._params = [[BucketParam.of(s, self._param_states[s.index]) for s in one.segments] for one in self.buckets]
+        # Two, since a parameter may have a gradient on another rank only: those that are updated, those that move.
+        self._updated, self._moved = (
+            [
+                Batches(params, one.start, one.start + one.numel)
+                for params, one in zip(self._params, self.buckets, strict=True)
+            ]
+            for _ in range(2)
+        )
+        if self._scheme.average == "gradients":
+            self._updated = [
+                Batches(params, first := exchange.slice_start(one, self._context), first + self._slice_numel(one))
+                for params, one in zip(self._params, self.buckets, strict=True)
+            ]
 
     def begin_step(self, step: int) -> tuple[FlatBucket, ...]:
         """Start a step: forget the flags of the last one; the step's number makes its draws new.
@@ -149,8 +128,8 @@ class Worker:
         self.finite = []
         self._taken = {}
         # load_state_dict replaces the tensors of the state, and the flat views here would go on with the old ones.
-        if any(param.is_outdated() for params in self._params.values() for param in params):
-            self._params = self._bucket_params()
+        if any(param.is_outdated() for params in self._params for param in params):
+            self._lay_out()
         return tuple(bucket for bucket in self.buckets if any(map(self._is_trained, bucket.segments)))
 
     def num_expected_gradients(self, bucket: FlatBucket) -> int:
@@ -217,21 +196,21 @@ class Worker:
 
     def apply(self, bucket: FlatBucket, signs: torch.Tensor, has_gradient: Sequence[int]) -> None:
         """Move the parameters of a bucket that had a gradient on some rank."""
-        moving = [param for param in self._params[bucket.index] if has_gradient[param.segment.index]]
-        for group, params in _by_group(moving):
-            flat = [flattened(param.param_state.parameter) for param in params]
+        chosen = [bool(has_gradient[segment.index]) for segment in bucket.segments]
+        for batch in self._moved[bucket.index].of(chosen):
+            values = [in_order(parameter) for parameter in batch.parameters]
             self._kernels.foreach_unpack_apply_(
-                flat,
-                [_packed_of(signs, param.segment) for param in params],
-                lr=float(group["lr"]),
-                weight_decay=float(group["weight_decay"]),
-                maximize=bool(group["maximize"]),
+                values,
+                batch.packed_of(signs, is_kept=self._context.world_size == 1),
+                lr=float(batch.group["lr"]),
+                weight_decay=float(batch.group["weight_decay"]),
+                maximize=bool(batch.group["maximize"]),
             )
             # Kernels write past autograd, which has to know.
-            torch.autograd.graph.increment_version([param.param_state.parameter for param in params])
-            for param, values in zip(params, flat, strict=True):
-                if not param.param_state.parameter.is_contiguous():
-                    param.param_state.parameter.copy_(values.view_as(param.param_state.parameter))
+            torch.autograd.graph.increment_version(batch.parameters)
+            for parameter, moved in zip(batch.parameters, values, strict=True):
+                if moved is not parameter:
+                    parameter.copy_(moved)
 
     def _bucket_buffer(self, bucket: FlatBucket) -> torch.Tensor:
         """Return fp32 memory for a bucket, 0 in the padding."""
@@ -253,97 +232,89 @@ class Worker:
 
     def _copy_gradients(self, bucket: FlatBucket) -> torch.Tensor:
         """Return the gradients of a whole bucket, 0 in the padding and where there is none."""
-        gradients = self._bucket_buffer(bucket)
-        for param in self._params[bucket.index]:
-            # A parameter without a gradient on this rank counts as 0 in the mean of the node, as in DDP.
-            gradient = self._gradient(param)
-            self._has_gradient[param.segment.index] = int(gradient is not None)
-            values = _elements_of(gradients, param.segment)
-            if gradient is None:
-                values.zero_()
-            else:
-                values.copy_(flattened(gradient))
-        return gradients
+        values = self._bucket_buffer(bucket)
+        pairs = [(_elements_of(values, s), g) for s, g in zip(bucket.segments, self._gradients(bucket), strict=True)]
+        if given := [gradient for _, gradient in pairs if gradient is not None]:
+            torch._foreach_copy_([elements.view(g.shape) for elements, g in pairs if g is not None], given)
+        # A parameter without a gradient on this rank counts as 0 in the mean of the node, as in DDP.
+        if missing := [elements for elements, gradient in pairs if gradient is None]:
+            torch._foreach_zero_(missing)
+        return values
 
     def _compute_packed_slice(self, bucket: FlatBucket, mean: torch.Tensor) -> torch.Tensor:
         """Update the momenta of this rank's slice of a bucket; return its packed signs, 0 in the padding."""
         # A slice may begin in the middle of a parameter: only its part of m and b is updated here, the other ranks of
         # the node update theirs.
         first = exchange.slice_start(bucket, self._context)
-        end = first + mean.numel()
         packed = self._packed_buffer(first, mean.numel() // BITS_PER_BYTE)
-        for group, params in _by_group(self._params[bucket.index]):
-            pieces = [piece for param in params if (piece := _ParamSlice.of(param, first, end)).start < piece.end]
-            if not pieces:
-                continue
-            finite = self._kernels.foreach_update_quantize_pack_(
-                [mean[piece.start - first : piece.end - first] for piece in pieces],
-                [piece.take(piece.param.m) for piece in pieces],
-                [piece.take(piece.param.b) for piece in pieces],
-                beta=float(group["beta"]),
-                key=self._context.key(RandomStream.LOCAL),
-                starts=[piece.start for piece in pieces],
-                outs=[
-                    packed[(piece.start - first) // BITS_PER_BYTE :][: packed_numel(piece.end - piece.start)]
-                    for piece in pieces
-                ],
-            )
-            self.finite.append(finite)
+        for batch in self._updated[bucket.index].of([True] * len(bucket.segments)):
+            self._update_quantize_pack(batch, batch.elements_of(mean), packed, RandomStream.LOCAL)
         return packed
 
     def _compute_updates(self, bucket: FlatBucket) -> torch.Tensor:
         """Return u of a whole bucket, 0 in the padding."""
         u = self._bucket_buffer(bucket)
-        with_gradient, without = self._split_by_gradient(bucket)
-        for param in without:
+        gradients = self._gradients(bucket)
+        for param in self._staying(bucket, gradients):
             # The averages stay, and the last update is sent again: the exchange needs a vote of every rank for every
             # element.
             _elements_of(u, param.segment).copy_(ratio(param.m, param.b))
-        for group, params in _by_group(with_gradient):
-            lists = self._gradients(params), [param.m for param in params], [param.b for param in params]
-            outs = [_elements_of(u, param.segment) for param in params]
-            self.finite.append(self._kernels.foreach_update_(*lists, beta=float(group["beta"]), outs_u=outs))
+        for batch, some in self._changing(bucket, gradients):
+            outs, beta = batch.elements_of(u), float(batch.group["beta"])
+            self.finite.append(self._kernels.foreach_update_(some, batch.ms, batch.bs, beta=beta, outs_u=outs))
         return u
 
     def _compute_packed_updates(self, bucket: FlatBucket, stream: RandomStream) -> torch.Tensor:
         """Return the packed signs of u of a whole bucket, 0 in the padding."""
         packed = self._packed_buffer(bucket.start, bucket.num_bytes)
-        key = self._context.key(stream)
-        with_gradient, without = self._split_by_gradient(bucket)
-        for param in without:
-            out = _packed_of(packed, param.segment)
+        gradients = self._gradients(bucket)
+        for param in self._staying(bucket, gradients):
+            out, key = _packed_of(packed, param.segment), self._context.key(stream)
             self._kernels.quantize_pack(ratio(param.m, param.b), key=key, start=param.segment.start, out=out)
-        for group, params in _by_group(with_gradient):
-            finite = self._kernels.foreach_update_quantize_pack_(
-                self._gradients(params),
-                [param.m for param in params],
-                [param.b for param in params],
-                beta=float(group["beta"]),
-                key=key,
-                starts=[param.segment.start for param in params],
-                outs=[_packed_of(packed, param.segment) for param in params],
-            )
-            self.finite.append(finite)
+        for batch, some in self._changing(bucket, gradients):
+            self._update_quantize_pack(batch, some, packed, stream)
         return packed
 
-    def _split_by_gradient(self, bucket: FlatBucket) -> tuple[list[_BucketParam], list[_BucketParam]]:
-        """Note which parameters have a gradient; return those whose averages change, then those whose averages stay."""
-        changing: list[_BucketParam] = []
-        staying: list[_BucketParam] = []
-        for param in self._params[bucket.index]:
-            has_gradient = self._gradient(param) is not None
-            self._has_gradient[param.segment.index] = int(has_gradient)
-            # In a step that will not count, averages stay as well: the gradients are known not to be finite.
-            (changing if has_gradient and not self._is_skipped else staying).append(param)
-        return changing, staying
+    def _update_quantize_pack(
+        self, batch: Batch, gradients: Sequence[torch.Tensor], packed: torch.Tensor, stream: RandomStream
+    ) -> None:
+        """Update the momenta of a batch; write its packed signs."""
+        finite = self._kernels.foreach_update_quantize_pack_(
+            gradients,
+            batch.ms,
+            batch.bs,
+            beta=float(batch.group["beta"]),
+            key=self._context.key(stream),
+            starts=batch.starts,
+            outs=batch.packed_of(packed, is_kept=True),
+        )
+        self.finite.append(finite)
 
-    def _gradient(self, param: _BucketParam) -> torch.Tensor | None:
-        parameter = param.param_state.parameter
-        return self._taken.get(param.segment.index, parameter.grad) if parameter.requires_grad else None
+    def _gradients(self, bucket: FlatBucket) -> list[torch.Tensor | None]:
+        """Return the gradient of each parameter of a bucket, and note which has one."""
+        found = []
+        for segment in bucket.segments:
+            parameter = self._param_states[segment.index].parameter
+            gradient = self._taken.get(segment.index, parameter.grad) if parameter.requires_grad else None
+            self._has_gradient[segment.index] = int(gradient is not None)
+            found.append(gradient)
+        return found
 
-    def _gradients(self, params: Sequence[_BucketParam]) -> list[torch.Tensor]:
-        """Return the gradients, flat, of parameters that have one."""
-        return [flattened(gradient) for param in params if (gradient := self._gradient(param)) is not None]
+    def _staying(self, bucket: FlatBucket, gradients: Sequence[torch.Tensor | None]) -> list[BucketParam]:
+        """Return the parameters whose averages stay."""
+        # In a step that will not count, all of them: the gradients are known not to be finite.
+        pairs = zip(self._params[bucket.index], gradients, strict=True)
+        return [param for param, gradient in pairs if gradient is None or self._is_skipped]
+
+    def _changing(
+        self, bucket: FlatBucket, gradients: Sequence[torch.Tensor | None]
+    ) -> list[tuple[Batch, list[torch.Tensor]]]:
+        """Return the parameters whose averages change, with their gradients."""
+        batches = self._updated[bucket.index].of([one is not None and not self._is_skipped for one in gradients])
+        return [(batch, [in_order(g) for n in batch.numbers if (g := gradients[n]) is not None]) for batch in batches]
+
+    def _slice_numel(self, bucket: FlatBucket) -> int:
+        return bucket.numel // self._context.ranks_per_node
 
     def _is_trained(self, segment: Segment) -> bool:
         """Tell whether a parameter may have a gradient in this step; what a frozen one still holds does not count."""
@@ -357,21 +328,12 @@ def _without_messages(signs: torch.Tensor) -> Protocol:
     yield
 
 
-def flattened(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements in logical order: a view where they lie so in memory, else a copy."""
-    return tensor.resolve_neg().contiguous().view(-1)
-
-
-def _bucket_param(segment: Segment, param_state: ParamState) -> _BucketParam:
-    return _BucketParam(segment, param_state, param_state.state["m"].view(-1), param_state.state["b"].view(-1))
-
-
-def _by_group(params: Sequence[_BucketParam]) -> list[tuple[dict[str, Any], list[_BucketParam]]]:
-    """Return the parts of each group of parameters, with its settings."""
-    found: dict[int, tuple[dict[str, Any], list[_BucketParam]]] = {}
-    for param in params:
-        found.setdefault(id(param.param_state.group), (param.param_state.group, []))[1].append(param)
-    return list(found.values())
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose elements lie in memory in their logical order: itself where they do, else a copy."""
+    # Draws are numbered by the logical order, in which replicas agree whatever memory format each has. So one in
+    # channels_last is copied in each step: 8 bytes an element of memory traffic for an fp32 gradient, 16 for a
+    # parameter.
+    return tensor.resolve_neg().contiguous()
 
 
 def _elements_of(u: torch.Tensor, segment: Segment) -> torch.Tensor:

@@ -1,0 +1,136 @@
+"""The parameters of a bucket as the lists that kernels take, kept from step to step.
+
+A model has hundreds of small tensors, and on a GPU a step may take less time than the host needs for a few calls for
+each of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from binsgdm.bits import packed_numel
+from binsgdm.flat_buckets import BITS_PER_BYTE, Segment
+from binsgdm.optimizers.base import ParamState
+
+Views = tuple[torch.Tensor, ...]
+
+
+class BucketParam(NamedTuple):
+    """A parameter as a segment of a bucket; m and b are flat views of its state, at these addresses."""
+
+    segment: Segment
+    param_state: ParamState
+    m: torch.Tensor
+    b: torch.Tensor
+    addresses: tuple[int, int]
+
+    @classmethod
+    def of(cls, segment: Segment, param_state: ParamState) -> "BucketParam":
+        """Take the state that a parameter has now."""
+        m, b = param_state.state["m"].view(-1), param_state.state["b"].view(-1)
+        return cls(segment, param_state, m, b, (m.data_ptr(), b.data_ptr()))
+
+    def is_outdated(self) -> bool:
+        """Tell whether somebody has put another tensor into the state."""
+        state = self.param_state.state
+        return (state["m"].data_ptr(), state["b"].data_ptr()) != self.addresses
+
+
+class _Piece(NamedTuple):
+    """What a stretch of a bucket has of a parameter: first element and end in the flat order, m and b of these."""
+
+    parameter: torch.Tensor
+    number: int
+    start: int
+    end: int
+    m: torch.Tensor
+    b: torch.Tensor
+
+
+class Batch:
+    """Parameters with the same settings, or what a stretch of a bucket has of them.
+
+    Args:
+        group: the settings.
+        pieces: in the flat order, none empty.
+        first: first element of the stretch in the flat order.
+        end: its end.
+
+    Attributes:
+        numbers: of the parameters in their bucket.
+        parameters: whose pieces these are.
+        ms: of the pieces, flat.
+        bs: of the pieces, flat.
+        starts: first element of each piece in the flat order.
+    """
+
+    def __init__(self, group: dict[str, Any], pieces: Sequence[_Piece], first: int, end: int) -> None:
+        self.group = group
+        self.numbers = [piece.number for piece in pieces]
+        self.parameters = [piece.parameter for piece in pieces]
+        self.ms, self.bs = [piece.m for piece in pieces], [piece.b for piece in pieces]
+        self.starts = [piece.start for piece in pieces]
+        bounds = [(piece.start - first, piece.end - piece.start) for piece in pieces]
+        self._elements = _gaps_and_sizes(bounds, end - first)
+        in_bytes = [(offset // BITS_PER_BYTE, packed_numel(numel)) for offset, numel in bounds]
+        self._bytes = _gaps_and_sizes(in_bytes, (end - first) // BITS_PER_BYTE)
+        self._values: tuple[int, Views] | None = None
+        self._packed: tuple[int, Views] | None = None
+
+    def elements_of(self, values: torch.Tensor) -> Views:
+        """Return views of the pieces in values of the whole stretch, which lie at the same place in every step."""
+        if self._values is None or self._values[0] != values.data_ptr():
+            self._values = values.data_ptr(), torch.split(values, self._elements)[1::2]
+        return self._values[1]
+
+    def packed_of(self, packed: torch.Tensor, *, is_kept: bool) -> Views:
+        """Return views of the pieces in packed signs of the whole stretch; kept ones lie at the same place."""
+        # Views hold their memory, so where one begins no other begins as long as they are here.
+        if self._packed is not None and self._packed[0] == packed.data_ptr():
+            return self._packed[1]
+        views = torch.split(packed, self._bytes)[1::2]
+        self._packed = (packed.data_ptr(), views) if is_kept else None
+        return views
+
+
+class Batches:
+    """A stretch of a bucket, by settings.
+
+    Args:
+        params: of the bucket.
+        first: first element of the stretch in the flat order.
+        end: its end.
+    """
+
+    def __init__(self, params: Sequence[BucketParam], first: int, end: int) -> None:
+        self._params, self._first, self._end = params, first, end
+        self._chosen: tuple[bool, ...] | None = None
+        self._batches: list[Batch] = []
+
+    def of(self, chosen: Sequence[bool]) -> list[Batch]:
+        """Return the batches of some of the parameters; none is without a piece."""
+        # In most steps they are those of the step before.
+        if (wanted := tuple(chosen)) != self._chosen:
+            self._chosen, self._batches = wanted, self._made(wanted)
+        return self._batches
+
+    def _made(self, chosen: Sequence[bool]) -> list[Batch]:
+        found: dict[int, tuple[dict[str, Any], list[_Piece]]] = {}
+        for number, (param, is_chosen) in enumerate(zip(self._params, chosen, strict=True)):
+            group, origin = param.param_state.group, param.segment.start
+            start, end = max(origin, self._first), min(origin + param.segment.numel, self._end)
+            if is_chosen and start < end:
+                m, b = param.m[start - origin : end - origin], param.b[start - origin : end - origin]
+                piece = _Piece(param.param_state.parameter, number, start, end, m, b)
+                found.setdefault(id(group), (group, []))[1].append(piece)
+        return [Batch(group, pieces, self._first, self._end) for group, pieces in found.values()]
+
+
+def _gaps_and_sizes(bounds: Sequence[tuple[int, int]], total: int) -> list[int]:
+    """Return in turns the sizes of a gap and of a piece, and last that of what is behind them."""
+    sizes, end = [], 0
+    for offset, size in bounds:
+        sizes += [offset - end, size]
+        end = offset + size
+    return [*sizes, total - end]
