@@ -7,6 +7,7 @@ OUT := out/demo
 PYTHON ?=
 PYTEST_ARGS ?= -n auto --dist worksteal
 DEMO_ARGS ?=
+GPU_ARGS ?=
 BENCH_ARGS ?=
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.9.0
@@ -19,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch lab lab-short lab-systems test test-all check format-check format lint types bench clean
+.PHONY: help demo demo-short torch lab lab-short lab-systems test test-all check format-check format lint types bench clean gpu-commit
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +72,9 @@ lab-short: torch ## two to three minutes of it
 lab-systems: torch ## real steps of seven compressing systems on four nodes, predicted and measured: a quarter of an hour
 	$(BIN)/simnet lab run scenarios/lab/systems.toml -o out/lab-systems
 	$(BIN)/simnet lab report out/lab-systems -o out/lab-systems-report
+
+gpu-commit: $(VENV)/.installed ## calibration, compute rows and page of the GPU measured in out/gpu, into this checkout (GPU_ARGS=--force)
+	$(BIN)/simnet card out/gpu --base a100_tcp_estimate --into . $(GPU_ARGS)
 
 bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

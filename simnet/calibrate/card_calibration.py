@@ -127,7 +127,7 @@ def text(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
 
 
 def _source(folder: CardFolder, base: str | None) -> str:
-    machine = f"{folder.num_cards} x {folder.about.card.get('name')}"
+    machine = f"{folder.num_cards} x {folder.about.card.name}"
     others = (
         f"everything else, the network included, is that of {base} with its intervals"
         if base

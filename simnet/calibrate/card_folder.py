@@ -1,7 +1,7 @@
 """Read what `simnet measure gpu` has left in a folder: card.json, and a measurement file for each part."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +22,7 @@ PARTS: dict[str, str] = {
     "kernels": "kernels over sizes",
     "step": "the optimizer's step and its memory",
     "models": "forward and backward of the shipped models",
+    "overlap": "exchanges during backward, against those in the step",
     "interference": "backward during communication",
     "links": "collectives between cards",
     "training": "trainings of small tasks",
@@ -48,6 +49,42 @@ class PartState(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What card.json says of the first card.
+
+    Attributes:
+        name: as its driver gives it, or the processor.
+        compute_capability: such as "9.0".
+        memory_bytes: of the card.
+        num_cards: cards that worked together; 0 on a CPU.
+    """
+
+    name: str = ""
+    compute_capability: str = ""
+    memory_bytes: float = 0.0
+    num_cards: int = 1
+
+
+class CardSoftware(msgspec.Struct, frozen=True, kw_only=True):
+    """Versions; empty where there is none.
+
+    Attributes:
+        torch: of PyTorch.
+        triton: of Triton.
+        cuda: that PyTorch was built with.
+        rocm: that PyTorch was built with.
+        nccl: of NCCL.
+        driver: of the card.
+    """
+
+    torch: str = ""
+    triton: str = ""
+    cuda: str = ""
+    rocm: str = ""
+    nccl: str = ""
+    driver: str = ""
+
+
 class CardAbout(msgspec.Struct, frozen=True, kw_only=True):
     """What card.json says; it says more.
 
@@ -58,8 +95,8 @@ class CardAbout(msgspec.Struct, frozen=True, kw_only=True):
         command: the command that wrote the file.
         device: "cuda" or "cpu".
         quick: whether only the smallest sizes were measured.
-        card: what is known of the first card, by name.
-        software: versions by name; empty where there is none.
+        card: what is known of the first card.
+        software: versions on its machine.
         notes: sentences about the card, such as that others use it.
         parts: how far each has come, by name.
     """
@@ -70,8 +107,8 @@ class CardAbout(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     device: str
     quick: bool = False
-    card: dict[str, str | float | bool | None]
-    software: dict[str, str] = {}
+    card: CardFacts
+    software: CardSoftware = CardSoftware()
     notes: tuple[str, ...] = ()
     parts: dict[str, PartState] = {}
 
@@ -105,8 +142,7 @@ class CardFolder:
     @property
     def num_cards(self) -> int:
         """Cards that worked together."""
-        number = self.about.card.get("num_cards")
-        return max(1, int(number)) if isinstance(number, int | float) else 1
+        return max(1, self.about.card.num_cards)
 
     @property
     def measurements(self) -> list[MeasurementFile]:
@@ -152,7 +188,7 @@ def read(folder: Path, *, accepts_cpu: bool) -> CardFolder:
             f"{folder}: was measured on a CPU: a calibration of a card needs a GPU; run make gpu there, or add "
             "--accept-cpu to try the command"
         )
-    name = str(about.card.get("name") or "")
+    name = about.card.name
     if about.device == GPU:
         _check_one_card(folder, name, files)
     return CardFolder(
@@ -168,7 +204,7 @@ def _about(path: Path) -> CardAbout:
         raise SimnetError(f"{path}: what: {shown(found.what)}: must be {WHAT!r}; give a folder of simnet measure gpu")
     if found.format > FORMAT:
         raise SimnetError(f"{path}: format: {found.format}: this version reads up to {FORMAT}; update simnet")
-    if found.device == GPU and not found.card.get("name"):
+    if found.device == GPU and not found.card.name:
         raise SimnetError(f"{path}: card.name: is missing: it names the files; measure again with simnet measure gpu")
     return found
 
@@ -210,9 +246,7 @@ def file_stem(label: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_") or "gpu"
 
 
-def versions_text(
-    folder: CardFolder, names: Iterable[str] = ("torch", "triton", "cuda", "rocm", "nccl", "driver")
-) -> str:
+def versions_text(folder: CardFolder) -> str:
     """Return the versions of the software: "torch 2.11.0, triton 3.6.0, cuda 13.0, driver 580.65"."""
-    known = folder.about.software
-    return ", ".join(f"{name} {known[name]}" for name in names if known.get(name))
+    known = msgspec.structs.asdict(folder.about.software)
+    return ", ".join(f"{name} {version}" for name, version in known.items() if version)

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 import numpy as np
 import tomli_w
@@ -35,6 +36,7 @@ class MeasuredPass:
         batch: samples.
         forward_s: every repetition [s].
         backward_s: every repetition [s].
+        half_ready: share of backward after which half of all elements have their gradients; None if not measured.
     """
 
     model: str
@@ -42,6 +44,7 @@ class MeasuredPass:
     batch: int
     forward_s: Floats
     backward_s: Floats
+    half_ready: float | None = None
 
     @property
     def compute_s(self) -> float:
@@ -66,6 +69,7 @@ def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
         SimnetError: forward and backward of a model do not belong together.
     """
     forward, backward = (_by_labels(folder.series("models", "model", name)) for name in ("forward", "backward"))
+    ready = _ready(folder.series("models", "model", "gradient_ready"))
     found = []
     for labels, values in forward.items():
         others = backward.get(labels)
@@ -83,18 +87,48 @@ def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
                 batch=batch,
                 forward_s=values,
                 backward_s=others,
+                half_ready=half_ready(ready.get(labels, []), float(np.median(others))),
             )
         )
     return found
 
 
-def _by_labels(series: Sequence[Series]) -> dict[tuple[str, str, int], Floats]:
-    return {
-        (str(one.labels["model"]), str(one.labels.get("precision", "fp32")), one.count("batch")): np.array(
-            one.values, dtype=np.float64
-        )
-        for one in series
-    }
+Case = tuple[str, str, int]  # model, precision and batch
+
+
+def _case(series: Series) -> Case:
+    return str(series.labels["model"]), str(series.labels.get("precision", "fp32")), series.count("batch")
+
+
+def _by_labels(series: Sequence[Series]) -> dict[Case, Floats]:
+    return {_case(one): np.array(one.values, dtype=np.float64) for one in series}
+
+
+def _ready(series: Sequence[Series]) -> dict[Case, list[tuple[float, float]]]:
+    """Return when each gradient was ready [s], and its elements."""
+    found: dict[Case, list[tuple[float, float]]] = {}
+    for one in series:
+        found.setdefault(_case(one), []).append((median(one.values), one.number("num_elements")))
+    return found
+
+
+def half_ready(gradients: Sequence[tuple[float, float]], backward_s: float) -> float | None:
+    """Return the share of backward after which half of the elements are ready; None without gradients.
+
+    Args:
+        gradients: when each was ready since backward began [s], and its elements.
+        backward_s: of the whole backward.
+
+    Example:
+        >>> half_ready([(1.0, 10), (3.0, 30), (4.0, 10)], 4.0)
+        0.75
+    """
+    half, done = sum(elements for _, elements in gradients) / 2, 0.0
+    for at_s, elements in sorted(gradients):
+        done += elements
+        if done >= half:
+            return at_s / backward_s
+    return None
 
 
 def with_rows(text: str, passes: Sequence[MeasuredPass], folder: CardFolder, where: str) -> str:

@@ -23,6 +23,10 @@ MEASURED = ", measured"
 """What follows the card in the title of its page."""
 
 
+IN_TABLE = "its bytes / bandwidth"
+"""In the notes of the part `kernels` that list slow kernels, as the table of the page does."""
+
+
 def page_name(found: CardResult) -> str:
     """Return the file name of the page."""
     return f"gpu-{found.folder.stem}.md"
@@ -83,17 +87,23 @@ def page(found: CardResult) -> str:
         "without_workload": [*map(printable, found.without_workload)],
         "backward": _markdown(card_tables.backward_table(folder)),
         "slowdown": f"{slowdown[0]:.3f} (90 %: {slowdown[1][0]:.3f} to {slowdown[1][1]:.3f})" if slowdown else "",
-        "checks": _markdown(card_tables.checks_table(folder, "checks")),
+        "checks": _markdown(card_tables.checks_table(folder, [part for part in folder.files if part != "training"])),
         "training": "\n\n".join(
             filter(
-                None, map(_markdown, (card_tables.checks_table(folder, "training"), card_tables.training_steps(folder)))
+                None,
+                map(_markdown, (card_tables.checks_table(folder, ["training"]), card_tables.training_steps(folder))),
             )
         ),
         "values": card_tables.values_table(found.values.values()).markdown() if found.values else "",
         "groups": card_tables.group_table(found.kernels).markdown() if found.kernels else "",
         "links": _markdown(card_tables.links_table(folder)),
         "num_cards": folder.num_cards,
-        "notes": [printable(f"{part}: {note}") for part, (_, whole) in folder.files.items() for note in whole.notes],
+        "notes": [
+            printable(f"{part}: {note}")
+            for part, (_, whole) in folder.files.items()
+            for note in whole.notes
+            if not (found.kernels and IN_TABLE in note)
+        ],
     }
     return templates.page("card.md", given).rstrip("\n") + "\n"
 
@@ -203,12 +213,9 @@ def _step_ratios(folder: CardFolder) -> list[tuple[int, float]]:
 
 def _machine(folder: CardFolder) -> str:
     card = folder.about.card
-    known = []
-    if capability := card.get("compute_capability"):
-        known.append(f"compute capability {capability}")
-    if isinstance(memory := card.get("memory_bytes"), int | float):
-        known.append(f"{memory / 1e9:.0f} GB")
-    return printable(f"{folder.num_cards} x {card.get('name') or 'CPU'}" + (f", {', '.join(known)}" if known else ""))
+    known = [f"compute capability {card.compute_capability}"] if card.compute_capability else []
+    known += [f"{card.memory_bytes / 1e9:.0f} GB"] if card.memory_bytes else []
+    return printable(f"{folder.num_cards} x {', '.join([card.name or 'CPU', *known])}")
 
 
 def _picture(found: CardResult, name: str) -> str:

@@ -105,15 +105,17 @@ def _quotient(value: float | None, of: float | None) -> str:
 def model_table(passes: Sequence[MeasuredPass], shipped: Sequence[StepEstimate]) -> Table:
     """Return a row for each model, precision and batch."""
     estimates = {id(one.measured_pass): one for one in shipped}
-    return Table(
-        ("model", "precision", *(Column(head, "right") for head in
-         ("batch", "both passes", "samples/s", "shipped samples/s", "measured / shipped", "forward (by FLOPs)"))),
-        (_model_cells(one, estimates.get(id(one))) for one in passes),
-    )  # fmt: skip
+    rates = ("batch", "both passes", "samples/s", "shipped samples/s", "measured / shipped")
+    heads = (*rates, "forward (by FLOPs)", "half ready (by FLOPs)")
+    cells = (_model_cells(one, estimates.get(id(one))) for one in passes)
+    return Table(("model", "precision", *(Column(head, "right") for head in heads)), cells)
 
 
 def _model_cells(one: MeasuredPass, estimate: StepEstimate | None) -> tuple[str, ...]:
-    share = f"{one.forward_share:.0%}" + (f" ({estimate.estimated_forward_share:.0%})" if estimate else "")
+    shares = (
+        _share(one.forward_share, estimate.estimated_forward_share if estimate else None),
+        _share(one.half_ready, estimate.estimated_half_ready if estimate else None),
+    )
     shipped = ("-", "-")
     if estimate is not None:
         rate = one.batch / estimate.predicted
@@ -125,8 +127,15 @@ def _model_cells(one: MeasuredPass, estimate: StepEstimate | None) -> tuple[str,
         format_seconds(one.compute_s),
         _rate(one.samples_per_s),
         *shipped,
-        share,
+        *shares,
     )
+
+
+def _share(measured: float | None, estimated: float | None) -> str:
+    """Return a share with its estimate in brackets."""
+    if measured is None:
+        return "-"
+    return f"{measured:.0%}" + (f" ({estimated:.0%})" if estimated is not None else "")
 
 
 def _rate(samples_per_s: float) -> str:
@@ -145,9 +154,9 @@ def backward_table(folder: CardFolder) -> Table | None:
     return Table(("", *(Column(head, "right") for head in ("alone", "during it", "slowdown"))), cells)
 
 
-def checks_table(folder: CardFolder, part: str) -> Table | None:
-    """Return what a part has compared, what failed first; None if it has compared nothing."""
-    checks = folder.files[part][1].checks if part in folder.files else ()
+def checks_table(folder: CardFolder, parts: Iterable[str]) -> Table | None:
+    """Return what parts have compared, what failed first; None if they have compared nothing."""
+    checks = [one for part in parts if part in folder.files for one in folder.files[part][1].checks]
     if not checks:
         return None
     cells = (

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from simnet import calibration_draws, files
 from simnet.calibrate.card_calibration import CardFit
 from simnet.calibrate.card_folder import CardFolder
-from simnet.calibrate.compute_rows import MeasuredPass
+from simnet.calibrate.compute_rows import MeasuredPass, half_ready
 from simnet.calibrate.kernel_fit import COPY, TimedKernel
 from simnet.comparison import Comparison
 from simnet.errors import SimnetError
@@ -20,6 +21,7 @@ from simnet.strategies.kernel_table import every
 from simnet.units import Bandwidth, Duration
 from simnet.workload import training_step
 from simnet.workload.kernel_cost import ADAMW, KernelCost, optimizer_s
+from simnet.workload.training_step import Step
 from simnet.workload.workload import Workload
 
 ESTIMATES = {"V100": "v100_tcp_estimate", "": "a100_tcp_estimate"}
@@ -36,6 +38,10 @@ PLAIN = "casts, gather, AdamW"
 SYSTEMS = "compressing systems"
 GROUPS = (OWN, PLAIN, SYSTEMS)
 _PLAIN = {"cast", "gather_gradients", ADAMW.name}
+
+
+WRITTEN_ONCE = {"merge": 0.125, "server_mean": 0.125, "mean": 4.0}
+"""Bytes of an element of kernels that read several vectors and write one; the simulator counts a usual number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +94,14 @@ class StepEstimate(Comparison):
         gpu: whose rows were taken.
         kind: of these rows.
         estimated_forward_share: by counted FLOPs.
+        estimated_half_ready: as `MeasuredPass.half_ready`, by counted FLOPs.
     """
 
     measured_pass: MeasuredPass
     gpu: str
     kind: str
     estimated_forward_share: float
+    estimated_half_ready: float | None
 
 
 def shipped_estimate(folder: CardFolder, fitted: CardFit) -> ShippedEstimate:
@@ -130,13 +138,21 @@ def kernel_estimates(
             predicted=_seconds(cost, estimate.calibration, row.num_elements),
             interval=calibration_draws.middle_90_percent([_seconds(cost, one, row.num_elements) for one in drawn]),
             spread=_spread(row),
-            least_s=cost.bytes_per_element * row.num_elements / copy_bytes_per_s,
+            least_s=_least_bytes(cost, row) / copy_bytes_per_s,
             is_estimable=cost.is_estimable,
         )
         for row in sorted(rows, key=lambda row: (row.kernel, row.num_elements))
         if row.kernel != COPY
         for cost in [costs[row.kernel]]
     ]
+
+
+def _least_bytes(cost: KernelCost, row: TimedKernel) -> float:
+    """Return the bytes that a kernel moves at least: one that combines vectors writes one for all."""
+    per_element = WRITTEN_ONCE.get(cost.name)
+    if per_element is None:
+        return cost.bytes_per_element * row.num_elements
+    return per_element * (row.num_elements + row.num_elements / row.num_vectors)
 
 
 def _seconds(cost: KernelCost, calibration: Calibration, num_elements: float) -> float:
@@ -212,8 +228,15 @@ def _step(one: MeasuredPass, estimate: ShippedEstimate, label: str, given: Mappi
             gpu=gpu,
             kind=min(rows, key=lambda row: abs(row.batch - one.batch)).kind,
             estimated_forward_share=step.forward_s / predicted,
+            estimated_half_ready=half_ready(_ready_by_flops(step), 1.0),
         )
     return None
+
+
+def _ready_by_flops(step: Step) -> list[tuple[float, float]]:
+    """Return when each gradient is ready, as a share of backward, and its elements."""
+    ready = accumulate(tensor.backward_fraction for tensor in step.tensors)
+    return [(at, tensor.num_elements) for at, tensor in zip(ready, step.tensors, strict=True)]
 
 
 def _alone(gpu: str) -> Cluster:

@@ -8,7 +8,7 @@ import pytest
 
 from simnet import files
 from simnet.calibrate.card_calibration import CardFit
-from simnet.calibrate.card_folder import CardAbout, CardFolder
+from simnet.calibrate.card_folder import CardAbout, CardFacts, CardFolder
 from simnet.calibrate.compute_rows import MeasuredPass
 from simnet.calibrate.fitted_part import FittedPart
 from simnet.calibrate.kernel_fit import TimedKernel
@@ -27,7 +27,7 @@ FIT = CardFit(
 
 
 def folder(label: str) -> CardFolder:
-    about = CardAbout(what="simnet card", format=1, device="cuda", card={"name": label})
+    about = CardAbout(what="simnet card", format=1, device="cuda", card=CardFacts(name=label))
     return CardFolder(path=Path("gpu"), about=about, files={}, label=label)
 
 
@@ -104,6 +104,9 @@ def test_a_measured_step_stands_beside_the_rows_of_its_card_or_of_the_reference(
         assert (found["amp"].gpu, found["amp"].kind) == (gpu, "published")
         # A published step holds the optimizer as well, half a millisecond or so of it.
         assert 256 / rate - 2e-3 < found["amp"].predicted < 256 / rate
+        # The last layers, whose gradients come first, have most of the elements and few of the FLOPs.
+        assert found["amp"].estimated_half_ready is not None
+        assert 0 < found["amp"].estimated_half_ready < 0.5
         assert found["tf32"].gpu == "A100-80GB", "V100 has no tf32"
         assert found["amp"].measured == pytest.approx(0.1)
 

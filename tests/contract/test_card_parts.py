@@ -1,0 +1,37 @@
+"""What `simnet measure gpu` writes is what `simnet card` reads."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from binsgdm.measure.gpu import card_file
+from binsgdm.measure.gpu.kernels import TARGET, TARGET_NUMEL
+from binsgdm.measure.gpu.parts import PARTS
+from binsgdm.measure.gpu.preflight import Preflight
+from simnet.calibrate import card_folder
+from simnet.validate import card_estimates
+from tests.helpers import card_samples
+
+
+def test_every_part_that_is_measured_has_a_place_on_the_page() -> None:
+    assert {part.name for part in PARTS} - set(card_folder.PARTS) == set()
+
+
+def test_a_kernel_is_slow_from_the_same_bound_on() -> None:
+    assert (card_estimates.TARGET, card_estimates.TARGET_FROM) == (TARGET, TARGET_NUMEL)
+
+
+def test_card_json_is_read_as_it_is_written(tmp_path) -> None:
+    card = {"name": "NVIDIA H200", "compute_capability": "9.0", "memory_bytes": 150 * 10**9, "num_cards": 2}
+    software = {"torch": "2.11.0", "triton": "3.6.0", "cuda": "13.0", "rocm": "", "nccl": "2.28", "driver": "580.1"}
+    found = Preflight(card=card | {"power_limit_w": 700.0, "mig_mode": None}, software=software, notes=("shared",))
+    written = card_file.CardFile(tmp_path, found, device="cuda", quick=False)
+    written.set_part("models", status="failed", reason="out of memory", seconds=3.5, before={}, tail="...")
+    content = card_samples.training()
+    content["hardware"]["gpu"] = card["name"]
+    card_samples.save(tmp_path / "training.json", content)
+    read = card_folder.read(tmp_path, accepts_cpu=False)
+    assert (read.label, read.stem, read.num_cards) == ("H200", "h200", 2)
+    assert read.missing()["models"] == "failed: out of memory"
+    assert read.about.notes == ("shared",)
+    assert card_folder.versions_text(read).startswith("torch 2.11.0, triton 3.6.0, cuda 13.0, nccl 2.28")
