@@ -9,6 +9,7 @@ Shape letters: N elements, P = ceil(N / 8) bytes.
 import torch
 from torch import Tensor
 
+from binsgdm import triton_support
 from binsgdm.uploads import constant
 
 _SHIFTS = (7, 6, 5, 4, 3, 2, 1, 0)
@@ -26,6 +27,12 @@ def pack_signs(positive: Tensor) -> Tensor:
         >>> pack_signs(torch.tensor([True, False, False, False, False, False, False, True, True]))
         tensor([129, 128], dtype=torch.uint8)
     """
+    if triton_support.is_used_on(positive.device):
+        from binsgdm import triton_signs
+
+        packed = torch.empty(packed_numel(positive.numel()), dtype=torch.uint8, device=positive.device)
+        triton_signs.pack(positive.contiguous(), packed)
+        return packed
     # Padding bits are 0, so equal signs give equal bytes and ranks can compare packed tensors bit for bit.
     padding = -positive.numel() % 8
     bits = torch.nn.functional.pad(positive.to(torch.uint8), (0, padding)).view(-1, 8)
@@ -41,6 +48,12 @@ def unpack_signs(packed: Tensor, numel: int) -> Tensor:
         >>> unpack_signs(torch.tensor([128], dtype=torch.uint8), 3)
         tensor([ 1., -1., -1.])
     """
+    if triton_support.is_used_on(packed.device):
+        from binsgdm import triton_signs
+
+        signs = torch.empty(numel, device=packed.device)
+        triton_signs.unpack(packed.contiguous(), signs)
+        return signs
     shifts = constant(_SHIFTS, torch.uint8, packed.device)
     bits = (packed[:, None] >> shifts & 1).view(-1)[:numel]
     return bits.to(torch.float32) * 2.0 - 1.0

@@ -13,6 +13,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from binsgdm import triton_support
 from binsgdm.errors import BinsgdmError
 
 # Elements that share eight consecutive counters: word w of counter lane l belongs to element 8 w + l. A CPU computes
@@ -62,6 +63,10 @@ class Key:
             if not 0 <= value < 2**bits:
                 raise BinsgdmError(f"Key: {name}: {value!r}: must be at least 0 and below 2**{bits}")
 
+    def words(self) -> triton_support.Words:
+        """Return what a Triton program takes of a key."""
+        return triton_support.words(self.seed, self.step, self.rank, int(self.stream))
+
 
 def philox(counter: tuple[Tensor | int, ...], seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Encrypt 128-bit counters with Philox4x32-10.
@@ -98,8 +103,9 @@ def draws(key: Key, *, start: int, numel: int, device: torch.device | str = "cpu
     Raises:
         BinsgdmError: If an element is outside [0, 2**34).
     """
-    if start < 0 or start + numel > MAX_NUMEL:
-        raise BinsgdmError(f"draws: elements {start} to {start + numel}: must be in [0, 2**34]")
+    _check_range(start, numel)
+    if triton_support.is_used_on(torch.device(device)):
+        return _write_draws(torch.empty(numel, dtype=torch.int64, device=device), key, start)
     first, last = start // GROUP_NUMEL, -(-(start + numel) // GROUP_NUMEL)
     counters = torch.arange(first * _LANES, last * _LANES, dtype=torch.int64, device=device)
     # The element is in the counter's first word, and step, rank and stream fill the other three: 2^32 of each.
@@ -118,6 +124,22 @@ def thresholds(key: Key, *, start: int, numel: int, device: torch.device | str =
     Returns:
         fp32 (N), multiples of 2**-22 in [-1, 1).
     """
+    if triton_support.is_used_on(torch.device(device)):
+        _check_range(start, numel)
+        return _write_draws(torch.empty(numel, dtype=torch.float32, device=device), key, start)
     # 23 bits fit an fp32 mantissa: the threshold below is exact, so every device compares the same number.
     mantissas = draws(key, start=start, numel=numel, device=device) >> 9
     return mantissas.to(torch.float32) * 2.0**-22 - 1.0
+
+
+def _check_range(start: int, numel: int) -> None:
+    if start < 0 or start + numel > MAX_NUMEL:
+        raise BinsgdmError(f"draws: elements {start} to {start + numel}: must be in [0, 2**34]")
+
+
+def _write_draws(out: Tensor, key: Key, start: int) -> Tensor:
+    """Fill int64 with draws or fp32 with thresholds, in one pass on the GPU; the bits are those of plain torch."""
+    from binsgdm import triton_signs
+
+    triton_signs.write_draws(out, key.words(), start=start)
+    return out

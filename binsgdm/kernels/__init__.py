@@ -18,14 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from binsgdm import triton_support
 from binsgdm.errors import BinsgdmError
 from binsgdm.random import Key
+from binsgdm.triton_support import ENVIRONMENT_VARIABLE
 
 NAMES = ("reference", "cpu", "triton")
-ENVIRONMENT_VARIABLE = "BINSGDM_KERNELS"
-# Before 3.6, a division rounded to nearest still flushes subnormal numbers to 0, and 0 / 0 is NaN.
-LEAST_TRITON = (3, 6)
-LEAST_CAPABILITY = (7, 0)
 
 
 class Kernels(Protocol):
@@ -133,27 +131,13 @@ def _obstacle(name: str, device: torch.device) -> str:
     interpreted = name == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     if device.type != device_type and not interpreted:
         return f"works on {device_type} tensors, but the parameters are on {device.type}"
+    if name == "triton":
+        return triton_support.obstacle(device)
     try:
-        module = import_module(library)
+        import_module(library)
     except ImportError as error:
         return f"needs {library}, which cannot be imported ({error}): pip install {library}"
-    return _obstacle_of_triton(module.__version__, device) if name == "triton" else ""
-
-
-def _obstacle_of_triton(version: str, device: torch.device) -> str:
-    """Say why this Triton cannot be used on a device, or return an empty string."""
-    if tuple(int(part) for part in version.split(".")[:2]) < LEAST_TRITON:
-        return f"needs Triton {_dotted(LEAST_TRITON)} or newer, as torch 2.9 and newer bring it, and finds {version}"
-    if device.type != "cuda" or not torch.cuda.is_available() or torch.version.hip:
-        return ""
-    capability = torch.cuda.get_device_capability(device)
-    if capability < LEAST_CAPABILITY:
-        return f"needs compute capability {_dotted(LEAST_CAPABILITY)}, and {device} has {_dotted(capability)}"
     return ""
-
-
-def _dotted(numbers: tuple[int, ...]) -> str:
-    return ".".join(map(str, numbers))
 
 
 def _load(name: str) -> Kernels:

@@ -18,17 +18,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from binsgdm import triton_tiles
 from binsgdm.kernels import checks, tables, triton_programs
 from binsgdm.random import GROUP_NUMEL, Key
+from binsgdm.triton_support import launch
 
 name = "triton"
 
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-_CHUNK, _TILE = triton_programs.CHUNK.value, triton_programs.TILE.value
+_CHUNK, _TILE = triton_tiles.CHUNK.value, triton_tiles.TILE.value
 _MERGE_NUMEL = GROUP_NUMEL * triton_programs.MERGE_GROUPS.value
 _ALIGNMENT = 16  # bytes that a thread reads at once
-# Registers a thread: five programs of 128 threads share a multiprocessor, which keeps enough loads under way.
-_MAX_REGISTERS = 96
 _MAX_COUNT = 2**16 - 1  # of vectors that `merge` can count
 
 
@@ -72,7 +72,7 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     finite = _flag(grads)
     for dtype, (*columns, some_starts) in _by_dtype(grads, ms, bs, outs, starts):
         table = tables.make(columns, starts=some_starts, chunk=_CHUNK, aligned=3)
-        numbers = (finite.view(torch.uint8), beta, 1.0 - beta, *_words(key))
+        numbers = (finite.view(torch.uint8), beta, 1.0 - beta, *key.words())
         _launch_table(triton_programs.update_quantize_pack, table, *numbers, dtype=_DTYPES[dtype])
     return finite
 
@@ -82,7 +82,7 @@ def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor) -> None:
     checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
     checks.quantized(out, numel=u.numel(), start=start, device=u.device)
     num_programs = triton.cdiv(start % GROUP_NUMEL + u.numel(), _CHUNK)
-    _launch(triton_programs.quantize_pack, num_programs, u, out, start, u.numel(), *_words(key))
+    launch(triton_programs.quantize_pack, num_programs, u, out, start, u.numel(), *key.words())
 
 
 def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
@@ -94,8 +94,8 @@ def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor)
     aligned = not (packed_rows.data_ptr() | out.data_ptr() | num_bytes) % 4 and not start % GROUP_NUMEL
     limits = _limits(num_vectors, packed_rows.device, tables.stream_of(packed_rows.device))
     num_programs = triton.cdiv(start % GROUP_NUMEL + numel, _MERGE_NUMEL)
-    arguments = (packed_rows, out, limits, num_vectors, num_bytes, start, numel, int(aligned), *_words(key))
-    _launch(triton_programs.merge, num_programs, *arguments, width=8 if num_vectors < 2**8 else 16)
+    arguments = (packed_rows, out, limits, num_vectors, num_bytes, start, numel, int(aligned), *key.words())
+    launch(triton_programs.merge, num_programs, *arguments, width=8 if num_vectors < 2**8 else 16)
 
 
 def mean_(parts: Tensor, out: Tensor) -> None:
@@ -103,7 +103,7 @@ def mean_(parts: Tensor, out: Tensor) -> None:
     checks.mean(parts, out)
     aligned = not (parts.data_ptr() | out.data_ptr() | parts.shape[1] * parts.itemsize) % _ALIGNMENT
     num_programs = triton.cdiv(out.numel(), _TILE)
-    _launch(triton_programs.mean, num_programs, parts, out, parts.shape[0], out.numel(), int(aligned))
+    launch(triton_programs.mean, num_programs, parts, out, parts.shape[0], out.numel(), int(aligned))
 
 
 def unpack_apply_(x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, maximize: bool = False) -> None:
@@ -141,15 +141,6 @@ def _flag(tensors: Sequence[Tensor]) -> Tensor:
     return torch.ones((), dtype=torch.bool, device=tensors[0].device if tensors else "cpu")
 
 
-def _words(key: Key) -> tuple[int, int, int, int, int]:
-    """Return the seed's two words and the other words of a key."""
-    # As signed numbers: with larger ones, Triton would compile for 64-bit arguments.
-    return tuple(  # type: ignore[return-value]
-        (word & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
-        for word in (key.seed, key.seed >> 32, key.step, key.rank, int(key.stream))
-    )
-
-
 @lru_cache(maxsize=64)
 def _limits(num_vectors: int, device: torch.device, stream: int) -> Tensor:  # noqa: ARG001 - the key of the cache
     """Return how many of the 2**23 thresholds are below the mean of signs, for each number of +1: int32 (K + 1)."""
@@ -162,16 +153,4 @@ def _limits(num_vectors: int, device: torch.device, stream: int) -> Tensor:  # n
 
 
 def _launch_table(program: Any, table: tables.TensorTable, *numbers: object, **constants: Any) -> None:
-    _launch(program, table.num_chunks, table.rows, table.owners, *numbers, **constants)
-
-
-def _launch(program: Any, num_programs: int, first: Tensor, *arguments: object, **constants: Any) -> None:
-    if num_programs == 0:
-        return
-    # Triton's own choices would round a product and a sum only once.
-    options: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
-    if first.is_cuda and not torch.version.hip:
-        options["maxnreg"] = _MAX_REGISTERS
-    # Triton launches on the current device, which need not be that of the tensors.
-    with torch.cuda.device(first.device if first.is_cuda else -1):
-        program[(num_programs,)](first, *arguments, **constants, **options)
+    launch(program, table.num_chunks, table.rows, table.owners, *numbers, **constants)

@@ -3,10 +3,6 @@
 Division is `div_rn`, and `enable_fp_fusion` is off at each launch, since Triton's defaults (an approximate quotient, a
 fused multiply-add) would not give the reference's bits. Python floats reach a program as fp32, rounded once.
 
-A program does CHUNK elements of one tensor, tile by tile. A chunk that is whole, at addresses that are multiples of 16
-bytes, is read and written without masks, 16 bytes a thread; any other takes masks, element by element. Chunks begin
-where a group of 32 draws does: before the tensor, where the tensor begins inside a group.
-
 Shape letters: N elements, K vectors, P bytes.
 """
 
@@ -16,11 +12,23 @@ Shape letters: N elements, K vectors, P bytes.
 import triton
 import triton.language as tl
 
-from binsgdm.triton_random import draws_of_tile, philox, thresholds_of
+from binsgdm.triton_tiles import (
+    CHUNK,
+    TILE,
+    TILES,
+    draws_of_tile,
+    inside_of,
+    is_whole,
+    load,
+    load_each,
+    load_signs,
+    num_tiles,
+    philox,
+    store,
+    store_signs,
+    thresholds_of,
+)
 
-TILE = tl.constexpr(1024)
-CHUNK = tl.constexpr(4096)
-_TILES = tl.constexpr(4)
 ROW = tl.constexpr(8)  # words of a row of the table: first chunk, numel, start, whether aligned, four addresses
 MERGE_GROUPS = tl.constexpr(128)  # one a thread
 
@@ -50,13 +58,13 @@ def _update_quantize_pack_chunk(
     )
     out = _address(row, 7, tl.uint8, True)
     failed = tl.zeros([TILE], tl.int1)
-    for tile in range(_num_tiles(first, numel) if masked else _TILES):
+    for tile in range(num_tiles(first, numel) if masked else TILES):
         offset = first + tile * TILE
-        inside = _inside(offset, numel)
+        inside = inside_of(offset, numel)
         u, bad = _update(grad + offset, m + offset, b + offset, beta, rest, inside, masked)
         failed = failed | bad
         threshold = thresholds_of(draws_of_tile(draws, tile * (TILE // 32), TILE))
-        _store_signs(out, threshold < u, offset, numel, inside, masked)
+        store_signs(out, threshold < u, offset, numel, inside, masked)
     _tell(finite, failed)
 
 
@@ -79,12 +87,12 @@ def _update_chunk(row, first, numel, finite, beta, rest, dtype: tl.constexpr, ma
     )
     out_u = _address(row, 7, tl.float32, masked)
     failed = tl.zeros([TILE], tl.int1)
-    for tile in range(_num_tiles(first, numel) if masked else _TILES):
+    for tile in range(num_tiles(first, numel) if masked else TILES):
         offset = first + tile * TILE
-        inside = _inside(offset, numel)
+        inside = inside_of(offset, numel)
         u, bad = _update(grad + offset, m + offset, b + offset, beta, rest, inside, masked)
         failed = failed | bad
-        _store(out_u + offset, u, inside, masked)
+        store(out_u + offset, u, inside, masked)
     _tell(finite, failed)
 
 
@@ -103,13 +111,13 @@ def _unpack_apply_chunk(
     row, first, numel, lr, decay, dtype: tl.constexpr, per_thread: tl.constexpr, masked: tl.constexpr
 ):
     x, packed = _address(row, 4, dtype, masked), _address(row, 5, tl.uint8, True)
-    for tile in range(_num_tiles(first, numel) if masked else _TILES):
+    for tile in range(num_tiles(first, numel) if masked else TILES):
         offset = first + tile * TILE
-        inside = _inside(offset, numel)
-        old_x = _load(x + offset, inside, masked)
-        positive = _load_signs(packed, offset, numel, per_thread, masked)
+        inside = inside_of(offset, numel)
+        old_x = load(x + offset, inside, masked)
+        positive = load_signs(packed, offset, numel, per_thread, masked)
         new_x = _widen(old_x) * decay - tl.where(positive, lr, -lr)
-        _store(x + offset, _narrow(new_x, dtype), inside, masked)
+        store(x + offset, _narrow(new_x, dtype), inside, masked)
 
 
 @triton.jit(do_not_specialize=["out", "start", "numel", "step", "rank", "stream", "seed_low", "seed_high"])
@@ -118,7 +126,7 @@ def quantize_pack(u, out, start, numel, seed_low, seed_high, step, rank, stream)
     start, numel = tl.cast(start, tl.int64), tl.cast(numel, tl.int64)
     first = tl.program_id(0).to(tl.int64) * CHUNK - (start >> 3 & 3) * 8
     draws = seed_low, seed_high, step, rank, stream, (start + first) >> 5
-    if _is_whole(first, numel):
+    if is_whole(first, numel):
         _quantize_pack_chunk(u, out, first, numel, draws, False)
     else:
         _quantize_pack_chunk(u, out, first, numel, draws, True)
@@ -126,12 +134,12 @@ def quantize_pack(u, out, start, numel, seed_low, seed_high, step, rank, stream)
 
 @triton.jit
 def _quantize_pack_chunk(u, out, first, numel, draws, masked: tl.constexpr):
-    for tile in range(_num_tiles(first, numel) if masked else _TILES):
+    for tile in range(num_tiles(first, numel) if masked else TILES):
         offset = first + tile * TILE
-        inside = _inside(offset, numel)
-        values = _load(u + offset, inside, masked)
+        inside = inside_of(offset, numel)
+        values = load(u + offset, inside, masked)
         threshold = thresholds_of(draws_of_tile(draws, tile * (TILE // 32), TILE))
-        _store_signs(out, threshold < values, offset, numel, inside, masked)
+        store_signs(out, threshold < values, offset, numel, inside, masked)
 
 
 @triton.jit(do_not_specialize=["num_vectors", "numel", "aligned"])
@@ -148,12 +156,12 @@ def mean(parts, out, num_vectors, numel, aligned):
 
 @triton.jit
 def _mean_tile(parts, out, num_vectors, first, numel, row_numel, masked: tl.constexpr):
-    inside = _inside(first, numel)
-    total = _load(parts + first, inside, masked)
+    inside = inside_of(first, numel)
+    total = load(parts + first, inside, masked)
     # In the order of ranks, as in the reference: fp32 sums depend on their order.
     for vector in range(1, num_vectors):
-        total += _load(parts + vector * row_numel + first, inside, masked)
-    _store(out + first, tl.div_rn(total, tl.zeros([TILE], tl.float32) + num_vectors), inside, masked)
+        total += load(parts + vector * row_numel + first, inside, masked)
+    store(out + first, tl.div_rn(total, tl.zeros([TILE], tl.float32) + num_vectors), inside, masked)
 
 
 @triton.jit(
@@ -262,18 +270,7 @@ def _chunk(table, owners):
     numel = tl.load(row + 1)
     # Written as a multiple of 8, the compiler sees that it is one.
     first = (program - tl.load(row)) * CHUNK - (tl.load(row + 2) >> 3 & 3) * 8
-    return row, first, numel, (tl.load(row + 3) != 0) & _is_whole(first, numel)
-
-
-@triton.jit
-def _num_tiles(first, numel):
-    """Return how many tiles of a chunk have an element of the tensor, or an element before it."""
-    return tl.minimum(tl.cdiv(numel - first, TILE), _TILES).to(tl.int32)
-
-
-@triton.jit
-def _is_whole(first, numel):
-    return (first >= 0) & (first + CHUNK <= numel)
+    return row, first, numel, (tl.load(row + 3) != 0) & is_whole(first, numel)
 
 
 @triton.jit
@@ -285,49 +282,19 @@ def _address(row, column: tl.constexpr, dtype: tl.constexpr, masked: tl.constexp
 
 
 @triton.jit
-def _inside(offset, numel):
-    """Return which elements of a tile lie in the tensor."""
-    low = tl.minimum(tl.maximum(-offset, 0), TILE).to(tl.int32)
-    high = tl.minimum(tl.maximum(numel - offset, 0), TILE).to(tl.int32)
-    return (tl.arange(0, TILE) >= low) & (tl.arange(0, TILE) < high)
-
-
-@triton.jit
-def _load(pointer, inside, masked: tl.constexpr):
-    """Load a tile from where it begins."""
-    return _load_each(pointer + tl.arange(0, TILE), inside, masked)
-
-
-@triton.jit
-def _load_each(pointers, inside, masked: tl.constexpr):
-    if masked:
-        return tl.load(pointers, mask=inside, other=0.0)
-    return tl.load(pointers)
-
-
-@triton.jit
-def _store(pointer, values, inside, masked: tl.constexpr):
-    """Store a tile to where it begins."""
-    if masked:
-        tl.store(pointer + tl.arange(0, TILE), values, mask=inside)
-    else:
-        tl.store(pointer + tl.arange(0, TILE), values)
-
-
-@triton.jit
 def _update(grad, m, b, beta, rest, inside, masked: tl.constexpr):
     """Update a tile of m and b; return u, and where the new b would not be finite."""
     # Four gradients a thread, as of m and b: eight of 16 bits would cost an exchange between threads.
     quads = tl.max_contiguous(tl.arange(0, TILE), 4)
-    g = _widen(_load_each(grad + quads, inside, masked))
-    old_m, old_b = _load(m, inside, masked), _load(b, inside, masked)
+    g = _widen(load_each(grad + quads, inside, masked))
+    old_m, old_b = load(m, inside, masked), load(b, inside, masked)
     new_m = old_m * beta + g * rest
     new_b = old_b * beta + tl.abs(g) * rest
     is_finite = new_b < float("inf")
     new_m = tl.where(is_finite, new_m, old_m)
     new_b = tl.where(is_finite, new_b, old_b)
-    _store(m, new_m, inside, masked)
-    _store(b, new_b, inside, masked)
+    store(m, new_m, inside, masked)
+    store(b, new_b, inside, masked)
     positive = new_b > 0
     # `where` computes both branches; the inner one keeps 0 / 0 from raising flags in the interpreter.
     return tl.where(positive, tl.div_rn(new_m, tl.where(positive, new_b, 1.0)), 0.0), is_finite == 0
@@ -339,36 +306,6 @@ def _tell(finite, failed):
     some = tl.max(tl.reshape(failed.to(tl.int32), [TILE // 4, 4]), axis=1)
     # All that store, store the same 0: no atomic is needed.
     tl.store(finite + some * 0, 0, mask=some != 0)
-
-
-@triton.jit
-def _store_signs(out, positive, offset, numel, inside, masked: tl.constexpr):
-    """Pack a tile of signs, eight a byte."""
-    if masked:
-        # Bits of elements that are not there are 0.
-        positive = positive & inside
-    # Lane 0 is the most significant bit, as in `binsgdm.bits`. Four signs are one thread's, two threads make a byte.
-    halves = tl.sum(tl.reshape(positive, [TILE // 4, 4]).to(tl.int32) * (8 >> tl.arange(0, 4)[None, :]), axis=1)
-    halves = tl.reshape(halves, [TILE // 8, 2]) << (4 - 4 * tl.arange(0, 2)[None, :])
-    packed = tl.sum(halves, axis=1).to(tl.uint8)
-    byte = (offset >> 3) + tl.arange(0, TILE // 8)
-    if masked:
-        tl.store(out + byte, packed, mask=(byte >= 0) & (byte < (numel + 7) >> 3))
-    else:
-        tl.store(out + byte, packed)
-
-
-@triton.jit
-def _load_signs(packed, offset, numel, per_thread: tl.constexpr, masked: tl.constexpr):
-    """Return which elements of a tile have the sign +1."""
-    # One byte for `per_thread` neighbours, so that each thread loads the byte of its own elements.
-    byte = (offset >> 3) + (tl.arange(0, TILE // per_thread) * per_thread >> 3)
-    if masked:
-        bits = tl.load(packed + byte, mask=(byte >= 0) & (byte < (numel + 7) >> 3), other=0)
-    else:
-        bits = tl.load(packed + byte)
-    bits = tl.reshape(tl.broadcast_to(bits[:, None], [TILE // per_thread, per_thread]), [TILE])
-    return ((bits.to(tl.int32) >> (7 - tl.arange(0, TILE) % 8)) & 1) != 0
 
 
 @triton.jit

@@ -56,7 +56,9 @@ ORDER = (
 """The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
 BINSGDM_ORDER = (
     ("errors",),
-    ("random", "triton_random", "bits", "flat_buckets", "functional", "streams", "uploads"),
+    ("triton_support", "triton_tiles"),
+    ("triton_signs",),
+    ("random", "bits", "flat_buckets", "functional", "streams", "uploads"),
     ("kernels",),
     ("exchange.messages",),
     ("exchange",),

@@ -1,0 +1,136 @@
+"""What only Triton's kernels have: tables of many tensors, whole chunks, addresses, draws and bits on a GPU.
+
+They run in Triton's interpreter where there is no GPU.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton is not installed: pip install --no-deps triton runs its interpreter")
+
+from torch import Tensor
+
+from binsgdm import bits, random, triton_signs, triton_support
+from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import Kernels, reference, select, tables, triton_programs
+from binsgdm.kernels.tables import ROW_WORDS
+from tests.helpers.kernel_samples import DTYPES, KEY, device, same_bits, state
+
+CHUNK = triton_programs.CHUNK.value
+WHERE: dict[str, Any] = {"beta": 0.95, "key": KEY}
+
+
+@pytest.fixture
+def kernels() -> Kernels:
+    return select("triton", device())
+
+
+def misaligned(values: Tensor) -> Tensor:
+    """Return a copy that begins one element after a multiple of 16 bytes."""
+    return torch.cat([values[:1], values])[1:]
+
+
+@pytest.mark.parametrize("place", [torch.clone, misaligned], ids=["aligned", "misaligned"])
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_chunks_whole_and_cut_give_the_bits_of_the_reference(
+    kernels: Kernels, dtype: torch.dtype, place: Callable[[Tensor], Tensor]
+) -> None:
+    # Of the first tensor the first chunk is cut by its start, the second is whole, the third is cut by its end.
+    numels, starts = (2 * CHUNK + 100, CHUNK, 3), (8, 4 * CHUNK, 6 * CHUNK)
+    results = []
+    for which in (reference, kernels):
+        states = [state(numel, seed=numel) for numel in numels]
+        grads = [place(grad.to(device(), dtype)) for grad, _, _ in states]
+        ms, bs = ([place(given[index].to(device())) for given in states] for index in (1, 2))
+        outs = [torch.zeros(bits.packed_numel(numel), dtype=torch.uint8, device=device()) for numel in numels]
+        told = which.foreach_update_quantize_pack_(grads, ms, bs, starts=starts, outs=outs, **WHERE)
+        xs = [place(grad) for grad in grads]
+        which.foreach_unpack_apply_(xs, outs, lr=1e-3, weight_decay=0.1)
+        results.append([told, *ms, *bs, *outs, *xs])
+    assert all(same_bits(wanted, got) for wanted, got in zip(*results, strict=True))
+
+
+def test_an_element_beyond_2_to_the_31_is_found_and_draws_its_own_threshold(kernels: Kernels) -> None:
+    # The table says that this is the chunk from element 2**32 on of a tensor that begins 2**32 elements before.
+    far, numel = 2**32, 40
+    grad, m, b = (given.to(device()) for given in state(numel, seed=1))
+    out = torch.zeros(5, dtype=torch.uint8, device=device())
+    wanted_m, wanted_b, wanted = m.clone(), b.clone(), out.clone()
+    reference.update_quantize_pack_(grad, wanted_m, wanted_b, start=far, out=wanted, **WHERE)
+    row = torch.zeros(1, ROW_WORDS, dtype=torch.int64)
+    row[0, :3] = torch.tensor([-far // CHUNK, far + numel, 0])
+    for column, tensor in enumerate((grad, m, b, out)):
+        row[0, 4 + column] = tensor.data_ptr() - (far // 8 if tensor is out else far * 4)
+    owners, finite = torch.zeros(1, dtype=torch.int32, device=device()), torch.ones(1, dtype=torch.uint8)
+    numbers = (finite.to(device()), 0.95, 1.0 - 0.95, *KEY.words())
+    triton_support.launch(
+        triton_programs.update_quantize_pack, 1, row.to(device()), owners, *numbers, dtype=triton_programs.tl.float32
+    )
+    assert all(same_bits(*pair) for pair in ((wanted_m, m), (wanted_b, b), (wanted, out)))
+
+
+def test_a_table_is_made_once_while_nothing_moves(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads = []
+    monkeypatch.setattr(tables, "upload", lambda *given: uploads.append(given) or given[0].to(given[1]))
+    grads = [torch.ones(40 + number, device=device()) for number in range(3)]
+    ms, bs, us = ([torch.zeros_like(grad) for grad in grads] for _ in range(3))
+    for _ in range(2):
+        kernels.foreach_update_(grads, ms, bs, beta=0.9, outs_u=us)
+    assert len(uploads) == 2  # rows, and which chunk is whose
+    moved = [grad.clone() for grad in grads]
+    kernels.foreach_update_(moved, ms, bs, beta=0.9, outs_u=us)
+    assert len(uploads) == 3
+
+
+def test_many_tensors_take_one_launch_a_dtype(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = []
+    monkeypatch.setattr("binsgdm.kernels.triton_kernels.launch", lambda *given, **_: launches.append(given))
+    grads = [torch.ones(40, device=device(), dtype=DTYPES[number % 2]) for number in range(6)]
+    ms, bs, us = ([torch.zeros(40, device=device()) for _ in grads] for _ in range(3))
+    kernels.foreach_update_(grads, ms, bs, beta=0.9, outs_u=us)
+    assert len(launches) == 2
+    kernels.foreach_unpack_apply_(us, [torch.zeros(5, dtype=torch.uint8, device=device())] * 6, lr=1, weight_decay=0)
+    assert len(launches) == 3
+
+
+def test_no_tensors_and_empty_ones_are_no_failure(kernels: Kernels) -> None:
+    empty = [torch.zeros(0, device=device())]
+    assert kernels.foreach_update_(empty, empty, empty, beta=0.9, outs_u=empty).device == empty[0].device
+    assert kernels.foreach_update_quantize_pack_([], [], [], starts=[], outs=[], **WHERE)
+    kernels.foreach_unpack_apply_([], [], lr=1e-3, weight_decay=0.0)
+
+
+def test_a_wrong_tensor_among_many_is_refused(kernels: Kernels) -> None:
+    flat = torch.zeros(16, device=device())
+    with pytest.raises(BinsgdmError, match=r"b: 8 elements: must have 16"):
+        kernels.foreach_update_([flat] * 3, [flat] * 3, [flat, flat, flat[:8]], beta=0.9, outs_u=[flat] * 3)
+    both = [flat.cpu(), flat.to("meta")]
+    with pytest.raises(BinsgdmError, match=r"grad: on meta: must be on cpu, as the first tensor"):
+        kernels.foreach_update_(both, both, both, beta=0.9, outs_u=both)
+    rows = torch.zeros(2**16, 1, dtype=torch.uint8, device=device())
+    with pytest.raises(BinsgdmError, match="packed_rows: 65536 vectors: must be at most 65535"):
+        kernels.merge(rows, numel=8, key=KEY, start=0, out=rows[0])
+
+
+@pytest.mark.parametrize(("start", "numel"), [(0, CHUNK + 5), (5, 100), (2**34 - 7, 7), (64, 0)])
+def test_draws_and_thresholds_are_those_of_plain_torch(start: int, numel: int) -> None:
+    for dtype, plain in ((torch.int64, random.draws), (torch.float32, random.thresholds)):
+        out = torch.zeros(numel, dtype=dtype, device=device())
+        triton_signs.write_draws(out, KEY.words(), start=start)
+        assert torch.equal(out.cpu(), plain(KEY, start=start, numel=numel))
+
+
+@pytest.mark.parametrize("numel", [1, 8, 1001, CHUNK + 9])
+def test_signs_become_the_bits_of_plain_torch_and_come_back(numel: int) -> None:
+    positive = torch.rand(numel, generator=torch.Generator().manual_seed(numel)) < 0.5
+    wanted = bits.pack_signs(positive)
+    for given in (positive, positive.to(torch.int32)):
+        packed = torch.full_like(wanted, 7).to(device())
+        triton_signs.pack(given.to(device()), packed)
+        assert torch.equal(packed.cpu(), wanted)
+    signs = torch.zeros(numel, device=device())
+    triton_signs.unpack(packed, signs)
+    assert torch.equal(signs.cpu(), bits.unpack_signs(wanted, numel))
