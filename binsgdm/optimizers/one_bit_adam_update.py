@@ -20,6 +20,8 @@ from binsgdm.uploads import upload
 # Source: 1-bit Adam, ICML 2021.
 STABLE_RATIO = 0.96
 REFUSED = 2  # flag of a rank that cannot take a step; 1 is the flag of a step that all ranks skip
+# Elements of parameters that one operation takes at once: 128 MiB of two temporary values of each on a GPU.
+_RUN_NUMEL = {"cpu": 2**14, "cuda": 2**24}
 LARGEST_GRADIENT = 2.0**63  # its square is 2^126; fp32 ends below 2^128, and a variance sums a few squares
 
 
@@ -64,44 +66,82 @@ def exchange_and_update(
 def local_momenta(moving: Sequence[FlatSlice], gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the momenta of this rank with its gradient, and which elements have a variance; both flat."""
     momenta, valid = torch.zeros_like(gradient), torch.zeros_like(gradient, dtype=torch.bool)
+    for some in _together(moving):
+        beta1 = some[0].param_state.group["betas"][0]
+        mine = torch._foreach_mul(_averages(some, "exp_avg"), beta1)
+        torch._foreach_add_(mine, torch._foreach_mul(_slices(some, gradient), 1 - beta1))
+        torch._foreach_copy_(_slices(some, momenta), mine)
     for param_state, start, end in moving:
-        beta1 = param_state.group["betas"][0]
-        momenta[start:end] = param_state.state["exp_avg"].view(-1) * beta1 + gradient[start:end] * (1 - beta1)
-        valid[start:end] = param_state.state["exp_avg_sq"].view(-1) > 0
+        torch.gt(param_state.state["exp_avg_sq"].view(-1), 0, out=valid[start:end])
     # An element without a variance cannot be moved (lr / sqrt(0)); all ranks have the same v, so all leave the same
     # ones out.
-    return momenta.masked_fill_(~valid, 0.0), valid
+    return momenta.masked_fill_(valid.logical_not(), 0.0), valid
 
 
 def apply_average(moving: Sequence[FlatSlice], average: torch.Tensor) -> None:
     """Take the average of all ranks as the momenta, and move the parameters."""
-    for param_state, start, end in moving:
+    for some in _together(moving):
         # The average replaces the momentum of every rank: ranks stay equal, and what the bits lost is in the residuals.
-        param_state.state["exp_avg"].view(-1).copy_(average[start:end])
-        param_state.state["step"] += 1
-        _adam_step(param_state)
+        torch._foreach_copy_(_averages(some, "exp_avg"), _slices(some, average))
+        for one in some:
+            one.param_state.state["step"] += 1
+        _adam_step(some)
 
 
 def dense_update(moving: Sequence[FlatSlice], mean: torch.Tensor) -> None:
     """Update both averages with the mean gradient, and move the parameters."""
-    for param_state, start, end in moving:
-        beta1, beta2 = param_state.group["betas"]
-        m, v, g = param_state.state["exp_avg"].view(-1), param_state.state["exp_avg_sq"].view(-1), mean[start:end]
-        m.mul_(beta1).add_(g, alpha=1 - beta1)
-        v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        param_state.state["step"] += 1
-        param_state.state["variance_step"] += 1
-        _adam_step(param_state)
+    for some in _together(moving):
+        beta1, beta2 = some[0].param_state.group["betas"]
+        m, v, g = _averages(some, "exp_avg"), _averages(some, "exp_avg_sq"), _slices(some, mean)
+        torch._foreach_mul_(m, beta1)
+        torch._foreach_add_(m, g, alpha=1 - beta1)
+        torch._foreach_mul_(v, beta2)
+        torch._foreach_addcmul_(v, g, g, value=1 - beta2)
+        for one in some:
+            one.param_state.state["step"] += 1
+            one.param_state.state["variance_step"] += 1
+        _adam_step(some)
 
 
-def _adam_step(param_state: ParamState) -> None:
+def _adam_step(some: Sequence[FlatSlice]) -> None:
     """Take Adam's step from the averages, in fp32, rounded to the parameter's dtype once."""
-    group, state, parameter = param_state.group, param_state.state, param_state.parameter
-    lr = float(group["lr"])
-    step_size = lr / (1 - group["betas"][0] ** state["step"])
-    root = (state["exp_avg_sq"] / _variance_correction(param_state)).sqrt_().add_(group["eps"])
-    decayed = parameter.to(torch.float32) * (1 - lr * group["weight_decay"])
-    parameter.copy_(decayed.addcdiv_(state["exp_avg"], root, value=-step_size))
+    group, parameters = some[0].param_state.group, [one.param_state.parameter for one in some]
+    lr, beta1 = float(group["lr"]), group["betas"][0]
+    step_sizes = [-lr / (1 - beta1 ** one.param_state.state["step"]) for one in some]
+    roots = torch._foreach_div(
+        [one.param_state.state["exp_avg_sq"] for one in some], [_variance_correction(one.param_state) for one in some]
+    )
+    torch._foreach_sqrt_(roots)
+    torch._foreach_add_(roots, group["eps"])
+    wide = [parameter.to(torch.float32) for parameter in parameters]
+    decayed = torch._foreach_mul(wide, 1 - lr * group["weight_decay"])
+    torch._foreach_addcdiv_(decayed, [one.param_state.state["exp_avg"] for one in some], roots, step_sizes)
+    torch._foreach_copy_(parameters, decayed)
+
+
+def _together(moving: Sequence[FlatSlice]) -> Iterator[list[FlatSlice]]:
+    """Yield runs of parameters with the same settings, for which one operation is launched, not one for each.
+
+    Temporary values of a run take memory, on a GPU; on a CPU they are to stay in its caches.
+    """
+    limit = _RUN_NUMEL["cpu" if moving and moving[0].param_state.parameter.device.type == "cpu" else "cuda"]
+    run: list[FlatSlice] = []
+    for one in moving:
+        is_full = run and one.end - run[0].start > limit
+        if is_full or (run and one.param_state.group is not run[0].param_state.group):
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run
+
+
+def _averages(some: Sequence[FlatSlice], name: str) -> list[torch.Tensor]:
+    return [one.param_state.state[name].view(-1) for one in some]
+
+
+def _slices(some: Sequence[FlatSlice], flat: torch.Tensor) -> list[torch.Tensor]:
+    return [flat[one.start : one.end] for one in some]
 
 
 def _variance_correction(param_state: ParamState) -> float:
@@ -136,9 +176,10 @@ def flat_zeros(flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Tenso
 def flat_gradient(flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Tensor:
     """Return a copy of all gradients as one flat fp32 tensor, padded for all ranks; zeros where there is none."""
     gradient = flat_zeros(flat_slices, world_size)
-    for param_state, start, end in flat_slices:
-        if (given := gradient_of(param_state)) is not None:
-            gradient[start:end].view(given.shape).copy_(given)
+    pairs = [(one, given) for one in flat_slices if (given := gradient_of(one.param_state)) is not None]
+    if pairs:
+        places = [gradient[one.start : one.end].view(given.shape) for one, given in pairs]
+        torch._foreach_copy_(places, [given for _, given in pairs])
     return gradient
 
 
