@@ -18,9 +18,11 @@ DEMO_SHORT_ARGS := --set 'cluster.num_nodes=1,4' --set 'cluster.inter_node.bandw
 unexport PYTHONDONTWRITEBYTECODE
 # Python compiles what it imports; pip would compile all of torch, for half a minute.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# The lab measures real time and mostly waits for its slow NICs: where it wants a core, the others wait.
+AFTER_LAB := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch lab lab-short lab-systems test test-all check format-check format lint types bench clean gpu-commit
+.PHONY: help demo demo-short torch lab lab-short lab-systems test test-all test-most test-lab check format-check format lint types bench clean gpu-commit
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,12 +37,17 @@ demo-short: ## the same on a few points, for CI, in out/demo-short
 test: $(VENV)/.installed-dev ## run the tests that are neither slow nor of the lab (PYTEST_ARGS="-k name" to choose)
 	$(BIN)/python -m pytest -m 'not slow and not lab' $(PYTEST_ARGS)
 
-# The lab measures real time: its tests run one after another, while nothing else does.
 test-all: $(VENV)/.installed-dev ## run all tests, with all examples
-	$(BIN)/python -m pytest -m 'not lab' --hypothesis-profile=ci $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m lab tests/lab
+	@$(MAKE) --no-print-directory --jobs test-most test-lab
 
-check: format-check lint types test-all ## what CI runs: format, lint, types, all tests
+test-most: $(VENV)/.installed-dev ## all tests but those of the lab
+	$(AFTER_LAB) $(BIN)/python -m pytest -m 'not lab' --hypothesis-profile=ci $(PYTEST_ARGS)
+
+test-lab: $(VENV)/.installed-dev ## the tests of the lab, one after another, shown when they have ended; they need root
+	@said=$$($(BIN)/python -m pytest -m lab tests/lab 2>&1); code=$$?; printf '%s\n' "$$said"; exit $$code
+
+check: format-check lint ## what CI runs: format, lint, types, all tests
+	@$(MAKE) --no-print-directory --jobs types test-most test-lab
 
 format-check: $(VENV)/.installed-dev ## fail where `make format` would change a file
 	$(BIN)/ruff format --check .
@@ -52,7 +59,7 @@ lint: $(VENV)/.installed-dev ## ruff
 	$(BIN)/ruff check .
 
 types: $(VENV)/.installed-dev ## mypy --strict; of binsgdm too where torch is installed
-	$(BIN)/mypy $$($(BIN)/python -c "import torch, numba" 2>/dev/null || echo --package simnet)
+	$(AFTER_LAB) $(BIN)/mypy $$($(BIN)/python -c "import torch, numba" 2>/dev/null || echo --package simnet)
 
 torch: $(VENV)/.installed-dev ## add torch, numba, scikit-learn and, if to be had, mlxtend and Triton for the tests of binsgdm (TORCH=..., TRITON=...)
 	$(INSTALL) '$(TORCH)' 'numba>=0.60' scikit-learn
