@@ -385,9 +385,11 @@ def update(grad, m, b, out_u, beta, one_minus_beta):
     if left:
         scratch = np.zeros((3, GROUP_NUMEL), np.float32)
         tail_g, tail_m, tail_b, tail_u = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], scratch[2]
-        tail_g[:left], tail_m[:left], tail_b[:left] = grad[whole:], m[whole:], b[whole:]
+        for i in range(left):
+            tail_g[i], tail_m[i], tail_b[i] = grad[whole + i], m[whole + i], b[whole + i]
         failed |= _update_groups(tail_g, tail_m, tail_b, tail_u, beta, one_minus_beta)
-        m[whole:], b[whole:], out_u[whole:] = tail_m[:left], tail_b[:left], tail_u[:left]
+        for i in range(left):
+            m[whole + i], b[whole + i], out_u[whole + i] = tail_m[i], tail_b[i], tail_u[i]
     return failed
 
 
@@ -419,13 +421,15 @@ def _update_quantize_pack_groups(grad, m, b, out, beta, one_minus_beta, counter,
 @_compiled
 def _update_quantize_pack_few(grad, m, b, out, beta, one_minus_beta, start, key):
     """Do a part of one group."""
-    skip, end = start % GROUP_NUMEL, start % GROUP_NUMEL + grad.size
+    skip = start % GROUP_NUMEL
     scratch = np.zeros((2, GROUP_NUMEL), np.float32)
     tail_g, tail_m, tail_b, tail_out = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], np.zeros(4, np.uint8)
-    tail_g[skip:end], tail_m[skip:end], tail_b[skip:end] = grad, m, b
+    for i in range(grad.size):
+        tail_g[skip + i], tail_m[skip + i], tail_b[skip + i] = grad[i], m[i], b[i]
     counter = start // GROUP_NUMEL * _LANES
     failed = _update_quantize_pack_groups(tail_g, tail_m, tail_b, tail_out, beta, one_minus_beta, counter, key)
-    m[:], b[:] = tail_m[skip:end], tail_b[skip:end]
+    for i in range(grad.size):
+        m[i], b[i] = tail_m[skip + i], tail_b[skip + i]
     _copy_signs(tail_out, skip, grad.size, out)
     return failed
 
@@ -471,7 +475,8 @@ def quantize_pack(u, out, start, key):
         if lo < hi:
             skip = (start + lo) % GROUP_NUMEL
             tail_u, tail_out = np.zeros(GROUP_NUMEL, np.float32), np.zeros(4, np.uint8)
-            tail_u[skip : skip + hi - lo] = u[lo:hi]
+            for i in range(hi - lo):
+                tail_u[skip + i] = u[lo + i]
             _quantize_pack_groups(tail_u, tail_out, (start + lo) // GROUP_NUMEL * _LANES, key)
             _copy_signs(tail_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
 
@@ -494,7 +499,8 @@ def merge(packed_rows, lo, hi, out, start, key):
     for base in range(lo, hi, _BLOCK_NUMEL):
         end = min(hi, base + _BLOCK_NUMEL)
         block = mean[: end - base]
-        block[:] = 0
+        for index in range(block.size):
+            block[index] = 0
         for row in range(packed_rows.shape[0]):
             _add_signs(packed_rows[row, base // 8 : (end + 7) // 8], block)
         for index in range(block.size):
@@ -509,7 +515,9 @@ def mean(parts, out, lo, hi):
     for base in range(lo, hi, _BLOCK_NUMEL):
         end = min(hi, base + _BLOCK_NUMEL)
         block = out[base:end]
-        block[:] = parts[0, base:end]
+        first = parts[0, base:end]
+        for index in range(block.size):
+            block[index] = first[index]
         for row in range(1, parts.shape[0]):
             part = parts[row, base:end]
             for index in range(block.size):
@@ -533,10 +541,13 @@ def unpack_apply(x, packed, lr, decay):
     left = x.size - whole
     if left:
         tail_x, tail_packed = np.zeros(GROUP_NUMEL, x.dtype), np.zeros(4, np.uint8)
-        tail_x[:left] = x[whole:]
-        tail_packed[: packed.size - whole // 8] = packed[whole // 8 :]
+        for i in range(left):
+            tail_x[i] = x[whole + i]
+        for i in range(packed.size - whole // 8):
+            tail_packed[i] = packed[whole // 8 + i]
         _apply_groups(tail_x, tail_packed, lr, decay)
-        x[whole:] = tail_x[:left]
+        for i in range(left):
+            x[whole + i] = tail_x[i]
 
 
 # Tables. A row is a piece of a tensor: addresses, then elements, then where it starts in the order of draws.
