@@ -24,7 +24,7 @@ class CardFit:
 
     Attributes:
         parts: one a kernel, and one of backward beside communication.
-        left_out: why the rest was not fitted, a sentence each.
+        left_out: why kernels were not fitted, a sentence each.
     """
 
     parts: tuple[FittedPart, ...]
@@ -74,6 +74,9 @@ def fit(folder: CardFolder, draws: int) -> CardFit:
     Args:
         folder: of one card.
         draws: bootstrap resamples.
+
+    Raises:
+        SimnetError: a time of backward during communication has none without it.
     """
     parts: list[FittedPart] = []
     left_out: list[str] = []
@@ -83,11 +86,8 @@ def fit(folder: CardFolder, draws: int) -> CardFit:
             parts += kernel_fit.fit_kernels([row for row in rows if row.kernel == name], BOUND, draws)
         except SimnetError as error:
             left_out.append(str(error))
-    try:
-        if pairs := interference_fit.select_pairs(folder.measurements):
-            parts.append(interference_fit.fit_slowdown(pairs, draws))
-    except SimnetError as error:
-        left_out.append(str(error))
+    if pairs := interference_fit.select_pairs(folder.measurements):
+        parts.append(interference_fit.fit_slowdown(pairs, draws))
     return CardFit(parts=tuple(parts), left_out=tuple(left_out))
 
 

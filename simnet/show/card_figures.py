@@ -4,7 +4,11 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from simnet.calibrate import interference_fit
 from simnet.calibrate.compute_rows import MeasuredPass
+from simnet.calibrate.interference_fit import BackwardPair
 from simnet.calibrate.optimizer_steps import OptimizerStep, optimizer_steps
 from simnet.show import comparison_figure
 from simnet.show import figure as looks
@@ -34,6 +38,8 @@ def drawn(found: CardResult) -> dict[str, bytes]:
         pictures |= {"kernels": _kernels(found.kernels), "estimates": _estimates(found.kernels)}
     if steps:
         pictures["step"] = _steps(steps)
+    if pairs := interference_fit.select_pairs(found.folder.measurements):
+        pictures["backward"] = _backward(pairs, found)
     if found.passes:
         pictures["models"] = _models(found.passes, found.steps)
     return pictures
@@ -187,8 +193,8 @@ def _model_panel(axes: "Axes", passes: Sequence[MeasuredPass], shipped: Sequence
         if rows:
             estimated = [batch / one.predicted for batch, one in rows]
             axes.plot([batch for batch, _ in rows], estimated, color=colour, linestyle=":", linewidth=1.1, marker="_")
-    if shipped:
-        axes.plot([], [], color="black", linestyle=":", linewidth=1.1, label=f"shipped rows, {shipped[0].gpu}")
+    for gpu in dict.fromkeys(one.gpu for one in shipped):
+        axes.plot([], [], color="black", linestyle=":", linewidth=1.1, label=f"shipped rows, {gpu}")
     axes.set_xscale("log", base=2)
     batches = sorted({one.batch for one in passes})
     axes.set_xticks(batches, [str(batch) for batch in batches])
@@ -198,6 +204,31 @@ def _model_panel(axes: "Axes", passes: Sequence[MeasuredPass], shipped: Sequence
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value / 1000:g} k" if value >= 10_000 else f"{value:g}")
     )
+
+
+def _backward(pairs: Sequence[BackwardPair], found: CardResult) -> bytes:
+    """Return backward during communication over backward alone, every repetition, and what is calibrated."""
+    names = list(reversed([looks.label(pair.label.removeprefix("backward of "), 60) for pair in pairs]))
+    with looks.styled():
+        figure = looks.new(looks.PAGE_IN, 1.3 + 0.28 * len(pairs))
+        axes = figure.subplots()
+        low, high = found.estimate.shipped.intervals.get("backward_slowdown", (1.0, 1.0))
+        axes.axvspan(low, high, color=looks.BAND_COLOUR, linewidth=0, label=f"{found.estimate.name}, 90 %", zorder=0)
+        if found.fitted.slowdown is not None:
+            slowdown, interval = found.fitted.slowdown
+            axes.axvspan(*interval, color=looks.SKY, alpha=0.4, linewidth=0, label="calibrated, 90 %", zorder=1)
+            axes.axvline(slowdown, color=looks.BLUE, linewidth=1.2, label=f"calibrated: {slowdown:.3f}", zorder=2)
+        for place, pair in enumerate(reversed(pairs)):
+            ratios = pair.overlapped_s / np.median(pair.alone_s)
+            axes.plot(ratios, [place] * len(ratios), "|", color="#888888", markersize=7, zorder=3)
+            axes.plot([np.median(ratios)], [place], "D", color=looks.VERMILION, zorder=4)
+        axes.plot([], [], "|", color="#888888", markersize=7, label="each repetition")
+        axes.plot([], [], "D", linestyle="none", color=looks.VERMILION, label="median")
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(-0.6, len(names) - 0.4)
+        axes.set_xlabel("backward during communication / backward alone")
+        figure.legend(loc="outside lower center", ncols=3)
+        return looks.image(figure)
 
 
 def _estimates(rows: Sequence[KernelEstimate]) -> bytes:

@@ -51,7 +51,7 @@ def summary(found: CardResult) -> Page:
     left_out = [
         line
         for reason, names in _by_reason(found.fitted.left_out).items()
-        for line in hanging("not fitted: ", f"{', '.join(names)}: {reason}" if names else reason)
+        for line in hanging("not fitted: ", f"{', '.join(names)}: {reason}")
     ]
     return Page([f"{found.folder.label}, {versions_text(found.folder)}", "", *lines, *missing, *left_out])
 
@@ -64,6 +64,7 @@ def page(found: CardResult) -> str:
         **_facts(found),
         "title": f"{folder.label}{MEASURED}" if folder.is_card else f"A trial of this page ({folder.label})",
         "is_card": folder.is_card,
+        "is_quick": folder.about.quick,
         "date": folder.about.created[:10],
         "machine": _machine(folder),
         "versions": versions_text(folder),
@@ -83,7 +84,7 @@ def page(found: CardResult) -> str:
         "steps": card_tables.step_table(steps).markdown() if steps else "",
         "models": card_tables.model_table(found.passes, found.steps).markdown() if found.passes else "",
         "has_shipped_rows": bool(found.steps),
-        "shipped_gpu": found.steps[0].gpu if found.steps else "",
+        "shipped_gpus": list(dict.fromkeys(one.gpu for one in found.steps)),
         "without_workload": [*map(printable, found.without_workload)],
         "backward": _markdown(card_tables.backward_table(folder)),
         "slowdown": f"{slowdown[0]:.3f} (90 %: {slowdown[1][0]:.3f} to {slowdown[1][1]:.3f})" if slowdown else "",
@@ -190,14 +191,11 @@ def _facts(found: CardResult) -> dict[str, object]:
 
 
 def _by_reason(sentences: Sequence[str]) -> dict[str, list[str]]:
-    """Return the kernels that were not fitted by the reason, without a name for what else was not."""
+    """Return the kernels that were not fitted by the reason."""
     found: dict[str, list[str]] = {}
     for sentence in sentences:
         kernel, _, reason = sentence.removeprefix("kernel ").partition(": ")
-        if sentence.startswith("kernel "):
-            found.setdefault(printable(reason), []).append(kernel)
-        else:
-            found.setdefault(printable(sentence), [])
+        found.setdefault(printable(reason), []).append(printable(kernel))
     return found
 
 
