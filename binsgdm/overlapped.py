@@ -58,6 +58,7 @@ class OverlappedSession(Session):
         self._watched = {bucket.segments[0].index for bucket in self.worker.buckets if bucket.segments}
         self._seen: dict[int, torch.Tensor] = {}
         self._streams = streams.of(self.worker.device)
+        self._stream = self._streams.make()
 
     def step_protocol(self, step: int, *, skip: Flag) -> Protocol:
         """Wait for the exchanges that backward started, start those that it did not, agree, and apply."""
@@ -123,7 +124,9 @@ class OverlappedSession(Session):
     def _start_step(self, step: int) -> "_OverlappedStep":
         """Return this step's exchange, which begins with its first gradient."""
         if self._overlapped_step is None:
-            self._overlapped_step = _OverlappedStep(self.worker, self.worker.begin_step(step), self.member)
+            self._overlapped_step = _OverlappedStep(
+                self.worker, self.worker.begin_step(step), self.member, self._stream
+            )
         return self._overlapped_step
 
 
@@ -135,7 +138,7 @@ def _sample(gradient: torch.Tensor) -> torch.Tensor:
 class _OverlappedStep:
     """The exchanges of all buckets of one step."""
 
-    def __init__(self, worker: Worker, buckets: Sequence[FlatBucket], member: Member) -> None:
+    def __init__(self, worker: Worker, buckets: Sequence[FlatBucket], member: Member, stream: Stream) -> None:
         self.buckets = buckets
         self._worker, self._member = worker, member
         self._missing = {bucket.index: worker.num_expected_gradients(bucket) for bucket in buckets}
@@ -143,7 +146,7 @@ class _OverlappedStep:
         self._signs: list[torch.Tensor] = []
         self._streams = streams.of(worker.device)
         self._sources: dict[int, set[Stream]] = {bucket.index: set() for bucket in buckets}
-        self._thread = CommunicationThread[FlatBucket]("binsgdm-exchange", worker.device, self._exchange)
+        self._thread = CommunicationThread[FlatBucket]("binsgdm-exchange", worker.device, self._exchange, stream=stream)
 
     def count_gradient(self, bucket: FlatBucket, source: Stream) -> None:
         """Count one gradient of a bucket, written on a stream; submit every bucket whose turn has come."""
@@ -169,8 +172,8 @@ class _OverlappedStep:
         self._submit_while(lambda: True)
         self._thread.finish()
         self._worker.drop_gradients()
-        # What the thread made is read on the current stream from here on, and freed after that.
-        self._streams.keep(current, *self._signs, *self._worker.finite)
+        # The signs may be freed without more: their memory is of the exchange's stream, which begins its next bucket
+        # behind a gradient, and so behind the update that reads them.
         return self._signs
 
     def _submit_while(self, may_go: Callable[[], bool]) -> None:
@@ -181,4 +184,4 @@ class _OverlappedStep:
 
     def _exchange(self, bucket: FlatBucket) -> None:
         self._signs.append(self._member.run_protocol(self._worker.signs(bucket)))
-        self._streams.keep(self._streams.own(), *self._worker.drop_replaced_gradients(bucket))
+        self._streams.keep(self._streams.current(), *self._worker.drop_replaced_gradients(bucket))

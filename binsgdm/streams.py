@@ -21,8 +21,12 @@ class DeviceStreams(Protocol):
     def current(self) -> Stream:
         """Return the stream that this thread enqueues to."""
 
-    def own(self) -> Stream:
-        """Return the stream of exchanges, one a device."""
+    def make(self) -> Stream:
+        """Return a new stream, for one that uses it in all steps.
+
+        PyTorch keeps freed memory by stream: a new stream allocates anew, and state that is replaced must be freed on
+        the stream that it was made on.
+        """
 
     def use(self, stream: Stream) -> AbstractContextManager[object]:
         """Let this thread enqueue to a stream, with its device as the current one."""
@@ -46,7 +50,7 @@ class NoStreams:
     def current(self) -> Stream:
         """Return None."""
 
-    def own(self) -> Stream:
+    def make(self) -> Stream:
         """Return None."""
 
     def use(self, stream: Stream) -> AbstractContextManager[object]:
@@ -76,17 +80,14 @@ class CudaStreams:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # One for all steps: torch keeps freed memory by stream, and a new stream would have to allocate its own. Made
-        # here: two threads that ask for it first must not get two.
-        self._own: Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def current(self) -> Stream:
         """Return the stream that this thread enqueues to."""
         return torch.cuda.current_stream(self._device)
 
-    def own(self) -> Stream:
-        """Return the stream of exchanges."""
-        return self._own
+    def make(self) -> Stream:
+        """Return a new stream."""
+        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def use(self, stream: Stream) -> AbstractContextManager[object]:
         """Let this thread enqueue to a stream, with its device as the current one."""

@@ -22,7 +22,8 @@ class CommunicationThread(Generic[Item]):
     """Runs submitted items one after the other, until `finish` or until one fails.
 
     It computes on as many cores as the thread that starts it. On a GPU it enqueues to a stream of its own, so that no
-    other stream waits for a collective before `finish`.
+    other stream waits for a collective before `finish`. Threads of two models that exchange at a time must not share a
+    stream: their collectives may be enqueued in another order on another rank, and each would wait for the other's.
 
     Args:
         name: of the thread.
@@ -30,6 +31,7 @@ class CommunicationThread(Generic[Item]):
         run: runs an item.
         on_failure: called with the item that failed, and with each item after it, and the error. The other ranks wait
             for this rank until it aborts the exchange.
+        stream: its own; a new one if it is not given.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class CommunicationThread(Generic[Item]):
         device: torch.device,
         run: Callable[[Item], object],
         on_failure: Callable[[Item, BaseException], object] = lambda _item, _error: None,
+        stream: Stream = None,
     ) -> None:
         self._streams = streams.of(device)
+        self._stream = stream or self._streams.make()
         self._run, self._on_failure = run, on_failure
         self._items: queue.SimpleQueue[tuple[Item, list[Event]] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
@@ -71,7 +75,7 @@ class CommunicationThread(Generic[Item]):
         """
         self._items.put(None)
         self._thread.join()
-        done = self._streams.record(self._streams.own())
+        done = self._streams.record(self._stream)
         for stream in self._sources | {self._streams.current()}:
             self._streams.wait(stream, done)
         if self._failure is not None:
@@ -80,14 +84,13 @@ class CommunicationThread(Generic[Item]):
     def _run_items(self) -> None:
         # A new thread does not inherit the number, and would take all cores.
         torch.set_num_threads(self._num_cores)
-        own = self._streams.own()
-        with torch.no_grad(), self._streams.use(own):
+        with torch.no_grad(), self._streams.use(self._stream):
             while (entry := self._items.get()) is not None:
                 item, ready_events = entry
                 for event in ready_events:
                     # Backward runs ahead on another stream: the item must not read gradients before they are written
                     # there.
-                    self._streams.wait(own, event)
+                    self._streams.wait(self._stream, event)
                 self._run_item(item)
 
     def _run_item(self, item: Item) -> None:

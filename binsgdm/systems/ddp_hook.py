@@ -146,6 +146,7 @@ class GradientExchange:
         self._transport: Transport | None = Transport(groups, on_sent)
         self._is_state_checked = False
         self._thread: CommunicationThread[_PendingBucket] | None = None
+        self._stream: streams.Stream = None
         self._has_failed = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -184,12 +185,16 @@ class GradientExchange:
                 "from their checkpoints"
             )
         buffer = bucket.buffer()
-        future = streams.of(buffer.device).future()
+        on_device = streams.of(buffer.device)
+        future = on_device.future()
         if self._thread is None:
             # DDP has no hook for the end of backward; autograd runs this callback when backward is done, as DDP's own
             # reducer does.
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-            self._thread = CommunicationThread("binsgdm-compress", buffer.device, self._exchange, self._on_failure)
+            self._stream = self._stream or on_device.make()
+            self._thread = CommunicationThread(
+                "binsgdm-compress", buffer.device, self._exchange, self._on_failure, self._stream
+            )
         # In this order: whoever reads the copy waits for all that was enqueued before the submission.
         try:
             pending = self._pending(bucket, groups, future)
@@ -250,7 +255,7 @@ class GradientExchange:
             raise pending.bucket
         values = pending.bucket.values
         on_device = streams.of(values.device)
-        on_device.keep(on_device.own(), values)  # made on a stream of backward, and freed while this one reads them
+        on_device.keep(on_device.current(), values)  # made on a stream of backward, and freed while this one reads them
         return self._transport.run(self.system.mean(pending.bucket, pending.context)) if values.numel() else values
 
     def _check_same_state(self, step: int) -> None:

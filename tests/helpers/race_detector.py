@@ -89,6 +89,7 @@ class RaceDetector:
         races: what was found, a sentence each.
         waited_in_backward: what kept a stream of backward waiting for an exchange before backward was over.
         default: the stream that all threads begin on.
+        exchanges: the streams that were made.
         backwards_end_s: when, if an operation takes 1 s and a collective 1000 s.
         exchange_begins_s: when; None if nothing was done on the stream of exchanges.
     """
@@ -99,7 +100,7 @@ class RaceDetector:
         self.default = FakeStream("default")
         self.backwards_end_s: list[float] = []
         self.exchange_begins_s: float | None = None
-        self._own = FakeStream("exchange")
+        self.exchanges: list[FakeStream] = []
         self._lock = threading.RLock()
         self._local = threading.local()
         self._memories: dict[int, _Memory] = {}
@@ -111,8 +112,9 @@ class RaceDetector:
     def current(self) -> FakeStream:
         return getattr(self._local, "stream", None) or self.default
 
-    def own(self) -> FakeStream:
-        return self._own
+    def make(self) -> FakeStream:
+        self.exchanges.append(FakeStream("exchange"))
+        return self.exchanges[-1]
 
     @contextmanager
     def use(self, stream: FakeStream) -> Iterator[FakeStream]:
@@ -133,7 +135,7 @@ class RaceDetector:
     def wait(self, stream: FakeStream, event: FakeEvent) -> None:
         with self._lock:
             self._free()
-            if self._is_in_backward and event.stream is self._own is not stream:
+            if self._is_in_backward and event.stream in self.exchanges and stream not in self.exchanges:
                 self.waited_in_backward.append(f"{stream} waits for {event.stream}")
             for other, time in event.clock.items():
                 stream.clock[other] = max(stream.clock.get(other, 0), time)
@@ -201,10 +203,10 @@ class RaceDetector:
                     self._use(tensor, is_write, time, name)
 
     def _note_time(self, name: str, stream: FakeStream) -> None:
-        if stream is self._own and self.exchange_begins_s is None:
+        if stream in self.exchanges and self.exchange_begins_s is None:
             self.exchange_begins_s = stream.ends_s
         is_collective = name.startswith("c10d")
-        if is_collective and self._is_in_backward and stream is not self._own:
+        if is_collective and self._is_in_backward and stream not in self.exchanges:
             self.waited_in_backward.append(f"{name} runs on {stream}")
         stream.ends_s += COLLECTIVE_S if is_collective else OPERATION_S
 
@@ -244,14 +246,11 @@ class RaceDetector:
         return self._memories[key]
 
     def _free(self, next_on: FakeStream | None = None) -> None:
-        """Look at what was freed and may be written to again: by the next operation of its stream.
-
-        On the stream of exchanges that may be one of another optimizer, so there it must be free at once.
-        """
+        """Look at what was freed and may be written to again: by the next operation of its stream."""
         left: list[_Memory] = []
         while self._freed:
             memory = self._freed.popleft()
-            (self._reuse if memory.home in (next_on, self._own) else left.append)(memory)
+            (self._reuse if memory.home is next_on else left.append)(memory)
         self._freed.extend(left)
 
     def _reuse(self, memory: _Memory) -> None:

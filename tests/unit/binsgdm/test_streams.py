@@ -1,6 +1,8 @@
 """On fake streams: no two use one memory in no order, and none of backward waits for an exchange."""
 
+import itertools
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -55,31 +57,29 @@ def detector(monkeypatch: pytest.MonkeyPatch) -> RaceDetector:
     return watched(RaceDetector(), monkeypatch)
 
 
-def watched(detector: RaceDetector, monkeypatch: pytest.MonkeyPatch, *, host_is_late: bool = False) -> RaceDetector:
-    """Put the detector in place, with a communication thread that enqueues what it is given at once, or in `finish`."""
+def watched(detector: RaceDetector, monkeypatch: pytest.MonkeyPatch, *, behind: int = 0) -> RaceDetector:
+    """Put the detector in place, with communication threads that enqueue what they were given so many items before."""
     thread_type = CommunicationThread
     run_item, submit, finish = thread_type._run_item, thread_type.submit, thread_type.finish
-    may_run, has_run = threading.Event(), threading.Semaphore(0)
+    turns: dict[Any, Turns] = defaultdict(Turns)
 
-    def run_when_told(thread: Any, item: Any) -> None:
-        may_run.wait()
+    def run_in_turn(thread: Any, item: Any) -> None:
+        turns[thread].may_run.acquire()
         run_item(thread, item)
-        has_run.release()
+        turns[thread].has_run.release()
 
-    def submit_and_tell(thread: Any, *args: Any) -> None:
+    def submit_and_let_run(thread: Any, *args: Any) -> None:
         submit(thread, *args)
-        if not host_is_late:
-            may_run.set()
-            has_run.acquire()
+        turns[thread].waiting += 1
+        turns[thread].let_run(leave=behind)
 
-    def tell_and_finish(thread: Any) -> None:
-        may_run.set()
+    def let_run_and_finish(thread: Any) -> None:
+        turns[thread].let_run(leave=0)
         finish(thread)
-        may_run.clear()
 
-    monkeypatch.setattr(thread_type, "_run_item", run_when_told)
-    monkeypatch.setattr(thread_type, "submit", submit_and_tell)
-    monkeypatch.setattr(thread_type, "finish", tell_and_finish)
+    monkeypatch.setattr(thread_type, "_run_item", run_in_turn)
+    monkeypatch.setattr(thread_type, "submit", submit_and_let_run)
+    monkeypatch.setattr(thread_type, "finish", let_run_and_finish)
     to_list = torch.Tensor.tolist
 
     def note_and_list(tensor: Any) -> Any:  # which PyTorch reads past its operations
@@ -89,6 +89,20 @@ def watched(detector: RaceDetector, monkeypatch: pytest.MonkeyPatch, *, host_is_
     monkeypatch.setattr(torch.Tensor, "tolist", note_and_list)
     monkeypatch.setattr(streams, "of", lambda _: detector)
     return detector
+
+
+class Turns:
+    """Which items of a thread may run."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.may_run, self.has_run = threading.Semaphore(0), threading.Semaphore(0)
+
+    def let_run(self, *, leave: int) -> None:
+        while self.waiting > leave:
+            self.waiting -= 1
+            self.may_run.release()
+            self.has_run.acquire()
 
 
 class Net(nn.Module):
@@ -187,15 +201,36 @@ SITUATIONS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("host_is_late", [False, True], ids=["prompt", "late"])
+@pytest.mark.parametrize("behind", [0, 1, 100])
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_what_a_training_script_does_brings_no_race(
-    monkeypatch: pytest.MonkeyPatch, situation: str, host_is_late: bool
+    monkeypatch: pytest.MonkeyPatch, situation: str, behind: int
 ) -> None:
-    detector = watched(RaceDetector(), monkeypatch, host_is_late=host_is_late)
+    detector = watched(RaceDetector(), monkeypatch, behind=behind)
     train_binsgdm(detector, **SITUATIONS[situation]())
     assert detector.races == []
     assert detector.waited_in_backward == []
+
+
+def test_two_models_that_exchange_at_a_time_do_not_wait_for_each_other(detector: RaceDetector) -> None:
+    with fake_ranks(4) as made, detector.use(detector.default):
+        models = [Net(detector), Net(detector)]
+        optimizers = [BinSGDM(model.parameters(), kernels="reference") for model in models]
+        for optimizer in optimizers:
+            optimizer.join(OverlappedSession(Transport(made).member(), FLAT, 100, lambda: True))
+        ended: dict[FakeStream, int] = {}
+        for _ in range(STEPS):
+            for model in models:
+                detector.backward(model(torch.ones(5, 6)))
+            for stream, other in itertools.permutations(detector.exchanges):
+                # It waits for the updates of the other in former steps, and so for its exchanges then.
+                assert stream.clock.get(other, 0) <= ended.get(other, 0)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            ended = {stream: stream.clock[stream] for stream in detector.exchanges}
+    assert detector.races == []
+    assert len(detector.exchanges) == 2
 
 
 def test_the_first_collective_begins_before_backward_ends_and_lengthens_it_by_nothing(
@@ -218,7 +253,7 @@ class RecordsTooEarly(RaceDetector):
 
     def record(self, stream: FakeStream) -> FakeEvent:
         event = super().record(stream)
-        if stream is not self.own() and stream in event.clock:
+        if stream not in self.exchanges and stream in event.clock:
             event.clock[stream] -= 1
         return event
 
@@ -231,7 +266,7 @@ class KeepsNothing(RaceDetector):
 class HasOneStream(RaceDetector):
     """The thread stays on the stream that threads begin on."""
 
-    def own(self) -> FakeStream:
+    def make(self) -> FakeStream:
         return self.default
 
 
@@ -252,10 +287,10 @@ def test_gradients_freed_while_an_exchange_reads_them_are_found(monkeypatch: pyt
     assert "memory of training is freed while aten.clone.default on exchange may use it" in detector.races
 
 
-def test_results_of_an_exchange_freed_while_the_step_reads_them_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    detector = watched(KeepsNothing(), monkeypatch)
-    train_binsgdm(detector)
-    assert "memory of exchange is freed while aten.stack.default on default may use it" in detector.races
+def test_a_gradient_that_ddp_replaces_while_the_exchange_reads_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = watched(KeepsNothing(), monkeypatch, behind=1)
+    train_binsgdm(detector, ddp={"gradient_as_bucket_view": True})
+    assert any("memory of default is freed while" in race and "on exchange may" in race for race in detector.races)
 
 
 def test_a_thread_without_events_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +323,7 @@ def test_a_bucket_that_waits_for_the_stream_of_its_last_gradient_alone_is_found(
 
 def test_a_gradient_read_from_the_bucket_that_ddp_still_fills_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "take_gradient", lambda *_: None)
-    detector = watched(RaceDetector(), monkeypatch, host_is_late=True)
+    detector = watched(RaceDetector(), monkeypatch, behind=100)
     train_binsgdm(detector, ddp={"gradient_as_bucket_view": True})
     assert any(
         "on exchange reads what aten.copy_.default on default writes, in no order" in race for race in detector.races
