@@ -7,8 +7,11 @@ OUT := out/demo
 PYTHON ?=
 PYTEST_ARGS ?= -n auto --dist worksteal
 DEMO_ARGS ?=
-GPU_ARGS ?=
 BENCH_ARGS ?=
+GPU_OUT := out/gpu
+GPU_ARGS ?=
+# Empty: the newest torch that the driver can run.
+TORCH_GPU ?=
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.9.0
 MLXTEND ?= mlxtend==0.25.0
@@ -22,7 +25,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 AFTER_LAB := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch lab lab-short lab-systems test test-all test-most test-lab check format-check format lint types bench clean gpu-commit
+.PHONY: help demo demo-short torch lab lab-short lab-systems test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +83,10 @@ lab-systems: torch ## real steps of seven compressing systems on four nodes, pre
 	$(BIN)/simnet lab run scenarios/lab/systems.toml -o out/lab-systems
 	$(BIN)/simnet lab report out/lab-systems -o out/lab-systems-report
 
+# Finds or installs a torch with CUDA by itself: what .venv has stays as it is.
+gpu: ## measure the GPUs of this machine in ten minutes, and write their page: out/gpu, out/gpu-card (GPU_ARGS=--only=kernels)
+	@VENV='$(VENV)' PYTHON='$(PYTHON)' TORCH_GPU='$(TORCH_GPU)' sh .ci/gpu.sh $(GPU_OUT) $(GPU_ARGS)
+
 gpu-commit: $(VENV)/.installed ## calibration, compute rows and page of the GPU measured in out/gpu, into this checkout (GPU_ARGS=--force)
 	$(BIN)/simnet card out/gpu --base a100_tcp_estimate --into . $(GPU_ARGS)
 
@@ -87,7 +94,7 @@ bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures b
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## remove what make has made, .venv included
-	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-gpu out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The stamps hold the installations, so that a target installs only after pyproject.toml has changed.
 $(VENV)/.installed: pyproject.toml

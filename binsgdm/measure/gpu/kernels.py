@@ -81,11 +81,12 @@ def slow_notes(series: Sequence[dict[str, Any]]) -> Iterator[str]:
     if bandwidth is None:
         return
     yield f"copy: {bandwidth / 1e9:,.0f} GB/s read and written, the fastest size"
-    slow = [one for one in ratios(series, bandwidth) if one.ratio > TARGET and one.num_elements >= TARGET_NUMEL]
+    large = [one for one in ratios(series, bandwidth) if one.num_elements >= TARGET_NUMEL]
+    slow = [one for one in large if one.ratio > TARGET]
     worst: dict[tuple[str, str, int], SlowKernel] = {}
     for one in sorted(slow, reverse=True):
         worst.setdefault((one.name, one.kernels, one.num_vectors), one)
-    if not worst:
+    if large and not worst:
         yield f"no kernel takes more than {TARGET} times its bytes / bandwidth from {TARGET_NUMEL:,} elements on"
     for one in worst.values():
         vectors = f" in {one.num_vectors} vectors" if one.num_vectors > 1 else ""

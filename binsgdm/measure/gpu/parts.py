@@ -39,13 +39,13 @@ PARTS: tuple[Part, ...] = (
     Part(
         name="checks",
         about="compare every kernel with the reference, to the bit",
-        seconds=75,
+        seconds=90,
         module=f"{HERE}.checks",
     ),
     Part(
         name="kernels",
         about="time every kernel and every compressing system over sizes, with copies in the same run",
-        seconds=160,
+        seconds=185,
         module=f"{HERE}.kernels",
     ),
     Part(

@@ -15,6 +15,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.measure.gpu.parts import NotMeasurableError
 
 LEAST_S = 1.0
+IMPRECISE = 0.1  # relative error of a median that is worth a note
 ORPHANED = 1
 
 
@@ -74,6 +75,9 @@ def work(task: PartTask) -> None:
         bench = Bench(record=record, ranks=ranks, stop_rule=stop_rule(task), progress=progress)
         left_s = task.seconds - (time.monotonic() - task.launched)
         importlib.import_module(task.module).measure(bench, quick=task.quick, seconds=max(left_s, LEAST_S))
+        if imprecise := record.imprecise(IMPRECISE):
+            why = ": others use the card" if task.is_shared else ""
+            record.note(f"{imprecise} of {len(record.series)} series are less precise than {IMPRECISE:.0%}{why}")
         if ranks.rank == 0:
             record.write(Path(task.output))
 

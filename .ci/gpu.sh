@@ -1,0 +1,111 @@
+#!/bin/sh
+# Measure the GPUs of this machine into the folder $1, and write their page into $1-card; further arguments are those of
+# `simnet measure gpu`. A Python whose torch has CUDA is looked for in $VENV, $PYTHON, $VENV-gpu and on the PATH; where
+# there is none, torch is installed into $VENV-gpu. Nothing else is installed, but for packages that the page needs.
+set -eu
+
+folder=$1
+shift
+has_cuda='import sys, torch; sys.exit(sys.version_info < (3, 11) or not (torch.version.cuda or torch.version.hip))'
+measures='import click, numpy, torch'
+makes_pages='import click, jinja2, matplotlib, msgspec, numpy, rich, scipy, simpy, tomli_w'
+
+say() {
+    echo "make gpu: $1" >&2
+}
+
+# The first of the Pythons $2... that can run the code $1.
+first_that() {
+    code=$1
+    shift
+    for python in "$@"; do
+        if "$python" -c "$code" >/dev/null 2>&1; then
+            echo "$python"
+            return
+        fi
+    done
+}
+
+has_card() {
+    nvidia-smi -L >/dev/null 2>&1 && return
+    for device in ${GPU_DEVICES:-/dev/nvidia0 /dev/nvidiactl /dev/kfd /dev/dxg}; do
+        [ -e "$device" ] && return
+    done
+    return 1
+}
+
+# The package index of torch whose CUDA the driver can run: NVIDIA's drivers from 580 on run CUDA 13, older ones 12.
+index_of_torch() {
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d . -f 1)
+    case $driver in
+        [1-4]?? | 5[0-7]?) echo "--index-url https://download.pytorch.org/whl/cu126" ;;
+    esac
+}
+
+# A venv of its own, so that $VENV keeps the torch that it has.
+install_torch() {
+    PYTHON="${PYTHON:-}" sh .ci/make_venv.sh "$VENV-gpu" || return
+    # shellcheck disable=SC2046 # two words, or none
+    "$VENV-gpu/bin/python" -m pip install --quiet --disable-pip-version-check $(index_of_torch) "${TORCH_GPU:-torch>=2.10}" &&
+        "$VENV-gpu/bin/python" -m pip install --quiet --disable-pip-version-check click 'numpy>=1.26' 'numba>=0.60'
+}
+
+# With the packages of $1 and what else measuring needs.
+install_click() {
+    "$1" -m venv --system-site-packages "$VENV-gpu" &&
+        "$VENV-gpu/bin/python" -m pip install --quiet --disable-pip-version-check click 'numpy>=1.26'
+}
+
+page_needs() {
+    PYTHON="${PYTHON:-}" sh .ci/make_venv.sh "$VENV" >/dev/null &&
+        "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable .
+}
+
+all="$VENV/bin/python ${PYTHON:-} $VENV-gpu/bin/python python3 python3.14 python3.13 python3.12 python3.11 python"
+page_options=
+case " $* " in
+    *" --device cpu "* | *" --device=cpu "*)
+        has_cuda='import sys, torch; sys.exit(sys.version_info < (3, 11))'
+        page_options=--accept-cpu
+        ;;
+    *)
+        if ! has_card; then
+            say "no GPU: no driver has made a device here: run it on a machine with a GPU, or try it with GPU_ARGS='--device cpu --quick'"
+            exit 2
+        fi
+        ;;
+esac
+
+python=$(first_that "$has_cuda" $all)
+if [ -z "$python" ]; then
+    say "no Python here has torch with CUDA: installing it into $VENV-gpu (several GB, once)"
+    if ! install_torch >&2; then
+        say "torch cannot be installed: install a torch with CUDA, or name a Python that has one: make gpu PYTHON=/path/to/python"
+        exit 2
+    fi
+    python="$VENV-gpu/bin/python"
+elif ! "$python" -c "$measures" >/dev/null 2>&1; then
+    if ! install_click "$python" >&2; then
+        say "$python has torch, but click or numpy is missing and cannot be installed: put them on PYTHONPATH"
+        exit 2
+    fi
+    python="$VENV-gpu/bin/python"
+fi
+
+say "$("$python" -c 'import platform, torch; print(f"Python {platform.python_version()}, torch {torch.__version__}")') ($python)"
+mkdir -p "$(dirname "$folder")"
+code=0
+"$python" -m binsgdm.measure gpu -o "$folder" "$@" || code=$?
+# 1: a part has failed, and the others have their place on the page.
+[ "$code" -le 1 ] || exit "$code"
+
+writer=$(first_that "$makes_pages" "$python" $all)
+if [ -z "$writer" ] && page_needs >&2; then
+    writer="$VENV/bin/python"
+fi
+if [ -z "$writer" ]; then
+    say "packages of simnet are missing and cannot be installed: run 'simnet card $folder -o $folder-card' where simnet is installed"
+    exit "$code"
+fi
+"$writer" -m simnet card "$folder" --base a100_tcp_estimate $page_options -o "$folder-card" || exit
+exit "$code"

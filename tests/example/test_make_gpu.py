@@ -1,0 +1,134 @@
+"""`make gpu`: the Python that it finds, what it does with it, and what it says where it finds none."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python")
+# A Python of which only the words of its command line are seen. KIND says what it can import: "cuda" has torch with
+# CUDA and all else, "bare" torch with CUDA alone, "cpu" everything but CUDA, "none" nothing.
+FAKE = """#!/bin/sh
+kind=KIND
+case "$*" in
+    *torch.version.cuda*) [ $kind = cuda ] || [ $kind = bare ] ; exit ;;
+    *"platform.python_version"*) echo "a Python of the test" ; exit ;;
+    "-c "*matplotlib*) [ $kind = cuda ] || [ $kind = cpu ] ; exit ;;
+    "-c "*) [ $kind = cuda ] ; exit ;;
+    "-m binsgdm.measure"*) echo "NAME: $*" >> LOG ; exit ${MEASURE_CODE:-0} ;;
+    "-m simnet card"*) echo "NAME: $*" >> LOG ; exit 0 ;;
+esac
+echo "NAME: $*" >> LOG
+exit 1
+"""
+
+
+class Machine:
+    """A machine with some Pythons, and with or without a card."""
+
+    def __init__(self, folder: Path, *, has_card: bool = True, **kinds: str) -> None:
+        self.folder, self.log = folder, folder / "log"
+        self.has_card = has_card
+        (folder / "bin").mkdir()
+        (folder / "venv" / "bin").mkdir(parents=True)
+        for name in NAMES:
+            self.add(folder / "bin" / name, kinds.get(name.replace(".", "_"), "none"))
+        self.add(folder / "venv" / "bin" / "python", kinds.get("venv", "none"))
+        self.add(
+            folder / "bin" / "nvidia-smi", "none", "#!/bin/sh\n[ $1 = -L ]\n" if has_card else "#!/bin/sh\nexit 9\n"
+        )
+
+    def add(self, path: Path, kind: str, text: str = FAKE) -> Path:
+        path.write_text(
+            text.replace("KIND", kind)
+            .replace("LOG", str(self.log))
+            .replace("NAME", path.parts[-1 - ("venv" in path.parts) * 2])
+        )
+        path.chmod(0o755)
+        return path
+
+    def run(self, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        known: Mapping[str, str] = {
+            "PATH": f"{self.folder / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "VENV": str(self.folder / "venv"),
+            "GPU_DEVICES": str(self.folder / "none"), "HOME": str(self.folder), "PYTHON": "",
+        }  # fmt: skip
+        command = ["sh", str(ROOT / ".ci" / "gpu.sh"), str(self.folder / "gpu"), *args]
+        given = {**known, **environment}
+        return subprocess.run(command, env=given, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    def done(self) -> list[str]:
+        """Return who did what, without the folder."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line.replace(f"{self.folder}/", "") for line in lines]
+
+
+MEASURED = "-m binsgdm.measure gpu -o gpu"
+BASE = "--base a100_tcp_estimate"
+MADE = f"-m simnet card gpu {BASE} -o gpu-card"
+
+
+def test_the_target_hands_over_what_it_is_given() -> None:
+    given = ["make", "-n", "gpu", "GPU_ARGS=--only=kernels", "PYTHON=python3.12", "VENV=there"]
+    done = subprocess.run(given, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "VENV='there' PYTHON='python3.12'" in done.stdout
+    assert "sh .ci/gpu.sh out/gpu --only=kernels" in done.stdout
+
+
+def test_the_first_python_with_cuda_measures_and_writes_the_page(tmp_path):
+    machine = Machine(tmp_path, venv="cpu", python3="cpu", python3_12="cuda")
+    done = machine.run("--only=kernels")
+    assert done.returncode == 0, done.stderr
+    assert machine.done() == [f"python3.12: {MEASURED} --only=kernels", f"python3.12: {MADE}"]
+    assert done.stderr.startswith("make gpu: a Python of the test (python3.12)")
+
+
+def test_a_python_that_is_named_comes_before_those_on_the_path(tmp_path):
+    machine = Machine(tmp_path, python3="cuda")
+    named = machine.add(tmp_path / "mine", "cuda")
+    assert machine.run(PYTHON=str(named)).returncode == 0
+    assert machine.done()[0] == f"mine: {MEASURED}"
+
+
+@pytest.mark.parametrize(("code", "expected"), [("1", 2), ("2", 1), ("130", 1)])
+def test_a_part_that_fails_leaves_a_page_and_any_other_end_none(code, expected, tmp_path):
+    machine = Machine(tmp_path, python3="cuda")
+    assert machine.run(MEASURE_CODE=code).returncode == int(code)
+    assert len(machine.done()) == expected
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        ({"has_card": False, "python3": "cuda"}, "no GPU: no driver has made a device here: run it on a machine with"),
+        ({"python3": "cpu"}, "torch cannot be installed: install a torch with CUDA, or name a Python that has one"),
+        ({"python3": "bare"}, "python3 has torch, but click or numpy is missing and cannot be installed: put them on"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_sentence(kinds, said, tmp_path):
+    machine = Machine(tmp_path, **kinds)
+    done = machine.run()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith(f"make gpu: {said}")
+    assert not [line for line in machine.done() if "binsgdm" in line]
+
+
+def test_a_cpu_needs_no_card_and_no_cuda(tmp_path):
+    machine = Machine(tmp_path, has_card=False, python3="cuda")
+    assert machine.run("--device", "cpu", "--quick").returncode == 0
+    assert machine.done() == [
+        f"python3: {MEASURED} --device cpu --quick", f"python3: -m simnet card gpu {BASE} --accept-cpu -o gpu-card",
+    ]  # fmt: skip
+
+
+def test_a_page_is_written_by_another_python_where_that_of_torch_lacks_packages(tmp_path):
+    machine = Machine(tmp_path, venv="cpu", python3="cuda")
+    # Only the one of .venv has the packages of simnet.
+    fake = machine.folder / "bin" / "python3"
+    fake.write_text(
+        fake.read_text().replace('"-c "*matplotlib*) [ $kind = cuda ]', '"-c "*matplotlib*) [ $kind = no ]')
+    )
+    assert machine.run().returncode == 0
+    assert machine.done() == [f"python3: {MEASURED}", f"venv: {MADE}"]
