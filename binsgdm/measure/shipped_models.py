@@ -63,11 +63,13 @@ class ShippedModel:
         workload: its name.
         definition: of the model.
         batches: samples a GPU that are measured, the smallest first: those of the workload and its compute rows.
+        is_convolutional: tensor cores are faster with its channels last.
     """
 
     workload: str
     definition: Definition
     batches: tuple[int, ...]
+    is_convolutional: bool = False
 
 
 def what_is_missing(definition: Definition) -> str:
@@ -267,8 +269,8 @@ SHIPPED = (
     ShippedModel(workload="bert_base", definition=_BERT, batches=(16, 64, 256)),
     ShippedModel(workload="bert_large", definition=_BERT_LARGE, batches=(8, 32, 128)),
     ShippedModel(workload="gpt2_small", definition=_GPT2, batches=(4, 8, 32)),
-    ShippedModel(workload="resnet50", definition=_RESNET50, batches=(32, 64, 256)),
-    ShippedModel(workload="vgg16", definition=_VGG16, batches=(16, 64, 256)),
+    ShippedModel(workload="resnet50", definition=_RESNET50, batches=(32, 64, 256), is_convolutional=True),
+    ShippedModel(workload="vgg16", definition=_VGG16, batches=(16, 64, 256), is_convolutional=True),
     ShippedModel(workload="vit_b_16", definition=_VIT, batches=(32, 64, 256)),
     ShippedModel(workload="bert_base_squad", definition=_SQUAD, batches=(8, 16, 80)),
 )

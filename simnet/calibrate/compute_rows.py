@@ -37,6 +37,7 @@ class MeasuredPass:
         forward_s: every repetition [s].
         backward_s: every repetition [s].
         half_ready: share of backward after which half of all elements have their gradients; None if not measured.
+        layout: of the tensors, where it is not PyTorch's default: "channels_last".
     """
 
     model: str
@@ -45,6 +46,7 @@ class MeasuredPass:
     forward_s: Floats
     backward_s: Floats
     half_ready: float | None = None
+    layout: str = ""
 
     @property
     def compute_s(self) -> float:
@@ -63,41 +65,43 @@ class MeasuredPass:
 
 
 def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
-    """Return the models that were measured, in the order of the file.
+    """Return the models that were measured, in the order of the file, each in its fastest layout.
 
     Raises:
         SimnetError: forward and backward of a model do not belong together.
     """
     forward, backward = (_by_labels(folder.series("models", "model", name)) for name in ("forward", "backward"))
     ready = _ready(folder.series("models", "model", "gradient_ready"))
-    found = []
+    found: dict[tuple[str, str, int], MeasuredPass] = {}
     for labels, values in forward.items():
         others = backward.get(labels)
+        model, precision, batch, layout = labels
         if others is None or len(others) != len(values):
-            model, precision, batch = labels
             raise SimnetError(
                 f"{folder.path / 'models.json'}: {model} in {precision} at {batch} samples: must have as many times of "
                 "backward as of forward; measure again with --only models"
             )
-        model, precision, batch = labels
-        found.append(
-            MeasuredPass(
-                model=model,
-                precision=PRECISIONS.get(precision, precision),
-                batch=batch,
-                forward_s=values,
-                backward_s=others,
-                half_ready=half_ready(ready.get(labels, []), float(np.median(others))),
-            )
+        one = MeasuredPass(
+            model=model,
+            precision=PRECISIONS.get(precision, precision),
+            batch=batch,
+            forward_s=values,
+            backward_s=others,
+            layout=layout,
+            half_ready=half_ready(ready.get(labels, []), float(np.median(others))),
         )
-    return found
+        known = found.setdefault((model, precision, batch), one)
+        if one.compute_s < known.compute_s:
+            found[model, precision, batch] = one
+    return list(found.values())
 
 
-Case = tuple[str, str, int]  # model, precision and batch
+Case = tuple[str, str, int, str]  # model, precision, batch and layout
 
 
 def _case(series: Series) -> Case:
-    return str(series.labels["model"]), str(series.labels.get("precision", "fp32")), series.count("batch")
+    model, precision, layout = (str(series.labels.get(label, "")) for label in ("model", "precision", "layout"))
+    return model, precision or "fp32", series.count("batch"), layout
 
 
 def _by_labels(series: Sequence[Series]) -> dict[Case, Floats]:
@@ -205,7 +209,7 @@ def _rows(passes: Sequence[MeasuredPass], folder: CardFolder, old: Sequence[_Row
             "optimizer": old[0]["optimizer"],
             "includes_optimizer": False,
             "kind": "measured",
-            "source": source,
+            "source": source + (f", {one.layout}" if one.layout else ""),
         }
         for one in sorted(passes, key=lambda one: (order.index(one.precision), one.batch))
     ]

@@ -121,7 +121,7 @@ def _model_cells(one: MeasuredPass, estimate: StepEstimate | None) -> tuple[str,
         rate = one.batch / estimate.predicted
         shipped = f"{_rate(rate)} ({estimate.kind})", f"{one.samples_per_s / rate:.2f}"
     return (
-        one.model,
+        f"{one.model}, {one.layout}" if one.layout else one.model,
         one.precision,
         str(one.batch),
         format_seconds(one.compute_s),

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,7 +30,8 @@ def measure_models(bench: Bench, models: Sequence[ShippedModel], *, seconds: flo
     """Add every model in every precision at each of its batches, and fused AdamW on its parameters once.
 
     Parameters are fp32, in PyTorch's default layout and with cuDNN's default choice of algorithms; bf16 and fp16 are
-    autocast. fp32 without tf32 is measured at the batch in the middle alone.
+    autocast. fp32 without tf32 is measured at the batch in the middle alone. Convolutional models are measured with
+    channels last as well, on a GPU.
 
     Args:
         bench: where to and when to stop, for each; of one rank.
@@ -77,9 +78,14 @@ class _ModelMeasurement:
 
     def __init__(self, bench: Bench, model: ShippedModel, precisions: Sequence[str], seconds: float) -> None:
         self._bench, self._model, self._device = bench, model, bench.ranks.device
-        self._cases = [(precision, batch) for precision in precisions for batch in _batches(model, precision)]
+        self._cases = [
+            _PassCase(precision, batch, layout)
+            for layout in _layouts(model, self._device)
+            for precision in precisions
+            for batch in _batches(model, precision)
+        ]
         self._end_s = time.perf_counter() + seconds
-        self._measured_s: dict[str, tuple[int, float]] = {}  # by precision: a batch and the seconds of its passes
+        self._measured_s: dict[_PassCase, float] = {}
 
     def run(self) -> None:
         """Add all that can be measured, and a note for what cannot."""
@@ -89,19 +95,18 @@ class _ModelMeasurement:
         module.train()
         gradients = Gradients(module, self._device)
         too_large, too_slow = list[str](), list[str]()
-        for count, (precision, batch) in enumerate(self._cases):
+        for count, case in enumerate(self._cases):
             part = self._bench.part(count / len(self._cases), (count + 1) / len(self._cases))
-            case = f"{precision} at {batch}"
-            if time.perf_counter() + self._expected_s(precision, batch) > self._end_s:
-                too_slow.append(case)
+            if time.perf_counter() + self._expected_s(case) > self._end_s:
+                too_slow.append(case.text)
                 continue
             try:
-                with matrix_products(precision):
-                    self._measure_case(part, module, gradients, precision, batch)
+                with matrix_products(case.precision):
+                    self._measure_case(part, module, gradients, case)
             except torch.cuda.OutOfMemoryError:
-                too_large.append(case)
+                too_large.append(case.text)
                 module.zero_grad(set_to_none=True)
-            if case in too_large:
+            if case.text in too_large:
                 _release(self._device)  # only now, without the error, whose frames hold the activations
         if self._measured_s:
             self._measure_adamw(module)
@@ -109,38 +114,59 @@ class _ModelMeasurement:
             if cases:
                 self._bench.record.note(f"{self._model.workload}: {why}: {', '.join(cases)} samples: left out")
 
-    def _measure_case(self, part: Bench, module: nn.Module, gradients: Gradients, precision: str, batch: int) -> None:
-        task = self._task(module, batch)
+    def _measure_case(self, part: Bench, module: nn.Module, gradients: Gradients, case: "_PassCase") -> None:
+        with torch.device(self._device):
+            task = self._model.definition.task(module, case.batch)
+        if case.layout:
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            inputs = [one.contiguous(memory_format=torch.channels_last) for one in task.inputs]
+            task = replace(task, inputs=tuple(inputs))
 
         def forward() -> torch.Tensor:
-            with autocast(precision, self._device):
+            with autocast(case.precision, self._device):
                 return task.loss_of(module)
 
         rows = part.interleave({"": pass_trial(module, forward, gradients, self._device)})[""]
-        self._measured_s[precision] = batch, median(row[0] for row in rows)
-        add_passes(part.record, gradients, rows, self._labels(precision, batch))
+        self._measured_s[case] = median(row[0] for row in rows)
+        add_passes(part.record, gradients, rows, self._labels(case))
 
     def _measure_adamw(self, module: nn.Module) -> None:
         """Add AdamW once: neither precision nor batch changes what it does; those of a measured case label it."""
-        precision, (batch, _) = next(iter(self._measured_s.items()))
+        labels = self._labels(next(iter(self._measured_s)))
         for parameter in module.parameters():
             parameter.grad = torch.zeros_like(parameter)
         step = torch.optim.AdamW(module.parameters(), lr=LR, fused=True).step
         rows = self._bench.part(1.0, 1.0).interleave({"": trial_of(step, self._device)})[""]
-        labels = self._labels(precision, batch)
         self._bench.record.add("model", "optimizer", [row[0] for row in rows], optimizer="adamw", **labels)
 
-    def _task(self, module: nn.Module, batch: int) -> Task:
-        with torch.device(self._device):
-            return self._model.definition.task(module, batch)
-
-    def _expected_s(self, precision: str, batch: int) -> float:
+    def _expected_s(self, case: "_PassCase") -> float:
         """Return how long the fewest repetitions will take, from a smaller batch; 0 where that is not known."""
-        smaller, pass_s = self._measured_s.get(precision, (1, 0.0))
-        return (WARM_UP + self._bench.stop_rule.min_repetitions) * pass_s * batch / smaller
+        known = [
+            pass_s * case.batch / one.batch
+            for one, pass_s in self._measured_s.items()
+            if (one.precision, one.layout) == (case.precision, case.layout)
+        ]
+        return (WARM_UP + self._bench.stop_rule.min_repetitions) * (known[-1] if known else 0.0)
 
-    def _labels(self, precision: str, batch: int) -> dict[str, Any]:
-        return {"model": self._model.workload, "batch": batch, "dtype": "float32", "precision": precision}
+    def _labels(self, case: "_PassCase") -> dict[str, Any]:
+        labels = {"model": self._model.workload, "batch": case.batch, "dtype": "float32", "precision": case.precision}
+        return labels | ({"layout": case.layout} if case.layout else {})
+
+
+class _PassCase(NamedTuple):
+    """What a model is measured in; the layout is "channels_last", or empty for PyTorch's default."""
+
+    precision: str
+    batch: int
+    layout: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.precision} at {self.batch}{f' with {self.layout}' if self.layout else ''}"
+
+
+def _layouts(model: ShippedModel, device: torch.device) -> tuple[str, ...]:
+    return ("", "channels_last") if model.is_convolutional and device.type == "cuda" else ("",)
 
 
 def _batches(model: ShippedModel, precision: str) -> Sequence[int]:

@@ -57,7 +57,7 @@ PARTS: tuple[Part, ...] = (
     Part(
         name="models",
         about="time forward, backward and gradients of the shipped models in every precision",
-        seconds=140,
+        seconds=165,
         module=f"{HERE}.models",
     ),
     Part(
@@ -77,7 +77,7 @@ PARTS: tuple[Part, ...] = (
     Part(
         name="training",
         about="check losses, skipped steps, resumed runs, and replicas over all cards",
-        seconds=50,
+        seconds=65,
         module=f"{HERE}.training",
         every_card=True,
     ),

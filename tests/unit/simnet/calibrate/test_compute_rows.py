@@ -1,6 +1,7 @@
 """Compute rows put into workload files: what is replaced, and that everything else stays as it stands."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 
 from simnet import files
 from simnet.calibrate.card_folder import CardAbout, CardFacts, CardFolder
-from simnet.calibrate.compute_rows import MeasuredPass, with_rows
+from simnet.calibrate.compute_rows import MeasuredPass, measured_passes, with_rows
+from simnet.calibrate.measurement_file import Hardware, MeasurementFile, Series, Setup, Software
 from simnet.errors import SimnetError
 
 FOLDER = CardFolder(
@@ -19,6 +21,9 @@ FOLDER = CardFolder(
     files={},
     label="A100-80GB",
 )
+HARDWARE = Hardware(machine="x86_64", processor="", cores=1, memory_bytes=1)
+SOFTWARE = Software(system="Linux", python="3.12", torch="2.11")
+SETUP = Setup(backend="", device="cuda", num_nodes=1, ranks_per_node=1, threads_per_rank=1, ranks_on_machine=1)
 FILE = '''# A workload with comments.
 title = "made"
 num_elements = 1000  # of all gradients
@@ -63,6 +68,24 @@ file = "x"
 def measured(precision: str, batch: int, seconds: float = 0.5) -> MeasuredPass:
     halves = np.full(3, seconds / 2)
     return MeasuredPass(model="made", precision=precision, batch=batch, forward_s=halves, backward_s=halves)
+
+
+def test_of_two_layouts_the_faster_one_counts_and_is_named() -> None:
+    labels = {"model": "made", "batch": 64, "dtype": "float32", "precision": "fp16"}
+    series = tuple(
+        Series(kind="model", name=name, setup=0, unit="s", labels=labels | layout, values=(seconds,) * 3)
+        for layout, seconds in (({}, 0.5), ({"layout": "channels_last"}, 0.25))
+        for name in ("forward", "backward")
+    )
+    whole = MeasurementFile(
+        what="simnet measurements", format=1, created="2026-01-02", command="", hardware=HARDWARE, software=SOFTWARE,
+        setups=(SETUP,), series=series,
+    )  # fmt: skip
+    (found,) = measured_passes(replace(FOLDER, files={"models": (Path("models.json"), whole)}))
+    assert (found.precision, found.batch, found.compute_s, found.layout) == ("amp", 64, 0.5, "channels_last")
+    (row,) = [row for row in tomllib.loads(with_rows(FILE, [found], FOLDER, "made.toml"))["compute"]
+              if row["kind"] == "measured"]  # fmt: skip
+    assert row["source"].endswith(", channels_last")
 
 
 def test_derived_rows_of_the_card_and_precision_are_replaced_and_all_else_stays() -> None:

@@ -59,6 +59,29 @@ def test_a_forward_in_bf16_runs_under_autocast_and_its_gradients_stay_fp32(bench
     assert seen == {torch.bfloat16, torch.float32}
 
 
+def test_a_convolutional_model_is_measured_with_channels_last_as_well(bench, monkeypatch):
+    monkeypatch.setattr(models, "_layouts", lambda model, device: ("", "channels_last"))
+    seen = []
+
+    def task(module, samples):
+        made = models.small_models()[1].definition.task(module, samples)
+        module.register_forward_pre_hook(
+            lambda module, given: seen.append(
+                [one.is_contiguous(memory_format=torch.channels_last) for one in (given[0], module[0].weight)]
+            )
+        )
+        return made
+
+    model = models.small_models()[1]
+    model = replace(model, definition=replace(model.definition, task=task), batches=(2,))
+    models.measure_models(bench, [model], seconds=60.0)
+    assert passes(bench) == [("bf16", 2), ("fp32", 2)] * 2
+    layouts = [one["labels"].get("layout", "") for one in bench.record.series if one["name"] == "backward"]
+    assert layouts == ["", "", "channels_last", "channels_last"]
+    assert seen[0] == [False, False]
+    assert seen[-1] == [True, True]
+
+
 def test_a_batch_that_does_not_fit_is_left_out_with_a_reason_and_the_others_are_measured(bench):
     def task(module, samples):
         if samples == 4:
