@@ -1,0 +1,225 @@
+"""`python -m benchmarks.compiled`: what the compiler makes of the Triton kernels, for GPUs that need not be there.
+
+Every kernel is called as a step calls it, and compiled in place of launched. What comes out is a count of instructions,
+not a time.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+# Triton looks once, when something (torch, too) first imports it.
+os.environ["TRITON_INTERPRET"] = "0"
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+
+from binsgdm import triton_signs, triton_support
+from binsgdm.kernels import triton_kernels
+from binsgdm.random import Key
+
+TARGETS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "gfx942")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+NUMEL = 8192
+MAX_BARRIERS = 8  # of an exchange of draws between threads
+_KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
+_TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+# What a thread does of a tile; of `merge`, a group of 32 draws.
+_ELEMENTS = {"merge": 32}
+_USUAL_ELEMENTS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """A kernel compiled for a target.
+
+    Attributes:
+        instructions: of one tile that is whole, an element; 0 where the loop over tiles is unrolled or no SASS is made.
+        widest_bytes: the widest access of a thread to memory.
+        barriers: in a tile that is whole.
+        local_accesses: to memory that registers were spilled to.
+        flushing, fused, inexact: instructions that flush subnormals, fuse a product and a sum, divide with an error.
+    """
+
+    kernel: str
+    target: str
+    registers: int = 0
+    instructions: float = 0.0
+    widest_bytes: int = 0
+    barriers: int = 0
+    local_accesses: int = 0
+    flushing: int = 0
+    fused: int = 0
+    inexact: int = 0
+
+    def faults(self) -> list[str]:
+        """Say what would give other bits than the reference, or cost time."""
+        found = {
+            "flushes subnormals": self.flushing,
+            "fuses a product and a sum": self.fused,
+            "divides with an error": self.inexact,
+            "spills registers": self.local_accesses,
+            f"has more than {MAX_BARRIERS} barriers a tile": self.barriers > MAX_BARRIERS,
+            "accesses memory by less than 16 bytes": self.registers and self.widest_bytes < _least_bytes(self.kernel),
+        }
+        return [text for text, is_so in found.items() if is_so]
+
+
+def _least_bytes(kernel: str) -> int:
+    """Return what the widest access must have: draws may begin at any element, and merged words are a thread's own."""
+    return {"merge": 4, "thresholds": 4, "draws": 8, "pack": 8}.get(kernel, 16)
+
+
+def calls(dtypes: Iterable[torch.dtype] = DTYPES) -> dict[str, Callable[[], object]]:
+    """Return one call of each kernel, by name."""
+    m, b, u = (torch.zeros(NUMEL) for _ in range(3))
+    packed = torch.zeros(NUMEL // 8, dtype=torch.uint8)
+    rows, parts = packed.repeat(2, 1), torch.zeros(2, NUMEL)
+    draws: dict[str, Any] = {"key": _KEY, "start": 0, "out": packed}
+    found: dict[str, Callable[[], object]] = {
+        "quantize_pack": lambda: triton_kernels.quantize_pack(u, **draws),
+        "merge": lambda: triton_kernels.merge(rows, numel=NUMEL, **draws),
+        "mean": lambda: triton_kernels.mean_(parts, u),
+        "thresholds": lambda: triton_signs.write_draws(u, _KEY.words(), start=0),
+        "draws": lambda: triton_signs.write_draws(u.to(torch.int64), _KEY.words(), start=0),
+        "pack": lambda: triton_signs.pack(u > 0, packed),
+        "unpack": lambda: triton_signs.unpack(packed, u),
+    }
+    for dtype in dtypes:
+        given, text = torch.zeros(NUMEL, dtype=dtype), str(dtype).removeprefix("torch.")
+        found |= {
+            f"update {text}": lambda x=given: triton_kernels.update_(x, m, b, beta=0.9, out_u=u),  # type: ignore[misc]
+            f"update_quantize_pack {text}": lambda x=given: triton_kernels.update_quantize_pack_(  # type: ignore[misc]
+                x, m, b, beta=0.9, **draws
+            ),
+            f"unpack_apply {text}": lambda x=given: triton_kernels.unpack_apply_(  # type: ignore[misc]
+                x, packed, lr=1e-3, weight_decay=0.1
+            ),
+        }
+    return found
+
+
+def compiled_for(target: str, some_calls: dict[str, Callable[[], object]]) -> Iterator[Compiled]:
+    """Compile what calls would launch on a target."""
+    for name, call in some_calls.items():
+        with _compiling(target) as made:
+            call()
+        for binary in made:
+            yield _looked_at(name, target, binary)
+
+
+@contextmanager
+def _compiling(target: str) -> Iterator[list[Any]]:
+    """Let launches compile for a target, and nothing run."""
+    made: list[Any] = []
+    is_amd = target.startswith("gfx")
+    gpu = GPUTarget("hip", target, 64) if is_amd else GPUTarget("cuda", int(target.removeprefix("sm_")), 32)
+    options = triton_support.options(torch.device("cuda"))
+    if is_amd:
+        options.pop("maxnreg", None)
+
+    def launch(program: Any, num_programs: int, *arguments: object, **constants: Any) -> None:
+        made.append(program.warmup(*arguments, grid=(num_programs,), **constants, **options))
+
+    driver.set_active(mock.Mock(get_current_device=lambda: str(gpu), get_current_target=lambda: gpu))
+    with mock.patch.object(triton_kernels, "launch", launch), mock.patch.object(triton_support, "launch", launch):
+        yield made
+
+
+def _looked_at(name: str, target: str, binary: Any) -> Compiled:
+    if "cubin" not in binary.asm:
+        text = binary.asm["amdgcn"]
+        spilled = sum(map(int, re.findall(r"vgpr_spill_count: +(\d+)", text)))
+        # A division that is rounded correctly takes five of its own.
+        fused = len(re.findall(r"v_(?:pk_)?fmac?_f32", text)) - 5 * len(re.findall(r"v_div_fixup_f32", text))
+        return Compiled(kernel=name, target=target, local_accesses=spilled, fused=fused)
+    ptx = binary.asm["ptx"]
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(binary.asm["cubin"])
+        sass = _output("nvdisasm", "-c", file.name)
+        usage = _output("cuobjdump", "-res-usage", file.name)
+    tile = _whole_tile(sass)
+    return Compiled(
+        kernel=name,
+        target=target,
+        registers=int(registers[1]) if (registers := re.search(r"REG:(\d+)", usage)) and sass else 0,
+        instructions=round(len(tile) / _ELEMENTS.get(name, _USUAL_ELEMENTS), 1),
+        widest_bytes=max(map(_width, re.findall(r"(?:LDG|STG)\.E\S*", sass)), default=0),
+        barriers=sum("BAR." in line for line in tile),
+        local_accesses=len(re.findall(r"\b(?:LDL|STL)\b", sass)),
+        flushing=ptx.count(".ftz"),
+        fused=len(re.findall(r"\bfma\.", ptx)),
+        inexact=len(re.findall(r"\bdiv\.(?:full|approx)|\brcp\.", ptx)),
+    )
+
+
+def _output(tool: str, *arguments: str) -> str:
+    """Return what a tool of CUDA says; nothing of a target that it no longer knows, as of sm_70."""
+    return subprocess.run([_TOOLS / tool, *arguments], capture_output=True, text=True, check=False).stdout
+
+
+def _width(access: str) -> int:
+    """Return how many bytes a thread moves with an instruction such as LDG.E.128."""
+    bits = {"8": 8, "U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
+    return next((bits[part] for part in access.split(".") if part in bits), 32) // 8
+
+
+def _whole_tile(sass: str) -> list[str]:
+    """Return the instructions of the loop that has the widest accesses; nothing where it is unrolled."""
+    lines: list[str] = []
+    places: dict[str, int] = {}
+    loops: list[list[str]] = []
+    for line in sass.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            places[label[1]] = len(lines)
+        elif instruction := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
+            lines.append(instruction[1])
+            back = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", instruction[1])
+            if back and back[1] in places and places[back[1]] < len(lines) - 1:
+                loops.append(lines[places[back[1]] :])
+
+    def widest(loop: list[str]) -> tuple[int, int]:
+        widths = [_width(access[0]) for line in loop if (access := re.search(r"(?:LDG|STG)\.E\S*", line))]
+        return max(widths, default=0), -len(loop)
+
+    # Where the loop over whole tiles is unrolled, what is left are loops of the cut ones.
+    tile = max(loops, key=widest, default=[])
+    return tile if widest(tile)[0] == widest(lines)[0] else []
+
+
+def main() -> None:
+    """Print a table, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--targets", nargs="+", default=("sm_80", "sm_90", "sm_100"), choices=TARGETS)
+    parser.add_argument("--kernels", nargs="+", help="default: all")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    wanted = {name: call for name, call in calls().items() if not given.kernels or name in given.kernels}
+    found = [compiled for target in given.targets for compiled in compiled_for(target, wanted)]
+    if given.json:
+        print(json.dumps([{**asdict(compiled), "faults": compiled.faults()} for compiled in found]))
+        return
+    print(f"Triton {triton.__version__}, from the compiler, not measured.\n")
+    print("| kernel | target | instructions an element | widest access [bytes] | barriers | registers |")
+    print("|---|---|---|---|---|---|")
+    for compiled in found:
+        cells = (compiled.instructions or "", compiled.widest_bytes, compiled.barriers, compiled.registers)
+        print(f"| {compiled.kernel} | {compiled.target} | {' | '.join(map(str, cells))} |")
+    faults = [f"{c.kernel} on {c.target} {fault}" for c in found for fault in c.faults()]
+    print("\n" + ("; ".join(faults) or "No spills, no fused or inexact operation, no flushed subnormals."))
+    raise SystemExit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()
