@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-NCCL_TIMEOUT = timedelta(minutes=10)  # PyTorch's default for NCCL
+NCCL_TIMEOUT = timedelta(minutes=10)  # PyTorch's default for NCCL, where a group does not say its own
 # PyTorch's watchdog ends the process at the timeout of a group, without a sentence of ours: it gets this much more.
 WATCHDOG_GRACE = timedelta(seconds=60)
 
@@ -60,7 +60,7 @@ def make(
 
     Args:
         ranks_per_node: default LOCAL_WORLD_SIZE, which torchrun sets.
-        timeout: of their collectives; default that of torch.distributed (NCCL: 10 minutes).
+        timeout: of their collectives; default that of torch.distributed, over NCCL that of the process group.
         device: of the tensors that will be exchanged, whose communicators are made now; None where nothing may wait.
 
     Raises:
@@ -74,7 +74,10 @@ def make(
     if device is not None and world_size > 1:
         check_backend(device)
     over_nccl = "nccl" in dist.get_backend_config() if device is None else is_nccl(None, device)
-    limit = (timeout or NCCL_TIMEOUT) + WATCHDOG_GRACE if over_nccl else timeout
+    limit = timeout
+    if over_nccl:
+        timeout = timeout or timeout_of(None)
+        limit = timeout + WATCHDOG_GRACE
     nodes = [list(range(first, first + local)) for first in range(0, world_size, local)]
     rails = [list(range(rail, world_size, local)) for rail in range(local)]
     groups = Groups(
@@ -85,7 +88,7 @@ def make(
         world_size=world_size,
         ranks_per_node=local,
         uses_nccl=over_nccl,
-        timeout=timeout or NCCL_TIMEOUT,
+        timeout=timeout or NCCL_TIMEOUT,  # which gloo has no use for
     )
     if device is not None:
         make_communicators(groups, device)
@@ -105,6 +108,7 @@ def from_mesh(mesh: "DeviceMesh") -> Groups:
         raise BinsgdmError(f"mesh: ranks {ranks}: must be all ranks, node by node")
     device = torch.device(mesh.device_type)
     check_backend(device)
+    limit = min(timeout_of(mesh.get_group(number)) for number in range(2))
     groups = Groups(
         world=dist.new_group(),
         intra_node=mesh.get_group(1),
@@ -113,7 +117,7 @@ def from_mesh(mesh: "DeviceMesh") -> Groups:
         world_size=len(ranks),
         ranks_per_node=int(mesh.mesh.shape[1]),
         uses_nccl=is_nccl(None, device),
-        timeout=NCCL_TIMEOUT - WATCHDOG_GRACE,  # the mesh has made its groups with PyTorch's default
+        timeout=max(limit - WATCHDOG_GRACE, limit / 2),  # before PyTorch ends the process
     )
     make_communicators(groups, device)
     return groups
@@ -146,15 +150,30 @@ def check_backend(device: torch.device) -> None:
         )
 
 
+def timeout_of(group: dist.ProcessGroup | None) -> timedelta:
+    """Return after which time NCCL's collectives of a group (default all ranks) fail."""
+    try:
+        options: Any = (group or dist.group.WORLD)._get_backend(torch.device("cuda")).options  # type: ignore[union-attr]
+        timeout: timedelta = options._timeout
+    except (AttributeError, RuntimeError):  # no public name for it, nor any for a backend that is not NCCL
+        return NCCL_TIMEOUT
+    return timeout
+
+
 def make_communicators(groups: Groups, device: torch.device) -> None:
     """Make the communicators of NCCL now, one after the other in the same order on all ranks.
 
-    NCCL makes the communicator of a group in its first collective, for which all of its ranks have to come. Left to the
-    first backward, that would be a thread of ours beside DDP's own collectives.
+    NCCL makes the communicator of a group in its first collective, and its connections in the first of each kind, for
+    which all of its ranks have to come. Left to the first backward, that would be a thread of ours beside DDP's own
+    collectives.
     """
     for group in groups.distinct:
-        if is_nccl(group, device) and dist.get_world_size(group) > 1:
-            dist.all_reduce(torch.zeros(1, device=device), group=group)
+        size = dist.get_world_size(group)
+        if is_nccl(group, device) and size > 1:
+            sent, received = torch.zeros(size, device=device), torch.zeros(size, device=device)
+            dist.all_reduce(sent, group=group)
+            dist.all_to_all_single(received, sent, group=group)
+            dist.all_gather(list(torch.split(received, 1)), sent[:1], group=group)
 
 
 def node_size(given: int | None, world_size: int, default: int | None = None) -> int:

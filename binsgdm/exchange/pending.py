@@ -25,21 +25,16 @@ REPORTED_S = 10.0
 
 
 class Pending:
-    """The collectives that one rank has enqueued and that may not be done.
-
-    Attributes:
-        number: of all that were enqueued so far.
-    """
+    """The collectives that one rank has enqueued and that may not be done."""
 
     def __init__(self) -> None:
-        self.number = 0
+        self._num_waits = 0  # the same on all ranks, whose steps wait at the same points
         self._works: dict[dist.ProcessGroup, dist.Work] = {}
         self._device = torch.device("cpu")
 
     def add(self, work: "dist.Work", group: dist.ProcessGroup, device: torch.device) -> None:
         """Let the current stream wait for a collective; the host goes on."""
         work.wait()
-        self.number += 1
         self._works[group] = work  # the last of a group is enough: they are done one after the other
         self._device = device
 
@@ -57,7 +52,8 @@ class Pending:
             return
         on_device = streams.of(self._device)
         event = on_device.record(on_device.current())  # None on a CPU
-        watch = _Watch(groups, self.number)
+        self._num_waits += 1
+        watch = _Watch(groups, self._num_waits)
         while not self._are_done(event, watch):
             watch.look()
             time.sleep(min(max(watch.waited_s / 50, SHORTEST_POLL_S), LONGEST_POLL_S))

@@ -9,24 +9,25 @@ from typing import Any
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.groups import NCCL_TIMEOUT, Groups
+from binsgdm.exchange.groups import Groups, timeout_of
 
 LONGEST_POLL_S = 0.05
 
 
-def meet(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta = NCCL_TIMEOUT) -> None:
+def meet(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> None:
     """Wait until all ranks of a group are here; every one of them must call it, as often as the others.
 
     Args:
         where: begins the message.
         group: default all ranks.
-        timeout: after which the ranks that are here give up.
+        timeout: after which the ranks that are here give up; default that of the group.
 
     Raises:
         BinsgdmError: a rank did not come, by its number.
     """
     group = group or dist.group.WORLD
     assert group is not None  # torch.distributed is initialized
+    timeout = timeout or timeout_of(group)
     ranks = dist.get_process_group_ranks(group)
     store, name = _store(), f"binsgdm/meet/{group.group_name}"
     number = (store.add(f"{name}/arrived", 1) - 1) // len(ranks)  # how often all ranks have met before
@@ -44,13 +45,13 @@ def meet(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta 
 
 
 def sign_in(groups: Groups, number: int) -> None:
-    """Note that this rank waits for the others after so many collectives."""
+    """Note that this rank waits for the others, for the n-th time."""
     with suppress(RuntimeError):  # without the store nobody can be named
         _store().set(_key(groups, dist.get_rank()), str(number))
 
 
 def missing_ranks(groups: Groups, number: int) -> str:
-    """Return which ranks do not wait after as many collectives, in words that begin with a comma; empty if unknown."""
+    """Return which ranks do not wait as often as this one, in words that begin with a comma; empty if unknown."""
     ranks, store = dist.get_process_group_ranks(groups.all_that_step), _store()
     with suppress(RuntimeError):
         missing = [rank for rank in ranks if _number_of(store, _key(groups, rank)) != number]

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
+from binsgdm import streams
 from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.exchange import AllGather, AllReduceMax, AllReduceSum, AllToAll, RankContext, SendRecv
 from binsgdm.exchange import groups as grouping
@@ -23,6 +24,7 @@ from binsgdm.systems.base import GradientBucket
 from binsgdm.systems.ddp_hook import compress_gradients
 from binsgdm.systems.registry import SYSTEMS, make
 from tests.helpers import fake_nccl
+from tests.helpers.pretend_device import pretended_device
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 SHAPES = ((6, 8), (16,))
@@ -81,11 +83,11 @@ def one_bit_adam(rank: int) -> torch.Tensor:
     return value.detach()
 
 
-def protocol_of(name: str, rank: int) -> Any:
+def protocol_of(name: str, rank: int, world_size: int = WORLD_SIZE, device: str = "cpu") -> Any:
     """Return the exchange of one bucket by a system."""
-    system = make(name, rank=rank, world_size=WORLD_SIZE, **OPTIONS.get(name, {}))
-    values = torch.randn(NUMEL, generator=torch.Generator().manual_seed(rank))
-    context = RankContext(rank=rank, world_size=WORLD_SIZE, ranks_per_node=RANKS_PER_NODE, seed=3, step=1)
+    system = make(name, rank=rank, world_size=world_size, **OPTIONS.get(name, {}))
+    values = torch.randn(NUMEL, generator=torch.Generator().manual_seed(rank)).to(device)
+    context = RankContext(rank=rank, world_size=world_size, ranks_per_node=world_size // 2, seed=3, step=1)
     return system.mean(GradientBucket(values=values, parameters=(0, 1), shapes=SHAPES), context)
 
 
@@ -106,6 +108,36 @@ def in_backward(rank: int) -> list[torch.Tensor]:
     compress_gradients(module, "qsgd", coding="elias")
     backward(module, rank)
     return [parameter.grad.clone() for parameter in module.parameters()]  # type: ignore[union-attr]
+
+
+CARDS = 2
+
+
+def on_cards(rank: int, folder: str) -> None:
+    """Attach and step on pretended GPUs, none of which but the first is the current one; leave the parameters."""
+    streams.of = lambda _: streams.NoStreams()  # type: ignore[assignment]
+    with fake_nccl.ranks(rank, CARDS, f"file://{folder}/store", has_card=True), pretended_device() as gpu:
+        gpu.current = 0
+        found = {}
+        for kind, attach in ((binsgdm.BinSGDM, binsgdm.attach), (OneBitAdam, attach_one_bit_adam)):
+            value = nn.Parameter(torch.zeros(5, 7, device=f"cuda:{rank}"))
+            options: Any = {"kernels": "reference"} if kind is binsgdm.BinSGDM else {"dense_steps": 1}
+            optimizer: Any = kind([value], **options)
+            attach(optimizer, ranks_per_node=1)
+            for step in range(3):
+                generator = torch.Generator().manual_seed(10 * rank + step)
+                value.grad = torch.randn(5, 7, generator=generator).to(value.device)
+                optimizer.step()
+            gpu.reset()
+            binsgdm.check_replicas(nn.ParameterList([value] * 5))
+            num_reads = sum(gpu.reads.values())
+            found[kind.__name__] = value.detach().cpu(), num_reads
+        transport = Transport(grouping.make(1, device=torch.device(f"cuda:{rank}")))
+        for name in SYSTEMS:
+            mean = transport.run(protocol_of(name, rank, CARDS, f"cuda:{rank}"))
+            found[name] = mean.cpu()
+        torch.save(found, Path(folder) / f"{rank}.pt")
+        dist.barrier()
 
 
 FAILING = 3

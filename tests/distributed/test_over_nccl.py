@@ -30,6 +30,15 @@ def results(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def of_cards(tmp_path_factory):
+    def make(folder: Path) -> None:
+        launch(over_nccl.on_cards, str(folder), nprocs=over_nccl.CARDS)
+
+    folder = once(tmp_path_factory, "over_nccl_on_cards", make)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(over_nccl.CARDS)]
+
+
+@pytest.fixture(scope="module")
 def told(tmp_path_factory):
     def make(folder: Path) -> None:
         launch(over_nccl.fail, str(folder), nprocs=over_nccl.FAILING)
@@ -59,11 +68,14 @@ def test_binsgdm_gets_to_the_bit_what_one_process_gets_for_all_ranks(results, ca
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_every_system_gets_what_one_process_gets_for_all_ranks(results, system):
+@pytest.mark.parametrize("where", ["results", "of_cards"])
+def test_every_system_gets_what_one_process_gets_for_all_ranks(request, where, system):
+    """On GPUs, too, nothing of any system is sent from another device."""
+    found = request.getfixturevalue(where)
     kinds = set()
-    protocols = [over_nccl.protocol_of(system, rank) for rank in range(over_nccl.WORLD_SIZE)]
-    wanted = run_in_lockstep(protocols, over_nccl.RANKS_PER_NODE, lambda _, message: kinds.add(type(message)))
-    for of_rank in results:
+    protocols = [over_nccl.protocol_of(system, rank, len(found)) for rank in range(len(found))]
+    wanted = run_in_lockstep(protocols, len(found) // 2, lambda _, message: kinds.add(type(message)))
+    for of_rank in found:
         if AllReduceSum in kinds:  # whose order is the backend's
             torch.testing.assert_close(of_rank[system], wanted[0], rtol=1e-5, atol=1e-6)
         else:
@@ -76,6 +88,17 @@ def test_one_bit_adam_and_a_system_in_backward_leave_the_same_on_all_ranks(resul
         assert torch.equal(first["1-bit Adam"], other["1-bit Adam"])
         assert all(torch.equal(one, two) for one, two in zip(first["in backward"], other["in backward"], strict=True))
     assert first["1-bit Adam"].count_nonzero() == first["1-bit Adam"].numel()
+
+
+@pytest.mark.parametrize("optimizer", ["BinSGDM", "OneBitAdam"])
+def test_optimizers_attach_and_step_on_gpus_that_are_not_the_current_ones(of_cards, optimizer):
+    one, two = (of_rank[optimizer][0] for of_rank in of_cards)
+    assert torch.equal(one, two)
+    assert one.count_nonzero() == one.numel()
+
+
+def test_replicas_on_gpus_are_compared_with_one_wait(of_cards):
+    assert [of_rank["BinSGDM"][1] for of_rank in of_cards] == [1, 1]
 
 
 def test_all_ranks_use_their_communicators_in_the_same_order(results):

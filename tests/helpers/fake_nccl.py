@@ -1,4 +1,4 @@
-"""A backend that keeps to NCCL's rules and breaks as NCCL does, on CPU tensors, over gloo.
+"""A backend that keeps to NCCL's rules and breaks as NCCL does, on CPU tensors or pretended GPUs, over gloo.
 
 Calls return before anything is done; collectives of a group are done one after the other; what waits for a rank that is
 gone never fails and never ends, unless it is aborted; a send and a receive that are no batch are done one after the
@@ -15,6 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map
+
+from tests.helpers.pretend_device import PretendTensor
 
 NAME = "fake_nccl"
 DTYPES = {
@@ -64,6 +67,7 @@ class FakeNccl(dist.ProcessGroup):
     """One rank's end of a group, with a thread in place of the stream."""
 
     patience_s = 60.0
+    card: torch.device | None = None  # this rank's, if tensors are on pretended GPUs
 
     def __init__(self, store: Any, rank: int, size: int, _timeout: timedelta) -> None:
         super().__init__(rank, size)
@@ -93,6 +97,10 @@ class FakeNccl(dist.ProcessGroup):
                 return
             work.done.set()
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu" if self.card is None else "cuda")]
+
     def _enqueue(self, start: Callable[[], Sequence[Any]], what: str, *tensors: torch.Tensor) -> FakeWork:
         if not self._in_use.acquire(blocking=False):
             raise BrokenRuleError(f"{what}: another thread is in a call of this communicator")
@@ -114,6 +122,8 @@ class FakeNccl(dist.ProcessGroup):
         if self._is_aborted:
             raise dist.DistBackendError(f"NCCL communicator was aborted on rank {self.rank()}.")
         for one in tensors:
+            if self.card is not None and one.device != self.card:
+                raise BrokenRuleError(f"{what}: a tensor on {one.device}, in a communicator of {self.card}")
             if one.dtype not in DTYPES:
                 raise BrokenRuleError(f"{what}: input tensor data type is not supported: {one.dtype}")
             if not one.is_contiguous():
@@ -136,15 +146,17 @@ class FakeNccl(dist.ProcessGroup):
             tensors[0].dtype == torch.bool and opts.reduceOp == dist.ReduceOp.AVG
         ):
             raise BrokenRuleError(f"all_reduce: cannot use {opts.reduceOp} with {tensors[0].dtype}")
-        return self._enqueue(lambda: [self._gloo.allreduce(tensors, opts)], "all_reduce", *tensors)
+        return self._enqueue(lambda: [self._gloo.allreduce(_values(tensors), opts)], "all_reduce", *tensors)
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> FakeWork:
         opts = opts or dist.AllgatherOptions()
-        return self._enqueue(lambda: [self._gloo.allgather(outputs, inputs, opts)], "all_gather", *inputs, *outputs[0])
+        return self._enqueue(
+            lambda: [self._gloo.allgather(_values(outputs), _values(inputs), opts)], "all_gather", *inputs, *outputs[0]
+        )
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> FakeWork:
         opts = opts or dist.AllgatherOptions()
-        gather = partial(self._gloo._allgather_base, output, given, opts)
+        gather = partial(self._gloo._allgather_base, _values(output), _values(given), opts)
         return self._enqueue(lambda: [gather()], "all_gather", given, output)
 
     _allgather_base = all_gather_single  # before PyTorch 2.13
@@ -153,23 +165,23 @@ class FakeNccl(dist.ProcessGroup):
         self, output: torch.Tensor, given: torch.Tensor, to: list[int], sizes: list[int], opts: Any = None
     ) -> FakeWork:
         opts = opts or dist.AllToAllOptions()
-        exchange = partial(self._gloo.alltoall_base, output, given, to, sizes, opts)
+        exchange = partial(self._gloo.alltoall_base, _values(output), _values(given), to, sizes, opts)
         return self._enqueue(lambda: [exchange()], "all_to_all", given, output)
 
     alltoall_base = all_to_all_single
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> FakeWork:
         opts = opts or dist.BroadcastOptions()
-        return self._enqueue(lambda: [self._gloo.broadcast(tensors, opts)], "broadcast", *tensors)
+        return self._enqueue(lambda: [self._gloo.broadcast(_values(tensors), opts)], "broadcast", *tensors)
 
     def barrier(self, opts: Any = None) -> FakeWork:
-        return self.allreduce([torch.zeros(1)])
+        return self.allreduce([torch.zeros(1, device=self.card or "cpu")])
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> Any:
-        return self._point_to_point(partial(self._gloo.send, tensors, to, tag), "send", *tensors)
+        return self._point_to_point(partial(self._gloo.send, _values(tensors), to, tag), "send", *tensors)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int) -> Any:
-        return self._point_to_point(partial(self._gloo.recv, tensors, source, tag), "recv", *tensors)
+        return self._point_to_point(partial(self._gloo.recv, _values(tensors), source, tag), "recv", *tensors)
 
     def _point_to_point(self, start: Callable[[], Any], what: str, tensor: torch.Tensor) -> Any:
         if self._batch is None:
@@ -186,6 +198,11 @@ class FakeNccl(dist.ProcessGroup):
         return [self._enqueue(lambda: [start() for start in batch], "send_recv", ops[0].tensor)]
 
 
+def _values(given: Any) -> Any:
+    """Return what tensors on a pretended GPU hold."""
+    return tree_map(lambda leaf: leaf.values if isinstance(leaf, PretendTensor) else leaf, given)
+
+
 def _batch_isend_irecv(ops: list[dist.P2POp]) -> list[Any]:
     group: Any = ops[0].group
     works: list[Any] = group.as_batch(ops)
@@ -193,10 +210,11 @@ def _batch_isend_irecv(ops: list[dist.P2POp]) -> list[Any]:
 
 
 @contextmanager
-def ranks(rank: int, world_size: int, store: str) -> Iterator[None]:
-    """Be one rank of a world that the fake carries."""
+def ranks(rank: int, world_size: int, store: str, *, has_card: bool = False) -> Iterator[None]:
+    """Be one rank of a world that the fake carries; with tensors on the CPU, or each rank on a pretended GPU."""
     torch.set_num_threads(1)
-    dist.Backend.register_backend(NAME, FakeNccl, devices=["cpu"])
+    FakeNccl.card = torch.device("cuda", rank) if has_card else None
+    dist.Backend.register_backend(NAME, FakeNccl, devices=["cuda" if has_card else "cpu"])
     dist.batch_isend_irecv = _batch_isend_irecv
     dist.init_process_group(NAME, init_method=store, rank=rank, world_size=world_size)
     yield

@@ -77,12 +77,14 @@ class PretendDevice(TorchDispatchMode):
         storages: how many tensors with memory of their own were made on a GPU.
         operations: of a GPU, by name; views included.
         is_capturing: what `torch.cuda.is_current_stream_capturing` says.
+        current: number of the current device, which `torch.cuda.device` sets.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._pinned: dict[int, torch.Tensor] = {}
         self.is_capturing = False
+        self.current = 0
         self.reset()
 
     def reset(self) -> None:
@@ -162,7 +164,7 @@ class _Devices(TorchFunctionMode):
         self._counts = counts
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(_numbered, (args, kwargs or {}))
+        args, kwargs = tree_map(self._numbered, (args, kwargs or {}))
         if func is torch.Tensor.pin_memory:
             return self._counts.pinned(args[0])
         if args and isinstance(args[0], PretendTensor) and func in _IN_PIECES:
@@ -175,21 +177,36 @@ class _Devices(TorchFunctionMode):
                 return torch.tensor(data, *more, **kwargs).to(device)
         return func(*args, **kwargs)
 
+    def _numbered(self, leaf: Any) -> Any:
+        is_current = isinstance(leaf, str | torch.device) and str(leaf) == "cuda"
+        return torch.device("cuda", self._counts.current) if is_current else leaf
+
 
 @contextmanager
 def pretended_device() -> Iterator[PretendDevice]:
-    """Let "cuda" be what a GPU would be, on the CPU; the current device is number 0."""
+    """Let "cuda" be what a GPU would be, on the CPU; at first the current device is number 0."""
     from binsgdm import uploads
 
     lazy_init, is_capturing = torch.cuda._lazy_init, torch.cuda.is_current_stream_capturing
+    on_device = torch.cuda.device
     counts = PretendDevice()
+
+    @contextmanager
+    def entered(device: Any) -> Iterator[None]:
+        before, index = counts.current, device if isinstance(device, int) else torch.device(device).index
+        counts.current = before if index is None or index < 0 else index
+        yield
+        counts.current = before
+
     torch.cuda._lazy_init = lambda: None
     torch.cuda.is_current_stream_capturing = lambda: counts.is_capturing
+    torch.cuda.device = entered  # type: ignore[misc, assignment]
     try:
         with torch.no_grad(), _Devices(counts), counts:
             yield counts
     finally:
         torch.cuda._lazy_init, torch.cuda.is_current_stream_capturing = lazy_init, is_capturing
+        torch.cuda.device = on_device  # type: ignore[misc]
         uploads.constant.cache_clear()  # no pretended tensor must meet a real GPU
 
 
@@ -243,15 +260,8 @@ _IN_PIECES: dict[Any, Any] = {
     torch.Tensor.nonzero: _nonzero,
     torch.Tensor.__invert__: aten.bitwise_not.default,
     torch.Tensor.tolist: lambda tensor: tensor.cpu().tolist(),
+    torch.Tensor.__index__: lambda tensor: tensor.item(),
 }
-
-
-def _numbered(leaf: Any) -> Any:
-    if isinstance(leaf, str) and leaf == "cuda":
-        return "cuda:0"
-    if isinstance(leaf, torch.device) and leaf == torch.device("cuda"):
-        return torch.device("cuda:0")
-    return leaf
 
 
 def _values(leaf: Any) -> Any:
