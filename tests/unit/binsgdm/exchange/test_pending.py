@@ -54,10 +54,11 @@ def groups(monkeypatch: pytest.MonkeyPatch):
 
 
 def waiting(work: Work, event: Event | None, monkeypatch: pytest.MonkeyPatch) -> Pending:
+    """Return pending work whose stream gives this event; None on a CPU."""
     one = Pending()
-    one.add(work, "group", torch.device("cuda", 1) if event else torch.device("cpu"))  # type: ignore[arg-type]
-    stream = type("Stream", (), {"record_event": lambda _: event})()
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
+    one.add(work, "group", torch.device("cuda", 1))  # type: ignore[arg-type]
+    of_gpu = type("Streams", (), {"current": lambda _: "stream", "record": lambda *_: event})()
+    monkeypatch.setattr(pending.streams, "of", lambda _: of_gpu)
     return one
 
 
