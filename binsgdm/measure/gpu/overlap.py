@@ -5,6 +5,8 @@ where its next owner fills it with NaN. So kernels that only pass time come befo
 exchange or before the update. One training has its waits taken away on purpose, to see that this shows.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,6 @@ from binsgdm.exchange.groups import Groups
 from binsgdm.exchange.transport import Transport
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.gpu.parts import NotMeasurableError
-from binsgdm.measure.gpu.sanitizer import found_by_sanitizer
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import SCHEMES, Scheme
@@ -36,6 +37,7 @@ STEPS, LAYERS, SIDE, QUICK_SIDE = 3, 6, 256, 16
 LATE_CYCLES = 4_000_000  # 2 to 3 ms
 OPTIONS: dict[str, dict[str, Any]] = {name: {"ratio": 0.05} for name in ("top_k", "ms_top_k", "random_k")}
 BYTES_PER_MIB = 2**20
+SANITIZER_S = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +169,7 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
         return
     _check_that_missing_waits_show(bench, setting)
     if groups.world_size == 1:
-        _check_by_sanitizer(bench, setting)
+        _check_by_sanitizer(bench)
 
 
 def _compared(setting: Mapping[str, Any]) -> dict[str, tuple[Callable[[], Any], Callable[[Late], Any]]]:
@@ -214,18 +216,19 @@ def _check_that_missing_waits_show(bench: Bench, setting: Mapping[str, Any]) -> 
     )
 
 
-def _check_by_sanitizer(bench: Bench, setting: Mapping[str, Any]) -> None:
-    training = LateTraining(**setting)
-
-    def work() -> None:
-        training.with_binsgdm(SCHEMES[0], overlap=True, kernels="reference")
-        training.with_system("dense")
-
+def _check_by_sanitizer(bench: Bench, run: Callable[..., Any] = subprocess.run) -> None:
+    # A process of its own: the sanitizer calls Python from inside CUDA's calls, and might end or block this one.
+    command = [sys.executable, "-m", "binsgdm.measure.gpu.sanitized", str(bench.ranks.device)]
     try:
-        found = found_by_sanitizer(work)
-    except Exception as error:  # PyTorch's sanitizer is a prototype; its own faults are none of the exchange
-        bench.record.note(f"overlap: torch.cuda._sanitizer: cannot judge here ({type(error).__name__}: {error})")
+        done = run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=SANITIZER_S)
+    except subprocess.TimeoutExpired:
+        bench.record.note(f"overlap: torch.cuda._sanitizer: did not judge within {SANITIZER_S} s")
         return
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]
+        bench.record.note(f"overlap: torch.cuda._sanitizer: cannot judge here: {reason}")
+        return
+    found = done.stdout.strip()
     bench.record.check("overlap, torch.cuda._sanitizer", passed=not found, detail=found)
 
 

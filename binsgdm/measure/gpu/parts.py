@@ -63,7 +63,7 @@ PARTS: tuple[Part, ...] = (
     Part(
         name="overlap",
         about="check that overlapped exchanges give the same bits as those in the step, whatever comes late",
-        seconds=25,
+        seconds=40,
         module=f"{HERE}.overlap",
         every_card=True,
     ),

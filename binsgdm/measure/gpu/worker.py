@@ -49,7 +49,7 @@ class PartTask:
 def main(text: str) -> int:
     """Do a task; return the exit code, 1 if it failed."""
     task = PartTask(**json.loads(text))
-    _end_with_parent()
+    end_with_parent()
     try:
         work(task)
     except NotMeasurableError as error:
@@ -101,7 +101,7 @@ def _reason(error: BaseException) -> str:
     return text if isinstance(error, BinsgdmError) else f"{type(error).__name__}: {text}"
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """End this process when the one that started it is gone: its end closes the pipe on standard input."""
 
     def wait() -> None:

@@ -1,5 +1,6 @@
 """Exchanges beside backward are compared with those in the step, bit by bit."""
 
+import subprocess
 import threading
 
 import pytest
@@ -7,10 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from binsgdm.exchange import groups
 from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import overlap
+from binsgdm.measure.gpu import overlap, sanitized
 from binsgdm.measure.gpu.parts import NotMeasurableError
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
@@ -80,3 +82,51 @@ def test_what_is_late_waits_where_it_is_done(bench, monkeypatch, late, thread):
         paused.clear()
         train()
         assert paused == {thread}
+
+
+def ended(code, stdout, stderr):
+    return lambda command, **_: subprocess.CompletedProcess(command, code, stdout, stderr)
+
+
+def test_what_the_sanitizer_finds_is_a_check_that_fails(bench):
+    overlap._check_by_sanitizer(bench, ended(0, "\n", ""))
+    overlap._check_by_sanitizer(bench, ended(0, "a data race\n", ""))
+    assert [(one["passed"], one["detail"]) for one in bench.record.checks] == [(True, ""), (False, "a data race")]
+
+
+def test_a_sanitizer_that_fails_or_blocks_is_a_note(bench, monkeypatch):
+    def block(command, **_):
+        raise subprocess.TimeoutExpired(command, 1.0)
+
+    overlap._check_by_sanitizer(bench, block)
+    overlap._check_by_sanitizer(bench, ended(1, "", "Traceback\nAttributeError: no sanitizer\n"))
+    assert [note.partition("sanitizer: ")[2] for note in bench.record.notes] == [
+        "did not judge within 40 s",
+        "cannot judge here: AttributeError: no sanitizer",
+    ]
+    assert bench.record.checks == []
+
+
+def test_the_process_of_the_sanitizer_trains_what_it_is_shown(capsys, monkeypatch):
+    seen = []
+
+    def show(work):
+        with Noting(seen):
+            work()
+        return ""
+
+    monkeypatch.setattr(sanitized, "found_by_sanitizer", show)
+    sanitized.main("cpu")
+    assert capsys.readouterr().out == "\n"
+    assert "aten.tanh_backward.default" in seen
+    assert not dist.is_initialized()
+
+
+class Noting(TorchDispatchMode):
+    def __init__(self, seen):
+        super().__init__()
+        self._seen = seen
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self._seen.append(str(func))
+        return func(*args, **(kwargs or {}))

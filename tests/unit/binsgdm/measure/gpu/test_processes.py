@@ -95,7 +95,7 @@ def test_ranks_get_what_torchrun_gives_and_a_process_alone_gets_nothing_of_it(mo
 def test_processes_end_with_a_parent_that_is_killed(tmp_path):
     """The worker's own watch is what ends it: its parent has no chance to."""
     mine = (
-        "import os, sys, time; from binsgdm.measure.gpu import worker; worker._end_with_parent()\n"
+        "import os, sys, time; from binsgdm.measure.gpu import worker; worker.end_with_parent()\n"
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     )
     parent = (
