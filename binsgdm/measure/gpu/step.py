@@ -8,13 +8,16 @@ from typing import Any
 import torch
 
 from binsgdm.measure.bench import Bench
+from binsgdm.measure.gpu.host_cost import host_cost
 from binsgdm.measure.gpu.layouts import LAYOUTS, Layout, bert
 from binsgdm.measure.kernels import free_bytes
+from binsgdm.measure.record import Record
 from binsgdm.measure.timing import trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 
 LR = 1e-6
+MOST_WAITS = 1
 SETTLING_STEPS = 3  # the first makes the state, and is the whole dense stage of 1-bit Adam
 # Upper bound of what all three need at once: a parameter, its gradient, and state and temporaries of each optimizer.
 BYTES_PER_ELEMENT = 80
@@ -53,6 +56,7 @@ def _measure_layout(bench: Bench, name: str, layout: Layout) -> None:
     labels: dict[str, Any] = {"num_elements": numel, "num_tensors": len(layout), "layout": name}
     parameters = _parameters(layout, bench.ranks.device)
     if bench.ranks.device.type == "cuda":
+        _check_host_cost(bench.record, name, parameters)
         for optimizer, (peak, state) in _memory(parameters).items():
             bench.record.add("memory", "peak", [peak], unit="B", optimizer=optimizer, **labels)
             bench.record.add("memory", "state", [state], unit="B", optimizer=optimizer, **labels)
@@ -71,6 +75,20 @@ def _parameters(layout: Layout, device: torch.device) -> list[torch.nn.Parameter
         parameter.grad = torch.randn(shape, device=device, generator=generator)
         parameters.append(parameter)
     return parameters
+
+
+def _check_host_cost(record: Record, layout: str, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Check that the host waits for the GPU no more than once a step; requests for memory are noted."""
+    requests = []
+    for name, make in OPTIMIZERS.items():
+        optimizer = make(parameters)
+        for _ in range(SETTLING_STEPS):
+            optimizer.step()
+        cost = host_cost(optimizer.step)
+        requests.append(f"{name} {cost.requests}")
+        detail = f"{cost.waits} waits; at most {MOST_WAITS}: the finite check"
+        record.check(f"waits for the GPU in a step of {name}, {layout}", passed=cost.waits <= MOST_WAITS, detail=detail)
+    record.note(f"{layout}: requests for memory in a step: {', '.join(requests)}")
 
 
 def _memory(parameters: Sequence[torch.nn.Parameter]) -> dict[str, tuple[int, int]]:

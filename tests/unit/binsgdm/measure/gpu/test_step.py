@@ -1,6 +1,7 @@
 """Optimizers are timed on the shapes of real models."""
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import step
+from binsgdm.measure.gpu import host_cost, step
 from binsgdm.measure.gpu.layouts import LAYOUTS
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
@@ -53,3 +54,39 @@ def test_a_layout_that_does_not_fit_is_left_out_with_a_reason(monkeypatch):
     step.measure(one, quick=True, seconds=5.0)
     assert not one.record.series
     assert one.record.notes[-1] == "bert_tiny: needs 0.0 GB and 0.0 GB are free: left out"
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Let PyTorch's counters of a GPU count on a CPU; a call of `wait` counts as a wait while they warn."""
+    state = {"mode": "default", "requests": 5}
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {host_cost.REQUESTS: state["requests"]})
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: state.update(mode=mode))
+
+    def wait():
+        state["requests"] += 2
+        if state["mode"] == "warn":
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
+
+    return state, wait
+
+
+def test_waits_and_requests_of_a_call_are_counted_and_others_are_not(counted):
+    state, wait = counted
+    wait()
+    assert host_cost.host_cost(lambda: [wait(), wait(), warnings.warn("other", stacklevel=1)]) == (2, 4)
+    assert state["mode"] == "default"
+
+
+@pytest.mark.parametrize(("waits", "passed"), [(1, True), (2, False)])
+def test_a_step_that_waits_twice_fails(counted, monkeypatch, waits, passed):
+    class Waiting(torch.optim.SGD):
+        def step(self):
+            for _ in range(waits):
+                counted[1]()
+
+    monkeypatch.setattr(step, "OPTIMIZERS", {"binsgdm": Waiting})
+    one = bench()
+    step._check_host_cost(one.record, "tiny", [torch.nn.Parameter(torch.ones(3))])
+    assert [check["passed"] for check in one.record.checks] == [passed]
+    assert one.record.notes == [f"tiny: requests for memory in a step: binsgdm {2 * waits}"]
