@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import NAMES, Kernels, reference, select
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.gpu.comparisons import Comparisons
-from binsgdm.measure.gpu.kernel_cases import KernelCase, foreach_outcomes, inputs, outcomes
+from binsgdm.measure.gpu.kernel_cases import KEY, KernelCase, foreach_outcomes, inputs, outcomes
 from binsgdm.measure.gpu.large_cases import check_large
+from binsgdm.random import draws, thresholds
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -123,6 +125,7 @@ def _families(checker: _Checker, *, quick: bool) -> dict[str, Callable[[], None]
             ]
         ),
         "vectors": run([KernelCase(numel=numel, num_vectors=count) for numel in (33, 5000) for count in VECTORS]),
+        "draws and signs": lambda: _draws_and_signs(checker),
         "another stream": lambda: _on_another_stream(checker),
         "another card": lambda: _on_another_card(checker),
     }
@@ -135,6 +138,20 @@ def _many(sizes: Sequence[int]) -> list[KernelCase]:
         cases.append(KernelCase(numel=numel, dtype=dtype, start=start))
         start += -(-numel // 8) * 8
     return cases
+
+
+def _draws_and_signs(checker: _Checker) -> None:
+    """Compare draws, thresholds and packed signs of the whole project, which begin at any element."""
+    device, compare = checker.device, checker.comparisons.compare
+    for numel, start in itertools.product((1, 33, 1025, 70_001), (0, 1, 31, 1023, 2**31 - 5, 2**34 - 70_001)):
+        where = f"{numel} elements, start {start}"
+        for function in (draws, thresholds):
+            wanted, got = (function(KEY, start=start, numel=numel, device=place) for place in (CPU, device))
+            compare(f"{function.__name__} on {device}", wanted, got, where)
+        positive = draws(KEY, start=start, numel=numel) % 2 == 1
+        packed = pack_signs(positive)
+        compare(f"pack_signs on {device}", packed, pack_signs(positive.to(device)), where)
+        compare(f"unpack_signs on {device}", unpack_signs(packed, numel), unpack_signs(packed.to(device), numel), where)
 
 
 def _on_another_stream(checker: _Checker) -> None:

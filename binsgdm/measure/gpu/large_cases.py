@@ -1,4 +1,4 @@
-"""Compare kernels with the reference where an index needs more than 31 bits, in slices: both run on the card."""
+"""Compare kernels with the reference where an index needs more than 31 bits, in slices: the reference on the CPU."""
 
 import time
 from collections.abc import Callable
@@ -74,12 +74,12 @@ def _update_quantize_pack(kernels: Kernels, numel: int, device: torch.device) ->
     grad, m = _random(numel, device, 1, torch.bfloat16), _random(numel, device, 2)
     b = m.abs()
     parts = slices(numel)
-    before = [(grad[part].clone(), m[part].clone(), b[part].clone()) for part in parts]
+    before = [tuple(one[part].to("cpu", copy=True) for one in (grad, m, b)) for part in parts]
     out = torch.zeros(-(-numel // 8), dtype=torch.uint8, device=device)
     kernels.update_quantize_pack_(grad, m, b, beta=BETA, key=KEY, start=0, out=out)
     found = []
     for part, (some_grad, some_m, some_b) in zip(parts, before, strict=True):
-        signs = torch.empty_like(out[_bytes_of(part)])
+        signs = torch.empty_like(out[_bytes_of(part)], device="cpu")
         reference.update_quantize_pack_(some_grad, some_m, some_b, beta=BETA, key=KEY, start=part.start, out=signs)
         found += [(m[part], some_m), (b[part], some_b), (out[_bytes_of(part)], signs)]
     return found
@@ -91,8 +91,8 @@ def _quantize_pack(kernels: Kernels, numel: int, device: torch.device) -> list[t
     kernels.quantize_pack(u, key=KEY, start=0, out=out)
     found = []
     for part in slices(numel):
-        signs = torch.empty_like(out[_bytes_of(part)])
-        reference.quantize_pack(u[part], key=KEY, start=part.start, out=signs)
+        signs = torch.empty_like(out[_bytes_of(part)], device="cpu")
+        reference.quantize_pack(u[part].cpu(), key=KEY, start=part.start, out=signs)
         found.append((out[_bytes_of(part)], signs))
     return found
 
@@ -100,10 +100,10 @@ def _quantize_pack(kernels: Kernels, numel: int, device: torch.device) -> list[t
 def _unpack_apply(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     x, signs = _random(numel, device, 4), _signs(numel, device, 5)
     given: dict[str, Any] = {"lr": 1e-3, "weight_decay": 0.01}
-    wanted = [x[part].clone() for part in slices(numel)]
+    wanted = [x[part].to("cpu", copy=True) for part in slices(numel)]
     kernels.unpack_apply_(x, signs, **given)
     for part, some_x in zip(slices(numel), wanted, strict=True):
-        reference.unpack_apply_(some_x, signs[_bytes_of(part)], **given)
+        reference.unpack_apply_(some_x, signs[_bytes_of(part)].cpu(), **given)
     return [(x[part], some_x) for part, some_x in zip(slices(numel), wanted, strict=True)]
 
 
@@ -113,8 +113,8 @@ def _merge(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Ten
     kernels.merge(rows, numel=numel, key=KEY, start=0, out=out)
     found = []
     for part in slices(numel):
-        signs = torch.empty_like(out[_bytes_of(part)])
-        some = rows[:, _bytes_of(part)].contiguous()
+        signs = torch.empty_like(out[_bytes_of(part)], device="cpu")
+        some = rows[:, _bytes_of(part)].cpu().contiguous()
         reference.merge(some, numel=part.stop - part.start, key=KEY, start=part.start, out=signs)
         found.append((out[_bytes_of(part)], signs))
     return found
@@ -124,7 +124,7 @@ def _mean(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tens
     parts = _random(2 * numel, device, 6).view(2, numel)
     out = torch.zeros(numel, device=device)
     kernels.mean_(parts, out)
-    return [(out[part], (parts[0, part] + parts[1, part]) / 2) for part in slices(numel)]
+    return [(out[part], (parts[0, part].cpu() + parts[1, part].cpu()) / 2) for part in slices(numel)]
 
 
 CASES: dict[str, Callable[[Kernels, int, torch.device], list[tuple[Tensor, Tensor]]]] = {

@@ -94,3 +94,24 @@ def test_on_a_card_the_cases_vary_all_that_could_matter():
     assert {case.dtype for case in cases} == set(checks.DTYPES)
     assert all(case.start % 8 == 0 for case in cases)
     assert all(one.start + one.numel <= two.start for one, two in pairwise(cases))
+
+
+def test_draws_and_signs_are_compared_at_any_start(monkeypatch):
+    comparisons = checks.Comparisons()
+    checker = checks._Checker(kernels=reference, device=torch.device("cpu", 0), comparisons=comparisons, end_s=0.0)
+    thresholds = checks.thresholds
+
+    def wrong(key: Any, *, start: int, numel: int, device: Any) -> Any:
+        return thresholds(key, start=start + (start == 31 and device != CPU), numel=numel)
+
+    monkeypatch.setattr(checks, "thresholds", wrong)
+    checks._draws_and_signs(checker)
+    record = Record(ALONE)
+    comparisons.write(record)
+    assert [check["name"].partition(" ")[0] for check in record.checks] == [
+        "draws",
+        "wrong",
+        "pack_signs",
+        "unpack_signs",
+    ]
+    assert failed(record)["wrong on cpu:0"].startswith("1 elements, start 31: 1 of 1 differ, the first at 0: 0x")
