@@ -88,7 +88,7 @@ gpu: ## measure the GPUs of this machine in ten minutes, and write their page: o
 	@VENV='$(VENV)' PYTHON='$(PYTHON)' TORCH_GPU='$(TORCH_GPU)' sh .ci/gpu.sh $(GPU_OUT) $(GPU_ARGS)
 
 gpu-commit: $(VENV)/.installed ## calibration, compute rows and page of the GPU measured in out/gpu, into this checkout (GPU_ARGS=--force)
-	$(BIN)/simnet card out/gpu --base a100_tcp_estimate --into . $(GPU_ARGS)
+	$(BIN)/simnet card $(GPU_OUT) --base a100_tcp_estimate --into . $(GPU_ARGS)
 
 bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -100,7 +100,7 @@ def page(found: CardResult) -> str:
         "links": _markdown(card_tables.links_table(folder)),
         "num_cards": folder.num_cards,
         "notes": [
-            printable(f"{part}: {note}")
+            printable(note if note.startswith(f"{part}: ") else f"{part}: {note}")
             for part, (_, whole) in folder.files.items()
             for note in whole.notes
             if not (found.kernels and IN_TABLE in note)

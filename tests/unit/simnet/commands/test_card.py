@@ -115,6 +115,7 @@ def test_a_cpu_is_marked_everywhere(tmp_path: Path) -> None:
     assert done.stdout.startswith("CPU, not a card")
     assert {"kernel_launch", "collective_launch"}.isdisjoint(calibration), "a CPU launches nothing"
     assert "adamw" not in calibration["kernels"]
+    assert "All 14 comparisons hold." in done.stdout
     assert "No shipped workload has the name of mlp_200k, cnn_400k" in text
     assert not list(tmp_path.glob("scenarios/workloads/*"))
 
