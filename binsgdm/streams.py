@@ -5,7 +5,8 @@ the other, and memory of a tensor goes back to the stream that it was made on, w
 work is done when its call returns, and nothing here has an effect.
 """
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, Protocol
 
@@ -89,13 +90,12 @@ class CudaStreams:
         """Return a new stream."""
         return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
-    def use(self, stream: Stream) -> AbstractContextManager[object]:
+    @contextmanager
+    def use(self, stream: Stream) -> Iterator[None]:
         """Let this thread enqueue to a stream, with its device as the current one."""
-        stack = ExitStack()
         # A new thread starts on device 0, whatever its maker's is, and NCCL and Triton look at the current one.
-        stack.enter_context(torch.cuda.device(self._device))
-        stack.enter_context(torch.cuda.stream(stream))
-        return stack
+        with torch.cuda.device(self._device), torch.cuda.stream(stream):
+            yield
 
     def record(self, stream: Stream) -> Event:
         """Return an event that is over when all is done that has been enqueued to a stream so far."""

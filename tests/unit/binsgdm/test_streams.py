@@ -160,9 +160,9 @@ def train_binsgdm(
             optimizer.zero_grad()
 
 
-def train_with(detector: RaceDetector, system: str, options: dict[str, Any], world_size: int = 4) -> None:
+def train_with(detector: RaceDetector, system: str, options: dict[str, Any], world_size: int = 4, **ddp: Any) -> None:
     with fake_ranks(world_size) as made, detector.use(FakeStream("training")):
-        model = DistributedDataParallel(Net(detector), bucket_cap_mb=0.0001)
+        model = DistributedDataParallel(Net(detector), bucket_cap_mb=0.0001, **ddp)
         exchange = GradientExchange(
             model, make(system, rank=0, world_size=world_size, **options), made, seed=0, on_sent=None
         )
@@ -210,6 +210,13 @@ def test_what_a_training_script_does_brings_no_race(
     train_binsgdm(detector, **SITUATIONS[situation]())
     assert detector.races == []
     assert detector.waited_in_backward == []
+
+
+@pytest.mark.parametrize("behind", [0, 1, 100])
+def test_a_hook_in_ddps_own_buckets_brings_no_race(monkeypatch: pytest.MonkeyPatch, behind: int) -> None:
+    detector = watched(RaceDetector(), monkeypatch, behind=behind)
+    train_with(detector, "ef_sign_sgd", {}, gradient_as_bucket_view=True)
+    assert detector.races == []
 
 
 def test_two_models_that_exchange_at_a_time_do_not_wait_for_each_other(detector: RaceDetector) -> None:
