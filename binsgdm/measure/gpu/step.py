@@ -68,11 +68,11 @@ def _measure_layout(bench: Bench, name: str, layout: Layout) -> None:
 
 def _parameters(layout: Layout, device: torch.device) -> list[torch.nn.Parameter]:
     """Return fp32 parameters, each with a gradient in memory of its own, as backward makes them."""
-    generator = torch.Generator(device).manual_seed(0)
+    torch.manual_seed(0)
     parameters = []
     for shape in layout:
-        parameter = torch.nn.Parameter(torch.randn(shape, device=device, generator=generator))
-        parameter.grad = torch.randn(shape, device=device, generator=generator)
+        parameter = torch.nn.Parameter(torch.randn(shape, device=device))
+        parameter.grad = torch.randn(shape, device=device)
         parameters.append(parameter)
     return parameters
 

@@ -1,6 +1,7 @@
 """Backward is timed beside copies where there is one rank, and a load begins before backward and ends behind it."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from binsgdm.measure.interference import backwards
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
 from binsgdm.measure.timing import WARM_UP, StopRule
+from tests.helpers.pretend_card import pretended_card
 
 CPU = torch.device("cpu")
 ALONE = Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=CPU, backend="", groups=None)
@@ -44,6 +46,20 @@ def test_copies_stay_inside_their_buffer_and_stop_when_they_are_asked_to():
     assert not thread.is_alive()
     assert load._target.any()
     assert torch.equal(load._target[load._target != 0], load._source[load._target != 0])
+
+
+def test_on_a_gpu_copies_wait_for_their_stream_and_pauses_are_on_it(monkeypatch):
+    slept = []
+    with pretended_card(monkeypatch):
+        load = interference.CopyLoad(torch.device("cuda:0"), 4096)
+        busy, running = threading.Event(), threading.Event()
+        busy.set()
+        stream = SimpleNamespace(synchronize=busy.clear)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+        monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
+        load.repeat(0.4, busy, running)
+    assert running.is_set()
+    assert slept == [int(0.6 * interference.PERIOD_S * load._cycles_per_s)] * interference.AHEAD
 
 
 def test_a_load_runs_before_backward_begins_and_has_ended_before_the_next_forward(bench):

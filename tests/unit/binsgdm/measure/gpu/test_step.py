@@ -1,7 +1,9 @@
 """Optimizers are timed on the shapes of real models."""
 
+import itertools
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +16,15 @@ from binsgdm.measure.gpu.layouts import LAYOUTS
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
 from binsgdm.measure.timing import StopRule
+from tests.helpers.pretend_card import pretended_card
 
 GRADIENTS = Path(__file__).resolve().parents[5] / "scenarios" / "workloads" / "gradients"
 CPU = torch.device("cpu")
 ALONE = Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=CPU, backend="", groups=None)
 
 
-def bench():
-    return Bench(record=Record(ALONE), ranks=ALONE, stop_rule=StopRule(min_repetitions=1, max_repetitions=1))
+def bench(ranks=ALONE):
+    return Bench(record=Record(ranks), ranks=ranks, stop_rule=StopRule(min_repetitions=1, max_repetitions=1))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -54,6 +57,23 @@ def test_a_layout_that_does_not_fit_is_left_out_with_a_reason(monkeypatch):
     step.measure(one, quick=True, seconds=5.0)
     assert not one.record.series
     assert one.record.notes[-1] == "bert_tiny: needs 0.0 GB and 0.0 GB are free: left out"
+
+
+def test_on_a_gpu_memory_is_counted_beyond_parameters_and_gradients(monkeypatch):
+    allocated = itertools.cycle([100, 130])
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: next(allocated))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 150)
+    for name in ("reset_peak_memory_stats", "set_sync_debug_mode"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "memory_stats", dict)
+    monkeypatch.setattr(step, "QUICK", {"tiny": ((8, 8), (8,))})
+    monkeypatch.setenv("BINSGDM_KERNELS", "reference")
+    with pretended_card(monkeypatch):
+        one = bench(replace(ALONE, device=torch.device("cuda:0")))
+        step.measure(one, quick=True, seconds=5.0)
+    memory = [(s["labels"]["optimizer"], s["name"], s["values"]) for s in one.record.series if s["kind"] == "memory"]
+    assert memory == [(name, *found) for name in step.OPTIMIZERS for found in (("peak", [50]), ("state", [30]))]
+    assert [series["unit"] for series in one.record.series] == ["B"] * 6 + ["s"] * 3
 
 
 @pytest.fixture
