@@ -4,20 +4,28 @@
 are named) and holds its values in a CPU tensor. Every operation is seen, also those inside others. What would make the
 host wait for a GPU is counted, and a CPU tensor beside one on "cuda" is refused, as torch refuses it on a real one.
 
-What it does not have: streams, autograd's graph (give gradients by hand), and Triton's kernels.
+Triton's programs run in its interpreter, on the values. What it does not have: streams, and autograd's graph (give
+gradients by hand).
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from binsgdm import triton_support, uploads
+from binsgdm.kernels import tables
+
 aten = torch.ops.aten
+_LAUNCH = triton_support.launch
 # Operations whose answer the host, or the size of the result, depends on: torch waits for the GPU in each of them.
 READS = {
     aten._local_scalar_dense.default,
@@ -112,6 +120,11 @@ class PretendDevice(TorchDispatchMode):
             return out
         return tree_map(lambda leaf: self._wrapped(leaf, on_gpu, device), out)
 
+    def launch(self, program: Any, num_programs: int, *arguments: Any, **constants: Any) -> None:
+        """Interpret a Triton program."""
+        self.operations[f"triton.{program.fn.__name__}"] += 1
+        _LAUNCH(program, num_programs, *map(_values, arguments), **constants)
+
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy in what would be pinned memory, which a build of torch without CUDA does not have."""
         pinned = tensor.clone()
@@ -183,12 +196,12 @@ class _Devices(TorchFunctionMode):
 
 
 @contextmanager
-def pretended_device() -> Iterator[PretendDevice]:
-    """Let "cuda" be what a GPU would be, on the CPU; at first the current device is number 0."""
-    from binsgdm import uploads
+def pretended_device(*, uses_triton: bool = False) -> Iterator[PretendDevice]:
+    """Let "cuda" be what a GPU would be, on the CPU; at first the current device is number 0.
 
-    lazy_init, is_capturing = torch.cuda._lazy_init, torch.cuda.is_current_stream_capturing
-    on_device = torch.cuda.device
+    Args:
+        uses_triton: as on a GPU, if Triton's interpreter is on; it is slow. Else plain torch does the same.
+    """
     counts = PretendDevice()
 
     @contextmanager
@@ -198,16 +211,24 @@ def pretended_device() -> Iterator[PretendDevice]:
         yield
         counts.current = before
 
-    torch.cuda._lazy_init = lambda: None
-    torch.cuda.is_current_stream_capturing = lambda: counts.is_capturing
-    torch.cuda.device = entered  # type: ignore[misc, assignment]
-    try:
-        with torch.no_grad(), _Devices(counts), counts:
-            yield counts
-    finally:
-        torch.cuda._lazy_init, torch.cuda.is_current_stream_capturing = lazy_init, is_capturing
-        torch.cuda.device = on_device  # type: ignore[misc]
-        uploads.constant.cache_clear()  # no pretended tensor must meet a real GPU
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (torch.cuda, "_lazy_init", lambda: None),
+            (torch.cuda, "is_current_stream_capturing", lambda: counts.is_capturing),
+            (torch.cuda, "device", entered),
+            (tables, "stream_of", lambda _device: 0),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, value))
+        for clear in (uploads.constant.cache_clear, tables._rows.cache_clear, tables._owners.cache_clear):
+            stack.callback(clear)  # no pretended tensor must meet a real GPU
+        if not uses_triton or os.environ.get("TRITON_INTERPRET") != "1":
+            stack.enter_context(mock.patch.dict(os.environ, {triton_support.ENVIRONMENT_VARIABLE: "reference"}))
+        else:
+            for owner in (triton_support, import_module("binsgdm.kernels.triton_kernels")):
+                stack.enter_context(mock.patch.object(owner, "launch", counts.launch))
+        for mode in (torch.no_grad(), _Devices(counts), counts):
+            stack.enter_context(mode)
+        yield counts
 
 
 def _indexed(tensor: torch.Tensor, given: Any) -> torch.Tensor:
@@ -258,6 +279,7 @@ _IN_PIECES: dict[Any, Any] = {
     torch.Tensor.__setitem__: _set,
     torch.Tensor.copy_: aten.copy_.default,
     torch.Tensor.nonzero: _nonzero,
+    torch.Tensor.data_ptr: lambda tensor: tensor.values.data_ptr(),
     torch.Tensor.__invert__: aten.bitwise_not.default,
     torch.Tensor.tolist: lambda tensor: tensor.cpu().tolist(),
     torch.Tensor.__index__: lambda tensor: tensor.item(),

@@ -39,8 +39,10 @@ def scaled_by(optimizer: OneBitOptimizer, scale: float | None, *, found_inf: boo
     optimizer.grad_scale = None if scale is None else torch.full((), scale, device=device)
 
 
-def bin_sgdm(scheme: Scheme | None = None, rank: int = 0, device: str = "cuda") -> BinSGDM:
-    made = BinSGDM(parameters(device), lr=0.1, kernels="reference")
+def bin_sgdm(
+    scheme: Scheme | None = None, rank: int = 0, device: str = "cuda", kernels: str | None = "reference"
+) -> BinSGDM:
+    made = BinSGDM(parameters(device), lr=0.1, kernels=kernels)
     if scheme is not None:
         made.join(Session(Member(rank=rank, world_size=RANKS, ranks_per_node=RANKS_PER_NODE), scheme, 64))
     return made
@@ -71,15 +73,9 @@ def assert_one_read_a_step(counts: PretendDevice, optimizers: Sequence[OneBitOpt
 
 def test_a_step_alone_has_one_host_read_on_any_device() -> None:
     for device in ("cuda", "cuda:1"):
-        with pretended_device() as counts:
-            assert_one_read_a_step(counts, [bin_sgdm(device=device)])
+        with pretended_device(uses_triton=device == "cuda:1") as counts:
+            assert_one_read_a_step(counts, [bin_sgdm(device=device, kernels=None)], steps=2)
             assert_one_read_a_step(counts, [one_bit_adam(device=device)])
-
-
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_a_step_of_every_scheme_has_one_host_read_a_rank(scheme: Scheme) -> None:
-    with pretended_device() as counts:
-        assert_one_read_a_step(counts, [bin_sgdm(scheme, rank) for rank in range(RANKS)], steps=2)
 
 
 @pytest.mark.parametrize("topology", ["flat", "hierarchical"])
@@ -110,19 +106,22 @@ def test_a_grad_scaler_adds_no_host_read_and_skips_as_on_the_cpu(make, scale: fl
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_what_one_scaler_found_skips_the_step_of_all_ranks_as_on_the_cpu(scheme: Scheme) -> None:
-    with pretended_device():
+def test_every_scheme_has_one_host_read_a_rank_and_skips_what_one_scaler_found_as_on_the_cpu(scheme: Scheme) -> None:
+    with pretended_device() as counts:
         both = [[bin_sgdm(scheme, rank, device) for rank in range(RANKS)] for device in ("cuda", "cpu")]
         for step in range(2):
             for optimizers in both:
                 for rank, optimizer in enumerate(optimizers):
                     give_gradients(optimizer, seed=10 * step + rank, scale=8.0)
                     scaled_by(optimizer, 8.0, found_inf=(step, rank) == (1, 2))
+                counts.reset()
                 if step == 0:
                     assert step_together(optimizers)
+                    assert counts.reads.total() == (RANKS if optimizers is both[0] else 0)
                     continue
                 with pytest.warns(UserWarning, match="step 2 was skipped on all ranks"):
                     assert not step_together(optimizers)
+                assert not counts.blocking_uploads
         for on_gpu, on_cpu in zip(*both, strict=True):
             assert_equal(on_gpu, on_cpu)
 

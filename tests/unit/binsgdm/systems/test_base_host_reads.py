@@ -57,7 +57,7 @@ def means(averagers: list[Averager], step: int, device: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_system_waits_for_a_gpu_no_more_than_is_known_and_computes_the_same_there(name: str) -> None:
-    with pretended_device() as counts:
+    with pretended_device(uses_triton=True) as counts:
         on_gpu, on_cpu = ends(name), ends(name)
         for step in range(1, 3):
             wanted = means(on_cpu, step, "cpu")
