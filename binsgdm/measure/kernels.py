@@ -31,6 +31,7 @@ DRAWS = Key(seed=1, step=1)
 
 LAUNCHED = "launch_"
 Name = tuple[str, str, int]  # kernel, implementation, number of vectors (0 for kernels of one vector)
+Found = list[tuple[Name, dict[str, str], list[float]]]  # with the label that says what the times hold
 
 
 def measure(
@@ -69,14 +70,11 @@ def measure(
     if ranks.device.type == "cuda" and max_numel is None and numels[-1] < MAX_GPU_NUMEL:
         bench.record.note(f"kernels: more than {numels[-1]:,} elements do not fit into the memory: left out")
     for count, numel in enumerate(numels, 1):
-        calls = dict(_kernel_calls(implementations, numel, ranks.device, getattr(torch, dtype), bool(kernels)))
-        if ranks.device.type == "cuda":
-            found = _times_on_gpu(calls, stop_rule, ranks, with_launches=count == 1)
-        else:
-            wait_s = pause_s(ranks.device) if numel >= MIN_THREADED_NUMEL else 0.0
-            trials = {name: trial_of(call, ranks.device, min_s) for name, call in calls.items()}
-            rows = interleave(trials, stop_rule, ranks, pause_s=wait_s)
-            found = [(name, {}, [row[0] for row in of_name]) for name, of_name in rows.items()]
+        try:
+            found = _of_size(bench.ranks, stop_rule, implementations, numel, dtype, bool(kernels), count == 1, min_s)
+        except torch.cuda.OutOfMemoryError:
+            bench.record.note(f"kernels: {numel:,} elements and more do not fit into the memory: left out")
+            break
         for (name, implementation, vectors), timing, values in found:
             kernel = name.removeprefix(LAUNCHED)
             labels: dict[str, str | int] = {"num_elements": numel // max(1, vectors)}
@@ -86,12 +84,30 @@ def measure(
         bench.progress(count / len(numels))
 
 
-def _times_on_gpu(
-    calls: dict[Name, Call], stop_rule: StopRule, ranks: Ranks, *, with_launches: bool
-) -> list[tuple[Name, dict[str, str], list[float]]]:
+def _of_size(  # noqa: PLR0913, PLR0917
+    ranks: Ranks,
+    stop_rule: StopRule,
+    implementations: dict[str, Kernels],
+    numel: int,
+    dtype: str,
+    chosen: bool,
+    is_first: bool,
+    min_s: float,
+) -> Found:
+    """Return the times of every kernel at one size, whose tensors are freed before those of the next are made."""
+    calls = dict(_kernel_calls(implementations, numel, ranks.device, getattr(torch, dtype), chosen))
+    if ranks.device.type == "cuda":
+        return _times_on_gpu(calls, stop_rule, ranks, with_launches=is_first)
+    wait_s = pause_s(ranks.device) if numel >= MIN_THREADED_NUMEL else 0.0
+    trials = {name: trial_of(call, ranks.device, min_s) for name, call in calls.items()}
+    rows = interleave(trials, stop_rule, ranks, pause_s=wait_s)
+    return [(name, {}, [row[0] for row in of_name]) for name, of_name in rows.items()]
+
+
+def _times_on_gpu(calls: dict[Name, Call], stop_rule: StopRule, ranks: Ranks, *, with_launches: bool) -> Found:
     """Return the times of calls with the label that says what they hold; once more from an idle queue if asked to."""
     on_stream = interleave_on_stream(CudaQueue(ranks.device), calls, stop_rule, ranks)
-    found = [(name, {"timing": one.timing}, one.values) for name, one in on_stream.items()]
+    found: Found = [(name, {"timing": one.timing}, one.values) for name, one in on_stream.items()]
     if with_launches:
         trials = {name: trial_of(call, ranks.device) for name, call in calls.items()}
         for (name, implementation, vectors), rows in interleave(trials, stop_rule, ranks).items():

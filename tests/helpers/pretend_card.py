@@ -35,6 +35,7 @@ class PretendEvent:
 @contextmanager
 def pretended_card(monkeypatch: pytest.MonkeyPatch, free_bytes: int = MEMORY_BYTES) -> Iterator[PretendDevice]:
     """Let "cuda" be a card that can be timed and has so much memory."""
+    monkeypatch.setenv("BINSGDM_KERNELS", "reference")  # Triton would look for a real driver
     properties = SimpleNamespace(L2_cache_size=L2_BYTES, name="pretended", major=9, minor=0)
     for name, made in {
         "Event": PretendEvent,

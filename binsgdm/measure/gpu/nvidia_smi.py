@@ -23,6 +23,8 @@ FIELDS = {
     "persistence_mode": "persistence_mode",
     "mig_mode": "mig.mode.current",
 }
+# nvidia-smi answers nothing where it does not know one of the fields: then these are asked for alone.
+OLDEST_FIELDS = ("name", "uuid", "driver", "memory_total_mib", "memory_used_mib")
 TEXTS = {"name", "uuid", "driver", "persistence_mode", "mig_mode"}
 READINGS = ("utilization_percent", "sm_clock_mhz", "memory_clock_mhz", "temperature_celsius", "power_w")
 """What changes while a part runs."""
@@ -60,12 +62,17 @@ def ask(arguments: Sequence[str]) -> str:
 
 
 def cards(ask: Ask = ask) -> list[dict[str, Value]]:
-    """Return the fields of every card of this machine, in the order of nvidia-smi."""
-    asked = ask([f"--query-gpu={','.join(FIELDS.values())}", "--format=csv,noheader,nounits"])
+    """Return the fields of every card of this machine, in the order of nvidia-smi; None where it does not know one."""
+    return _cards(ask, tuple(FIELDS)) or _cards(ask, OLDEST_FIELDS)
+
+
+def _cards(ask: Ask, names: Sequence[str]) -> list[dict[str, Value]]:
+    asked = ask([f"--query-gpu={','.join(FIELDS[name] for name in names)}", "--format=csv,noheader,nounits"])
+    nothing: dict[str, Value] = {name: "" if name in TEXTS else None for name in FIELDS}
     return [
-        {name: _value(name, text) for name, text in zip(FIELDS, row, strict=True)}
+        nothing | {name: _value(name, text) for name, text in zip(names, row, strict=True)}
         for row in _rows(asked)
-        if len(row) == len(FIELDS)
+        if len(row) == len(names)
     ]
 
 

@@ -14,6 +14,9 @@ from binsgdm.measure.timing import StopRule
 from tests.helpers.pretend_card import pretended_card
 
 LARGE = 2**24
+ALONE = Ranks(
+    rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=torch.device("cpu"), backend="", groups=None
+)
 
 
 def series(name: str, seconds: float, *, numel: int = LARGE, dtype: str = "float32", **labels: Any) -> dict[str, Any]:
@@ -78,3 +81,13 @@ def test_sizes_that_do_not_fit_into_a_card_are_left_out_with_a_note(monkeypatch)
         kernels.kernel_times.measure(bench, kernels=("reference",), min_numel=2**10)
     assert {one["labels"]["num_elements"] for one in bench.record.series if one["name"] == "copy"} == {2**10}
     assert bench.record.notes == ["kernels: more than 1,024 elements do not fit into the memory: left out"]
+
+
+def test_a_size_for_which_the_memory_runs_out_ends_the_sizes(monkeypatch):
+    def full(*_: Any) -> None:
+        raise torch.cuda.OutOfMemoryError("full")
+
+    bench = Bench(record=Record(ALONE), ranks=ALONE, stop_rule=StopRule(min_repetitions=1, max_repetitions=1))
+    monkeypatch.setattr(kernels.kernel_times, "_kernel_calls", full)
+    kernels.kernel_times.measure(bench, min_numel=2**10, max_numel=2**12)
+    assert bench.record.notes == ["kernels: 1,024 elements and more do not fit into the memory: left out"]

@@ -22,6 +22,14 @@ def test_every_field_is_read_and_what_is_not_there_is_none():
     assert (second["power_w"], second["utilization_percent"], second["mig_mode"]) == (None, None, "")
 
 
+def test_a_driver_that_does_not_know_a_field_is_asked_for_the_oldest():
+    def ask(arguments: Sequence[str]) -> str:
+        return "" if "mig.mode" in arguments[0] else "Tesla V100, GPU-bb, 440.33, 16384, 900\n"
+
+    (card,) = nvidia_smi.cards(ask)
+    assert (card["driver"], card["memory_used_mib"], card["mig_mode"], card["power_w"]) == ("440.33", 900.0, "", None)
+
+
 def test_processes_of_others_are_read_with_names_that_hold_spaces():
     apps = "GPU-aa, 4242, /usr/bin/python3 -m train, 20480\nGPU-aa, 4243, [Not Found], [N/A]\nGPU-bb, -, -, -\n"
     first, second = nvidia_smi.processes(asked("", apps))
