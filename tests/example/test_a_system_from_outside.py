@@ -1,8 +1,5 @@
 """A system that a user writes: one class and one registration, and all that goes through the list knows it."""
 
-import os
-import subprocess
-import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +21,7 @@ from binsgdm.systems.base import GradientBucket, Payload, ProtocolSystem, Shapes
 from binsgdm.systems.ddp_hook import compress_gradients
 from binsgdm.systems.feedback import CompressorSystem
 from binsgdm.systems.registry import SYSTEMS, make, register, registered
+from tests.helpers.launch import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES: Shapes = ((20, 30), (30,))
@@ -211,13 +209,15 @@ def asked(folder: Path, code: str) -> str:
     (folder / "other-1.0.dist-info").mkdir()
     (folder / "other-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
     (folder / "other-1.0.dist-info" / "entry_points.txt").write_text(POINTS)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
-    head = "from binsgdm.systems.registry import SYSTEMS, make\n"
-    done = subprocess.run(
-        [sys.executable, "-W", "always", "-c", head + textwrap.dedent(code)],
-        capture_output=True, text=True, env=environment, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    head = f"""
+import sys, warnings
+sys.path.insert(0, {str(folder)!r})
+warnings.simplefilter("always")
+from binsgdm.systems.registry import SYSTEMS, make
+"""
+    (folder / "asks.py").write_text(head + textwrap.dedent(code))
+    done = run_script(folder / "asks.py", folder=folder)
+    assert done.code == 0, done.stderr
     return done.stdout + done.stderr
 
 
