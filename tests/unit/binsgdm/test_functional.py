@@ -60,21 +60,21 @@ def test_the_expected_sign_is_u_within_one_step_of_the_thresholds(u: float) -> N
 
 
 def test_two_levels_of_quantization_are_unbiased() -> None:
-    steps, ranks = 4000, 3
-    u = torch.linspace(-1, 1, 96).repeat(ranks, 1) * torch.tensor([[1.0], [-0.5], [0.25]])
-    total = torch.zeros(96, dtype=torch.float64)
+    steps, ranks, numel = 1000, 3, 960
+    u = torch.linspace(-1, 1, numel).repeat(ranks, 1) * torch.tensor([[1.0], [-0.5], [0.25]])
+    total = torch.zeros(numel, dtype=torch.float64)
     for step in range(steps):
         rows = []
         for rank in range(ranks):
             key = Key(seed=4, step=step, rank=rank)
-            rows.append(functional.quantize(u[rank], thresholds(key, start=0, numel=96)) * 2.0 - 1.0)
+            rows.append(functional.quantize(u[rank], thresholds(key, start=0, numel=numel)) * 2.0 - 1.0)
         mean = functional.mean_of_signs(torch.stack(rows))
         merging = Key(seed=4, step=step, stream=RandomStream.MERGE)
-        total += functional.quantize(mean, thresholds(merging, start=0, numel=96)) * 2.0 - 1.0
+        total += functional.quantize(mean, thresholds(merging, start=0, numel=numel)) * 2.0 - 1.0
     wanted = u.double().mean(dim=0)
     sigmas = (total / steps - wanted) / ((1 - wanted**2) / steps).sqrt()
     assert sigmas.abs().max() < 5
-    assert abs(sigmas.square().sum().item() - 96) < 5 * (2 * 96) ** 0.5
+    assert abs(sigmas.square().sum().item() - numel) < 5 * (2 * numel) ** 0.5
 
 
 def test_the_mean_of_signs_is_rounded_once() -> None:
