@@ -39,4 +39,4 @@ def test_binsgdm_learns_on_nodes_of_two_ranks(tmp_path: Path) -> None:
 
 def test_a_rank_that_fails_says_why() -> None:
     with pytest.raises(RuntimeError, match="runs with all ranks in one process only"):
-        perform(replace(ADAM, system="top_k", in_processes=True))
+        perform(replace(ADAM, system="top_k", ranks=1, in_processes=True))

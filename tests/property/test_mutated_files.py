@@ -1,7 +1,7 @@
 """Damaged files of every kind, through the real commands: a sentence, never a traceback, and no file is lost.
 
 SIMNET_MUTATIONS sets how many files of each kind are tried (else as many as the profile of Hypothesis has examples, but
-60 at most), SIMNET_SEED where the draws begin.
+40 at most), SIMNET_SEED where the draws begin.
 """
 
 import gzip
@@ -30,7 +30,7 @@ from simnet.commands.terminal import LINE
 from tests.helpers.mutations import VALUES, as_json, as_toml, damaged, damaged_bytes
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
-NUM = int(os.environ.get("SIMNET_MUTATIONS", min(settings.default.max_examples, 60)))
+NUM = int(os.environ.get("SIMNET_MUTATIONS", min(settings.default.max_examples, 40)))
 SEED = int(os.environ.get("SIMNET_SEED", "1"))
 GOLDEN = Path(__file__).parents[1] / "golden"
 MODEL = {"gradients": "./in.json", "forward": "1 ms", "backward": "2 ms", "optimizer": "0 s"}

@@ -38,7 +38,7 @@ from tests.helpers.kernel_samples import (
 )
 
 # Of the interpreter of Triton, which takes a tenth of a second for each.
-MAX_EXAMPLES = min(60, settings.default.max_examples)
+MAX_EXAMPLES = min(30, settings.default.max_examples)
 SIZES = (0, 1, 7, 8, 9, 31, 32, 33, 63, 64, 100, 1000, 1024, 1056, 2047)
 STARTS = (0, 8, 24, 1024, 2**34 - 4096)
 
