@@ -50,6 +50,15 @@ install_torch() {
         "$VENV-gpu/bin/python" -m pip install --quiet --disable-pip-version-check click 'numpy>=1.26' 'numba>=0.60'
 }
 
+# What the shipped models are made of. Each torchvision is for one torch (0.26 for 2.11) and would replace any other.
+install_models() {
+    minor=$("$VENV-gpu/bin/python" -c 'import torch; print(torch.__version__.split(".")[1])') &&
+        "$VENV-gpu/bin/python" -m pip install --quiet --disable-pip-version-check pillow 'transformers>=4.48' &&
+        # shellcheck disable=SC2046 # two words, or none
+        "$VENV-gpu/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps $(index_of_torch) \
+            "torchvision==0.$((minor + 15)).*"
+}
+
 # With the packages of $1 and what else measuring needs.
 install_click() {
     "$1" -m venv --system-site-packages "$VENV-gpu" &&
@@ -83,6 +92,7 @@ if [ -z "$python" ]; then
         say "torch cannot be installed: install a torch with CUDA, or name a Python that has one: make gpu PYTHON=/path/to/python"
         exit 2
     fi
+    install_models >&2 || say "torchvision or transformers cannot be installed: what is missing is not measured"
     python="$VENV-gpu/bin/python"
 elif ! "$python" -c "$measures" >/dev/null 2>&1; then
     if ! install_click "$python" >&2; then

@@ -115,6 +115,30 @@ def test_what_is_missing_is_said_in_one_sentence(kinds, said, tmp_path):
     assert not [line for line in machine.done() if "binsgdm" in line]
 
 
+@pytest.mark.parametrize("fails", ["", "transformers"])
+def test_where_no_torch_has_cuda_one_is_installed_with_what_the_models_need(fails, tmp_path):
+    machine = Machine(tmp_path)
+    (tmp_path / "venv-gpu" / "bin").mkdir(parents=True)
+    installing = """#!/bin/sh
+case "$*" in
+    *torch.version.cuda*) exit 1 ;;
+    *__version__.split*) echo 11 ;;
+    *"platform.python_version"*) echo "a Python of the test" ;;
+    "-m pip install"*) shift 5 ; echo "pip: $*" >> LOG ; case "$*" in FAILING*) exit 1 ;; esac ;;
+    "-m "*) echo "$*" >> LOG ;;
+esac
+"""
+    installing = installing.replace("FAILING", "pillow" if fails else "nothing")
+    machine.add(tmp_path / "venv-gpu" / "bin" / "python", "", installing)
+    done = machine.run()
+    assert done.returncode == 0, done.stderr
+    models = ["pip: pillow transformers>=4.48", "pip: --no-deps torchvision==0.26.*"]
+    assert machine.done() == [
+        "pip: torch>=2.10", "pip: click numpy>=1.26 numba>=0.60", *models[: 1 if fails else 2], MEASURED, MADE,
+    ]  # fmt: skip
+    assert ("transformers cannot be installed" in done.stderr) == bool(fails)
+
+
 def test_a_cpu_needs_no_card_and_no_cuda(tmp_path):
     machine = Machine(tmp_path, has_card=False, python3="cuda")
     assert machine.run("--device", "cpu", "--quick").returncode == 0
