@@ -43,7 +43,7 @@ class CardFit:
 
     @property
     def launch_s(self) -> float | None:
-        """Launch of a copy."""
+        """Launch of a kernel [s]; None if none was measured."""
         text = self.table.get("kernel_launch")
         return float(Duration.parse(text)) if text else None
 
@@ -86,6 +86,8 @@ def fit(folder: CardFolder, draws: int) -> CardFit:
             parts += kernel_fit.fit_kernels([row for row in rows if row.kernel == name], BOUND, draws)
         except SimnetError as error:
             left_out.append(str(error))
+    if launch := kernel_fit.fit_launch(folder.measurements):
+        parts.append(launch)
     if pairs := interference_fit.select_pairs(folder.measurements):
         parts.append(interference_fit.fit_slowdown(pairs, draws))
     return CardFit(parts=tuple(parts), left_out=tuple(left_out))

@@ -52,6 +52,8 @@ def fit_parts(train: Sources, held_out: Sources, in_place: Sources, options: Fit
     measured = [*train.measurements, *in_place.measurements]
     if kernels := kernel_fit.select_kernels(measured):
         found += kernel_fit.fit_kernels(kernels, options.bound, options.draws)
+    if launch := kernel_fit.fit_launch(measured):
+        found.append(launch)
     if pairs := interference_fit.select_pairs(measured):
         found.append(interference_fit.fit_slowdown(pairs, options.draws))
     return found

@@ -38,8 +38,11 @@ GPU = "cuda"
 """Of `Setup.device`."""
 COPY_BYTES = 8
 """Bytes moved by a copy of one fp32 element: one read, one write."""
-PREFERRED = ("triton", "cpu", "torch", "reference")
+SLOWEST = "reference"
+PREFERRED = ("triton", "cpu", "torch", SLOWEST)
 """Implementations from the fastest to the slowest."""
+LAUNCHED = "launch_"
+"""Begins the names of kernels that were launched to an idle GPU, the host's part included."""
 MIN_SIZES = 3
 MIN_ELEMENTS = 2**16
 """Smaller sizes are left out where that improves a bad fit: gradient buckets are larger and do not fit in a cache."""
@@ -60,7 +63,6 @@ class TimedKernel(Samples):
         num_vectors: vectors that the kernel combines.
         layout_vectors: vectors that the measured layout would combine; None if unknown.
         options: of the system that the kernel belongs to.
-        is_on_gpu: whether a GPU ran it.
     """
 
     kernel: str
@@ -68,7 +70,6 @@ class TimedKernel(Samples):
     num_vectors: int
     layout_vectors: int | None = None
     options: SystemOptions = field(default_factory=SystemOptions)
-    is_on_gpu: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +145,30 @@ def fit_kernels(train: Sequence[TimedKernel], bound: float, draws: int) -> list[
     return [_fit_kernel([one for one in train if one.kernel == name], bound, draws) for name in names]
 
 
+def fit_launch(measurements: Sequence[MeasurementFile]) -> FittedPart | None:
+    """Return the launch of a kernel without a time: the median over kernels that an idle GPU was given, tiny ones.
+
+    The interval is that over kernels, since the next one may be any of them. None where none was measured so.
+    """
+    found = [
+        float(np.median(series.values))
+        for whole in measurements
+        for series in whole.series
+        if series.kind == "kernel" and series.name.startswith(LAUNCHED)
+        and series.labels["kernels"] != SLOWEST and whole.setups[series.setup].device == GPU
+    ]  # fmt: skip
+    if not found:
+        return None
+    launch_s, (low, high) = float(np.median(found)), np.percentile(found, [bootstrap.LOW, bootstrap.HIGH]).tolist()
+    return FittedPart(
+        table={"kernel_launch": duration_text(launch_s)},
+        shown={"kernel_launch": f"{format_seconds(launch_s)} (90 % of {len(found)} kernels: {format_seconds(low)} to "
+               f"{format_seconds(high)})"},
+        intervals={"kernel_launch": (low / launch_s, high / launch_s)},
+        is_checked=False,
+    )  # fmt: skip
+
+
 def _fit_kernel(train: Sequence[TimedKernel], bound: float, draws: int) -> FittedPart:
     name = train[0].kernel
     rows, line, notes = _select_fit(_of_one_vector_count(train), bound)
@@ -161,10 +186,6 @@ def _fit_kernel(train: Sequence[TimedKernel], bound: float, draws: int) -> Fitte
         slowest, of_slowest = max((line.element_s, "time_per_element"), (line.beyond_s, "time_per_element_beyond"))
         table: dict[str, object] = {"memory_bandwidth": Bandwidth(float(f"{COPY_BYTES / slowest:.4g}")).text()}
         intervals = {"memory_bandwidth": (1 / spread[of_slowest][1], 1 / spread[of_slowest][0])}
-        # What a launch costs is a matter of GPUs; on a CPU it would be charged to kernels that have no launch.
-        if rows[0].is_on_gpu and line.launch_s > 0:
-            table["kernel_launch"] = duration_text(line.launch_s)
-            intervals["kernel_launch"] = spread["launch"]
     else:
         table = {"kernels": {name: _kernel_table(line, rows)}}
         intervals = {f"kernels.{name}.{key}": factors for key, factors in spread.items()}
@@ -186,7 +207,6 @@ def _timed_kernel(series: Series, setup: Setup) -> TimedKernel:
         num_vectors=vectors,
         layout_vectors=getattr(setup, over) if over and setup.world_size > 1 else None,
         options=series.options,
-        is_on_gpu=setup.device == GPU,
         samples_s=np.array(series.values, dtype=np.float64),
     )
 

@@ -4,17 +4,22 @@ import pytest
 
 pytest.importorskip("torch")
 
+from binsgdm.measure import kernels
 from binsgdm.measure.gpu import card_file
 from binsgdm.measure.gpu.kernels import TARGET, TARGET_NUMEL
 from binsgdm.measure.gpu.parts import PARTS
 from binsgdm.measure.gpu.preflight import Preflight
-from simnet.calibrate import card_folder
+from simnet.calibrate import card_folder, kernel_fit
 from simnet.validate import card_estimates
 from tests.helpers import card_samples
 
 
 def test_every_part_that_is_measured_has_a_place_on_the_page() -> None:
     assert {part.name for part in PARTS} - set(card_folder.PARTS) == set()
+
+
+def test_launches_are_found_by_their_names() -> None:
+    assert kernel_fit.LAUNCHED == kernels.LAUNCHED
 
 
 def test_a_kernel_is_slow_from_the_same_bound_on() -> None:

@@ -13,7 +13,7 @@ NAME = "Synthetic X100 SXM5 80GB HBM3"
 LABEL = "Synthetic-X100-80GB"
 STEM = "synthetic_x100_80gb"
 COPY_BYTES_PER_S = 4.2e12
-LAUNCH_S = 4e-6
+LAUNCH_S, IDLE_LAUNCH_S = 4e-6, 6e-6
 CREATED = "2026-01-02T03:04:05+00:00"
 MEASURED_NAMES = {
     "binsgdm_update": "update_",
@@ -123,6 +123,14 @@ def _copies(sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:
     for power in sizes:
         seconds = LAUNCH_S + 8 * 2**power / COPY_BYTES_PER_S
         yield one("kernel", "copy", seconds, num_elements=2**power, dtype="float32", kernels="torch")
+    for name, kernels_, factor in (
+        ("copy", "torch", 1),
+        ("update_", "triton", 5),
+        ("cast_fp32_bf16", "torch", 1.2),
+        ("merge", "reference", 90),
+    ):
+        labels = {"num_elements": 2 ** sizes[0], "dtype": "float32", "kernels": kernels_, "timing": "launch"}
+        yield one("kernel", f"launch_{name}", factor * IDLE_LAUNCH_S, **labels)
 
 
 def _kernels(sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:
