@@ -58,6 +58,7 @@ def measure(
             try:
                 parts, trial = _kernels_and_trial(system, numel, size, ranks.device)
                 rows = interleave({"": trial}, stop_rule, ranks, pause_s=pause_s(ranks.device))[""]
+                del trial  # with its tensors, before those of the next size are made
             except torch.cuda.OutOfMemoryError:
                 bench.record.note(f"{system.name}: {numel:,} elements and more do not fit into the memory: left out")
                 break

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -33,11 +34,12 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
     sizes: dict[str, Any] = {"min_numel": QUICK_NUMEL, "max_numel": QUICK_NUMEL} if quick else {"min_numel": MIN_NUMEL}
     # Without Triton the reference runs, and is what a user would get.
     is_bare = device.type == "cuda" and "triton" not in kernel_times.available(device)
-    kernel_times.measure(
-        _within(bench.part(0.0, KERNELS_SHARE), KERNELS_SHARE * seconds / NUM_KERNEL_SERIES),
-        kernels=("reference",) if is_bare else (),
-        **sizes,
-    )
+    with _failure_noted(bench, "kernels"):
+        kernel_times.measure(
+            _within(bench.part(0.0, KERNELS_SHARE), KERNELS_SHARE * seconds / NUM_KERNEL_SERIES),
+            kernels=("reference",) if is_bare else (),
+            **sizes,
+        )
     systems = [choices.choice(name, "system") for name in choices.names()][: 1 if quick else None]
     for count, system in enumerate(systems):
         left_s = end_s - time.monotonic()
@@ -47,9 +49,21 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
             break
         share_s = left_s / (len(systems) - count) / NUM_SYSTEM_SIZES
         first, end = (KERNELS_SHARE + (1 - KERNELS_SHARE) * done / len(systems) for done in (count, count + 1))
-        system_times.measure(_within(bench.part(first, end), share_s), systems=[system], **sizes)
+        with _failure_noted(bench, system.name):
+            system_times.measure(_within(bench.part(first, end), share_s), systems=[system], **sizes)
     for line in slow_notes(bench.record.series):
         bench.record.note(line)
+
+
+@contextmanager
+def _failure_noted(bench: Bench, name: str) -> Iterator[None]:
+    """Let one system that fails cost no other its times: it becomes a check that has failed."""
+    try:
+        yield
+    except RuntimeError as error:
+        bench.record.check(
+            f"{name} runs", passed=False, detail=f"{type(error).__name__}: {' '.join(str(error).split())}"
+        )
 
 
 def _within(bench: Bench, seconds: float) -> Bench:

@@ -16,7 +16,13 @@ from binsgdm.measure.gpu.parts import NotMeasurableError
 
 LEAST_S = 1.0
 IMPRECISE = 0.1  # relative error of a median that is worth a note
+# A part plans its own time: this is for a machine on which it cannot. It comes before `run.limit_s`.
+LATE, GRACE_S = 1.25, 10.0
 ORPHANED = 1
+
+
+class OutOfTimeError(Exception):
+    """A part took much longer than it was given: what it has measured so far is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +77,30 @@ def work(task: PartTask) -> None:
 
     with joined(device=task.device) as ranks:
         record = Record(ranks)
-        progress = (lambda part: report(task, done=part)) if ranks.rank == 0 else (lambda _: None)
+
+        def progress(part: float) -> None:
+            if ranks.rank == 0:
+                report(task, done=part)
+            # Several ranks would have to agree on it; theirs are the short parts.
+            if ranks.world_size == 1 and record.series and passed_s(task) > LATE * task.seconds + GRACE_S:
+                raise OutOfTimeError(f"ended at {part:.0%} after {passed_s(task):.0f} s: give more with --budget")
+
         bench = Bench(record=record, ranks=ranks, stop_rule=stop_rule(task), progress=progress)
-        left_s = task.seconds - (time.monotonic() - task.launched)
-        importlib.import_module(task.module).measure(bench, quick=task.quick, seconds=max(left_s, LEAST_S))
+        module = importlib.import_module(task.module)
+        try:
+            module.measure(bench, quick=task.quick, seconds=max(task.seconds - passed_s(task), LEAST_S))
+        except OutOfTimeError as error:
+            record.note(str(error))
         if imprecise := record.imprecise(IMPRECISE):
             why = ": others use the card" if task.is_shared else ""
             record.note(f"{imprecise} of {len(record.series)} series are less precise than {IMPRECISE:.0%}{why}")
         if ranks.rank == 0:
             record.write(Path(task.output))
+
+
+def passed_s(task: PartTask) -> float:
+    """Return the time since the task was launched [s]."""
+    return time.monotonic() - task.launched
 
 
 def stop_rule(task: PartTask) -> Any:

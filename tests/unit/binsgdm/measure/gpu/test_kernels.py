@@ -91,3 +91,21 @@ def test_a_size_for_which_the_memory_runs_out_ends_the_sizes(monkeypatch):
     monkeypatch.setattr(kernels.kernel_times, "_kernel_calls", full)
     kernels.kernel_times.measure(bench, min_numel=2**10, max_numel=2**12)
     assert bench.record.notes == ["kernels: 1,024 elements and more do not fit into the memory: left out"]
+
+
+def test_a_system_that_fails_costs_no_other_its_times(monkeypatch):
+    def measure(bench: Bench, *, systems: Any, **_: Any) -> None:
+        if systems[0].name == "qsgd":
+            raise RuntimeError("an illegal\nmemory access")
+        bench.record.add("kernel", f"{systems[0].name}_encode", [1.0], num_elements=8, dtype="float32", kernels="torch")
+
+    monkeypatch.setattr(kernels.kernel_times, "measure", lambda *_, **__: None)
+    monkeypatch.setattr(kernels.system_times, "measure", measure)
+    bench = Bench(record=Record(ALONE), ranks=ALONE, stop_rule=StopRule())
+    kernels.measure(bench, quick=False, seconds=60.0)
+    named = {one["name"] for one in bench.record.series}
+    assert {"one_bit_sgd_encode", "one_bit_adam_encode"} <= named
+    assert "qsgd_encode" not in named
+    assert [(one["name"], one["passed"], one["detail"]) for one in bench.record.checks] == [
+        ("qsgd runs", False, "RuntimeError: an illegal memory access")
+    ]
