@@ -123,6 +123,7 @@ def text(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
     comments = [
         f"Made by simnet card from measurements of {folder.label}",
         *([f"{folder.label.upper()}: to try the command; nothing here describes a GPU"] if not folder.is_card else []),
+        *(f"failed check: {name}: do not trust the times" for name in folder.failed_checks),
         *(f"left out: {sentence}" for sentence in fitted.left_out),
     ]
     return calibration_file.text(whole(folder, fitted, base), comments)

@@ -149,6 +149,11 @@ class CardFolder:
         """The measurement files, in the order of `PARTS`."""
         return [whole for _, whole in self.files.values()]
 
+    @property
+    def failed_checks(self) -> list[str]:
+        """Names of the checks that did not hold."""
+        return [check.name for whole in self.measurements for check in whole.checks if not check.passed]
+
     def series(self, part: str, kind: str, name: str = "") -> list[Series]:
         """Return the series of a kind (and a name) in the file of a part; none if it was not measured."""
         whole = self.files[part][1].series if part in self.files else ()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 INDEX = PurePosixPath("docs/README.md")
 CARDS = PurePosixPath("docs/evidence/gpu.md")
-WORKLOADS = PurePosixPath("scenarios/workloads")
+WORKLOADS, CLUSTERS = PurePosixPath("scenarios/workloads"), PurePosixPath("scenarios/clusters")
 
 
 @click.command(
@@ -60,6 +60,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         _check_new(into, [path for path in made if path.parts[1] != "workloads"], force=force)
     indexed = _indexed(into, found.folder, card_page.page_name(found)) if into is not None else {}
     say(card_page.summary(found))
+    for name in given.failed_checks:
+        tell(
+            f"note: the check {name!r} failed on this card; its times belong into no calibration before it is repaired"
+        )
     if output is not None:
         _write(output, made)
     if into is not None:
@@ -67,6 +71,19 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
             _write(into, {**made, **indexed})
         if INDEX not in indexed:
             tell(f"add to {into / INDEX}: {card_page.index_line(given)}")
+        _tell_of_results(into, given.label)
+
+
+def _tell_of_results(into: Path, label: str) -> None:
+    """Say what follows where shipped clusters have the card, since their results now rest on what was measured."""
+    from simnet.files import read_file
+
+    clusters = sorted(path.stem for path in (into / CLUSTERS).glob("*.toml") if read_file(path).get("gpu") == label)
+    if clusters:
+        tell(
+            f"note: results on {', '.join(clusters)} now rest on the measured rows; renew what pages show of them with "
+            "python docs/shown.py --write and simnet validate --published -o docs/evidence"
+        )
 
 
 def _check_options(output: Path | None, into: Path | None, *, force: bool) -> None:

@@ -168,7 +168,7 @@ def headlines(found: CardResult) -> list[str]:
         "num_below": sum(row.measured < row.predicted for row in outside),
         "num_checks": f"{count:,}" if (count := sum(one.count for one in checks)) else "",
         "num_passed": f"{sum(one.count for one in checks if one.passed):,}",
-        "failed": [printable(one.name) for one in checks if not one.passed],
+        "failed": [*map(printable, found.folder.failed_checks)],
     }
     text = templates.paragraphs("card_headlines.md", "headlines", given)
     return text.split("\n\n") if text else []

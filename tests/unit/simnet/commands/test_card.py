@@ -49,6 +49,7 @@ def out(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("card")
     done = card(folder, "--base", "a100_tcp_estimate", "-o", made)
     assert done.exit_code == 0, done.output
+    assert "note: the check 'mean_, bfloat16' failed on this card" in done.stderr
     return made
 
 
@@ -63,6 +64,7 @@ def checkout(tmp_path: Path) -> Path:
 class TestAWholeCard:
     def test_calibration_and_workloads_are_parts_that_simulate(self, out: Path) -> None:
         check_part("calibrations", str(out / CALIBRATION))
+        assert "# failed check: mean_, bfloat16: do not trust the times\n" in (out / CALIBRATION).read_text()
         chosen = (f"calibration={out / CALIBRATION}", f"workload={out / 'scenarios/workloads/bert_base.toml'}")
         settings = [f"--set={one}" for one in (*chosen, f"cluster.gpu={card_samples.LABEL}")]
         done = run("simulate", "bert_base_10gbit", *settings)
@@ -166,6 +168,18 @@ class TestInto:
         again = card(folder, "--base", "a100_tcp_estimate", "--into", checkout, "--force")
         assert again.exit_code == 0, again.output
         assert {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()} == before
+
+    def test_of_a_card_of_shipped_clusters_it_is_said_that_their_results_change(self, checkout: Path) -> None:
+        shutil.copytree(files.data_path("clusters"), checkout / "scenarios" / "clusters")
+        given = card_samples.write(checkout / "gpu", parts=("checks",))
+        for name, place in (("card.json", "card"), ("checks.json", "hardware")):
+            content = json.loads((given / name).read_text())
+            content[place]["name" if place == "card" else "gpu"] = "NVIDIA A100-SXM4-80GB"
+            card_samples.save(given / name, content)
+        done = card(given, "--into", checkout)
+        assert done.exit_code == 0, done.output
+        assert "note: results on a100_8x8_10gbit, generic_100gbit" in done.stderr
+        assert "one_bit_adam" not in done.stderr
 
     def test_an_index_without_a_place_for_the_page_stays_and_the_line_is_shown(self, checkout: Path) -> None:
         (checkout / "docs/README.md").write_text("# Other\n")
