@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange.abort import abort, abort_reason, give_up
-from binsgdm.exchange.groups import Groups, is_nccl
+from binsgdm.exchange.groups import Groups
 from binsgdm.exchange.messages import (
     AllGather,
     AllReduceMax,
@@ -118,6 +118,7 @@ class Transport:
             return collective()
         except RuntimeError as error:
             if is_own_failure(error):
+                del groups  # as below
                 self._abort_for(error)
                 raise
             self._has_failed = True
@@ -209,7 +210,7 @@ class Transport:
         return gathered
 
     def _send_recv(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
-        if not is_nccl(group, sent.device):
+        if not self._groups.uses_nccl:
             return send_recv(sent, group)
         received = torch.empty_like(sent)
         self._enqueue(partial(_exchange_as_batch, sent, received, group), sent, group)
@@ -217,7 +218,7 @@ class Transport:
 
     def _enqueue(self, collective: Callable[..., Any], carried: torch.Tensor, group: dist.ProcessGroup) -> None:
         """Call a collective, and remember it where the call returns before it is done."""
-        if is_nccl(group, carried.device):
+        if self._groups.uses_nccl:
             self._pending.add(collective(async_op=True), group, carried.device)
         else:
             collective()
