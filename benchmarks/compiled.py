@@ -125,11 +125,9 @@ def _compiling(target: str) -> Iterator[list[Any]]:
     made: list[Any] = []
     is_amd = target.startswith("gfx")
     gpu = GPUTarget("hip", target, 64) if is_amd else GPUTarget("cuda", int(target.removeprefix("sm_")), 32)
-    options = triton_support.options(torch.device("cuda"))
-    if is_amd:
-        options.pop("maxnreg", None)
 
-    def launch(program: Any, num_programs: int, *arguments: object, **constants: Any) -> None:
+    def launch(program: Any, num_programs: int, *arguments: object, registers: int = 64, **constants: Any) -> None:
+        options = triton_support.options(torch.device("cpu" if is_amd else "cuda"), registers)
         made.append(program.warmup(*arguments, grid=(num_programs,), **constants, **options))
 
     driver.set_active(mock.Mock(get_current_device=lambda: str(gpu), get_current_target=lambda: gpu))

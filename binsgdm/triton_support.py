@@ -12,8 +12,10 @@ ENVIRONMENT_VARIABLE = "BINSGDM_KERNELS"
 # Before 3.6, a division rounded to nearest still flushes subnormal numbers to 0, and 0 / 0 is NaN.
 LEAST_TRITON = (3, 6)
 LEAST_CAPABILITY = (7, 0)
-# Registers a thread: five programs of 128 threads share a multiprocessor, which keeps enough loads under way.
-_MAX_REGISTERS = 96
+# Registers a thread: of 64, eight programs of 128 threads share a multiprocessor, which keeps loads under way; the
+# larger programs would spill theirs to memory, and take more.
+_MANY_PROGRAMS = 64
+FEW_PROGRAMS = 96
 
 Words = tuple[int, int, int, int, int]
 
@@ -44,21 +46,28 @@ def _has_triton(device: torch.device) -> bool:
     return not obstacle(device)
 
 
-def launch(program: Any, num_programs: int, first: Tensor, *arguments: object, **constants: Any) -> None:
+def launch(
+    program: Any,
+    num_programs: int,
+    first: Tensor,
+    *arguments: object,
+    registers: int = _MANY_PROGRAMS,
+    **constants: Any,
+) -> None:
     """Launch a program on the current stream of the device of its first argument."""
     if num_programs == 0:
         return
     # Triton launches on the current device, which need not be that of the tensors.
     with torch.cuda.device(first.device if first.is_cuda else -1):
-        program[(num_programs,)](first, *arguments, **constants, **options(first.device))
+        program[(num_programs,)](first, *arguments, **constants, **options(first.device, registers))
 
 
-def options(device: torch.device) -> dict[str, Any]:
+def options(device: torch.device, registers: int) -> dict[str, Any]:
     """Return how programs are compiled for a device."""
     # With fusion, Triton's choice, a product and a sum would be rounded only once.
     chosen: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
     if device.type == "cuda" and not torch.version.hip:
-        chosen["maxnreg"] = _MAX_REGISTERS
+        chosen["maxnreg"] = registers
     return chosen
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from binsgdm import triton_tiles
 from binsgdm.kernels import checks, tables, triton_programs
 from binsgdm.random import GROUP_NUMEL, Key
-from binsgdm.triton_support import launch
+from binsgdm.triton_support import FEW_PROGRAMS, launch
 
 name = "triton"
 
@@ -73,7 +73,9 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     for dtype, (*columns, some_starts) in _by_dtype(grads, ms, bs, outs, starts):
         table = tables.make(columns, starts=some_starts, chunk=_CHUNK, aligned=3)
         numbers = (finite.view(torch.uint8), beta, 1.0 - beta, *key.words())
-        _launch_table(triton_programs.update_quantize_pack, table, *numbers, dtype=_DTYPES[dtype])
+        _launch_table(
+            triton_programs.update_quantize_pack, table, *numbers, dtype=_DTYPES[dtype], registers=FEW_PROGRAMS
+        )
     return finite
 
 
@@ -95,7 +97,8 @@ def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor)
     limits = _limits(num_vectors, packed_rows.device, tables.stream_of(packed_rows.device))
     num_programs = triton.cdiv(start % GROUP_NUMEL + numel, _MERGE_NUMEL)
     arguments = (packed_rows, out, limits, num_vectors, num_bytes, start, numel, int(aligned), *key.words())
-    launch(triton_programs.merge, num_programs, *arguments, width=8 if num_vectors < 2**8 else 16)
+    width = 8 if num_vectors < 2**8 else 16
+    launch(triton_programs.merge, num_programs, *arguments, width=width, registers=FEW_PROGRAMS)
 
 
 def mean_(parts: Tensor, out: Tensor) -> None:
