@@ -68,6 +68,7 @@ def _cases(ranks: Ranks) -> Iterator[tuple[str, Callable[[], int]]]:
     for scheme in SCHEMES:
         yield f"one process, {_text(scheme)}, kernels against the reference", partial(_one_process, ranks, scheme)
     where = f"{ranks.world_size} ranks over {ranks.backend}"
+    has_one_order = ranks.world_size <= MOST_WITH_ONE_ORDER
     for local in _node_sizes(ranks.world_size):
         for scheme in SCHEMES:
             for overlap in (False, True):
@@ -75,10 +76,14 @@ def _cases(ranks: Ranks) -> Iterator[tuple[str, Callable[[], int]]]:
                 yield f"{where}: BinSGDM {how}", partial(_binsgdm, ranks, scheme, local, overlap)
         for topology in ("flat", "hierarchical"):
             name = f"{where}: 1-bit Adam {topology}, {local} a node"
-            yield name, partial(_one_bit_adam, ranks, topology, local)
+            yield name + ("" if has_one_order else ", replicas alone"), partial(_one_bit_adam, ranks, topology, local)
     yield f"{where}: an infinite gradient on the last stops all", partial(_overflow, ranks)
     for system in SYSTEMS:
-        yield f"{where}: {system} in DDP's hook", partial(_system, ranks, system)
+        is_exact = has_one_order or SYSTEMS[system].aggregation != "all_reduce"
+        yield (
+            f"{where}: {system} in DDP's hook" + ("" if is_exact else ", near one process"),
+            partial(_system, ranks, system),
+        )
 
 
 def _text(scheme: Scheme) -> str:
