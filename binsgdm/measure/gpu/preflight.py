@@ -18,6 +18,8 @@ TIMEOUT_S = 180
 REPAIR = "or measure what a CPU can with --device cpu --quick"
 # The oldest drivers of a major version of CUDA, by NVIDIA's "minor version compatibility".
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
+# What CUDA says where other processes have taken all memory, or a card is for one process at a time.
+TAKEN = ("out of memory", "busy or unavailable")
 BUSY_PERCENT = 10.0
 BUSY_BYTES = 2 * 2**30  # more than the driver itself and an idle desktop hold
 
@@ -104,7 +106,9 @@ def refusal(
         return ""
     versions, error, cards = probed["versions"], probed["error"], probed["cards"]
     torch, hidden = f"torch {versions['torch']}", _hidden_by(environment)
-    if cards:
+    if any(words in error for words in TAKEN):
+        reason = f"others hold the card ({error}): wait until they have ended"
+    elif cards:
         reason = f"{torch} cannot use {cards[0]['name']} (compute capability {cards[0]['compute_capability']}): {error}"
     elif hidden and not smi and has_device:
         reason = f"{hidden}={environment[hidden]!r} hides every card: unset it"

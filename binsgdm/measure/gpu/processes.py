@@ -140,7 +140,8 @@ def _watched(
         codes = [child.poll() for child in children]
         while select.select([reports], [], [], 0 if None not in codes else POLL_S)[0]:
             data = os.read(reports, 65536)
-            if not data:
+            if not data:  # all have closed their end, and are about to be gone
+                time.sleep(POLL_S / 4)
                 break
             *lines, unread = (unread + data).split(b"\n")
             for line in map(json.loads, lines):

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from binsgdm.measure.gpu import preflight
+from binsgdm.measure.gpu import preflight, run
 from simnet.calibrate.measurement_file import read
 from simnet.commands.main import cli
 
@@ -18,13 +18,12 @@ def gpu(*args: object) -> Result:
 
 def test_one_part_is_measured_into_a_folder(tmp_path):
     folder = tmp_path / "gpu"
-    done = gpu("-o", folder, "--device", "cpu", "--quick", "--only", "kernels")
+    done = gpu("-o", folder, "--device", "cpu", "--quick", "--only", "interference")
     assert done.exit_code == 0, done.output
-    found = read(folder / "kernels.json")
-    assert {"copy", "update_quantize_pack_"} <= {series.name for series in found.series}
+    assert {series.kind for series in read(folder / "interference.json").series} == {"interference"}
     card = json.loads((folder / "card.json").read_text())
-    assert (card["device"], card["quick"], card["parts"]["kernels"]["status"]) == ("cpu", True, "done")
-    assert "[1/1] kernels done in" in done.stderr
+    assert (card["device"], card["quick"], card["parts"]["interference"]["status"]) == ("cpu", True, "done")
+    assert "[1/1] interference done in" in done.stderr
     assert "nothing here is a measurement of a GPU" in done.stderr
 
 
@@ -59,3 +58,23 @@ def test_ranks_never_start_ranks(tmp_path, monkeypatch):
     done = gpu("-o", tmp_path / "gpu", "--device", "cpu")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert "this command starts its own ranks: run it without torchrun" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "said"),
+    [
+        (True, 0, "wrote "),
+        (False, 1, "wrote "),
+        (KeyboardInterrupt(), 130, "measure: interrupted; the parts that are done stay: the same command goes on\n"),
+    ],
+)
+def test_the_exit_code_says_how_the_parts_ended(ends, code, said, tmp_path, monkeypatch):
+    def run_all(*_: object) -> object:
+        if isinstance(ends, BaseException):
+            raise ends
+        return ends
+
+    monkeypatch.setattr(run.PartRunner, "run_all", run_all)
+    done = gpu("-o", tmp_path / "gpu", "--device", "cpu")
+    assert done.exit_code == code, done.output
+    assert said in done.stderr

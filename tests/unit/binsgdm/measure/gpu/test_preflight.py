@@ -1,5 +1,6 @@
 """The look at the card before anything is measured: each obstacle is one sentence, and others are seen."""
 
+import json
 from typing import Any
 
 import pytest
@@ -46,6 +47,10 @@ def test_a_card_that_works_is_not_refused():
         (
             refusal(probed(error="no CUDA-capable device is detected"), SMI),
             "torch 2.11.0+cu130 sees no GPU, though a driver is there (no CUDA-capable device is detected): look at",
+        ),
+        (
+            refusal(probed(error="CUDA error: out of memory"), SMI),
+            "others hold the card (CUDA error: out of memory): wait until they have ended, or measure what",
         ),
         (refusal(probed(), CUDA_VISIBLE_DEVICES=""), "CUDA_VISIBLE_DEVICES='' hides every card: unset it, or"),
         (
@@ -96,9 +101,21 @@ def test_a_probe_that_fails_is_one_sentence(monkeypatch):
         preflight.probe()
 
 
-def test_the_probe_finds_versions_where_there_is_no_card(monkeypatch):
-    pytest.importorskip("torch")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found = preflight.probe()
+def test_the_probe_answers_in_its_last_line(monkeypatch, tmp_path):
+    answer = json.dumps(probed(CARD))
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho a library says something\ncat <<END\n{answer}\nEND\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(preflight.sys, "executable", str(python))
+    assert preflight.probe() == probed(CARD)
+
+
+def test_the_probe_finds_versions_where_there_is_no_card():
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    from binsgdm.measure.gpu import probe
+
+    found = probe.found()
     assert found["cards"] == []
-    assert found["versions"]["torch"]
+    assert found["versions"]["torch"] == torch.__version__
