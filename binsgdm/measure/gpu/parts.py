@@ -39,13 +39,13 @@ PARTS: tuple[Part, ...] = (
     Part(
         name="checks",
         about="compare every kernel with the reference, to the bit",
-        seconds=90,
+        seconds=75,
         module=f"{HERE}.checks",
     ),
     Part(
         name="kernels",
         about="time every kernel and every compressing system over sizes, with copies in the same run",
-        seconds=185,
+        seconds=160,
         module=f"{HERE}.kernels",
     ),
     Part(
@@ -63,7 +63,7 @@ PARTS: tuple[Part, ...] = (
     Part(
         name="overlap",
         about="check that overlapped exchanges give the same bits as those in the step, whatever comes late",
-        seconds=40,
+        seconds=25,
         module=f"{HERE}.overlap",
         every_card=True,
     ),
