@@ -81,6 +81,7 @@ def page(found: CardResult) -> str:
         "kernel_table": card_tables.kernel_table(found.kernels).markdown() if found.kernels else "",
         "left_out": _by_reason(found.fitted.left_out),
         "poor": found.fitted.poor,
+        "fit_notes": _by_reason([note for part in found.fitted.parts for note in part.notes]),
         "steps": card_tables.step_table(steps).markdown() if steps else "",
         "models": card_tables.model_table(found.passes, found.steps).markdown() if found.passes else "",
         "has_shipped_rows": bool(found.steps),
@@ -191,7 +192,7 @@ def _facts(found: CardResult) -> dict[str, object]:
 
 
 def _by_reason(sentences: Sequence[str]) -> dict[str, list[str]]:
-    """Return the kernels that were not fitted by the reason."""
+    """Return the kernels of sentences "kernel NAME: ..." by what is said of them."""
     found: dict[str, list[str]] = {}
     for sentence in sentences:
         kernel, _, reason = sentence.removeprefix("kernel ").partition(": ")
