@@ -10,6 +10,9 @@ has_cuda='import sys, torch; sys.exit(sys.version_info < (3, 11) or not (torch.v
 measures='import click, numpy, torch'
 makes_pages='import click, jinja2, matplotlib, msgspec, numpy, rich, scipy, simpy, tomli_w'
 
+# Without a package index, pip would try each package five times.
+try_pip='-m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15'
+
 say() {
     echo "make gpu: $1" >&2
 }
@@ -62,12 +65,12 @@ install_models() {
 # With the packages of $1 and what else measuring needs.
 install_click() {
     "$1" -m venv --system-site-packages "$VENV-gpu" &&
-        "$VENV-gpu/bin/python" -m pip install --quiet --disable-pip-version-check click 'numpy>=1.26'
+        "$VENV-gpu/bin/python" $try_pip click 'numpy>=1.26'
 }
 
 page_needs() {
     PYTHON="${PYTHON:-}" sh .ci/make_venv.sh "$VENV" >/dev/null &&
-        "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable .
+        "$VENV/bin/python" $try_pip --editable .
 }
 
 all="$VENV/bin/python ${PYTHON:-} $VENV-gpu/bin/python python3 python3.14 python3.13 python3.12 python3.11 python"

@@ -23,6 +23,7 @@ PROBE_HOLD_S = 8e-3
 # A queue holds about 1,000 launches, and the host waits where it is full: a call may have a hundred of them.
 GROUP = 8
 SLEEP_CYCLES = 2**22
+WARM_S, WARM_FLUSHES = 0.2, 20
 
 
 class StreamQueue(Protocol):
@@ -54,14 +55,12 @@ class CudaQueue:
         self._device = device
         self._flush = l2_flush(device)
         self._held = self.stamp()
-        self._cycles_per_s = SLEEP_CYCLES / 1e-3
+        self._warm_up()
+        start = self.stamp()
+        self._sleep(SLEEP_CYCLES)
+        end = self.stamp()
         self.wait()
-        for _ in range(2):  # the first finds the clock still rising
-            start = self.stamp()
-            self._sleep(SLEEP_CYCLES)
-            end = self.stamp()
-            self.wait()
-            self._cycles_per_s = SLEEP_CYCLES / self.seconds(start, end)
+        self._cycles_per_s = SLEEP_CYCLES / self.seconds(start, end)
 
     def hold(self, seconds: float) -> None:
         """Enqueue a wait."""
@@ -89,6 +88,14 @@ class CudaQueue:
     def wait(self) -> None:
         """Wait until the GPU has no more to do."""
         torch.cuda.synchronize(self._device)
+
+    def _warm_up(self) -> None:
+        """Keep the GPU busy until its clocks have risen from those of an idle one."""
+        end_s = time.perf_counter() + WARM_S
+        while time.perf_counter() < end_s:
+            for _ in range(WARM_FLUSHES):
+                self.flush()
+            self.wait()
 
     def _sleep(self, cycles: int) -> None:
         with torch.cuda.device(self._device):

@@ -46,7 +46,7 @@ def difference(wanted: Tensor, got: Tensor) -> str:
     wanted = wanted.to(got.device)
     unequal = _bits(wanted) != _bits(got)
     if wanted.is_floating_point():
-        unequal &= ~(wanted.isnan() & got.isnan()).view(-1)
+        unequal &= ~(wanted.isnan() & got.isnan()).reshape(-1)
     if not bool(unequal.any()):
         return ""
     first = int(unequal.nonzero()[0])

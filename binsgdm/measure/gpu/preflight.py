@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -136,8 +137,8 @@ def judged(probed: Mapping[str, Any], smi: Sequence[Mapping[str, Value]], others
     here = tuple(process for process in others if process.uuid in mine)
     sharing = _sharing(here, first)
     notes = [*sharing, *_differences(cards)]
-    if not versions["triton"]:
-        notes.append("Triton cannot be imported: BinSGDM runs its reference kernels, whose times are none of Triton's")
+    if reason := _triton_text(versions, str(cards[0]["compute_capability"])):
+        notes.append(f"{reason}: BinSGDM runs its reference kernels, whose times are none of Triton's")
     if first.get("mig_mode") == "Enabled":
         notes.append("the card is in MIG mode: what is measured is a slice of it")
     limits = {
@@ -151,6 +152,24 @@ def judged(probed: Mapping[str, Any], smi: Sequence[Mapping[str, Value]], others
         is_shared=bool(sharing),
         notes=tuple(notes),
     )
+
+
+def _triton_text(versions: Mapping[str, str], capability: str) -> str:
+    """Say why Triton's kernels cannot run, or return an empty string."""
+    from binsgdm import triton_support  # which imports torch
+
+    found = versions["triton"]
+    if not found:
+        return "Triton cannot be imported"
+    if _numbers(found) < triton_support.LEAST_TRITON:
+        return f"Triton {found} is older than {'.'.join(map(str, triton_support.LEAST_TRITON))}"
+    if not versions["rocm"] and _numbers(capability) < triton_support.LEAST_CAPABILITY:
+        return f"Triton needs compute capability {'.'.join(map(str, triton_support.LEAST_CAPABILITY))}"
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def _sharing(others: Sequence[CardProcess], first: Mapping[str, Value]) -> list[str]:

@@ -91,6 +91,10 @@ def test_what_limits_the_measurement_is_noted():
         "Triton cannot be imported", "the card is in MIG mode",
     ]  # fmt: skip
     assert not without.is_shared
+    (older,) = preflight.judged(probed(CARD, triton="3.2.0+git"), [SMI], []).notes
+    assert older.startswith("Triton 3.2.0+git is older than 3.6: BinSGDM runs its reference kernels")
+    (pascal,) = preflight.judged(probed(CARD | {"compute_capability": "6.1"}), [SMI], []).notes
+    assert pascal.startswith("Triton needs compute capability 7.0")
     unlike = preflight.judged(probed(CARD, CARD | {"name": "NVIDIA A100"}), [], [])
     assert unlike.notes == ("the cards differ (NVIDIA A100, NVIDIA H200): the first one is measured",)
 
