@@ -30,8 +30,8 @@ def measure_models(bench: Bench, models: Sequence[ShippedModel], *, seconds: flo
     """Add every model in every precision at each of its batches, and fused AdamW on its parameters once.
 
     Parameters are fp32, in PyTorch's default layout and with cuDNN's default choice of algorithms; bf16 and fp16 are
-    autocast. fp32 without tf32 is measured at the batch in the middle alone. Convolutional models are measured with
-    channels last as well, on a GPU.
+    autocast. Where there is tf32, fp32 without it is measured at the batch in the middle alone. On a GPU convolutional
+    models are measured with channels last as well.
 
     Args:
         bench: where to and when to stop, for each; of one rank.
@@ -82,7 +82,7 @@ class _ModelMeasurement:
             _PassCase(precision, batch, layout)
             for layout in _layouts(model, self._device)
             for precision in precisions
-            for batch in _batches(model, precision)
+            for batch in _batches(model, precision, precisions)
         ]
         self._end_s = time.perf_counter() + seconds
         self._measured_s: dict[_PassCase, float] = {}
@@ -128,7 +128,8 @@ class _ModelMeasurement:
 
         rows = part.interleave({"": pass_trial(module, forward, gradients, self._device)})[""]
         self._measured_s[case] = median(row[0] for row in rows)
-        add_passes(part.record, gradients, rows, self._labels(case))
+        in_ns = [[round(seconds, 9) for seconds in row] for row in rows]  # finer than any event; keeps the file small
+        add_passes(part.record, gradients, in_ns, self._labels(case))
 
     def _measure_adamw(self, module: nn.Module) -> None:
         """Add AdamW once: neither precision nor batch changes what it does; those of a measured case label it."""
@@ -169,9 +170,10 @@ def _layouts(model: ShippedModel, device: torch.device) -> tuple[str, ...]:
     return ("", "channels_last") if model.is_convolutional and device.type == "cuda" else ("",)
 
 
-def _batches(model: ShippedModel, precision: str) -> Sequence[int]:
+def _batches(model: ShippedModel, precision: str, usable: Sequence[str]) -> Sequence[int]:
     """Return the batches of a precision: one for fp32, which nobody trains with where there is tf32."""
-    return model.batches[len(model.batches) // 2 :][:1] if precision == "fp32" else model.batches
+    is_rare = precision == "fp32" and "tf32" in usable
+    return model.batches[len(model.batches) // 2 :][:1] if is_rare else model.batches
 
 
 def small_models() -> tuple[ShippedModel, ...]:

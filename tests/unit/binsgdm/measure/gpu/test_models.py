@@ -36,16 +36,22 @@ def passes(bench):
     ]
 
 
-def test_every_precision_of_a_cpu_is_measured_at_three_batches_and_fp32_at_one(bench):
+def test_every_precision_of_a_cpu_is_measured_at_three_batches(bench):
     models.measure_models(bench, [one()], seconds=60.0)
-    assert passes(bench) == [("bf16", 1), ("bf16", 2), ("bf16", 4), ("fp32", 2)]
+    assert passes(bench) == [(precision, batch) for precision in ("bf16", "fp32") for batch in (1, 2, 4)]
     names = [series["name"] for series in bench.record.series if series["labels"]["precision"] == "fp32"]
-    assert names == ["forward", "backward", *["gradient_ready"] * 8]
+    assert names == ["forward", "backward", *["gradient_ready"] * 8] * 3
     assert [s["labels"]["optimizer"] for s in bench.record.series if s["name"] == "optimizer"] == ["adamw"]
     assert bench.record.notes == [
         "tf32 is a mode of NVIDIA's tensor cores: left out on a CPU",
         "fp16 is slow on a CPU: left out on a CPU",
     ]
+
+
+def test_fp32_is_measured_at_one_batch_where_there_is_tf32(bench, monkeypatch):
+    monkeypatch.setattr(models, "refusal", lambda precision, device: "" if precision in {"tf32", "fp32"} else "none")
+    models.measure_models(bench, [one()], seconds=60.0)
+    assert passes(bench) == [("tf32", 1), ("tf32", 2), ("tf32", 4), ("fp32", 2)]
 
 
 def test_a_forward_in_bf16_runs_under_autocast_and_its_gradients_stay_fp32(bench):
@@ -89,8 +95,8 @@ def test_a_batch_that_does_not_fit_is_left_out_with_a_reason_and_the_others_are_
         return models.small_models()[0].definition.task(module, samples)
 
     models.measure_models(bench, [one(task=task)], seconds=60.0)
-    assert passes(bench) == [("bf16", 1), ("bf16", 2), ("fp32", 2)]
-    assert bench.record.notes[-1] == "mlp_200k: out of memory: bf16 at 4 samples: left out"
+    assert passes(bench) == [("bf16", 1), ("bf16", 2), ("fp32", 1), ("fp32", 2)]
+    assert bench.record.notes[-1] == "mlp_200k: out of memory: bf16 at 4, fp32 at 4 samples: left out"
 
 
 def test_what_no_time_is_left_for_is_left_out_with_a_reason(bench):
@@ -107,7 +113,7 @@ def test_a_model_that_fails_is_a_failed_check_and_the_others_are_measured(bench)
     assert [(check["passed"], check["detail"]) for check in bench.record.checks] == [
         (False, "ValueError: a new version")
     ]
-    assert len(passes(bench)) == 4
+    assert len(passes(bench)) == 6
 
 
 def test_a_missing_library_is_named_with_what_installs_it(bench):
