@@ -10,9 +10,9 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,14 +26,18 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from binsgdm import triton_signs, triton_support
+from binsgdm.bits import packed_numel
 from binsgdm.kernels import triton_kernels
 from binsgdm.random import Key
 
 TARGETS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "gfx942")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-NUMEL = 8192
 MAX_BARRIERS = 8  # of an exchange of draws between threads
-_KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
+# Triton compiles anew for arguments that are 1, multiples of 16 or large, unless told not to.
+_NUMBERS: tuple[dict[str, Any], ...] = (
+    {"numel": 8192, "key": Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1), "start": 0},
+    {"numel": 33, "key": Key(seed=1, step=1, rank=16), "start": 8},
+)
 _TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 # What a thread does of a tile; of `merge`, a group of 32 draws.
 _ELEMENTS = {"merge": 32}
@@ -50,6 +54,7 @@ class Compiled:
         barriers: in a tile that is whole.
         local_accesses: to memory that registers were spilled to.
         flushing, fused, inexact: instructions that flush subnormals, fuse a product and a sum, divide with an error.
+        variants: how often it is compiled for calls that differ in numbers only.
     """
 
     kernel: str
@@ -62,6 +67,7 @@ class Compiled:
     flushing: int = 0
     fused: int = 0
     inexact: int = 0
+    variants: int = 1
 
     def faults(self) -> list[str]:
         """Say what would give other bits than the reference, or cost time."""
@@ -69,6 +75,7 @@ class Compiled:
             "flushes subnormals": self.flushing,
             "fuses a product and a sum": self.fused,
             "divides with an error": self.inexact,
+            "is compiled anew for other numbers": self.variants > 1,
             "spills registers": self.local_accesses,
             f"has more than {MAX_BARRIERS} barriers a tile": self.barriers > MAX_BARRIERS,
             "accesses memory by less than 16 bytes": self.registers and self.widest_bytes < _least_bytes(self.kernel),
@@ -81,23 +88,23 @@ def _least_bytes(kernel: str) -> int:
     return {"merge": 4, "thresholds": 4, "draws": 8, "pack": 8}.get(kernel, 16)
 
 
-def calls(dtypes: Iterable[torch.dtype] = DTYPES) -> dict[str, Callable[[], object]]:
+def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
     """Return one call of each kernel, by name."""
-    m, b, u = (torch.zeros(NUMEL) for _ in range(3))
-    packed = torch.zeros(NUMEL // 8, dtype=torch.uint8)
-    rows, parts = packed.repeat(2, 1), torch.zeros(2, NUMEL)
-    draws: dict[str, Any] = {"key": _KEY, "start": 0, "out": packed}
+    m, b, u = (torch.zeros(numel) for _ in range(3))
+    packed = torch.zeros(packed_numel(numel), dtype=torch.uint8)
+    rows, parts = packed.repeat(2, 1), torch.zeros(2, numel)
+    draws: dict[str, Any] = {"key": key, "start": start, "out": packed}
     found: dict[str, Callable[[], object]] = {
         "quantize_pack": lambda: triton_kernels.quantize_pack(u, **draws),
-        "merge": lambda: triton_kernels.merge(rows, numel=NUMEL, **draws),
+        "merge": lambda: triton_kernels.merge(rows, numel=numel, **draws),
         "mean": lambda: triton_kernels.mean_(parts, u),
-        "thresholds": lambda: triton_signs.write_draws(u, _KEY.words(), start=0),
-        "draws": lambda: triton_signs.write_draws(u.to(torch.int64), _KEY.words(), start=0),
+        "thresholds": lambda: triton_signs.write_draws(u, key.words(), start=start),
+        "draws": lambda: triton_signs.write_draws(u.to(torch.int64), key.words(), start=start),
         "pack": lambda: triton_signs.pack(u > 0, packed),
         "unpack": lambda: triton_signs.unpack(packed, u),
     }
-    for dtype in dtypes:
-        given, text = torch.zeros(NUMEL, dtype=dtype), str(dtype).removeprefix("torch.")
+    for dtype in DTYPES:
+        given, text = torch.zeros(numel, dtype=dtype), str(dtype).removeprefix("torch.")
         found |= {
             f"update {text}": lambda x=given: triton_kernels.update_(x, m, b, beta=0.9, out_u=u),  # type: ignore[misc]
             f"update_quantize_pack {text}": lambda x=given: triton_kernels.update_quantize_pack_(  # type: ignore[misc]
@@ -110,13 +117,15 @@ def calls(dtypes: Iterable[torch.dtype] = DTYPES) -> dict[str, Callable[[], obje
     return found
 
 
-def compiled_for(target: str, some_calls: dict[str, Callable[[], object]]) -> Iterator[Compiled]:
-    """Compile what calls would launch on a target."""
-    for name, call in some_calls.items():
+def compiled_for(target: str, wanted: Sequence[str] = ()) -> Iterator[Compiled]:
+    """Compile what the wanted kernels, or all, launch on a target."""
+    some_calls = [calls(**numbers) for numbers in _NUMBERS]
+    for name in wanted or some_calls[0]:
         with _compiling(target) as made:
-            call()
-        for binary in made:
-            yield _looked_at(name, target, binary)
+            for each in some_calls:
+                each[name]()
+        variants = {id(binary) for binary in made}
+        yield replace(_looked_at(name, target, made[0]), variants=len(variants))
 
 
 @contextmanager
@@ -200,11 +209,10 @@ def main() -> None:
     """Print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--targets", nargs="+", default=("sm_80", "sm_90", "sm_100"), choices=TARGETS)
-    parser.add_argument("--kernels", nargs="+", help="default: all")
+    parser.add_argument("--kernels", nargs="+", default=(), help="default: all")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    wanted = {name: call for name, call in calls().items() if not given.kernels or name in given.kernels}
-    found = [compiled for target in given.targets for compiled in compiled_for(target, wanted)]
+    found = [compiled for target in given.targets for compiled in compiled_for(target, given.kernels)]
     if given.json:
         print(json.dumps([{**asdict(compiled), "faults": compiled.faults()} for compiled in found]))
         return

@@ -4,6 +4,8 @@ They run in Triton's interpreter where there is no GPU.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +85,28 @@ def test_a_table_is_made_once_while_nothing_moves(kernels: Kernels, monkeypatch:
     moved = [grad.clone() for grad in grads]
     kernels.foreach_update_(moved, ms, bs, beta=0.9, outs_u=us)
     assert len(uploads) == 3
+
+
+def test_another_stream_has_a_table_of_its_own(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads = []
+    monkeypatch.setattr(tables, "upload", lambda *given: uploads.append(given) or given[0].to(given[1]))
+    flat = [torch.zeros(48, device=device()) for _ in range(4)]
+    for stream in (1, 2, 1):
+        monkeypatch.setattr(tables, "stream_of", lambda _, stream=stream: stream)
+        kernels.foreach_update_(flat[:1], flat[1:2], flat[2:3], beta=0.9, outs_u=flat[3:])
+    assert len(uploads) == 4
+
+
+def test_a_launch_happens_on_the_device_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[Any] = []
+
+    def program(*given: object, **options: object) -> None:
+        entered.append((given[1:], options["maxnreg"], options["enable_fp_fusion"]))
+
+    monkeypatch.setattr(torch.cuda, "device", lambda place: nullcontext(entered.append(place)))
+    first: Any = SimpleNamespace(is_cuda=True, device=torch.device("cuda:1"))
+    triton_support.launch({(3,): program}, 3, first, 7, registers=96)
+    assert entered == [first.device, ((7,), 96, False)]
 
 
 def test_many_tensors_take_one_launch_a_dtype(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
