@@ -1,6 +1,7 @@
 """A run of a study with a process for each rank: the same batches and evaluations as with all ranks in one process."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,13 @@ def test_binsgdm_learns_on_nodes_of_two_ranks(tmp_path: Path) -> None:
     assert json.loads(result.read_text())["values"][0] < 2.0  # a guess has 2.3
 
 
-def test_a_rank_that_fails_says_why() -> None:
+def test_a_rank_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forked(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        """Do what torchrun does with this command, without its start and that of Python."""
+        assert command[1:6] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        done = run_script(STUDIES / "run.py", *command[-2:], folder=tmp_path, ranks=2)
+        return subprocess.CompletedProcess(command, done.code, done.stdout, done.stderr)
+
+    monkeypatch.setattr(subprocess, "run", forked)
     with pytest.raises(RuntimeError, match="runs with all ranks in one process only"):
-        perform(replace(ADAM, system="top_k", ranks=1, in_processes=True))
+        perform(replace(ADAM, system="top_k", in_processes=True))
