@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,14 @@ FOLDERS = {"distributed": pytest.mark.distributed, "lab": pytest.mark.lab}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by the folder that they stand in, before pytest chooses by marks."""
     for item in items:
-        folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+        folder = _folder_of_tests(item.path)
         if folder in FOLDERS:
             item.add_marker(FOLDERS[folder])
+
+
+@cache
+def _folder_of_tests(path: Path) -> str:
+    return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -16,7 +16,18 @@ WORLD_SIZE, RANKS_PER_NODE = 4, 2
 QUICK = ["--max-repetitions", "8", "--threads", "1", "--ranks-per-node", str(RANKS_PER_NODE)]
 MODEL = ["--model", "mlp_200k", "--batch", "2", *QUICK]
 COMMANDS = {
-    "kernels": ["kernels", "--kernels", "cpu", "--max-size", "1024", "--system", "qsgd", "--max-seconds", "0.01", *QUICK],
+    "kernels": [
+        "kernels",
+        "--kernels",
+        "cpu",
+        "--max-size",
+        "1024",
+        "--system",
+        "qsgd",
+        "--max-seconds",
+        "0.01",
+        *QUICK,
+    ],
     "collectives": ["collectives", "--max-size", "2^20", "--min-size", "2^18", "--nic-gbit-per-s", "1", *QUICK],
     "model": ["model", *MODEL],
     "all_reduce": ["training", "--strategy", "all_reduce", "--bucket-cap-mb", "0.3", *MODEL],
