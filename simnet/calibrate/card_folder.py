@@ -26,6 +26,7 @@ PARTS: dict[str, str] = {
     "interference": "backward during communication",
     "links": "collectives between cards",
     "training": "trainings of small tasks",
+    "failures": "how ranks end when one fails",
 }
 """What each part measures, in the order of the page."""
 GPU = "cuda"

@@ -66,7 +66,7 @@ class FakeWork(dist._Work):  # type: ignore[misc]
 class FakeNccl(dist.ProcessGroup):
     """One rank's end of a group, with a thread in place of the stream."""
 
-    patience_s = 60.0
+    patience_s = world_patience_s = 60.0
     card: torch.device | None = None  # this rank's, if tensors are on pretended GPUs
 
     def __init__(self, store: Any, rank: int, size: int, _timeout: timedelta) -> None:
@@ -109,9 +109,11 @@ class FakeNccl(dist.ProcessGroup):
             if not self._has_communicator:
                 self._has_communicator = True
                 made_in.append(threading.current_thread().name)
-            if self is not dist.group.WORLD:
+            is_world = self is dist.group.WORLD
+            if not is_world:
                 calls.append((what, sum(one.numel() for one in tensors), str(tensors[0].dtype)))
-            work = FakeWork(self.patience_s)
+            # The host reads what is gathered over the world right away, and there it waits.
+            work = FakeWork(FakeNccl.world_patience_s if is_world else self.patience_s)
             self._works = [one for one in self._works if not one.is_completed()] + [work]
             self._enqueued.put((start, work))
             return work

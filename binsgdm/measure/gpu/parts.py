@@ -45,7 +45,7 @@ PARTS: tuple[Part, ...] = (
     Part(
         name="kernels",
         about="time every kernel and every compressing system over sizes, with copies in the same run",
-        seconds=160,
+        seconds=155,
         module=f"{HERE}.kernels",
     ),
     Part(
@@ -57,7 +57,7 @@ PARTS: tuple[Part, ...] = (
     Part(
         name="models",
         about="time forward, backward and gradients of the shipped models in every precision",
-        seconds=165,
+        seconds=160,
         module=f"{HERE}.models",
     ),
     Part(
@@ -86,6 +86,13 @@ PARTS: tuple[Part, ...] = (
         about="time collectives between cards",
         seconds=10,
         module=f"{HERE}.links",
+        every_card=True,
+    ),
+    Part(
+        name="failures",
+        about="check that a rank that fails ends those on the other cards with its sentence",
+        seconds=10,
+        module=f"{HERE}.failures",
         every_card=True,
     ),
 )
