@@ -140,10 +140,10 @@ def _many(sizes: Sequence[int]) -> list[KernelCase]:
     return cases
 
 
-def _draws_and_signs(checker: _Checker) -> None:
+def _draws_and_signs(checker: _Checker, sizes: Sequence[int] = (1, 33, 1025, 70_001)) -> None:
     """Compare draws, thresholds and packed signs of the whole project, which begin at any element."""
     device, compare = checker.device, checker.comparisons.compare
-    for numel, start in itertools.product((1, 33, 1025, 70_001), (0, 1, 31, 1023, 2**31 - 5, 2**34 - 70_001)):
+    for numel, start in itertools.product(sizes, (0, 1, 31, 1023, 2**31 - 5, 2**34 - 70_001)):
         where = f"{numel} elements, start {start}"
         for function in (draws, thresholds):
             wanted, got = (function(KEY, start=start, numel=numel, device=place) for place in (CPU, device))

@@ -61,13 +61,16 @@ def _bytes_of(part: slice) -> slice:
 
 
 def _random(numel: int, device: torch.device, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    generator = torch.Generator(device).manual_seed(seed)
-    return torch.empty(numel, device=device, dtype=dtype).normal_(generator=generator)
+    return torch.empty(numel, device=device, dtype=dtype).normal_(generator=_source(device, seed))
 
 
 def _signs(numel: int, device: torch.device, seed: int) -> Tensor:
-    generator = torch.Generator(device).manual_seed(seed)
-    return torch.randint(256, (-(-numel // 8),), dtype=torch.uint8, device=device, generator=generator)
+    source = _source(device, seed)
+    return torch.randint(256, (-(-numel // 8),), dtype=torch.uint8, device=device, generator=source)
+
+
+def _source(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
 
 
 def _update_quantize_pack(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:

@@ -1,5 +1,7 @@
 """The comparison of kernels with the reference: it passes where they are equal, and says where they are not."""
 
+import time
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +12,11 @@ torch = pytest.importorskip("torch")
 
 from binsgdm.kernels import reference
 from binsgdm.measure.bench import Bench
-from binsgdm.measure.gpu import checks
+from binsgdm.measure.gpu import checks, large_cases
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
 from binsgdm.measure.timing import StopRule
+from tests.helpers.pretend_card import pretended_card
 
 CPU = torch.device("cpu")
 ALONE = Ranks(rank=0, world_size=1, ranks_per_node=1, ranks_on_machine=1, device=CPU, backend="", groups=None)
@@ -115,3 +118,24 @@ def test_draws_and_signs_are_compared_at_any_start(monkeypatch):
         "unpack_signs",
     ]
     assert failed(record)["wrong on cpu:0"].startswith("1 elements, start 31: 1 of 1 differ, the first at 0: 0x")
+
+
+def test_on_a_card_the_reference_is_compared_with_itself_on_the_cpu(monkeypatch):
+    device = torch.device("cuda", 0)
+    bench = Bench(record=Record(ALONE), ranks=replace(ALONE, device=device), stop_rule=StopRule())
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with pretended_card(monkeypatch):
+        monkeypatch.setattr(checks, "NAMES", ("reference",))
+        monkeypatch.setattr(large_cases, "available", lambda _: ("reference",))
+        monkeypatch.setattr(large_cases, "_source", lambda _, seed: torch.Generator().manual_seed(seed))
+        checks.measure(bench, quick=True, seconds=60.0)
+        comparisons = checks.Comparisons()
+        checks.check_large(device, comparisons, bench.record, time.monotonic() + 60, sizes=(2**10 + 5,))
+        checker = checks._Checker(kernels=reference, device=device, comparisons=comparisons, end_s=0.0)
+        checks._draws_and_signs(checker, sizes=(33,))
+        comparisons.write(bench.record)
+    assert failed(bench.record) == {}
+    named = {check["name"] for check in bench.record.checks}
+    assert {"reference on cuda:0: update_", "draws on cuda:0", "pack_signs on cuda:0"} <= named
+    assert "reference on cuda:0, beyond 2^27: merge" in named
+    assert bench.record.notes == ["compute capability 9.0"]
