@@ -12,9 +12,12 @@ from binsgdm.bits import pack_signs, unpack_signs
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import NAMES, Kernels, reference, select
 from binsgdm.measure.bench import Bench
+from binsgdm.measure.gpu import memcheck
 from binsgdm.measure.gpu.comparisons import Comparisons
 from binsgdm.measure.gpu.kernel_cases import KEY, KernelCase, foreach_outcomes, inputs, outcomes
 from binsgdm.measure.gpu.large_cases import check_large
+from binsgdm.measure.kernels import available
+from binsgdm.measure.record import Record
 from binsgdm.random import draws, thresholds
 
 CPU = torch.device("cpu")
@@ -27,6 +30,7 @@ VECTORS = (1, 2, 3, 7, 8, 64, 256, 300)
 QUICK_SIZES, QUICK_DTYPES = (33,), (torch.bfloat16,)
 MANY = (5, 1024, 1, 33, 70_001, 8, 4096, 257) * 12
 QUICK_MANY = (5, 33)
+LEAST_MEMCHECK_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,8 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
     families += (
         [] if quick else [(f"{device}: large sizes", lambda: check_large(device, comparisons, bench.record, end_s))]
     )
+    if not quick:
+        families.append((f"{device}: memcheck", lambda: _memcheck(device, comparisons, bench.record, end_s)))
     for count, (name, family) in enumerate(families, 1):
         if time.monotonic() > end_s:
             bench.record.note(f"{name}: no time was left: give more with --budget")
@@ -152,6 +158,20 @@ def _draws_and_signs(checker: _Checker, sizes: Sequence[int] = (1, 33, 1025, 70_
         packed = pack_signs(positive)
         compare(f"pack_signs on {device}", packed, pack_signs(positive.to(device)), where)
         compare(f"unpack_signs on {device}", unpack_signs(packed, numel), unpack_signs(packed.to(device), numel), where)
+
+
+def _memcheck(device: torch.device, comparisons: Comparisons, record: Record, end_s: float) -> None:
+    """Let NVIDIA's sanitizer look for accesses outside of tensors, where it is installed."""
+    if device.type != "cuda" or "triton" not in available(device):
+        return
+    if not memcheck.tool():
+        record.note("memcheck: compute-sanitizer is not installed: reads outside of tensors are not looked for")
+        return
+    passed, found = memcheck.watched(str(device), max(LEAST_MEMCHECK_S, end_s - time.monotonic()))
+    if passed is None:
+        record.note(f"memcheck: {found}: reads outside of tensors are not looked for")
+    else:
+        comparisons.count(f"triton on {device}: memory accesses, compute-sanitizer", found, "memcheck")
 
 
 def _on_another_stream(checker: _Checker) -> None:

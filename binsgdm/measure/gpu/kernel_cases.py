@@ -49,17 +49,17 @@ class KernelCase:
 
 
 class GuardedMemory:
-    """Tensors on a device, each between guards that no kernel may write to."""
+    """Tensors on a device, each between guards that no kernel may write to, or alone in its memory."""
 
-    def __init__(self, device: torch.device, offset: int) -> None:
-        self._device, self._offset = device, offset
+    def __init__(self, device: torch.device, offset: int, guard_numel: int = GUARD_NUMEL) -> None:
+        self._device, self._first, self._guard_numel = device, guard_numel + offset, guard_numel
         self._buffers: list[tuple[Tensor, int]] = []
 
     def place(self, values: Tensor) -> Tensor:
         """Return a copy."""
         guard = FLOAT_GUARD if values.is_floating_point() else BYTE_GUARD
-        first = GUARD_NUMEL + self._offset
-        size = first + values.numel() + GUARD_NUMEL
+        first = self._first
+        size = first + values.numel() + self._guard_numel
         buffer = torch.full((size,), guard, dtype=values.dtype, device=self._device)
         view = buffer[first : first + values.numel()].view(values.shape)
         view.copy_(values)
@@ -69,8 +69,8 @@ class GuardedMemory:
     def guards_hold(self) -> Tensor:
         """Return, as a tensor of one element, whether every guard is as it was."""
         held = [torch.ones((), dtype=torch.bool, device=self._device)]
-        for buffer, numel in self._buffers:
-            first = GUARD_NUMEL + self._offset
+        for buffer, numel in self._buffers if self._guard_numel else ():
+            first = self._first
             guard = FLOAT_GUARD if buffer.is_floating_point() else BYTE_GUARD
             around = torch.cat([buffer[:first], buffer[first + numel :]])
             held.append((around == torch.full_like(around[:1], guard)).all())
@@ -121,9 +121,11 @@ def _random_bytes(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
     return torch.randint(256, shape, dtype=torch.uint8, generator=source)
 
 
-def outcomes(kernels: Kernels, case: KernelCase, given: KernelInputs, device: torch.device) -> Outcomes:
+def outcomes(
+    kernels: Kernels, case: KernelCase, given: KernelInputs, device: torch.device, guard_numel: int = GUARD_NUMEL
+) -> Outcomes:
     """Return what every kernel writes, by the kernel's name and what it is; guards have the name "guards"."""
-    memory = GuardedMemory(device, case.offset)
+    memory = GuardedMemory(device, case.offset, guard_numel)
     found: Outcomes = {}
     for name, tensors in _calls(kernels, case, given, memory):
         found |= {f"{name}: {what}": tensor for what, tensor in tensors.items()}
@@ -157,9 +159,11 @@ def _calls(
         yield "unpack_apply_", {"maximized x" if maximize else "x": x}
 
 
-def foreach_outcomes(kernels: Kernels, cases: Sequence[KernelCase], device: torch.device) -> Outcomes:
+def foreach_outcomes(
+    kernels: Kernels, cases: Sequence[KernelCase], device: torch.device, guard_numel: int = GUARD_NUMEL
+) -> Outcomes:
     """Return what the kernels for many tensors write, each output in one tensor: one tensor a case, of its dtype."""
-    memory = GuardedMemory(device, cases[0].offset)
+    memory = GuardedMemory(device, cases[0].offset, guard_numel)
     given = [inputs(case, seed) for seed, case in enumerate(cases)]
 
     def placed(name: str) -> list[Tensor]:
