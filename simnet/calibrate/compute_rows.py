@@ -16,7 +16,7 @@ from simnet.calibrate.measurement_file import Series
 from simnet.errors import SimnetError
 from simnet.parsing import parse_toml
 from simnet.schema import build
-from simnet.workload.workload import Workload
+from simnet.workload.workload import ComputeTime, Workload
 
 PRECISIONS = {"fp16": "amp"}
 """Names in workloads of measured precisions, where the two differ: autocast to fp16 is NVIDIA's "amp"."""
@@ -150,52 +150,24 @@ def with_rows(text: str, passes: Sequence[MeasuredPass], folder: CardFolder, whe
         SimnetError: the file has no compute rows, or cannot be changed without loss.
     """
     before = parse_toml(text, where)
-    old = before.get("compute")
-    if not isinstance(old, list) or not old:
+    old = build(Workload, {"name": where, **before}, where).compute
+    if not old:
         raise SimnetError(f"{where}: compute: has no rows to add to; give a workload with compute rows")
     measured = {one.precision for one in passes}
-    gone = [
-        row["gpu"] == folder.label and row["kind"] in REPLACED and row["precision"] in measured
-        for row in (_Row.of(row) for row in old)
-    ]
-    rows = _rows(passes, folder, [_Row.of(row) for row in old])
-    parts = _segments(text)
-    places = [place for place, part in enumerate(parts) if _head_of(part) == "[[compute]]"]
-    if len(places) != len(old):
-        raise _unchangeable(where)
-    removed = {place for place, is_gone in zip(places, gone, strict=True) if is_gone}
-    end = min(removed) if removed else places[-1] + 1
-    kept = [_without_table(part) if place in removed else part for place, part in enumerate(parts)]
-    after = "".join(
-        [*kept[:end], *([] if "".join(kept[:end]).endswith("\n\n") else ["\n"]), tomli_w.dumps({"compute": rows})]
-    )
-    rest = "".join(kept[end:])
-    changed = after + ("\n" if rest.strip() and not rest.startswith("\n") else "") + rest
-    changed = re.sub(r"\n{3,}", "\n\n", changed).rstrip("\n") + "\n"
-    _check(changed, before, [row for row, is_gone in zip(old, gone, strict=True) if not is_gone], rows, where)
+    is_gone = [row.gpu == folder.label and row.kind in REPLACED and row.precision in measured for row in old]
+    rows = _rows(passes, folder, old)
+    changed = _replaced(text, is_gone, rows, where)
+    _check(changed, before, is_gone, rows, where)
     return changed
 
 
-class _Row(dict[str, str]):
-    """GPU, precision, optimizer and kind of a compute row."""
-
-    @classmethod
-    def of(cls, row: Mapping[str, object]) -> "_Row":
-        return cls(
-            {
-                key: str(row.get(key, "published" if key == "kind" else ""))
-                for key in ("gpu", "precision", "optimizer", "kind")
-            }
-        )
-
-
-def _rows(passes: Sequence[MeasuredPass], folder: CardFolder, old: Sequence[_Row]) -> list[dict[str, object]]:
+def _rows(passes: Sequence[MeasuredPass], folder: CardFolder, old: Sequence[ComputeTime]) -> list[dict[str, object]]:
     """Return the rows, the precisions in the order of the card's old rows, else of all old ones, and fp32 at the end.
 
     A workload that names no precision takes that of the card's first row.
     """
-    mine = [row["precision"] for row in old if row["gpu"] == folder.label]
-    others = [*(row["precision"] for row in old), *(one.precision for one in passes)]
+    mine = [row.precision for row in old if row.gpu == folder.label]
+    others = [*(row.precision for row in old), *(one.precision for one in passes)]
     order = list(dict.fromkeys([*mine, *(name for name in others if name != "fp32"), "fp32"]))
     date = folder.about.created[:10]
     what = f"forward and backward of one {folder.label}, {versions_text(folder)}"
@@ -206,13 +178,30 @@ def _rows(passes: Sequence[MeasuredPass], folder: CardFolder, old: Sequence[_Row
             "precision": one.precision,
             "batch": one.batch,
             "samples_per_s": float(f"{one.samples_per_s:.4g}"),
-            "optimizer": old[0]["optimizer"],
+            "optimizer": old[0].optimizer,
             "includes_optimizer": False,
             "kind": "measured",
             "source": source + (f", {one.layout}" if one.layout else ""),
         }
         for one in sorted(passes, key=lambda one: (order.index(one.precision), one.batch))
     ]
+
+
+def _replaced(text: str, is_gone: Sequence[bool], rows: Sequence[object], where: str) -> str:
+    """Return a file with rows in place of the first of those that are gone, or after its last row.
+
+    Raises:
+        SimnetError: its rows are not one table each.
+    """
+    parts = _segments(text)
+    places = [place for place, part in enumerate(parts) if _head_of(part) == "[[compute]]"]
+    if len(places) != len(is_gone):
+        raise _unchangeable(where)
+    gone = {place for place, is_one in zip(places, is_gone, strict=True) if is_one}
+    place = min(gone) if gone else places[-1] + 1
+    kept = [_without_table(part) if number in gone else part for number, part in enumerate(parts)]
+    pieces = ("".join(kept[:place]), tomli_w.dumps({"compute": rows}), "".join(kept[place:]))
+    return "\n\n".join(piece.strip("\n") for piece in pieces if piece.strip("\n")) + "\n"
 
 
 def _segments(text: str) -> list[str]:
@@ -240,22 +229,20 @@ def _without_table(part: str) -> str:
 
 
 def _check(
-    changed: str, before: Mapping[str, object], kept: Sequence[object], rows: Sequence[object], where: str
+    changed: str, before: Mapping[str, object], is_gone: Sequence[bool], rows: Sequence[object], where: str
 ) -> None:
     """Refuse a change that would lose or alter anything else of the file."""
     try:
         after = tomllib.loads(changed)
     except ValueError as error:
         raise _unchangeable(where) from error
-    found = after.pop("compute")
-    others = {key: value for key, value in before.items() if key != "compute"}
-    if (
-        after != others
-        or [row for row in found if row not in rows] != list(kept)
-        or len(found) != len(kept) + len(rows)
-    ):
+    old, new = before["compute"], after["compute"]
+    assert isinstance(old, list)
+    kept = [row for row, is_one in zip(old, is_gone, strict=True) if not is_one]
+    others = [{key: value for key, value in whole.items() if key != "compute"} for whole in (before, after)]
+    if others[0] != others[1] or [row for row in new if row not in rows] != kept or len(new) != len(kept) + len(rows):
         raise _unchangeable(where)
-    build(Workload, {"name": where, **after, "compute": found}, where)
+    build(Workload, {"name": where, **after}, where)
 
 
 def _unchangeable(where: str) -> SimnetError:
