@@ -132,6 +132,19 @@ def thresholds(key: Key, *, start: int, numel: int, device: torch.device | str =
     return mantissas.to(torch.float32) * 2.0**-22 - 1.0
 
 
+def uniforms(key: Key, *, start: int, numel: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return the middles of 2^23 equal parts of [0, 1), which the draws choose.
+
+    Returns:
+        fp32 (N), each k * 2**-23 + 2**-24 rounded once.
+    """
+    if triton_support.is_used_on(torch.device(device)):
+        # A threshold is k * 2**-22 - 1, and its half is exact: 4 bytes an element to write, where a draw takes 8.
+        return thresholds(key, start=start, numel=numel, device=device).mul_(0.5).add_(0.5 + 2.0**-24)
+    parts = draws(key, start=start, numel=numel, device=device) >> 9
+    return parts.to(torch.float32).mul_(2.0**-23).add_(2.0**-24)
+
+
 def _check_range(start: int, numel: int) -> None:
     if start < 0 or start + numel > MAX_NUMEL:
         raise BinsgdmError(f"draws: elements {start} to {start + numel}: must be in [0, 2**34]")

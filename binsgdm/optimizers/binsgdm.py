@@ -30,6 +30,9 @@ class BinSGDM(OneBitOptimizer):
     Gradients stay local, so `clip_grad_norm_` clips each rank's own; since u is a ratio, clipping only changes how
     steps weigh against each other. Works with gradient accumulation, lr schedulers and `torch.amp.GradScaler`.
 
+    On a GPU the host waits once a step, for the flags that say whether it counts (and for lr, where that is a tensor
+    there). So a step cannot be captured in a CUDA graph, and refuses; `torch.compile` leaves it as it is.
+
     Args:
         params: parameters, or groups with their own lr, beta, weight_decay or maximize.
         lr: by how much an element moves in a step, >= 0; it is the size of the move, unlike that of Adam.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from binsgdm.bits import pack_signs, packed_numel
-from binsgdm.random import Key, draws
+from binsgdm.random import Key, uniforms
 from binsgdm.uploads import constant
 
 MAX_BLOCK_SIZE = 2**20
@@ -124,14 +124,10 @@ def round_to_levels(ratios: Tensor, levels: tuple[float, ...], key: Key) -> Tens
     above = torch.searchsorted(grid, ratios, right=True).clamp_(1, len(levels) - 1)
     low = grid[above - 1]
     chance = (ratios - low) / (grid[above] - low)
-    # Up with the chance (ratio - low) / (high - low): the expected level is the ratio.
-    return (above - 1 + (_uniforms(key, ratios) < chance)).to(torch.uint8)
-
-
-def _uniforms(key: Key, like: Tensor) -> Tensor:
-    """Return the middles of 2^23 equal parts of [0, 1], so that rounding errors of the chance go both ways."""
-    parts = draws(key, start=0, numel=like.numel(), device=like.device) >> 9
-    return parts.to(torch.float32) * 2.0**-23 + 2.0**-24
+    # Up with the chance (ratio - low) / (high - low): the expected level is the ratio. Middles of parts of [0, 1), so
+    # that rounding errors of the chance go both ways.
+    drawn = uniforms(key, start=0, numel=ratios.numel(), device=ratios.device)
+    return (above - 1 + (drawn < chance)).to(torch.uint8)
 
 
 def levels_of(codes: Tensor, levels: tuple[float, ...], num_codes: int) -> Tensor:

@@ -287,9 +287,9 @@ def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> 
     Returns:
         int64 (num_kept), ascending.
     """
-    order = torch.arange(numel, device=device)
     # The index in the low bits breaks ties. Keeping the smallest of all draws is a draw without replacement.
-    tickets = draws(key, start=0, numel=numel, device=device) << MAGNITUDE_BITS | order
+    tickets = draws(key, start=0, numel=numel, device=device).bitwise_left_shift_(MAGNITUDE_BITS)
+    tickets.bitwise_or_(torch.arange(numel, device=device))
     return torch.topk(tickets, num_kept, largest=False, sorted=False).indices.sort().values
 
 
