@@ -158,3 +158,34 @@ def test_signs_become_the_bits_of_plain_torch_and_come_back(numel: int) -> None:
     signs = torch.zeros(numel, device=device())
     triton_signs.unpack(packed, signs)
     assert torch.equal(signs.cpu(), bits.unpack_signs(wanted, numel))
+
+
+def test_on_a_gpu_draws_and_bits_are_left_to_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = []
+
+    def launch(*given: Any, **options: Any) -> None:
+        launches.append(given)
+        launched(*given, **options)
+
+    launched = triton_support.launch
+
+    def everything() -> list[Tensor]:
+        packed = bits.pack_signs(random.thresholds(KEY, start=8, numel=77) < 0)
+        return [random.draws(KEY, start=3, numel=40), packed, bits.unpack_signs(packed, 77)]
+
+    wanted = everything()
+    monkeypatch.setattr(triton_support, "launch", launch)
+    monkeypatch.setattr(triton_support, "is_used_on", lambda _: True)
+    assert all(torch.equal(*pair) for pair in zip(wanted, everything(), strict=True))
+    assert len(launches) == 4
+    with pytest.raises(BinsgdmError, match="draws: elements -8 to 0"):
+        random.thresholds(KEY, start=-8, numel=8)
+
+
+def test_triton_is_left_alone_where_the_reference_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_support, "_has_triton", lambda _: True)
+    monkeypatch.delenv("BINSGDM_KERNELS", raising=False)
+    assert triton_support.is_used_on(torch.device("cuda"))
+    assert not triton_support.is_used_on(torch.device("cpu"))
+    monkeypatch.setenv("BINSGDM_KERNELS", "reference")
+    assert not triton_support.is_used_on(torch.device("cuda"))
