@@ -14,7 +14,7 @@ import torch.distributed as dist
 from binsgdm import streams
 from binsgdm.exchange.abort import abort_reason
 from binsgdm.exchange.groups import Groups
-from binsgdm.exchange.roll_call import missing_ranks, sign_in
+from binsgdm.exchange.roll_call import has_store, missing_ranks, sign_in
 
 # A step waits about as long as it takes: the first polls are short, since the GPU idles until the host goes on.
 SHORTEST_POLL_S, LONGEST_POLL_S = 20e-6, 5e-3
@@ -106,6 +106,8 @@ class _Watch:
         self._next_look_s = waited_s + LOOK_S
         if abort_reason(self._groups) is not None:
             raise RuntimeError("another rank has aborted")
+        if not has_store():
+            raise RuntimeError("the store of torch.distributed is gone, and with it the process that had it")
         if self._reported_s is not None and waited_s - self._reported_s > REPORTED_S:
             raise RuntimeError("NCCL reported an error; see its log, or set NCCL_DEBUG=WARN")
         if waited_s >= self._sign_in_s and not self._has_signed_in:

@@ -44,6 +44,15 @@ def meet(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta 
         poll_s = min(2 * poll_s, LONGEST_POLL_S)
 
 
+def has_store() -> bool:
+    """Tell whether the store still answers; it ends with the process that has it, that of rank 0 or torchrun's."""
+    try:
+        _store().check(["binsgdm"])
+    except RuntimeError:
+        return False
+    return True
+
+
 def sign_in(groups: Groups, number: int) -> None:
     """Note that this rank waits for the others, for the n-th time."""
     with suppress(RuntimeError):  # without the store nobody can be named

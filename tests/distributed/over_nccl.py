@@ -11,6 +11,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
@@ -42,6 +43,7 @@ def work(rank: int, folder: str) -> None:
     with fake_nccl.ranks(rank, WORLD_SIZE, f"file://{folder}/store"):
         results: dict[Any, Any] = {("messages", name): messages(rank, name) for name in GROUPS}
         results |= {case: ranks.train(rank, case) for case in BINSGDM}
+        results["mesh"] = ranks.train(rank, BINSGDM[0], mesh=init_device_mesh("cpu", (2, 2)))
         results["1-bit Adam"] = one_bit_adam(rank)
         transport = Transport(grouping.make(RANKS_PER_NODE, device=CPU))
         results |= {name: transport.run(protocol_of(name, rank)) for name in SYSTEMS}

@@ -60,9 +60,10 @@ def test_every_message_arrives_in_every_dtype(results, name):
     assert [answer.tolist() for answer in results[3]["messages", name]] == wanted
 
 
-@pytest.mark.parametrize("case", over_nccl.BINSGDM, ids=str)
+@pytest.mark.parametrize("case", [*over_nccl.BINSGDM, "mesh"], ids=str)
 def test_binsgdm_gets_to_the_bit_what_one_process_gets_for_all_ranks(results, case):
-    wanted = ranks.control(over_nccl.WORLD_SIZE, over_nccl.RANKS_PER_NODE, case[0])
+    scheme = over_nccl.BINSGDM[0][0] if case == "mesh" else case[0]
+    wanted = ranks.control(over_nccl.WORLD_SIZE, over_nccl.RANKS_PER_NODE, scheme)
     for of_rank in results:
         assert all(torch.equal(one, other) for one, other in zip(of_rank[case], wanted, strict=True))
 

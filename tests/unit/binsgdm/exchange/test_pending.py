@@ -86,6 +86,16 @@ def test_it_names_the_ranks_that_do_not_wait_when_time_is_up(groups, monkeypatch
         waiting(Work(ended=False), None, monkeypatch).wait(groups[0])
 
 
+def test_it_ends_with_the_store_which_a_process_had_that_is_gone(groups, monkeypatch) -> None:
+    def fail(_keys: list[str]) -> bool:
+        raise dist.DistNetworkError("Broken pipe")
+
+    gone = type("Store", (), {"check": staticmethod(fail)})()
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: gone)
+    with pytest.raises(RuntimeError, match=r"the store of torch\.distributed is gone"):
+        waiting(Work(ended=False), None, monkeypatch).wait(groups[0])
+
+
 def test_an_error_that_nccl_reported_is_no_end_of_the_work(groups, monkeypatch) -> None:
     """NCCL's collective counts as ended when it has failed; the GPU never gets beyond it."""
     monkeypatch.setattr(pending, "REPORTED_S", 0.01)
