@@ -31,7 +31,7 @@ def work(rank: int, port: int, folder: str) -> None:
         replicas._add(bench, "a bit of rank 1", lambda: replicas._num_wrong(ranks, wrong, wrong))
         system = replicas._means
         replicas._means = lambda *args: [one + 1.0 for one in system(*args)]
-        replicas._add(bench, "another mean", lambda: replicas._system(ranks, "qsgd"))
+        replicas._add(bench, "another mean", lambda: replicas._system(ranks, ranks.groups, "qsgd"))
         replicas._add(bench, "an error", lambda: 1 // 0)
     if rank == 0:
         (Path(folder) / "checks.json").write_text(json.dumps({"good": good.checks, "planted": planted.checks}))

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.ddp import attach, attach_one_bit_adam
+from binsgdm.ddp import attach
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Member, RankContext, run_in_lockstep
+from binsgdm.exchange import groups as grouping
+from binsgdm.exchange.groups import Groups
 from binsgdm.exchange.replicas import check_same_tensors
+from binsgdm.exchange.transport import Transport
 from binsgdm.measure import choices
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.gpu.trainings import num_different
@@ -22,8 +25,9 @@ from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import SCHEMES, Scheme
+from binsgdm.overlapped import OverlappedSession
 from binsgdm.systems.base import Averager, GradientBucket
-from binsgdm.systems.ddp_hook import compress_gradients
+from binsgdm.systems.ddp_hook import GradientExchange, exchange_bucket
 from binsgdm.systems.registry import SYSTEMS, make
 
 SHAPES = ((64, 33), (7,), (0,), (96, 65), (1,), (1024,))
@@ -45,7 +49,9 @@ def check(bench: Bench) -> None:
     Args:
         bench: where to; of ranks that are joined in a process group, one too.
     """
-    cases = list(_cases(bench.ranks))
+    # Made once: a communicator of NCCL takes hundreds of MB and a part of a second.
+    sizes, device = _node_sizes(bench.ranks.world_size), bench.ranks.device
+    cases = list(_cases(bench.ranks, [grouping.make(size, device=device) for size in sizes]))
     for count, (name, num_wrong) in enumerate(cases):
         _add(bench, name, num_wrong)
         bench.progress((count + 1) / len(cases))
@@ -63,26 +69,26 @@ def _add(bench: Bench, name: str, num_wrong: Callable[[], int]) -> None:
     bench.record.check(name, passed=anywhere == 0, count=len(SHAPES) * bench.ranks.world_size, detail=detail)
 
 
-def _cases(ranks: Ranks) -> Iterator[tuple[str, Callable[[], int]]]:
+def _cases(ranks: Ranks, groups: Sequence[Groups]) -> Iterator[tuple[str, Callable[[], int]]]:
     """Yield every comparison by name; each returns how many tensors are wrong on this rank."""
     for scheme in SCHEMES:
         yield f"one process, {_text(scheme)}, kernels against the reference", partial(_one_process, ranks, scheme)
     where = f"{ranks.world_size} ranks over {ranks.backend}"
     has_one_order = ranks.world_size <= MOST_WITH_ONE_ORDER
-    for local in _node_sizes(ranks.world_size):
+    for one in groups:
         for scheme in SCHEMES:
             for overlap in (False, True):
-                how = f"{_text(scheme)}, {local} a node, {'overlapped' if overlap else 'in step()'}"
-                yield f"{where}: BinSGDM {how}", partial(_binsgdm, ranks, scheme, local, overlap)
+                how = f"{_text(scheme)}, {one.ranks_per_node} a node, {'overlapped' if overlap else 'in step()'}"
+                yield f"{where}: BinSGDM {how}", partial(_binsgdm, ranks, one, scheme, overlap)
         for topology in ("flat", "hierarchical"):
-            name = f"{where}: 1-bit Adam {topology}, {local} a node"
-            yield name + ("" if has_one_order else ", replicas alone"), partial(_one_bit_adam, ranks, topology, local)
+            name = f"{where}: 1-bit Adam {topology}, {one.ranks_per_node} a node"
+            yield name + ("" if has_one_order else ", replicas alone"), partial(_one_bit_adam, ranks, one, topology)
     yield f"{where}: an infinite gradient on the last stops all", partial(_overflow, ranks)
     for system in SYSTEMS:
         is_exact = has_one_order or SYSTEMS[system].aggregation != "all_reduce"
         yield (
             f"{where}: {system} in DDP's hook" + ("" if is_exact else ", near one process"),
-            partial(_system, ranks, system),
+            partial(_system, ranks, groups[-1], system),
         )
 
 
@@ -165,32 +171,37 @@ def _one_process(ranks: Ranks, scheme: Scheme) -> int:
     return sum(num_different(one, other) for one, other in zip(wanted, found, strict=True))
 
 
-def _binsgdm(ranks: Ranks, scheme: Scheme, local: int, overlap: bool) -> int:
+def _binsgdm(ranks: Ranks, groups: Groups, scheme: Scheme, overlap: bool) -> int:
     def join(optimizer: Any) -> None:
-        attach(
-            optimizer, overlap=overlap, bucket_cap_mb=BUCKET_MB, ranks_per_node=local, topology=scheme.topology,
-            intra_node_dtype=scheme.intra_node_dtype, average=scheme.average,
-        )  # fmt: skip
+        member = Transport(groups).member()
+        session = Session(member, scheme, BUCKET_ELEMENTS)
+        if overlap:
+            session = OverlappedSession(member, scheme, BUCKET_ELEMENTS, lambda: True)
+        optimizer.join(session)
 
     found = _as_rank(ranks, _make_binsgdm, join)
     join_control = partial(_join_in_lockstep, scheme)
-    control = in_one_process(_make_binsgdm, join_control, ranks.world_size, local, ranks.device)
+    control = in_one_process(_make_binsgdm, join_control, ranks.world_size, groups.ranks_per_node, ranks.device)
     return _num_wrong(ranks, found, control[ranks.rank])
 
 
-def _one_bit_adam(ranks: Ranks, topology: Any, local: int) -> int:
+def _one_bit_adam(ranks: Ranks, groups: Groups, topology: Any) -> int:
     def make_one(values: Sequence[nn.Parameter]) -> OneBitAdam:
         return OneBitAdam(values, lr=LR, weight_decay=WEIGHT_DECAY, dense_steps=2, topology=topology)
 
-    found = _as_rank(ranks, make_one, lambda one: attach_one_bit_adam(one, ranks_per_node=local))  # type: ignore[arg-type]
+    join: Any = OneBitAdam.join
+    found = _as_rank(ranks, make_one, lambda one: join(one, Transport(groups).member()))
     if ranks.world_size > MOST_WITH_ONE_ORDER:
         return _num_wrong(ranks, found, found)
-    join: Any = OneBitAdam.join
-    return _num_wrong(ranks, found, in_one_process(make_one, join, ranks.world_size, local, ranks.device)[ranks.rank])
+    control = in_one_process(make_one, join, ranks.world_size, groups.ranks_per_node, ranks.device)
+    return _num_wrong(ranks, found, control[ranks.rank])
 
 
 def _overflow(ranks: Ranks) -> int:
-    """Compare the parameters after a step in which the last rank alone has an infinite gradient with those before."""
+    """Compare the parameters after a step in which the last rank alone has an infinite gradient with those before.
+
+    Joined by `attach`, which also compares what the ranks were given.
+    """
     values = parameters(ranks.device)
     optimizer = _make_binsgdm(values)
     attach(optimizer, ranks_per_node=1)
@@ -216,16 +227,16 @@ class _NotingLayouts:
         return getattr(self._system, name)
 
 
-def _system(ranks: Ranks, name: str) -> int:
+def _system(ranks: Ranks, groups: Groups, name: str) -> int:
     """Compare the gradients that DDP makes with a system, on all ranks, and with one process."""
     options = {} if name == "dense" else choices.choice(name, "replicas").given
     devices = [ranks.device.index] if ranks.device.type == "cuda" else None
     module = DistributedDataParallel(
         ParametersWithGradients(parameters(ranks.device)), device_ids=devices, bucket_cap_mb=BUCKET_MB
     )
-    exchange = compress_gradients(module, name, seed=SEED, ranks_per_node=ranks.world_size, **options)
-    noting: Any = _NotingLayouts(exchange.system)
-    exchange.system = noting
+    own = make(name, rank=ranks.rank, world_size=ranks.world_size, **options)
+    noting: Any = _NotingLayouts(own)
+    module.register_comm_hook(GradientExchange(module, noting, groups, seed=SEED, on_sent=None), exchange_bucket)
     systems = [make(name, rank=rank, world_size=ranks.world_size, **options) for rank in range(ranks.world_size)]
     wrong = 0
     for step in range(1, STEPS + 1):
