@@ -17,6 +17,7 @@ MIN_NUMEL, QUICK_NUMEL = 2**16, 2**10
 TARGET, TARGET_NUMEL = 1.3, 2**22
 """From so many elements on, a kernel is meant to take at most so many times its bytes over the bandwidth of a copy."""
 KERNELS_SHARE = 0.4
+KERNEL_REPETITIONS = 20  # on a GPU they cost next to nothing, and the spread is known better
 # About 25 calls at 13 sizes; most reach the wanted precision long before.
 NUM_KERNEL_SERIES, NUM_SYSTEM_SIZES = 325, 13
 
@@ -35,8 +36,11 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
     # Without Triton the reference runs, and is what a user would get.
     is_bare = device.type == "cuda" and "triton" not in kernel_times.available(device)
     with _failure_noted(bench, "kernels"):
+        own = _within(bench.part(0.0, KERNELS_SHARE), KERNELS_SHARE * seconds / NUM_KERNEL_SERIES)
+        if not quick:
+            own = replace(own, stop_rule=replace(own.stop_rule, min_repetitions=KERNEL_REPETITIONS))
         kernel_times.measure(
-            _within(bench.part(0.0, KERNELS_SHARE), KERNELS_SHARE * seconds / NUM_KERNEL_SERIES),
+            own,
             kernels=("reference",) if is_bare else (),
             **sizes,
         )
