@@ -33,8 +33,8 @@ def give_gradients(optimizer: OneBitOptimizer, *, seed: int, scale: float = 1.0)
 
 
 def scaled_by(optimizer: OneBitOptimizer, scale: float | None, *, found_inf: bool = False) -> None:
-    """Do what `torch.amp.GradScaler.step` does: both are scalars on the device; no scale if it has unscaled before."""
-    device = optimizer.param_groups[0]["params"][0].device
+    """Do what `torch.amp.GradScaler.step` does: both are scalars on its device; no scale if it has unscaled before."""
+    device = optimizer.param_groups[0]["params"][0].device.type  # of GPUs the current one
     optimizer.found_inf = torch.full((), float(found_inf), device=device)
     optimizer.grad_scale = None if scale is None else torch.full((), scale, device=device)
 
@@ -75,6 +75,10 @@ def test_a_step_alone_has_one_host_read_on_any_device() -> None:
     for device in ("cuda", "cuda:1"):
         with pretended_device(uses_triton=device == "cuda:1") as counts:
             assert_one_read_a_step(counts, [bin_sgdm(device=device, kernels=None)], steps=2)
+            launches = {name: number for name, number in counts.operations.items() if name.startswith("triton.")}
+            if launches:
+                assert launches == {"triton.update_quantize_pack": 1, "triton.unpack_apply": 1}
+                assert counts.storages < 10, "flags and tables"
             assert_one_read_a_step(counts, [one_bit_adam(device=device)])
 
 
@@ -88,7 +92,7 @@ def test_both_stages_of_one_bit_adam_have_one_host_read_a_rank(topology: str) ->
 @pytest.mark.parametrize("make", [bin_sgdm, one_bit_adam])
 def test_a_grad_scaler_adds_no_host_read_and_skips_as_on_the_cpu(make, scale: float | None) -> None:
     with pretended_device() as counts:
-        pair = make(), make(device="cpu")
+        pair = make(device="cuda:1"), make(device="cpu")
         for step, found_inf in enumerate((False, True, False, False)):
             for optimizer in pair:
                 give_gradients(optimizer, seed=step, scale=scale or 1.0)
