@@ -29,6 +29,10 @@ def upload(values: Sequence[float], dtype: torch.dtype, device: torch.device) ->
     Shape:
         values: (N,); returned: (N,).
     """
-    here = torch.tensor(values, dtype=dtype, device="cpu")
+    return upload_tensor(torch.tensor(values, dtype=dtype, device="cpu"), device)
+
+
+def upload_tensor(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a small CPU tensor on a device, for what is enqueued on the current stream."""
     # From pinned memory, which torch keeps until the copy is done, the host does not wait.
-    return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here.to(device)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from binsgdm.random import GROUP_NUMEL
+from binsgdm.uploads import upload_tensor
 
 ROW_WORDS = 8
 _ADDRESSES = 4  # the first of a row's words that hold addresses
@@ -69,7 +70,7 @@ def _num_chunks(numels: Numbers, skips: Numbers, chunk: int) -> NDArray[np.int64
 @lru_cache(maxsize=_KEPT)
 def _owners(device: torch.device, stream: int, numels: Numbers, skips: Numbers, chunk: int) -> Tensor:  # noqa: ARG001
     num_chunks = _num_chunks(numels, skips, chunk)
-    return upload(torch.from_numpy(np.repeat(np.arange(len(numels), dtype=np.int32), num_chunks)), device)
+    return upload_tensor(torch.from_numpy(np.repeat(np.arange(len(numels), dtype=np.int32), num_chunks)), device)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -90,17 +91,9 @@ def _rows(  # noqa: PLR0913, PLR0917 - the key of the cache
     rows[:, 2] = starts
     rows[:, 3] = (places[:, :aligned] % _ALIGNMENT == 0).all(axis=1)
     rows[:, _ADDRESSES : _ADDRESSES + places.shape[1]] = places
-    return upload(torch.from_numpy(rows), device)
+    return upload_tensor(torch.from_numpy(rows), device)
 
 
 def stream_of(device: torch.device) -> int:
     """Return the current stream: what is kept is made and read on one, so that no other has to wait for it."""
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-
-
-def upload(host: Tensor, device: torch.device) -> Tensor:
-    """Return a copy on the device, for work of the current stream, without waiting for it."""
-    if device.type != "cuda":
-        return host.to(device)
-    # torch keeps pinned memory until the copy has been made; a pageable copy would wait for the device.
-    return host.pin_memory().to(device, non_blocking=True)

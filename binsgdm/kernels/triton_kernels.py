@@ -22,6 +22,7 @@ from binsgdm import triton_tiles
 from binsgdm.kernels import checks, tables, triton_programs
 from binsgdm.random import GROUP_NUMEL, Key
 from binsgdm.triton_support import FEW_PROGRAMS, launch
+from binsgdm.uploads import upload_tensor
 
 name = "triton"
 
@@ -148,11 +149,11 @@ def _flag(tensors: Sequence[Tensor]) -> Tensor:
 def _limits(num_vectors: int, device: torch.device, stream: int) -> Tensor:  # noqa: ARG001 - the key of the cache
     """Return how many of the 2**23 thresholds are below the mean of signs, for each number of +1: int32 (K + 1)."""
     # Computed as the reference computes the mean: a sum that is exact, and one rounding in the division.
-    sums = 2 * torch.arange(num_vectors + 1) - num_vectors
-    means = sums.to(torch.float32) / torch.tensor(float(num_vectors))
+    sums = 2 * torch.arange(num_vectors + 1, device="cpu") - num_vectors
+    means = sums.to(torch.float32) / torch.tensor(float(num_vectors), device="cpu")
     # A threshold is k * 2**-22 - 1 for k from 0 on; fp64 computes the number of those below a mean exactly.
     limits = ((means.double() + 1.0) * 2.0**22).ceil().to(torch.int32)
-    return tables.upload(limits, device)
+    return upload_tensor(limits, device)
 
 
 def _launch_table(program: Any, table: tables.TensorTable, *numbers: object, **constants: Any) -> None:

@@ -135,7 +135,7 @@ class OneBitAdam(OneBitOptimizer):
             raise _refused(flags, context.step)
         if stop:
             self._note_skipped(context.step, expected=expected)
-            return torch.tensor(False)
+            return torch.tensor(False, device="cpu")
         moving = [one for one, has in zip(flat_slices, has_gradient, strict=True) if has]
         if residuals is None:
             mean = yield from all_reduce_mean(gradient, context)
@@ -145,7 +145,7 @@ class OneBitAdam(OneBitOptimizer):
         self._set_all("step", context.step)
         if residuals is None:
             yield from self._end_dense_stage_if_due(context)
-        return torch.tensor(True)
+        return torch.tensor(True, device="cpu")
 
     def rules(self, group: dict[str, Any]) -> Mapping[str, tuple[bool, str]]:
         """Return by name whether a setting may be what it is, and what it must be."""

@@ -77,7 +77,7 @@ class Session:
         if not stop:
             for bucket, packed in zip(buckets, signs, strict=True):
                 self.worker.apply(bucket, packed, has_gradient)
-        return torch.tensor(not stop)
+        return torch.tensor(not stop, device="cpu")
 
     def close(self) -> None:
         """Take no part any more."""

@@ -219,12 +219,14 @@ def pretended_device(*, uses_triton: bool = False) -> Iterator[PretendDevice]:
             (tables, "stream_of", lambda _device: 0),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
-        for clear in (uploads.constant.cache_clear, tables._rows.cache_clear, tables._owners.cache_clear):
-            stack.callback(clear)  # no pretended tensor must meet a real GPU
+        for kept in (uploads.constant, tables._rows, tables._owners):
+            stack.callback(kept.cache_clear)  # no pretended tensor must meet a real GPU
         if not uses_triton or os.environ.get("TRITON_INTERPRET") != "1":
             stack.enter_context(mock.patch.dict(os.environ, {triton_support.ENVIRONMENT_VARIABLE: "reference"}))
         else:
-            for owner in (triton_support, import_module("binsgdm.kernels.triton_kernels")):
+            triton_kernels = import_module("binsgdm.kernels.triton_kernels")
+            stack.callback(triton_kernels._limits.cache_clear)
+            for owner in (triton_support, triton_kernels):
                 stack.enter_context(mock.patch.object(owner, "launch", counts.launch))
         for mode in (torch.no_grad(), _Devices(counts), counts):
             stack.enter_context(mode)

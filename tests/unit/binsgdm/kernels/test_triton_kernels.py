@@ -76,7 +76,7 @@ def test_an_element_beyond_2_to_the_31_is_found_and_draws_its_own_threshold(kern
 
 def test_a_table_is_made_once_while_nothing_moves(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     uploads = []
-    monkeypatch.setattr(tables, "upload", lambda *given: uploads.append(given) or given[0].to(given[1]))
+    monkeypatch.setattr(tables, "upload_tensor", lambda *given: uploads.append(given) or given[0].to(given[1]))
     grads = [torch.ones(40 + number, device=device()) for number in range(3)]
     ms, bs, us = ([torch.zeros_like(grad) for grad in grads] for _ in range(3))
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_a_table_is_made_once_while_nothing_moves(kernels: Kernels, monkeypatch:
 
 def test_another_stream_has_a_table_of_its_own(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     uploads = []
-    monkeypatch.setattr(tables, "upload", lambda *given: uploads.append(given) or given[0].to(given[1]))
+    monkeypatch.setattr(tables, "upload_tensor", lambda *given: uploads.append(given) or given[0].to(given[1]))
     flat = [torch.zeros(48, device=device()) for _ in range(4)]
     for stream in (1, 2, 1):
         monkeypatch.setattr(tables, "stream_of", lambda _, stream=stream: stream)

@@ -185,6 +185,16 @@ def test_a_compiler_leaves_the_step_alone() -> None:
         assert torch.equal(ours.parameter, theirs.parameter)
 
 
+@pytest.mark.parametrize("make", [bin_sgdm, one_bit_adam])
+def test_no_tensor_of_a_step_lands_on_the_default_device(make) -> None:
+    optimizer = make(device="cpu")
+    for step in range(4):
+        give_gradients(optimizer, seed=step)
+        with torch.device("meta"):  # as with torch.set_default_device: whatever names no device is there
+            optimizer.step()
+    assert optimizer.param_groups[0]["step"] == 4
+
+
 class _NewMemory(TorchDispatchMode):
     """Counts the bytes of tensors with memory of their own."""
 
