@@ -56,8 +56,13 @@ class _Checker:
 
     def foreach(self, cases: Sequence[KernelCase]) -> None:
         """Compare the kernels for many tensors."""
-        wanted = foreach_outcomes(reference, cases, CPU)
-        self._compare(wanted, foreach_outcomes(self.kernels, cases, self.device), f"{len(cases)} tensors", "")
+        wanted = foreach_outcomes(reference, [replace(case, offset=0) for case in cases], CPU)
+        self._compare(
+            wanted,
+            foreach_outcomes(self.kernels, cases, self.device),
+            f"{len(cases)} tensors, offset {cases[0].offset}",
+            "",
+        )
 
     def _compare(self, wanted: dict[str, torch.Tensor], got: dict[str, torch.Tensor], where: str, title: str) -> None:
         for name, tensor in wanted.items():
@@ -131,17 +136,18 @@ def _families(checker: _Checker, *, quick: bool) -> dict[str, Callable[[], None]
             ]
         ),
         "vectors": run([KernelCase(numel=numel, num_vectors=count) for numel in (33, 5000) for count in VECTORS]),
+        "many tensors at odd addresses": lambda: checker.foreach(_many(many, offset=1)),
         "draws and signs": lambda: _draws_and_signs(checker),
         "another stream": lambda: _on_another_stream(checker),
         "another card": lambda: _on_another_card(checker),
     }
 
 
-def _many(sizes: Sequence[int]) -> list[KernelCase]:
+def _many(sizes: Sequence[int], offset: int = 0) -> list[KernelCase]:
     """Return cases of one rank's tensors, one after another in the global index, in turns of every dtype."""
     cases, start = [], 0
     for numel, dtype in zip(sizes, itertools.cycle(DTYPES), strict=False):
-        cases.append(KernelCase(numel=numel, dtype=dtype, start=start))
+        cases.append(KernelCase(numel=numel, dtype=dtype, start=start, offset=offset))
         start += -(-numel // 8) * 8
     return cases
 
