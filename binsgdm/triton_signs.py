@@ -10,9 +10,7 @@ from torch import Tensor
 
 from binsgdm import triton_support
 from binsgdm.triton_tiles import (
-    CHUNK,
     TILE,
-    TILES,
     draws_of_tile,
     inside_of,
     is_whole,
@@ -24,7 +22,8 @@ from binsgdm.triton_tiles import (
     thresholds_of,
 )
 
-_CHUNK = CHUNK.value
+_TILES = tl.constexpr(4)  # of a program
+_CHUNK = _TILES.value * TILE.value
 
 
 def write_draws(out: Tensor, words: triton_support.Words, *, start: int) -> None:
@@ -52,9 +51,9 @@ def unpack(packed: Tensor, out: Tensor) -> None:
 def _write_draws(out, start, numel, seed_low, seed_high, step, rank, stream, are_thresholds: tl.constexpr):
     start, numel = tl.cast(start, tl.int64), tl.cast(numel, tl.int64)
     # Draws may start at any element, so that a tile's first one lies at any element of `out`.
-    first = tl.program_id(0).to(tl.int64) * CHUNK - (start & 31)
+    first = tl.program_id(0).to(tl.int64) * (_TILES * TILE) - (start & 31)
     draws = seed_low, seed_high, step, rank, stream, (start + first) >> 5
-    if is_whole(first, numel):
+    if is_whole(first, numel, _TILES):
         _write_chunk(out, first, numel, draws, are_thresholds, False)
     else:
         _write_chunk(out, first, numel, draws, are_thresholds, True)
@@ -62,7 +61,7 @@ def _write_draws(out, start, numel, seed_low, seed_high, step, rank, stream, are
 
 @triton.jit
 def _write_chunk(out, first, numel, draws, are_thresholds: tl.constexpr, masked: tl.constexpr):
-    for tile in range(num_tiles(first, numel) if masked else TILES):
+    for tile in range(num_tiles(first, numel, _TILES) if masked else _TILES):
         offset = first + tile * TILE
         draw = draws_of_tile(draws, tile * (TILE // 32), TILE)
         values = thresholds_of(draw) if are_thresholds else draw.to(tl.int64)
@@ -72,8 +71,8 @@ def _write_chunk(out, first, numel, draws, are_thresholds: tl.constexpr, masked:
 @triton.jit(do_not_specialize=["out", "numel"])
 def _pack(positive, out, numel):
     numel = tl.cast(numel, tl.int64)
-    first = tl.program_id(0).to(tl.int64) * CHUNK
-    if is_whole(first, numel):
+    first = tl.program_id(0).to(tl.int64) * (_TILES * TILE)
+    if is_whole(first, numel, _TILES):
         _pack_chunk(positive, out, first, numel, False)
     else:
         _pack_chunk(positive, out, first, numel, True)
@@ -81,7 +80,7 @@ def _pack(positive, out, numel):
 
 @triton.jit
 def _pack_chunk(positive, out, first, numel, masked: tl.constexpr):
-    for tile in range(num_tiles(first, numel) if masked else TILES):
+    for tile in range(num_tiles(first, numel, _TILES) if masked else _TILES):
         offset = first + tile * TILE
         inside = inside_of(offset, numel)
         store_signs(out, load(positive + offset, inside, masked) != 0, offset, numel, inside, masked)
@@ -90,8 +89,8 @@ def _pack_chunk(positive, out, first, numel, masked: tl.constexpr):
 @triton.jit(do_not_specialize=["packed", "numel"])
 def _unpack(packed, out, numel):
     numel = tl.cast(numel, tl.int64)
-    first = tl.program_id(0).to(tl.int64) * CHUNK
-    if is_whole(first, numel):
+    first = tl.program_id(0).to(tl.int64) * (_TILES * TILE)
+    if is_whole(first, numel, _TILES):
         _unpack_chunk(packed, out, first, numel, False)
     else:
         _unpack_chunk(packed, out, first, numel, True)
@@ -99,7 +98,7 @@ def _unpack(packed, out, numel):
 
 @triton.jit
 def _unpack_chunk(packed, out, first, numel, masked: tl.constexpr):
-    for tile in range(num_tiles(first, numel) if masked else TILES):
+    for tile in range(num_tiles(first, numel, _TILES) if masked else _TILES):
         offset = first + tile * TILE
         positive = load_signs(packed, offset, numel, 4, masked)
         store(out + offset, tl.where(positive, 1.0, -1.0), inside_of(offset, numel), masked)

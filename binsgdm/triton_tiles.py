@@ -1,8 +1,8 @@
 """What Triton programs are made of: tiles of a tensor, signs as bits, and the draws of `binsgdm.random`.
 
-A program does CHUNK elements, tile by tile. A chunk that is whole, at addresses that are multiples of 16 bytes, is
-read and written without masks, 16 bytes a thread; any other takes masks, element by element. Chunks begin where a group
-of 32 draws does: before the tensor, where the tensor begins inside a group.
+A program does a chunk of some tiles, one after another. A chunk that is whole, at addresses that are multiples of 16
+bytes, is read and written without masks, 16 bytes a thread; any other takes masks, element by element. Chunks begin
+where a group of 32 draws does: before the tensor, where the tensor begins inside a group.
 
 The words of a key come as the tuple (seed's low word, seed's high word, step, rank, stream, group): all draws are those
 of groups of 32 elements from `group` on.
@@ -15,8 +15,6 @@ import triton
 import triton.language as tl
 
 TILE = tl.constexpr(1024)
-CHUNK = tl.constexpr(4096)
-TILES = tl.constexpr(4)
 
 
 @triton.jit
@@ -81,15 +79,15 @@ def load_signs(packed, offset, numel, per_thread: tl.constexpr, masked: tl.const
 
 
 @triton.jit
-def num_tiles(first, numel):
+def num_tiles(first, numel, tiles):
     """Return how many tiles of a chunk have an element of the tensor, or an element before it."""
-    return tl.minimum(tl.cdiv(numel - first, TILE), TILES).to(tl.int32)
+    return tl.minimum(tl.cdiv(numel - first, TILE), tiles).to(tl.int32)
 
 
 @triton.jit
-def is_whole(first, numel):
+def is_whole(first, numel, tiles):
     """Tell whether all of a chunk lies in the tensor."""
-    return (first >= 0) & (first + CHUNK <= numel)
+    return (first >= 0) & (first + tiles * TILE <= numel)
 
 
 @triton.jit

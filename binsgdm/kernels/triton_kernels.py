@@ -27,7 +27,9 @@ from binsgdm.uploads import upload_tensor
 name = "triton"
 
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-_CHUNK, _TILE = triton_tiles.CHUNK.value, triton_tiles.TILE.value
+_TILE: int = triton_tiles.TILE.value
+# A program does more than one tile where that leaves every multiprocessor tens of programs.
+_MANY_TILES, _MOST_TILES = 2**13, 4
 _MERGE_NUMEL = GROUP_NUMEL * triton_programs.MERGE_GROUPS.value
 _ALIGNMENT = 16  # bytes that a thread reads at once
 _MAX_COUNT = 2**16 - 1  # of vectors that `merge` can count
@@ -45,8 +47,11 @@ def foreach_update_(
     checks.updates(grads, ms, bs, outs_u)
     finite = _flag(grads)
     for dtype, columns in _by_dtype(grads, ms, bs, outs_u):
-        table = tables.make(columns, starts=None, chunk=_CHUNK, aligned=4)
-        _launch_table(triton_programs.update, table, finite.view(torch.uint8), beta, 1.0 - beta, dtype=_DTYPES[dtype])
+        tiles = _tiles_for(columns[0])
+        table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=4)
+        _launch_table(
+            triton_programs.update, table, tiles, finite.view(torch.uint8), beta, 1.0 - beta, dtype=_DTYPES[dtype]
+        )
     return finite
 
 
@@ -72,8 +77,9 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     checks.all_quantized(outs, grads, starts)
     finite = _flag(grads)
     for dtype, (*columns, some_starts) in _by_dtype(grads, ms, bs, outs, starts):
-        table = tables.make(columns, starts=some_starts, chunk=_CHUNK, aligned=3)
-        numbers = (finite.view(torch.uint8), beta, 1.0 - beta, *key.words())
+        tiles = _tiles_for(columns[0])
+        table = tables.make(columns, starts=some_starts, chunk=tiles * _TILE, aligned=3)
+        numbers = (tiles, finite.view(torch.uint8), beta, 1.0 - beta, *key.words())
         _launch_table(
             triton_programs.update_quantize_pack, table, *numbers, dtype=_DTYPES[dtype], registers=FEW_PROGRAMS
         )
@@ -84,8 +90,9 @@ def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor) -> None:
     """Write Q(u), packed; see `binsgdm.kernels.Kernels`."""
     checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
     checks.quantized(out, numel=u.numel(), start=start, device=u.device)
-    num_programs = triton.cdiv(start % GROUP_NUMEL + u.numel(), _CHUNK)
-    launch(triton_programs.quantize_pack, num_programs, u, out, start, u.numel(), *key.words())
+    tiles = _tiles_for([u])
+    num_programs = triton.cdiv(start % GROUP_NUMEL + u.numel(), tiles * _TILE)
+    launch(triton_programs.quantize_pack, num_programs, u, out, tiles, start, u.numel(), *key.words())
 
 
 def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
@@ -121,8 +128,9 @@ def foreach_unpack_apply_(
     """Do `unpack_apply_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
     checks.applications(xs, packed)
     for dtype, columns in _by_dtype(xs, packed):
-        table = tables.make(columns, starts=None, chunk=_CHUNK, aligned=1)
-        numbers = -lr if maximize else lr, 1.0 - lr * weight_decay
+        tiles = _tiles_for(columns[0])
+        table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=1)
+        numbers = tiles, -lr if maximize else lr, 1.0 - lr * weight_decay
         options = {"dtype": _DTYPES[dtype], "per_thread": _ALIGNMENT // dtype.itemsize}
         _launch_table(triton_programs.unpack_apply, table, *numbers, **options)
 
@@ -138,6 +146,12 @@ def _by_dtype(first: Sequence[Tensor], *others: Sequence[Any]) -> list[tuple[tor
         (dtype, [[given for given, its in zip(some, dtypes, strict=True) if its == dtype] for some in lists])
         for dtype in found
     ]
+
+
+def _tiles_for(tensors: Sequence[Tensor]) -> int:
+    """Return how many tiles a program does."""
+    num_tiles = sum(map(Tensor.numel, tensors)) // _TILE
+    return max(1, min(_MOST_TILES, num_tiles // _MANY_TILES))
 
 
 def _flag(tensors: Sequence[Tensor]) -> Tensor:

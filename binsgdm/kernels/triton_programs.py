@@ -13,9 +13,7 @@ import triton
 import triton.language as tl
 
 from binsgdm.triton_tiles import (
-    CHUNK,
     TILE,
-    TILES,
     draws_of_tile,
     inside_of,
     is_whole,
@@ -33,23 +31,23 @@ ROW = tl.constexpr(8)  # words of a row of the table: first chunk, numel, start,
 MERGE_GROUPS = tl.constexpr(128)  # one a thread
 
 
-@triton.jit(do_not_specialize=["step", "rank", "stream", "seed_low", "seed_high"])
+@triton.jit(do_not_specialize=["tiles", "step", "rank", "stream", "seed_low", "seed_high"])
 def update_quantize_pack(
-    table, owners, finite, beta, rest, seed_low, seed_high, step, rank, stream, dtype: tl.constexpr
+    table, owners, tiles, finite, beta, rest, seed_low, seed_high, step, rank, stream, dtype: tl.constexpr
 ):
     """Update m and b of many tensors and write the packed signs of Q(m / b)."""
-    row, first, numel, whole = _chunk(table, owners)
+    row, first, numel, whole = _chunk(table, owners, tiles)
     group = (tl.load(row + 2) + first) >> 5
     draws = seed_low, seed_high, step, rank, stream, group
     if whole:
-        _update_quantize_pack_chunk(row, first, numel, finite, beta, rest, draws, dtype, False)
+        _update_quantize_pack_chunk(row, first, numel, tiles, finite, beta, rest, draws, dtype, False)
     else:
-        _update_quantize_pack_chunk(row, first, numel, finite, beta, rest, draws, dtype, True)
+        _update_quantize_pack_chunk(row, first, numel, tiles, finite, beta, rest, draws, dtype, True)
 
 
 @triton.jit
 def _update_quantize_pack_chunk(
-    row, first, numel, finite, beta, rest, draws, dtype: tl.constexpr, masked: tl.constexpr
+    row, first, numel, tiles, finite, beta, rest, draws, dtype: tl.constexpr, masked: tl.constexpr
 ):
     grad, m, b = (
         _address(row, 4, dtype, masked),
@@ -58,7 +56,7 @@ def _update_quantize_pack_chunk(
     )
     out = _address(row, 7, tl.uint8, True)
     failed = tl.zeros([TILE], tl.int1)
-    for tile in range(num_tiles(first, numel) if masked else TILES):
+    for tile in range(num_tiles(first, numel, tiles) if masked else tiles):
         offset = first + tile * TILE
         inside = inside_of(offset, numel)
         u, bad = _update(grad + offset, m + offset, b + offset, beta, rest, inside, masked)
@@ -68,18 +66,18 @@ def _update_quantize_pack_chunk(
     _tell(finite, failed)
 
 
-@triton.jit
-def update(table, owners, finite, beta, rest, dtype: tl.constexpr):
+@triton.jit(do_not_specialize=["tiles"])
+def update(table, owners, tiles, finite, beta, rest, dtype: tl.constexpr):
     """Update m and b of many tensors and write u = m / b."""
-    row, first, numel, whole = _chunk(table, owners)
+    row, first, numel, whole = _chunk(table, owners, tiles)
     if whole:
-        _update_chunk(row, first, numel, finite, beta, rest, dtype, False)
+        _update_chunk(row, first, numel, tiles, finite, beta, rest, dtype, False)
     else:
-        _update_chunk(row, first, numel, finite, beta, rest, dtype, True)
+        _update_chunk(row, first, numel, tiles, finite, beta, rest, dtype, True)
 
 
 @triton.jit
-def _update_chunk(row, first, numel, finite, beta, rest, dtype: tl.constexpr, masked: tl.constexpr):
+def _update_chunk(row, first, numel, tiles, finite, beta, rest, dtype: tl.constexpr, masked: tl.constexpr):
     grad, m, b = (
         _address(row, 4, dtype, masked),
         _address(row, 5, tl.float32, masked),
@@ -87,7 +85,7 @@ def _update_chunk(row, first, numel, finite, beta, rest, dtype: tl.constexpr, ma
     )
     out_u = _address(row, 7, tl.float32, masked)
     failed = tl.zeros([TILE], tl.int1)
-    for tile in range(num_tiles(first, numel) if masked else TILES):
+    for tile in range(num_tiles(first, numel, tiles) if masked else tiles):
         offset = first + tile * TILE
         inside = inside_of(offset, numel)
         u, bad = _update(grad + offset, m + offset, b + offset, beta, rest, inside, masked)
@@ -96,22 +94,22 @@ def _update_chunk(row, first, numel, finite, beta, rest, dtype: tl.constexpr, ma
     _tell(finite, failed)
 
 
-@triton.jit
-def unpack_apply(table, owners, lr, decay, dtype: tl.constexpr, per_thread: tl.constexpr):
+@triton.jit(do_not_specialize=["tiles"])
+def unpack_apply(table, owners, tiles, lr, decay, dtype: tl.constexpr, per_thread: tl.constexpr):
     """Do x = x decay - lr sign for many tensors."""
-    row, first, numel, whole = _chunk(table, owners)
+    row, first, numel, whole = _chunk(table, owners, tiles)
     if whole:
-        _unpack_apply_chunk(row, first, numel, lr, decay, dtype, per_thread, False)
+        _unpack_apply_chunk(row, first, numel, tiles, lr, decay, dtype, per_thread, False)
     else:
-        _unpack_apply_chunk(row, first, numel, lr, decay, dtype, per_thread, True)
+        _unpack_apply_chunk(row, first, numel, tiles, lr, decay, dtype, per_thread, True)
 
 
 @triton.jit
 def _unpack_apply_chunk(
-    row, first, numel, lr, decay, dtype: tl.constexpr, per_thread: tl.constexpr, masked: tl.constexpr
+    row, first, numel, tiles, lr, decay, dtype: tl.constexpr, per_thread: tl.constexpr, masked: tl.constexpr
 ):
     x, packed = _address(row, 4, dtype, masked), _address(row, 5, tl.uint8, True)
-    for tile in range(num_tiles(first, numel) if masked else TILES):
+    for tile in range(num_tiles(first, numel, tiles) if masked else tiles):
         offset = first + tile * TILE
         inside = inside_of(offset, numel)
         old_x = load(x + offset, inside, masked)
@@ -120,21 +118,21 @@ def _unpack_apply_chunk(
         store(x + offset, _narrow(new_x, dtype), inside, masked)
 
 
-@triton.jit(do_not_specialize=["out", "start", "numel", "step", "rank", "stream", "seed_low", "seed_high"])
-def quantize_pack(u, out, start, numel, seed_low, seed_high, step, rank, stream):
+@triton.jit(do_not_specialize=["tiles", "out", "start", "numel", "step", "rank", "stream", "seed_low", "seed_high"])
+def quantize_pack(u, out, tiles, start, numel, seed_low, seed_high, step, rank, stream):
     """Write the packed signs of Q(u)."""
     start, numel = tl.cast(start, tl.int64), tl.cast(numel, tl.int64)
-    first = tl.program_id(0).to(tl.int64) * CHUNK - (start >> 3 & 3) * 8
+    first = tl.program_id(0).to(tl.int64) * (tiles * TILE) - (start >> 3 & 3) * 8
     draws = seed_low, seed_high, step, rank, stream, (start + first) >> 5
-    if is_whole(first, numel):
-        _quantize_pack_chunk(u, out, first, numel, draws, False)
+    if is_whole(first, numel, tiles):
+        _quantize_pack_chunk(u, out, first, numel, tiles, draws, False)
     else:
-        _quantize_pack_chunk(u, out, first, numel, draws, True)
+        _quantize_pack_chunk(u, out, first, numel, tiles, draws, True)
 
 
 @triton.jit
-def _quantize_pack_chunk(u, out, first, numel, draws, masked: tl.constexpr):
-    for tile in range(num_tiles(first, numel) if masked else TILES):
+def _quantize_pack_chunk(u, out, first, numel, tiles, draws, masked: tl.constexpr):
+    for tile in range(num_tiles(first, numel, tiles) if masked else tiles):
         offset = first + tile * TILE
         inside = inside_of(offset, numel)
         values = load(u + offset, inside, masked)
@@ -263,14 +261,14 @@ def _load_word(packed, byte, num_bytes, masked: tl.constexpr):
 
 
 @triton.jit
-def _chunk(table, owners):
+def _chunk(table, owners, tiles):
     """Return the row of this program's tensor, its first element there, the tensor's size, and whether it is whole."""
     program = tl.program_id(0).to(tl.int64)
     row = table + tl.load(owners + program).to(tl.int64) * ROW
     numel = tl.load(row + 1)
     # Written as a multiple of 8, the compiler sees that it is one.
-    first = (program - tl.load(row)) * CHUNK - (tl.load(row + 2) >> 3 & 3) * 8
-    return row, first, numel, (tl.load(row + 3) != 0) & is_whole(first, numel)
+    first = (program - tl.load(row)) * (tiles * TILE) - (tl.load(row + 2) >> 3 & 3) * 8
+    return row, first, numel, (tl.load(row + 3) != 0) & is_whole(first, numel, tiles)
 
 
 @triton.jit

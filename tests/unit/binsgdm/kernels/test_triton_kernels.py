@@ -15,13 +15,13 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install --no-
 
 from torch import Tensor
 
-from binsgdm import bits, random, triton_signs, triton_support
+from binsgdm import bits, random, triton_signs, triton_support, triton_tiles
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import Kernels, reference, select, tables, triton_programs
+from binsgdm.kernels import Kernels, reference, select, tables, triton_kernels, triton_programs
 from binsgdm.kernels.tables import ROW_WORDS
 from tests.helpers.kernel_samples import DTYPES, KEY, device, same_bits, state
 
-CHUNK = triton_programs.CHUNK.value
+TILE, CHUNK = triton_tiles.TILE.value, 4 * triton_tiles.TILE.value
 WHERE: dict[str, Any] = {"beta": 0.95, "key": KEY}
 
 
@@ -38,8 +38,9 @@ def misaligned(values: Tensor) -> Tensor:
 @pytest.mark.parametrize("place", [torch.clone, misaligned], ids=["aligned", "misaligned"])
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 def test_chunks_whole_and_cut_give_the_bits_of_the_reference(
-    kernels: Kernels, dtype: torch.dtype, place: Callable[[Tensor], Tensor]
+    kernels: Kernels, dtype: torch.dtype, place: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("binsgdm.kernels.triton_kernels._MANY_TILES", 2)  # as of 32 million elements: four a program
     # Of the first tensor the first chunk is cut by its start, the second is whole, the third is cut by its end.
     numels, starts = (2 * CHUNK + 100, CHUNK, 3), (8, 4 * CHUNK, 6 * CHUNK)
     results = []
@@ -63,11 +64,11 @@ def test_an_element_beyond_2_to_the_31_is_found_and_draws_its_own_threshold(kern
     wanted_m, wanted_b, wanted = m.clone(), b.clone(), out.clone()
     reference.update_quantize_pack_(grad, wanted_m, wanted_b, start=far, out=wanted, **WHERE)
     row = torch.zeros(1, ROW_WORDS, dtype=torch.int64)
-    row[0, :3] = torch.tensor([-far // CHUNK, far + numel, 0])
+    row[0, :3] = torch.tensor([-far // TILE, far + numel, 0])
     for column, tensor in enumerate((grad, m, b, out)):
         row[0, 4 + column] = tensor.data_ptr() - (far // 8 if tensor is out else far * 4)
     owners, finite = torch.zeros(1, dtype=torch.int32, device=device()), torch.ones(1, dtype=torch.uint8)
-    numbers = (finite.to(device()), 0.95, 1.0 - 0.95, *KEY.words())
+    numbers = (1, finite.to(device()), 0.95, 1.0 - 0.95, *KEY.words())
     triton_support.launch(
         triton_programs.update_quantize_pack, 1, row.to(device()), owners, *numbers, dtype=triton_programs.tl.float32
     )
@@ -118,6 +119,11 @@ def test_many_tensors_take_one_launch_a_dtype(kernels: Kernels, monkeypatch: pyt
     assert len(launches) == 2
     kernels.foreach_unpack_apply_(us, [torch.zeros(5, dtype=torch.uint8, device=device())] * 6, lr=1, weight_decay=0)
     assert len(launches) == 3
+
+
+@pytest.mark.parametrize(("numel", "tiles"), [(8, 1), (2**23, 1), (2**24, 2), (2**25, 4), (2**30, 4)])
+def test_a_program_does_more_where_there_are_programs_enough(numel: int, tiles: int) -> None:
+    assert triton_kernels._tiles_for([torch.empty(numel // 2, device="meta")] * 2) == tiles
 
 
 def test_no_tensors_and_empty_ones_are_no_failure(kernels: Kernels) -> None:
