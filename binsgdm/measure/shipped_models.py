@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -97,7 +98,8 @@ def declare_torchvision_operators() -> "torch.library.Library | None":
     """
     import torch
 
-    if importlib.util.find_spec("torchvision") is None or _torchvision_operators_load():
+    is_gpu_build = torch.version.cuda is not None or torch.version.hip is not None
+    if is_gpu_build or importlib.util.find_spec("torchvision") is None or _torchvision_operators_load():
         return None
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
@@ -112,10 +114,8 @@ def _torchvision_operators_load() -> bool:
     spec = importlib.util.find_spec("torchvision")
     places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
     for path in (found for place in places for found in place.glob("_C*.so")):
-        try:
+        with suppress(OSError):
             torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
-        except OSError:
-            return False
     return hasattr(torch.ops.torchvision, "nms")
 
 

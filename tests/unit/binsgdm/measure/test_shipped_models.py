@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm.measure.shipped_models import SHIPPED
+from binsgdm.measure.shipped_models import SHIPPED, what_is_missing
 
 WORKLOADS = Path(__file__).resolve().parents[4] / "scenarios" / "workloads"
 
@@ -29,7 +29,8 @@ def test_the_batch_of_the_workload_is_among_three_that_are_measured(model):
 @pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.workload)
 @pytest.mark.filterwarnings("ignore")  # those of the libraries
 def test_gradients_become_ready_in_the_shipped_order_with_fused_attention(model):
-    pytest.importorskip(model.definition.library, exc_type=Exception)
+    if missing := what_is_missing(model.definition):
+        pytest.skip(missing)
     task = model.definition.build(1)
     ready = []
     for name, parameter in task.module.named_parameters():
