@@ -1,5 +1,6 @@
 """The command `simnet measure gpu`; torch is imported when it runs."""
 
+import math
 import os
 import sys
 import time
@@ -69,6 +70,8 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
     """Look at the card, run the parts, and say what was found; return whether all is good."""
     start = time.monotonic()
     _check(output)
+    if math.isnan(options["budget"]):  # it lies in every range
+        raise BinsgdmError("--budget nan: must be a number of seconds from 1 on")
     if force and only:
         raise BinsgdmError("--force --only: one measures all parts again, the other some of them: give one of the two")
     try:

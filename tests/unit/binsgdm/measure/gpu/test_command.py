@@ -33,6 +33,7 @@ def test_one_part_is_measured_into_a_folder(tmp_path):
         (["-o", "none/gpu"], "none/gpu: 'none': no such directory: make it"),
         (["-o", "file"], "file: is no folder: name a folder with -o"),
         (["-o", "gpu", "--force", "--only", "kernels"], "--force --only: one measures all parts again"),
+        (["-o", "gpu", "--budget", "nan"], "--budget nan: must be a number of seconds from 1 on"),
         (["-o", "gpu", "--only", "nothing"], "Invalid value for '--only'"),
         ([], "Missing option '-o'"),
         (["-o", "gpu"], "--device cuda: no GPU: neither the driver nor torch sees one"),
