@@ -244,6 +244,16 @@ def empty_average(parameter: torch.Tensor) -> torch.Tensor:
     return zeros(parameter.numel(), parameter.device).view(parameter.shape)
 
 
+def copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy tensors to others of the same shapes, in one launch a pair of dtypes."""
+    pairs = list(zip(targets, sources, strict=True))
+    dtypes = [(target.dtype, source.dtype) for target, source in pairs]
+    # Dtype by dtype: on a GPU, PyTorch before 2.11 takes all targets for tensors of the first one's dtype.
+    for wanted in dict.fromkeys(dtypes):
+        some = [pair for pair, found in zip(pairs, dtypes, strict=True) if found == wanted]
+        torch._foreach_copy_([target for target, _ in some], [source for _, source in some])
+
+
 def check_dtypes(where: str, parameters: Iterable[torch.Tensor]) -> None:
     """Refuse parameters that no kernel updates.
 

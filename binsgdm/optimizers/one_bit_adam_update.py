@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from binsgdm.exchange import Protocol, RankContext
-from binsgdm.optimizers.base import Flag, ParamState, check_gradient
+from binsgdm.optimizers.base import Flag, ParamState, check_gradient, copy_each
 from binsgdm.optimizers.one_bit_momentum import (
     MomentumResiduals,
     Topology,
@@ -116,7 +116,7 @@ def _adam_step(some: Sequence[FlatSlice]) -> None:
     wide = [parameter.to(torch.float32) for parameter in parameters]
     decayed = torch._foreach_mul(wide, 1 - lr * group["weight_decay"])
     torch._foreach_addcdiv_(decayed, [one.param_state.state["exp_avg"] for one in some], roots, step_sizes)
-    torch._foreach_copy_(parameters, decayed)
+    copy_each(parameters, decayed)
 
 
 def _together(moving: Sequence[FlatSlice]) -> Iterator[list[FlatSlice]]:
@@ -177,9 +177,8 @@ def flat_gradient(flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Te
     """Return a copy of all gradients as one flat fp32 tensor, padded for all ranks; zeros where there is none."""
     gradient = flat_zeros(flat_slices, world_size)
     pairs = [(one, given) for one in flat_slices if (given := gradient_of(one.param_state)) is not None]
-    if pairs:
-        places = [gradient[one.start : one.end].view(given.shape) for one, given in pairs]
-        torch._foreach_copy_(places, [given for _, given in pairs])
+    places = [gradient[one.start : one.end].view(given.shape) for one, given in pairs]
+    copy_each(places, [given for _, given in pairs])
     return gradient
 
 

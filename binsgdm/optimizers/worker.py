@@ -14,7 +14,7 @@ from binsgdm.exchange import Protocol, RankContext
 from binsgdm.flat_buckets import BITS_PER_BYTE, FlatBucket, Segment
 from binsgdm.functional import ratio
 from binsgdm.kernels import Kernels, zeros
-from binsgdm.optimizers.base import Flag, ParamState
+from binsgdm.optimizers.base import Flag, ParamState, copy_each
 from binsgdm.optimizers.batches import Batch, Batches, BucketParam
 from binsgdm.random import RandomStream
 from binsgdm.uploads import upload
@@ -234,8 +234,8 @@ class Worker:
         """Return the gradients of a whole bucket, 0 in the padding and where there is none."""
         values = self._bucket_buffer(bucket)
         pairs = [(_elements_of(values, s), g) for s, g in zip(bucket.segments, self._gradients(bucket), strict=True)]
-        if given := [gradient for _, gradient in pairs if gradient is not None]:
-            torch._foreach_copy_([elements.view(g.shape) for elements, g in pairs if g is not None], given)
+        given = [(elements.view(gradient.shape), gradient) for elements, gradient in pairs if gradient is not None]
+        copy_each([elements for elements, _ in given], [gradient for _, gradient in given])
         # A parameter without a gradient on this rank counts as 0 in the mean of the node, as in DDP.
         if missing := [elements for elements, gradient in pairs if gradient is None]:
             torch._foreach_zero_(missing)

@@ -134,6 +134,8 @@ class PretendDevice(TorchDispatchMode):
     def _count(self, func: Any, args: Any, kwargs: Any, on_gpu: list[PretendTensor], device: torch.device) -> None:
         name = str(func)
         self.operations[name] += 1
+        if func is aten._foreach_copy_.default and any(len({one.dtype for one in some}) > 1 for some in args[:2]):
+            raise AssertionError(f"{func}: tensors of several dtypes: PyTorch before 2.11 copies them wrongly on a GPU")
         if func in COPIES:
             self._count_copy(func, args, kwargs, device)
             return

@@ -19,6 +19,7 @@ from binsgdm.optimizers.worker import SCHEMES, Scheme
 from tests.helpers.pretend_device import PretendDevice, PretendTensor, pretended_device
 
 SHAPES = ((9, 7), (5,))
+DTYPES = torch.bfloat16, torch.float32
 RANKS, RANKS_PER_NODE = 4, 2
 
 
@@ -29,7 +30,8 @@ def parameters(device: str = "cuda") -> list[torch.nn.Parameter]:
 def give_gradients(optimizer: OneBitOptimizer, *, seed: int, scale: float = 1.0) -> None:
     generator = torch.Generator().manual_seed(seed)
     for one in optimizer.param_states():
-        one.parameter.grad = scale * torch.randn(one.parameter.shape, generator=generator).to(one.parameter.device)
+        gradient = scale * torch.randn(one.parameter.shape, generator=generator)
+        one.parameter.grad = gradient.to(one.parameter.dtype).to(one.parameter.device)
 
 
 def scaled_by(optimizer: OneBitOptimizer, scale: float | None, *, found_inf: bool = False) -> None:
@@ -80,6 +82,17 @@ def test_a_step_alone_has_one_host_read_on_any_device() -> None:
                 assert launches == {"triton.update_quantize_pack": 1, "triton.unpack_apply": 1}
                 assert counts.storages < 10, "flags and tables"
             assert_one_read_a_step(counts, [one_bit_adam(device=device)])
+
+
+def test_tensors_of_several_dtypes_are_not_copied_in_one_launch() -> None:
+    with pretended_device():
+        values = [torch.nn.Parameter(one.detach().to(dtype)) for one, dtype in zip(parameters(), DTYPES, strict=True)]
+        averaging = BinSGDM(values, lr=0.1, kernels="reference")
+        averaging.join(Session(Member(), Scheme(average="gradients"), 64))
+        for optimizer in (OneBitAdam(values, dense_steps=2), averaging):
+            for step in range(3):
+                give_gradients(optimizer, seed=step)
+                assert step_together([optimizer])
 
 
 @pytest.mark.parametrize("topology", ["flat", "hierarchical"])
