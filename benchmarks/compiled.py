@@ -51,6 +51,7 @@ class Compiled:
     Attributes:
         instructions: of one tile that is whole, an element; 0 where the loop over tiles is unrolled or no SASS is made.
         widest_bytes: the widest access of a thread to memory.
+        cut_bytes: the same in tiles that are cut, whose addresses may be those of any element.
         barriers: in a tile that is whole.
         local_accesses: to memory that registers were spilled to.
         flushing, fused, inexact: instructions that flush subnormals, fuse a product and a sum, divide with an error.
@@ -62,6 +63,7 @@ class Compiled:
     registers: int = 0
     instructions: float = 0.0
     widest_bytes: int = 0
+    cut_bytes: int = 0
     barriers: int = 0
     local_accesses: int = 0
     flushing: int = 0
@@ -75,6 +77,7 @@ class Compiled:
             "flushes subnormals": self.flushing,
             "fuses a product and a sum": self.fused,
             "divides with an error": self.inexact,
+            "would fault at an address that is an element's alone": self.cut_bytes > 4 and self.kernel.startswith("u"),
             "is compiled anew for other numbers": self.variants > 1,
             "spills registers": self.local_accesses,
             f"has more than {MAX_BARRIERS} barriers a tile": self.barriers > MAX_BARRIERS,
@@ -156,13 +159,14 @@ def _looked_at(name: str, target: str, binary: Any) -> Compiled:
         Path(file.name).write_bytes(binary.asm["cubin"])
         sass = _output("nvdisasm", "-c", file.name)
         usage = _output("cuobjdump", "-res-usage", file.name)
-    tile = _whole_tile(sass)
+    tile, cut = _loops_of_tiles(sass)
     return Compiled(
         kernel=name,
         target=target,
         registers=int(registers[1]) if (registers := re.search(r"REG:(\d+)", usage)) and sass else 0,
         instructions=round(len(tile) / _ELEMENTS.get(name, _USUAL_ELEMENTS), 1),
         widest_bytes=max(map(_width, re.findall(r"(?:LDG|STG)\.E\S*", sass)), default=0),
+        cut_bytes=max(map(_widest, cut), default=0),
         barriers=sum("BAR." in line for line in tile),
         local_accesses=len(re.findall(r"\b(?:LDL|STL)\b", sass)),
         flushing=ptx.count(".ftz"),
@@ -182,8 +186,12 @@ def _width(access: str) -> int:
     return next((bits[part] for part in access.split(".") if part in bits), 32) // 8
 
 
-def _whole_tile(sass: str) -> list[str]:
-    """Return the instructions of the loop that has the widest accesses; nothing where it is unrolled."""
+def _widest(lines: Sequence[str]) -> int:
+    return max((_width(access[0]) for line in lines if (access := re.search(r"(?:LDG|STG)\.E\S*", line))), default=0)
+
+
+def _loops_of_tiles(sass: str) -> tuple[list[str], list[list[str]]]:
+    """Return the instructions of the loop over whole tiles, empty where it is unrolled, and of all other loops."""
     lines: list[str] = []
     places: dict[str, int] = {}
     loops: list[list[str]] = []
@@ -195,14 +203,10 @@ def _whole_tile(sass: str) -> list[str]:
             back = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", instruction[1])
             if back and back[1] in places and places[back[1]] < len(lines) - 1:
                 loops.append(lines[places[back[1]] :])
-
-    def widest(loop: list[str]) -> tuple[int, int]:
-        widths = [_width(access[0]) for line in loop if (access := re.search(r"(?:LDG|STG)\.E\S*", line))]
-        return max(widths, default=0), -len(loop)
-
-    # Where the loop over whole tiles is unrolled, what is left are loops of the cut ones.
-    tile = max(loops, key=widest, default=[])
-    return tile if widest(tile)[0] == widest(lines)[0] else []
+    whole = max(loops, key=lambda loop: (_widest(loop), -len(loop)), default=[])
+    if _widest(whole) < _widest(lines):
+        return [], loops
+    return whole, [loop for loop in loops if loop is not whole]
 
 
 def main() -> None:
