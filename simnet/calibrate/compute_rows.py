@@ -1,7 +1,6 @@
 """Compute rows of workloads from the models that a card measured, put into the workload files as they stand."""
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -233,11 +232,12 @@ def _check(
 ) -> None:
     """Refuse a change that would lose or alter anything else of the file."""
     try:
-        after = tomllib.loads(changed)
-    except ValueError as error:
+        after = parse_toml(changed, where)
+    except SimnetError as error:
         raise _unchangeable(where) from error
     old, new = before["compute"], after["compute"]
     assert isinstance(old, list)
+    assert isinstance(new, list)
     kept = [row for row, is_one in zip(old, is_gone, strict=True) if not is_one]
     others = [{key: value for key, value in whole.items() if key != "compute"} for whole in (before, after)]
     if others[0] != others[1] or [row for row in new if row not in rows] != kept or len(new) != len(kept) + len(rows):
