@@ -23,6 +23,12 @@ MEASURED = ", measured"
 """What follows the card in the title of its page."""
 
 
+FILLS = {
+    "kernels": "`kernels`, `memory_bandwidth` and `kernel_launch` of the card's calibration; the page",
+    "models": "measured `[[compute]]` rows in `scenarios/workloads/`; the page",
+    "interference": "`backward_slowdown` of the calibration; the page",
+}
+"""What the parts fill that fill more than the page."""
 IN_TABLE = "its bytes / bandwidth"
 """In the notes of the part `kernels` that list slow kernels, as the table of the page does."""
 
@@ -137,7 +143,9 @@ def cards_page(cards: Mapping[str, str]) -> str:
     Args:
         cards: as `measured_cards` returns them.
     """
-    return templates.page("gpu.md", {"cards": dict(sorted(cards.items()))}).rstrip("\n") + "\n"
+    rows = [(f"`{part}`", about, FILLS.get(part, "the page of the card")) for part, about in PARTS.items()]
+    given = {"cards": dict(sorted(cards.items())), "parts": Table(("part", "measures", "fills"), rows).markdown()}
+    return templates.page("gpu.md", given).rstrip("\n") + "\n"
 
 
 def headlines(found: CardResult) -> list[str]:
