@@ -21,6 +21,7 @@ ADAM = Run(
 )
 
 
+@pytest.mark.slow
 def test_ranks_of_ddp_end_where_ranks_in_one_process_end() -> None:
     one, several = perform(ADAM), perform(replace(ADAM, in_processes=True))
     assert several["steps"] == one["steps"] == [30]

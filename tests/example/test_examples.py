@@ -68,6 +68,7 @@ def test_the_digits_are_learned_far_above_chance_by_one_process(optimizer: str, 
     assert printed(done) > 0.5  # chance is 0.1
 
 
+@pytest.mark.slow
 def test_the_digits_are_learned_far_above_chance_by_two_ranks_of_torchrun(tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "train_digits.py", tmp_path)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

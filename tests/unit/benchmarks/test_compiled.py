@@ -33,6 +33,7 @@ def assert_sound(found: list[dict[str, Any]], num_kernels: int) -> None:
             assert 0 < kernel["registers"] <= 96, kernel
 
 
+@pytest.mark.slow
 def test_the_largest_kernels_are_compiled_as_they_should_be(tmp_path: Any) -> None:
     kernels = ("update_quantize_pack bfloat16", "unpack_apply float32", "mean")
     found = compiled(tmp_path, "--targets", "sm_90", "--kernels", *kernels)
