@@ -34,6 +34,8 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
     bench.progress(0.3)
     if ranks.rank == 0:
         trainings.check_losses(record, ranks.device, quick=quick)
+        if ranks.device.type == "cuda":
+            trainings.check_graphs_refused(record, ranks.device)
     ranks.barrier()
     if ranks.groups is None:
         record.note("replicas: this process is in no process group: left out")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from binsgdm.errors import BinsgdmError
 from binsgdm.measure.gpu.precisions import AUTOCAST, autocast, refusal
 from binsgdm.measure.gpu.tasks import TASKS, SmallTask
 from binsgdm.measure.record import Record
@@ -133,6 +134,24 @@ def check_skipped_steps(record: Record, device: torch.device) -> None:
                 detail=f"{wrong} of {len(before)} tensors moved; of 2 steps {counted} counted and {skipped} skipped; "
                 f"scale {scale / SCALE:g} of what it was",
             )
+
+
+def check_graphs_refused(record: Record, device: torch.device) -> None:
+    """Check that a step inside a CUDA graph, whose finite check no host could read, is refused in a sentence."""
+    for name, make in OPTIMIZERS.items():
+        training = Training.begin(TASKS[1], device, "fp32", make)
+        training.run(1)
+        before, found = training.tensors(), "no error"
+        try:
+            # Of this thread alone: those of NCCL go on asking the GPU.
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+                training.optimizer.step()
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        torch.cuda.synchronize(device)
+        wrong = num_different(before, training.tensors())
+        passed = found.startswith(BinsgdmError.__name__) and not wrong
+        record.check(f"refused in a CUDA graph: {name}", passed=passed, count=len(before), detail=found)
 
 
 def check_resumed_runs(record: Record, device: torch.device, *, quick: bool) -> None:

@@ -1,10 +1,12 @@
 """Checks of trainings pass on a CPU, and fail where something is planted that is wrong."""
 
+from contextlib import contextmanager
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from binsgdm import BinSGDM
+from binsgdm import BinSGDM, BinsgdmError
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.gpu import training, trainings
 from binsgdm.measure.ranks import Ranks
@@ -69,6 +71,31 @@ def test_a_state_that_is_not_saved_whole_fails_the_resumed_run_alone(record, mon
     monkeypatch.setattr(trainings, "OPTIMIZERS", optimizers)
     trainings.check_resumed_runs(record, CPU, quick=True)
     assert failed(record) == [f"resumed run: BinSGDM, patterns in {precision}" for precision in ("fp32", "bf16")]
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_step_in_a_cuda_graph_that_is_not_refused_fails(record, monkeypatch, refuses):
+    capturing = []
+
+    @contextmanager
+    def graph(made, capture_error_mode):
+        capturing.append(capture_error_mode)
+        yield
+        capturing.clear()
+
+    class Refusing(BinSGDM):
+        def step(self, closure=None):
+            if capturing and refuses:
+                raise BinsgdmError("BinSGDM: in a graph")
+            super().step(closure)
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    optimizers = {"BinSGDM": lambda parameters, lr: Refusing(parameters, lr=lr)}
+    monkeypatch.setattr(trainings, "OPTIMIZERS", optimizers)
+    trainings.check_graphs_refused(record, CPU)
+    assert bool(failed(record)) != refuses
 
 
 def test_bits_are_compared_and_not_values():
