@@ -41,6 +41,7 @@ class _Piece(NamedTuple):
     """What a stretch of a bucket has of a parameter: first element and end in the flat order, m and b of these."""
 
     parameter: torch.Tensor
+    group: dict[str, Any]
     number: int
     start: int
     end: int
@@ -104,7 +105,8 @@ class Batches:
     """
 
     def __init__(self, params: Sequence[BucketParam], first: int, end: int) -> None:
-        self._params, self._first, self._end = params, first, end
+        self._first, self._end = first, end
+        self._pieces = [_piece(number, param, first, end) for number, param in enumerate(params)]
         self._chosen: tuple[bool, ...] | None = None
         self._batches: list[Batch] = []
 
@@ -116,15 +118,21 @@ class Batches:
         return self._batches
 
     def _made(self, chosen: Sequence[bool]) -> list[Batch]:
-        found: dict[int, tuple[dict[str, Any], list[_Piece]]] = {}
-        for number, (param, is_chosen) in enumerate(zip(self._params, chosen, strict=True)):
-            group, origin = param.param_state.group, param.segment.start
-            start, end = max(origin, self._first), min(origin + param.segment.numel, self._end)
-            if is_chosen and start < end:
-                m, b = param.m[start - origin : end - origin], param.b[start - origin : end - origin]
-                piece = _Piece(param.param_state.parameter, number, start, end, m, b)
-                found.setdefault(id(group), (group, []))[1].append(piece)
-        return [Batch(group, pieces, self._first, self._end) for group, pieces in found.values()]
+        found: dict[int, list[_Piece]] = {}
+        for piece, is_chosen in zip(self._pieces, chosen, strict=True):
+            if is_chosen and piece is not None:
+                found.setdefault(id(piece.group), []).append(piece)
+        return [Batch(pieces[0].group, pieces, self._first, self._end) for pieces in found.values()]
+
+
+def _piece(number: int, param: BucketParam, first: int, end: int) -> _Piece | None:
+    """Return what a stretch has of a parameter, if anything."""
+    origin = param.segment.start
+    start, end = max(origin, first), min(origin + param.segment.numel, end)
+    if start >= end:
+        return None
+    m, b = param.m[start - origin : end - origin], param.b[start - origin : end - origin]
+    return _Piece(param.param_state.parameter, param.param_state.group, number, start, end, m, b)
 
 
 def _gaps_and_sizes(bounds: Sequence[tuple[int, int]], total: int) -> list[int]:
