@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -39,6 +40,10 @@ NUM_IN_ONE_PROCESS, A_NODE = 4, 2
 # Two summands have one order; with more, the backend's order of a sum is its own.
 MOST_WITH_ONE_ORDER = 2
 
+Dtypes = tuple[torch.dtype, ...]  # of the parameters, in turns
+FP32: Dtypes = (torch.float32,)
+MIXED: Dtypes = (torch.bfloat16, torch.float32, torch.float16)
+
 Make = Callable[[Sequence[nn.Parameter]], OneBitOptimizer]
 Join = Callable[[OneBitOptimizer], None]
 
@@ -72,7 +77,9 @@ def _add(bench: Bench, name: str, num_wrong: Callable[[], int]) -> None:
 def _cases(ranks: Ranks, groups: Sequence[Groups]) -> Iterator[tuple[str, Callable[[], int]]]:
     """Yield every comparison by name; each returns how many tensors are wrong on this rank."""
     for scheme in SCHEMES:
-        yield f"one process, {_text(scheme)}, kernels against the reference", partial(_one_process, ranks, scheme)
+        for name, dtypes in (("fp32", FP32), ("fp32, bf16 and fp16", MIXED)):
+            what = f"one process, {_text(scheme)}, parameters in {name}, kernels against the reference"
+            yield what, partial(_one_process, ranks, scheme, dtypes)
     where = f"{ranks.world_size} ranks over {ranks.backend}"
     has_one_order = ranks.world_size <= MOST_WITH_ONE_ORDER
     for one in groups:
@@ -101,16 +108,19 @@ def _node_sizes(world_size: int) -> list[int]:
     return sorted({1, max(1, world_size // 2) if world_size % 2 == 0 else 1, world_size})
 
 
-def parameters(device: torch.device) -> list[nn.Parameter]:
+def parameters(device: torch.device, dtypes: Dtypes = FP32) -> list[nn.Parameter]:
     """Return parameters, the same on every rank and device."""
-    generator = torch.Generator().manual_seed(SEED)
-    return [nn.Parameter(torch.randn(shape, generator=generator).to(device)) for shape in SHAPES]
+    return [nn.Parameter(values) for values in _random(SEED, device, dtypes)]
 
 
-def gradients(rank: int, step: int, device: torch.device) -> list[Tensor]:
+def gradients(rank: int, step: int, device: torch.device, dtypes: Dtypes = FP32) -> list[Tensor]:
     """Return the gradients of a rank in a step, the same on every device."""
-    generator = torch.Generator().manual_seed(1000 * rank + step)
-    return [torch.randn(shape, generator=generator).to(device) for shape in SHAPES]
+    return _random(1000 * rank + step, device, dtypes)
+
+
+def _random(seed: int, device: torch.device, dtypes: Dtypes) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator).to(device, dtype) for shape, dtype in zip(SHAPES, cycle(dtypes))]
 
 
 class ParametersWithGradients(nn.Module):
@@ -140,16 +150,29 @@ def _as_rank(ranks: Ranks, make_one: Make, join: Join) -> list[Tensor]:
 
 
 def in_one_process(
-    make_one: Make, join: Callable[[OneBitOptimizer, Member], None], world_size: int, local: int, device: torch.device
+    make_one: Make,
+    join: Callable[[OneBitOptimizer, Member], None],
+    size: tuple[int, int],
+    device: torch.device,
+    dtypes: Dtypes = FP32,
 ) -> list[list[Tensor]]:
-    """Return the parameters of all ranks after the same steps, all taken in this process."""
-    copies = [parameters(device) for _ in range(world_size)]
+    """Return the parameters of all ranks after the same steps, all taken in this process.
+
+    Args:
+        make_one: returns the optimizer of a rank for its parameters.
+        join: lets it step as one of the ranks.
+        size: of the world, and of a node.
+        device: of the parameters.
+        dtypes: of the parameters, in turns.
+    """
+    world_size, local = size
+    copies = [parameters(device, dtypes) for _ in range(world_size)]
     optimizers = [make_one(values) for values in copies]
     for rank, optimizer in enumerate(optimizers):
         join(optimizer, Member(rank=rank, world_size=world_size, ranks_per_node=local))
     for step in range(1, STEPS + 1):
         for rank, values in enumerate(copies):
-            for value, gradient in zip(values, gradients(rank, step, device), strict=True):
+            for value, gradient in zip(values, gradients(rank, step, device, dtypes), strict=True):
                 value.grad = gradient
         run_in_lockstep([optimizer.step_protocol() for optimizer in optimizers], local)
     return [[value.detach() for value in values] for values in copies]
@@ -163,11 +186,11 @@ def _join_in_lockstep(scheme: Scheme, optimizer: Any, member: Member) -> None:
     optimizer.join(Session(member, scheme, BUCKET_ELEMENTS))
 
 
-def _one_process(ranks: Ranks, scheme: Scheme) -> int:
+def _one_process(ranks: Ranks, scheme: Scheme, dtypes: Dtypes) -> int:
     """Compare four ranks in this process, with the device's own kernels, with the same on a CPU with the reference."""
     join, size = partial(_join_in_lockstep, scheme), (NUM_IN_ONE_PROCESS, A_NODE)
-    found = in_one_process(_make_binsgdm, join, *size, ranks.device)
-    wanted = in_one_process(partial(_make_binsgdm, kernels="reference"), join, *size, torch.device("cpu"))
+    found = in_one_process(_make_binsgdm, join, size, ranks.device, dtypes)
+    wanted = in_one_process(partial(_make_binsgdm, kernels="reference"), join, size, torch.device("cpu"), dtypes)
     return sum(num_different(one, other) for one, other in zip(wanted, found, strict=True))
 
 
@@ -181,7 +204,7 @@ def _binsgdm(ranks: Ranks, groups: Groups, scheme: Scheme, overlap: bool) -> int
 
     found = _as_rank(ranks, _make_binsgdm, join)
     join_control = partial(_join_in_lockstep, scheme)
-    control = in_one_process(_make_binsgdm, join_control, ranks.world_size, groups.ranks_per_node, ranks.device)
+    control = in_one_process(_make_binsgdm, join_control, (ranks.world_size, groups.ranks_per_node), ranks.device)
     return _num_wrong(ranks, found, control[ranks.rank])
 
 
@@ -193,7 +216,7 @@ def _one_bit_adam(ranks: Ranks, groups: Groups, topology: Any) -> int:
     found = _as_rank(ranks, make_one, lambda one: join(one, Transport(groups).member()))
     if ranks.world_size > MOST_WITH_ONE_ORDER:
         return _num_wrong(ranks, found, found)
-    control = in_one_process(make_one, join, ranks.world_size, groups.ranks_per_node, ranks.device)
+    control = in_one_process(make_one, join, (ranks.world_size, groups.ranks_per_node), ranks.device)
     return _num_wrong(ranks, found, control[ranks.rank])
 
 
