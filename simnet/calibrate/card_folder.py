@@ -1,6 +1,8 @@
 """Read what `simnet measure gpu` has left in a folder: card.json, and a measurement file for each part."""
 
+import io
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,6 +228,17 @@ def _check_one_card(folder: Path, name: str, files: Mapping[str, tuple[Path, Mea
                 f"{path}: was measured on {shown(whole.hardware.gpu)}, and {ABOUT} names {shown(name)}: a folder holds "
                 f"one card; measure again with simnet measure gpu --force -o {folder}"
             )
+
+
+def archive(folder: CardFolder) -> bytes:
+    """Return card.json and the measurement files, every sample, as a zip; equal files give equal bytes."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as packed:
+        for path in (folder.path / ABOUT, *(path for path, _ in folder.files.values())):
+            # Of a fixed date: what a zip notes of the file system says nothing of the card.
+            entry = zipfile.ZipInfo(path.name)
+            packed.writestr(entry, read_bytes(path), compress_type=zipfile.ZIP_DEFLATED, compresslevel=9)
+    return made.getvalue()
 
 
 def card_label(name: str) -> str:

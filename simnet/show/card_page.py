@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from simnet import templates
-from simnet.calibrate.card_folder import PARTS, CardFolder, versions_text
+from simnet.calibrate.card_folder import PARTS, CardFolder, archive, versions_text
 from simnet.calibrate.optimizer_steps import DENSE, optimizer_steps
 from simnet.comparison import coverage
 from simnet.files import read_text
@@ -38,9 +38,15 @@ def page_name(found: CardResult) -> str:
     return f"gpu-{found.folder.stem}.md"
 
 
+def _archive_name(found: CardResult) -> str:
+    """Return the file name of the samples."""
+    return f"gpu-{found.folder.stem}.zip"
+
+
 def files_of(found: CardResult) -> dict[PurePosixPath, bytes]:
     """Return everything that is written, by path in a checkout."""
     made: dict[PurePosixPath, bytes] = {EVIDENCE / page_name(found): page(found).encode()}
+    made[EVIDENCE / _archive_name(found)] = archive(found.folder)
     if found.calibration:
         made[CALIBRATIONS / f"{found.folder.stem}.toml"] = found.calibration.encode()
     made |= {WORKLOADS / f"{name}.toml": text.encode() for name, text in found.workloads.items()}
@@ -82,6 +88,7 @@ def page(found: CardResult) -> str:
         "headlines": headlines(found),
         "missing": {part: (PARTS[part], printable(why)) for part, why in folder.missing().items()},
         "picture": lambda name: _picture(found, name),
+        "archive_name": _archive_name(found),
         "csv_name": _csv_name(found),
         "kernels": bool(found.kernels),
         "kernel_table": card_tables.kernel_table(found.kernels).markdown() if found.kernels else "",

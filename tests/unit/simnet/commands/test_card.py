@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 import tomllib
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,16 @@ class TestAWholeCard:
         assert float(row["measured_over_estimate"]) == pytest.approx(0.22 / share, rel=0.03)
         assert float(row["over_bytes"]) == pytest.approx(1 / share, rel=0.03)
         assert row["inside"] == "yes"
+
+    def test_every_sample_goes_with_the_page_in_a_zip_that_can_be_read_again(
+        self, folder: Path, out: Path, tmp_path: Path
+    ) -> None:
+        packed = out / f"docs/evidence/gpu-{card_samples.STEM}.zip"
+        with zipfile.ZipFile(packed) as zipped:
+            assert sorted(zipped.namelist()) == sorted(path.name for path in folder.glob("*.json"))
+            zipped.extractall(tmp_path / "again")
+        assert card(tmp_path / "again", "-o", tmp_path / "out").exit_code == 0
+        assert (tmp_path / "out" / packed.relative_to(out)).read_bytes() == packed.read_bytes()
 
 
 def test_a_cpu_is_marked_everywhere(tmp_path: Path) -> None:
