@@ -25,7 +25,8 @@ def main() -> None:
 
 
 def _fail(line: str) -> None:
-    click.echo(f"measure: {line}", err=True)
+    # Paths may hold whatever their maker wrote: no character of theirs steers the terminal.
+    click.echo(f"measure: {''.join(one if one.isprintable() else '?' for one in line)}", err=True)
     sys.exit(MISTAKE)
 
 

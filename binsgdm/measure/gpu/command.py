@@ -17,6 +17,16 @@ MAX_SHOWN = 12
 PARTS_TEXT = "Parts: " + "; ".join(f"{part.name} ({part.about})" for part in PARTS) + "."
 
 
+class _Folder(click.Path):
+    """A folder to write to; empty text is refused, since `pathlib` would take it for the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if value == "":
+            self.fail("'': is empty: name a folder.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.command(
     "gpu",
     help="Measure one card, or all cards of a node, part by part, each into a file of its own.\n\n"
@@ -26,7 +36,7 @@ PARTS_TEXT = "Parts: " + "; ".join(f"{part.name} ({part.about})" for part in PAR
     short_help="Measure one card, or all cards of a node, part by part.",
     epilog="\b\nExample:\n  simnet measure gpu -o out/gpu\n  simnet measure gpu --only kernels -o out/gpu",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder for the files.")
+@click.option("-o", "--output", type=_Folder(path_type=Path), required=True, help="Folder for the files.")
 @click.option(
     "--device",
     type=click.Choice(["cuda", "cpu"]),
@@ -77,7 +87,7 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
     try:
         from binsgdm.measure import record as _  # noqa: F401 - torch is there
         from binsgdm.measure.gpu import card_file, preflight
-        from binsgdm.measure.gpu.run import PartRunner, Settings, path_of
+        from binsgdm.measure.gpu.run import PartRunner, Settings
     except ImportError as error:
         raise BinsgdmError(f"measure: needs torch ({error}): pip install 'binsgdm[torch]'") from error
     found = preflight.of_card() if device == "cuda" else preflight.of_cpu()
@@ -86,8 +96,6 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
     if former is not None:
         card.go_on_from(former)
     output.mkdir(exist_ok=True)
-    for part in PARTS if force else ():
-        path_of(output, part).unlink(missing_ok=True)
     parts = [part for part in PARTS if part.name in only or not only]
     settings = Settings(
         device=device,
@@ -96,6 +104,7 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
         num_ranks=options["ranks"] or max(1, found.card["num_cards"]),
         is_shared=found.is_shared,
         again=frozenset(only),
+        starts_anew=force,
     )
     _introduce(found.card, found.software, found.notes)
     is_good = PartRunner(folder=output, card_file=card, settings=settings, display=_Lines()).run_all(parts)
@@ -105,7 +114,7 @@ def _run(output: Path, *, device: str, quick: bool, only: tuple[str, ...], force
 
 def _check(output: Path) -> None:
     """Raise where files cannot be written, or ranks would be started by ranks."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if os.environ.get("WORLD_SIZE", "1") not in {"", "0", "1"}:
         raise BinsgdmError(
             "measure gpu: WORLD_SIZE: is set: this command starts its own ranks: run it without torchrun"
         )

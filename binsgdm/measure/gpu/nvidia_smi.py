@@ -1,6 +1,7 @@
 """Read what nvidia-smi says of the cards (driver, clocks, temperature, power, processes), and change nothing."""
 
 import csv
+import math
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +55,7 @@ def ask(arguments: Sequence[str]) -> str:
     """Return what nvidia-smi prints, or an empty string where it is missing or fails."""
     try:
         done = subprocess.run(
-            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            ["nvidia-smi", *arguments], capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -82,7 +83,7 @@ def processes(ask: Ask = ask) -> list[CardProcess]:
     return [
         CardProcess(uuid=uuid, pid=int(pid), name=name, memory_mib=_number(memory))
         for uuid, pid, name, memory in (row for row in _rows(asked) if len(row) == 4)
-        if pid.isdigit()
+        if pid.isdecimal()
     ]
 
 
@@ -111,7 +112,13 @@ def readings(ask: Ask = ask) -> dict[str, Value]:
 
 
 def _rows(text: str) -> list[list[str]]:
-    return [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), skipinitialspace=True) if row]
+    rows = csv.reader(map(_printable, text.splitlines()), skipinitialspace=True)
+    return [[cell.strip() for cell in row] for row in rows if row]
+
+
+def _printable(text: str) -> str:
+    """Return a line for a terminal: whoever starts a process chooses its name."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _value(name: str, text: str) -> Value:
@@ -123,6 +130,7 @@ def _value(name: str, text: str) -> Value:
 def _number(text: str) -> float | None:
     """Return a number; None for "[N/A]", "[Not Supported]" and the like."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None

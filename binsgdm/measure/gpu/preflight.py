@@ -77,7 +77,7 @@ def probe() -> dict[str, Any]:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "binsgdm.measure.gpu.probe"], capture_output=True, text=True, check=False,
-            env=environments(0)[0], timeout=TIMEOUT_S,
+            errors="replace", env=environments(0)[0], timeout=TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise BinsgdmError(
@@ -179,8 +179,8 @@ def _sharing(others: Sequence[CardProcess], first: Mapping[str, Value]) -> list[
         memory = sum(process.memory_mib or 0.0 for process in others)
         return [f"others use the card ({len(others)} processes: {names}; {memory:,.0f} MiB): {repair}"]
     if _is_busy(first):
-        used, percent = first.get("memory_used_mib"), first.get("utilization_percent")
-        return [f"others seem to use the card ({used:,.0f} MiB used, {percent or 0:.0f} % busy): {repair}"]
+        used, percent = (float(first.get(name) or 0) for name in ("memory_used_mib", "utilization_percent"))
+        return [f"others seem to use the card ({used:,.0f} MiB used, {percent:.0f} % busy): {repair}"]
     return []
 
 

@@ -41,6 +41,7 @@ class Settings:
     Attributes:
         num_ranks: of parts that run on every card.
         again: parts that are measured although their files are there.
+        starts_anew: what the folder holds of parts is removed first.
     """
 
     device: str
@@ -49,6 +50,7 @@ class Settings:
     num_ranks: int
     is_shared: bool = False
     again: frozenset[str] = frozenset()
+    starts_anew: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +74,12 @@ class PartRunner:
         """Run parts in this order; return whether all are done or were skipped, and every check has passed.
 
         Raises:
-            BinsgdmError: another run works in the folder, or card.json cannot be written.
+            BinsgdmError: another run works in the folder, a file of a part is damaged, or card.json cannot be written.
         """
         with _locked(self.folder):
             for left_over in self.folder.glob(PARTIAL):
                 left_over.unlink(missing_ok=True)
+            self._make_ready(parts)
             again, end_s = self.settings.again, time.monotonic() + self.settings.budget_s
             pending = [part for part in parts if part.name in again or not path_of(self.folder, part).exists()]
             for number, part in enumerate(pending):
@@ -86,6 +89,20 @@ class PartRunner:
                 self.display.end(part, state, document(self.folder, part))
             states = self.card_file.content["parts"]
             return all(is_good(states.get(part.name, {}), document(self.folder, part)) for part in parts)
+
+    def _make_ready(self, parts: Sequence[Part]) -> None:
+        """Remove files that are measured anew, and refuse damaged ones of parts that count as done.
+
+        A damaged file of a part that is measured again goes at once: the part may be skipped, and write none.
+        """
+        for part in parts:
+            path = path_of(self.folder, part)
+            if self.settings.starts_anew or (part.name in self.settings.again and not is_whole(path)):
+                path.unlink(missing_ok=True)
+            elif path.exists() and not is_whole(path):
+                raise BinsgdmError(
+                    f"{path}: is no measurement file: it may be damaged: add --only {part.name} to measure it again"
+                )
 
     def _one(self, part: Part, seconds: float, end_s: float) -> dict[str, Any]:
         """Run one part, and note how it ended."""
@@ -147,6 +164,19 @@ def document(folder: Path, part: Part) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def is_whole(path: Path) -> bool:
+    """Tell whether a file is a measurement file, with all that is asked of one here."""
+    from binsgdm.measure.record import WHAT
+
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found["what"] == WHAT and all(
+            isinstance(found.get(name, []), list) for name in ("series", "notes", "checks")
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def path_of(folder: Path, part: Part) -> Path:

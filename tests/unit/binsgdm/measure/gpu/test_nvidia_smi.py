@@ -37,6 +37,20 @@ def test_processes_of_others_are_read_with_names_that_hold_spaces():
     assert second.memory_mib is None
 
 
+def test_odd_answers_are_no_numbers_and_no_controls_of_a_terminal():
+    apps = "GPU-aa, 1, /bin/\x1b[31mred, nan\nGPU-aa, \u00b2, x, 1\n"
+    (process,) = nvidia_smi.processes(asked("", apps))
+    assert (process.name, process.memory_mib) == ("/bin/?[31mred", None)
+
+
+def test_an_answer_in_no_encoding_is_read_all_the_same(monkeypatch, tmp_path):
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\nprintf 'GPU-aa, 1, \\377, 5\\n'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert [process.pid for process in nvidia_smi.processes()] == [1]
+
+
 def test_nothing_is_found_where_nvidia_smi_is_missing_or_fails(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert nvidia_smi.ask(["-L"]) == ""

@@ -78,7 +78,14 @@ def test_others_on_the_card_are_named():
     assert found.notes[0].startswith("others use the card (1 processes: python3; 20,480 MiB): ")
 
 
-@pytest.mark.parametrize("use", [{"memory_used_mib": 30000.0}, {"utilization_percent": 60.0}])
+@pytest.mark.parametrize(
+    "use",
+    [
+        {"memory_used_mib": 30000.0},
+        {"utilization_percent": 60.0},
+        {"memory_used_mib": None, "utilization_percent": 60.0},  # a card that shares the host's memory
+    ],
+)
 def test_a_busy_card_is_seen_where_the_driver_names_no_process(use):
     found = preflight.judged(probed(CARD), [SMI | use], [])
     assert found.is_shared

@@ -19,6 +19,7 @@ from binsgdm.measure.gpu.preflight import Preflight
 from binsgdm.measure.gpu.processes import PartEnd
 from binsgdm.measure.gpu.run import PartRunner, Settings, share_s
 from binsgdm.measure.gpu.worker import PartTask
+from binsgdm.measure.record import WHAT
 
 CARD = {"name": "made", "num_cards": 0}
 PARTS = [
@@ -71,7 +72,7 @@ def writes(**ends: PartEnd | BaseException) -> Callable[..., PartEnd]:
             raise end
         if end.status == "done":
             checks = [{"name": "x", "passed": "wrong" not in end.reason, "count": 1, "detail": ""}]
-            Path(task.output).write_text(json.dumps({"series": [], "checks": checks}))
+            Path(task.output).write_text(json.dumps({"what": WHAT, "series": [], "checks": checks}))
         return end
 
     return run
@@ -163,9 +164,26 @@ def test_a_damaged_card_json_is_refused(text, tmp_path):
         card_file.read(tmp_path)
 
 
-def test_two_runs_never_share_a_folder(tmp_path):
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"what": "simnet measurements", "checks": 3}'])
+def test_a_damaged_file_is_refused_unless_its_part_is_measured_again(text, tmp_path):
+    runner(tmp_path, writes()).run_all(PARTS)
+    (tmp_path / "b.json").write_text(text)
+    with pytest.raises(BinsgdmError, match=r"b\.json: is no measurement file.*--only b"):
+        runner(tmp_path, writes()).run_all(PARTS)
+    assert (tmp_path / "b.json").read_text() == text
+    again = runner(tmp_path, writes(b=PartEnd(status="skipped", reason="one card")), again=frozenset({"b"}))
+    assert again.run_all(PARTS)
+    assert not (tmp_path / "b.json").exists()
+
+
+def test_two_runs_never_share_a_folder_nor_does_one_remove_what_the_other_has(tmp_path):
+    (tmp_path / "a.json").write_text("of the other")
     held = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     with pytest.raises(BinsgdmError, match="another run measures into it"):
-        runner(tmp_path, writes()).run_all(PARTS)
+        runner(tmp_path, writes(), starts_anew=True).run_all(PARTS)
+    assert (tmp_path / "a.json").exists()
     os.close(held)
+    failed = PartEnd(status="failed", reason="x")
+    assert not runner(tmp_path, writes(a=failed), starts_anew=True).run_all(PARTS)
+    assert not (tmp_path / "a.json").exists()
