@@ -111,7 +111,7 @@ def whole(folder: CardFolder, fitted: CardFit, base: str | None) -> dict[str, ob
         # Not "measured": one card tells nothing of the network, on which a verdict depends.
         "kind": "estimate",
         "gpu": folder.label,
-        "source": _source(folder, base),
+        "source": _source(folder, fitted, base),
         "fitted_to": provenance.fitted_to([folder.files[part] for part in FITTED if part in folder.files]),
     }
     measured = calibration_file.merge(fitted.parts, head)
@@ -129,7 +129,7 @@ def text(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
     return calibration_file.text(whole(folder, fitted, base), comments)
 
 
-def _source(folder: CardFolder, base: str | None) -> str:
+def _source(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
     machine = f"{folder.num_cards} x {folder.about.card.name}"
     others = (
         f"everything else, the network included, is that of {base} with its intervals"
@@ -137,8 +137,9 @@ def _source(folder: CardFolder, base: str | None) -> str:
         else "everything else, the network included, was not measured and is left at its neutral value"
     )
     return (
-        f"simnet measure gpu, {folder.about.created[:10]}: {machine} ({versions_text(folder)}). memory_bandwidth is "
-        f"that of copies; {others}."
+        f"simnet measure gpu, {folder.about.created[:10]}: {machine} ({versions_text(folder)}). "
+        + ("memory_bandwidth is that of copies; " if fitted.copy_bytes_per_s is not None else "")
+        + f"{others}."
     )
 
 

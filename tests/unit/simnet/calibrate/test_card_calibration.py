@@ -70,6 +70,15 @@ def test_without_interference_the_slowdown_and_its_interval_are_those_of_the_bas
     )
 
 
+def test_copies_without_a_fit_are_not_named_as_the_source_of_the_bandwidth(tmp_path: Path) -> None:
+    path = card_samples.write(tmp_path / "gpu", parts=("kernels", "interference"), sizes=SIZES[:2])
+    given = card_folder.read(path, accepts_cpu=False)
+    found = toml(given, card_calibration.fit(given, draws=20), BASE)
+    assert found["memory_bandwidth"] == files.read("calibrations", BASE)["memory_bandwidth"]
+    assert "copies" not in found["source"]
+    assert f"is that of {BASE}" in found["source"]
+
+
 def test_a_kernel_without_a_fit_costs_the_others_nothing(tmp_path: Path) -> None:
     content = card_samples.kernels((18, 20, 22))
     series = [one for one in content["series"] if one["name"] in {"copy", "merge", "adamw"}]
