@@ -2,7 +2,11 @@
 
 import sys
 
-import click
+try:
+    import click
+except ImportError as missing:  # where a GPU is, there may be torch alone
+    sys.stderr.write(f"measure: needs click ({missing}): pip install click, or put it on PYTHONPATH\n")
+    sys.exit(2)
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure.command import INTERRUPTED, MISTAKE, measure

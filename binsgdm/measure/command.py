@@ -121,7 +121,7 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
         from binsgdm.measure.record import Record, write_error
         from binsgdm.measure.timing import StopRule
     except ImportError as error:
-        raise BinsgdmError(f"measure: needs torch and numba ({error}): pip install 'binsgdm[torch]'") from error
+        raise BinsgdmError(f"measure: needs torch and numpy ({error}): pip install 'binsgdm[torch]'") from error
     start = time.perf_counter()
     output, force = options.pop("output"), options.pop("force")
     stop_rule = StopRule(**{name: options.pop(name) for name in ("relative_error", "max_repetitions", "max_seconds")})

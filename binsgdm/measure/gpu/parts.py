@@ -57,13 +57,13 @@ PARTS: tuple[Part, ...] = (
     Part(
         name="models",
         about="time forward, backward and gradients of the shipped models in every precision",
-        seconds=160,
+        seconds=145,
         module=f"{HERE}.models",
     ),
     Part(
         name="overlap",
         about="check that overlapped exchanges give the same bits as those in the step, whatever comes late",
-        seconds=25,
+        seconds=40,
         module=f"{HERE}.overlap",
         every_card=True,
     ),

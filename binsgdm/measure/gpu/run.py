@@ -119,6 +119,8 @@ class PartRunner:
             end = PartEnd(status="failed", reason="ended without a file", tail=end.tail)
         state |= {"status": end.status, "reason": end.reason, "seconds": round(time.monotonic() - start, 1)}
         state |= {"after": self._readings()} | ({"tail": end.tail} if end.status == "failed" else {})
+        if end.status != "done" and path_of(self.folder, part).exists():
+            state["reason"] += f"; {part.name}.json is of an earlier run"
         self.card_file.set_part(part.name, **state)
         return state
 
@@ -130,7 +132,13 @@ class PartRunner:
         )  # fmt: skip
 
     def _readings(self) -> dict[str, nvidia_smi.Value]:
-        return nvidia_smi.readings() if self.settings.device == "cuda" else {}
+        """Return clocks, temperature and power; nothing from the first time on that nobody tells."""
+        # A driver that hangs would cost its time-out before and after every part.
+        if self.settings.device != "cuda" or not self.card_file.content.get("has_readings", True):
+            return {}
+        found = nvidia_smi.readings()
+        self.card_file.content["has_readings"] = bool(found)
+        return found
 
 
 def share_s(part: Part, pending: Sequence[Part], budget_s: float, left_s: float) -> float:

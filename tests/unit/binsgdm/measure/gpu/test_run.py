@@ -86,10 +86,12 @@ def states(folder: Path) -> dict[str, str]:
 def test_every_part_is_run_once_and_its_file_is_what_counts(tmp_path):
     assert runner(tmp_path, writes()).run_all(PARTS)
     assert states(tmp_path) == {"a": "done", "b": "done", "c": "done"}
-    again = runner(tmp_path, writes(a=PartEnd(status="failed"), b=PartEnd(status="failed")), again=frozenset("b"))
+    again = runner(tmp_path, writes(b=PartEnd(status="failed", reason="broke")), again=frozenset("b"))
     assert not again.run_all(PARTS)
     assert again.display.ended == ["1/1 b failed"]  # type: ignore[attr-defined]
     assert states(tmp_path) == {"a": "done", "b": "failed", "c": "done"}
+    reason = json.loads((tmp_path / "card.json").read_text())["parts"]["b"]["reason"]
+    assert reason == "broke; b.json is of an earlier run", "what an earlier run has measured is not thrown away"
 
 
 def test_a_part_that_fails_stops_no_other_and_is_tried_again(tmp_path):
@@ -115,6 +117,13 @@ def test_a_run_that_is_interrupted_goes_on_with_the_part_it_was_in(tmp_path):
     second = runner(tmp_path, writes())
     assert second.run_all(PARTS)
     assert second.display.ended == ["1/2 b done", "2/2 c done"]  # type: ignore[attr-defined]
+
+
+def test_an_nvidia_smi_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr("binsgdm.measure.gpu.nvidia_smi.readings", lambda: asked.append(1) or {})
+    assert runner(tmp_path, writes(), device="cuda").run_all(PARTS)
+    assert asked == [1]
 
 
 def test_a_part_without_a_file_has_failed(tmp_path):
