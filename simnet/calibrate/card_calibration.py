@@ -107,7 +107,7 @@ def whole(folder: CardFolder, fitted: CardFit, base: str | None) -> dict[str, ob
     if not fitted.parts:
         raise SimnetError(f"{folder.path}: holds neither kernels nor interference to fit; measure one of these parts")
     head: dict[str, object] = {
-        "title": f"{folder.label}: kernels and backward measured on it" + (f", all else as {base}" if base else ""),
+        "title": f"{folder.label}: {_fitted_text(fitted)} measured on it" + (f", all else as {base}" if base else ""),
         # Not "measured": one card tells nothing of the network, on which a verdict depends.
         "kind": "estimate",
         "gpu": folder.label,
@@ -116,6 +116,12 @@ def whole(folder: CardFolder, fitted: CardFit, base: str | None) -> dict[str, ob
     }
     measured = calibration_file.merge(fitted.parts, head)
     return _on_base(measured, base) if base else measured
+
+
+def _fitted_text(fitted: CardFit) -> str:
+    """Return what was fitted: "kernels", "backward", both, or copies and launches alone."""
+    found = {"kernels": bool(fitted.table.get("kernels")), "backward": fitted.slowdown is not None}
+    return " and ".join(name for name, is_fitted in found.items() if is_fitted) or "copies and launches"
 
 
 def text(folder: CardFolder, fitted: CardFit, base: str | None) -> str:

@@ -83,7 +83,7 @@ def read(folder: Path) -> dict[str, Any] | None:
     """Return the content of card.json; None where there is none.
 
     Raises:
-        BinsgdmError: it is damaged.
+        BinsgdmError: it is damaged, or of a newer version.
     """
     path = folder / NAME
     if not path.exists():
@@ -93,10 +93,12 @@ def read(folder: Path) -> dict[str, Any] | None:
         is_known = content["what"] == WHAT and all(
             isinstance(content[key], dict) for key in ("card", "software", "parts")
         )
-        is_known = is_known and "created" in content
+        is_known = is_known and "created" in content and isinstance(content["format"], int)
     except (OSError, ValueError, KeyError, TypeError):
         is_known = False
     if not is_known:
         raise BinsgdmError(f"{path}: is no card.json of simnet measure gpu: name another folder with -o, or remove it")
     found: dict[str, Any] = content
+    if found["format"] > FORMAT:
+        raise BinsgdmError(f"{path}: format: {found['format']}: this version reads up to {FORMAT}: update binsgdm")
     return found

@@ -146,6 +146,7 @@ def test_parts_that_are_missing_are_named_with_the_reason(tmp_path: Path) -> Non
     calibration = tomllib.loads((tmp_path / "out" / CALIBRATION).read_text(encoding="utf-8"))
     assert calibration["backward_slowdown"] == pytest.approx(1.16, rel=0.02)
     assert "memory_bandwidth" not in calibration, "what was not measured stays neutral"
+    assert calibration["title"] == f"{card_samples.LABEL}: backward measured on it"
     figures = [path.name for path in (tmp_path / "out" / "docs/evidence/figures").iterdir()]
     assert figures == [f"gpu_{card_samples.STEM}_backward.png"], "no figure of nothing"
 

@@ -166,6 +166,14 @@ def test_a_folder_of_another_card_is_refused(changed, said, tmp_path):
         card(tmp_path, **changed)
 
 
+def test_a_newer_card_json_is_refused(tmp_path):
+    runner(tmp_path, writes()).run_all(PARTS)
+    content = json.loads((tmp_path / "card.json").read_text()) | {"format": 2}
+    (tmp_path / "card.json").write_text(json.dumps(content))
+    with pytest.raises(BinsgdmError, match="format: 2: this version reads up to 1: update binsgdm"):
+        card(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"what": "simnet measurements"}', '{"what": "simnet card", "card": 3}'])
 def test_a_damaged_card_json_is_refused(text, tmp_path):
     (tmp_path / "card.json").write_text(text)
