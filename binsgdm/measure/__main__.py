@@ -8,7 +8,7 @@ except ImportError as missing:  # where a GPU is, there may be torch alone
     sys.stderr.write(f"measure: needs click ({missing}): pip install click, or put it on PYTHONPATH\n")
     sys.exit(2)
 
-from binsgdm.errors import BinsgdmError
+from binsgdm.errors import BinsgdmError, printable
 from binsgdm.measure.command import INTERRUPTED, MISTAKE, measure
 
 NAME = "python -m binsgdm.measure"
@@ -29,8 +29,7 @@ def main() -> None:
 
 
 def _fail(line: str) -> None:
-    # Paths may hold whatever their maker wrote: no character of theirs steers the terminal.
-    click.echo(f"measure: {''.join(one if one.isprintable() else '?' for one in line)}", err=True)
+    click.echo(f"measure: {printable(line)}", err=True)
     sys.exit(MISTAKE)
 
 

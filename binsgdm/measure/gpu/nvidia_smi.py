@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from binsgdm.errors import printable
+
 # The name in card.json, and that of nvidia-smi's query.
 FIELDS = {
     "name": "name",
@@ -112,13 +114,8 @@ def readings(ask: Ask = ask) -> dict[str, Value]:
 
 
 def _rows(text: str) -> list[list[str]]:
-    rows = csv.reader(map(_printable, text.splitlines()), skipinitialspace=True)
+    rows = csv.reader(map(printable, text.splitlines()), skipinitialspace=True)
     return [[cell.strip() for cell in row] for row in rows if row]
-
-
-def _printable(text: str) -> str:
-    """Return a line for a terminal: whoever starts a process chooses its name."""
-    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _value(name: str, text: str) -> Value:
