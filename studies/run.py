@@ -262,3 +262,8 @@ def main(run: str, result: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    if dist.is_torchelastic_launched():
+        # A thread of gloo may still hold tensors of the last message, and would then abort Python while Python ends
+        # (https://github.com/pytorch/pytorch/issues/190489): after DDP, no destroy_process_group() joins the threads.
+        sys.stdout.flush()
+        os._exit(0)
