@@ -17,8 +17,8 @@ from binsgdm.exchange.transport import Sent, Transport
 from binsgdm.optimizers.base import OneBitOptimizer, ParamState, check_gradients
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.scheme import Average, IntraNode, Scheme, Topology
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.worker import Average, IntraNode, Scheme, Topology
 from binsgdm.overlapped import OverlappedSession
 
 if TYPE_CHECKING:

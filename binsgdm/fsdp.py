@@ -30,8 +30,8 @@ from binsgdm.exchange.transport import Sent, Transport
 from binsgdm.kernels import Kernels
 from binsgdm.optimizers.base import Flag, ParamState
 from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.worker import Scheme
 from binsgdm.random import Key, RandomStream
 
 if TYPE_CHECKING:

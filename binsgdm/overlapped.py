@@ -12,8 +12,9 @@ from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import Kernels
 from binsgdm.optimizers.base import Flag, ParamState, check_gradients
+from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.worker import Scheme, Worker
+from binsgdm.optimizers.worker import Worker
 from binsgdm.streams import Stream
 
 

@@ -14,8 +14,8 @@ from binsgdm import BinSGDM, functional
 from binsgdm.exchange import Member, Protocol, run_in_lockstep
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.worker import Scheme
 from binsgdm.systems.aggregation import all_reduce_mean
 
 Make = Callable[[list[nn.Parameter], Member], OneBitOptimizer]

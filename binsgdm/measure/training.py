@@ -19,7 +19,7 @@ from binsgdm.measure.record import Label
 from binsgdm.measure.timing import WARM_UP, Stopwatch, phases
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.worker import Scheme
+from binsgdm.optimizers.scheme import Scheme
 from binsgdm.systems.ddp_hook import compress_gradients
 from binsgdm.systems.registry import SYSTEMS
 

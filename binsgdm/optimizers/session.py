@@ -8,7 +8,8 @@ from binsgdm.exchange import AllReduceMax, Member, Protocol, RankContext
 from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import Kernels
 from binsgdm.optimizers.base import Flag, ParamState, check_gradients
-from binsgdm.optimizers.worker import Scheme, Worker
+from binsgdm.optimizers.scheme import Scheme
+from binsgdm.optimizers.worker import Worker
 from binsgdm.random import MAX_NUMEL
 
 ONE_BUCKET = MAX_NUMEL  # for a rank alone, which gains nothing from several messages

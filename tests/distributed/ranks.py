@@ -13,7 +13,8 @@ import binsgdm
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
-from binsgdm.optimizers.worker import Scheme, Worker
+from binsgdm.optimizers.scheme import Scheme
+from binsgdm.optimizers.worker import Worker
 
 SHAPES = [(5, 3), (7,), (0,), (33, 9), (1,), (64,)]
 STEPS = 3

@@ -16,7 +16,8 @@ from binsgdm.exchange import run_in_lockstep
 from binsgdm.fsdp import ShardContext, attach_fsdp
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
-from binsgdm.optimizers.worker import Scheme, Worker
+from binsgdm.optimizers.scheme import Scheme
+from binsgdm.optimizers.worker import Worker
 
 NODES, LOCAL = 2, 2
 STEPS, SEED, WEIGHT_DECAY, BUCKET_ELEMENTS = 3, 7, 0.1, 40

@@ -5,7 +5,8 @@ import torch
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
-from binsgdm.optimizers.worker import SCHEMES, Worker
+from binsgdm.optimizers.scheme import SCHEMES
+from binsgdm.optimizers.worker import Worker
 
 CONTEXT = RankContext(rank=0, world_size=1, ranks_per_node=1, seed=0, step=0)
 SETTINGS = {"lr": 0.1, "weight_decay": 0.1, "beta": 0.5, "maximize": False}

@@ -9,7 +9,8 @@ from binsgdm.bits import unpack_signs
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
-from binsgdm.optimizers.worker import Scheme, Worker
+from binsgdm.optimizers.scheme import Scheme
+from binsgdm.optimizers.worker import Worker
 from binsgdm.random import Key, RandomStream, thresholds
 
 SHAPES = [(50,), (3, 40), (7,), (129,)]

@@ -25,8 +25,8 @@ from binsgdm.exchange.transport import Transport
 from binsgdm.measure.bench import Bench
 from binsgdm.measure.gpu.parts import NotMeasurableError
 from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.worker import SCHEMES, Scheme
 from binsgdm.overlapped import OverlappedSession
 from binsgdm.systems.ddp_hook import GradientExchange, exchange_bucket
 from binsgdm.systems.registry import SYSTEMS, make

@@ -24,8 +24,8 @@ from binsgdm.measure.ranks import Ranks
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.worker import SCHEMES, Scheme
 from binsgdm.overlapped import OverlappedSession
 from binsgdm.systems.base import Averager, GradientBucket
 from binsgdm.systems.ddp_hook import GradientExchange, exchange_bucket

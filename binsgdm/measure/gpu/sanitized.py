@@ -12,7 +12,7 @@ from binsgdm.exchange import groups
 from binsgdm.measure.gpu.overlap import QUICK_SIDE, LateTraining
 from binsgdm.measure.gpu.sanitizer import found_by_sanitizer
 from binsgdm.measure.gpu.worker import end_with_parent
-from binsgdm.optimizers.worker import SCHEMES
+from binsgdm.optimizers.scheme import SCHEMES
 
 
 def main(device_name: str) -> None:

@@ -21,8 +21,9 @@ from binsgdm.ddp import keep_gradients_local
 from binsgdm.exchange import groups
 from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.exchange.transport import Transport
+from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.worker import SCHEMES, Scheme, Worker
+from binsgdm.optimizers.worker import Worker
 from binsgdm.overlapped import OverlappedSession
 from binsgdm.systems.ddp_hook import GradientExchange, exchange_bucket
 from binsgdm.systems.registry import SYSTEMS, make

@@ -14,8 +14,8 @@ from binsgdm.exchange import Member, run_in_lockstep
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.worker import SCHEMES, Scheme
 from tests.helpers.pretend_device import PretendDevice, PretendTensor, pretended_device
 
 SHAPES = ((9, 7), (5,))

@@ -135,7 +135,8 @@ def test_odd_shapes_work():
 def test_bucket_boundaries_do_not_change_the_result():
     """Draws are counted by place in the flat order, which starts anew with every bucket only by padding."""
     from binsgdm.exchange import run_in_lockstep
-    from binsgdm.optimizers.worker import Scheme, Worker
+    from binsgdm.optimizers.scheme import Scheme
+    from binsgdm.optimizers.worker import Worker
 
     results = []
     for bucket_elements in (8, 64, 10**6):

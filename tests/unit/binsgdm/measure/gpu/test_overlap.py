@@ -17,7 +17,8 @@ from binsgdm.measure.gpu.parts import NotMeasurableError
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
 from binsgdm.measure.timing import StopRule
-from binsgdm.optimizers.worker import SCHEMES, Worker
+from binsgdm.optimizers.scheme import SCHEMES
+from binsgdm.optimizers.worker import Worker
 from binsgdm.systems.registry import SYSTEMS
 
 CPU = torch.device("cpu")
