@@ -31,6 +31,7 @@ from simnet.lab import campaign
 from simnet.registry import tag_of
 from simnet.show import card_page
 from simnet.workload import training_step, workload
+from simnet.workload.kernel_cost import KernelCost
 
 REFERENCE = ROOT / "docs" / "reference"
 DECISIONS = ROOT / "docs" / "explanation" / "adr"
@@ -144,12 +145,14 @@ def kernel_rows() -> str:
     """Return the kernels that each strategy runs as a table."""
     rows = ["| strategy | kernels, and the bytes that each moves per element |", "|---|---|"]
     for strategy in strategies.STRATEGIES.built_in():
-        moved = (
-            f"`{cost.name}` {cost.bytes_per_element:g}" + ("" if cost.is_estimable else "*")
-            for cost in strategy.kernels
-        )
+        moved = (f"`{cost.name}` {_moved_text(cost)}" + ("" if cost.is_estimable else "*") for cost in strategy.kernels)
         rows.append(f"| `{tag_of(strategy)}` | {', '.join(moved)} |")
     return "\n".join(rows)
+
+
+def _moved_text(cost: KernelCost) -> str:
+    of_results = f" + {cost.bytes_per_result:g} of the result" if cost.bytes_per_result else ""
+    return f"{cost.bytes_per_element:g}{of_results}"
 
 
 def algorithm_rows() -> str:

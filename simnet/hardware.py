@@ -239,6 +239,8 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         cached_elements: elements up to which `time_per_element` holds.
         beyond_s_per_element: time of each element from twice `cached_elements` on, for all of them; interpolated over
             the logarithm of the size in between.
+        num_vectors: vectors that were combined when `merge_shaped` was timed; with another number its time is that for
+            as many bytes.
         options: options of the system that was timed; a result with other options says so.
         source: where the numbers come from.
     """
@@ -247,6 +249,7 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     s_per_element: Duration = field(name="time_per_element")
     cached_elements: Count | None = None
     beyond_s_per_element: Duration | None = field(name="time_per_element_beyond", default=None)
+    num_vectors: Count | None = None
     options: SystemOptions = field(default_factory=SystemOptions)
     source: str = ""
 

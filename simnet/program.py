@@ -33,11 +33,15 @@ class Compute(Struct, frozen=True, kw_only=True):
 
 
 class Kernel(Struct, frozen=True, kw_only=True):
-    """A kernel over `num_elements`, whose time the calibration knows; counted as `part` of the iteration."""
+    """A kernel over `num_elements`, whose time the calibration knows; counted as `part` of the iteration.
+
+    One that combines vectors has the elements of all of them, and their number.
+    """
 
     name: str
     part: IterationPart
     num_elements: float
+    num_vectors: int = 1
     bucket: int | None = None
     after: tuple[OperationId, ...] = ()
 
@@ -118,6 +122,8 @@ def _check_operation(operation: Operation) -> None:
         size, what = operation.seconds, "seconds"
     if not 0 <= size < math.inf:
         raise ValueError(f"{what}: {size}: must be finite and not below 0")
+    if isinstance(operation, Kernel) and operation.num_vectors < 1:
+        raise ValueError(f"num_vectors: {operation.num_vectors}: must be at least 1")
     if not isinstance(operation, Communicate) and operation.part not in get_args(IterationPart):
         raise ValueError(f"part: {operation.part!r}: must be one of {', '.join(get_args(IterationPart))}")
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 # Per element of all vectors together, from the number of vectors.
 _OF_VECTORS: dict[str, Callable[[int], float]] = {
     "merge": lambda vectors: (1 + 1 / vectors) / 8,  # read one bit; write one for all
+    "merge_shaped_": lambda vectors: (1 + (1 + 32) / vectors) / 8,  # and read and write a residual of 16 bits for all
     "server_mean": lambda vectors: (1 + 1 / vectors) / 8,
     "mean_": lambda vectors: 4 + 4 / vectors,
 }
@@ -35,6 +36,8 @@ _OTHERS: dict[str, float] = {
     "update_": 24.0,
     "update_quantize_pack_": 20.125,
     "quantize_pack": 4.125,
+    "update_shape_pack_": 24.125,  # also read and write a residual of 2 bytes
+    "shape_pack_": 8.125,
     "unpack_apply_": 8.125,
     "momentum": 12.0,
     "compress": 20.125,

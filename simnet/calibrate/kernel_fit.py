@@ -27,6 +27,9 @@ SIMULATED_NAMES: dict[str, str] = {
     "update_": "binsgdm_update",
     "update_quantize_pack_": "binsgdm_update_quantize",
     "quantize_pack": "quantize",
+    "update_shape_pack_": "binsgdm_update_shape",
+    "shape_pack_": "shape",
+    "merge_shaped_": "merge_shaped",
     "mean_": "mean",
     "unpack_apply_": "binsgdm_apply",
     "gather": "gather_gradients",
@@ -49,7 +52,7 @@ MIN_ELEMENTS = 2**16
 
 KNEE_GAIN = 0.6
 """A second slope is kept if it lowers the mean error to this fraction."""
-VECTORS_OF = {"merge": "num_nodes", "mean": "ranks_per_node"}
+VECTORS_OF = {"merge": "num_nodes", "merge_shaped": "num_nodes", "mean": "ranks_per_node"}
 """Attribute of a setup that gives the number of vectors of a kernel, by simulated kernel."""
 
 
@@ -251,9 +254,10 @@ def _select_fit(rows: Sequence[TimedKernel], bound: float) -> tuple[Sequence[Tim
         raise SimnetError(f"kernel {name}: timed with {' and with '.join(options)}: calibrate each alone")
     if len({row.num_elements for row in rows}) < MIN_SIZES:
         raise SimnetError(f"kernel {name}: at least {MIN_SIZES} sizes are needed; measure more sizes")
-    notes = (
-        [f"kernel {name}: fitted to {vectors} vectors at once; fewer take longer per element"] if vectors > 1 else []
+    of_others = (
+        "other numbers take the time of as many bytes" if _shares_results(name) else "fewer take longer per element"
     )
+    notes = [f"kernel {name}: fitted to {vectors} vectors at once; {of_others}"] if vectors > 1 else []
     line = _best_line(rows)
     error = line.mean_error(rows)
     large = [row for row in rows if row.num_elements >= MIN_ELEMENTS]
@@ -311,9 +315,16 @@ def _kernel_table(line: _LineFit, rows: Sequence[TimedKernel]) -> dict[str, obje
     return {
         **{name: duration_text(seconds) for name, seconds in times.items()},
         **cache,
+        **({"num_vectors": rows[0].num_vectors} if _shares_results(rows[0].kernel) else {}),
         **({"options": rows[0].options} if rows[0].options else {}),
         "source": f"{len(rows)} series, {min(sizes):,.0f} to {max(sizes):,.0f} elements",
     }
+
+
+def _shares_results(name: str) -> bool:
+    """Tell whether the bytes of a kernel follow from the number of vectors that share a result."""
+    cost = every().get(name)
+    return cost is not None and cost.bytes_per_result > 0
 
 
 def _residuals(rows: Sequence[TimedKernel], line: _LineFit) -> tuple[Comparison, ...]:

@@ -161,6 +161,7 @@ class _OptimizerStepLabels(SeriesLabels, kw_only=True):
 LABELS: dict[str, type[SeriesLabels]] = {
     "kernel": _KernelLabels,
     "kernel merge": _VectorKernelLabels,
+    "kernel merge_shaped_": _VectorKernelLabels,
     "kernel mean_": _VectorKernelLabels,
     "model": _ModelLabels,
     "model gradient_ready": _GradientLabels,

@@ -178,9 +178,10 @@ def median_values(curves: tuple[TrainingCurve, ...]) -> list[tuple[int, float, f
 def missed_in(strategy: AnyStrategy) -> tuple[str, ...]:
     """Return the shipped trainings in which a kind of system missed the target, on the most ranks.
 
-    A system missed the target where half or more of its trainings did. Its options there may be others than here.
+    A system missed the target where half or more of its trainings did. Its options there may be others than here, but
+    for those that decide how it trains (`Strategy.trains_as`).
     """
-    return tuple(name for name, found in _shipped().items() if _misses(found, type(strategy)))
+    return tuple(name for name, found in _shipped().items() if _misses(found, strategy))
 
 
 @cache
@@ -188,8 +189,8 @@ def _shipped() -> dict[str, Convergence]:
     return {name: load(name) for name in files.names("convergence")}
 
 
-def _misses(found: Convergence, kind: type) -> bool:
-    names = [name for name, system in found.systems.items() if type(system.strategy) is kind]
+def _misses(found: Convergence, strategy: AnyStrategy) -> bool:
+    names = [name for name, system in found.systems.items() if strategy.trains_as(system.strategy)]
     curves = [curve for name in names for curve in found.of(name, found.rank_counts[-1])]
     if found.target is None or not curves:
         return False

@@ -9,6 +9,7 @@ from msgspec.structs import fields, replace
 from simnet import schema
 from simnet.errors import SimnetError
 from simnet.strategies import STRATEGIES, BinSGDM, DenseAllReduce, OneBitAdam, Strategy
+from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
 from simnet.system_options import NONE, SystemOptions, value_text
 from simnet.units import Size
 
@@ -25,7 +26,8 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
 
     Attributes:
         system: tag of the strategy, such as "qsgd".
-        options: options of the system itself; of BinSGDM its topology, intra_node_dtype, average and overlap.
+        options: options of the system itself; of BinSGDM its topology, intra_node_dtype, average, rounding and
+            overlap.
     """
 
     system: str
@@ -48,10 +50,9 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         if system != BINSGDM:
             return cls(system=system, options=SystemOptions.parse(labels.get("options", {})))
         labelled = {key: labels[key] for key in ("topology", "intra_node_dtype")}
-        average = labels.get("average") or "updates"
-        return cls(
-            system=system, options=SystemOptions({**labelled, "average": average, "overlap": bool(labels["overlap"])})
-        )
+        # Older files lack these labels: there was no other average, and no other rounding.
+        labelled |= {"average": labels.get("average") or "updates", "rounding": labels.get("rounding") or "random"}
+        return cls(system=system, options=SystemOptions({**labelled, "overlap": bool(labels["overlap"])}))
 
     @property
     def argument(self) -> str:
@@ -82,6 +83,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
             str(given["topology"]),
             *([str(given["intra_node_dtype"])] if self.is_hierarchical and given["intra_node_dtype"] != "fp32" else []),
             *(["average gradients"] if given["average"] == "gradients" else []),
+            *([f"{given['rounding']} rounding"] if given["rounding"] != DEFAULT_ROUNDING else []),
             *(["overlap"] if given["overlap"] else []),
         ]
         return f"{BINSGDM} {', '.join(words)}"
@@ -110,11 +112,12 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         return found if self.system == ONE_BIT_ADAM else replace(found, bucket_cap=bucket_cap)
 
 
-_BINSGDM_WORDS = {
+_BINSGDM_WORDS: dict[tuple[str, object], str] = {
     ("topology", "flat"): "flat",
     ("intra_node_dtype", "bf16"): "bf16",
     ("intra_node_dtype", "one_bit"): "one_bit",
     ("average", "gradients"): "gradients",
+    **{("rounding", one): one for one in ROUNDINGS if one != DEFAULT_ROUNDING},
     ("overlap", True): "overlap",
 }
 
@@ -140,6 +143,7 @@ def _of_binsgdm(strategy: BinSGDM) -> dict[str, object]:
         "topology": strategy.topology,
         "intra_node_dtype": strategy.intra_node_dtype or "fp32",
         "average": strategy.average,
+        "rounding": strategy.rounding,
         "overlap": strategy.overlap,
     }
 

@@ -77,6 +77,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             it; a class says so of itself alone, since a class derived from it may choose by times.
         uses_ddp_buckets: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
         former_keys: keys of older files with the present ones.
+        former_defaults: what a key that older files do not have was, by key.
         bucketing: "ddp" closes a bucket when its gradients reach `bucket_cap`, as PyTorch's DDP does; "per_tensor"
             makes one bucket a tensor; "fused" one bucket of all; "mg_wfbp" merges tensors where the start-up time of
             an all-reduce outweighs waiting for the next tensor (Shi et al., MG-WFBP, 2019).
@@ -92,6 +93,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     uses_ddp_buckets: ClassVar[bool] = True
     is_rate_independent: ClassVar[bool] = False
     former_keys: ClassVar[dict[str, str]] = {}
+    former_defaults: ClassVar[dict[str, str]] = {}
 
     bucketing: Literal["ddp", "per_tensor", "fused", "mg_wfbp"] = "ddp"
     bucket_cap: Size | None = None
@@ -141,6 +143,10 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     def dense_fraction(self) -> float:
         """Part of a long training's steps that are done without compression, 0 to 1."""
         return 0.0
+
+    def trains_as(self, other: "Strategy") -> bool:
+        """Tell whether a training with another strategy says how one with this goes: any of its kind, as a rule."""
+        return type(other) is type(self)
 
     def for_longer_training(self, scale: float) -> "Strategy":  # noqa: ARG002
         """Return the strategy for a training `scale` times as long: a dense stage at its start grows with it."""

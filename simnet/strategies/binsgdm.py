@@ -1,6 +1,9 @@
-"""BinSGDM's exchange: average the bounded update u = m / b, rounded at random to one bit where it leaves the node.
+"""BinSGDM's exchange: average the bounded update u = m / b, rounded to one bit where it leaves the node.
 
 m = beta m + (1 - beta) g      b = beta b + (1 - beta) |g|      x -= lr * Q(mean of Q(mean of u in the node))
+
+Q draws at random, as in the paper, or is shaped: it first adds what it lost in the step before, a residual of two bytes
+an element at each of its two places. The messages are the same.
 
 Source: "Birder: Communication-efficient 1-bit adaptive optimizer for practical distributed DNN training", NeurIPS 2023.
 Differs: the paper states the intent of the hierarchical all-reduce; the four steps are this project's reading
@@ -8,9 +11,10 @@ Differs: the paper states the intent of the hierarchical all-reduce; the four st
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 from simnet.collectives import algorithms, direct, ring
+from simnet.collectives.schedule import Group
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Kernel, Operation
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
@@ -19,6 +23,21 @@ from simnet.values import BYTES_PER_ELEMENT
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
+
+Rounding = Literal["random", "shaped"]
+ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
+DEFAULT_ROUNDING: Rounding = "random"
+
+UPDATE = KernelCost(name="binsgdm_update", bytes_per_element=24.0)  # read g, m, b; write m, b and u = m / b
+MERGE = KernelCost(name="merge", bytes_per_element=0.25)  # per sign received: read one bit, write at most one bit
+# The kernels of the other rounding are bound by their draws; the update streams memory, as those of this one do.
+SHAPED_KERNELS = (
+    # read g, m, b and the residual; write m, b, the residual and one bit
+    KernelCost(name="binsgdm_update_shape", bytes_per_element=24.125, stand_in=UPDATE),
+    KernelCost(name="shape", bytes_per_element=8.125, stand_in=UPDATE),  # read u, the residual; write it and one bit
+    # per sign received: read one bit; per element of the piece: read and write the residual, write one bit
+    KernelCost(name="merge_shaped", bytes_per_element=0.125, bytes_per_result=4.125, stand_in=UPDATE),
+)
 
 
 @register
@@ -31,6 +50,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         intra_node_dtype: what travels inside a node, for topology "hierarchical" only; by default "fp32".
         average: what is averaged inside a node: the ranks' updates, or their gradients, so that the node has one pair
             of momenta and each rank a slice of them.
+        rounding: how an update becomes one bit: "random" draws it, "shaped" adds what rounding lost in the step before.
         finite_check: algorithm of the all-reduce of a few bytes after the last bucket, which decides whether the step
             counts before parameters move.
     """
@@ -38,20 +58,23 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     title: ClassVar[str] = "BinSGDM"
     uses_ddp_buckets: ClassVar[bool] = False
     former_keys: ClassVar[dict[str, str]] = {"intra": "intra_node_dtype", "agreement": "finite_check"}
+    former_defaults: ClassVar[dict[str, str]] = {"rounding": "random"}
     kernels: ClassVar[tuple[KernelCost, ...]] = (
-        KernelCost(name="binsgdm_update", bytes_per_element=24.0),  # read g, m, b; write m, b and u = m / b
+        UPDATE,
         KernelCost(name="binsgdm_update_quantize", bytes_per_element=20.125),  # read g, m, b; write m, b and one bit
         KernelCost(name="gather_gradients", bytes_per_element=8.0),  # read g, write it into the bucket
         # per element received: read 4, write 4 for each node's worth (here 8 ranks)
         KernelCost(name="mean", bytes_per_element=4.5),
         KernelCost(name="quantize", bytes_per_element=4.125),  # read u, write one bit
-        KernelCost(name="merge", bytes_per_element=0.25),  # per sign received: read one bit, write at most one bit
+        MERGE,
         KernelCost(name="binsgdm_apply", bytes_per_element=8.125, updates=True),  # read one bit and x, write x
+        *SHAPED_KERNELS,
     )
 
     topology: Literal["hierarchical", "flat"] = "hierarchical"
     intra_node_dtype: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
     average: Literal["updates", "gradients"] = "updates"
+    rounding: Rounding = DEFAULT_ROUNDING
     finite_check: Algorithm = "auto"
 
     def __post_init__(self) -> None:
@@ -66,19 +89,31 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return the hierarchical exchange, in fp32 or bf16 inside the node, and the flat one."""
-        return {cls.title: (cls(), cls(intra_node_dtype="bf16")), f"{cls.title} flat": (cls(topology="flat"),)}
+        """Return the hierarchical exchange, in fp32 or bf16 inside the node, with either rounding, and the flat one.
+
+        The flat one has the default rounding: by how much roundings differ, the hierarchical one shows.
+        """
+        title = cls.title
+        titles = {one: title if one == DEFAULT_ROUNDING else f"{title} {one}" for one in ROUNDINGS}
+        in_node: dict[str, tuple[Strategy, ...]] = {
+            titles[one]: (cls(rounding=one), cls(rounding=one, intra_node_dtype="bf16")) for one in ROUNDINGS
+        }
+        return {title: in_node[title], f"{title} flat": (cls(topology="flat"),)} | in_node
+
+    def trains_as(self, other: Strategy) -> bool:
+        """Tell whether a training with another strategy says how one with this goes: with the same rounding."""
+        return isinstance(other, BinSGDM) and other.rounding == self.rounding
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Return all up to the signs that all ranks agree on."""
-        num_elements = bucket.num_elements
+        num_elements, kernels = bucket.num_elements, _KERNELS[self.rounding]
         if self.topology == "flat":
-            operations = _flat(num_elements, topology)
+            operations = _flat(kernels, num_elements, topology)
         else:
             in_node = _average_gradients if self.average == "gradients" else _reduce_in_node
             operations = (
-                *in_node(self.intra_node_dtype or "fp32", num_elements, topology),
-                *_between_nodes(num_elements, topology),
+                *in_node(kernels, self.intra_node_dtype or "fp32", num_elements, topology),
+                *_between_nodes(kernels, num_elements, topology),
             )
         return Exchange(operations, num_elements / BITS_PER_BYTE, self.topology)
 
@@ -94,20 +129,38 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         return (Communicate(schedule=schedule, message_bytes=flags_bytes), *apply)
 
 
-def _flat(num_elements: float, topology: Topology) -> tuple[Operation, ...]:
+class _RoundingKernels(NamedTuple):
+    """Names of the kernels that round."""
+
+    update_and_round: str
+    round: str
+    merge: str
+
+    def merging(self, num_elements: float, group: Group) -> Kernel:
+        """Return the merge of one piece from each rank of a group, so many elements together."""
+        return Kernel(name=self.merge, part="encode", num_elements=num_elements, num_vectors=group.size)
+
+
+_KERNELS: dict[Rounding, _RoundingKernels] = {
+    "random": _RoundingKernels("binsgdm_update_quantize", "quantize", "merge"),
+    "shaped": _RoundingKernels(*(cost.name for cost in SHAPED_KERNELS)),
+}
+
+
+def _flat(kernels: _RoundingKernels, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
     """Quantize, swap pieces among all ranks, average and quantize again, gather."""
     world = topology.group("world")
     # The all-to-all of signs is a reduce-scatter whose owner merges them; the merged signs are then gathered.
     signs_bytes = num_elements / BITS_PER_BYTE
     return (
-        Kernel(name="binsgdm_update_quantize", part="encode", num_elements=num_elements),
+        Kernel(name=kernels.update_and_round, part="encode", num_elements=num_elements),
         Communicate(schedule=direct.all_to_all(world), message_bytes=signs_bytes),
-        Kernel(name="merge", part="encode", num_elements=num_elements),
+        kernels.merging(num_elements, world),
         Communicate(schedule=ring.all_gather(world), message_bytes=signs_bytes),
     )
 
 
-def _between_nodes(num_elements: float, topology: Topology) -> tuple[Operation, ...]:
+def _between_nodes(kernels: _RoundingKernels, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
     """Exchange one bit an element of a slice between nodes, then gather the slices in the node."""
     in_node, between = topology.group("intra_node"), topology.group("inter_node")
     # Each local rank holds one slice of the node: the rails exchange their slices at the same time.
@@ -115,13 +168,15 @@ def _between_nodes(num_elements: float, topology: Topology) -> tuple[Operation, 
     slice_bytes = slice_elements / BITS_PER_BYTE
     return (
         Communicate(schedule=direct.all_to_all(between), message_bytes=slice_bytes),
-        Kernel(name="merge", part="encode", num_elements=slice_elements),
+        kernels.merging(slice_elements, between),
         Communicate(schedule=ring.all_gather(between), message_bytes=slice_bytes),
         Communicate(schedule=ring.all_gather(in_node), message_bytes=num_elements / BITS_PER_BYTE),
     )
 
 
-def _reduce_in_node(dtype: str, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
+def _reduce_in_node(
+    kernels: _RoundingKernels, dtype: str, num_elements: float, topology: Topology
+) -> tuple[Operation, ...]:
     """Leave each local rank with the quantized mean of its slice of u.
 
     The slices are swapped and added up in the order of ranks, not passed round a ring, so that the sum does not depend
@@ -130,20 +185,22 @@ def _reduce_in_node(dtype: str, num_elements: float, topology: Topology) -> tupl
     in_node = topology.group("intra_node")
     if dtype == "one_bit":
         return (
-            Kernel(name="binsgdm_update_quantize", part="encode", num_elements=num_elements),
+            Kernel(name=kernels.update_and_round, part="encode", num_elements=num_elements),
             Communicate(schedule=direct.all_to_all(in_node), message_bytes=num_elements / BITS_PER_BYTE),
-            Kernel(name="merge", part="encode", num_elements=num_elements),
+            kernels.merging(num_elements, in_node),
         )
     message_bytes = num_elements * BYTES_PER_ELEMENT[dtype]
     return (
         Kernel(name="binsgdm_update", part="encode", num_elements=num_elements),
         Communicate(schedule=direct.all_to_all(in_node), message_bytes=message_bytes),
         Kernel(name="mean", part="encode", num_elements=num_elements),
-        Kernel(name="quantize", part="encode", num_elements=num_elements / topology.ranks_per_node),
+        Kernel(name=kernels.round, part="encode", num_elements=num_elements / topology.ranks_per_node),
     )
 
 
-def _average_gradients(dtype: str, num_elements: float, topology: Topology) -> tuple[Operation, ...]:
+def _average_gradients(
+    kernels: _RoundingKernels, dtype: str, num_elements: float, topology: Topology
+) -> tuple[Operation, ...]:
     """Leave each local rank with the quantized update of its slice, from the mean gradient of the node."""
     slice_elements = num_elements / topology.ranks_per_node
     message_bytes = num_elements * BYTES_PER_ELEMENT[dtype]
@@ -151,5 +208,5 @@ def _average_gradients(dtype: str, num_elements: float, topology: Topology) -> t
         Kernel(name="gather_gradients", part="encode", num_elements=num_elements),
         Communicate(schedule=direct.all_to_all(topology.group("intra_node")), message_bytes=message_bytes),
         Kernel(name="mean", part="encode", num_elements=num_elements),
-        Kernel(name="binsgdm_update_quantize", part="encode", num_elements=slice_elements),
+        Kernel(name=kernels.update_and_round, part="encode", num_elements=slice_elements),
     )

@@ -135,8 +135,8 @@ def kernel_estimates(
             kernel=row.kernel,
             num_elements=row.num_elements,
             measured=row.median_s,
-            predicted=_seconds(cost, estimate.calibration, row.num_elements),
-            interval=calibration_draws.middle_90_percent([_seconds(cost, one, row.num_elements) for one in drawn]),
+            predicted=_seconds(cost, estimate.calibration, row),
+            interval=calibration_draws.middle_90_percent([_seconds(cost, one, row) for one in drawn]),
             spread=_spread(row),
             least_s=_least_bytes(cost, row) / copy_bytes_per_s,
             is_estimable=cost.is_estimable,
@@ -151,14 +151,14 @@ def _least_bytes(cost: KernelCost, row: TimedKernel) -> float:
     """Return the bytes that a kernel moves at least: one that combines vectors writes one for all."""
     per_element = WRITTEN_ONCE.get(cost.name)
     if per_element is None:
-        return cost.bytes_per_element * row.num_elements
+        return cost.bytes_of_each(row.num_vectors) * row.num_elements
     return per_element * (row.num_elements + row.num_elements / row.num_vectors)
 
 
-def _seconds(cost: KernelCost, calibration: Calibration, num_elements: float) -> float:
+def _seconds(cost: KernelCost, calibration: Calibration, row: TimedKernel) -> float:
     if cost.name == ADAMW.name:
-        return optimizer_s(calibration, "adam", num_elements)  # the simulator charges no launch to it
-    return cost.seconds(calibration, num_elements)
+        return optimizer_s(calibration, "adam", row.num_elements)  # the simulator charges no launch to it
+    return cost.seconds(calibration, row.num_elements, row.num_vectors)
 
 
 def _spread(row: TimedKernel) -> float:

@@ -7,7 +7,7 @@ from simnet.calibrate.kernel_fit import COPY, COPY_BYTES, SIMULATED_NAMES
 from simnet.strategies.kernel_table import every
 from simnet.workload.kernel_cost import OPTIMIZER_BYTES
 
-VECTORS = {"mean": 8}  # simnet counts the write of a mean for a node of 8
+VECTORS = {"mean": 8, "merge_shaped": 8}  # simnet counts the write of a mean for a node of 8
 
 
 @pytest.mark.parametrize("name", sorted({*every(), *SIMULATED_NAMES}))
@@ -15,8 +15,15 @@ def test_a_kernel_moves_the_bytes_that_are_simulated(name):
     cost = every().get(SIMULATED_NAMES.get(name, name))
     if cost is None or name in SIMULATED_NAMES.values():
         return
-    expected = cost.bytes_per_element if cost.is_estimable else None
-    assert bytes_per_element(name, VECTORS.get(cost.name, 1)) == expected
+    vectors = VECTORS.get(cost.name, 1)
+    expected = cost.bytes_of_each(vectors) if cost.is_estimable else None
+    assert bytes_per_element(name, vectors) == expected
+
+
+@pytest.mark.parametrize(("vectors", "per_result"), [(2, 4 + 3 / 8), (64, 4 + 65 / 8)])
+def test_a_shaped_merge_moves_a_bit_of_each_vector_and_one_residual(vectors, per_result):
+    for found in (bytes_per_element("merge_shaped_", vectors), every()["merge_shaped"].bytes_of_each(vectors)):
+        assert found == pytest.approx(per_result / vectors)
 
 
 def test_no_kernel_is_only_here():

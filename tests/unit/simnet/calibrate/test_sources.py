@@ -118,6 +118,16 @@ def test_the_most_vectors_are_fitted_and_said() -> None:
     assert "0.2" in fitted.shown["merge"]
 
 
+def test_a_shaped_merge_says_of_how_many_vectors_it_was() -> None:
+    rows = times("merge_shaped", lambda size: 5e-10 * size, 2) + times("merge_shaped", lambda size: 2e-10 * size, 8)
+    (fitted,) = kernel_fit.fit_kernels(rows, 0.1, draws=20)
+    assert fitted.notes == (
+        "kernel merge_shaped: fitted to 8 vectors at once; other numbers take the time of as many bytes",
+    )
+    found = calibration_file.as_calibration(fitted.table).kernels["merge_shaped"]
+    assert found.num_vectors == 8
+
+
 def test_kernels_that_cannot_be_fitted_are_refused() -> None:
     with pytest.raises(SimnetError, match="kernel quantize: at least 3 sizes"):
         kernel_fit.fit_kernels(times("quantize", lambda size: size)[:2], 0.1, draws=20)

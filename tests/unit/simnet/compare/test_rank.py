@@ -32,7 +32,7 @@ class TestSystems:
 
     def test_names_and_kinds_choose(self) -> None:
         assert chosen(()) == tuple(SYSTEMS)
-        assert chosen(["binsgdm", "BinSGDM", "top_k"]) == ("BinSGDM", "BinSGDM flat", "Top-k 1 %")
+        assert chosen(["binsgdm", "BinSGDM", "top_k"]) == (*BinSGDM.presets(), "Top-k 1 %")
 
     @pytest.mark.parametrize(
         ("name", "near"), [("Powersgd rank 4", "PowerSGD rank 4"), ("one_bit_adm", "one_bit_adam")]

@@ -1,0 +1,162 @@
+"""BinSGDM by rounding: shaped kernels in the place of those that draw, and the same bytes on the wire."""
+
+from itertools import pairwise
+
+import pytest
+from msgspec.structs import replace
+
+from simnet.compare.tune import systems
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration, KernelTime
+from simnet.network.topology import build
+from simnet.program import Communicate, Kernel
+from simnet.simulate import simulate
+from simnet.strategies import QSGD, BinSGDM
+from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
+from simnet.strategies.former_keys import with_present_keys
+from simnet.units import Bandwidth, Duration
+from simnet.workload.buckets import Bucket
+from simnet.workload.training_step import Step
+from tests.helpers.step_samples import COSTLY, scenario
+from tests.helpers.topologies import cluster
+
+STEP = Step(
+    tensors=(), num_elements=1.0, bytes_per_element=4, forward_s=1.0, backward_s=1.0, optimizer_s=0.0, samples=1
+)
+D = 6400.0
+NODES, LOCAL = 4, 8
+SHAPED = {
+    BinSGDM(): [("binsgdm_update", D), ("mean", D), ("shape", D / LOCAL), ("merge_shaped", D / LOCAL, NODES)],
+    BinSGDM(intra_node_dtype="one_bit"): [
+        ("binsgdm_update_shape", D),
+        ("merge_shaped", D, LOCAL),
+        ("merge_shaped", D / LOCAL, NODES),
+    ],
+    BinSGDM(average="gradients"): [
+        ("gather_gradients", D),
+        ("mean", D),
+        ("binsgdm_update_shape", D / LOCAL),
+        ("merge_shaped", D / LOCAL, NODES),
+    ],
+    BinSGDM(topology="flat"): [("binsgdm_update_shape", D), ("merge_shaped", D, NODES * LOCAL)],
+}
+RANDOM_NAMES = {"binsgdm_update_shape": "binsgdm_update_quantize", "shape": "quantize", "merge_shaped": "merge"}
+
+
+def operations(strategy):
+    bucket = Bucket(index=0, num_elements=D, backward_fraction=1.0)
+    return strategy.exchange(bucket, STEP, build(cluster(NODES, LOCAL), Calibration())).operations
+
+
+def kernels(strategy):
+    return [one for one in operations(strategy) if isinstance(one, Kernel)]
+
+
+@pytest.mark.parametrize("scheme", SHAPED, ids=str)
+def test_shaped_kernels_take_the_place_of_those_that_draw(scheme):
+    drawn, shaped = (kernels(replace(scheme, rounding=rounding)) for rounding in ("random", "shaped"))
+    wanted = [(name, size, *(vectors or [1])) for name, size, *vectors in SHAPED[scheme]]
+    assert [(one.name, one.num_elements, one.num_vectors) for one in shaped] == wanted
+    assert [(RANDOM_NAMES.get(one.name, one.name), one.num_elements) for one in shaped] == [
+        (one.name, one.num_elements) for one in drawn
+    ]
+
+
+@pytest.mark.parametrize("scheme", SHAPED, ids=str)
+def test_both_roundings_send_the_same_messages(scheme):
+    drawn, shaped = (
+        [one for one in operations(replace(scheme, rounding=rounding)) if isinstance(one, Communicate)]
+        for rounding in ("random", "shaped")
+    )
+    assert drawn == shaped
+
+
+@pytest.mark.parametrize("num_nodes", [2, 64])
+def test_the_residual_of_a_merge_is_read_and_written_once_an_element_of_the_piece(num_nodes):
+    """A piece of d / (G N) elements: of each a bit from every node, a residual of 2 bytes read and written, one bit."""
+    calibration = Calibration(memory_bytes_per_s=Bandwidth(1e12))
+    fused = BinSGDM(bucketing="fused", overlap=False, rounding="shaped")
+    given = scenario(fused, num_nodes, 8, calibration=calibration)
+    d = given.workload.gradient_bytes / 4
+    encode_s = simulate(given).result.breakdown.encode_s
+    update, mean, shape = 24 * d, 4.5 * d, 8.125 * d / 8
+    piece = d / (8 * num_nodes)
+    assert encode_s == pytest.approx((update + mean + shape + (num_nodes / 8 + 4 + 1 / 8) * piece) / 1e12)
+
+
+BEFORE = {"binsgdm_update": KernelTime(launch_s=Duration(1e-5), s_per_element=Duration(24e-12))}
+
+
+class TestTimes:
+    """Times of a calibration from before there were shaped kernels, and of one that has them."""
+
+    STRATEGY = BinSGDM(topology="flat", bucketing="fused", overlap=False, rounding="shaped")
+
+    def encode(self, kernels, num_nodes=2, **keys):
+        given = scenario(self.STRATEGY, num_nodes, 1, calibration=Calibration(kernels=kernels, **keys))
+        found = simulate(given)
+        return found.result.breakdown.encode_s, given.workload.gradient_bytes / 4, found.notes
+
+    def test_a_kernel_that_was_not_timed_takes_what_the_update_takes_for_as_many_bytes_and_says_so(self):
+        encode_s, d, notes = self.encode(BEFORE)
+        assert encode_s == pytest.approx(2e-5 + (24.125 + 0.125 + 4.125 / 2) * 1e-12 * d)
+        told = [note for note in notes if "was not timed" in note]
+        assert told == [
+            f"kernel {name} was not timed: it takes the time of binsgdm_update for as many bytes; measure it"
+            for name in ("binsgdm_update_shape", "merge_shaped")
+        ]
+        assert not any("no time for kernels" in note and "merge_shaped" in note for note in notes)
+
+    def test_a_stand_in_comes_before_the_bandwidth_of_the_memory(self):
+        with_both = self.encode(BEFORE, memory_bytes_per_s=Bandwidth(1e9))
+        assert with_both[0] == self.encode(BEFORE)[0]
+
+    def test_a_merge_that_was_timed_with_other_vectors_takes_the_time_of_as_many_bytes(self):
+        timed = {
+            "binsgdm_update_shape": KernelTime(s_per_element=Duration(0)),
+            "merge_shaped": KernelTime(s_per_element=Duration(1e-9), num_vectors=8),
+        }
+        for num_nodes in (2, 8, 64):
+            encode_s, d, notes = self.encode(timed, num_nodes)
+            share = (1 / 8 + 4.125 / num_nodes) / (1 / 8 + 4.125 / 8)
+            assert encode_s == pytest.approx(share * 1e-9 * d)
+            assert not any("was not timed" in note for note in notes)
+
+    def test_vectors_of_a_kernel_that_has_no_results_of_its_own_are_refused(self):
+        timed = {"merge": KernelTime(s_per_element=Duration(1e-9), num_vectors=8)}
+        with pytest.raises(SimnetError, match=r"kernels\.merge\.num_vectors: 8: has no effect on this kernel; drop it"):
+            self.encode(timed)
+
+
+def test_a_shaped_step_takes_longer_by_its_residuals():
+    times = [simulate(scenario(BinSGDM(rounding=one), calibration=COSTLY)).result.iteration_s for one in ROUNDINGS]
+    assert all(former < later for former, later in pairwise(times))
+
+
+def test_one_row_of_the_advice_shows_the_other_rounding():
+    known = systems()
+    mine = {title: {one.rounding for one in variants} for title, variants in known.items() if "BinSGDM" in title}
+    other = next(one for one in ROUNDINGS if one != DEFAULT_ROUNDING)
+    assert mine == {
+        "BinSGDM": {DEFAULT_ROUNDING},
+        f"BinSGDM {other}": {other},
+        "BinSGDM flat": {DEFAULT_ROUNDING},
+    }
+
+
+class TestTrainings:
+    def test_a_training_with_the_other_rounding_says_nothing_of_this_one(self):
+        drawn, shaped = (BinSGDM(rounding=one) for one in ("random", "shaped"))
+        assert drawn.trains_as(replace(drawn, topology="flat"))
+        assert not drawn.trains_as(shaped)
+        assert not drawn.trains_as(QSGD())
+        assert QSGD().trains_as(QSGD(bits=8))
+
+    def test_older_files_hold_random_rounding(self):
+        assert with_present_keys({"kind": "binsgdm", "intra": "bf16"}) == {
+            "kind": "binsgdm",
+            "rounding": "random",
+            "intra_node_dtype": "bf16",
+        }
+        assert with_present_keys({"kind": "binsgdm", "rounding": "shaped"})["rounding"] == "shaped"
+        assert with_present_keys({"kind": "qsgd"}) == {"kind": "qsgd"}
