@@ -96,10 +96,13 @@ def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
     m, b, u = (torch.zeros(numel) for _ in range(3))
     packed = torch.zeros(packed_numel(numel), dtype=torch.uint8)
     rows, parts = packed.repeat(2, 1), torch.zeros(2, numel)
+    residual = torch.zeros(numel, dtype=torch.int16)
     draws: dict[str, Any] = {"key": key, "start": start, "out": packed}
     found: dict[str, Callable[[], object]] = {
         "quantize_pack": lambda: triton_kernels.quantize_pack(u, **draws),
         "merge": lambda: triton_kernels.merge(rows, numel=numel, **draws),
+        "merge_shaped": lambda: triton_kernels.merge_shaped_(rows, residual, numel=numel, out=packed),
+        "shape_pack": lambda: triton_kernels.shape_pack_(u, residual, gain=2.0, out=packed),
         "mean": lambda: triton_kernels.mean_(parts, u),
         "thresholds": lambda: triton_signs.write_draws(u, key.words(), start=start),
         "draws": lambda: triton_signs.write_draws(u.to(torch.int64), key.words(), start=start),
@@ -109,9 +112,12 @@ def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
     for dtype in DTYPES:
         given, text = torch.zeros(numel, dtype=dtype), str(dtype).removeprefix("torch.")
         found |= {
-            f"update {text}": lambda x=given: triton_kernels.update_(x, m, b, beta=0.9, out_u=u),  # type: ignore[misc]
+            f"update {text}": lambda x=given: triton_kernels.update_(x, m, b, beta=0.9, beta_b=0.9, out_u=u),  # type: ignore[misc]
             f"update_quantize_pack {text}": lambda x=given: triton_kernels.update_quantize_pack_(  # type: ignore[misc]
-                x, m, b, beta=0.9, **draws
+                x, m, b, beta=0.9, beta_b=0.9, **draws
+            ),
+            f"update_shape_pack {text}": lambda x=given: triton_kernels.update_shape_pack_(  # type: ignore[misc]
+                x, m, b, residual, beta=0.9, beta_b=0.9, gain=2.0, out=packed
             ),
             f"unpack_apply {text}": lambda x=given: triton_kernels.unpack_apply_(  # type: ignore[misc]
                 x, packed, lr=1e-3, weight_decay=0.1

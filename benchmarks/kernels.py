@@ -59,13 +59,13 @@ def contestants(kernels: Kernels, numel: int, device: str, dtype: torch.dtype) -
     mean = torch.empty(parts.shape[1], device=device)
     calls: dict[str, Callable[[], object]] = {
         "update_quantize_pack_": lambda: kernels.update_quantize_pack_(
-            grad, m, b, beta=0.95, key=KEY, start=0, out=out
+            grad, m, b, beta=0.95, beta_b=0.95, key=KEY, start=0, out=out
         ),
         "the same, momenta of torch.zeros": lambda: kernels.update_quantize_pack_(
-            grad, usual_m, usual_b, beta=0.95, key=KEY, start=0, out=out
+            grad, usual_m, usual_b, beta=0.95, beta_b=0.95, key=KEY, start=0, out=out
         ),
         "unpack_apply_": lambda: kernels.unpack_apply_(x, out, lr=1e-3, weight_decay=0.01),
-        "update_": lambda: kernels.update_(grad, m, b, beta=0.95, out_u=u),
+        "update_": lambda: kernels.update_(grad, m, b, beta=0.95, beta_b=0.95, out_u=u),
         "quantize_pack": lambda: kernels.quantize_pack(u, key=KEY, start=0, out=out),
         f"merge, {NUM_PARTS} vectors": lambda: kernels.merge(packed, numel=numel, key=KEY, start=0, out=out),
         f"mean_, {NUM_PARTS} vectors": lambda: kernels.mean_(parts, mean),

@@ -1,35 +1,45 @@
-"""The update of BinSGDM as pure functions on fp32 tensors.
+"""The update of BinSGDM and both ways to round it to signs, as pure functions on fp32 tensors.
 
 Every product, sum and quotient is rounded to fp32 on its own, with no fused multiply-add, so that any device that
 follows IEEE 754 gives the same bits. No argument is changed.
 
 Source: "Birder: Communication-efficient 1-bit adaptive optimizer for practical distributed DNN training", NeurIPS 2023:
 the update of m, b and x, and Q.
-Differs: an element whose new b would not be finite keeps its m and b; the paper does not treat such gradients.
+Differs: an element whose new b would not be finite keeps its m and b; the paper does not treat such gradients. A decay
+of its own for b, the gain and the shaped rounding are ours.
 """
 
 import torch
 from torch import Tensor
 
+# What a rounded u of 1 counts: with a residual of at most as much, all sums of both fit into 17 bits, and a residual
+# into 16.
+SCALE = 32767
+MAX_SHAPED_VECTORS = 32767  # whose merge has a residual of at most as much
 
-def momenta(grad: Tensor, m: Tensor, b: Tensor, *, beta: float) -> tuple[Tensor, Tensor, Tensor]:
+
+def momenta(
+    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the next m and b, and where they are finite.
 
-    m' = beta m + (1 - beta) g and b' = beta b + (1 - beta) |g|. Rounding is monotonic and odd, so |m| <= b carries over
-    to m' and b' exactly: starting from zeros, |m / b| never exceeds 1 and needs no clamp.
+    m' = beta m + (1 - beta) g and b' = beta_b b + (1 - beta_b) |g|. With one decay, since rounding is monotonic and
+    odd, |m| <= b carries over to m' and b' exactly: starting from zeros, |m / b| never exceeds 1.
 
     Args:
         grad: Gradient, any floating dtype.
         m: First momentum, fp32.
         b: Momentum of the absolute gradient, fp32.
-        beta: Decay of both, in [0, 1); beta and 1 - beta are each rounded to fp32 once.
+        beta: Decay of m, in [0, 1); beta and 1 - beta are each rounded to fp32 once.
+        beta_b: Decay of b, likewise; by default that of m.
 
     Returns:
         m', b' (fp32) and a mask: False where b' would not be finite, and m and b are returned as they were.
     """
     g = grad.to(torch.float32)
     new_m = m * beta + g * (1.0 - beta)
-    new_b = b * beta + g.abs() * (1.0 - beta)
+    beta_b = beta if beta_b is None else beta_b
+    new_b = b * beta_b + g.abs() * (1.0 - beta_b)
     # NaN compares false as well, so one comparison finds both infinity and NaN. b is a mean of absolute values: m
     # cannot overflow where b does not.
     finite = new_b < torch.inf
@@ -45,6 +55,55 @@ def ratio(m: Tensor, b: Tensor) -> Tensor:
 def quantize(u: Tensor, thresholds: Tensor) -> Tensor:
     """Return Q(u): True for +1, which has probability (1 + u) / 2 if the thresholds are uniform in [-1, 1)."""
     return thresholds < u
+
+
+def clip(u: Tensor, *, gain: float) -> Tensor:
+    """Return gain u, but at least -1 and at most 1; -1 where u is NaN. The gain is rounded to fp32 once."""
+    amplified = u * gain
+    # In this order and by comparison: NaN compares false and becomes -1, as where a draw rounds it.
+    raised = torch.where(amplified > -1.0, amplified, -1.0)
+    return torch.where(raised < 1.0, raised, 1.0)
+
+
+def shape(u: Tensor, residual: Tensor, *, gain: float) -> tuple[Tensor, Tensor]:
+    """Round clip(gain u) to signs, shaped: what rounding loses is added before the next one.
+
+    With k = round(SCALE clip(gain u)), half to even, V = k + residual: the sign is that of V, +1 where V is 0, and the
+    next residual is V - SCALE sign. From k on these are exact integers.
+
+    Args:
+        u: fp32 (N).
+        residual: int16 (N), of at most SCALE.
+        gain: Above 0, rounded to fp32 once.
+
+    Returns:
+        Booleans (N), True for +1, and the next residual, int16 (N), again of at most SCALE.
+    """
+    # The product is below 2**15, so that adding and subtracting 1.5 * 2**23, as the compiled kernels do, rounds alike.
+    whole = (clip(u, gain=gain) * float(SCALE)).round().to(torch.int32)
+    return _split(whole + residual, SCALE)
+
+
+def shape_merge(sums: Tensor, residual: Tensor, *, num_vectors: int) -> tuple[Tensor, Tensor]:
+    """Round the means of K signs to signs, shaped, without a division: V = sum + residual.
+
+    The sign is that of V, +1 where V is 0, and the next residual is V - K sign.
+
+    Args:
+        sums: Of K signs, whole numbers (N).
+        residual: int16 (N), of at most K.
+        num_vectors: K, at most MAX_SHAPED_VECTORS.
+
+    Returns:
+        Booleans (N), True for +1, and the next residual, int16 (N), again of at most K.
+    """
+    return _split(sums.to(torch.int32) + residual, num_vectors)
+
+
+def _split(values: Tensor, unit: int) -> tuple[Tensor, Tensor]:
+    """Return the signs of values, and what is left of them without these, a unit each."""
+    positive = values >= 0
+    return positive, torch.where(positive, values - unit, values + unit).to(torch.int16)
 
 
 def mean_of_signs(sign_rows: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ docs/explanation/randomness.md.
 Shape letters: N elements, C counters of four words each.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -26,6 +27,7 @@ _LANES = GROUP_NUMEL // 4
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
+_DITHER_NUMEL = 1 << 20
 _LOW = 0xFFFFFFFF
 
 
@@ -143,6 +145,38 @@ def uniforms(key: Key, *, start: int, numel: int, device: torch.device | str = "
         return thresholds(key, start=start, numel=numel, device=device).mul_(0.5).add_(0.5 + 2.0**-24)
     parts = draws(key, start=start, numel=numel, device=device) >> 9
     return parts.to(torch.float32).mul_(2.0**-23).add_(2.0**-24)
+
+
+def dither(key: Key, *, start: int, numel: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return the residuals that shaped rounding of u starts from, uniform in [-32767, 32767].
+
+    Without them all ranks would round alike at first, and so would all elements of the same u.
+
+    Returns:
+        int16 (N): max((draw >> 16) - 32768, -32767) of the elements [start, start + numel).
+    """
+    return _dithered(key, start, numel, device, lambda found: ((found >> 16) - 32768).clamp_(min=-32767))
+
+
+def merge_dither(key: Key, *, start: int, numel: int, num_rows: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return the residuals that a shaped merge of K rows of signs starts from, uniform in [-K, K].
+
+    Returns:
+        int16 (N): ((draw >> 9) (2 K + 1) >> 23) - K of the elements [start, start + numel).
+    """
+    return _dithered(key, start, numel, device, lambda found: ((found >> 9) * (2 * num_rows + 1) >> 23) - num_rows)
+
+
+def _dithered(
+    key: Key, start: int, numel: int, device: torch.device | str, convert: Callable[[Tensor], Tensor]
+) -> Tensor:
+    _check_range(start, numel)
+    made = torch.empty(numel, dtype=torch.int16, device=device)
+    # Piece by piece: draws take 8 bytes an element and some more on the way, many times what is kept.
+    for lo in range(0, numel, _DITHER_NUMEL):
+        piece = made[lo : lo + _DITHER_NUMEL]
+        piece.copy_(convert(draws(key, start=start + lo, numel=piece.numel(), device=device)))
+    return made
 
 
 def _check_range(start: int, numel: int) -> None:

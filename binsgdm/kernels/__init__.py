@@ -37,35 +37,74 @@ class Kernels(Protocol):
     def name(self) -> str:
         """Return the name that `select` knows."""
 
-    def update_(self, grad: Tensor, m: Tensor, b: Tensor, *, beta: float, out_u: Tensor) -> Tensor:
-        """Update both momenta and write u = m / b.
+    def update_(  # noqa: PLR0913
+        self, grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, out_u: Tensor
+    ) -> Tensor:
+        """Update both momenta, m with the decay beta and b with beta_b, and write u = m / b.
 
         Returns:
             A boolean scalar on the device: False if some element kept its m and b, since its new b would not be finite.
         """
 
     def update_quantize_pack_(  # noqa: PLR0913
-        self, grad: Tensor, m: Tensor, b: Tensor, *, beta: float, key: Key, start: int, out: Tensor
+        self,
+        grad: Tensor,
+        m: Tensor,
+        b: Tensor,
+        *,
+        beta: float,
+        beta_b: float,
+        key: Key,
+        start: int,
+        out: Tensor,
+        gain: float = 1.0,
     ) -> Tensor:
         """Do `update_` and `quantize_pack` in one pass that never stores u. Returns what `update_` returns."""
 
+    def update_shape_pack_(  # noqa: PLR0913
+        self,
+        grad: Tensor,
+        m: Tensor,
+        b: Tensor,
+        residual: Tensor,
+        *,
+        beta: float,
+        beta_b: float,
+        gain: float,
+        out: Tensor,
+    ) -> Tensor:
+        """Do `update_` and `shape_pack_` in one pass that never stores u. Returns what `update_` returns."""
+
     @property
     def foreach_update_(self) -> Callable[..., Tensor]:
-        """Call with lists (grads, ms, bs, beta=, outs_u=) to do `update_` for many tensors; True if all say so."""
+        """Call with lists (grads, ms, bs, beta=, beta_b=, outs_u=) to do `update_` for many; True if all say so."""
 
     @property
     def foreach_update_quantize_pack_(self) -> Callable[..., Tensor]:
-        """Call with lists (grads, ms, bs, beta=, key=, starts=, outs=) to do `update_quantize_pack_` for many."""
+        """Do `update_quantize_pack_` for many: (grads, ms, bs, beta=, beta_b=, key=, starts=, outs=, gain=1.0)."""
+
+    @property
+    def foreach_update_shape_pack_(self) -> Callable[..., Tensor]:
+        """Do `update_shape_pack_` for many: (grads, ms, bs, residuals, beta=, beta_b=, gain=, outs=)."""
 
     @property
     def foreach_unpack_apply_(self) -> Callable[..., None]:
         """Call with lists (xs, packed, lr=, weight_decay=, maximize=) to do `unpack_apply_` for many tensors."""
 
-    def quantize_pack(self, u: Tensor, *, key: Key, start: int, out: Tensor) -> None:
-        """Write Q(u) to `out` (P), packed."""
+    def quantize_pack(self, u: Tensor, *, key: Key, start: int, out: Tensor, gain: float = 1.0) -> None:
+        """Write Q(gain u) to `out` (P), packed."""
+
+    def shape_pack_(self, u: Tensor, residual: Tensor, *, gain: float, out: Tensor) -> None:
+        """Round clip(gain u) to signs, shaped by the residual (int16, N), which goes on; write them to `out` (P)."""
 
     def merge(self, packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
         """Write Q of the mean of K sign vectors (K x P, packed) to `out` (P), packed."""
+
+    def merge_shaped_(self, packed_rows: Tensor, residual: Tensor, *, numel: int, out: Tensor) -> None:
+        """Round the mean of K sign vectors (K x P) to signs, shaped by the residual (int16, N), into `out` (P).
+
+        K is at most 32767, and the residual at most K.
+        """
 
     def mean_(self, parts: Tensor, out: Tensor) -> None:
         """Write the mean of K vectors (K x N) to `out` (N), maybe the first of them: summed in order, divided once."""

@@ -7,11 +7,13 @@ from torch import Tensor
 
 from binsgdm.bits import packed_numel
 from binsgdm.errors import BinsgdmError
+from binsgdm.functional import MAX_SHAPED_VECTORS
 from binsgdm.random import MAX_NUMEL
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 FP32 = (torch.float32,)
 BYTES = (torch.uint8,)
+RESIDUALS = (torch.int16,)
 
 
 def tensor(name: str, given: Tensor, *, numel: int, dtypes: tuple[torch.dtype, ...], device: torch.device) -> None:
@@ -57,6 +59,16 @@ def all_quantized(outs: Sequence[Tensor], likes: Sequence[Tensor], starts: Seque
         quantized(out, numel=like.numel(), start=start, device=like.device)
 
 
+def all_shaped(outs: Sequence[Tensor], residuals: Sequence[Tensor], likes: Sequence[Tensor]) -> None:
+    """Check residuals of many tensors and where their packed signs go."""
+    numels = [like.numel() for like in likes]
+    if not _are_alike(residuals, numels, RESIDUALS, likes) or not _are_alike(
+        outs, [packed_numel(numel) for numel in numels], BYTES, likes
+    ):
+        for out, residual, like in zip(outs, residuals, likes, strict=True):
+            shaped(out, residual, like)
+
+
 def applications(xs: Sequence[Tensor], signs: Sequence[Tensor]) -> None:
     """Check the arguments of `unpack_apply_` for many tensors, which share a device."""
     num_bytes = [packed_numel(x.numel()) for x in xs]
@@ -98,12 +110,33 @@ def quantized(out: Tensor, *, numel: int, start: int, device: torch.device) -> N
     packed("out", out, numel=numel, device=device)
 
 
+def shaped(out: Tensor, residual: Tensor, like: Tensor) -> None:
+    """Check the residual of values, and where their packed signs go."""
+    tensor("residual", residual, numel=like.numel(), dtypes=RESIDUALS, device=like.device)
+    packed("out", out, numel=like.numel(), device=like.device)
+
+
 def merge(packed_rows: Tensor, *, numel: int, start: int, out: Tensor) -> None:
     """Check the arguments of `merge`."""
+    _rows(packed_rows, numel)
+    quantized(out, numel=numel, start=start, device=packed_rows.device)
+
+
+def merge_shaped(packed_rows: Tensor, residual: Tensor, *, numel: int, out: Tensor) -> None:
+    """Check the arguments of `merge_shaped_`."""
+    _rows(packed_rows, numel)
+    if packed_rows.shape[0] > MAX_SHAPED_VECTORS:
+        raise BinsgdmError(
+            f"packed_rows: {packed_rows.shape[0]} vectors: must be at most {MAX_SHAPED_VECTORS}; take rounding='random'"
+        )
+    tensor("residual", residual, numel=numel, dtypes=RESIDUALS, device=packed_rows.device)
+    packed("out", out, numel=numel, device=packed_rows.device)
+
+
+def _rows(packed_rows: Tensor, numel: int) -> None:
     if packed_rows.dim() != 2 or packed_rows.shape[0] == 0:
         raise BinsgdmError(f"packed_rows: shape {tuple(packed_rows.shape)}: must be K x P with K at least 1")
     packed("packed_rows", packed_rows, numel=numel, device=packed_rows.device, rows=packed_rows.shape[0])
-    quantized(out, numel=numel, start=start, device=packed_rows.device)
 
 
 def counted(num_vectors: int, most: int) -> None:

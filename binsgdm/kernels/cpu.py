@@ -29,15 +29,24 @@ _PIECES_PER_THREAD = 8  # so that a thread that is held up leaves its share to t
 
 Array = NDArray[Any]
 Jobs = list[tuple[int, int]]
+Decay = tuple[float, float, float, float]  # beta, 1 - beta, beta_b, 1 - beta_b
 
 
-def update_(grad: Tensor, m: Tensor, b: Tensor, *, beta: float, out_u: Tensor) -> Tensor:
+def update_(  # noqa: PLR0913
+    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, out_u: Tensor
+) -> Tensor:
     """Update both momenta and write u = m / b; see `binsgdm.kernels.Kernels`."""
-    return foreach_update_([grad], [m], [b], beta=beta, outs_u=[out_u])
+    return foreach_update_([grad], [m], [b], beta=beta, beta_b=beta_b, outs_u=[out_u])
 
 
-def foreach_update_(
-    grads: Sequence[Tensor], ms: Sequence[Tensor], bs: Sequence[Tensor], *, beta: float, outs_u: Sequence[Tensor]
+def foreach_update_(  # noqa: PLR0913
+    grads: Sequence[Tensor],
+    ms: Sequence[Tensor],
+    bs: Sequence[Tensor],
+    *,
+    beta: float,
+    beta_b: float,
+    outs_u: Sequence[Tensor],
 ) -> Tensor:
     """Do `update_` for many tensors; see `binsgdm.kernels.Kernels`."""
     for given in zip(grads, ms, bs, outs_u, strict=True):
@@ -45,15 +54,25 @@ def foreach_update_(
     failed = False
     for like, (some_g, some_m, some_b, some_u) in _by_dtype(grads, ms, bs, outs_u):
         table, jobs = _table([(some_g, 8 * like.itemsize), (some_m, 32), (some_b, 32), (some_u, 32)])
-        failed |= _on_threads(jobs, partial(_update_rows, table, like, beta))
+        failed |= _on_threads(jobs, partial(_update_rows, table, like, _decay(beta, beta_b)))
     return _true_unless(failed)
 
 
 def update_quantize_pack_(  # noqa: PLR0913
-    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, key: Key, start: int, out: Tensor
+    grad: Tensor,
+    m: Tensor,
+    b: Tensor,
+    *,
+    beta: float,
+    beta_b: float,
+    key: Key,
+    start: int,
+    out: Tensor,
+    gain: float = 1.0,
 ) -> Tensor:
     """Update both momenta and write the packed signs of Q(m / b); see `binsgdm.kernels.Kernels`."""
-    return foreach_update_quantize_pack_([grad], [m], [b], beta=beta, key=key, starts=[start], outs=[out])
+    where: dict[str, Any] = {"key": key, "starts": [start], "outs": [out], "gain": gain}
+    return foreach_update_quantize_pack_([grad], [m], [b], beta=beta, beta_b=beta_b, **where)
 
 
 def foreach_update_quantize_pack_(  # noqa: PLR0913
@@ -62,29 +81,71 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     bs: Sequence[Tensor],
     *,
     beta: float,
+    beta_b: float,
     key: Key,
     starts: Sequence[int],
     outs: Sequence[Tensor],
+    gain: float = 1.0,
 ) -> Tensor:
     """Do `update_quantize_pack_` for many tensors; see `binsgdm.kernels.Kernels`."""
     for grad, m, b, start, out in zip(grads, ms, bs, starts, outs, strict=True):
         checks.update(grad, m, b)
         checks.quantized(out, numel=grad.numel(), start=start, device=grad.device)
-    words, failed = _words(key), False
+    words, failed, decay = _words(key), False, _decay(beta, beta_b)
     for like, (some_g, some_m, some_b, some_out, begins) in _by_dtype(grads, ms, bs, outs, starts):
         table, jobs = _table([(some_g, 8 * like.itemsize), (some_m, 32), (some_b, 32), (some_out, 1)], begins)
-        failed |= _on_threads(jobs, partial(_update_quantize_pack_rows, table, like, beta, words))
+        failed |= _on_threads(jobs, partial(_update_quantize_pack_rows, table, like, decay, gain, words))
     return _true_unless(failed)
 
 
-def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor) -> None:
+def update_shape_pack_(  # noqa: PLR0913
+    grad: Tensor, m: Tensor, b: Tensor, residual: Tensor, *, beta: float, beta_b: float, gain: float, out: Tensor
+) -> Tensor:
+    """Update both momenta and write the packed signs of m / b, shaped; see `binsgdm.kernels.Kernels`."""
+    return foreach_update_shape_pack_([grad], [m], [b], [residual], beta=beta, beta_b=beta_b, gain=gain, outs=[out])
+
+
+def foreach_update_shape_pack_(  # noqa: PLR0913
+    grads: Sequence[Tensor],
+    ms: Sequence[Tensor],
+    bs: Sequence[Tensor],
+    residuals: Sequence[Tensor],
+    *,
+    beta: float,
+    beta_b: float,
+    gain: float,
+    outs: Sequence[Tensor],
+) -> Tensor:
+    """Do `update_shape_pack_` for many tensors; see `binsgdm.kernels.Kernels`."""
+    checks.updates(grads, ms, bs)
+    checks.all_shaped(outs, residuals, grads)
+    failed, decay = False, _decay(beta, beta_b)
+    for like, (some_g, *averages, some_e, some_out) in _by_dtype(grads, ms, bs, residuals, outs):
+        columns = [(some_g, 8 * like.itemsize), *((some, 32) for some in averages), (some_e, 16), (some_out, 1)]
+        table, jobs = _table(columns)
+        failed |= _on_threads(jobs, partial(_update_shape_pack_rows, table, like, decay, gain))
+    return _true_unless(failed)
+
+
+def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor, gain: float = 1.0) -> None:
     """Write Q(u), packed; see `binsgdm.kernels.Kernels`."""
     checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
     checks.quantized(out, numel=u.numel(), start=start, device=u.device)
     values, signs, words = _array(u), _array(out), _words(key)
     _on_threads(
         _pieces(u.numel()),
-        lambda lo, hi: numba_kernels.quantize_pack(values[lo:hi], _bytes(signs, lo, hi), start + lo, words),
+        lambda lo, hi: numba_kernels.quantize_pack(values[lo:hi], _bytes(signs, lo, hi), gain, start + lo, words),
+    )
+
+
+def shape_pack_(u: Tensor, residual: Tensor, *, gain: float, out: Tensor) -> None:
+    """Write the signs of u, shaped, packed; see `binsgdm.kernels.Kernels`."""
+    checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
+    checks.shaped(out, residual, u)
+    values, left, signs = _array(u), _array(residual), _array(out)
+    _on_threads(
+        _pieces(u.numel()),
+        lambda lo, hi: numba_kernels.shape_pack(values[lo:hi], left[lo:hi], _bytes(signs, lo, hi), gain),
     )
 
 
@@ -95,6 +156,13 @@ def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor)
     _on_threads(
         _pieces(numel), lambda lo, hi: numba_kernels.merge(rows, lo, hi, _bytes(signs, lo, hi), start + lo, words)
     )
+
+
+def merge_shaped_(packed_rows: Tensor, residual: Tensor, *, numel: int, out: Tensor) -> None:
+    """Write the signs of the mean of K sign vectors, shaped, packed; see `binsgdm.kernels.Kernels`."""
+    checks.merge_shaped(packed_rows, residual, numel=numel, out=out)
+    rows, left, signs = packed_rows.numpy(), _array(residual), _array(out)
+    _on_threads(_pieces(numel), lambda lo, hi: numba_kernels.merge_shaped(rows, left, lo, hi, _bytes(signs, lo, hi)))
 
 
 def mean_(parts: Tensor, out: Tensor) -> None:
@@ -122,14 +190,20 @@ def foreach_unpack_apply_(
         _on_threads(jobs, partial(_unpack_apply_rows, table, like, step, decay))
 
 
-def _update_rows(table: Array, like: Array, beta: float, first: int, last: int) -> object:
-    return numba_kernels.update_rows(table, first, last, like, beta, 1.0 - beta)
+def _update_rows(table: Array, like: Array, decay: Decay, first: int, last: int) -> object:
+    return numba_kernels.update_rows(table, first, last, like, decay)
 
 
 def _update_quantize_pack_rows(  # noqa: PLR0913, PLR0917
-    table: Array, like: Array, beta: float, words: tuple[int, ...], first: int, last: int
+    table: Array, like: Array, decay: Decay, gain: float, words: tuple[int, ...], first: int, last: int
 ) -> object:
-    return numba_kernels.update_quantize_pack_rows(table, first, last, like, beta, 1.0 - beta, words)
+    return numba_kernels.update_quantize_pack_rows(table, first, last, like, decay, gain, words)
+
+
+def _update_shape_pack_rows(  # noqa: PLR0913, PLR0917
+    table: Array, like: Array, decay: Decay, gain: float, first: int, last: int
+) -> object:
+    return numba_kernels.update_shape_pack_rows(table, first, last, like, decay, gain)
 
 
 def _unpack_apply_rows(  # noqa: PLR0913, PLR0917
@@ -187,6 +261,11 @@ def _bytes(packed: Array, lo: int, hi: int) -> Array:
 
 def _words(key: Key) -> tuple[int, int, int, int, int]:
     return key.seed & 0xFFFFFFFF, key.seed >> 32, key.step, key.rank, int(key.stream)
+
+
+def _decay(beta: float, beta_b: float) -> Decay:
+    beta, beta_b = float(beta), float(beta_b)
+    return beta, 1.0 - beta, beta_b, 1.0 - beta_b
 
 
 def _true_unless(failed: bool) -> Tensor:

@@ -11,10 +11,10 @@ def foreach_update(update_: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return `foreach_update_` made of `update_`; see `binsgdm.kernels.Kernels`."""
 
     def foreach_update_(
-        grads: Sequence[Tensor], ms: Sequence[Tensor], bs: Sequence[Tensor], *, beta: float, outs_u: Sequence[Tensor]
+        grads: Sequence[Tensor], ms: Sequence[Tensor], bs: Sequence[Tensor], *, outs_u: Sequence[Tensor], **same: Any
     ) -> Tensor:
         given = zip(grads, ms, bs, outs_u, strict=True)
-        return _all([update_(grad, m, b, beta=beta, out_u=out_u) for grad, m, b, out_u in given])
+        return _all([update_(grad, m, b, out_u=out_u, **same) for grad, m, b, out_u in given])
 
     return foreach_update_
 
@@ -37,6 +37,24 @@ def foreach_update_quantize_pack(update_quantize_pack_: Callable[..., Tensor]) -
         )
 
     return foreach_update_quantize_pack_
+
+
+def foreach_update_shape_pack(update_shape_pack_: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return `foreach_update_shape_pack_` made of `update_shape_pack_`; see `binsgdm.kernels.Kernels`."""
+
+    def foreach_update_shape_pack_(
+        grads: Sequence[Tensor],
+        ms: Sequence[Tensor],
+        bs: Sequence[Tensor],
+        residuals: Sequence[Tensor],
+        *,
+        outs: Sequence[Tensor],
+        **same: Any,
+    ) -> Tensor:
+        given = zip(grads, ms, bs, residuals, outs, strict=True)
+        return _all([update_shape_pack_(grad, m, b, e, out=out, **same) for grad, m, b, e, out in given])
+
+    return foreach_update_shape_pack_
 
 
 def foreach_unpack_apply(unpack_apply_: Callable[..., None]) -> Callable[..., None]:

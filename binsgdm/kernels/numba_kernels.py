@@ -21,6 +21,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from binsgdm.functional import SCALE
 from binsgdm.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
 
 _LANES = 8
@@ -28,7 +29,10 @@ _PREFETCH_NUMEL = 1024  # 4 KiB ahead; 256 to 2048 measured, docs/explanation/ad
 _BLOCK_NUMEL = 1024  # values of a block that stay in the L1 cache between two loops
 _LINE_BYTES = 64
 
-_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_MAGIC = 1.5 * 2**23  # where the step of fp32 is 1: a sum rounds to a whole number, half to even
+_MAGIC_BITS = 0x4B400000
+
+_I8, _I16, _I32, _I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _F32 = ir.FloatType()
 _LOW32 = 0xFFFFFFFF
 
@@ -222,7 +226,7 @@ def _load_signs(build: ir.IRBuilder, pointer: ir.Value) -> list[ir.Value]:
 
 def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
     """Update eight m and b (arguments 1, 2) with eight gradients (argument 0); return u and where b is not finite."""
-    build, (beta, one_minus_beta) = args.build, decay
+    build, (beta, one_minus_beta, beta_b, one_minus_beta_b) = args.build, decay
     g = _load(build, args.group(0, group, lane=lane), args.element(0))
     m_pointer, b_pointer = args.group(1, group, lane=lane), args.group(2, group, lane=lane)
     m, b = _load(build, m_pointer, types.float32), _load(build, b_pointer, types.float32)
@@ -230,7 +234,7 @@ def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Va
     magnitude = build.bitcast(build.and_(build.bitcast(g, _vector(_I32)), _constant(_I32, 0x7FFFFFFF)), g.type)
     # Two products and a sum, each rounded: a fused multiply-add would differ from the reference in the last bit.
     new_m = build.fadd(build.fmul(m, beta), build.fmul(g, one_minus_beta))
-    new_b = build.fadd(build.fmul(b, beta), build.fmul(magnitude, one_minus_beta))
+    new_b = build.fadd(build.fmul(b, beta_b), build.fmul(magnitude, one_minus_beta_b))
     finite = build.fcmp_ordered("<", new_b, _constant(_F32, float("inf")))
     new_m, new_b = build.select(finite, new_m, m), build.select(finite, new_b, b)
     _store(build, new_m, m_pointer, types.float32)
@@ -241,14 +245,14 @@ def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Va
     return u, build.not_(finite)
 
 
-def _update_group(args: _GroupArguments, group: ir.Value, beta: int) -> tuple[list[ir.Value], ir.Value]:
+def _update_group(args: _GroupArguments, group: ir.Value, decay: int) -> tuple[list[ir.Value], ir.Value]:
     """Update the 32 elements of a group; return four vectors of u, and not 0 if one b was not finite."""
     build = args.build
     # Gradient, m and b are read; an output is only written and needs no prefetch.
     for position in range(3):
         args.prefetch(position, group)
-    decay = [_splat(build, args.scalar(beta)), _splat(build, args.scalar(beta + 1))]
-    results = [_update(args, group, lane, decay) for lane in range(0, GROUP_NUMEL, _LANES)]
+    factors = [_splat(build, factor) for factor in args.tuple(decay)]
+    results = [_update(args, group, lane, factors) for lane in range(0, GROUP_NUMEL, _LANES)]
     failed = results[0][1]
     for _, more in results[1:]:
         failed = build.or_(failed, more)
@@ -266,7 +270,7 @@ def _generator(write: Callable[[_GroupArguments], ir.Value | None]) -> Callable[
 
 
 def _write_update_32(args: _GroupArguments) -> ir.Value:
-    """Do `update_` for a group. Arguments: grad, m, b, out_u, group, beta, 1 - beta."""
+    """Do `update_` for a group. Arguments: grad, m, b, out_u, group, decay."""
     group = args.scalar(4)
     us, failed = _update_group(args, group, 5)
     for number, u in enumerate(us):
@@ -275,24 +279,96 @@ def _write_update_32(args: _GroupArguments) -> ir.Value:
 
 
 def _write_update_quantize_pack_32(args: _GroupArguments) -> ir.Value:
-    """Do `update_quantize_pack_` for a group. Arguments: grad, m, b, out, group, beta, 1 - beta, counter, key."""
+    """Do `update_quantize_pack_` for a group. Arguments: grad, m, b, out, group, decay, gain, counter, key."""
     build, group = args.build, args.scalar(4)
     thresholds = _thresholds(build, args.scalar(7), args.tuple(8))
     us, failed = _update_group(args, group, 5)
-    positive = [build.fcmp_ordered("<", t, u) for t, u in zip(thresholds, us, strict=True)]
+    gain = _splat(build, args.scalar(6))
+    # No clip: a threshold lies in [-1, 1), so that whatever is beyond compares as the end does.
+    positive = [build.fcmp_ordered("<", t, build.fmul(u, gain)) for t, u in zip(thresholds, us, strict=True)]
     _store_signs(build, positive, args.pointer(3, build.mul(group, ir.Constant(_I64, 4))))
     return failed
 
 
+def _write_update_shape_pack_32(args: _GroupArguments) -> ir.Value:
+    """Do `update_shape_pack_` for a group. Arguments: grad, m, b, residual, out, group, decay, gain."""
+    build, group = args.build, args.scalar(5)
+    args.prefetch(3, group)
+    us, failed = _update_group(args, group, 6)
+    gain = _splat(build, args.scalar(7))
+    positive = [_shape(args, u, gain, args.group(3, group, lane=_LANES * number)) for number, u in enumerate(us)]
+    _store_signs(build, positive, args.pointer(4, build.mul(group, ir.Constant(_I64, 4))))
+    return failed
+
+
+def _write_shape_pack_32(args: _GroupArguments) -> None:
+    """Do `shape_pack_` for a group. Arguments: u, residual, out, group, gain."""
+    build, group = args.build, args.scalar(3)
+    args.prefetch(0, group)
+    args.prefetch(1, group)
+    gain = _splat(build, args.scalar(4))
+    positive = []
+    for lane in range(0, GROUP_NUMEL, _LANES):
+        u = _load(build, args.group(0, group, lane=lane), types.float32)
+        positive.append(_shape(args, u, gain, args.group(1, group, lane=lane)))
+    _store_signs(build, positive, args.pointer(2, build.mul(group, ir.Constant(_I64, 4))))
+
+
+def _shape(args: _GroupArguments, u: ir.Value, gain: ir.Value, residual: ir.Value) -> ir.Value:
+    """Round eight u, add eight residuals and store what is left; return where the sums are not negative."""
+    build = args.build
+    low, high = _constant(_F32, -1.0), _constant(_F32, 1.0)
+    clipped = build.fmul(u, gain)
+    # In this order: NaN compares false and becomes -1.
+    clipped = build.select(build.fcmp_ordered(">", clipped, low), clipped, low)
+    clipped = build.select(build.fcmp_ordered("<", clipped, high), clipped, high)
+    # Rounded by the sum, whose lowest bits then hold the whole number: no conversion, which may round otherwise.
+    rounded = build.fadd(build.fmul(clipped, _constant(_F32, float(SCALE))), _constant(_F32, _MAGIC))
+    whole = build.sub(build.bitcast(rounded, _vector(_I32)), _constant(_I32, _MAGIC_BITS))
+    return _split(args, whole, residual, _constant(_I32, SCALE))
+
+
+def _split(args: _GroupArguments, values: ir.Value, residual: ir.Value, unit: ir.Value) -> ir.Value:
+    """Add eight residuals to values, take a unit of the same sign away and store what is left; return the signs."""
+    build = args.build
+    pointer = build.bitcast(residual, _vector(_I16).as_pointer())
+    total = build.add(values, build.sext(build.load(pointer, align=2), _vector(_I32)))
+    positive = build.icmp_signed(">=", total, _constant(_I32, 0))
+    left = build.sub(total, build.select(positive, unit, build.neg(unit)))
+    build.store(build.trunc(left, _vector(_I16)), pointer, align=2)
+    return positive
+
+
 def _write_quantize_pack_32(args: _GroupArguments) -> None:
-    """Write the packed signs of Q(u) of a group. Arguments: u, out, group, counter, key."""
+    """Write the packed signs of Q(gain u) of a group. Arguments: u, out, group, gain, counter, key."""
     build, group = args.build, args.scalar(2)
     args.prefetch(0, group)
-    positive = [
-        build.fcmp_ordered("<", t, _load(build, args.group(0, group, lane=_LANES * number), types.float32))
-        for number, t in enumerate(_thresholds(build, args.scalar(3), args.tuple(4)))
-    ]
+    gain, positive = _splat(build, args.scalar(3)), []
+    for number, t in enumerate(_thresholds(build, args.scalar(4), args.tuple(5))):
+        u = _load(build, args.group(0, group, lane=_LANES * number), types.float32)
+        positive.append(build.fcmp_ordered("<", t, build.fmul(u, gain)))
     _store_signs(build, positive, args.pointer(1, build.mul(group, ir.Constant(_I64, 4))))
+
+
+def _write_count_signs_32(args: _GroupArguments) -> None:
+    """Add to int16 counts how many signs of a group are +1. Arguments: packed, counts, group."""
+    build, group = args.build, args.scalar(2)
+    for number, positive in enumerate(_load_signs(build, args.pointer(0, build.mul(group, ir.Constant(_I64, 4))))):
+        pointer = build.bitcast(args.group(1, group, lane=_LANES * number), _vector(_I16).as_pointer())
+        counts = build.add(build.load(pointer, align=2), build.zext(positive, _vector(_I16)))
+        build.store(counts, pointer, align=2)
+
+
+def _write_shape_counts_32(args: _GroupArguments) -> None:
+    """Write the packed signs of a shaped merge. Arguments: counts of +1, residual, out, group, num_vectors (int32)."""
+    build, group = args.build, args.scalar(3)
+    vectors, positive = _splat(build, args.scalar(4)), []
+    for lane in range(0, GROUP_NUMEL, _LANES):
+        counts = build.load(build.bitcast(args.group(0, group, lane=lane), _vector(_I16).as_pointer()), align=2)
+        # So many +1, all others -1.
+        sums = build.sub(build.shl(build.sext(counts, _vector(_I32)), _constant(_I32, 1)), vectors)
+        positive.append(_split(args, sums, args.group(1, group, lane=lane), vectors))
+    _store_signs(build, positive, args.pointer(2, build.mul(group, ir.Constant(_I64, 4))))
 
 
 def _write_add_signs_32(args: _GroupArguments) -> None:
@@ -325,21 +401,44 @@ def _intrinsic(function: Callable[..., Any]) -> Any:
 
 
 @_intrinsic
-def _update_32(_: Any, grad: Any, m: Any, b: Any, out_u: Any, group: Any, beta: Any, one_minus_beta: Any) -> Any:
-    return types.int64(grad, m, b, out_u, group, beta, one_minus_beta), _generator(_write_update_32)
+def _update_32(_: Any, grad: Any, m: Any, b: Any, out_u: Any, group: Any, decay: Any) -> Any:
+    return types.int64(grad, m, b, out_u, group, decay), _generator(_write_update_32)
 
 
 @_intrinsic
 def _update_quantize_pack_32(
-    _: Any, grad: Any, m: Any, b: Any, out: Any, group: Any, beta: Any, one_minus_beta: Any, counter: Any, key: Any
+    _: Any, grad: Any, m: Any, b: Any, out: Any, group: Any, decay: Any, gain: Any, counter: Any, key: Any
 ) -> Any:
-    signature = types.int64(grad, m, b, out, group, beta, one_minus_beta, counter, key)
+    signature = types.int64(grad, m, b, out, group, decay, gain, counter, key)
     return signature, _generator(_write_update_quantize_pack_32)
 
 
 @_intrinsic
-def _quantize_pack_32(_: Any, u: Any, out: Any, group: Any, counter: Any, key: Any) -> Any:
-    return types.void(u, out, group, counter, key), _generator(_write_quantize_pack_32)
+def _update_shape_pack_32(
+    _: Any, grad: Any, m: Any, b: Any, residual: Any, out: Any, group: Any, decay: Any, gain: Any
+) -> Any:
+    signature = types.int64(grad, m, b, residual, out, group, decay, gain)
+    return signature, _generator(_write_update_shape_pack_32)
+
+
+@_intrinsic
+def _quantize_pack_32(_: Any, u: Any, out: Any, group: Any, gain: Any, counter: Any, key: Any) -> Any:
+    return types.void(u, out, group, gain, counter, key), _generator(_write_quantize_pack_32)
+
+
+@_intrinsic
+def _shape_pack_32(_: Any, u: Any, residual: Any, out: Any, group: Any, gain: Any) -> Any:
+    return types.void(u, residual, out, group, gain), _generator(_write_shape_pack_32)
+
+
+@_intrinsic
+def _count_signs_32(_: Any, packed: Any, counts: Any, group: Any) -> Any:
+    return types.void(packed, counts, group), _generator(_write_count_signs_32)
+
+
+@_intrinsic
+def _shape_counts_32(_: Any, counts: Any, residual: Any, out: Any, group: Any, num_vectors: Any) -> Any:
+    return types.void(counts, residual, out, group, num_vectors), _generator(_write_shape_counts_32)
 
 
 @_intrinsic
@@ -367,19 +466,25 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 
 @_compiled
-def _update_groups(grad, m, b, out_u, beta, one_minus_beta):
+def _rounded(decay):
+    """Return (beta, 1 - beta, beta_b, 1 - beta_b) in fp32, each rounded once."""
+    return np.float32(decay[0]), np.float32(decay[1]), np.float32(decay[2]), np.float32(decay[3])
+
+
+@_compiled
+def _update_groups(grad, m, b, out_u, decay):
     failed = 0
     for group in range(grad.size // GROUP_NUMEL):
-        failed |= _update_32(grad, m, b, out_u, group, beta, one_minus_beta)
+        failed |= _update_32(grad, m, b, out_u, group, decay)
     return failed
 
 
 @_compiled
-def update(grad, m, b, out_u, beta, one_minus_beta):
+def update(grad, m, b, out_u, decay):
     """Update m and b, write u; return 0, or another number if some b was not finite."""
-    beta, one_minus_beta = np.float32(beta), np.float32(one_minus_beta)
+    factors = _rounded(decay)
     whole = grad.size // GROUP_NUMEL * GROUP_NUMEL
-    failed = _update_groups(grad[:whole], m[:whole], b[:whole], out_u[:whole], beta, one_minus_beta)
+    failed = _update_groups(grad[:whole], m[:whole], b[:whole], out_u[:whole], factors)
     # The instructions always do 32 elements, so the end of a tensor goes through zeroed scratch arrays of one group.
     left = grad.size - whole
     if left:
@@ -387,7 +492,7 @@ def update(grad, m, b, out_u, beta, one_minus_beta):
         tail_g, tail_m, tail_b, tail_u = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], scratch[2]
         for i in range(left):
             tail_g[i], tail_m[i], tail_b[i] = grad[whole + i], m[whole + i], b[whole + i]
-        failed |= _update_groups(tail_g, tail_m, tail_b, tail_u, beta, one_minus_beta)
+        failed |= _update_groups(tail_g, tail_m, tail_b, tail_u, factors)
         for i in range(left):
             m[whole + i], b[whole + i], out_u[whole + i] = tail_m[i], tail_b[i], tail_u[i]
     return failed
@@ -411,15 +516,15 @@ def _copy_signs(tail_out, skip, numel, out):
 
 
 @_compiled
-def _update_quantize_pack_groups(grad, m, b, out, beta, one_minus_beta, counter, key):
+def _update_quantize_pack_groups(grad, m, b, out, decay, gain, counter, key):
     failed = 0
     for group in range(grad.size // GROUP_NUMEL):
-        failed |= _update_quantize_pack_32(grad, m, b, out, group, beta, one_minus_beta, counter + group * _LANES, key)
+        failed |= _update_quantize_pack_32(grad, m, b, out, group, decay, gain, counter + group * _LANES, key)
     return failed
 
 
 @_compiled
-def _update_quantize_pack_few(grad, m, b, out, beta, one_minus_beta, start, key):
+def _update_quantize_pack_few(grad, m, b, out, decay, gain, start, key):
     """Do a part of one group."""
     skip = start % GROUP_NUMEL
     scratch = np.zeros((2, GROUP_NUMEL), np.float32)
@@ -427,7 +532,7 @@ def _update_quantize_pack_few(grad, m, b, out, beta, one_minus_beta, start, key)
     for i in range(grad.size):
         tail_g[skip + i], tail_m[skip + i], tail_b[skip + i] = grad[i], m[i], b[i]
     counter = start // GROUP_NUMEL * _LANES
-    failed = _update_quantize_pack_groups(tail_g, tail_m, tail_b, tail_out, beta, one_minus_beta, counter, key)
+    failed = _update_quantize_pack_groups(tail_g, tail_m, tail_b, tail_out, decay, gain, counter, key)
     for i in range(grad.size):
         m[i], b[i] = tail_m[skip + i], tail_b[skip + i]
     _copy_signs(tail_out, skip, grad.size, out)
@@ -435,9 +540,9 @@ def _update_quantize_pack_few(grad, m, b, out, beta, one_minus_beta, start, key)
 
 
 @_compiled
-def update_quantize_pack(grad, m, b, out, beta, one_minus_beta, start, key):
+def update_quantize_pack(grad, m, b, out, decay, gain, start, key):
     """Update m and b, write the packed signs; return 0, or another number if some b was not finite."""
-    beta, one_minus_beta = np.float32(beta), np.float32(one_minus_beta)
+    factors, gain = _rounded(decay), np.float32(gain)
     # A segment may begin inside a draw group (a slice of a parameter does): the parts of groups at both ends go through
     # scratch arrays, so an element gets the same draw whatever segment it is in.
     first, last = _whole_groups(start, grad.size)
@@ -446,38 +551,99 @@ def update_quantize_pack(grad, m, b, out, beta, one_minus_beta, start, key):
         m[first:last],
         b[first:last],
         out[first // 8 : last // 8],
-        beta,
-        one_minus_beta,
+        factors,
+        gain,
         (start + first) // GROUP_NUMEL * _LANES,
         key,
     )
     for lo, hi in ((0, first), (last, grad.size)):
         if lo < hi:
             tail = out[lo // 8 : (hi + 7) // 8]
-            failed |= _update_quantize_pack_few(
-                grad[lo:hi], m[lo:hi], b[lo:hi], tail, beta, one_minus_beta, start + lo, key
-            )
+            failed |= _update_quantize_pack_few(grad[lo:hi], m[lo:hi], b[lo:hi], tail, factors, gain, start + lo, key)
     return failed
 
 
 @_compiled
-def _quantize_pack_groups(u, out, counter, key):
-    for group in range(u.size // GROUP_NUMEL):
-        _quantize_pack_32(u, out, group, counter + group * _LANES, key)
+def _update_shape_pack_groups(grad, m, b, residual, out, decay, gain):
+    failed = 0
+    for group in range(grad.size // GROUP_NUMEL):
+        failed |= _update_shape_pack_32(grad, m, b, residual, out, group, decay, gain)
+    return failed
 
 
 @_compiled
-def quantize_pack(u, out, start, key):
-    """Write the packed signs of Q(u)."""
+def update_shape_pack(grad, m, b, residual, out, decay, gain):
+    """Update m and b, write the packed signs of m / b, shaped; return not 0 if some b was not finite."""
+    factors, gain = _rounded(decay), np.float32(gain)
+    whole = grad.size // GROUP_NUMEL * GROUP_NUMEL
+    failed = _update_shape_pack_groups(
+        grad[:whole], m[:whole], b[:whole], residual[:whole], out[: whole // 8], factors, gain
+    )
+    left = grad.size - whole
+    if left:
+        scratch, tail_g = np.zeros((2, GROUP_NUMEL), np.float32), np.zeros(GROUP_NUMEL, grad.dtype)
+        tail_m, tail_b, tail_e, tail_out = (
+            scratch[0],
+            scratch[1],
+            np.zeros(GROUP_NUMEL, np.int16),
+            np.zeros(4, np.uint8),
+        )
+        for i in range(left):
+            tail_g[i], tail_m[i], tail_b[i] = grad[whole + i], m[whole + i], b[whole + i]
+            tail_e[i] = residual[whole + i]
+        failed |= _update_shape_pack_groups(tail_g, tail_m, tail_b, tail_e, tail_out, factors, gain)
+        for i in range(left):
+            m[whole + i], b[whole + i], residual[whole + i] = tail_m[i], tail_b[i], tail_e[i]
+        _copy_signs(tail_out, 0, left, out[whole // 8 :])
+    return failed
+
+
+@_compiled
+def _shape_pack_groups(u, residual, out, gain):
+    for group in range(u.size // GROUP_NUMEL):
+        _shape_pack_32(u, residual, out, group, gain)
+
+
+@_compiled
+def shape_pack(u, residual, out, gain):
+    """Write the packed signs of u, shaped."""
+    gain, whole = np.float32(gain), u.size // GROUP_NUMEL * GROUP_NUMEL
+    _shape_pack_groups(u[:whole], residual[:whole], out[: whole // 8], gain)
+    left = u.size - whole
+    if left:
+        tail_u, tail_e, tail_out = (
+            np.zeros(GROUP_NUMEL, np.float32),
+            np.zeros(GROUP_NUMEL, np.int16),
+            np.zeros(4, np.uint8),
+        )
+        for i in range(left):
+            tail_u[i], tail_e[i] = u[whole + i], residual[whole + i]
+        _shape_pack_groups(tail_u, tail_e, tail_out, gain)
+        for i in range(left):
+            residual[whole + i] = tail_e[i]
+        _copy_signs(tail_out, 0, left, out[whole // 8 :])
+
+
+@_compiled
+def _quantize_pack_groups(u, out, gain, counter, key):
+    for group in range(u.size // GROUP_NUMEL):
+        _quantize_pack_32(u, out, group, gain, counter + group * _LANES, key)
+
+
+@_compiled
+def quantize_pack(u, out, gain, start, key):
+    """Write the packed signs of Q(gain u)."""
+    gain = np.float32(gain)
     first, last = _whole_groups(start, u.size)
-    _quantize_pack_groups(u[first:last], out[first // 8 : last // 8], (start + first) // GROUP_NUMEL * _LANES, key)
+    counter = (start + first) // GROUP_NUMEL * _LANES
+    _quantize_pack_groups(u[first:last], out[first // 8 : last // 8], gain, counter, key)
     for lo, hi in ((0, first), (last, u.size)):
         if lo < hi:
             skip = (start + lo) % GROUP_NUMEL
             tail_u, tail_out = np.zeros(GROUP_NUMEL, np.float32), np.zeros(4, np.uint8)
             for i in range(hi - lo):
                 tail_u[skip + i] = u[lo + i]
-            _quantize_pack_groups(tail_u, tail_out, (start + lo) // GROUP_NUMEL * _LANES, key)
+            _quantize_pack_groups(tail_u, tail_out, gain, (start + lo) // GROUP_NUMEL * _LANES, key)
             _copy_signs(tail_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
 
 
@@ -505,7 +671,55 @@ def merge(packed_rows, lo, hi, out, start, key):
             _add_signs(packed_rows[row, base // 8 : (end + 7) // 8], block)
         for index in range(block.size):
             block[index] /= num_rows
-        quantize_pack(block, out[(base - lo) // 8 : (end - lo + 7) // 8], start + base - lo, key)
+        quantize_pack(block, out[(base - lo) // 8 : (end - lo + 7) // 8], 1.0, start + base - lo, key)
+
+
+@_compiled
+def _count_signs(packed, counts):
+    for group in range(counts.size // GROUP_NUMEL):
+        _count_signs_32(packed, counts, group)
+
+
+@_compiled
+def _shape_counts(counts, residual, out, num_vectors):
+    for group in range(counts.size // GROUP_NUMEL):
+        _shape_counts_32(counts, residual, out, group, num_vectors)
+
+
+@_compiled
+def _merge_shaped_block(packed_rows, first_byte, counts, residual, out):
+    """Do whole groups, in blocks whose counts stay in the L1 cache."""
+    num_vectors = np.int32(packed_rows.shape[0])
+    for lo in range(0, residual.size, _BLOCK_NUMEL):
+        hi = min(residual.size, lo + _BLOCK_NUMEL)
+        block = counts[: hi - lo]
+        for index in range(block.size):
+            block[index] = 0
+        for row in range(packed_rows.shape[0]):
+            _count_signs(packed_rows[row, first_byte + lo // 8 : first_byte + hi // 8], block)
+        _shape_counts(block, residual[lo:hi], out[lo // 8 : hi // 8], num_vectors)
+
+
+@_compiled
+def merge_shaped(packed_rows, residual, lo, hi, out):
+    """Write to `out` the packed signs of the mean of the signs [lo, hi) of K rows, shaped; lo is a multiple of 32."""
+    counts = np.empty(_BLOCK_NUMEL, np.int16)
+    whole = (hi - lo) // GROUP_NUMEL * GROUP_NUMEL
+    _merge_shaped_block(packed_rows, lo // 8, counts, residual[lo : lo + whole], out[: whole // 8])
+    left = hi - lo - whole
+    if left:
+        num_bytes = (left + 7) // 8
+        tail_rows, tail_e = np.zeros((packed_rows.shape[0], 4), np.uint8), np.zeros(GROUP_NUMEL, np.int16)
+        tail_out = np.zeros(4, np.uint8)
+        for row in range(packed_rows.shape[0]):
+            for i in range(num_bytes):
+                tail_rows[row, i] = packed_rows[row, (lo + whole) // 8 + i]
+        for i in range(left):
+            tail_e[i] = residual[lo + whole + i]
+        _merge_shaped_block(tail_rows, 0, counts, tail_e, tail_out)
+        for i in range(left):
+            residual[lo + whole + i] = tail_e[i]
+        _copy_signs(tail_out, 0, left, out[whole // 8 :])
 
 
 @_compiled
@@ -564,7 +778,7 @@ def _pointer(_: Any, address: Any) -> Any:
 
 
 @_compiled
-def update_rows(table, first, last, like, beta, one_minus_beta):
+def update_rows(table, first, last, like, decay):
     """Do `update` for rows of (grad, m, b, u, elements); gradients have the dtype of `like`."""
     failed = 0
     # The rows hold addresses: numba would otherwise unpack and check an array object for each tensor.
@@ -574,14 +788,13 @@ def update_rows(table, first, last, like, beta, one_minus_beta):
             carray(_pointer(m), (numel,), np.float32),
             carray(_pointer(b), (numel,), np.float32),
             carray(_pointer(u), (numel,), np.float32),
-            beta,
-            one_minus_beta,
+            decay,
         )
     return failed
 
 
 @_compiled
-def update_quantize_pack_rows(table, first, last, like, beta, one_minus_beta, key):
+def update_quantize_pack_rows(table, first, last, like, decay, gain, key):
     """Do `update_quantize_pack` for rows of (grad, m, b, out, elements, start)."""
     failed = 0
     for grad, m, b, out, numel, start in table[first:last]:
@@ -590,10 +803,27 @@ def update_quantize_pack_rows(table, first, last, like, beta, one_minus_beta, ke
             carray(_pointer(m), (numel,), np.float32),
             carray(_pointer(b), (numel,), np.float32),
             carray(_pointer(out), ((numel + 7) // 8,), np.uint8),
-            beta,
-            one_minus_beta,
+            decay,
+            gain,
             start,
             key,
+        )
+    return failed
+
+
+@_compiled
+def update_shape_pack_rows(table, first, last, like, decay, gain):
+    """Do `update_shape_pack` for rows of (grad, m, b, residual, out, elements)."""
+    failed = 0
+    for grad, m, b, residual, out, numel in table[first:last]:
+        failed |= update_shape_pack(
+            carray(_pointer(grad), (numel,), like.dtype),
+            carray(_pointer(m), (numel,), np.float32),
+            carray(_pointer(b), (numel,), np.float32),
+            carray(_pointer(residual), (numel,), np.int16),
+            carray(_pointer(out), ((numel + 7) // 8,), np.uint8),
+            decay,
+            gain,
         )
     return failed
 

@@ -1,6 +1,6 @@
 """Where many tensors lie, as a table on their device, so that one launch does all of them.
 
-A table is made anew where an address has changed (gradients may move from step to step), and is small: 64 bytes a
+A table is made anew where an address has changed (gradients may move from step to step), and is small: 72 bytes a
 tensor, from pinned memory, beside what the GPU does. Which tensor a program belongs to is a second table, which
 depends on sizes alone.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from binsgdm.random import GROUP_NUMEL
 from binsgdm.uploads import upload_tensor
 
-ROW_WORDS = 8
+ROW_WORDS = 9
 _ADDRESSES = 4  # the first of a row's words that hold addresses
 _ALIGNMENT = 16  # bytes that a thread reads at once
 _KEPT = 256  # tables: a bucket has two or three, and as many again of gradients that have moved
@@ -29,7 +29,7 @@ class TensorTable(NamedTuple):
     """What a launch for many tensors reads.
 
     Attributes:
-        rows: int64 (tensors x 8): first chunk, numel, start, whether aligned, and up to four addresses.
+        rows: int64 (tensors x 9): first chunk, numel, start, whether aligned, and up to five addresses.
         owners: int32 (chunks): the row of each chunk.
         num_chunks: how many programs to launch.
     """
@@ -43,7 +43,7 @@ def make(columns: Sequence[Sequence[Tensor]], *, starts: Sequence[int] | None, c
     """Return the table of tensors of one device, the one made before if nothing has moved.
 
     Args:
-        columns: up to four lists of tensors, of equal length; the first gives the sizes.
+        columns: up to five lists of tensors, of equal length; the first gives the sizes.
         starts: global index of each tensor's first element; None where no draws are made.
         chunk: elements that a program does.
         aligned: how many columns, from the first on, must lie at multiples of 16 bytes for the fast way.

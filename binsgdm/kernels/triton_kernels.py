@@ -35,13 +35,21 @@ _ALIGNMENT = 16  # bytes that a thread reads at once
 _MAX_COUNT = 2**16 - 1  # of vectors that `merge` can count
 
 
-def update_(grad: Tensor, m: Tensor, b: Tensor, *, beta: float, out_u: Tensor) -> Tensor:
+def update_(  # noqa: PLR0913
+    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, out_u: Tensor
+) -> Tensor:
     """Update both momenta and write u = m / b; see `binsgdm.kernels.Kernels`."""
-    return foreach_update_([grad], [m], [b], beta=beta, outs_u=[out_u])
+    return foreach_update_([grad], [m], [b], beta=beta, beta_b=beta_b, outs_u=[out_u])
 
 
-def foreach_update_(
-    grads: Sequence[Tensor], ms: Sequence[Tensor], bs: Sequence[Tensor], *, beta: float, outs_u: Sequence[Tensor]
+def foreach_update_(  # noqa: PLR0913
+    grads: Sequence[Tensor],
+    ms: Sequence[Tensor],
+    bs: Sequence[Tensor],
+    *,
+    beta: float,
+    beta_b: float,
+    outs_u: Sequence[Tensor],
 ) -> Tensor:
     """Do `update_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
     checks.updates(grads, ms, bs, outs_u)
@@ -49,17 +57,26 @@ def foreach_update_(
     for dtype, columns in _by_dtype(grads, ms, bs, outs_u):
         tiles = _tiles_for(columns[0])
         table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=4)
-        _launch_table(
-            triton_programs.update, table, tiles, finite.view(torch.uint8), beta, 1.0 - beta, dtype=_DTYPES[dtype]
-        )
+        numbers = tiles, finite.view(torch.uint8), *_decay(beta, beta_b)
+        _launch_table(triton_programs.update, table, *numbers, dtype=_DTYPES[dtype])
     return finite
 
 
 def update_quantize_pack_(  # noqa: PLR0913
-    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, key: Key, start: int, out: Tensor
+    grad: Tensor,
+    m: Tensor,
+    b: Tensor,
+    *,
+    beta: float,
+    beta_b: float,
+    key: Key,
+    start: int,
+    out: Tensor,
+    gain: float = 1.0,
 ) -> Tensor:
     """Update both momenta and write the packed signs of Q(m / b); see `binsgdm.kernels.Kernels`."""
-    return foreach_update_quantize_pack_([grad], [m], [b], beta=beta, key=key, starts=[start], outs=[out])
+    where: dict[str, Any] = {"key": key, "starts": [start], "outs": [out], "gain": gain}
+    return foreach_update_quantize_pack_([grad], [m], [b], beta=beta, beta_b=beta_b, **where)
 
 
 def foreach_update_quantize_pack_(  # noqa: PLR0913
@@ -68,9 +85,11 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     bs: Sequence[Tensor],
     *,
     beta: float,
+    beta_b: float,
     key: Key,
     starts: Sequence[int],
     outs: Sequence[Tensor],
+    gain: float = 1.0,
 ) -> Tensor:
     """Do `update_quantize_pack_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
     checks.updates(grads, ms, bs)
@@ -79,20 +98,60 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     for dtype, (*columns, some_starts) in _by_dtype(grads, ms, bs, outs, starts):
         tiles = _tiles_for(columns[0])
         table = tables.make(columns, starts=some_starts, chunk=tiles * _TILE, aligned=3)
-        numbers = (tiles, finite.view(torch.uint8), beta, 1.0 - beta, *key.words())
+        numbers = (tiles, finite.view(torch.uint8), *_decay(beta, beta_b), float(gain), *key.words())
         _launch_table(
             triton_programs.update_quantize_pack, table, *numbers, dtype=_DTYPES[dtype], registers=FEW_PROGRAMS
         )
     return finite
 
 
-def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor) -> None:
+def update_shape_pack_(  # noqa: PLR0913
+    grad: Tensor, m: Tensor, b: Tensor, residual: Tensor, *, beta: float, beta_b: float, gain: float, out: Tensor
+) -> Tensor:
+    """Update both momenta and write the packed signs of m / b, shaped; see `binsgdm.kernels.Kernels`."""
+    return foreach_update_shape_pack_([grad], [m], [b], [residual], beta=beta, beta_b=beta_b, gain=gain, outs=[out])
+
+
+def foreach_update_shape_pack_(  # noqa: PLR0913
+    grads: Sequence[Tensor],
+    ms: Sequence[Tensor],
+    bs: Sequence[Tensor],
+    residuals: Sequence[Tensor],
+    *,
+    beta: float,
+    beta_b: float,
+    gain: float,
+    outs: Sequence[Tensor],
+) -> Tensor:
+    """Do `update_shape_pack_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
+    checks.updates(grads, ms, bs)
+    checks.all_shaped(outs, residuals, grads)
+    finite = _flag(grads)
+    for dtype, columns in _by_dtype(grads, ms, bs, residuals, outs):
+        tiles = _tiles_for(columns[0])
+        table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=4)
+        numbers = (tiles, finite.view(torch.uint8), *_decay(beta, beta_b), float(gain))
+        _launch_table(triton_programs.update_shape_pack, table, *numbers, dtype=_DTYPES[dtype])
+    return finite
+
+
+def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor, gain: float = 1.0) -> None:
     """Write Q(u), packed; see `binsgdm.kernels.Kernels`."""
     checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
     checks.quantized(out, numel=u.numel(), start=start, device=u.device)
     tiles = _tiles_for([u])
     num_programs = triton.cdiv(start % GROUP_NUMEL + u.numel(), tiles * _TILE)
-    launch(triton_programs.quantize_pack, num_programs, u, out, tiles, start, u.numel(), *key.words())
+    launch(triton_programs.quantize_pack, num_programs, u, out, tiles, start, u.numel(), float(gain), *key.words())
+
+
+def shape_pack_(u: Tensor, residual: Tensor, *, gain: float, out: Tensor) -> None:
+    """Write the signs of u, shaped, packed; see `binsgdm.kernels.Kernels`."""
+    checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
+    checks.shaped(out, residual, u)
+    tiles = _tiles_for([u])
+    aligned = not (u.data_ptr() | residual.data_ptr()) % _ALIGNMENT
+    numbers = tiles, u.numel(), int(aligned), float(gain)
+    launch(triton_programs.shape_pack, triton.cdiv(u.numel(), tiles * _TILE), u, residual, out, *numbers)
 
 
 def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
@@ -107,6 +166,15 @@ def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor)
     arguments = (packed_rows, out, limits, num_vectors, num_bytes, start, numel, int(aligned), *key.words())
     width = 8 if num_vectors < 2**8 else 16
     launch(triton_programs.merge, num_programs, *arguments, width=width, registers=FEW_PROGRAMS)
+
+
+def merge_shaped_(packed_rows: Tensor, residual: Tensor, *, numel: int, out: Tensor) -> None:
+    """Write the signs of the mean of K sign vectors, shaped, packed; see `binsgdm.kernels.Kernels`."""
+    checks.merge_shaped(packed_rows, residual, numel=numel, out=out)
+    num_vectors, num_bytes = packed_rows.shape
+    aligned = not residual.data_ptr() % _ALIGNMENT
+    numbers = num_vectors, num_bytes, numel, int(aligned)
+    launch(triton_programs.merge_shaped, triton.cdiv(numel, _TILE), residual, packed_rows, out, *numbers)
 
 
 def mean_(parts: Tensor, out: Tensor) -> None:
@@ -152,6 +220,10 @@ def _tiles_for(tensors: Sequence[Tensor]) -> int:
     """Return how many tiles a program does."""
     num_tiles = sum(map(Tensor.numel, tensors)) // _TILE
     return max(1, min(_MOST_TILES, num_tiles // _MANY_TILES))
+
+
+def _decay(beta: float, beta_b: float) -> tuple[float, float, float, float]:
+    return beta, 1.0 - beta, beta_b, 1.0 - beta_b
 
 
 def _flag(tensors: Sequence[Tensor]) -> Tensor:

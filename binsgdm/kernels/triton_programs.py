@@ -12,6 +12,7 @@ Shape letters: N elements, K vectors, P bytes.
 import triton
 import triton.language as tl
 
+from binsgdm.functional import SCALE
 from binsgdm.triton_tiles import (
     TILE,
     draws_of_tile,
@@ -27,27 +28,32 @@ from binsgdm.triton_tiles import (
     thresholds_of,
 )
 
-ROW = tl.constexpr(8)  # words of a row of the table: first chunk, numel, start, whether aligned, four addresses
+ROW = tl.constexpr(9)  # words of a row of the table: first chunk, numel, start, whether aligned, five addresses
 MERGE_GROUPS = tl.constexpr(128)  # one a thread
+_SCALE = tl.constexpr(SCALE)
+_MAGIC = tl.constexpr(1.5 * 2**23)  # where the step of fp32 is 1: a sum rounds to a whole number, half to even
+_MAGIC_BITS = tl.constexpr(0x4B400000)
 
 
 @triton.jit(do_not_specialize=["tiles", "step", "rank", "stream", "seed_low", "seed_high"])
 def update_quantize_pack(
-    table, owners, tiles, finite, beta, rest, seed_low, seed_high, step, rank, stream, dtype: tl.constexpr
-):
+    table, owners, tiles, finite, beta, rest, beta_b, rest_b, gain, seed_low, seed_high, step, rank, stream,
+    dtype: tl.constexpr,
+):  # fmt: skip
     """Update m and b of many tensors and write the packed signs of Q(m / b)."""
     row, first, numel, whole = _chunk(table, owners, tiles)
     group = (tl.load(row + 2) + first) >> 5
     draws = seed_low, seed_high, step, rank, stream, group
+    decay = beta, rest, beta_b, rest_b
     if whole:
-        _update_quantize_pack_chunk(row, first, numel, tiles, finite, beta, rest, draws, dtype, False)
+        _update_quantize_pack_chunk(row, first, numel, tiles, finite, decay, gain, draws, dtype, False)
     else:
-        _update_quantize_pack_chunk(row, first, numel, tiles, finite, beta, rest, draws, dtype, True)
+        _update_quantize_pack_chunk(row, first, numel, tiles, finite, decay, gain, draws, dtype, True)
 
 
 @triton.jit
 def _update_quantize_pack_chunk(
-    row, first, numel, tiles, finite, beta, rest, draws, dtype: tl.constexpr, masked: tl.constexpr
+    row, first, numel, tiles, finite, decay, gain, draws, dtype: tl.constexpr, masked: tl.constexpr
 ):
     grad, m, b = (
         _address(row, 4, dtype, masked),
@@ -59,25 +65,100 @@ def _update_quantize_pack_chunk(
     for tile in range(num_tiles(first, numel, tiles) if masked else tiles):
         offset = first + tile * TILE
         inside = inside_of(offset, numel)
-        u, bad = _update(grad + offset, m + offset, b + offset, beta, rest, inside, masked)
+        u, bad = _update(grad + offset, m + offset, b + offset, decay, inside, masked)
         failed = failed | bad
         threshold = thresholds_of(draws_of_tile(draws, tile * (TILE // 32), TILE))
-        store_signs(out, threshold < u, offset, numel, inside, masked)
+        # No clip: a threshold lies in [-1, 1), so that whatever is beyond compares as the end does.
+        store_signs(out, threshold < u * gain, offset, numel, inside, masked)
     _tell(finite, failed)
 
 
 @triton.jit(do_not_specialize=["tiles"])
-def update(table, owners, tiles, finite, beta, rest, dtype: tl.constexpr):
-    """Update m and b of many tensors and write u = m / b."""
+def update_shape_pack(table, owners, tiles, finite, beta, rest, beta_b, rest_b, gain, dtype: tl.constexpr):
+    """Update m and b of many tensors and write the packed signs of m / b, shaped."""
     row, first, numel, whole = _chunk(table, owners, tiles)
+    decay = beta, rest, beta_b, rest_b
     if whole:
-        _update_chunk(row, first, numel, tiles, finite, beta, rest, dtype, False)
+        _update_shape_pack_chunk(row, first, numel, tiles, finite, decay, gain, dtype, False)
     else:
-        _update_chunk(row, first, numel, tiles, finite, beta, rest, dtype, True)
+        _update_shape_pack_chunk(row, first, numel, tiles, finite, decay, gain, dtype, True)
 
 
 @triton.jit
-def _update_chunk(row, first, numel, tiles, finite, beta, rest, dtype: tl.constexpr, masked: tl.constexpr):
+def _update_shape_pack_chunk(row, first, numel, tiles, finite, decay, gain, dtype: tl.constexpr, masked: tl.constexpr):
+    grad, m, b, residual = (
+        _address(row, 4, dtype, masked),
+        _address(row, 5, tl.float32, masked),
+        _address(row, 6, tl.float32, masked),
+        _address(row, 7, tl.int16, masked),
+    )
+    out = _address(row, 8, tl.uint8, True)
+    failed = tl.zeros([TILE], tl.int1)
+    for tile in range(num_tiles(first, numel, tiles) if masked else tiles):
+        offset = first + tile * TILE
+        inside = inside_of(offset, numel)
+        u, bad = _update(grad + offset, m + offset, b + offset, decay, inside, masked)
+        failed = failed | bad
+        positive = _shape(u, gain, residual + offset, inside, masked)
+        store_signs(out, positive, offset, numel, inside, masked)
+    _tell(finite, failed)
+
+
+@triton.jit(do_not_specialize=["tiles"])
+def shape_pack(u, residual, out, tiles, numel, aligned, gain):
+    """Write the packed signs of u, shaped."""
+    numel = tl.cast(numel, tl.int64)
+    first = tl.program_id(0).to(tl.int64) * (tiles * TILE)
+    if (aligned != 0) & is_whole(first, numel, tiles):
+        _shape_pack_chunk(u, residual, out, first, numel, tiles, gain, False)
+    else:
+        _shape_pack_chunk(u, residual, out, first, numel, tiles, gain, True)
+
+
+@triton.jit
+def _shape_pack_chunk(u, residual, out, first, numel, tiles, gain, masked: tl.constexpr):
+    for tile in range(num_tiles(first, numel, tiles) if masked else tiles):
+        offset = first + tile * TILE
+        inside = inside_of(offset, numel)
+        positive = _shape(load(u + offset, inside, masked), gain, residual + offset, inside, masked)
+        store_signs(out, positive, offset, numel, inside, masked)
+
+
+@triton.jit
+def _shape(u, gain, residual, inside, masked: tl.constexpr):
+    """Round a tile of u, add its residuals and store what is left; return where the sums are not negative."""
+    amplified = u * gain
+    # In this order: NaN compares false and becomes -1.
+    raised = tl.where(amplified > -1.0, amplified, -1.0)
+    clipped = tl.where(raised < 1.0, raised, 1.0)
+    rounded = clipped * (_SCALE * 1.0) + _MAGIC
+    return _split(rounded.to(tl.int32, bitcast=True) - _MAGIC_BITS, residual, _SCALE, inside, masked)
+
+
+@triton.jit
+def _split(values, residual, unit, inside, masked: tl.constexpr):
+    """Add a tile of residuals, take a unit of the same sign away and store what is left; return the signs."""
+    # Four a thread, as of what is rounded.
+    quads = tl.max_contiguous(tl.arange(0, TILE), 4)
+    total = values + load_each(residual + quads, inside, masked).to(tl.int32)
+    positive = total >= 0
+    store(residual, (total - tl.where(positive, unit, -unit)).to(tl.int16), inside, masked)
+    return positive
+
+
+@triton.jit(do_not_specialize=["tiles"])
+def update(table, owners, tiles, finite, beta, rest, beta_b, rest_b, dtype: tl.constexpr):
+    """Update m and b of many tensors and write u = m / b."""
+    row, first, numel, whole = _chunk(table, owners, tiles)
+    decay = beta, rest, beta_b, rest_b
+    if whole:
+        _update_chunk(row, first, numel, tiles, finite, decay, dtype, False)
+    else:
+        _update_chunk(row, first, numel, tiles, finite, decay, dtype, True)
+
+
+@triton.jit
+def _update_chunk(row, first, numel, tiles, finite, decay, dtype: tl.constexpr, masked: tl.constexpr):
     grad, m, b = (
         _address(row, 4, dtype, masked),
         _address(row, 5, tl.float32, masked),
@@ -88,7 +169,7 @@ def _update_chunk(row, first, numel, tiles, finite, beta, rest, dtype: tl.conste
     for tile in range(num_tiles(first, numel, tiles) if masked else tiles):
         offset = first + tile * TILE
         inside = inside_of(offset, numel)
-        u, bad = _update(grad + offset, m + offset, b + offset, beta, rest, inside, masked)
+        u, bad = _update(grad + offset, m + offset, b + offset, decay, inside, masked)
         failed = failed | bad
         store(out_u + offset, u, inside, masked)
     _tell(finite, failed)
@@ -119,25 +200,25 @@ def _unpack_apply_chunk(
 
 
 @triton.jit(do_not_specialize=["tiles", "out", "start", "numel", "step", "rank", "stream", "seed_low", "seed_high"])
-def quantize_pack(u, out, tiles, start, numel, seed_low, seed_high, step, rank, stream):
+def quantize_pack(u, out, tiles, start, numel, gain, seed_low, seed_high, step, rank, stream):
     """Write the packed signs of Q(u)."""
     start, numel = tl.cast(start, tl.int64), tl.cast(numel, tl.int64)
     first = tl.program_id(0).to(tl.int64) * (tiles * TILE) - (start >> 3 & 3) * 8
     draws = seed_low, seed_high, step, rank, stream, (start + first) >> 5
     if is_whole(first, numel, tiles):
-        _quantize_pack_chunk(u, out, first, numel, tiles, draws, False)
+        _quantize_pack_chunk(u, out, first, numel, tiles, gain, draws, False)
     else:
-        _quantize_pack_chunk(u, out, first, numel, tiles, draws, True)
+        _quantize_pack_chunk(u, out, first, numel, tiles, gain, draws, True)
 
 
 @triton.jit
-def _quantize_pack_chunk(u, out, first, numel, tiles, draws, masked: tl.constexpr):
+def _quantize_pack_chunk(u, out, first, numel, tiles, gain, draws, masked: tl.constexpr):
     for tile in range(num_tiles(first, numel, tiles) if masked else tiles):
         offset = first + tile * TILE
         inside = inside_of(offset, numel)
         values = load(u + offset, inside, masked)
         threshold = thresholds_of(draws_of_tile(draws, tile * (TILE // 32), TILE))
-        store_signs(out, threshold < values, offset, numel, inside, masked)
+        store_signs(out, threshold < values * gain, offset, numel, inside, masked)
 
 
 @triton.jit(do_not_specialize=["num_vectors", "numel", "aligned"])
@@ -199,6 +280,28 @@ def merge(
             num_bits = tl.minimum(tl.maximum(numel - place * 8, 0), 8).to(tl.uint32)
             bits = (word >> (8 * run)) & (0xFF00 >> num_bits)
             tl.store(out + place, bits.to(tl.uint8), mask=(place >= 0) & (place < num_bytes))
+
+
+@triton.jit(do_not_specialize=["out", "packed", "num_vectors", "num_bytes", "numel", "aligned"])
+def merge_shaped(residual, packed, out, num_vectors, num_bytes, numel, aligned):
+    """Write the packed signs of the mean of K sign vectors, shaped."""
+    numel, num_bytes = tl.cast(numel, tl.int64), tl.cast(num_bytes, tl.int64)
+    first = tl.program_id(0).to(tl.int64) * TILE
+    if (aligned != 0) & (first + TILE <= numel):
+        _merge_shaped_tile(residual, packed, out, num_vectors, num_bytes, first, numel, False)
+    else:
+        _merge_shaped_tile(residual, packed, out, num_vectors, num_bytes, first, numel, True)
+
+
+@triton.jit
+def _merge_shaped_tile(residual, packed, out, num_vectors, num_bytes, first, numel, masked: tl.constexpr):
+    inside = inside_of(first, numel)
+    total = tl.zeros([TILE], tl.int32) - num_vectors
+    for vector in range(num_vectors):
+        # A sign more is two more than without it.
+        total += load_signs(packed + vector * num_bytes, first, numel, 4, masked).to(tl.int32) * 2
+    positive = _split(total, residual + first, num_vectors, inside, masked)
+    store_signs(out, positive, first, numel, inside, masked)
 
 
 @triton.jit
@@ -280,14 +383,15 @@ def _address(row, column: tl.constexpr, dtype: tl.constexpr, masked: tl.constexp
 
 
 @triton.jit
-def _update(grad, m, b, beta, rest, inside, masked: tl.constexpr):
+def _update(grad, m, b, decay, inside, masked: tl.constexpr):
     """Update a tile of m and b; return u, and where the new b would not be finite."""
+    beta, rest, beta_b, rest_b = decay
     # Four gradients a thread, as of m and b: eight of 16 bits would cost an exchange between threads.
     quads = tl.max_contiguous(tl.arange(0, TILE), 4)
     g = _widen(load_each(grad + quads, inside, masked))
     old_m, old_b = load(m, inside, masked), load(b, inside, masked)
     new_m = old_m * beta + g * rest
-    new_b = old_b * beta + tl.abs(g) * rest
+    new_b = old_b * beta_b + tl.abs(g) * rest_b
     is_finite = new_b < float("inf")
     new_m = tl.where(is_finite, new_m, old_m)
     new_b = tl.where(is_finite, new_b, old_b)

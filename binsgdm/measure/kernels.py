@@ -203,9 +203,9 @@ def _binsgdm(kernels: Kernels, numel: int, device: torch.device, dtype: torch.dt
     num_bytes = -(-numel // 8)
     out = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
     calls: dict[tuple[str, int], Call] = {
-        ("update_", 0): lambda: kernels.update_(grad, m, b, beta=0.95, out_u=u),
+        ("update_", 0): lambda: kernels.update_(grad, m, b, beta=0.95, beta_b=0.95, out_u=u),
         ("update_quantize_pack_", 0): lambda: kernels.update_quantize_pack_(
-            grad, m, b, beta=0.95, key=DRAWS, start=0, out=out
+            grad, m, b, beta=0.95, beta_b=0.95, key=DRAWS, start=0, out=out
         ),
         ("quantize_pack", 0): lambda: kernels.quantize_pack(u, key=DRAWS, start=0, out=out),
         ("unpack_apply_", 0): lambda: kernels.unpack_apply_(x, out, lr=1e-6, weight_decay=0.0),

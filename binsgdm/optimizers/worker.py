@@ -214,7 +214,9 @@ class Worker:
             _elements_of(u, param.segment).copy_(ratio(param.m, param.b))
         for batch, some in self._changing(bucket, gradients):
             outs, beta = batch.elements_of(u), float(batch.group["beta"])
-            self.finite.append(self._kernels.foreach_update_(some, batch.ms, batch.bs, beta=beta, outs_u=outs))
+            self.finite.append(
+                self._kernels.foreach_update_(some, batch.ms, batch.bs, beta=beta, beta_b=beta, outs_u=outs)
+            )
         return u
 
     def _compute_packed_updates(self, bucket: FlatBucket, stream: RandomStream) -> torch.Tensor:
@@ -237,6 +239,7 @@ class Worker:
             batch.ms,
             batch.bs,
             beta=float(batch.group["beta"]),
+            beta_b=float(batch.group["beta"]),
             key=self._context.key(stream),
             starts=batch.starts,
             outs=batch.packed_of(packed, is_kept=True),

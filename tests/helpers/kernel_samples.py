@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from binsgdm import functional
 from binsgdm.bits import packed_numel
 from binsgdm.kernels import Kernels, reference
 from binsgdm.random import Key
@@ -12,6 +13,7 @@ from binsgdm.random import Key
 KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 6e-8, 65504.0, 65519.0, 65520.0, 1e-30)
+GAINS = (1.0, 2.5, 1e-30, 3e38)
 NOT_FINITE = (float("nan"), float("inf"), -float("inf"))
 
 
@@ -46,16 +48,26 @@ def state(numel: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return grad, m, torch.where(fresh, 0.0, torch.maximum(m.abs(), b.abs()))
 
 
+def residuals(numel: int, seed: int, most: int) -> Tensor:
+    """Return residuals of at most so much, both ends among them."""
+    source = torch.Generator().manual_seed(seed)
+    made = torch.randint(-most, most + 1, (numel,), dtype=torch.int32, generator=source)
+    ends = torch.tensor([most, -most, 0, 1, -1])[torch.randint(5, (numel,), generator=source)]
+    return torch.where(torch.rand(numel, generator=source) < 0.3, ends, made).to(torch.int16)
+
+
 def outcomes(kernels: Kernels, grad: Tensor, m: Tensor, b: Tensor, start: int) -> dict[str, Tensor]:
     """Return everything that every kernel writes or returns, on copies."""
     place, numel = home(kernels), grad.numel()
     grad, m, b = (given.to(place, copy=True) for given in (grad, m, b))
-    m1, b1, m2, b2 = m.clone(), b.clone(), m.clone(), b.clone()
+    m1, b1, m2, b2, m3, b3 = m.clone(), b.clone(), m.clone(), b.clone(), m.clone(), b.clone()
     u, mean = torch.full_like(m, 9.0), torch.full_like(m, 9.0)
-    one, two, merged = (torch.full((packed_numel(numel),), 0xFF, dtype=torch.uint8, device=place) for _ in range(3))
+    one, two, merged, three, merged_shaped, amplified = (
+        torch.full((packed_numel(numel),), 0xFF, dtype=torch.uint8, device=place) for _ in range(6)
+    )
     where: dict[str, Any] = {"key": KEY, "start": start}
-    all_one = kernels.update_quantize_pack_(grad, m1, b1, beta=0.95, out=one, **where)
-    all_two = kernels.update_(grad, m2, b2, beta=0.95, out_u=u)
+    all_one = kernels.update_quantize_pack_(grad, m1, b1, beta=0.95, beta_b=0.95, out=one, **where)
+    all_two = kernels.update_(grad, m2, b2, beta=0.95, beta_b=0.95, out_u=u)
     kernels.quantize_pack(u, out=two, **where)
     if grad.dtype == torch.float32:  # they know no other, and the interpreter takes its time
         kernels.merge(torch.stack([one, two.flip(0), one ^ 0x5A]), numel=numel, out=merged, **where)
@@ -63,7 +75,17 @@ def outcomes(kernels: Kernels, grad: Tensor, m: Tensor, b: Tensor, start: int) -
     x, climbed = grad.clone(), grad.clone()
     kernels.unpack_apply_(x, one, lr=1e-3, weight_decay=0.01)
     kernels.unpack_apply_(climbed, one, lr=1e-3, weight_decay=0.01, maximize=True)
-    names = "m1 b1 m2 b2 u mean one two merged x climbed all_one all_two"
+    gain, shaped = GAINS[numel % len(GAINS)], three.clone()
+    e1, e2 = (residuals(numel, numel, most).to(place) for most in (functional.SCALE, 3))
+    where = {"beta": 0.95, "beta_b": 0.99, "gain": gain}
+    all_three = kernels.update_shape_pack_(grad, m3, b3, e1, out=three, **where)
+    e3 = e1.clone()
+    if grad.dtype == torch.float32:
+        kernels.shape_pack_(u, e3, gain=gain, out=shaped)
+        kernels.merge_shaped_(torch.stack([one, two.flip(0), one ^ 0x5A]), e2, numel=numel, out=merged_shaped)
+    kernels.quantize_pack(u, key=KEY, start=start, gain=gain, out=amplified)
+    names = "m1 b1 m2 b2 u mean one two merged x climbed all_one all_two "
+    names += "m3 b3 e1 e2 e3 three shaped merged_shaped amplified all_three"
     scope = locals()
     return {name: scope[name] for name in names.split()}
 

@@ -143,9 +143,9 @@ def _calls(
 
     grad, m, b = (memory.place(one) for one in (given.grad, given.m, given.b))
     u = memory.place(torch.full((case.numel,), 9.0))
-    yield "update_", {"finite": kernels.update_(grad, m, b, beta=BETA, out_u=u), "m": m, "b": b, "u": u}
+    yield "update_", {"finite": kernels.update_(grad, m, b, beta=BETA, beta_b=BETA, out_u=u), "m": m, "b": b, "u": u}
     grad, m, b, out = (*(memory.place(one) for one in (given.grad, given.m, given.b)), packed())
-    finite = kernels.update_quantize_pack_(grad, m, b, beta=BETA, out=out, **where)
+    finite = kernels.update_quantize_pack_(grad, m, b, beta=BETA, beta_b=BETA, out=out, **where)
     yield "update_quantize_pack_", {"finite": finite, "m": m, "b": b, "signs": out}
     kernels.quantize_pack(memory.place(given.u), out=(out := packed()), **where)
     yield "quantize_pack", {"signs": out}
@@ -173,11 +173,11 @@ def foreach_outcomes(
         return [memory.place(torch.full_like(getattr(one, name), value)) for one in given]
 
     grads, ms, bs, us = placed("grad"), placed("m"), placed("b"), filled("u", 9.0)
-    found = {"foreach_update_: finite": kernels.foreach_update_(grads, ms, bs, beta=BETA, outs_u=us)}
+    found = {"foreach_update_: finite": kernels.foreach_update_(grads, ms, bs, beta=BETA, beta_b=BETA, outs_u=us)}
     found |= {f"foreach_update_: {name}": torch.cat(ones) for name, ones in (("m", ms), ("b", bs), ("u", us))}
     grads, ms, bs, outs = placed("grad"), placed("m"), placed("b"), filled("signs", 0xFF)
     finite = kernels.foreach_update_quantize_pack_(
-        grads, ms, bs, beta=BETA, key=KEY, starts=[case.start for case in cases], outs=outs
+        grads, ms, bs, beta=BETA, beta_b=BETA, key=KEY, starts=[case.start for case in cases], outs=outs
     )
     name = "foreach_update_quantize_pack_"
     found |= {f"{name}: finite": finite, f"{name}: m": torch.cat(ms), f"{name}: b": torch.cat(bs)}

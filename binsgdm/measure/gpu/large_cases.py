@@ -79,11 +79,13 @@ def _update_quantize_pack(kernels: Kernels, numel: int, device: torch.device) ->
     parts = slices(numel)
     before = [tuple(one[part].to("cpu", copy=True) for one in (grad, m, b)) for part in parts]
     out = torch.zeros(-(-numel // 8), dtype=torch.uint8, device=device)
-    kernels.update_quantize_pack_(grad, m, b, beta=BETA, key=KEY, start=0, out=out)
+    kernels.update_quantize_pack_(grad, m, b, beta=BETA, beta_b=BETA, key=KEY, start=0, out=out)
     found = []
     for part, (some_grad, some_m, some_b) in zip(parts, before, strict=True):
         signs = torch.empty_like(out[_bytes_of(part)], device="cpu")
-        reference.update_quantize_pack_(some_grad, some_m, some_b, beta=BETA, key=KEY, start=part.start, out=signs)
+        reference.update_quantize_pack_(
+            some_grad, some_m, some_b, beta=BETA, beta_b=BETA, key=KEY, start=part.start, out=signs
+        )
         found += [(m[part], some_m), (b[part], some_b), (out[_bytes_of(part)], signs)]
     return found
 

@@ -231,3 +231,38 @@ def test_a_key_out_of_range_is_refused(given: dict[str, int], message: str) -> N
 def test_elements_without_a_counter_are_refused(start: int, numel: int) -> None:
     with pytest.raises(BinsgdmError, match=r"draws: elements .*must be in \[0, 2\*\*34\]"):
         draws(Key(seed=0), start=start, numel=numel)
+
+
+# What shaped rounding starts from.
+
+
+def test_dither_is_a_uniform_residual_of_each_draw() -> None:
+    key = Key(seed=5, rank=3)
+    found, drawn = random.dither(key, start=7, numel=NUMEL, device="cpu"), draws(key, start=7, numel=NUMEL)
+    assert found.dtype == torch.int16
+    assert torch.equal(found.to(torch.int64), ((drawn >> 16) - 32768).clamp(min=-32767))
+    assert int(found.min()) == -32767
+    assert int(found.max()) == 32767
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 8, 32767])
+def test_merge_dither_takes_every_residual_of_a_merge_alike(num_rows: int) -> None:
+    found = random.merge_dither(Key(seed=6), start=0, numel=1 << 17, num_rows=num_rows)
+    drawn = draws(Key(seed=6), start=0, numel=1 << 17)
+    assert torch.equal(found.to(torch.int64), ((drawn >> 9) * (2 * num_rows + 1) >> 23) - num_rows)
+    assert int(found.abs().max()) <= num_rows
+    if num_rows < 10:
+        counts = torch.bincount(found.to(torch.int64) + num_rows, minlength=2 * num_rows + 1)
+        assert counts.numel() == 2 * num_rows + 1
+        assert abs(chi_square(counts.double())) < SIGMAS
+
+
+def test_dither_is_made_in_pieces_that_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = Key(seed=7, rank=1)
+    whole = random.dither(key, start=40, numel=1000)
+    monkeypatch.setattr(random, "_DITHER_NUMEL", 96)
+    assert torch.equal(random.dither(key, start=40, numel=1000), whole)
+    assert torch.equal(random.dither(key, start=140, numel=900), whole[100:])
+    assert random.dither(key, start=0, numel=0).numel() == 0
+    with pytest.raises(BinsgdmError, match="draws: elements -1 to 4"):
+        random.dither(key, start=-1, numel=5)

@@ -133,13 +133,13 @@ def test_a_sign_turns_exactly_at_its_threshold(fast: Kernels) -> None:
 def test_segments_give_the_bits_of_the_whole(fast: Kernels) -> None:
     grad, m, b = (given.to(home(fast)) for given in state(3000, seed=1))
     whole = torch.zeros(375, dtype=torch.uint8, device=grad.device)
-    fast.update_quantize_pack_(grad, m.clone(), b.clone(), beta=0.9, key=KEY, start=64, out=whole)
+    fast.update_quantize_pack_(grad, m.clone(), b.clone(), beta=0.9, beta_b=0.9, key=KEY, start=64, out=whole)
     for cut in (8, 40, 1000, 2992):
         parts = torch.zeros_like(whole)
         for lo, hi in ((0, cut), (cut, 3000)):
             pieces = [given[lo:hi].clone() for given in (grad, m, b)]
             out = parts[lo // 8 : hi // 8]
-            fast.update_quantize_pack_(*pieces, beta=0.9, key=KEY, start=64 + lo, out=out)
+            fast.update_quantize_pack_(*pieces, beta=0.9, beta_b=0.9, key=KEY, start=64 + lo, out=out)
         assert torch.equal(whole, parts)
 
 
@@ -148,9 +148,9 @@ def test_a_skipped_update_says_so_and_keeps_the_momenta(fast: Kernels) -> None:
         grad, m, b = (given.to(home(kernels)) for given in state(70, seed=2))
         grad.clamp_(-1e30, 1e30)
         u, before = torch.zeros_like(m), (m.clone(), b.clone())
-        assert kernels.update_(grad.clone(), m.clone(), b.clone(), beta=0.5, out_u=u)
+        assert kernels.update_(grad.clone(), m.clone(), b.clone(), beta=0.5, beta_b=0.5, out_u=u)
         grad[69] = torch.nan
-        assert not kernels.update_(grad, m, b, beta=0.5, out_u=u)
+        assert not kernels.update_(grad, m, b, beta=0.5, beta_b=0.5, out_u=u)
         assert (m[69], b[69]) == (before[0][69], before[1][69])
         assert m.isfinite().all()
         assert not torch.equal(m[:69], before[0][:69])
@@ -166,14 +166,16 @@ def test_many_tensors_at_once_give_the_bits_of_one_after_the_other(fast: Kernels
     signs, all_signs = ([torch.zeros(packed_numel(n), dtype=torch.uint8, device=place) for n in numels] for _ in "ab")
     us = [torch.zeros(n, device=place) for n in numels]
     x, all_x = [grad.clone() for grad in grads], [grad.clone() for grad in grads]
-    where: dict[str, Any] = {"beta": 0.95, "key": KEY}
+    where: dict[str, Any] = {"beta": 0.95, "beta_b": 0.95, "key": KEY}
     finite = [
         fast.update_quantize_pack_(grad, *pair, start=start, out=out, **where)
         for grad, pair, start, out in zip(grads, one, starts, signs, strict=True)
     ]
     m, b = ([pair[which] for pair in many] for which in (0, 1))
     assert fast.foreach_update_quantize_pack_(grads, m, b, starts=starts, outs=all_signs, **where) == all(finite)
-    fast.foreach_update_(grads, *([pair[which] for pair in split] for which in (0, 1)), beta=0.95, outs_u=us)
+    fast.foreach_update_(
+        grads, *([pair[which] for pair in split] for which in (0, 1)), beta=0.95, beta_b=0.95, outs_u=us
+    )
     for values, packed in zip(x, signs, strict=True):
         fast.unpack_apply_(values, packed, lr=1e-3, weight_decay=0.1, maximize=True)
     fast.foreach_unpack_apply_(all_x, all_signs, lr=1e-3, weight_decay=0.1, maximize=True)
@@ -191,15 +193,15 @@ def test_one_gradient_of_many_that_is_not_finite_is_told(fast: Kernels) -> None:
     place = home(fast)
     grads = [torch.ones(9, device=place), torch.ones(70, device=place)]
     m, b, us = ([torch.zeros_like(grad) for grad in grads] for _ in range(3))
-    assert fast.foreach_update_(grads, m, b, beta=0.5, outs_u=us)
+    assert fast.foreach_update_(grads, m, b, beta=0.5, beta_b=0.5, outs_u=us)
     grads[1][69] = torch.inf
-    assert not fast.foreach_update_(grads, m, b, beta=0.5, outs_u=us)
+    assert not fast.foreach_update_(grads, m, b, beta=0.5, beta_b=0.5, outs_u=us)
 
 
 # Planted errors: what the comparison above would see.
 
 
-def fused(grad: Tensor, m: Tensor, b: Tensor, *, beta: float) -> tuple[Tensor, Tensor, Tensor]:
+def fused(grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float) -> tuple[Tensor, Tensor, Tensor]:
     decay, rest = (torch.tensor(factor).double() for factor in (beta, 1 - beta))
     new_m, new_b = ((a.double() * decay + g.double() * rest).float() for a, g in ((m, grad), (b, grad.abs())))
     return new_m, new_b, new_b < torch.inf
@@ -293,17 +295,29 @@ def test_every_implementation_offers_what_the_protocol_asks(fast: Kernels) -> No
 FLAT, SIGNS = torch.zeros(16), torch.zeros(2, dtype=torch.uint8)
 QUANTIZE: dict[str, Any] = {"key": KEY, "start": 0, "out": SIGNS}
 WRONG: list[tuple[str, Callable[[Kernels], Any], str]] = [
-    ("numel", lambda k: k.update_(FLAT, FLAT[:8], FLAT, beta=0.9, out_u=FLAT), "m: 8 elements: must have 16"),
-    ("dtype", lambda k: k.update_(FLAT, FLAT, FLAT.half(), beta=0.9, out_u=FLAT), "b: torch.float16: must be torch.f"),
+    (
+        "numel",
+        lambda k: k.update_(FLAT, FLAT[:8], FLAT, beta=0.9, beta_b=0.9, out_u=FLAT),
+        "m: 8 elements: must have 16",
+    ),
+    (
+        "dtype",
+        lambda k: k.update_(FLAT, FLAT, FLAT.half(), beta=0.9, beta_b=0.9, out_u=FLAT),
+        "b: torch.float16: must be torch.f",
+    ),
     (
         "double",
-        lambda k: k.update_(FLAT.double(), FLAT, FLAT, beta=0.9, out_u=FLAT),
+        lambda k: k.update_(FLAT.double(), FLAT, FLAT, beta=0.9, beta_b=0.9, out_u=FLAT),
         "grad: torch.float64: must be torch.float32 or torch.bfloat16",
     ),
-    ("device", lambda k: k.update_(FLAT, FLAT.to("meta"), FLAT, beta=0.9, out_u=FLAT), "m: on meta: must be on cpu"),
+    (
+        "device",
+        lambda k: k.update_(FLAT, FLAT.to("meta"), FLAT, beta=0.9, beta_b=0.9, out_u=FLAT),
+        "m: on meta: must be on cpu",
+    ),
     (
         "strides",
-        lambda k: k.update_(torch.zeros(4, 4).T, FLAT, FLAT, beta=0.9, out_u=FLAT),
+        lambda k: k.update_(torch.zeros(4, 4).T, FLAT, FLAT, beta=0.9, beta_b=0.9, out_u=FLAT),
         r"grad: strides \(1, 4\): must be contiguous",
     ),
     ("start", lambda k: k.quantize_pack(FLAT, key=KEY, start=4, out=SIGNS), "start: 4: must be a multiple of 8"),

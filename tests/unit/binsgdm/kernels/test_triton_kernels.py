@@ -22,7 +22,7 @@ from binsgdm.kernels.tables import ROW_WORDS
 from tests.helpers.kernel_samples import DTYPES, KEY, device, same_bits, state
 
 TILE, CHUNK = triton_tiles.TILE.value, 4 * triton_tiles.TILE.value
-WHERE: dict[str, Any] = {"beta": 0.95, "key": KEY}
+WHERE: dict[str, Any] = {"beta": 0.95, "beta_b": 0.95, "key": KEY}
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_an_element_beyond_2_to_the_31_is_found_and_draws_its_own_threshold(kern
     for column, tensor in enumerate((grad, m, b, out)):
         row[0, 4 + column] = tensor.data_ptr() - (far // 8 if tensor is out else far * 4)
     owners, finite = torch.zeros(1, dtype=torch.int32, device=device()), torch.ones(1, dtype=torch.uint8)
-    numbers = (1, finite.to(device()), 0.95, 1.0 - 0.95, *KEY.words())
+    numbers = (1, finite.to(device()), 0.95, 1.0 - 0.95, 0.95, 1.0 - 0.95, 1.0, *KEY.words())
     triton_support.launch(
         triton_programs.update_quantize_pack, 1, row.to(device()), owners, *numbers, dtype=triton_programs.tl.float32
     )
@@ -81,10 +81,10 @@ def test_a_table_is_made_once_while_nothing_moves(kernels: Kernels, monkeypatch:
     grads = [torch.ones(40 + number, device=device()) for number in range(3)]
     ms, bs, us = ([torch.zeros_like(grad) for grad in grads] for _ in range(3))
     for _ in range(2):
-        kernels.foreach_update_(grads, ms, bs, beta=0.9, outs_u=us)
+        kernels.foreach_update_(grads, ms, bs, beta=0.9, beta_b=0.9, outs_u=us)
     assert len(uploads) == 2  # rows, and which chunk is whose
     moved = [grad.clone() for grad in grads]
-    kernels.foreach_update_(moved, ms, bs, beta=0.9, outs_u=us)
+    kernels.foreach_update_(moved, ms, bs, beta=0.9, beta_b=0.9, outs_u=us)
     assert len(uploads) == 3
 
 
@@ -94,7 +94,7 @@ def test_another_stream_has_a_table_of_its_own(kernels: Kernels, monkeypatch: py
     flat = [torch.zeros(48, device=device()) for _ in range(4)]
     for stream in (1, 2, 1):
         monkeypatch.setattr(tables, "stream_of", lambda _, stream=stream: stream)
-        kernels.foreach_update_(flat[:1], flat[1:2], flat[2:3], beta=0.9, outs_u=flat[3:])
+        kernels.foreach_update_(flat[:1], flat[1:2], flat[2:3], beta=0.9, beta_b=0.9, outs_u=flat[3:])
     assert len(uploads) == 4
 
 
@@ -115,7 +115,7 @@ def test_many_tensors_take_one_launch_a_dtype(kernels: Kernels, monkeypatch: pyt
     monkeypatch.setattr("binsgdm.kernels.triton_kernels.launch", lambda *given, **_: launches.append(given))
     grads = [torch.ones(40, device=device(), dtype=DTYPES[number % 2]) for number in range(6)]
     ms, bs, us = ([torch.zeros(40, device=device()) for _ in grads] for _ in range(3))
-    kernels.foreach_update_(grads, ms, bs, beta=0.9, outs_u=us)
+    kernels.foreach_update_(grads, ms, bs, beta=0.9, beta_b=0.9, outs_u=us)
     assert len(launches) == 2
     kernels.foreach_unpack_apply_(us, [torch.zeros(5, dtype=torch.uint8, device=device())] * 6, lr=1, weight_decay=0)
     assert len(launches) == 3
@@ -128,7 +128,7 @@ def test_a_program_does_more_where_there_are_programs_enough(numel: int, tiles: 
 
 def test_no_tensors_and_empty_ones_are_no_failure(kernels: Kernels) -> None:
     empty = [torch.zeros(0, device=device())]
-    assert kernels.foreach_update_(empty, empty, empty, beta=0.9, outs_u=empty).device == empty[0].device
+    assert kernels.foreach_update_(empty, empty, empty, beta=0.9, beta_b=0.9, outs_u=empty).device == empty[0].device
     assert kernels.foreach_update_quantize_pack_([], [], [], starts=[], outs=[], **WHERE)
     kernels.foreach_unpack_apply_([], [], lr=1e-3, weight_decay=0.0)
 
@@ -136,10 +136,10 @@ def test_no_tensors_and_empty_ones_are_no_failure(kernels: Kernels) -> None:
 def test_a_wrong_tensor_among_many_is_refused(kernels: Kernels) -> None:
     flat = torch.zeros(16, device=device())
     with pytest.raises(BinsgdmError, match=r"b: 8 elements: must have 16"):
-        kernels.foreach_update_([flat] * 3, [flat] * 3, [flat, flat, flat[:8]], beta=0.9, outs_u=[flat] * 3)
+        kernels.foreach_update_([flat] * 3, [flat] * 3, [flat, flat, flat[:8]], beta=0.9, beta_b=0.9, outs_u=[flat] * 3)
     both = [flat.cpu(), flat.to("meta")]
     with pytest.raises(BinsgdmError, match=r"grad: on meta: must be on cpu, as the first tensor"):
-        kernels.foreach_update_(both, both, both, beta=0.9, outs_u=both)
+        kernels.foreach_update_(both, both, both, beta=0.9, beta_b=0.9, outs_u=both)
     rows = torch.zeros(2**16, 1, dtype=torch.uint8, device=device())
     with pytest.raises(BinsgdmError, match="packed_rows: 65536 vectors: must be at most 65535"):
         kernels.merge(rows, numel=8, key=KEY, start=0, out=rows[0])

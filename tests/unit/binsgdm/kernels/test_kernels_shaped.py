@@ -1,0 +1,227 @@
+"""Shaped rounding in the kernels: exact integers, alike everywhere, whatever comes in.
+
+That the fast kernels equal the reference on all kinds of tensors is tested with all others, in `test_kernels`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor
+
+from binsgdm import functional
+from binsgdm.bits import pack_signs, packed_numel, unpack_signs
+from binsgdm.errors import BinsgdmError
+from binsgdm.kernels import Kernels, reference, select
+from tests.helpers.kernel_samples import DTYPES, assert_equal, device, home, residuals, same_bits, state
+
+
+@pytest.fixture(params=["cpu", "triton"])
+def fast(request: pytest.FixtureRequest) -> Kernels:
+    """Return one of the fast implementations."""
+    if request.param == "cpu":
+        pytest.importorskip("numba", reason="numba is not installed: the compiled CPU kernels are not tested")
+        return select("cpu")
+    pytest.importorskip("triton", reason="Triton is not installed: pip install --no-deps triton runs its interpreter")
+    return select("triton", device())
+
+
+def shaped(kernels: Kernels, u: Tensor, residual: Tensor, gain: float) -> tuple[Tensor, Tensor]:
+    """Return the packed signs and the next residual."""
+    place = home(kernels)
+    left, out = residual.to(place, copy=True), torch.zeros(packed_numel(u.numel()), dtype=torch.uint8, device=place)
+    kernels.shape_pack_(u.to(place), left, gain=gain, out=out)
+    return out.cpu(), left.cpu()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # Triton's interpreter computes with numpy
+def test_values_at_every_edge_are_rounded_as_the_reference_rounds_them(fast: Kernels) -> None:
+    halves = (torch.arange(-65536, 65537, 131) / 2 / functional.SCALE).repeat(2)
+    edges = torch.tensor([1.0, -1.0, 0.0, -0.0, 1e-45, torch.inf, -torch.inf, torch.nan, 3e38, 1.0 + 2**-23]).repeat(20)
+    u = torch.cat([halves, halves.nextafter(torch.tensor(2.0)), edges])
+    residual = residuals(u.numel(), seed=1, most=functional.SCALE)
+    for gain in (1.0, 1.0 / 3.0, 2.0, 1e30):
+        wanted, got = shaped(reference, u, residual, gain), shaped(fast, u, residual, gain)
+        assert all(same_bits(*pair) for pair in zip(wanted, got, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_is_no_number_counts_as_minus_one(fast: Kernels) -> None:
+    u, nothing = torch.tensor([torch.nan, -torch.inf, torch.inf, 5.0, -5.0]), torch.zeros(5, dtype=torch.int16)
+    for kernels in (reference, fast):
+        out, left = shaped(kernels, u, nothing, 1.0)
+        assert (unpack_signs(out, 5) > 0).tolist() == [False, False, True, True, False]
+        assert not left.any()
+
+
+def test_signs_and_residual_hold_all_that_was_put_in(fast: Kernels) -> None:
+    u = torch.linspace(-1.2, 1.2, 100)
+    start = residuals(100, seed=2, most=functional.SCALE)
+    residual, total = start, torch.zeros(100, dtype=torch.int64)
+    for _ in range(20):
+        out, residual = shaped(fast, u, residual, 0.9)
+        total += unpack_signs(out, 100).to(torch.int64)
+    put_in = 20 * (functional.clip(u, gain=0.9) * functional.SCALE).round().to(torch.int64)
+    assert torch.equal(put_in + start, functional.SCALE * total + residual)
+
+
+@pytest.mark.parametrize("num_vectors", [1, 2, 3, 8, 127, 128, 1000])
+def test_a_shaped_merge_equals_the_reference_for_any_number_of_vectors(fast: Kernels, num_vectors: int) -> None:
+    if num_vectors == 1000 and fast.name == "triton" and device() == "cpu":
+        pytest.skip("the interpreter takes seconds for a thousand vectors")
+    source = torch.Generator().manual_seed(num_vectors)
+    for numel in (1101, 64, 5) if fast.name == "cpu" else (1101 if num_vectors < 100 else 40,):
+        rows = torch.randint(256, (num_vectors, packed_numel(numel)), dtype=torch.uint8, generator=source)
+        rows[:, 0] = 0xFF  # all alike: the largest sums
+        results = []
+        for kernels in (reference, fast):
+            place = home(kernels)
+            residual = residuals(numel, seed=3, most=num_vectors).to(place)
+            out = torch.full_like(rows[0], 0xFF).to(place)
+            for _ in range(2):
+                kernels.merge_shaped_(rows.to(place), residual, numel=numel, out=out)
+            results.append((out, residual))
+            assert int(residual.abs().max()) <= num_vectors
+        assert all(same_bits(*pair) for pair in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_as_many_vectors_as_there_may_be_fit_into_the_integers(fast: Kernels, sign: int) -> None:
+    most = functional.MAX_SHAPED_VECTORS
+    if fast.name == "triton" and device() == "cpu":
+        pytest.skip("the interpreter takes seconds for a thousand vectors")
+    rows = torch.full((most, 5), 0xFF if sign > 0 else 0, dtype=torch.uint8, device=home(fast))
+    residual = torch.full((40,), sign * most, dtype=torch.int16, device=home(fast))
+    out = torch.zeros(5, dtype=torch.uint8, device=home(fast))
+    for _ in range(2):
+        fast.merge_shaped_(rows, residual, numel=40, out=out)
+        assert torch.equal(residual, torch.full_like(residual, sign * most))
+        assert (unpack_signs(out, 40) == sign).all()
+
+
+@pytest.mark.parametrize("dtypes", [DTYPES[:1], DTYPES], ids=["float32", "mixed"])
+def test_many_tensors_at_any_place_are_shaped_as_one_after_the_other(fast: Kernels, dtypes: Any) -> None:
+    # A residual is a piece of one flat tensor, wherever its parameter begins; the first is far from any boundary.
+    numels, place = (5, 0, 64, 33, 1) if fast.name == "triton" else (5, 0, 70_000, 33, 200_001, 1), home(fast)
+    flat = residuals(sum(numels) + 1, seed=4, most=functional.SCALE)
+    where: dict[str, Any] = {"beta": 0.95, "beta_b": 0.9, "gain": 1.7}
+    results = []
+    for in_turn in (True, False):
+        grads = [state(n, seed=n)[0].to(place, dtypes[i % len(dtypes)]) for i, n in enumerate(numels)]
+        ms, bs = ([state(n, seed=n)[which].to(place) for n in numels] for which in (1, 2))
+        own = list(flat.to(place, copy=True)[1:].split(numels))
+        outs = [torch.zeros(packed_numel(n), dtype=torch.uint8, device=place) for n in numels]
+        if in_turn:
+            given = zip(grads, ms, bs, own, outs, strict=True)
+            finite = [reference.update_shape_pack_(g, m, b, e, out=out, **where) for g, m, b, e, out in given]
+            told = torch.stack(finite).all()
+        else:
+            told = fast.foreach_update_shape_pack_(grads, ms, bs, own, outs=outs, **where)
+        results.append([told, *ms, *bs, *own, *outs])
+    assert all(same_bits(*pair) for pair in zip(*results, strict=True))
+
+
+def test_segments_are_shaped_as_the_whole(fast: Kernels) -> None:
+    grad, m, b = (given.to(home(fast)) for given in state(3000, seed=5))
+    residual = residuals(3000, seed=5, most=functional.SCALE).to(grad.device)
+    whole, parts = (torch.zeros(375, dtype=torch.uint8, device=grad.device) for _ in range(2))
+    where: dict[str, Any] = {"beta": 0.9, "beta_b": 0.9, "gain": 1.0}
+    left = residual.clone()
+    fast.update_shape_pack_(grad, m.clone(), b.clone(), left, out=whole, **where)
+    for lo, hi in ((0, 40), (40, 1000), (1000, 3000)):
+        pieces = [given[lo:hi].clone() for given in (grad, m, b)]
+        fast.update_shape_pack_(*pieces, residual[lo:hi], out=parts[lo // 8 : hi // 8], **where)
+    assert torch.equal(whole, parts)
+    assert torch.equal(left, residual)
+
+
+def test_an_element_whose_update_fails_sends_its_last_u_and_its_residual_goes_on(fast: Kernels) -> None:
+    grad, m, b = torch.full((40,), torch.nan), torch.full((40,), 0.25), torch.ones(40)
+    for kernels in (reference, fast):
+        place, residual = home(kernels), torch.zeros(40, dtype=torch.int16, device=home(kernels))
+        out = torch.zeros(5, dtype=torch.uint8, device=place)
+        given = (grad.to(place), m.to(place), b.to(place))
+        assert not kernels.update_shape_pack_(*given, residual, beta=0.5, beta_b=0.5, gain=1.0, out=out)
+        assert torch.equal(given[1].cpu(), m)
+        assert (unpack_signs(out, 40) == 1).all()
+        assert (residual == round(0.25 * functional.SCALE) - functional.SCALE).all()
+
+
+# Planted errors: what the comparison with the reference would see.
+
+
+def away_from_even(u: Tensor, residual: Tensor, *, gain: float) -> tuple[Tensor, Tensor]:
+    scaled = functional.clip(u, gain=gain) * functional.SCALE
+    total = torch.where(scaled < 0, (scaled - 0.5).ceil(), (scaled + 0.5).floor()).to(torch.int32) + residual
+    return total >= 0, (total - torch.where(total >= 0, functional.SCALE, -functional.SCALE)).to(torch.int16)
+
+
+def never_at_zero(sums: Tensor, residual: Tensor, *, num_vectors: int) -> tuple[Tensor, Tensor]:
+    total = sums.to(torch.int32) + residual
+    return total > 0, (total - torch.where(total > 0, num_vectors, -num_vectors)).to(torch.int16)
+
+
+@pytest.mark.parametrize(("name", "function"), [("shape", away_from_even), ("shape_merge", never_at_zero)])
+def test_a_planted_error_is_seen(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    given = (*state(2047, seed=5), 0)
+    assert_equal(select("cpu"), *given)
+    u = torch.arange(1, 99, 2) / 2 / 32768  # times a gain of 32768 / SCALE: halves
+    nothing, gain = torch.zeros(49, dtype=torch.int16), 32768 / functional.SCALE
+    wanted = [shaped(kernels, u, nothing, gain) for kernels in (reference, select("cpu"))]
+    assert torch.equal(wanted[0][1], wanted[1][1])
+    monkeypatch.setattr(functional, name, function)
+    if name == "shape":
+        assert not torch.equal(shaped(reference, u, nothing, gain)[1], wanted[1][1])
+    else:
+        with pytest.raises(AssertionError):
+            assert_equal(select("cpu"), *given)
+
+
+# Wrong arguments.
+
+FLAT, SIGNS, LEFT = torch.zeros(16), torch.zeros(2, dtype=torch.uint8), torch.zeros(16, dtype=torch.int16)
+SHAPE: dict[str, Any] = {"gain": 1.0, "out": SIGNS}
+UPDATE: dict[str, Any] = {"beta": 0.9, "beta_b": 0.9, **SHAPE}
+MANY = pack_signs(torch.ones(8, dtype=torch.bool)).repeat(functional.MAX_SHAPED_VECTORS + 1, 1)
+WRONG: list[tuple[str, Callable[[Kernels], Any], str]] = [
+    ("dtype", lambda k: k.shape_pack_(FLAT, LEFT.int(), **SHAPE), "residual: torch.int32: must be torch.int16"),
+    ("size", lambda k: k.shape_pack_(FLAT, LEFT[:8], **SHAPE), "residual: 8 elements: must have 16"),
+    ("device", lambda k: k.shape_pack_(FLAT, LEFT.to("meta"), **SHAPE), "residual: on meta: must be on cpu"),
+    (
+        "strides",
+        lambda k: k.shape_pack_(FLAT, LEFT.repeat(2)[::2], **SHAPE),
+        r"residual: strides \(2,\): must be contiguous; pass a flat copy",
+    ),
+    ("u", lambda k: k.shape_pack_(FLAT.half(), LEFT, **SHAPE), "u: torch.float16: must be torch.float32"),
+    ("out", lambda k: k.shape_pack_(FLAT, LEFT, gain=1.0, out=SIGNS[:1]), "out: 1 elements: must have 2"),
+    ("update", lambda k: k.update_shape_pack_(FLAT, FLAT, FLAT, LEFT[:8], **UPDATE), "residual: 8 elements: must have"),
+    (
+        "one of many",
+        lambda k: k.foreach_update_shape_pack_(
+            *[[FLAT] * 2] * 3, [LEFT, LEFT.int()], outs=[SIGNS] * 2, beta=0.9, beta_b=0.9, gain=1.0
+        ),
+        "residual: torch.int32: must be torch.int16",
+    ),
+    ("rows", lambda k: k.merge_shaped_(SIGNS, LEFT, numel=16, out=SIGNS), r"packed_rows: shape \(2,\): must be K x P"),
+    (
+        "merged",
+        lambda k: k.merge_shaped_(SIGNS[None], LEFT[:8], numel=16, out=SIGNS),
+        "residual: 8 elements: must have 16",
+    ),
+    (
+        "many",
+        lambda k: k.merge_shaped_(MANY, LEFT[:8], numel=8, out=SIGNS[:1]),
+        "packed_rows: 32768 vectors: must be at most 32767; take rounding='random'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), [wrong[1:] for wrong in WRONG], ids=[wrong[0] for wrong in WRONG])
+def test_a_wrong_argument_is_refused(fast: Kernels, call: Callable[[Kernels], Any], message: str) -> None:
+    for kernels in (reference, fast):
+        with pytest.raises(BinsgdmError, match=message):
+            call(kernels)
