@@ -17,6 +17,8 @@ from binsgdm.optimizers.one_bit_adam_update import (
     finite_check_flags,
     flat_gradient,
     flat_slices_of,
+    freeze,
+    frozen_means,
     is_stable,
     refusal_flags,
     variance_norm,
@@ -41,13 +43,20 @@ class OneBitAdam(OneBitOptimizer):
 
     An element that had no gradient in the whole dense stage has v = 0, and no gradient moves it any more; its momentum
     stays 0, since v could only be made up. So let the dense stage see all data that matters (rare embedding rows).
+    An element whose gradients there were tiny gets a tiny v, and then the magnitude of its whole chunk: it moves by
+    many times lr at once. `variance_floor` bounds that.
 
     Args:
-        params: parameters, or groups with their own lr, betas, eps or weight_decay; fp32, bf16 or fp16, state in fp32.
+        params: parameters, or groups with their own lr, betas, eps, weight_decay or variance_floor; fp32, bf16 or fp16,
+            state in fp32.
         lr: learning rate, >= 0.
         betas: decays of momentum and variance, in [0, 1).
         eps: added to the root of v, > 0.
         weight_decay: decoupled, as in AdamW, >= 0.
+        variance_floor: part of its tensor's mean v, in [0, 1], to which a smaller v is raised at the end of the dense
+            stage; 0 for none. v = 0 stays 0.
+        scales_momenta: whether each tensor's momentum is divided, while it is exchanged, by its root mean square at the
+            end of the dense stage, so that a chunk's one magnitude suits all tensors in it.
         dense_steps: steps of the dense stage, >= 1; or "variance": until the 1-norm of v, corrected for its bias, is
             between 0.96 and 1 / 0.96 of that 1 / (1 - beta2) steps before, looked at as often. End it no sooner than
             the lr warm-up: a step of lr / sqrt(v) is only as good as v.
@@ -64,6 +73,11 @@ class OneBitAdam(OneBitOptimizer):
     DeepSpeed's OnebitAdam: only a fixed freeze_step; one exchange a parameter in fp32; scale and masks as in
     `one_bit_momentum`; it drops the residuals on loading a checkpoint, kept here; it needs its engine, with cupy or
     MPI, fp16, and gradients that its engine stops averaging.
+    scales_momenta: Li, Awan, Tang, Rajbhandari and He, "1-bit LAMB: communication efficient large-scale large-batch
+    training with LAMB's convergence speed", HiPC 2022 (arXiv:2104.06069), its scaling of momenta before compression.
+    Differs: the root mean square itself, where theirs is relative to the mean over tensors, which a sign does not see.
+    variance_floor: this project's own. The paper has Adam's eps, one number for tensors of any scale; DeepSpeed
+    asks for masks, which help where v is 0.
     """
 
     title = "1-bit Adam"
@@ -80,16 +94,18 @@ class OneBitAdam(OneBitOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        variance_floor: float = 0.0,
+        scales_momenta: bool = False,
         dense_steps: int | Literal["variance"] = "variance",
         topology: Topology = "flat",
     ) -> None:
-        _check_stage(dense_steps, topology)
+        _check_stage(dense_steps, topology, scales_momenta)
         self._residuals: MomentumResiduals | None = None
         self._residuals_belong_to: dict[str, Any] = {}
         self._member = Member()
-        hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "variance_floor": variance_floor}
         stage = {"dense_steps": dense_steps, "topology": topology, "dense_end": 0, "variance_norm": 0.0}
-        super().__init__(params, hyper | stage)
+        super().__init__(params, hyper | stage | {"scales_momenta": scales_momenta})
 
     @property
     def is_dense(self) -> bool:
@@ -112,7 +128,7 @@ class OneBitAdam(OneBitOptimizer):
             raise BinsgdmError("OneBitAdam: add_param_group after the first step; add all parameters before")
         super().add_param_group(param_group)
         for parameter in self.param_groups[-1]["params"]:
-            self.state[parameter] |= {"step": 0, "variance_step": 0}
+            self.state[parameter] |= {"step": 0, "variance_step": 0, "momentum_scale": 1.0}
 
     @torch.no_grad()
     def step_protocol(self) -> Protocol:
@@ -157,6 +173,10 @@ class OneBitAdam(OneBitOptimizer):
             "betas": (0 <= beta1 < 1 and 0 <= beta2 < 1, "must both be in [0, 1)"),
             "eps": (0 < group["eps"] < math.inf, "must be above 0, and finite"),
             "weight_decay": (is_finite_from_0(group["weight_decay"]), "must be 0 or more, and finite"),
+            "variance_floor": (
+                is_finite_from_0(group["variance_floor"]) and group["variance_floor"] <= 1,
+                "must be in [0, 1]; give 0 for none, or 0.001",
+            ),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,7 +195,12 @@ class OneBitAdam(OneBitOptimizer):
         Raises:
             BinsgdmError: a state of another format, or of parameters of other shapes.
         """
-        super().load_state_dict(state_dict)
+        # Former versions had neither of these settings, which is to have none.
+        former = {"variance_floor": 0.0, "scales_momenta": False}
+        groups = [former | group for group in state_dict.get("param_groups", [{}])]
+        super().load_state_dict(state_dict | {"param_groups": groups})
+        for param_state in self.param_states():
+            param_state.state.setdefault("momentum_scale", 1.0)
         residuals = state_dict.get("residuals")
         self._residuals = None if residuals is None else self._load_residuals(residuals)
 
@@ -191,11 +216,11 @@ class OneBitAdam(OneBitOptimizer):
         return gradient, self._scaler_found_inf()
 
     def _end_dense_stage_if_due(self, context: RankContext) -> Protocol:
-        """End the dense stage if this was its last step; all ranks take the norm of rank 0."""
+        """End the dense stage if this was its last step; all ranks take the numbers of rank 0."""
         group = self.param_groups[0]
         if group["dense_steps"] != "variance":
             if context.step >= group["dense_steps"]:
-                self._set_all("dense_end", context.step)
+                yield from self._end_dense_stage(context)
             return torch.empty(0)
         if context.step % variance_period(group["betas"][1]):
             return torch.empty(0)
@@ -203,9 +228,19 @@ class OneBitAdam(OneBitOptimizer):
         # Sums in fp64 may differ in the last bit between GPUs; all ranks must end the dense stage in the same step.
         norm, before = float(norms[0]), group["variance_norm"]
         if is_stable(norm, before):
-            self._set_all("dense_end", context.step)
+            yield from self._end_dense_stage(context)
         self._set_all("variance_norm", norm)
         return norms
+
+    def _end_dense_stage(self, context: RankContext) -> Protocol:
+        """Freeze the variance, raised to its floor, and the scales of the momenta."""
+        self._set_all("dense_end", context.step)
+        if not any(group["variance_floor"] or group["scales_momenta"] for group in self.param_groups):
+            return torch.empty(0)
+        # As above: a floor or a scale that differs in its last bit would let parameters of ranks drift apart.
+        means = yield AllGather(group="world", sent=frozen_means(self.param_states()), is_read_by_host=True)
+        freeze(self.param_states(), means[0])
+        return means
 
     def _checked_residuals(self, context: RankContext) -> MomentumResiduals:
         """Return the residuals of this rank, made when first asked for; refuse those of another rank."""
@@ -246,7 +281,7 @@ def _refused(flags: torch.Tensor, step: int) -> BinsgdmError:
     )
 
 
-def _check_stage(dense_steps: object, topology: object) -> None:
+def _check_stage(dense_steps: object, topology: object, scales_momenta: object) -> None:
     is_count = isinstance(dense_steps, int) and not isinstance(dense_steps, bool) and dense_steps >= 1
     if dense_steps != "variance" and not is_count:
         raise BinsgdmError(
@@ -255,3 +290,5 @@ def _check_stage(dense_steps: object, topology: object) -> None:
         )
     if topology not in ("flat", "hierarchical"):
         raise BinsgdmError(f"OneBitAdam: topology: {topology!r}: must be 'flat' or 'hierarchical'")
+    if scales_momenta not in (True, False):
+        raise BinsgdmError(f"OneBitAdam: scales_momenta: {scales_momenta!r}: must be True or False")

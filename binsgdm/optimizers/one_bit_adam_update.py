@@ -1,5 +1,6 @@
 """What 1-bit Adam does to one rank's averages and parameters, in both stages."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from binsgdm.uploads import upload
 # The variance is stable when the ratio of its norms, 1 / (1 - beta2) steps apart, is within 0.96 and 1 / 0.96.
 # Source: 1-bit Adam, ICML 2021.
 STABLE_RATIO = 0.96
+# Of the common scale of all momenta. A smaller one would let a tensor that wakes up later drown its whole chunk.
+SMALLEST_SCALE = 1e-4
 REFUSED = 2  # flag of a rank that cannot take a step; 1 is the flag of a step that all ranks skip
 # Elements of parameters that one operation takes at once: 128 MiB of two temporary values of each on a GPU.
 _RUN_NUMEL = {"cpu": 2**14, "cuda": 2**24}
@@ -70,6 +73,8 @@ def local_momenta(moving: Sequence[FlatSlice], gradient: torch.Tensor) -> tuple[
         beta1 = some[0].param_state.group["betas"][0]
         mine = torch._foreach_mul(_averages(some, "exp_avg"), beta1)
         torch._foreach_add_(mine, torch._foreach_mul(_slices(some, gradient), 1 - beta1))
+        if some[0].param_state.group["scales_momenta"]:
+            torch._foreach_div_(mine, _scales(some))
         torch._foreach_copy_(_slices(some, momenta), mine)
     for param_state, start, end in moving:
         torch.gt(param_state.state["exp_avg_sq"].view(-1), 0, out=valid[start:end])
@@ -83,6 +88,8 @@ def apply_average(moving: Sequence[FlatSlice], average: torch.Tensor) -> None:
     for some in _together(moving):
         # The average replaces the momentum of every rank: ranks stay equal, and what the bits lost is in the residuals.
         torch._foreach_copy_(_averages(some, "exp_avg"), _slices(some, average))
+        if some[0].param_state.group["scales_momenta"]:
+            torch._foreach_mul_(_averages(some, "exp_avg"), _scales(some))
         for one in some:
             one.param_state.state["step"] += 1
         _adam_step(some)
@@ -134,6 +141,35 @@ def _together(moving: Sequence[FlatSlice]) -> Iterator[list[FlatSlice]]:
         run.append(one)
     if run:
         yield run
+
+
+def frozen_means(param_states: Sequence[ParamState]) -> torch.Tensor:
+    """Return what `freeze` takes of each tensor: the mean of v and that of m^2, fp64.
+
+    Shape:
+        returned: (2, parameters).
+    """
+    means = [
+        torch.stack([v.sum(dtype=torch.float64), m.to(torch.float64).square().sum()]) / max(1, v.numel())
+        for v, m in ((one.state["exp_avg_sq"], one.state["exp_avg"]) for one in param_states)
+    ]
+    return torch.stack(means, dim=1)
+
+
+def freeze(param_states: Sequence[ParamState], means: torch.Tensor) -> None:
+    """Raise variances to their floor, and keep the scale of each tensor's momentum, from the means of one rank."""
+    squares = means[1].tolist()
+    # A tensor without a gradient in the dense stage goes with the others, so that its first one weighs on no scale.
+    common = sum(squares) / max(1, sum(square > 0 for square in squares)) or 1.0
+    for param_state, variance, square in zip(param_states, means[0].tolist(), squares, strict=True):
+        param_state.state["momentum_scale"] = math.sqrt(max(square or common, SMALLEST_SCALE**2 * common))
+        if floor := variance * param_state.group["variance_floor"]:
+            v = param_state.state["exp_avg_sq"]
+            v.copy_(torch.where(v > 0, v.clamp(min=floor), v))
+
+
+def _scales(some: Sequence[FlatSlice]) -> list[float]:
+    return [one.param_state.state["momentum_scale"] for one in some]
 
 
 def _averages(some: Sequence[FlatSlice], name: str) -> list[torch.Tensor]:

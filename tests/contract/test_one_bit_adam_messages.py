@@ -1,5 +1,7 @@
 """The messages of 1-bit Adam's real steps are those that simnet simulates, in both stages and topologies."""
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -28,11 +30,14 @@ def shapes(world_size: int) -> tuple[tuple[int, ...], ...]:
     return ((8 * world_size, 5), (8 * world_size,))
 
 
-def real_messages(topology: str, layout: tuple[int, int], num_steps: int = 3) -> Messages:
+REMEDIES = {"variance_floor": 0.001, "scales_momenta": True}
+
+
+def real_messages(topology: str, layout: tuple[int, int], num_steps: int = 3, **options: Any) -> Messages:
     """Return what one rank sends in its last step; the first is the dense stage."""
     world_size = layout[0] * layout[1]
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes(world_size)]
-    optimizer = OneBitAdam(parameters, dense_steps=1, topology=topology)
+    optimizer = OneBitAdam(parameters, dense_steps=1, topology=topology, **options)
     optimizer.join(Member(rank=0, world_size=world_size, ranks_per_node=layout[1], run=None))
     seen: Messages = []
     for _ in range(num_steps):
@@ -77,10 +82,11 @@ def simulated_messages(strategy: strategies.AnyStrategy, layout: tuple[int, int]
     return messages
 
 
+@pytest.mark.parametrize("options", [{}, REMEDIES])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("topology", ["flat", "hierarchical"])
-def test_a_compressed_step_sends_what_is_simulated(topology, layout):
-    real = real_messages(topology, layout)
+def test_a_compressed_step_sends_what_is_simulated(topology, layout, options):
+    real = real_messages(topology, layout, **options)
     assert real == simulated_messages(strategies.OneBitAdam(topology=topology), layout)
     assert len(real) >= 3
 
@@ -90,3 +96,9 @@ def test_a_dense_step_sends_flags_and_one_all_reduce(layout):
     flags, *real = real_messages("flat", layout, num_steps=1)
     assert flags == ("all_gather", group_of("world", *layout), 3)
     assert real == simulated_messages(strategies.OneBitAdam().dense, layout)
+
+
+def test_what_is_frozen_is_agreed_on_once_by_16_bytes_a_tensor():
+    """`simnet` leaves this message out: it is sent in the last dense step alone."""
+    plain, agreed = real_messages("flat", (2, 2), num_steps=1), real_messages("flat", (2, 2), num_steps=1, **REMEDIES)
+    assert agreed == [*plain, ("all_gather", group_of("world", 2, 2), 2 * len(shapes(4)) * 8)]
