@@ -18,14 +18,11 @@ from binsgdm.optimizers.base import OneBitOptimizer, ParamState, check_gradients
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.scheme import Average, IntraNode, Scheme, Topology
-from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.session import BYTES_PER_ELEMENT, MIB, Session
 from binsgdm.overlapped import OverlappedSession
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-MIB = 2**20
-BYTES_PER_ELEMENT = 4
 
 
 def attach(  # noqa: PLR0913
@@ -100,7 +97,21 @@ def attach(  # noqa: PLR0913
         )
     # The averages of slices depend on this layout: a state of another one is refused on loading.
     slices = f"slices for {groups.ranks_per_node} ranks a node of {groups.world_size}, bucket_cap_mb={bucket_cap_mb:g}"
-    optimizer.join(session, slices if average == "gradients" else "")
+    join_together("attach", optimizer, session, slices if average == "gradients" else "")
+
+
+def join_together(where: str, optimizer: BinSGDM, session: Session, slices: str = "") -> None:
+    """Let the optimizer join a session on all ranks, or on none; every rank must call it.
+
+    Raises:
+        BinsgdmError: on all ranks, where the state of one does not fit.
+    """
+    refused = None
+    try:
+        optimizer.join(session, slices)
+    except BinsgdmError as error:
+        refused = error
+    check_same_settings(where, {}, refused, device=optimizer.param_groups[0]["params"][0].device)
 
 
 def attach_one_bit_adam(

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 
-from binsgdm.ddp import bucket_elements, settings_to_compare
+from binsgdm.ddp import bucket_elements, join_together, settings_to_compare
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Protocol, RankContext
 from binsgdm.exchange import groups as grouping
@@ -30,6 +30,7 @@ from binsgdm.exchange.transport import Sent, Transport
 from binsgdm.kernels import Kernels
 from binsgdm.optimizers.base import Flag, ParamState
 from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.residuals import NAMES
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.random import Key, RandomStream
@@ -72,7 +73,7 @@ def attach_fsdp(
     settings = {"bucket_cap_mb": bucket_cap_mb, **settings_to_compare(optimizer)}
     check_same_settings("attach", settings, refused, device=device)
     _copy_first_node(optimizer, groups)
-    optimizer.join(ShardedSession(groups, elements, on_sent))
+    join_together("attach_fsdp", optimizer, ShardedSession(groups, elements, on_sent))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +100,22 @@ class ShardedSession(Session):
         # To its flat exchange each node is one rank: FSDP2 has averaged the gradients inside the node already.
         same_shard = Transport(_of_same_shard(groups), _as_inter_node(on_sent))
         super().__init__(same_shard.member(), Scheme(topology="flat"), bucket_elements)
-        self._global_rank = groups.rank
+        self._global_rank, self._ranks_per_node = groups.rank, groups.ranks_per_node
+
+    @property
+    def layout(self) -> str:
+        """In words, which elements this rank rounds where; what rounding lost belongs to it."""
+        return f"shards of {self._ranks_per_node} ranks a node, {super().layout}"
 
     def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state."""
         self._parameters = [param_state.parameter for param_state in param_states]
         shard_context = ShardContext(**vars(context), global_rank=self._global_rank)
         super().reset([_local_state(param_state) for param_state in param_states], shard_context, kernels)
+        for param_state, local in zip(param_states, self.param_states, strict=True):
+            for name in NAMES.values():
+                param_state.state.pop(name, None)
+            param_state.state.update({name: local.state[name] for name in NAMES.values() if name in local.state})
 
     def step_protocol(self, step: int, *, skip: Flag) -> Protocol:
         """Exchange every bucket of the shard, agree with all ranks whether the step counts, and apply."""
@@ -149,8 +159,9 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _local_state(param_state: ParamState) -> ParamState:
-    averages = {name: _local(values) for name, values in param_state.state.items()}
-    return ParamState(parameter=_local(param_state.parameter).detach(), group=param_state.group, state=averages)
+    # Averages are sharded as their parameter; residuals are this rank's own, plain tensors.
+    state = {name: _local(v) if isinstance(v, DTensor) else v for name, v in param_state.state.items()}
+    return ParamState(parameter=_local(param_state.parameter).detach(), group=param_state.group, state=state)
 
 
 def _point_to_shard(local: torch.Tensor, parameter: torch.Tensor) -> None:

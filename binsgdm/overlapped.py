@@ -7,7 +7,7 @@ import torch
 
 from binsgdm import streams
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, Protocol, RankContext
+from binsgdm.exchange import Member, Protocol, RankContext, refusal
 from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import Kernels
@@ -125,9 +125,12 @@ class OverlappedSession(Session):
     def _start_step(self, step: int) -> "_OverlappedStep":
         """Return this step's exchange, which begins with its first gradient."""
         if self._overlapped_step is None:
-            self._overlapped_step = _OverlappedStep(
-                self.worker, self.worker.begin_step(step), self.member, self._stream
-            )
+            try:
+                buckets = self.worker.begin_step(step)
+            except BinsgdmError as error:
+                self.member.run_protocol(refusal(error))
+                raise
+            self._overlapped_step = _OverlappedStep(self.worker, buckets, self.member, self._stream)
         return self._overlapped_step
 
 

@@ -14,8 +14,9 @@ from binsgdm import BinSGDM, functional
 from binsgdm.exchange import Member, Protocol, run_in_lockstep
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.optimizers.scheme import Scheme
+from binsgdm.optimizers.scheme import Average, IntraNode, Scheme, Topology
 from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.settings import decays, gain_of, is_shaped
 from binsgdm.systems.aggregation import all_reduce_mean
 
 Make = Callable[[list[nn.Parameter], Member], OneBitOptimizer]
@@ -59,12 +60,34 @@ class LockStep:
             parameter.copy_(copy)
 
 
-def binsgdm(*, draw: bool = True, **settings: Any) -> Make:
-    """Return what makes BinSGDM, hierarchical; without draws it moves by lr u instead of lr Q(u)."""
+def binsgdm(
+    *,
+    draw: bool = True,
+    topology: Topology = "hierarchical",
+    intra_node_dtype: IntraNode = "fp32",
+    average: Average = "updates",
+    **settings: Any,
+) -> Make:
+    """Return what makes BinSGDM.
+
+    Args:
+        draw: round to signs; else it moves by lr u in place of lr Q(u).
+        topology: as of `binsgdm.attach`.
+        intra_node_dtype: as of `binsgdm.attach`.
+        average: as of `binsgdm.attach`.
+        settings: of the optimizer.
+
+    Raises:
+        BinsgdmError: settings that are refused there.
+        ValueError: settings of the rounding, where there is none.
+    """
+    scheme = Scheme(topology=topology, intra_node_dtype=intra_node_dtype, average=average)
+    if not draw and (scheme != Scheme() or is_shaped(settings)):
+        raise ValueError("binsgdm: draw=False: has no rounding and averages updates; drop draw or the other settings")
 
     def make(copies: list[nn.Parameter], member: Member) -> BinSGDM:
         optimizer = (BinSGDM if draw else WithoutDraws)(copies, **settings)
-        optimizer.join(Session(member, Scheme()))
+        optimizer.join(Session(member, scheme))
         return optimizer
 
     return make
@@ -82,7 +105,7 @@ def one_bit_adam(**settings: Any) -> Make:
 
 
 class WithoutDraws(BinSGDM):
-    """BinSGDM that moves by lr u, averaged over all ranks in fp32: no message of one bit can carry that.
+    """BinSGDM that moves by lr u, clipped on each rank and averaged over all in fp32: no bit can carry that.
 
     The difference to BinSGDM is what the draws cost.
     """
@@ -95,11 +118,12 @@ class WithoutDraws(BinSGDM):
             gradient = param_state.parameter.grad
             given = torch.zeros_like(param_state.parameter) if gradient is None else gradient
             m, b, _ = functional.momenta(
-                given, param_state.state["m"], param_state.state["b"], beta=param_state.group["beta"]
+                given, param_state.state["m"], param_state.state["b"], **decays(param_state.group)
             )
             param_state.state["m"].copy_(m)
             param_state.state["b"].copy_(b)
-            updates.append(functional.ratio(m, b).flatten())
+            gain = gain_of(param_state.group, self.coming_step)
+            updates.append(functional.clip(functional.ratio(m, b), gain=gain).flatten())
         mean = yield from all_reduce_mean(torch.cat(updates), self.rank_context())
         for param_state, u in zip(param_states, mean.split([update.numel() for update in updates]), strict=True):
             x, lr, decay = param_state.parameter, param_state.group["lr"], param_state.group["weight_decay"]

@@ -27,6 +27,8 @@ from studies.tasks import TASKS, Task, Trial
 DIVERGED = 10.0
 """A run has diverged when its held-out loss is not finite, or this many times that of a guess; it ends there."""
 ROOT = Path(__file__).parents[1]
+OF_ATTACH = {"topology", "intra_node_dtype", "average", "overlap", "bucket_cap_mb"}
+"""Options of BinSGDM that `binsgdm.attach` takes; the others are the optimizer's."""
 
 Columns = dict[str, list[Any]]
 """Steps, held-out loss ("values") and perhaps accuracy at each evaluation; None from where a run has diverged on."""
@@ -40,7 +42,8 @@ class Run:
         study: that has the task.
         task: in `TASKS[study]`.
         system: "binsgdm", "one_bit_adam", or what averages the gradients, in `binsgdm.systems.registry.SYSTEMS`.
-        options: of the system; those of BinSGDM are of `attach`, or of `lockstep.binsgdm` with ranks in one process.
+        options: of the system; those of BinSGDM are settings of the optimizer or of `attach`, which may stand in the
+            trial as well, or "draw" of `lockstep.binsgdm` with ranks in one process.
         trial: the optimizer and its settings.
         ranks: how many.
         ranks_per_node: of them in a node.
@@ -113,9 +116,10 @@ class RankOfGroup:
         self.model = DistributedDataParallel(network)
         self._optimizer: torch.optim.Optimizer
         if run.system == "binsgdm":
-            settings = {name: value for name, value in run.trial.items() if name not in ("optimizer", "warmup")}
+            settings = optimizer_settings(run) | run.options
+            how = {name: settings.pop(name) for name in OF_ATTACH & settings.keys()}
             optimizer = binsgdm.BinSGDM(self.model.parameters(), seed=run.seed, **settings)
-            binsgdm.attach(optimizer, self.model, ranks_per_node=run.ranks_per_node, **run.options)
+            binsgdm.attach(optimizer, self.model, ranks_per_node=run.ranks_per_node, **how)
             self._optimizer = optimizer
         elif run.system == "dense":
             self._optimizer = optimizer_of(run.trial, self.model)
@@ -212,15 +216,20 @@ def training_steps(
 def stack_of(run: Run, model: nn.Module) -> Stack:
     """Return the ranks of a run, all in this process, which move one model."""
     layout = {"num_ranks": run.ranks, "ranks_per_node": run.ranks_per_node}
-    settings = {name: value for name, value in run.trial.items() if name not in ("optimizer", "warmup", "dense_share")}
+    settings = optimizer_settings(run)
     if run.system == "binsgdm":
-        make = lockstep.binsgdm(seed=run.seed, **settings, **run.options)
+        make = lockstep.binsgdm(seed=run.seed, **settings | run.options)
         return lockstep.LockStep(model.parameters(), make, **layout)
     if run.system == "one_bit_adam":
         make = lockstep.one_bit_adam(dense_steps=run.sized_task().dense_steps(run.trial), **settings)
         return lockstep.LockStep(model.parameters(), make, **layout)
     systems = systems_of(run.system, run.options, run.ranks)
     return AveragedGradients(optimizer_of(run.trial, model), systems, ranks_per_node=run.ranks_per_node, seed=run.seed)
+
+
+def optimizer_settings(run: Run) -> dict[str, Any]:
+    """Return what a trial says of a 1-bit optimizer, without what is done around it."""
+    return {name: value for name, value in run.trial.items() if name not in ("optimizer", "warmup", "dense_share")}
 
 
 def optimizer_of(trial: Trial, model: nn.Module) -> torch.optim.Optimizer:

@@ -12,9 +12,10 @@ from binsgdm.exchange.messages import (
     RankContext,
     SendRecv,
     group_members,
+    refusal,
     run_in_lockstep,
 )
-from binsgdm.exchange.one_bit import flat, hierarchical, hierarchical_gradients, hierarchical_one_bit, slice_start
+from binsgdm.exchange.one_bit import flat, hierarchical, hierarchical_one_bit, piece_start, slice_start
 
 __all__ = [
     "AllGather",
@@ -30,8 +31,9 @@ __all__ = [
     "flat",
     "group_members",
     "hierarchical",
-    "hierarchical_gradients",
     "hierarchical_one_bit",
+    "piece_start",
+    "refusal",
     "run_in_lockstep",
     "slice_start",
 ]

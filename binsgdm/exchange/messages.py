@@ -156,6 +156,13 @@ class Member:
         )
 
 
+def refusal(error: BinsgdmError) -> Protocol:
+    """Refuse as a protocol before its first message, so that its driver tells the other ranks why."""
+    # A generator that yields nothing: the `yield` below makes it one.
+    raise error
+    yield
+
+
 def run_in_lockstep(
     protocols: Sequence[Protocol],
     ranks_per_node: int,

@@ -5,69 +5,59 @@ distributed DNN training", NeurIPS 2023. Differs: the paper states the intent (l
 primitives between nodes); the steps here are this project's reading (docs/explanation/algorithm.md).
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from types import MappingProxyType
 
 import torch
 
 from binsgdm.exchange.messages import AllGather, AllToAll, Message, Protocol, RankContext
 from binsgdm.flat_buckets import BITS_PER_BYTE, FlatBucket
 from binsgdm.kernels import Kernels
-from binsgdm.random import Key, RandomStream
+from binsgdm.random import RandomStream
+
+Residuals = Mapping[RandomStream, torch.Tensor]
+"""What shaped rounding lost so far, int16: of the elements of a bucket that this rank rounds, by what the key of their
+draws would be. Where there is none, rounding draws."""
+NONE: Residuals = MappingProxyType({})
 
 
-def hierarchical(
-    u: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels, *, bf16: bool = False
+def hierarchical(  # noqa: PLR0913
+    values: torch.Tensor,
+    bucket: FlatBucket,
+    context: RankContext,
+    kernels: Kernels,
+    *,
+    quantize: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    residuals: Residuals = NONE,
+    bf16: bool = False,
 ) -> Protocol:
     """Average u in the node, exchange one bit an element between nodes, gather in the node.
 
     Args:
-        u: this rank's updates in [-1, 1], fp32, one bucket with padding; overwritten.
+        values: this rank's updates in [-1, 1], fp32, one bucket with padding; overwritten. Or its gradients: a node
+            then has one pair of averages, of its mean gradient.
         bucket: where it lies in the flat order.
         context: this rank.
         kernels: which implementation.
-        bf16: send u inside the node as bf16 instead of fp32.
+        quantize: returns the packed signs of this rank's slice of the mean; by default those of Q of the mean. With
+            gradients it updates the averages of the slice first.
+        residuals: of both quantizations, or of the second where `quantize` is given; changed in place.
+        bf16: send values inside the node as bf16 instead of fp32.
 
     Returns:
         The packed signs of the whole bucket, the same on every rank.
 
     Shape:
-        u: (numel,); returned: (numel / 8,) uint8.
+        values: (numel,); quantize: (numel / ranks per node,) to as many / 8 uint8; returned: (numel / 8,) uint8.
     """
-    mean = yield from _mean_in_node(u, context, kernels, bf16=bf16)
-    signs = torch.empty(mean.numel() // BITS_PER_BYTE, dtype=torch.uint8, device=u.device)
-    # Unbiased rounding: the expected sign is the mean itself. The rank is part of the key, so ranks round independently
-    # and their errors average out instead of adding up.
-    kernels.quantize_pack(mean, key=context.key(RandomStream.LOCAL), start=slice_start(bucket, context), out=signs)
-    return (yield from _between_nodes(signs, bucket, context, kernels))
+    mean = yield from _mean_in_node(values, context, kernels, bf16=bf16)
+    signs = quantize(mean) if quantize else _quantized(mean, bucket, context, kernels, residuals)
+    return (yield from _between_nodes(signs, bucket, context, kernels, residuals))
 
 
-def hierarchical_gradients(  # noqa: PLR0913
-    gradients: torch.Tensor,
-    bucket: FlatBucket,
-    context: RankContext,
-    kernels: Kernels,
-    *,
-    quantize: Callable[[torch.Tensor], torch.Tensor],
-    bf16: bool = False,
+def hierarchical_one_bit(
+    signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels, residuals: Residuals = NONE
 ) -> Protocol:
-    """Do as `hierarchical`, with gradients instead of updates: a node has one pair of averages, of its mean gradient.
-
-    Args:
-        gradients: this rank's, fp32, one bucket with padding; overwritten.
-        bucket: as in `hierarchical`.
-        context: as in `hierarchical`.
-        kernels: as in `hierarchical`.
-        quantize: updates the averages of this rank's slice with its mean gradient, and returns the packed signs.
-        bf16: as in `hierarchical`.
-
-    Shape:
-        gradients: (numel,); quantize: (numel / ranks per node,) to as many / 8 uint8; returned: (numel / 8,) uint8.
-    """
-    mean = yield from _mean_in_node(gradients, context, kernels, bf16=bf16)
-    return (yield from _between_nodes(quantize(mean), bucket, context, kernels))
-
-
-def hierarchical_one_bit(signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels) -> Protocol:
     """Do as `hierarchical`, with one bit an element inside the node as well.
 
     Args:
@@ -75,13 +65,16 @@ def hierarchical_one_bit(signs: torch.Tensor, bucket: FlatBucket, context: RankC
         bucket: as in `hierarchical`.
         context: as in `hierarchical`.
         kernels: as in `hierarchical`.
+        residuals: of both merges; changed in place.
     """
     received = yield AllToAll(group="intra_node", sent=signs.view(context.ranks_per_node, -1))
-    merged = _merge(received, slice_start(bucket, context), context.key(RandomStream.LOCAL), kernels)
-    return (yield from _between_nodes(merged, bucket, context, kernels))
+    merged = _merged(received, slice_start(bucket, context), RandomStream.LOCAL, context, kernels, residuals)
+    return (yield from _between_nodes(merged, bucket, context, kernels, residuals))
 
 
-def flat(signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels) -> Protocol:
+def flat(
+    signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels, residuals: Residuals = NONE
+) -> Protocol:
     """Exchange one bit an element among all ranks.
 
     Args:
@@ -89,13 +82,14 @@ def flat(signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels:
         bucket: as in `hierarchical`.
         context: as in `hierarchical`.
         kernels: as in `hierarchical`.
+        residuals: of the merge; changed in place.
     """
     # Reduce-scatter and all-gather, but of bits: no all-reduce can add packed signs.
     received = yield AllToAll(group="world", sent=signs.view(context.world_size, -1))
     # Draws are numbered by the element's position in the flat order, so the result does not depend on the cut into
     # buckets.
-    piece_start = bucket.start + context.rank * (bucket.numel // context.world_size)
-    piece = _merge(received, piece_start, context.key(RandomStream.MERGE), kernels)
+    start = piece_start(bucket, context, is_flat=True)
+    piece = _merged(received, start, RandomStream.MERGE, context, kernels, residuals)
     return (yield AllGather(group="world", sent=piece)).reshape(-1)
 
 
@@ -119,21 +113,58 @@ def slice_start(bucket: FlatBucket, context: RankContext) -> int:
     return bucket.start + context.local_rank * (bucket.numel // context.ranks_per_node)
 
 
-def _between_nodes(signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels) -> Protocol:
+def piece_start(bucket: FlatBucket, context: RankContext, *, is_flat: bool = False) -> int:
+    """Return the first element of the piece whose signs this rank merges for all, in the flat order."""
+    numel = bucket.numel // context.world_size
+    if is_flat:
+        return bucket.start + context.rank * numel
+    return slice_start(bucket, context) + context.node * numel
+
+
+def _quantized(
+    mean: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels, residuals: Residuals
+) -> torch.Tensor:
+    """Return the packed signs of Q of the node's mean."""
+    signs = torch.empty(mean.numel() // BITS_PER_BYTE, dtype=torch.uint8, device=mean.device)
+    if (residual := residuals.get(RandomStream.LOCAL)) is not None:
+        kernels.shape_pack_(mean, residual, gain=1.0, out=signs)
+    else:
+        # Unbiased rounding: the expected sign is the mean itself. The rank is part of the key, so ranks round
+        # independently and their errors average out instead of adding up.
+        kernels.quantize_pack(mean, key=context.key(RandomStream.LOCAL), start=slice_start(bucket, context), out=signs)
+    return signs
+
+
+def _between_nodes(
+    signs: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels, residuals: Residuals
+) -> Protocol:
     """Average the signs of this slice between nodes, one bit an element; then gather all slices in the node."""
     # The expensive links: one bit an element out of each node and one bit back, whatever the number of ranks in a node.
     received = yield AllToAll(group="inter_node", sent=signs.view(context.num_nodes, -1))
-    piece_numel = bucket.numel // context.world_size
-    piece_start = slice_start(bucket, context) + context.node * piece_numel
-    piece = _merge(received, piece_start, context.key(RandomStream.MERGE), kernels)
+    start = piece_start(bucket, context)
+    piece = _merged(received, start, RandomStream.MERGE, context, kernels, residuals)
     whole_slice = yield AllGather(group="inter_node", sent=piece)
     whole_bucket = yield AllGather(group="intra_node", sent=whole_slice.reshape(-1))
     return whole_bucket.reshape(-1)
 
 
-def _merge(packed: torch.Tensor, start: int, key: Key, kernels: Kernels) -> torch.Tensor:
-    """Return the packed signs, drawn anew, of the mean of the rows of `packed`."""
-    # The mean of K signs has K + 1 values; a second unbiased rounding makes it one bit again for the way back.
+def _merged(  # noqa: PLR0913, PLR0917
+    packed: torch.Tensor,
+    start: int,
+    stream: RandomStream,
+    context: RankContext,
+    kernels: Kernels,
+    residuals: Residuals,
+) -> torch.Tensor:
+    """Return the packed signs of the mean of the rows of `packed`, rounded once more."""
+    # The mean of K signs has K + 1 values; a second rounding makes it one bit again for the way back.
     out = torch.empty(packed.shape[1], dtype=torch.uint8, device=packed.device)
-    kernels.merge(packed, numel=packed.shape[1] * BITS_PER_BYTE, key=key, start=start, out=out)
+    numel = packed.shape[1] * BITS_PER_BYTE
+    if packed.shape[0] == 1:  # a sign is its own mean, however it is rounded
+        return out.copy_(packed[0])
+    if (residual := residuals.get(stream)) is not None:
+        kernels.merge_shaped_(packed, residual, numel=numel, out=out)
+    else:
+        # Unbiased again.
+        kernels.merge(packed, numel=numel, key=context.key(stream), start=start, out=out)
     return out

@@ -196,7 +196,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
             warnings.warn(
                 f"{self._name}: step {step} was skipped on all ranks: a gradient {self.not_finite} on one of them; "
                 "more are counted in optimizer.num_skipped",
-                stacklevel=_frames_to_the_user(),
+                stacklevel=frames_to_the_user(),
             )
         self.num_skipped += 1
 
@@ -306,7 +306,7 @@ def check_gradient(where: str, parameter: torch.Tensor, gradient: torch.Tensor) 
         )
 
 
-def _frames_to_the_user() -> int:
+def frames_to_the_user() -> int:
     """Return how many frames lie between a warning and whoever called `step`: those of this package and of torch."""
     # A fixed stacklevel would be wrong: `step` is wrapped by torch, by lr schedulers and by GradScaler.
     depth, frame = 1, sys._getframe(1)

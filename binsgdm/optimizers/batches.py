@@ -57,6 +57,7 @@ class Batch:
         pieces: in the flat order, none empty.
         first: first element of the stretch in the flat order.
         end: its end.
+        residual: of the stretch, if rounding keeps what it loses.
 
     Attributes:
         numbers: of the parameters in their bucket.
@@ -64,9 +65,12 @@ class Batch:
         ms: of the pieces, flat.
         bs: of the pieces, flat.
         starts: first element of each piece in the flat order.
+        residuals: of the pieces, if rounding keeps what it loses.
     """
 
-    def __init__(self, group: dict[str, Any], pieces: Sequence[_Piece], first: int, end: int) -> None:
+    def __init__(
+        self, group: dict[str, Any], pieces: Sequence[_Piece], first: int, end: int, residual: torch.Tensor | None
+    ) -> None:
         self.group = group
         self.numbers = [piece.number for piece in pieces]
         self.parameters = [piece.parameter for piece in pieces]
@@ -74,6 +78,7 @@ class Batch:
         self.starts = [piece.start for piece in pieces]
         bounds = [(piece.start - first, piece.end - piece.start) for piece in pieces]
         self._elements = _gaps_and_sizes(bounds, end - first)
+        self.residuals: Views = () if residual is None else torch.split(residual, self._elements)[1::2]
         in_bytes = [(offset // BITS_PER_BYTE, packed_numel(numel)) for offset, numel in bounds]
         self._bytes = _gaps_and_sizes(in_bytes, (end - first) // BITS_PER_BYTE)
         self._values: tuple[int, Views] | None = None
@@ -102,10 +107,13 @@ class Batches:
         params: of the bucket.
         first: first element of the stretch in the flat order.
         end: its end.
+        residual: of the stretch, if rounding keeps what it loses.
     """
 
-    def __init__(self, params: Sequence[BucketParam], first: int, end: int) -> None:
-        self._first, self._end = first, end
+    def __init__(
+        self, params: Sequence[BucketParam], first: int, end: int, residual: torch.Tensor | None = None
+    ) -> None:
+        self._first, self._end, self._residual = first, end, residual
         self._pieces = [_piece(number, param, first, end) for number, param in enumerate(params)]
         self._chosen: tuple[bool, ...] | None = None
         self._batches: list[Batch] = []
@@ -122,7 +130,7 @@ class Batches:
         for piece, is_chosen in zip(self._pieces, chosen, strict=True):
             if is_chosen and piece is not None:
                 found.setdefault(id(piece.group), []).append(piece)
-        return [Batch(pieces[0].group, pieces, self._first, self._end) for pieces in found.values()]
+        return [Batch(pieces[0].group, pieces, self._first, self._end, self._residual) for pieces in found.values()]
 
 
 def _piece(number: int, param: BucketParam, first: int, end: int) -> _Piece | None:

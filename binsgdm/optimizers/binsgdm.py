@@ -6,26 +6,32 @@ from typing import Any
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, Protocol
+from binsgdm.exchange import Member, Protocol, refusal
 from binsgdm.kernels import Kernels, select
 from binsgdm.optimizers.base import Flag, OneBitOptimizer, Params, is_finite_from_0
+from binsgdm.optimizers.residuals import NAMES, check_residual
 from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.settings import FORMER, Rounding, is_gain, is_rounding, is_shaped
 
 
 class BinSGDM(OneBitOptimizer):
-    """Move every parameter by lr, up or down at random, more surely so the steadier its gradient is.
+    """Move every parameter by lr, up or down, more often against its gradient the steadier that is.
 
-        m = beta m + (1 - beta) g        b = beta b + (1 - beta) |g|        x = x - lr Q(m / b)
+        m = beta m + (1 - beta) g        b = beta b + (1 - beta) |g|        x = x - lr Q(gain m / b)
 
-    Q(u) is +1 with probability (1 + u) / 2, else -1. There is one decay for both averages, no square root, no warm-up
-    and no error feedback; 0 / 0 counts as 0. With `binsgdm.attach` all ranks agree on the signs with one bit an element
-    between nodes. Without it, the optimizer works alone.
+    Q(u), of u clipped to [-1, 1], is +1 or -1. With rounding="random", as in the paper, it is +1 with probability
+    (1 + u) / 2. With rounding="shaped" it is the sign of u plus a residual, what rounding has lost so far: so the sum
+    of all Q follows the sum of all u within a bound, where draws wander off. Nothing is drawn after the start. There is
+    no square root and no warm-up; 0 / 0 counts as 0. With `binsgdm.attach` all ranks agree on the signs with one bit an
+    element between nodes; the mean of the nodes' signs is rounded again, in the same way. Without it, the optimizer
+    works alone.
 
     A step in which any gradient of any rank is not finite moves no parameter and is not counted, on all ranks alike;
     `num_skipped` counts such steps. The averages of an element whose gradient is not finite stay as they were, those of
     the others have taken in their gradients. A parameter that has no gradient on any rank, or does not require one, is
     left alone. But in a parameter that has one, every element moves by lr in every step: one whose gradient is 0 (a row
-    of an embedding that no sample used, a masked weight) goes on with its last m / b, or at random if it never had any.
+    of an embedding that no sample used, a masked weight) goes on with its last m / b; if it never had any, at random,
+    or with rounding="shaped" back and forth. Residuals go on in every step, also in one that does not count.
     A bf16 or fp16 parameter is rounded to nearest, so a move below half its last digit is lost: keep them in fp32.
     Gradients stay local, so `clip_grad_norm_` clips each rank's own; since u is a ratio, clipping only changes how
     steps weigh against each other. Works with gradient accumulation, lr schedulers and `torch.amp.GradScaler`.
@@ -34,18 +40,22 @@ class BinSGDM(OneBitOptimizer):
     there). So a step cannot be captured in a CUDA graph, and refuses; `torch.compile` leaves it as it is.
 
     Args:
-        params: parameters, or groups with their own lr, beta, weight_decay or maximize.
+        params: parameters, or groups with their own lr, beta, beta_b, weight_decay or maximize.
         lr: by how much an element moves in a step, >= 0; it is the size of the move, unlike that of Adam.
-        beta: decay of both averages, in [0, 1).
+        beta: decay of m, in [0, 1).
+        beta_b: decay of b, in [0, 1); default beta. With another one m / b is corrected for the bias of both.
         weight_decay: decoupled, as in AdamW, >= 0.
         maximize: go up instead of down.
         seed: of all draws; must be the same on all ranks. With the step, the rank and the element it fixes every draw.
+        rounding: "random", or "shaped", which takes 2 bytes a parameter for residuals (less where ranks share them).
+        gain: above 0; by how much m / b is multiplied before it is clipped and rounded. Above 1 it makes signs surer.
         kernels: "reference", "cpu" or "triton"; default the fastest for the device (or BINSGDM_KERNELS).
 
     Raises:
-        BinsgdmError: a value out of range.
+        BinsgdmError: a value out of range; groups that differ in seed, rounding or gain.
 
-    Source: Birder (NeurIPS 2023), algorithm 1. Differs: no AMSGrad-style maximum (not used in practice either).
+    Source: Birder (NeurIPS 2023), algorithm 1. Differs: no AMSGrad-style maximum (not used in practice either). This
+    project's own: rounding="shaped", gain and beta_b; their defaults are the paper's.
     """
 
     title = "BinSGDM"
@@ -59,22 +69,27 @@ class BinSGDM(OneBitOptimizer):
         lr: float | torch.Tensor = 1e-3,
         *,
         beta: float = 0.95,
+        beta_b: float | None = None,
         weight_decay: float = 0.0,
         maximize: bool = False,
         seed: int = 0,
+        rounding: Rounding = "random",
+        gain: float = 1.0,
         kernels: str | None = None,
     ) -> None:
-        defaults = {"lr": lr, "beta": beta, "weight_decay": weight_decay, "maximize": maximize}
+        defaults = {"lr": lr, "beta": beta, "beta_b": beta_b, "weight_decay": weight_decay, "maximize": maximize}
+        of_all = {"seed": seed, "rounding": rounding, "gain": gain, "slices": "", "residual_layout": ""}
         self._kernels_name = kernels
         self._session: Session | None = None
-        super().__init__(params, defaults | {"seed": seed, "slices": ""})
+        super().__init__(params, defaults | of_all)
 
     @property
     def session(self) -> Session:
         """How this optimizer takes its steps; alone until `binsgdm.attach`."""
         if self._session is None:
-            self._session = Session()
-            self._reset_session(self._session)
+            session = Session()
+            self._reset_session(session)
+            self._session = session
         return self._session
 
     @property
@@ -95,12 +110,12 @@ class BinSGDM(OneBitOptimizer):
         # Before the first step all averages are 0, so any slices fit.
         if self.param_groups[0]["step"]:
             _check_slices(self.param_groups[0]["slices"], slices, "attach")
+        self._reset_session(session)  # first, as it may refuse the state
         self._set_all("slices", slices)
         if self._session is not None:
             self._session.close()
         self._session = session
         self._must_attach = False
-        self._reset_session(session)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, checked, before the optimizer joins others; they start with empty averages."""
@@ -129,28 +144,83 @@ class BinSGDM(OneBitOptimizer):
 
     def rules(self, group: dict[str, Any]) -> Mapping[str, tuple[bool, str]]:
         """Return by name whether a setting may be what it is, and what it must be."""
-        seed = group["seed"]
+        seed, beta, beta_b = group["seed"], group["beta"], group["beta_b"]
         return {
             "lr": (is_finite_from_0(group["lr"]), "must be 0 or more, and finite"),
-            "beta": (is_finite_from_0(group["beta"]) and group["beta"] < 1, "must be in [0, 1)"),
+            "beta": (is_finite_from_0(beta) and beta < 1, "must be in [0, 1)"),
+            "beta_b": (beta_b is None or (is_finite_from_0(beta_b) and beta_b < 1), "must be in [0, 1), or None"),
             "weight_decay": (is_finite_from_0(group["weight_decay"]), "must be 0 or more, and finite"),
             "seed": (isinstance(seed, int) and 0 <= seed < 2**63, "must be a whole number from 0 on"),
+            "rounding": (is_rounding(group["rounding"]), "must be 'random' or 'shaped'"),
+            "gain": (is_gain(group["gain"]), "must be a number above 0, and finite in float32"),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load averages, step and seed; a resumed run goes on bit for bit.
+        """Load averages, residuals, step, seed and settings; a resumed run goes on bit for bit.
 
-        The averages are each rank's own, so every rank must save and load its own state.
+        Averages and residuals are each rank's own, so every rank must save and load its own state. Residuals of another
+        number of ranks, topology or bucket_cap_mb are drawn anew, with a warning.
 
         Raises:
-            BinsgdmError: a state of another format, or of parameters of other shapes or slices.
+            BinsgdmError: a state of another format, or of parameters of other shapes or slices, or of the other
+                rounding, or with residuals that cannot be. Nothing is loaded then, and the ranks that this one is
+                attached to are told, whose next step raises.
         """
-        saved = state_dict.get("param_groups", [{}])[0]
-        if self.member.world_size > 1 and saved.get("step"):
-            _check_slices(saved.get("slices", ""), self.param_groups[0]["slices"], "load_state_dict")
-        super().load_state_dict(state_dict)
+        try:
+            self._load(state_dict)
+        except BinsgdmError as error:
+            if self.member.run is not None and self.member.world_size > 1:
+                # It would not take the next step, in which the others would wait.
+                self.member.run(refusal(error))
+            raise
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
+        groups = [FORMER | group for group in state_dict.get("param_groups", [{}])]
+        saved = self._checked_state(state_dict)
+        if self.member.world_size > 1 and groups[0].get("step"):
+            _check_slices(groups[0].get("slices", ""), self.param_groups[0]["slices"], "load_state_dict")
+        self._check_saved_groups(groups)
+        for number, state in enumerate(saved):
+            for name in state.keys() & set(NAMES.values()):
+                check_residual(number, name, state[name])
+        if self._session is not None:
+            self._session.check_residuals(saved, groups[0]["residual_layout"])
+        super().load_state_dict(state_dict | {"param_groups": groups})
+        for param_state, state in zip(self.param_states(), saved, strict=True):
+            self._take_residuals(param_state.state, state)
         if self._session is not None:
             self._reset_session(self._session)
+
+    def _take_residuals(self, own: dict[str, Any], saved: Mapping[str, Any]) -> None:
+        """Put saved residuals into the state of a parameter, as they are: torch casts what it loads."""
+        for name in NAMES.values():
+            own.pop(name, None)
+            if name in saved and is_shaped(self.param_groups[0]):
+                own[name] = saved[name].clone()
+
+    def _check_saved_groups(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Refuse settings that no state can have, and those of the other rounding."""
+        saved, own = groups[0]["rounding"], self.param_groups[0]["rounding"]
+        if saved != own:
+            raise BinsgdmError(
+                f"load_state_dict: rounding of the state: {saved!r}: must be {own!r}, as of this optimizer; make it "
+                f"with rounding={saved!r}, or go on with the averages alone: set 'rounding' to {own!r} in all "
+                "param_groups of the state"
+            )
+        for group in groups:
+            super()._check_group(group | {"params": []})
+            _check_alike(group, groups[0])
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        _check_alike(group, self.param_groups[0])
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what `__getstate__` returned, maybe of a former version."""
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, value in FORMER.items():
+                group.setdefault(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_kernels_name": self._kernels_name, "_session": None}
@@ -159,6 +229,8 @@ class BinSGDM(OneBitOptimizer):
         """Let a session begin, or start over, with the state that there is now."""
         context = session.member.context(seed=self.param_groups[0]["seed"], step=self.coming_step)
         session.reset(self.param_states(), context, self.kernels())
+        if is_shaped(self.param_groups[0]):
+            self._set_all("residual_layout", session.layout)
 
     def _unscale(self, found_inf: Flag) -> None:
         """Divide the gradients by the scale of a GradScaler that has not done so."""
@@ -204,6 +276,16 @@ class BinSGDM(OneBitOptimizer):
             some = [gradient for gradient in local if gradient.dtype == dtype]
             # torch's own kernel of GradScaler, which takes the factor from the device; what it finds is known.
             torch._amp_foreach_non_finite_check_and_unscale_(some, torch.zeros_like(factor), factor)
+
+
+def _check_alike(group: Mapping[str, Any], first: Mapping[str, Any]) -> None:
+    """Refuse a group of parameters that has another value of what all have together."""
+    for name in ("seed", "rounding", "gain"):
+        if group[name] != first[name]:
+            raise BinsgdmError(
+                f"BinSGDM: {name} of a group: {group[name]!r}: must equal {first[name]!r} of the first group; give it "
+                "once, for all groups"
+            )
 
 
 def _check_slices(given: str, wanted: str, where: str) -> None:

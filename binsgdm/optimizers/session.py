@@ -1,6 +1,7 @@
 """A step of BinSGDM: the exchange of all buckets, then the finite check, which decides whether the step counts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -12,6 +13,8 @@ from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.worker import Worker
 from binsgdm.random import MAX_NUMEL
 
+MIB = 2**20
+BYTES_PER_ELEMENT = 4
 ONE_BUCKET = MAX_NUMEL  # for a rank alone, which gains nothing from several messages
 
 
@@ -38,6 +41,18 @@ class Session:
         self.member = member or Member()
         self.scheme, self.bucket_elements = scheme, bucket_elements
 
+    @property
+    def layout(self) -> str:
+        """In words, which elements this rank rounds where; what rounding lost belongs to it."""
+        member, scheme = self.member, self.scheme
+        is_one_bit = scheme.intra_node_dtype == "one_bit"
+        if member.world_size == 1 and not is_one_bit:
+            return "a rank alone"
+        cap_mb = f"bucket_cap_mb={self.bucket_elements * BYTES_PER_ELEMENT / MIB:.9g}"
+        if scheme.topology == "flat":
+            return f"{member.world_size} ranks, flat, {cap_mb}"
+        return f"{member.world_size} ranks, {member.ranks_per_node} a node{', one_bit inside' * is_one_bit}, {cap_mb}"
+
     def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state.
 
@@ -48,8 +63,22 @@ class Session:
         """
         self.param_states = param_states
         self.worker = Worker(
-            param_states, context=context, scheme=self.scheme, bucket_elements=self.bucket_elements, kernels=kernels
+            param_states,
+            context=context,
+            scheme=self.scheme,
+            bucket_elements=self.bucket_elements,
+            kernels=kernels,
+            layout=self.layout,
         )
+
+    def check_residuals(self, states: Sequence[Mapping[str, Any]], layout: str) -> None:
+        """Refuse states of all parameters whose residuals are of this layout and cannot be.
+
+        Raises:
+            BinsgdmError: see `RoundingResiduals.check`.
+        """
+        if self.worker.residuals is not None and layout == self.layout:
+            self.worker.residuals.check(states)
 
     def step_protocol(self, step: int, *, skip: Flag) -> Protocol:
         """Take a step as a protocol, which returns whether parameters moved (a bool scalar, alike on all ranks).

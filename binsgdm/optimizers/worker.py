@@ -15,7 +15,9 @@ from binsgdm.functional import ratio
 from binsgdm.kernels import Kernels, zeros
 from binsgdm.optimizers.base import Flag, ParamState, copy_each
 from binsgdm.optimizers.batches import Batch, Batches, BucketParam
+from binsgdm.optimizers.residuals import RoundingResiduals
 from binsgdm.optimizers.scheme import Scheme
+from binsgdm.optimizers.settings import decays, gain_of, is_shaped
 from binsgdm.random import RandomStream
 from binsgdm.uploads import upload
 
@@ -23,11 +25,20 @@ from binsgdm.uploads import upload
 class Worker:
     """What one rank does with its parameters; who carries the messages is up to the caller.
 
+    Args:
+        param_states: parameters with their state, in the order in which they were given.
+        context: of this rank in the coming step.
+        scheme: of the exchange.
+        bucket_elements: parameters of one message.
+        kernels: which implementation.
+        layout: in words, which elements this rank rounds where; residuals of another layout are drawn anew.
+
     Attributes:
+        residuals: of this rank, if rounding keeps what it loses.
         finite: of this step, each a bool scalar on the device: some gradients were finite.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         param_states: Sequence[ParamState],
         *,
@@ -35,6 +46,7 @@ class Worker:
         scheme: Scheme,
         bucket_elements: int,
         kernels: Kernels,
+        layout: str = "",
     ) -> None:
         if any(hasattr(param_state.parameter, "to_local") for param_state in param_states):
             raise BinsgdmError("BinSGDM: sharded parameters (DTensor): join them with binsgdm.attach_fsdp")
@@ -45,6 +57,11 @@ class Worker:
         numels = [param_state.parameter.numel() for param_state in param_states]
         self.buckets = flat_buckets.build(numels, bucket_elements=bucket_elements, ranks=context.world_size)
         self.device = param_states[0].parameter.device
+        self.residuals: RoundingResiduals | None = None
+        if is_shaped(param_states[0].group):
+            self.residuals = RoundingResiduals(
+                param_states, buckets=self.buckets, context=context, scheme=scheme, layout=layout
+            )
         self._lay_out()
         self._is_skipped = False
         self._has_gradient = [0] * len(param_states)
@@ -56,18 +73,13 @@ class Worker:
         """Take views of the state that the parameters have now."""
         self._params = [[BucketParam.of(s, self._param_states[s.index]) for s in one.segments] for one in self.buckets]
         # Two, since a parameter may have a gradient on another rank only: those that are updated, those that move.
-        self._updated, self._moved = (
-            [
-                Batches(params, one.start, one.start + one.numel)
-                for params, one in zip(self._params, self.buckets, strict=True)
-            ]
-            for _ in range(2)
-        )
-        if self._scheme.average == "gradients":
-            self._updated = [
-                Batches(params, first := exchange.slice_start(one, self._context), first + self._slice_numel(one))
-                for params, one in zip(self._params, self.buckets, strict=True)
-            ]
+        pairs = list(zip(self._params, self.buckets, strict=True))
+        self._moved = [Batches(params, one.start, one.start + one.numel) for params, one in pairs]
+        self._updated = [
+            Batches(params, *updated, self._residual(one) if updated == self._rounded_elements(one) else None)
+            for params, one in pairs
+            for updated in (self._updated_elements(one),)
+        ]
 
     def begin_step(self, step: int) -> tuple[FlatBucket, ...]:
         """Start a step: forget the flags of the last one; the step's number makes its draws new.
@@ -80,7 +92,9 @@ class Worker:
         self._has_gradient = [0] * len(self._param_states)
         self.finite = []
         self._taken = {}
-        # load_state_dict replaces the tensors of the state, and the flat views here would go on with the old ones.
+        # Whoever replaces tensors of the state means them, and the flat views here would go on with the old ones.
+        if self.residuals is not None:
+            self.residuals.refresh()
         if any(param.is_outdated() for params in self._params for param in params):
             self._lay_out()
         return tuple(bucket for bucket in self.buckets if any(map(self._is_trained, bucket.segments)))
@@ -136,16 +150,18 @@ class Worker:
         element whose gradient is not finite. Where gradients are averaged in the node, it counts as a gradient of 0.
         """
         scheme, bf16 = self._scheme, self._scheme.intra_node_dtype == "bf16"
-        where = bucket, self._context, self._kernels
-        if scheme.average == "gradients":
-            quantize = partial(self._compute_packed_slice, bucket)
-            return exchange.hierarchical_gradients(self._copy_gradients(bucket), *where, quantize=quantize, bf16=bf16)
+        where, residuals = (bucket, self._context, self._kernels), self._residuals_of(bucket)
         if scheme.topology == "flat":
-            packed = self._compute_packed_updates(bucket, RandomStream.LOCAL)
-            return exchange.flat(packed, *where) if self._context.world_size > 1 else _without_messages(packed)
+            packed = self._compute_packed_updates(bucket)
+            is_alone = self._context.world_size == 1
+            return _without_messages(packed) if is_alone else exchange.flat(packed, *where, residuals)
         if scheme.intra_node_dtype == "one_bit":
-            return exchange.hierarchical_one_bit(self._compute_packed_updates(bucket, RandomStream.INTRA_NODE), *where)
-        return exchange.hierarchical(self._compute_updates(bucket), *where, bf16=bf16)
+            return exchange.hierarchical_one_bit(self._compute_packed_updates(bucket), *where, residuals)
+        if scheme.average == "gradients":
+            values, of_slice = self._copy_gradients(bucket), self._compute_packed_slice
+        else:
+            values, of_slice = self._compute_updates(bucket), self._round_slice
+        return exchange.hierarchical(values, *where, quantize=partial(of_slice, bucket), residuals=residuals, bf16=bf16)
 
     def apply(self, bucket: FlatBucket, signs: torch.Tensor, has_gradient: Sequence[int]) -> None:
         """Move the parameters of a bucket that had a gradient on some rank."""
@@ -201,8 +217,31 @@ class Worker:
         first = exchange.slice_start(bucket, self._context)
         packed = self._packed_buffer(first, mean.numel() // BITS_PER_BYTE)
         for batch in self._updated[bucket.index].of([True] * len(bucket.segments)):
-            self._update_quantize_pack(batch, batch.elements_of(mean), packed, RandomStream.LOCAL)
+            self._update_and_round(batch, batch.elements_of(mean), packed)
         return packed
+
+    def _round_slice(self, bucket: FlatBucket, mean: torch.Tensor) -> torch.Tensor:
+        """Return the packed signs of this rank's slice of the mean of the node's updates."""
+        signs = torch.empty(mean.numel() // BITS_PER_BYTE, dtype=torch.uint8, device=mean.device)
+        first = exchange.slice_start(bucket, self._context)
+        for gain, start, end in self._gains(bucket, first, first + mean.numel()):
+            lo, hi = start - first, end - first
+            self._round(bucket, mean[lo:hi], start, gain, signs[lo // BITS_PER_BYTE : hi // BITS_PER_BYTE])
+        return signs
+
+    def _gains(self, bucket: FlatBucket, first: int, end: int) -> list[tuple[float, int, int]]:
+        """Return the gains of a stretch, each with first element and end in the flat order."""
+        groups = [self._param_states[segment.index].group for segment in bucket.segments]
+        gains = {id(group): gain_of(group, self._context.step) for group in groups}
+        if len(set(gains.values())) == 1:
+            return [(gains[id(groups[0])], first, end)]
+        # Parameters with other decays: each up to the next, so that padding has a gain as well.
+        ends = [segment.start for segment in bucket.segments[1:]] + [bucket.start + bucket.numel]
+        bounds = [
+            (gains[id(group)], max(segment.start, first), min(last, end))
+            for group, segment, last in zip(groups, bucket.segments, ends, strict=True)
+        ]
+        return [(gain, lo, hi) for gain, lo, hi in bounds if lo < hi]
 
     def _compute_updates(self, bucket: FlatBucket) -> torch.Tensor:
         """Return u of a whole bucket, 0 in the padding."""
@@ -213,38 +252,71 @@ class Worker:
             # element.
             _elements_of(u, param.segment).copy_(ratio(param.m, param.b))
         for batch, some in self._changing(bucket, gradients):
-            outs, beta = batch.elements_of(u), float(batch.group["beta"])
+            outs = batch.elements_of(u)
             self.finite.append(
-                self._kernels.foreach_update_(some, batch.ms, batch.bs, beta=beta, beta_b=beta, outs_u=outs)
+                self._kernels.foreach_update_(some, batch.ms, batch.bs, **decays(batch.group), outs_u=outs)
             )
         return u
 
-    def _compute_packed_updates(self, bucket: FlatBucket, stream: RandomStream) -> torch.Tensor:
+    def _compute_packed_updates(self, bucket: FlatBucket) -> torch.Tensor:
         """Return the packed signs of u of a whole bucket, 0 in the padding."""
         packed = self._packed_buffer(bucket.start, bucket.num_bytes)
         gradients = self._gradients(bucket)
         for param in self._staying(bucket, gradients):
-            out, key = _packed_of(packed, param.segment), self._context.key(stream)
-            self._kernels.quantize_pack(ratio(param.m, param.b), key=key, start=param.segment.start, out=out)
+            out, gain = _packed_of(packed, param.segment), gain_of(param.param_state.group, self._context.step)
+            self._round(bucket, ratio(param.m, param.b), param.segment.start, gain, out)
         for batch, some in self._changing(bucket, gradients):
-            self._update_quantize_pack(batch, some, packed, stream)
+            self._update_and_round(batch, some, packed)
         return packed
 
-    def _update_quantize_pack(
-        self, batch: Batch, gradients: Sequence[torch.Tensor], packed: torch.Tensor, stream: RandomStream
-    ) -> None:
+    def _update_and_round(self, batch: Batch, gradients: Sequence[torch.Tensor], packed: torch.Tensor) -> None:
         """Update the momenta of a batch; write its packed signs."""
-        finite = self._kernels.foreach_update_quantize_pack_(
-            gradients,
-            batch.ms,
-            batch.bs,
-            beta=float(batch.group["beta"]),
-            beta_b=float(batch.group["beta"]),
-            key=self._context.key(stream),
-            starts=batch.starts,
-            outs=batch.packed_of(packed, is_kept=True),
-        )
+        outs, gain = batch.packed_of(packed, is_kept=True), gain_of(batch.group, self._context.step)
+        given = gradients, batch.ms, batch.bs
+        if self.residuals is not None:
+            finite = self._kernels.foreach_update_shape_pack_(
+                *given, batch.residuals, **decays(batch.group), gain=gain, outs=outs
+            )
+        else:
+            key = self._context.key(self._first_stream)
+            finite = self._kernels.foreach_update_quantize_pack_(
+                *given, **decays(batch.group), key=key, starts=batch.starts, outs=outs, gain=gain
+            )
         self.finite.append(finite)
+
+    def _round(self, bucket: FlatBucket, u: torch.Tensor, start: int, gain: float, out: torch.Tensor) -> None:
+        """Write the packed signs of updates, which begin at an element of the flat order."""
+        if (residual := self._residual(bucket)) is not None:
+            first = start - self._rounded_elements(bucket)[0]
+            self._kernels.shape_pack_(u, residual[first : first + u.numel()], gain=gain, out=out)
+        else:
+            self._kernels.quantize_pack(u, key=self._context.key(self._first_stream), start=start, out=out, gain=gain)
+
+    @property
+    def _first_stream(self) -> RandomStream:
+        """The quantization that rounds m / b."""
+        one_bit = self._scheme.intra_node_dtype == "one_bit"
+        return RandomStream.INTRA_NODE if one_bit else RandomStream.LOCAL
+
+    def _residuals_of(self, bucket: FlatBucket) -> dict[RandomStream, torch.Tensor]:
+        return {} if self.residuals is None else self.residuals.of(bucket)
+
+    def _residual(self, bucket: FlatBucket) -> torch.Tensor | None:
+        """Return that of the m / b of a bucket that this rank rounds, if rounding keeps what it loses."""
+        return self._residuals_of(bucket).get(self._first_stream)
+
+    def _updated_elements(self, bucket: FlatBucket) -> tuple[int, int]:
+        """Return first element and end, in the flat order, of what this rank updates of a bucket."""
+        if self._scheme.average == "gradients":
+            return self._rounded_elements(bucket)
+        return bucket.start, bucket.start + bucket.numel
+
+    def _rounded_elements(self, bucket: FlatBucket) -> tuple[int, int]:
+        """Return first element and end, in the flat order, of what this rank rounds of a bucket's m / b."""
+        if self._scheme.topology == "flat" or self._scheme.intra_node_dtype == "one_bit":
+            return bucket.start, bucket.start + bucket.numel
+        first = exchange.slice_start(bucket, self._context)
+        return first, first + bucket.numel // self._context.ranks_per_node
 
     def _gradients(self, bucket: FlatBucket) -> list[torch.Tensor | None]:
         """Return the gradient of each parameter of a bucket, and note which has one."""
@@ -268,9 +340,6 @@ class Worker:
         """Return the parameters whose averages change, with their gradients."""
         batches = self._updated[bucket.index].of([one is not None and not self._is_skipped for one in gradients])
         return [(batch, [in_order(g) for n in batch.numbers if (g := gradients[n]) is not None]) for batch in batches]
-
-    def _slice_numel(self, bucket: FlatBucket) -> int:
-        return bucket.numel // self._context.ranks_per_node
 
     def _is_trained(self, segment: Segment) -> bool:
         """Tell whether a parameter may have a gradient in this step; what a frozen one still holds does not count."""

@@ -53,8 +53,8 @@ def real_messages(scheme: str, num_nodes: int, ranks_per_node: int, numel: int) 
         "hierarchical": lambda: exchange.hierarchical(u, bucket, context, kernels),
         "hierarchical_bf16": lambda: exchange.hierarchical(u, bucket, context, kernels, bf16=True),
         "hierarchical_one_bit": lambda: exchange.hierarchical_one_bit(signs, bucket, context, kernels),
-        "hierarchical_gradients": lambda: exchange.hierarchical_gradients(u, bucket, context, kernels, quantize=sign),
-        "hierarchical_gradients_bf16": lambda: exchange.hierarchical_gradients(
+        "hierarchical_gradients": lambda: exchange.hierarchical(u, bucket, context, kernels, quantize=sign),
+        "hierarchical_gradients_bf16": lambda: exchange.hierarchical(
             u, bucket, context, kernels, quantize=sign, bf16=True
         ),
         "flat": lambda: exchange.flat(signs, bucket, context, kernels),

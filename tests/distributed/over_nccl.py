@@ -33,7 +33,12 @@ NUMEL = 64
 CPU = torch.device("cpu")
 DTYPES = [torch.uint8, torch.int32, torch.int64, torch.bfloat16, torch.float32, torch.float64]
 GROUPS = ("world", "intra_node", "inter_node")
-BINSGDM = [(ranks.HIERARCHICAL, False), (ranks.ONE_BIT, True), (ranks.FLAT, True)]
+BINSGDM = [
+    ranks.Case(ranks.HIERARCHICAL),
+    ranks.Case(ranks.ONE_BIT, overlap=True),
+    ranks.Case(ranks.FLAT, overlap=True),
+    ranks.Case(ranks.HIERARCHICAL, is_shaped=True),
+]
 OPTIONS: dict[str, dict[str, Any]] = {"top_k": {"ratio": 0.5}, "ms_top_k": {"ratio": 0.5}, "random_k": {"ratio": 0.5}}
 
 

@@ -4,7 +4,7 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,15 +21,32 @@ STEPS = 3
 BUCKET_ELEMENTS = 100
 LR, WEIGHT_DECAY, SEED = 0.01, 0.1, 7
 HIERARCHICAL, FLAT, ONE_BIT = Scheme(), Scheme(topology="flat"), Scheme(intra_node_dtype="one_bit")
-CASES = [  # scheme, overlap
-    (HIERARCHICAL, False),
-    (HIERARCHICAL, True),
-    (Scheme(intra_node_dtype="bf16"), False),
-    (ONE_BIT, True),
-    (Scheme(average="gradients"), False),
-    (Scheme(average="gradients", intra_node_dtype="bf16"), True),
-    (FLAT, False),
-    (FLAT, True),
+BF16, GRADIENTS = Scheme(intra_node_dtype="bf16"), Scheme(average="gradients")
+GRADIENTS_BF16 = Scheme(average="gradients", intra_node_dtype="bf16")
+
+
+class Case(NamedTuple):
+    scheme: Scheme
+    overlap: bool = False
+    is_shaped: bool = False
+    """With residuals, a gain, and groups of parameters whose averages have decays of their own."""
+
+
+CASES = [
+    Case(HIERARCHICAL),
+    Case(HIERARCHICAL, overlap=True),
+    Case(BF16),
+    Case(ONE_BIT, overlap=True),
+    Case(GRADIENTS),
+    Case(GRADIENTS_BF16, overlap=True),
+    Case(FLAT),
+    Case(FLAT, overlap=True),
+    Case(HIERARCHICAL, is_shaped=True),
+    Case(BF16, overlap=True, is_shaped=True),
+    Case(ONE_BIT, is_shaped=True),
+    Case(GRADIENTS, is_shaped=True),
+    Case(GRADIENTS_BF16, overlap=True, is_shaped=True),
+    Case(FLAT, overlap=True, is_shaped=True),
 ]
 
 
@@ -43,12 +60,25 @@ def gradients(rank: int, step: int) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in SHAPES]
 
 
-def train(rank: int, case: tuple[Scheme, bool], **options: Any) -> list[torch.Tensor]:
+def groups_of(values: list[torch.nn.Parameter], case: Case) -> list[dict[str, Any]]:
+    """Return the parameters with their own settings."""
+    if not case.is_shaped:
+        return [{"params": values}]
+    return [{"params": values[:3], "beta_b": 0.99}, {"params": values[3:], "beta": 0.5, "beta_b": 0.8}]
+
+
+def settings_of(case: Case) -> dict[str, Any]:
+    """Return the settings that all groups have alike."""
+    settings = {"lr": LR, "weight_decay": WEIGHT_DECAY, "seed": SEED}
+    return settings | ({"rounding": "shaped", "gain": 1.5} if case.is_shaped else {})
+
+
+def train(rank: int, case: Case, **options: Any) -> list[torch.Tensor]:
     """Return the parameters after a few steps of one rank; the options are those of `attach`."""
-    scheme, overlap = case
+    scheme, overlap, _ = case
     options |= {"topology": scheme.topology, "intra_node_dtype": scheme.intra_node_dtype, "average": scheme.average}
     values = parameters()
-    optimizer = binsgdm.BinSGDM(values, lr=LR, weight_decay=WEIGHT_DECAY, seed=SEED)
+    optimizer = binsgdm.BinSGDM(groups_of(values, case), **settings_of(case))
     cap_mb = BUCKET_ELEMENTS * 4 / 2**20
     binsgdm.attach(optimizer, overlap=overlap, bucket_cap_mb=cap_mb, **options)
     for step in range(STEPS):
@@ -103,18 +133,14 @@ def _one_rank_overflows(rank: int) -> dict[str, Any]:
     return {"overflow": after_overflow, "next": (value.detach().clone(), optimizer.param_groups[0]["step"])}
 
 
-def control(world_size: int, ranks_per_node: int, scheme: Scheme) -> list[torch.Tensor]:
+def control(world_size: int, ranks_per_node: int, case: Case) -> list[torch.Tensor]:
     """Return the parameters after the same steps, of all ranks in this process."""
-    settings = {"lr": LR, "weight_decay": WEIGHT_DECAY, "beta": 0.95, "maximize": False}
     values = [parameters() for _ in range(world_size)]
     workers = [
         Worker(
-            [
-                ParamState(parameter=v, group=settings, state={n: torch.zeros(v.shape) for n in "mb"})
-                for v in values[rank]
-            ],
+            param_states_of(values[rank], case),
             context=RankContext(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=SEED, step=0),
-            scheme=scheme,
+            scheme=case.scheme,
             bucket_elements=BUCKET_ELEMENTS,
             kernels=select("reference"),
         )
@@ -124,6 +150,16 @@ def control(world_size: int, ranks_per_node: int, scheme: Scheme) -> list[torch.
         for step in range(STEPS):
             _control_step(workers, values, step, ranks_per_node)
     return [value.detach() for value in values[0]]
+
+
+def param_states_of(values: list[torch.nn.Parameter], case: Case) -> list[ParamState]:
+    found = []
+    for group in groups_of(values, case):
+        settings = {"beta": 0.95, "maximize": False} | settings_of(case) | group
+        for value in group["params"]:
+            state = {name: torch.zeros(value.shape) for name in "mb"}
+            found.append(ParamState(parameter=value, group=settings, state=state))
+    return found
 
 
 def _control_step(workers: list[Worker], values: list[list[torch.nn.Parameter]], step: int, local: int) -> None:

@@ -62,8 +62,8 @@ def test_every_message_arrives_in_every_dtype(results, name):
 
 @pytest.mark.parametrize("case", [*over_nccl.BINSGDM, "mesh"], ids=str)
 def test_binsgdm_gets_to_the_bit_what_one_process_gets_for_all_ranks(results, case):
-    scheme = over_nccl.BINSGDM[0][0] if case == "mesh" else case[0]
-    wanted = ranks.control(over_nccl.WORLD_SIZE, over_nccl.RANKS_PER_NODE, scheme)
+    trained = over_nccl.BINSGDM[0] if case == "mesh" else case
+    wanted = ranks.control(over_nccl.WORLD_SIZE, over_nccl.RANKS_PER_NODE, trained)
     for of_rank in results:
         assert all(torch.equal(one, other) for one, other in zip(of_rank[case], wanted, strict=True))
 

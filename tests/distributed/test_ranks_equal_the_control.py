@@ -29,7 +29,7 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("case", ranks.CASES, ids=str)
 def test_ranks_end_with_the_parameters_of_the_control_to_the_bit(case, results):
-    expected = ranks.control(WORLD_SIZE, RANKS_PER_NODE, case[0])
+    expected = ranks.control(WORLD_SIZE, RANKS_PER_NODE, case)
     for name, got, wanted in zip(ranks.SHAPES, results[str(case)], expected, strict=True):
         assert torch.equal(got, wanted), name
     moved = [not torch.equal(a, b.detach()) for a, b in zip(expected, ranks.parameters(), strict=True)]

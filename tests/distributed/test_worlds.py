@@ -35,24 +35,25 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize(("world_size", "local", "case"), worlds.CASES, ids=str)
 def test_nodes_of_every_size_end_with_the_parameters_of_the_control_to_the_bit(world_size, local, case, results):
-    expected = ranks.control(world_size, local, case[0])
+    expected = ranks.control(world_size, local, case)
     for shape, got, wanted in zip(ranks.SHAPES, results[world_size][local, case], expected, strict=True):
         assert torch.equal(got, wanted), shape
 
 
-def test_a_world_of_one_rank_does_what_the_optimizer_does_alone(results):
+@pytest.mark.parametrize("case", [worlds.HIERARCHICAL, worlds.SHAPED], ids=str)
+def test_a_world_of_one_rank_does_what_the_optimizer_does_alone(case, results):
     values = ranks.parameters()
-    optimizer = BinSGDM(values, lr=ranks.LR, weight_decay=ranks.WEIGHT_DECAY, seed=ranks.SEED)
+    optimizer = BinSGDM(ranks.groups_of(values, case), **ranks.settings_of(case))
     for step in range(ranks.STEPS):
         for value, gradient in zip(values, ranks.gradients(0, step), strict=True):
             value.grad = gradient
         optimizer.step()
-    for got, wanted in zip(results[1]["alone"], values, strict=True):
+    for got, wanted in zip(results[1]["alone"][case], values, strict=True):
         assert torch.equal(got, wanted)
 
 
 def test_a_mesh_gives_the_bits_that_ranks_per_node_gives(results):
-    for got, wanted in zip(results[4]["mesh"], ranks.control(4, 2, ranks.HIERARCHICAL), strict=True):
+    for got, wanted in zip(results[4]["mesh"], ranks.control(4, 2, worlds.HIERARCHICAL), strict=True):
         assert torch.equal(got, wanted)
 
 

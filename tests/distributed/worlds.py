@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
 
-HIERARCHICAL, ONE_BIT, FLAT = (ranks.HIERARCHICAL, False), (ranks.ONE_BIT, False), (ranks.FLAT, False)
+HIERARCHICAL, ONE_BIT, FLAT = ranks.Case(ranks.HIERARCHICAL), ranks.Case(ranks.ONE_BIT), ranks.Case(ranks.FLAT)
+SHAPED, SHAPED_ONE_BIT = ranks.Case(ranks.HIERARCHICAL, is_shaped=True), ranks.Case(ranks.ONE_BIT, is_shaped=True)
 CASES = [  # world size, ranks per node, case
     (8, 2, HIERARCHICAL),
     (8, 2, FLAT),
@@ -26,6 +27,9 @@ CASES = [  # world size, ranks per node, case
     (4, 4, ONE_BIT),
     (2, 1, HIERARCHICAL),
     (2, 2, HIERARCHICAL),
+    (8, 2, SHAPED),
+    (4, 4, SHAPED_ONE_BIT),
+    (2, 1, SHAPED),
 ]
 WIRE = [(2, 1), (2, 2), (4, 1), (4, 2), (8, 2)]  # world size, ranks per node
 DDP = [(overlap, view) for overlap in (False, True) for view in (False, True)]
@@ -49,7 +53,7 @@ def work(rank: int, world_size: int, folder: str) -> None:
         results["two optimizers"] = _of_all(two_optimizers(rank))
         results["told"] = {name: _of_all(_told(mistake)) for name, mistake in _mistakes(rank).items()}
     if world_size == 1:
-        results["alone"] = ranks.train(rank, HIERARCHICAL, ranks_per_node=1)
+        results["alone"] = {case: ranks.train(rank, case, ranks_per_node=1) for case in (HIERARCHICAL, SHAPED)}
     if rank == 0:
         torch.save(results, Path(folder) / f"results{world_size}.pt")
     dist.barrier()

@@ -1,0 +1,48 @@
+"""What a group of parameters says about its decays and its rounding."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+Rounding = Literal["random", "shaped"]
+FORMER: dict[str, Any] = {"beta_b": None, "rounding": "random", "gain": 1.0, "residual_layout": ""}
+"""What a group of a former version, which had none of these settings, stands for."""
+
+
+def decays(group: Mapping[str, Any]) -> dict[str, float]:
+    """Return the decays of m and b, by the names that kernels take."""
+    beta, beta_b = float(group["beta"]), group.get("beta_b")
+    return {"beta": beta, "beta_b": beta if beta_b is None else float(beta_b)}
+
+
+def gain_of(group: Mapping[str, Any], step: int) -> float:
+    """Return by how much m / b is multiplied before it is rounded.
+
+    Args:
+        group: of parameters.
+        step: its number, from 1.
+    """
+    gain, of_m, of_b = float(group.get("gain", 1.0)), *decays(group).values()
+    # From zeros both averages are too small, each by a factor of its own. With one decay the factors cancel in m / b;
+    # else they are one number for all elements, so they go into the gain.
+    return gain if of_m == of_b else gain * (1.0 - of_b**step) / (1.0 - of_m**step)
+
+
+def is_shaped(group: Mapping[str, Any]) -> bool:
+    """Tell whether rounding keeps what it loses."""
+    return bool(group.get("rounding", "random") == "shaped")
+
+
+def is_rounding(value: Any) -> bool:
+    """Tell whether a setting names a rounding."""
+    return isinstance(value, str) and value in get_args(Rounding)
+
+
+def is_gain(value: Any) -> bool:
+    """Tell whether a setting is a number above 0, and finite, in fp32 as well."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    with np.errstate(over="ignore"):
+        return math.isfinite(value) and 0 < float(np.float32(value)) < math.inf
