@@ -22,12 +22,13 @@ MIN_THREADED_NUMEL = 2**15  # from here on torch works on several threads
 NUM_VECTORS = (2, 8)
 # Upper bounds of memory [bytes an element]: tensors of the baselines, of one implementation, temporaries of the
 # reference.
-BASELINE_BYTES, KERNELS_BYTES, REFERENCE_BYTES = 32, 32, 128
-DTYPES = {"merge": "uint8"} | dict.fromkeys(
-    ("adamw", "copy", "gather", "cast_fp32_bf16", "cast_bf16_fp32", "quantize_pack", "mean_"), "float32"
+BASELINE_BYTES, KERNELS_BYTES, REFERENCE_BYTES = 32, 36, 128
+DTYPES = dict.fromkeys(("merge", "merge_shaped_"), "uint8") | dict.fromkeys(
+    ("adamw", "copy", "gather", "cast_fp32_bf16", "cast_bf16_fp32", "quantize_pack", "shape_pack_", "mean_"), "float32"
 )
 """Of kernels that do not take gradients or parameters of any type."""
 DRAWS = Key(seed=1, step=1)
+GAIN = 2.0  # of the shaped kernels, which multiply by any
 
 LAUNCHED = "launch_"
 Name = tuple[str, str, int]  # kernel, implementation, number of vectors (0 for kernels of one vector)
@@ -200,6 +201,7 @@ def _binsgdm(kernels: Kernels, numel: int, device: torch.device, dtype: torch.dt
     """Return the steps of BinSGDM."""
     x, grad = (torch.randn(numel, device=device).to(dtype) for _ in range(2))
     m, b, u = (zeros(numel, device) for _ in range(3))
+    residual = torch.zeros(numel, dtype=torch.int16, device=device)
     num_bytes = -(-numel // 8)
     out = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
     calls: dict[tuple[str, int], Call] = {
@@ -208,10 +210,15 @@ def _binsgdm(kernels: Kernels, numel: int, device: torch.device, dtype: torch.dt
             grad, m, b, beta=0.95, beta_b=0.95, key=DRAWS, start=0, out=out
         ),
         ("quantize_pack", 0): lambda: kernels.quantize_pack(u, key=DRAWS, start=0, out=out),
+        ("update_shape_pack_", 0): lambda: kernels.update_shape_pack_(
+            grad, m, b, residual, beta=0.95, beta_b=0.95, gain=GAIN, out=out
+        ),
+        ("shape_pack_", 0): lambda: kernels.shape_pack_(u, residual, gain=GAIN, out=out),
         ("unpack_apply_", 0): lambda: kernels.unpack_apply_(x, out, lr=1e-6, weight_decay=0.0),
     }
     for vectors in NUM_VECTORS:
         calls["merge", vectors] = _merge(kernels, numel, vectors, device)
+        calls["merge_shaped_", vectors] = _merge_shaped(kernels, numel, vectors, device)
         calls["mean_", vectors] = _mean(kernels, numel, vectors, device)
     return calls
 
@@ -222,6 +229,14 @@ def _merge(kernels: Kernels, numel: int, vectors: int, device: torch.device) -> 
     rows = torch.randint(256, (vectors, -(-each // 8)), dtype=torch.uint8, device=device)
     out = torch.empty_like(rows[0])
     return lambda: kernels.merge(rows, numel=each, key=DRAWS, start=0, out=out)
+
+
+def _merge_shaped(kernels: Kernels, numel: int, vectors: int, device: torch.device) -> Call:
+    """Return a call that merges as `_merge` does, with a residual of each element of the result."""
+    each = numel // vectors
+    rows = torch.randint(256, (vectors, -(-each // 8)), dtype=torch.uint8, device=device)
+    residual, out = torch.zeros(each, dtype=torch.int16, device=device), torch.empty_like(rows[0])
+    return lambda: kernels.merge_shaped_(rows, residual, numel=each, out=out)
 
 
 def _mean(kernels: Kernels, numel: int, vectors: int, device: torch.device) -> Call:

@@ -1,18 +1,19 @@
 """One call of every kernel on awkward inputs: the tensors that it writes, in memory with guards around them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from binsgdm import functional
 from binsgdm.bits import packed_numel
 from binsgdm.kernels import Kernels
 from binsgdm.random import Key
 
 KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
-BETA = 0.95
+BETA, BETA_B, GAIN = 0.95, 0.99, 2.5
 GUARD_NUMEL = 64
 FLOAT_GUARD, BYTE_GUARD = 12345.0, 0xA5
 # Zeros, ones, subnormals of fp32 and bf16, limits of fp16 with the values that round to them.
@@ -30,7 +31,7 @@ class KernelCase:
         start: global index of the first element.
         dtype: of gradients and parameters.
         offset: elements by which tensors begin behind an aligned address.
-        num_vectors: that `merge` and `mean_` combine.
+        num_vectors: that `merge`, `merge_shaped_` and `mean_` combine.
         is_finite: no gradient is NaN or infinite.
     """
 
@@ -88,6 +89,8 @@ class KernelInputs:
     rows: Tensor
     parts: Tensor
     signs: Tensor
+    residual: Tensor
+    merge_residual: Tensor
 
 
 def inputs(case: KernelCase, seed: int) -> KernelInputs:
@@ -110,7 +113,15 @@ def inputs(case: KernelCase, seed: int) -> KernelInputs:
         rows=_random_bytes((case.num_vectors, packed_numel(numel)), source),
         parts=torch.where(rand(parts.shape, generator=source) < 0.1, torch.tensor(1e-40), parts),
         signs=_random_bytes((packed_numel(numel),), source),
+        residual=_residuals(functional.SCALE, numel, source),
+        merge_residual=_residuals(case.num_vectors, numel, source),
     )
+
+
+def _residuals(most: int, numel: int, source: torch.Generator) -> Tensor:
+    """Return residuals of at most so much, both ends among them."""
+    made = torch.randint(-most, most + 1, (numel,), generator=source)
+    return torch.where(torch.rand(numel, generator=source) < 0.2, made.sign() * most, made).to(torch.int16)
 
 
 def _strewn(values: Sequence[float], numel: int, source: torch.Generator) -> Tensor:
@@ -151,12 +162,30 @@ def _calls(
     yield "quantize_pack", {"signs": out}
     kernels.merge(memory.place(given.rows), numel=case.numel, out=(out := packed()), **where)
     yield "merge", {"signs": out}
+    yield from _shaped_calls(kernels, case, given, memory, packed)
     kernels.mean_(memory.place(given.parts), mean := memory.place(torch.full((case.numel,), 9.0)))
     yield "mean_", {"mean": mean}
     for maximize in (False, True):
         x = memory.place(given.grad)
         kernels.unpack_apply_(x, memory.place(given.signs), lr=1e-3, weight_decay=0.01, maximize=maximize)
         yield "unpack_apply_", {"maximized x" if maximize else "x": x}
+
+
+def _shaped_calls(
+    kernels: Kernels, case: KernelCase, given: KernelInputs, memory: GuardedMemory, packed: Callable[[], Tensor]
+) -> Iterator[tuple[str, Outcomes]]:
+    """Call the kernels that keep a residual."""
+    grad, m, b = (memory.place(one) for one in (given.grad, given.m, given.b))
+    residual, out = memory.place(given.residual), packed()
+    decays = {"beta": BETA, "beta_b": BETA_B}
+    finite = kernels.update_shape_pack_(grad, m, b, residual, **decays, gain=GAIN, out=out)
+    yield "update_shape_pack_", {"finite": finite, "m": m, "b": b, "residual": residual, "signs": out}
+    residual, out = memory.place(given.residual), packed()
+    kernels.shape_pack_(memory.place(given.u), residual, gain=GAIN, out=out)
+    yield "shape_pack_", {"residual": residual, "signs": out}
+    residual, out = memory.place(given.merge_residual), packed()
+    kernels.merge_shaped_(memory.place(given.rows), residual, numel=case.numel, out=out)
+    yield "merge_shaped_", {"residual": residual, "signs": out}
 
 
 def foreach_outcomes(
@@ -182,6 +211,11 @@ def foreach_outcomes(
     name = "foreach_update_quantize_pack_"
     found |= {f"{name}: finite": finite, f"{name}: m": torch.cat(ms), f"{name}: b": torch.cat(bs)}
     found[f"{name}: signs"] = torch.cat(outs)
+    grads, ms, bs, es, outs = placed("grad"), placed("m"), placed("b"), placed("residual"), filled("signs", 0xFF)
+    finite = kernels.foreach_update_shape_pack_(grads, ms, bs, es, beta=BETA, beta_b=BETA_B, gain=GAIN, outs=outs)
+    written = {"m": ms, "b": bs, "residual": es, "signs": outs}
+    found |= {f"foreach_update_shape_pack_: {name}": torch.cat(ones) for name, ones in written.items()}
+    found["foreach_update_shape_pack_: finite"] = finite
     xs = placed("grad")
     kernels.foreach_unpack_apply_(xs, placed("signs"), lr=1e-3, weight_decay=0.01)
     found["foreach_unpack_apply_: x"] = torch.cat([x.float() for x in xs])  # exact, so that dtypes fit into one tensor

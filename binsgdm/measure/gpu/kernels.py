@@ -18,8 +18,8 @@ TARGET, TARGET_NUMEL = 1.3, 2**22
 """From so many elements on, a kernel is meant to take at most so many times its bytes over the bandwidth of a copy."""
 KERNELS_SHARE = 0.4
 KERNEL_REPETITIONS = 20  # on a GPU they cost next to nothing, and the spread is known better
-# About 25 calls at 13 sizes; most reach the wanted precision long before.
-NUM_KERNEL_SERIES, NUM_SYSTEM_SIZES = 325, 13
+# About 29 calls at 13 sizes; most reach the wanted precision long before.
+NUM_KERNEL_SERIES, NUM_SYSTEM_SIZES = 377, 13
 
 
 def measure(bench: Bench, *, quick: bool, seconds: float) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from binsgdm import functional
 from binsgdm.kernels import Kernels, reference, select
 from binsgdm.measure.gpu.comparisons import Comparisons
-from binsgdm.measure.gpu.kernel_cases import BETA, KEY
+from binsgdm.measure.gpu.kernel_cases import BETA, BETA_B, GAIN, KEY
 from binsgdm.measure.kernels import available
 from binsgdm.measure.record import Record
 
@@ -125,6 +126,57 @@ def _merge(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Ten
     return found
 
 
+def _update_shape_pack(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    grad, m = _random(numel, device, 1, torch.bfloat16), _random(numel, device, 2)
+    b, residual = m.abs(), _residuals(functional.SCALE, numel, device, 7)
+    parts = slices(numel)
+    before = [tuple(one[part].to("cpu", copy=True) for one in (grad, m, b, residual)) for part in parts]
+    out = torch.zeros(-(-numel // 8), dtype=torch.uint8, device=device)
+    given: dict[str, Any] = {"beta": BETA, "beta_b": BETA_B, "gain": GAIN}
+    kernels.update_shape_pack_(grad, m, b, residual, out=out, **given)
+    found = []
+    for part, some in zip(parts, before, strict=True):
+        signs = torch.empty_like(out[_bytes_of(part)], device="cpu")
+        reference.update_shape_pack_(*some, out=signs, **given)
+        _, *changed = zip((grad, m, b, residual), some, strict=True)
+        found += [(whole[part], slice_) for whole, slice_ in changed] + [(out[_bytes_of(part)], signs)]
+    return found
+
+
+def _shape_pack(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    u, residual = _random(numel, device, 3), _residuals(functional.SCALE, numel, device, 7)
+    parts = slices(numel)
+    before = [residual[part].to("cpu", copy=True) for part in parts]
+    out = torch.zeros(-(-numel // 8), dtype=torch.uint8, device=device)
+    kernels.shape_pack_(u, residual, gain=GAIN, out=out)
+    found = []
+    for part, some in zip(parts, before, strict=True):
+        signs = torch.empty_like(out[_bytes_of(part)], device="cpu")
+        reference.shape_pack_(u[part].cpu(), some, gain=GAIN, out=signs)
+        found += [(residual[part], some), (out[_bytes_of(part)], signs)]
+    return found
+
+
+def _merge_shaped(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    rows = torch.stack([_signs(numel, device, seed) for seed in range(MERGED_VECTORS)])
+    residual, parts = _residuals(MERGED_VECTORS, numel, device, 7), slices(numel)
+    before = [residual[part].to("cpu", copy=True) for part in parts]
+    out = torch.zeros_like(rows[0])
+    kernels.merge_shaped_(rows, residual, numel=numel, out=out)
+    found = []
+    for part, some in zip(parts, before, strict=True):
+        signs = torch.empty_like(out[_bytes_of(part)], device="cpu")
+        some_rows = rows[:, _bytes_of(part)].cpu().contiguous()
+        reference.merge_shaped_(some_rows, some, numel=part.stop - part.start, out=signs)
+        found += [(residual[part], some), (out[_bytes_of(part)], signs)]
+    return found
+
+
+def _residuals(most: int, numel: int, device: torch.device, seed: int) -> Tensor:
+    made = torch.empty(numel, dtype=torch.int16, device=device)
+    return made.random_(-most, most + 1, generator=_source(device, seed))
+
+
 def _mean(kernels: Kernels, numel: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     parts = _random(2 * numel, device, 6).view(2, numel)
     out = torch.zeros(numel, device=device)
@@ -137,5 +189,8 @@ CASES: dict[str, Callable[[Kernels, int, torch.device], list[tuple[Tensor, Tenso
     "quantize_pack": _quantize_pack,
     "unpack_apply_": _unpack_apply,
     "merge": _merge,
+    "update_shape_pack_": _update_shape_pack,
+    "shape_pack_": _shape_pack,
+    "merge_shaped_": _merge_shaped,
     "mean_": _mean,
 }

@@ -44,9 +44,13 @@ def test_equal_kernels_pass_every_check(monkeypatch):
         "update_quantize_pack_",
         "quantize_pack",
         "merge",
+        "update_shape_pack_",
+        "shape_pack_",
+        "merge_shaped_",
         "mean_",
         "unpack_apply_",
         "foreach_update_",
+        "foreach_update_shape_pack_",
     )
     assert {f"made on cpu: {name}" for name in (*kernels, "guards")} <= {check["name"] for check in record.checks}
     assert failed(record) == {}
@@ -62,6 +66,16 @@ def test_one_wrong_bit_is_found_and_named(monkeypatch):
     assert list(found) == ["made on cpu: quantize_pack"]
     detail = found["made on cpu: quantize_pack"]
     assert detail.startswith("signs, 33 elements, bfloat16, start 0, 3 vectors: 1 of 5 differ, the first at 4: 0x")
+
+
+def test_a_residual_that_is_off_by_one_is_found(monkeypatch):
+    def wrong(rows: Any, residual: Any, **given: Any) -> None:
+        reference.merge_shaped_(rows, residual, **given)
+        residual[-1] += 1
+
+    found = failed(checked(monkeypatch, merge_shaped_=wrong))
+    assert list(found) == ["made on cpu: merge_shaped_"]
+    assert found["made on cpu: merge_shaped_"].startswith("residual, ")
 
 
 def test_a_write_behind_the_end_is_found(monkeypatch):

@@ -43,6 +43,15 @@ def test_an_index_that_wraps_is_found(monkeypatch):
     assert failed == ["reference on cpu, beyond 2^27: quantize_pack"]
 
 
+def test_a_residual_that_stays_behind_is_found(monkeypatch):
+    def stays(u: Any, residual: Any, **given: Any) -> None:
+        reference.shape_pack_(u[512:], residual[512:], gain=given["gain"], out=given["out"][64:])
+        reference.shape_pack_(u[:512], residual[:512].clone(), gain=given["gain"], out=given["out"][:64])
+
+    failed = [check["name"] for check in checked(monkeypatch, shape_pack_=stays).checks if not check["passed"]]
+    assert failed == ["reference on cpu, beyond 2^27: shape_pack_"]
+
+
 def test_a_case_that_does_not_fit_is_noted(monkeypatch):
     def full(*_: Any, **__: Any) -> None:
         raise torch.cuda.OutOfMemoryError("full")
