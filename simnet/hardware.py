@@ -239,8 +239,7 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         cached_elements: elements up to which `time_per_element` holds.
         beyond_s_per_element: time of each element from twice `cached_elements` on, for all of them; interpolated over
             the logarithm of the size in between.
-        num_vectors: vectors that were combined when `merge_shaped` was timed; with another number its time is that for
-            as many bytes.
+        s_per_result: time of each element of the result, beside that of each element of a vector, of `merge_shaped`.
         options: options of the system that was timed; a result with other options says so.
         source: where the numbers come from.
     """
@@ -249,7 +248,7 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     s_per_element: Duration = field(name="time_per_element")
     cached_elements: Count | None = None
     beyond_s_per_element: Duration | None = field(name="time_per_element_beyond", default=None)
-    num_vectors: Count | None = None
+    s_per_result: Duration | None = field(name="time_per_result", default=None)
     options: SystemOptions = field(default_factory=SystemOptions)
     source: str = ""
 
@@ -257,14 +256,14 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if (self.cached_elements is None) != (self.beyond_s_per_element is None):
             raise ValueError("cached_elements: needs time_per_element_beyond; give both, or none")
 
-    def seconds(self, num_elements: float) -> float:
-        """Return the time over `num_elements` [s]."""
+    def seconds(self, num_elements: float, num_results: float = 0.0) -> float:
+        """Return the time over `num_elements` of all vectors, which are combined to so many [s]."""
         per_element = float(self.s_per_element)
         # Beyond the cache every element takes longer, not only those that no longer fit: the rate changes for all.
         if self.cached_elements is not None and self.beyond_s_per_element is not None:
             part = fraction_beyond_cache(num_elements, self.cached_elements)
             per_element += part * (self.beyond_s_per_element - per_element)
-        return float(self.launch_s) + per_element * num_elements
+        return float(self.launch_s) + per_element * num_elements + (self.s_per_result or 0.0) * num_results
 
 
 def fraction_beyond_cache(num_elements: float, cached_elements: float) -> float:

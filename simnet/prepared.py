@@ -83,7 +83,7 @@ class TimedProgram:
     Attributes:
         kernels_without_time: kernels whose time the calibration does not know; they cost nothing.
         kernels_timed_otherwise: a sentence for each kernel that was timed with other options than the strategy's.
-        stand_ins: by kernel that has no time of its own, the kernel whose time it takes, by the bytes of both.
+        kernels_timed_by_others: a sentence for each kernel that takes the time of another one.
         streams: those of the program with the time of every kernel. The dense optimizer takes no time where a kernel
             with a known time updates the parameters in its place.
     """
@@ -101,11 +101,9 @@ class TimedProgram:
         self.kernels_timed_otherwise = tuple(
             f"{name} was timed with {options}" for name, options in wrong_options.items() if options
         )
-        self.stand_ins = {
-            name: stand_in.name
-            for name, cost in sorted(costs.items())
-            if (stand_in := cost.stand_in) is not None and cost.is_timed_by_bytes(calibration)
-        }
+        self.kernels_timed_by_others = tuple(
+            sentence for name in sorted(costs) if (sentence := costs[name].stand_in_text(calibration))
+        )
         # BinSGDM's and 1-bit Adam's last kernel moves the parameters: the workload's optimizer would count twice.
         updating = [cost for cost in costs.values() if cost.updates]
         updates_itself = bool(updating) and all(cost.is_known(calibration) for cost in updating)

@@ -260,11 +260,10 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
         notes.append(
             f"no time for kernels {', '.join(free)}: they cost nothing here; give calibration.memory_bandwidth"
         )
-    stand_ins = {pair for s in _run_strategies(prepared.scenario) for pair in prepared.plan(s).stand_ins.items()}
-    notes += [
-        f"kernel {name} was not timed: it takes the time of {other} for as many bytes; measure it"
-        for name, other in sorted(stand_ins)
-    ]
+    stand_ins = {
+        sentence for s in _run_strategies(prepared.scenario) for sentence in prepared.plan(s).kernels_timed_by_others
+    }
+    notes += [f"{sentence}: measure it" for sentence in sorted(stand_ins)]
     others = {
         sentence for s in _run_strategies(prepared.scenario) for sentence in prepared.plan(s).kernels_timed_otherwise
     }

@@ -52,7 +52,7 @@ MIN_ELEMENTS = 2**16
 
 KNEE_GAIN = 0.6
 """A second slope is kept if it lowers the mean error to this fraction."""
-VECTORS_OF = {"merge": "num_nodes", "merge_shaped": "num_nodes", "mean": "ranks_per_node"}
+VECTORS_OF = {"merge": "num_nodes", "mean": "ranks_per_node"}
 """Attribute of a setup that gives the number of vectors of a kernel, by simulated kernel."""
 
 
@@ -77,11 +77,15 @@ class TimedKernel(Samples):
 
 @dataclass(frozen=True, kw_only=True)
 class _LineFit:
-    """Launch time and times per element within and beyond a cache [s]; `cache_elements` is inf for a single slope."""
+    """Launch time and times per element within and beyond a cache [s]; `cache_elements` is inf for a single slope.
+
+    A kernel that was timed with several numbers of vectors has a time per element of the result as well.
+    """
 
     launch_s: float
     element_s: float
     beyond_s: float
+    result_s: float
     cache_elements: float
 
     @classmethod
@@ -90,12 +94,21 @@ class _LineFit:
     ) -> "_LineFit":
         """Solve for a given size of the cache."""
         times = np.array(medians_s if medians_s is not None else [row.median_s for row in rows])
-        launch_s, element_s, beyond_s = non_negative_least_squares(_columns(rows, cache_elements), times).tolist()
-        return cls(launch_s=launch_s, element_s=element_s, beyond_s=beyond_s, cache_elements=cache_elements)
+        found = non_negative_least_squares(_columns(rows, cache_elements), times).tolist()
+        launch_s, element_s, beyond_s, result_s = [*found, 0.0][:4]
+        return cls(
+            launch_s=launch_s,
+            element_s=element_s,
+            beyond_s=beyond_s,
+            result_s=result_s,
+            cache_elements=cache_elements,
+        )
 
     def times_s(self, rows: Sequence[TimedKernel]) -> Floats:
         """Return the time of each row [s]."""
-        found: Floats = _columns(rows, self.cache_elements) @ np.array([self.launch_s, self.element_s, self.beyond_s])
+        columns = _columns(rows, self.cache_elements)
+        times = np.array([self.launch_s, self.element_s, self.beyond_s, self.result_s])
+        found: Floats = columns @ times[: columns.shape[1]]
         return found
 
     def values(self) -> dict[str, float]:
@@ -104,6 +117,7 @@ class _LineFit:
             "launch": self.launch_s,
             "time_per_element": self.element_s,
             "time_per_element_beyond": self.beyond_s,
+            "time_per_result": self.result_s,
         }
 
     def mean_error(self, rows: Sequence[TimedKernel]) -> float:
@@ -174,8 +188,8 @@ def fit_launch(measurements: Sequence[MeasurementFile]) -> FittedPart | None:
 
 def _fit_kernel(train: Sequence[TimedKernel], bound: float, draws: int) -> FittedPart:
     name = train[0].kernel
-    rows, line, notes = _select_fit(_of_one_vector_count(train), bound)
-    if not line.element_s > 0:
+    rows, line, notes = _select_fit(train if _shares_results(name) else _of_one_vector_count(train), bound)
+    if not line.element_s + line.result_s > 0:
         raise SimnetError(
             f"kernel {name}: time must grow with the number of elements; measure larger sizes on an idle machine"
         )
@@ -254,10 +268,11 @@ def _select_fit(rows: Sequence[TimedKernel], bound: float) -> tuple[Sequence[Tim
         raise SimnetError(f"kernel {name}: timed with {' and with '.join(options)}: calibrate each alone")
     if len({row.num_elements for row in rows}) < MIN_SIZES:
         raise SimnetError(f"kernel {name}: at least {MIN_SIZES} sizes are needed; measure more sizes")
-    of_others = (
-        "other numbers take the time of as many bytes" if _shares_results(name) else "fewer take longer per element"
+    notes = (
+        [f"kernel {name}: fitted to {vectors} vectors at once; fewer take longer per element"]
+        if vectors > 1 and not _shares_results(name)
+        else []
     )
-    notes = [f"kernel {name}: fitted to {vectors} vectors at once; {of_others}"] if vectors > 1 else []
     line = _best_line(rows)
     error = line.mean_error(rows)
     large = [row for row in rows if row.num_elements >= MIN_ELEMENTS]
@@ -285,20 +300,26 @@ def _best_line(rows: Sequence[TimedKernel]) -> _LineFit:
 
 
 def _columns(rows: Sequence[TimedKernel], cache_elements: float) -> Floats:
-    """Return the design matrix: 1, elements within the cache, elements beyond it."""
+    """Return the design matrix: 1, elements within the cache, elements beyond it; elements of results if these vary."""
     beyond = [fraction_beyond_cache(row.num_elements, cache_elements) for row in rows]
-    return np.array(
-        [[1.0, row.num_elements * (1 - part), row.num_elements * part] for row, part in zip(rows, beyond, strict=True)]
-    )
+    columns = [
+        [1.0, row.num_elements * (1 - part), row.num_elements * part] for row, part in zip(rows, beyond, strict=True)
+    ]
+    if len({row.num_vectors for row in rows}) > 1:
+        columns = [[*column, row.num_elements / row.num_vectors] for column, row in zip(columns, rows, strict=True)]
+    return np.array(columns)
 
 
 def _draw(rows: Sequence[TimedKernel], cache_elements: float) -> Resample:
     """Return a function that fits a resample, with the end of the cache fixed: else slopes would not be comparable."""
+    num_counts = len({row.num_vectors for row in rows})
 
     def draw(rng: np.random.Generator) -> Mapping[str, float]:
         picked, medians = bootstrap.resample_rows(rows, rng)
         if len({row.num_elements for row in picked}) < 2:
             raise SimnetError("all rows have one size")
+        if len({row.num_vectors for row in picked}) < num_counts:
+            raise SimnetError("rows of a number of vectors are missing")
         return _LineFit.fit(picked, cache_elements, medians).values()
 
     return draw
@@ -308,6 +329,8 @@ def _kernel_table(line: _LineFit, rows: Sequence[TimedKernel]) -> dict[str, obje
     """Return the fit as the table of a kernel in a calibration file."""
     sizes = [row.num_elements for row in rows]
     times = {"launch": line.launch_s, "time_per_element": line.element_s}
+    if len({row.num_vectors for row in rows}) > 1:
+        times |= {"time_per_result": line.result_s}
     cache = {}
     if math.isfinite(line.cache_elements):
         times |= {"time_per_element_beyond": line.beyond_s}
@@ -315,14 +338,13 @@ def _kernel_table(line: _LineFit, rows: Sequence[TimedKernel]) -> dict[str, obje
     return {
         **{name: duration_text(seconds) for name, seconds in times.items()},
         **cache,
-        **({"num_vectors": rows[0].num_vectors} if _shares_results(rows[0].kernel) else {}),
         **({"options": rows[0].options} if rows[0].options else {}),
         "source": f"{len(rows)} series, {min(sizes):,.0f} to {max(sizes):,.0f} elements",
     }
 
 
 def _shares_results(name: str) -> bool:
-    """Tell whether the bytes of a kernel follow from the number of vectors that share a result."""
+    """Tell whether the time of a kernel follows from the number of vectors that share a result, too."""
     cost = every().get(name)
     return cost is not None and cost.bytes_per_result > 0
 
@@ -341,9 +363,12 @@ def _residuals(rows: Sequence[TimedKernel], line: _LineFit) -> tuple[Comparison,
 
 
 def _shown(line: _LineFit, spread: Mapping[str, Interval]) -> str:
-    low, high = (line.element_s * factor * 1e9 for factor in spread["time_per_element"])
+    low, high = (line.element_s * factor * 1e9 for factor in spread.get("time_per_element", (1.0, 1.0)))
     text = f"{format_seconds(line.launch_s)} + {line.element_s * 1e9:.4g} ns per element"
-    text += f" ({format_bytes(4 / line.element_s)}/s of fp32; 90 %: {low:.4g} to {high:.4g} ns)"
+    rate = f"{format_bytes(4 / line.element_s)}/s of fp32; " if line.element_s else ""
+    text += f" ({rate}90 %: {low:.4g} to {high:.4g} ns)"
     if math.isfinite(line.cache_elements):
         text += f"; {line.beyond_s * 1e9:.4g} ns beyond {line.cache_elements:,.0f} elements"
+    if line.result_s:
+        text += f"; {line.result_s * 1e9:.4g} ns per element of the result"
     return text

@@ -21,7 +21,7 @@ from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, register
 from simnet.values import BYTES_PER_ELEMENT
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.kernel_cost import KernelCost, StandIn
 from simnet.workload.training_step import Step
 
 Rounding = Literal["random", "shaped"]
@@ -30,13 +30,17 @@ DEFAULT_ROUNDING: Rounding = "random"
 
 UPDATE = KernelCost(name="binsgdm_update", bytes_per_element=24.0)  # read g, m, b; write m, b and u = m / b
 MERGE = KernelCost(name="merge", bytes_per_element=0.25)  # per sign received: read one bit, write at most one bit
-# The kernels of the other rounding are bound by their draws; the update streams memory, as those of this one do.
+# Stand-ins are those that came nearest on a CPU (docs/explanation/compute.md): the update streams memory as these do, a
+# merge unpacks as many bits.
 SHAPED_KERNELS = (
     # read g, m, b and the residual; write m, b, the residual and one bit
-    KernelCost(name="binsgdm_update_shape", bytes_per_element=24.125, stand_in=UPDATE),
-    KernelCost(name="shape", bytes_per_element=8.125, stand_in=UPDATE),  # read u, the residual; write it and one bit
+    KernelCost(name="binsgdm_update_shape", bytes_per_element=24.125, stand_in=StandIn(UPDATE, "byte")),
+    # read u and the residual; write the residual and one bit
+    KernelCost(name="shape", bytes_per_element=8.125, stand_in=StandIn(UPDATE, "byte")),
     # per sign received: read one bit; per element of the piece: read and write the residual, write one bit
-    KernelCost(name="merge_shaped", bytes_per_element=0.125, bytes_per_result=4.125, stand_in=UPDATE),
+    KernelCost(
+        name="merge_shaped", bytes_per_element=0.125, bytes_per_result=4.125, stand_in=StandIn(MERGE, "element")
+    ),
 )
 
 

@@ -28,16 +28,16 @@ def costs_of(names: frozenset[str]) -> dict[str, KernelCost]:
 
 
 def check(calibration: Calibration) -> None:
-    """Refuse times of kernels that no strategy has, and a number of vectors where it has no effect.
+    """Refuse times of kernels that no strategy has, and a time of each result where there is none.
 
     Raises:
-        SimnetError: an unknown name, or such a number.
+        SimnetError: an unknown name, or such a time.
     """
     for name, timed in calibration.kernels.items():
-        if timed.num_vectors is not None and not _bytes_per_result().get(name):
+        if timed.s_per_result is not None and not getattr(every().get(name), "bytes_per_result", True):
             raise SimnetError(
-                f"calibration {calibration.name!r}: kernels.{name}.num_vectors: {timed.num_vectors}: has no effect on "
-                "this kernel; drop it"
+                f"calibration {calibration.name!r}: kernels.{name}.time_per_result: {timed.s_per_result.text()!r}: has "
+                "no effect on this kernel; drop it"
             )
     if calibration.kernels.keys() <= _built_in_names():
         return
@@ -47,10 +47,6 @@ def check(calibration: Calibration) -> None:
             raise SimnetError(
                 f"calibration {calibration.name!r}: kernels: {name!r}: unknown kernel.{did_you_mean(name, known)}"
             )
-
-
-def _bytes_per_result() -> dict[str, float]:
-    return {name: cost.bytes_per_result for name, cost in every().items()}
 
 
 def _built_in_names() -> set[str]:

@@ -21,7 +21,7 @@ from simnet.strategies.base import BITS_PER_BYTE, DenseStage, Exchange, Strategy
 from simnet.strategies.binsgdm import MERGE
 from simnet.units import Size
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.kernel_cost import KernelCost, StandIn
 from simnet.workload.training_step import Step
 
 SCALE_BYTES = VALUE_BYTES = 4
@@ -54,7 +54,7 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
         # read m and the residual twice (scale, then sign); write the residual and one bit
         KernelCost(name="compress", bytes_per_element=20.125),
         # the mean of all ranks' signs, for which fused code needs what BinSGDM's `merge` does
-        KernelCost(name="server_mean", bytes_per_element=0.25, stand_in=MERGE),
+        KernelCost(name="server_mean", bytes_per_element=0.25, stand_in=StandIn(MERGE, "element")),
         # read the mean and the residual; write the residual and one bit
         KernelCost(name="server_residual", bytes_per_element=12.125),
         KernelCost(name="decompress", bytes_per_element=4.125),  # read one bit, write the momentum

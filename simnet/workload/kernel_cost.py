@@ -5,11 +5,19 @@ The strategies that run the kernels declare them (`simnet.strategies.kernel_tabl
 """
 
 from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
 from simnet.hardware import Calibration, KernelTime
 from simnet.system_options import SystemOptions, value_text
+
+
+class StandIn(NamedTuple):
+    """The kernel whose time another takes that has none of its own, for as many elements or for as many bytes."""
+
+    kernel: "KernelCost"
+    per: Literal["element", "byte"]
 
 
 class KernelCost(Struct, frozen=True, kw_only=True):
@@ -23,7 +31,7 @@ class KernelCost(Struct, frozen=True, kw_only=True):
         is_estimable: False where bytes tell too little of the time, so that what it decides must be measured.
         is_streaming: it only streams memory, so `codec_efficiency` does not apply.
         updates: it moves the parameters, in place of the dense optimizer.
-        stand_in: the kernel whose time for as many bytes it takes where it has none of its own.
+        stand_in: gives it a time where it has none of its own.
     """
 
     name: str
@@ -32,22 +40,11 @@ class KernelCost(Struct, frozen=True, kw_only=True):
     is_estimable: bool = True
     is_streaming: bool = False
     updates: bool = False
-    stand_in: "KernelCost | None" = None
+    stand_in: StandIn | None = None
 
     def timed(self, calibration: Calibration) -> KernelTime | None:
         """Return its measured time, or that of its stand-in, if there is one."""
         return calibration.kernels.get(self.name) or self._stand_in_time(calibration)
-
-    def is_timed_by_bytes(self, calibration: Calibration) -> bool:
-        """Tell whether its time is that of a stand-in that moves other bytes for an element."""
-        stand_in = self.stand_in
-        return (
-            stand_in is not None
-            and self.name not in calibration.kernels
-            and stand_in.name in calibration.kernels
-            and (stand_in.bytes_per_element, stand_in.bytes_per_result)
-            != (self.bytes_per_element, self.bytes_per_result)
-        )
 
     def is_known(self, calibration: Calibration) -> bool:
         """Tell whether the calibration gives it a time; if not it is free, and the result says so."""
@@ -58,31 +55,39 @@ class KernelCost(Struct, frozen=True, kw_only=True):
         estimated = calibration.memory_bytes_per_s is not None and self.is_estimable
         return self.timed(calibration) is not None or estimated
 
+    def stand_in_text(self, calibration: Calibration) -> str:
+        """Return whose time it takes, for people; empty where its own, or that of a kernel that moves as much."""
+        stand_in = self.stand_in
+        if stand_in is None or self.name in calibration.kernels or self._stand_in_time(calibration) is None:
+            return ""
+        if stand_in.kernel.bytes_of_each() == self.bytes_of_each():
+            return ""
+        return (
+            f"kernel {self.name} was not timed: it takes what {stand_in.kernel.name} takes for as many {stand_in.per}s"
+        )
+
     def bytes_of_each(self, num_vectors: float = 1) -> float:
         """Return the bytes of each element of all vectors together, where so many are combined to one."""
         return self.bytes_per_element + self.bytes_per_result / num_vectors
 
     def seconds(self, calibration: Calibration, num_elements: float, num_vectors: float = 1) -> float:
         """Return its time over `num_elements` of all vectors together [s]."""
-        own = calibration.kernels.get(self.name)
+        own, each = calibration.kernels.get(self.name), self.bytes_of_each(num_vectors)
         if own is not None:
-            return own.seconds(num_elements * self._share_of_bytes(own, num_vectors))
-        each = self.bytes_of_each(num_vectors)
+            return own.seconds(num_elements, num_elements / num_vectors)
         stand_in, timed = self.stand_in, self._stand_in_time(calibration)
         if stand_in is not None and timed is not None:
-            return timed.seconds(num_elements * (each / stand_in.bytes_of_each(timed.num_vectors or 1)))
+            return timed.seconds(
+                num_elements * (each / stand_in.kernel.bytes_of_each() if stand_in.per == "byte" else 1)
+            )
         if calibration.memory_bytes_per_s is None or num_elements <= 0:
             return 0.0
         efficiency = 1.0 if self.is_streaming else calibration.codec_efficiency
         bytes_per_s = calibration.memory_bytes_per_s * efficiency
         return float(calibration.kernel_launch_s) + each * num_elements / bytes_per_s
 
-    def _share_of_bytes(self, timed: KernelTime, num_vectors: float) -> float:
-        """Return the bytes of an element over those of one when the kernel was timed, with so many vectors then."""
-        return self.bytes_of_each(num_vectors) / self.bytes_of_each(timed.num_vectors) if timed.num_vectors else 1.0
-
     def _stand_in_time(self, calibration: Calibration) -> KernelTime | None:
-        return calibration.kernels.get(self.stand_in.name) if self.stand_in is not None else None
+        return calibration.kernels.get(self.stand_in.kernel.name) if self.stand_in is not None else None
 
     def other_options(self, calibration: Calibration, options: Mapping[str, object]) -> str:
         """Return how its timed options differ from these, "bits=4, not bits=8"; empty where none of these does."""

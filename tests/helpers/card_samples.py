@@ -20,6 +20,9 @@ MEASURED_NAMES = {
     "binsgdm_update": "update_",
     "binsgdm_update_quantize": "update_quantize_pack_",
     "quantize": "quantize_pack",
+    "binsgdm_update_shape": "update_shape_pack_",
+    "shape": "shape_pack_",
+    "merge_shaped": "merge_shaped_",
     "mean": "mean_",
     "binsgdm_apply": "unpack_apply_",
     "gather_gradients": "gather",
@@ -139,12 +142,12 @@ def _copies(sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:
 def _kernels(sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:
     for cost in every().values():
         measured, share = MEASURED_NAMES.get(cost.name, cost.name), bandwidth_share(cost.name)
-        vectors = 8 if cost.name in {"merge", "mean"} else 4 if cost.name.endswith("_decode") else 0
+        vectors = 8 if cost.name in {"merge", "merge_shaped", "mean"} else 4 if cost.name.endswith("_decode") else 0
         own = measured in MEASURED_NAMES.values() or cost.name in {"merge", "mean"}
         for power in sizes:
             labels: dict[str, Any] = {"num_elements": 2**power // (vectors or 1), "dtype": "float32"}
             labels |= {"kernels": "triton" if own else "torch"} | ({"num_vectors": vectors} if vectors else {})
-            seconds = 2 * LAUNCH_S + cost.bytes_per_element * 2**power / (COPY_BYTES_PER_S * share)
+            seconds = 2 * LAUNCH_S + cost.bytes_of_each(vectors or 1) * 2**power / (COPY_BYTES_PER_S * share)
             yield one("kernel", measured, seconds, **labels)
 
 

@@ -118,14 +118,22 @@ def test_the_most_vectors_are_fitted_and_said() -> None:
     assert "0.2" in fitted.shown["merge"]
 
 
-def test_a_shaped_merge_says_of_how_many_vectors_it_was() -> None:
-    rows = times("merge_shaped", lambda size: 5e-10 * size, 2) + times("merge_shaped", lambda size: 2e-10 * size, 8)
+def test_a_shaped_merge_is_fitted_to_all_numbers_of_vectors() -> None:
+    rows = times("merge_shaped", lambda size: 1e-6 + (2e-10 + 8e-10 / 2) * size, 2)
+    rows += times("merge_shaped", lambda size: 1e-6 + (2e-10 + 8e-10 / 8) * size, 8)
     (fitted,) = kernel_fit.fit_kernels(rows, 0.1, draws=20)
-    assert fitted.notes == (
-        "kernel merge_shaped: fitted to 8 vectors at once; other numbers take the time of as many bytes",
-    )
+    assert fitted.notes == ()
     found = calibration_file.as_calibration(fitted.table).kernels["merge_shaped"]
-    assert found.num_vectors == 8
+    assert found.s_per_element == pytest.approx(2e-10, rel=0.05)
+    assert found.s_per_result == pytest.approx(8e-10, rel=0.05)
+    assert {"kernels.merge_shaped.time_per_element", "kernels.merge_shaped.time_per_result"} <= fitted.intervals.keys()
+    assert "ns per element of the result" in fitted.shown["merge_shaped"]
+
+
+def test_a_shaped_merge_of_one_number_of_vectors_has_a_time_of_each_sign_alone() -> None:
+    (fitted,) = kernel_fit.fit_kernels(times("merge_shaped", lambda size: 3e-10 * size, 8), 0.1, draws=20)
+    found = calibration_file.as_calibration(fitted.table).kernels["merge_shaped"]
+    assert (found.s_per_element, found.s_per_result) == (pytest.approx(3e-10, rel=0.05), None)
 
 
 def test_kernels_that_cannot_be_fitted_are_refused() -> None:

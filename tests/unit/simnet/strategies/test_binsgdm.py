@@ -84,7 +84,10 @@ def test_the_residual_of_a_merge_is_read_and_written_once_an_element_of_the_piec
     assert encode_s == pytest.approx((update + mean + shape + (num_nodes / 8 + 4 + 1 / 8) * piece) / 1e12)
 
 
-BEFORE = {"binsgdm_update": KernelTime(launch_s=Duration(1e-5), s_per_element=Duration(24e-12))}
+BEFORE = {
+    "binsgdm_update": KernelTime(launch_s=Duration(1e-5), s_per_element=Duration(24e-12)),
+    "merge": KernelTime(s_per_element=Duration(7e-12)),
+}
 
 
 class TestTimes:
@@ -97,34 +100,34 @@ class TestTimes:
         found = simulate(given)
         return found.result.breakdown.encode_s, given.workload.gradient_bytes / 4, found.notes
 
-    def test_a_kernel_that_was_not_timed_takes_what_the_update_takes_for_as_many_bytes_and_says_so(self):
+    def test_a_kernel_that_was_not_timed_takes_the_time_of_one_that_was_and_says_so(self):
         encode_s, d, notes = self.encode(BEFORE)
-        assert encode_s == pytest.approx(2e-5 + (24.125 + 0.125 + 4.125 / 2) * 1e-12 * d)
-        told = [note for note in notes if "was not timed" in note]
-        assert told == [
-            f"kernel {name} was not timed: it takes the time of binsgdm_update for as many bytes; measure it"
-            for name in ("binsgdm_update_shape", "merge_shaped")
+        assert encode_s == pytest.approx(1e-5 + (24.125 + 7) * 1e-12 * d)
+        assert [note for note in notes if "was not timed" in note] == [
+            f"kernel {name} was not timed: it takes what {other} takes for as many {per}: measure it"
+            for name, other, per in (
+                ("binsgdm_update_shape", "binsgdm_update", "bytes"),
+                ("merge_shaped", "merge", "elements"),
+            )
         ]
         assert not any("no time for kernels" in note and "merge_shaped" in note for note in notes)
 
     def test_a_stand_in_comes_before_the_bandwidth_of_the_memory(self):
-        with_both = self.encode(BEFORE, memory_bytes_per_s=Bandwidth(1e9))
-        assert with_both[0] == self.encode(BEFORE)[0]
+        assert self.encode(BEFORE, memory_bytes_per_s=Bandwidth(1e9))[0] == self.encode(BEFORE)[0]
 
-    def test_a_merge_that_was_timed_with_other_vectors_takes_the_time_of_as_many_bytes(self):
+    @pytest.mark.parametrize("num_nodes", [2, 64])
+    def test_a_merge_that_was_timed_has_a_time_of_each_sign_and_one_of_each_result(self, num_nodes):
         timed = {
             "binsgdm_update_shape": KernelTime(s_per_element=Duration(0)),
-            "merge_shaped": KernelTime(s_per_element=Duration(1e-9), num_vectors=8),
+            "merge_shaped": KernelTime(s_per_element=Duration(1e-11), s_per_result=Duration(8e-10)),
         }
-        for num_nodes in (2, 8, 64):
-            encode_s, d, notes = self.encode(timed, num_nodes)
-            share = (1 / 8 + 4.125 / num_nodes) / (1 / 8 + 4.125 / 8)
-            assert encode_s == pytest.approx(share * 1e-9 * d)
-            assert not any("was not timed" in note for note in notes)
+        encode_s, d, notes = self.encode(timed, num_nodes)
+        assert encode_s == pytest.approx((1e-11 + 8e-10 / num_nodes) * d)
+        assert not any("was not timed" in note for note in notes)
 
-    def test_vectors_of_a_kernel_that_has_no_results_of_its_own_are_refused(self):
-        timed = {"merge": KernelTime(s_per_element=Duration(1e-9), num_vectors=8)}
-        with pytest.raises(SimnetError, match=r"kernels\.merge\.num_vectors: 8: has no effect on this kernel; drop it"):
+    def test_a_time_of_each_result_of_a_kernel_that_has_none_is_refused(self):
+        timed = {"merge": KernelTime(s_per_element=Duration(1e-9), s_per_result=Duration(1e-9))}
+        with pytest.raises(SimnetError, match=r"kernels\.merge\.time_per_result: '1 ns': has no effect on this kernel"):
             self.encode(timed)
 
 
