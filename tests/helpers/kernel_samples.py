@@ -13,7 +13,7 @@ from binsgdm.random import Key
 KEY = Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 AWKWARD = (0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 6e-8, 65504.0, 65519.0, 65520.0, 1e-30)
-GAINS = (1.0, 2.5, 1e-30, 3e38)
+GAINS = (1.0, 2.5, 1e-30, 1e30)
 NOT_FINITE = (float("nan"), float("inf"), -float("inf"))
 
 
