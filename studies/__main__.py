@@ -12,12 +12,17 @@ Trials and final runs are in studies/results; the final curves of all systems in
 import argparse
 from typing import Any
 
-from studies import page, systems_page, training_page
+from studies import page, rounding_page, systems_page, training_page
+from studies.rounding_study import RoundingStudy
 from studies.study import run_left
 from studies.systems_study import SystemsStudy
 from studies.training_study import TrainingStudy
 
-STUDIES: dict[str, Any] = {"training": (TrainingStudy, training_page), "systems": (SystemsStudy, systems_page)}
+STUDIES: dict[str, Any] = {
+    "training": (TrainingStudy, training_page),
+    "rounding": (RoundingStudy, rounding_page),
+    "systems": (SystemsStudy, systems_page),
+}
 """By name: what reads and runs the study, and what writes its page."""
 
 
@@ -27,7 +32,7 @@ def parse() -> argparse.Namespace:
         prog="python -m studies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=["run", "status", "page", "tables"])
-    parser.add_argument("study", choices=list(STUDIES), nargs="?", help="(default: both)")
+    parser.add_argument("study", choices=list(STUDIES), nargs="?", help="(default: all)")
     parser.add_argument("--jobs", type=int, default=1, help="of run: trainings at once (default %(default)s)")
     parser.add_argument("--only", metavar="TEXT", default="", help="of run: only trainings whose title has this text")
     parser.add_argument("--at-most", metavar="N", type=int, help="of run: number of trainings")

@@ -13,6 +13,9 @@ PANELS_IN_A_ROW = 4
 BLUE, VERMILION = "#0072B2", "#D55E00"  # differ for colour-blind readers, and in brightness
 BY_RANKS = {4: (BLUE, "-"), 16: (VERMILION, "--")}
 BY_OPTIMIZER = {"binsgdm": (BLUE, "-", "o"), "adam": (VERMILION, "--", "s")}
+COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00")
+LINES = ("-", "--")
+APART = (-0.12, 0.3)  # nats
 TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2)  # of logarithmic axes, in nats
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -54,6 +57,44 @@ def draw_training(rows: dict[str, dict[str, list[Row]]], names: dict[str, str], 
         axis.legend(title="mean and range of 5 seeds")
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=130)
+
+
+def draw_explored(panels: dict[str, dict[str, list[Row]]], base: list[Row], path: Path) -> None:
+    """Draw a panel for each thing that was changed: mean loss of the seeds less that of the base, over steps.
+
+    Args:
+        panels: by what is changed, the rows of each variant.
+        base: rows of the form that all variants differ from.
+        path: of the picture.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    means = _means(_columns(base, "values"))
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.8, 2.5 * math.ceil(len(panels) / 2)), layout="constrained")
+        axes = figure.subplots(math.ceil(len(panels) / 2), 2, sharex=True, sharey=True, squeeze=False)
+        for axis, (what, variants) in zip(axes.flat, panels.items(), strict=False):
+            axis.axhline(0, color="0.35", linewidth=1.5)
+            for number, (title, rows) in enumerate(variants.items()):
+                apart = [loss - of_base for loss, of_base in zip(_means(_columns(rows, "values")), means, strict=True)]
+                axis.plot(
+                    rows[0]["steps"],
+                    apart,
+                    linestyle=LINES[number // len(COLOURS)],
+                    color=COLOURS[number % len(COLOURS)],
+                    label=title,
+                )
+            axis.set_title(what)
+            axis.grid(alpha=0.25, linewidth=0.5)
+            axis.legend(fontsize=6)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_axis_off()
+        axes.flat[0].set_ylim(*APART)
+        figure.supxlabel("Step", fontsize=8.5)
+        figure.supylabel("Validation loss less that of the base (nats per character)", fontsize=8.5)
+        path.parent.mkdir(exist_ok=True)
+        figure.savefig(path, dpi=130)
 
 
 def draw_systems(outcome: Outcome, path: Path) -> None:

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
 from studies import lockstep
+from studies.played import Form, Played
 from studies.stacked import AveragedGradients, Stack, loss, rank_gradients, systems_of
 from studies.tasks import TASKS, Task, Trial
 
@@ -41,7 +42,8 @@ class Run:
     Attributes:
         study: that has the task.
         task: in `TASKS[study]`.
-        system: "binsgdm", "one_bit_adam", or what averages the gradients, in `binsgdm.systems.registry.SYSTEMS`.
+        system: "binsgdm", "one_bit_adam", "played" with the options of `played.Form`, or what averages the gradients:
+            a name in `binsgdm.systems.registry.SYSTEMS`.
         options: of the system; those of BinSGDM are settings of the optimizer or of `attach`, which may stand in the
             trial as well, or "draw" of `lockstep.binsgdm` with ranks in one process.
         trial: the optimizer and its settings.
@@ -217,6 +219,15 @@ def stack_of(run: Run, model: nn.Module) -> Stack:
     """Return the ranks of a run, all in this process, which move one model."""
     layout = {"num_ranks": run.ranks, "ranks_per_node": run.ranks_per_node}
     settings = optimizer_settings(run)
+    if run.system == "played":
+        return Played(
+            list(model.parameters()),
+            Form(**run.options),
+            **layout,
+            steps=run.sized_task().steps,
+            seed=run.seed,
+            weight_decay=run.trial.get("weight_decay", 0.0),
+        )
     if run.system == "binsgdm":
         make = lockstep.binsgdm(seed=run.seed, **settings | run.options)
         return lockstep.LockStep(model.parameters(), make, **layout)

@@ -82,8 +82,16 @@ TASKS: dict[str, dict[str, Task]] = {
     "training": {
         "digits": replace(DIGITS, steps=300, evaluate_every=30),
         "lm": LM,
+        "lm_1000": replace(LM, steps=1000, evaluate_every=100),
         "lm_long": replace(LM, steps=2000, evaluate_every=200),
         "lm_alone": replace(LM, steps=2000, evaluate_every=200),
+    },
+    "margins": {
+        "characters_300": LM,
+        "characters_1000": replace(LM, steps=1000, evaluate_every=100),
+        "characters_2000": replace(LM, steps=2000, evaluate_every=200),
+        "digits": replace(DIGITS, steps=300, evaluate_every=30),
+        "mnist": replace(MNIST, steps=300, evaluate_every=30),
     },
     "systems": {"characters": CHARACTERS, "mnist_5k": MNIST, "digits": DIGITS},
 }

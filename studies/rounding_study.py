@@ -1,0 +1,143 @@
+"""What was tried to bring BinSGDM to Adam's loss, behind docs/evidence/rounding.md: one change at a time, two seeds."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from studies.ledger import Ledger, Row
+from studies.run import ROOT, Run
+from studies.study import Final, Study
+
+NAME = "rounding"
+FILE = ROOT / "studies" / "results" / "explored_rounding.json"
+SEEDS = (100, 101)
+BASE = "base"
+LR, WARMUP = 8e-3, 100
+
+PLAYED: dict[str, dict[str, Mapping[str, Any]]] = {
+    "": {BASE: {}},
+    "rounding": {
+        "random at both places, as in the paper": {"rounding": "random"},
+        "random at the merge only": {"merge_rounding": "random"},
+        "random in the node only": {"rounding": "random", "merge_rounding": "shaped"},
+        "none (not one bit)": {"rounding": "none"},
+        "shaped by second order": {"rounding": "second_order"},
+        "shaped, without a dithered start": {"is_dithered": False},
+        "a scale per tensor, error feedback": {"rounding": "tensor_scale"},
+    },
+    "gain": {
+        **{f"{gain:g}": {"gain": gain} for gain in (1.0, 1.5, 3.0, 4.0)},
+        "3 falling to 1": {"gain": 3.0, "final_gain": 1.0},
+        "1 rising to 3": {"gain": 1.0, "final_gain": 3.0},
+        "so that the mean of |u| is 0.2": {"mean_u": 0.2},
+        "so that the mean of |u| is 0.3": {"mean_u": 0.3},
+    },
+    "decays": {
+        "b decays as m (0.9)": {"beta_b": None},
+        "b decays by 0.95": {"beta_b": 0.95},
+        "b decays by 0.98": {"beta_b": 0.98},
+        "b decays by 0.995": {"beta_b": 0.995},
+        "b decays by 0.999": {"beta_b": 0.999},
+        "no look-ahead, m decays by 0.9": {"nesterov": False},
+        "no look-ahead, m decays by 0.8": {"nesterov": False, "beta": 0.8},
+        "m decays by 0.8": {"beta": 0.8},
+        "m decays by 0.95": {"beta": 0.95},
+    },
+    "b": {
+        "root of a mean of squares": {"squares": True, "beta_b": 0.99, "gain": 3.0},
+        "agreed on between nodes, element by element": {"agreed_b": "element"},
+        "agreed on between nodes, a mean a tensor": {"agreed_b": "tensor"},
+        "kept where the gradient is 0": {"keeps_b": True},
+    },
+    "averaged in the node": {
+        "updates": {"average": "updates"},
+        "updates, gain 3": {"average": "updates", "gain": 3.0},
+    },
+}
+"""By what is changed: titles, and the settings of `played.Form` that differ from the base."""
+TRIALS: dict[str, dict[str, Mapping[str, Any]]] = {
+    "schedule": {
+        "no warm-up": {"warmup": 0},
+        "no warm-up, lr 0.006": {"warmup": 0, "lr": 6e-3},
+        "warm-up of 50 steps": {"warmup": 50},
+        "warm-up of 200 steps": {"warmup": 200},
+        "lr 0.0057": {"lr": 5.7e-3},
+        "lr 0.0113": {"lr": 1.13e-2},
+        "weight decay 0.1": {"weight_decay": 0.1},
+    },
+    "Adam": {
+        "lr 0.008": {"optimizer": "adam"},
+        "lr 0.011": {"optimizer": "adam", "lr": 1.1e-2},
+        "lr 0.016": {"optimizer": "adam", "lr": 1.6e-2},
+        "lr 0.011, beta2 0.99": {"optimizer": "adam", "lr": 1.1e-2, "beta2": 0.99},
+    },
+}
+"""By what is changed: titles, and what differs of lr, its schedule and the optimizer."""
+PAPER: Mapping[str, Any] = {
+    "rounding": "random", "gain": 1.0, "beta": 0.8, "beta_b": None, "nesterov": False, "average": "updates"
+}  # fmt: skip
+TOGETHER: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "the paper's form": (PAPER, {"warmup": 0}),
+    "shaped": ({**PAPER, "rounding": "shaped"}, {"warmup": 0}),
+    "shaped, gain 2": ({**PAPER, "rounding": "shaped", "gain": 2.0}, {"warmup": 0}),
+    "and gradients averaged in the node": (
+        {**PAPER, "rounding": "shaped", "gain": 2.0, "average": "gradients"}, {"warmup": 0}
+    ),
+    "and b decays by 0.99": (
+        {**PAPER, "rounding": "shaped", "gain": 2.0, "average": "gradients", "beta_b": 0.99}, {"warmup": 0}
+    ),
+    "and warm-up": ({**PAPER, "rounding": "shaped", "gain": 2.0, "average": "gradients", "beta_b": 0.99}, {}),
+    "and a look-ahead, m decays by 0.9": ({}, {}),
+}  # fmt: skip
+"""From the paper's form to the base, one change after the other."""
+NODES = {4: 2, 16: 4}
+"""Ranks, and of them in a node."""
+
+
+class RoundingStudy:
+    """The exploration with its file."""
+
+    def __init__(self, file: Path = FILE) -> None:
+        self.ledger = Ledger(file)
+        self.study = Study(name=NAME, searches=(), finals=self._finals)
+
+    def rows(self, options: Mapping[str, Any], trial: Mapping[str, Any], ranks: int = 4) -> list[Row]:
+        """Return the runs of some settings, one a seed."""
+        return [row for seed in SEEDS for row in self.ledger.having(_key(options, trial, ranks, seed))]
+
+    def _finals(self) -> Iterator[Final]:
+        for seed in SEEDS:
+            for options, trial, ranks in settings():
+                run, key = _run(options, trial, ranks, seed), _key(options, trial, ranks, seed)
+                yield Final(run=run, ledger=self.ledger, key=key, rounded=True)
+
+
+def settings() -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], int]]:
+    """Yield what is run: settings of the form, of the trial, and the number of ranks; the base first."""
+    for of_form in PLAYED.values():
+        yield from ((options, {}, 4) for options in of_form.values())
+    for of_trial in TRIALS.values():
+        yield from (({}, trial, 4) for trial in of_trial.values())
+    yield from ((options, trial, 4) for options, trial in TOGETHER.values() if options)
+    yield from (({"gain": gain}, {}, 16) for gain in (2.0, 3.0, 4.0))
+    yield PAPER, {"warmup": 0}, 16
+
+
+def _run(options: Mapping[str, Any], trial: Mapping[str, Any], ranks: int, seed: int) -> Run:
+    whole = {"optimizer": "played", "lr": LR, "warmup": WARMUP, **trial}
+    is_played = whole["optimizer"] == "played"
+    return Run(
+        study="training",
+        task="lm_1000",
+        system="played" if is_played else "dense",
+        options=dict(options),
+        trial=whole,
+        ranks=ranks,
+        ranks_per_node=NODES[ranks],
+        seed=seed,
+        split="validation",
+    )
+
+
+def _key(options: Mapping[str, Any], trial: Mapping[str, Any], ranks: int, seed: int) -> Row:
+    return {"options": dict(options), "trial": dict(trial), "ranks": ranks, "seed": seed}
