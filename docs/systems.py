@@ -109,7 +109,8 @@ def bytes_sent() -> str:
 def options() -> str:
     """Return a table of the options of all systems: those of the real ones, and those that only the simulator has."""
     real = {name: entry.options for name, entry in SYSTEMS.items()} | {
-        "binsgdm": _given(attach, ("topology", "intra_node_dtype", "average", "overlap")),
+        "binsgdm": _given(attach, ("topology", "intra_node_dtype", "average", "overlap"))
+        | _given(BinSGDM, ("rounding",)),
         "one_bit_adam": _given(OneBitAdam, ("dense_steps", "topology")),
     }
     rows = []

@@ -286,7 +286,8 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
     help="all_reduce (DDP in fp32 with AdamW), binsgdm, or a compressing system with its options, such as one_bit_adam "
     "(after its dense stage), qsgd:bits=4 or top_k:ratio=0.01 (in DDP's communication hook); repeatable. Options of "
     "binsgdm, as in binsgdm:flat,overlap: flat (one group of all ranks), bf16 or one_bit (the format inside a node), "
-    "gradients (a node averages gradients, not updates), overlap (the exchange overlaps backward).",
+    "gradients (a node averages gradients, not updates), overlap (the exchange overlaps backward), random or shaped "
+    "(the rounding).",
 )  # fmt: skip
 @click.option(
     "--bucket-cap-mb",

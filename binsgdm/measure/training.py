@@ -1,5 +1,6 @@
 """Time whole steps of real training under a strategy, with their phases."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from binsgdm.measure.timing import WARM_UP, Stopwatch, phases
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.scheme import Scheme
+from binsgdm.optimizers.settings import Rounding
 from binsgdm.systems.ddp_hook import compress_gradients
 from binsgdm.systems.registry import SYSTEMS
 
@@ -27,6 +29,7 @@ BLOCK_S = 1.0
 MAX_BLOCK = 10
 PHASES = ("forward", "backward", "optimizer")
 SCHEME_LABELS = ("topology", "intra_node_dtype", "average")
+DEFAULT_ROUNDING: Rounding = inspect.signature(BinSGDM).parameters["rounding"].default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +42,14 @@ class MeasuredStrategy:
             model with 1-bit Adam after its dense stage; any other a system that compresses the gradients of that
             DistributedDataParallel in its communication hook.
         scheme: of BinSGDM; None for the others.
+        rounding: of BinSGDM; not of the others.
         overlap: whether messages travel during backward.
         system: with its options; None for the first two.
     """
 
     kind: str
     scheme: Scheme | None = None
+    rounding: Rounding = DEFAULT_ROUNDING
     overlap: bool = True
     system: SystemChoice | None = None
 
@@ -52,7 +57,9 @@ class MeasuredStrategy:
     def labels(self) -> dict[str, Label]:
         """What a series of it is labelled with."""
         given = {"options": self.system.given} if self.system is not None else {}
-        scheme = self.attached if self.scheme is not None else dict.fromkeys(SCHEME_LABELS, "")
+        scheme = dict.fromkeys((*SCHEME_LABELS, "rounding"), "")
+        if self.scheme is not None:
+            scheme = self.attached | {"rounding": self.rounding}
         return {"strategy": self.kind, **scheme, **given, "overlap": int(self.overlap)}
 
     @property
@@ -69,6 +76,8 @@ WORDS: dict[str, dict[str, Any]] = {
     "one_bit": {"intra_node_dtype": "one_bit"},
     "gradients": {"average": "gradients"},
     "overlap": {},
+    "random": {},
+    "shaped": {},
 }
 
 
@@ -96,12 +105,15 @@ def strategy(text: str) -> MeasuredStrategy:
         return MeasuredStrategy(kind=kind)
     if unknown := [word for word in words if word not in WORDS]:
         raise BinsgdmError(f"--strategy {text!r}: {unknown[0]!r} is unknown: after binsgdm: give {', '.join(WORDS)}")
-    if ("flat" in words and {"bf16", "one_bit", "gradients"} & set(words)) or {"bf16", "one_bit"} <= set(words):
+    excluding = {"bf16", "one_bit"} <= set(words) or {"random", "shaped"} <= set(words)
+    if excluding or ("flat" in words and {"bf16", "one_bit", "gradients"} & set(words)):
         raise BinsgdmError(
-            f"--strategy {text!r}: flat has no format inside a node, and bf16 excludes one_bit; drop one word"
+            f"--strategy {text!r}: flat has no format inside a node, bf16 excludes one_bit, and random shaped; "
+            "drop one word"
         )
     scheme = Scheme(**{key: value for word in words for key, value in WORDS[word].items()})
-    return MeasuredStrategy(kind=kind, scheme=scheme, overlap="overlap" in words)
+    rounding: Rounding = "shaped" if "shaped" in words else "random" if "random" in words else DEFAULT_ROUNDING
+    return MeasuredStrategy(kind=kind, scheme=scheme, rounding=rounding, overlap="overlap" in words)
 
 
 def measure(
@@ -179,7 +191,7 @@ def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: Measure
 
 def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrategy) -> TrainingStep:
     """Return steps of BinSGDM; the ranks' models are the same, since their seed is."""
-    optimizer = BinSGDM(task.module.parameters(), lr=LR)
+    optimizer = BinSGDM(task.module.parameters(), lr=LR, rounding=how.rounding)
     attach(
         optimizer, task.module, bucket_cap_mb=bucket_cap_mb, ranks_per_node=ranks.ranks_per_node, overlap=how.overlap,
         **how.attached,

@@ -25,7 +25,12 @@ MAX_NAMED = 6
 ESTIMATED_AT = (2**16, 2**22, 2**26)
 """Sizes in the scatter, or the nearest measured ones: all of them would hide each other."""
 PANELS_A_ROW = 4
-OPTIMIZERS = {"adamw": "AdamW, fused", "binsgdm": "BinSGDM", "one_bit_adam": "1-bit Adam"}
+OPTIMIZERS = {
+    "adamw": "AdamW, fused",
+    "binsgdm": "BinSGDM",
+    "binsgdm_shaped": "BinSGDM, shaped",
+    "one_bit_adam": "1-bit Adam",
+}
 MARKS = dict(zip(("tf32", "bf16", "amp", "fp32"), zip(COLOURS, MARKERS, strict=False), strict=False))
 """Colour and marker of each precision."""
 

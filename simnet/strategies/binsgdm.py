@@ -142,7 +142,9 @@ class _RoundingKernels(NamedTuple):
 
     def merging(self, num_elements: float, group: Group) -> Kernel:
         """Return the merge of one piece from each rank of a group, so many elements together."""
-        return Kernel(name=self.merge, part="encode", num_elements=num_elements, num_vectors=group.size)
+        # A sign is its own mean, however it is rounded: its bits are copied, which moves as much as `merge` counts.
+        name = self.merge if group.size > 1 else MERGE.name
+        return Kernel(name=name, part="encode", num_elements=num_elements, num_vectors=group.size)
 
 
 _KERNELS: dict[Rounding, _RoundingKernels] = {
@@ -197,7 +199,7 @@ def _reduce_in_node(
     return (
         Kernel(name="binsgdm_update", part="encode", num_elements=num_elements),
         Communicate(schedule=direct.all_to_all(in_node), message_bytes=message_bytes),
-        Kernel(name="mean", part="encode", num_elements=num_elements),
+        Kernel(name="mean", part="encode", num_elements=num_elements, num_vectors=topology.ranks_per_node),
         Kernel(name=kernels.round, part="encode", num_elements=num_elements / topology.ranks_per_node),
     )
 
@@ -211,6 +213,6 @@ def _average_gradients(
     return (
         Kernel(name="gather_gradients", part="encode", num_elements=num_elements),
         Communicate(schedule=direct.all_to_all(topology.group("intra_node")), message_bytes=message_bytes),
-        Kernel(name="mean", part="encode", num_elements=num_elements),
+        Kernel(name="mean", part="encode", num_elements=num_elements, num_vectors=topology.ranks_per_node),
         Kernel(name=kernels.update_and_round, part="encode", num_elements=slice_elements),
     )

@@ -1,4 +1,4 @@
-"""Time the step of BinSGDM and of 1-bit Adam against fused AdamW on the parameters of real models, and take memory."""
+"""Time the steps of BinSGDM and of 1-bit Adam against fused AdamW on the parameters of real models, and take memory."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -19,14 +19,15 @@ from binsgdm.optimizers.one_bit_adam import OneBitAdam
 LR = 1e-6
 MOST_WAITS = 1
 SETTLING_STEPS = 3  # the first makes the state, and is the whole dense stage of 1-bit Adam
-# Upper bound of what all three need at once: a parameter, its gradient, and state and temporaries of each optimizer.
-BYTES_PER_ELEMENT = 80
+# Upper bound of what all need at once: a parameter, its gradient, and state and temporaries of each optimizer.
+BYTES_PER_ELEMENT = 94
 QUICK = {"bert_tiny": bert(width=64, layers=2, vocabulary=1000)}
 
 Make = Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, Make] = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=LR, fused=True),
-    "binsgdm": lambda parameters: BinSGDM(parameters, lr=LR),
+    "binsgdm": lambda parameters: BinSGDM(parameters, lr=LR, rounding="random"),
+    "binsgdm_shaped": lambda parameters: BinSGDM(parameters, lr=LR, rounding="shaped"),
     "one_bit_adam": lambda parameters: OneBitAdam(parameters, lr=LR, dense_steps=1),
 }
 """By name; 1-bit Adam is measured after its dense stage. All are alone: nothing is sent."""

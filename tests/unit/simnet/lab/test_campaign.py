@@ -346,7 +346,8 @@ class TestRanking:
 
 STRATEGIES = [
     DenseAllReduce(), BinSGDM(topology="flat", finite_check="ring"), BinSGDM(intra_node_dtype="bf16",
-    overlap=False, finite_check="ring"),
+    overlap=False, finite_check="ring"), BinSGDM(intra_node_dtype="one_bit", rounding="random", finite_check="ring"),
+    BinSGDM(topology="flat", rounding="shaped", finite_check="ring"),
     OneBitAdam(finite_check=True), QSGD(bits=2, block_size=64), NUQSGD(with_zero=False), SignSGD(),
     EFSignSGD(scale_per="bucket"), TopK(k=3), MSTopK(ratio=0.25), PowerSGD(matrix_rank=2), Atomo(budget=1.5),
     Marsit(sync_period=None, torus=True), Marsit(scale=0.5),

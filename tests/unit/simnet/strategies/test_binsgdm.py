@@ -26,7 +26,7 @@ STEP = Step(
 D = 6400.0
 NODES, LOCAL = 4, 8
 SHAPED = {
-    BinSGDM(): [("binsgdm_update", D), ("mean", D), ("shape", D / LOCAL), ("merge_shaped", D / LOCAL, NODES)],
+    BinSGDM(): [("binsgdm_update", D), ("mean", D, LOCAL), ("shape", D / LOCAL), ("merge_shaped", D / LOCAL, NODES)],
     BinSGDM(intra_node_dtype="one_bit"): [
         ("binsgdm_update_shape", D),
         ("merge_shaped", D, LOCAL),
@@ -34,7 +34,7 @@ SHAPED = {
     ],
     BinSGDM(average="gradients"): [
         ("gather_gradients", D),
-        ("mean", D),
+        ("mean", D, LOCAL),
         ("binsgdm_update_shape", D / LOCAL),
         ("merge_shaped", D / LOCAL, NODES),
     ],
