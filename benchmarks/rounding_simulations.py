@@ -123,13 +123,13 @@ def noisy_updates(averages: Averages, slope: Tensor | float, num_nodes: int, sou
     return averages.updates(gradients).view(num_nodes, -1, numel).mean(dim=1)
 
 
-def measured_pull(num_nodes: int, ranks_per_node: int, gain: float, slope: float = 0.02) -> float:
+def measured_pull(num_nodes: int, ranks_per_node: int, gain: float, slope: float = 0.02, numel: int = 2**18) -> float:
     """Return what `pull_theory` says, from the mean update at a gradient of +-slope."""
     means = []
     for sign in (1, -1):
         source = torch.Generator().manual_seed(4)
         rows = num_nodes * ranks_per_node
-        averages, some = Averages.empty(rows, 2**18 // rows), []
+        averages, some = Averages.empty(rows, numel // rows), []
         for _ in range(80):
             u = noisy_updates(averages, sign * slope, num_nodes, source)
             some.append(functional.clip(u, gain=gain).mean().item())
@@ -168,12 +168,12 @@ def shared_gradient(start: str, noise: float, pull: float = 0.03, size: int = 64
     return math.sqrt(total / (steps - steps // 2))
 
 
-def fixed_point(num_nodes: int, ranks_per_node: int, gain: float) -> float:
+def fixed_point(num_nodes: int, ranks_per_node: int, gain: float, numel: int = 2**17) -> float:
     """Return where the mean update is 0 with skewed noise: standard deviations of the whole batch from the optimum."""
 
     def mean_update(slope: float) -> float:
         source, rows, total = torch.Generator().manual_seed(7), num_nodes * ranks_per_node, 0.0
-        averages = Averages.empty(rows, 2**17 // rows)
+        averages = Averages.empty(rows, numel // rows)
         for step in range(60):
             # An exponential distribution less its mean: the third moment is 2.
             noise = -torch.log1p(-torch.rand(averages.m.shape, generator=source)) - 1
