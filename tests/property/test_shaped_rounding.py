@@ -128,12 +128,12 @@ def test_warm_up_then_decay_and_weight_decay_keep_the_bound(merges, rising, fall
     assert weighted(moves, lrs, weight_decay) <= most(merges) * max(lrs) + 1e-9
 
 
-@given(schemes, schedules, st.sampled_from(KINDS), st.integers(0, 999))
-def test_any_schedule_adds_what_it_varies(merges, lrs, kind, seed):
+@given(schemes, schedules, st.floats(0, 1), st.sampled_from(KINDS), st.integers(0, 999))
+def test_any_schedule_adds_what_it_varies(merges, lrs, weight_decay, kind, seed):
     places = started(merges, "most", seed)
     moves = distances(places, updates(kind, len(places.residuals[0]), len(lrs), seed)).diff(dim=0)
     variation = sum(abs(after - before) for before, after in pairwise(lrs))
-    assert weighted(moves, lrs, 0.0) <= most(merges) / 2 * (lrs[0] + lrs[-1] + variation) + 1e-9
+    assert weighted(moves, lrs, weight_decay) <= most(merges) / 2 * (lrs[0] + lrs[-1] + variation) + 1e-9
 
 
 def test_a_second_peak_of_lr_costs_as_much_again():
