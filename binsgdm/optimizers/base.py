@@ -232,7 +232,7 @@ def is_finite_from_0(value: Any) -> bool:
     """Tell whether a setting is a number of 0 or more."""
     try:
         return math.isfinite(value) and value >= 0
-    except TypeError:
+    except (TypeError, OverflowError):
         return False
 
 

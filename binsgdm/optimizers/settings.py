@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -44,5 +45,6 @@ def is_gain(value: Any) -> bool:
     """Tell whether a setting is a number above 0, and finite, in fp32 as well."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    with np.errstate(over="ignore"):
-        return math.isfinite(value) and 0 < float(np.float32(value)) < math.inf
+    with np.errstate(over="ignore"), suppress(OverflowError):  # of a whole number that no float holds
+        return 0 < float(np.float32(float(value))) < math.inf
+    return False

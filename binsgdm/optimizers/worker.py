@@ -137,6 +137,9 @@ class Worker:
         Returns:
             uint8 (1 + parameters): a gradient that is not finite, then which parameters had a gradient.
         """
+        if self.device.type == "cpu":  # whose flags the host reads without waiting
+            stop = self._is_skipped or not all(map(bool, self.finite))
+            return upload([int(stop), *self._has_gradient], torch.uint8, self.device)
         flags = upload([int(self._is_skipped), *self._has_gradient], torch.uint8, self.device)
         if self.finite:
             # Computed on the device: the host reads nothing before the all-reduce, and then all flags at once.

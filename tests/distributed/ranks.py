@@ -1,13 +1,16 @@
 """What a gloo rank of the tests does, and the one-process control that it is compared with."""
 
+import copy
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import checkpoint
 
 import binsgdm
 from binsgdm.exchange import RankContext, run_in_lockstep
@@ -48,6 +51,9 @@ CASES = [
     Case(GRADIENTS_BF16, overlap=True, is_shaped=True),
     Case(FLAT, overlap=True, is_shaped=True),
 ]
+RESUMED = [(case, "torch.save") for case in CASES if case.is_shaped] + [
+    (Case(HIERARCHICAL, is_shaped=True), "a distributed checkpoint")
+]
 
 
 def parameters() -> list[torch.nn.Parameter]:
@@ -73,20 +79,60 @@ def settings_of(case: Case) -> dict[str, Any]:
     return settings | ({"rounding": "shaped", "gain": 1.5} if case.is_shaped else {})
 
 
-def train(rank: int, case: Case, **options: Any) -> list[torch.Tensor]:
-    """Return the parameters after a few steps of one rank; the options are those of `attach`."""
-    scheme, overlap, _ = case
-    options |= {"topology": scheme.topology, "intra_node_dtype": scheme.intra_node_dtype, "average": scheme.average}
+def train(rank: int, case: Case, saved: "Save | None" = None, **options: Any) -> list[torch.Tensor]:
+    """Return the parameters after a few steps of one rank.
+
+    Args:
+        rank: of this process.
+        case: how.
+        saved: saves a state; after the first step a new optimizer goes on from it.
+        options: of `attach`.
+    """
     values = parameters()
-    optimizer = binsgdm.BinSGDM(groups_of(values, case), **settings_of(case))
-    cap_mb = BUCKET_ELEMENTS * 4 / 2**20
-    binsgdm.attach(optimizer, overlap=overlap, bucket_cap_mb=cap_mb, **options)
+    optimizer = attached(values, case, **options)
     for step in range(STEPS):
         optimizer.zero_grad()
         sum((v * g).sum() for v, g in zip(values, gradients(rank, step), strict=True)).backward()
         optimizer.step()
+        if saved is not None and step == 0:
+            state = saved(optimizer)
+            values = [torch.nn.Parameter(value.detach().clone()) for value in values]
+            optimizer = attached(values, case, **options)
+            optimizer.load_state_dict(state)
     binsgdm.check_replicas(torch.nn.ParameterList(values))
     return [value.detach() for value in values]
+
+
+def attached(values: list[torch.nn.Parameter], case: Case, **options: Any) -> binsgdm.BinSGDM:
+    scheme = case.scheme
+    optimizer = binsgdm.BinSGDM(groups_of(values, case), **settings_of(case))
+    how = {"topology": scheme.topology, "intra_node_dtype": scheme.intra_node_dtype, "average": scheme.average}
+    cap_mb = BUCKET_ELEMENTS * 4 / 2**20
+    binsgdm.attach(optimizer, overlap=case.overlap, bucket_cap_mb=cap_mb, **how | options)
+    return optimizer
+
+
+Save = Callable[[binsgdm.BinSGDM], dict[str, Any]]
+
+
+def ways_to_save(rank: int, folder: str) -> dict[str, Save]:
+    def by_torch(optimizer: binsgdm.BinSGDM) -> dict[str, Any]:
+        torch.save(optimizer.state_dict(), Path(folder) / f"{rank}.pt")
+        state: dict[str, Any] = torch.load(Path(folder) / f"{rank}.pt")
+        return state
+
+    def by_checkpoint(optimizer: binsgdm.BinSGDM) -> dict[str, Any]:
+        # A key a rank: of a key that several ranks have, a distributed checkpoint keeps what one of them has.
+        key = f"optimizer of rank {rank}"
+        checkpoint.save({key: optimizer.state_dict()}, checkpoint_id=f"{folder}/checkpoint")
+        empty = {key: copy.deepcopy(optimizer.state_dict())}
+        for state in empty[key]["state"].values():
+            for tensor in state.values():
+                tensor.zero_()
+        checkpoint.load(empty, checkpoint_id=f"{folder}/checkpoint")
+        return empty[key]
+
+    return {"torch.save": by_torch, "a distributed checkpoint": by_checkpoint}
 
 
 def work(rank: int, world_size: int, ranks_per_node: int, folder: str) -> None:
@@ -94,7 +140,9 @@ def work(rank: int, world_size: int, ranks_per_node: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_WORLD_SIZE"] = str(ranks_per_node)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
-    results: dict[str, Any] = {str(case): train(rank, case) for case in CASES}
+    results: dict[Any, Any] = {str(case): train(rank, case) for case in CASES}
+    saves = ways_to_save(rank, folder)
+    results |= {(case, how): train(rank, case, saves[how]) for case, how in RESUMED}
     results["replicas"] = _spoilt_replica(rank)
     results["non_finite"] = _one_rank_overflows(rank)
     if rank == 0:

@@ -100,6 +100,13 @@ def cases(is_wrong: bool) -> dict[str, Callable[[], object]]:
         "BinSGDM, memory": lambda: bin_sgdm(is_wrong, _have_no_memory),
         "1-bit Adam, sparse": lambda: one_bit_adam(is_wrong, _make_sparse),
         "1-bit Adam, residuals": lambda: one_bit_adam(is_wrong, _take_residuals_of_another_world),
+        "BinSGDM, rounding": lambda: attach_binsgdm(rounding="random" if is_wrong else "shaped"),
+        "BinSGDM, gain": lambda: attach_binsgdm(gain=2.0 if is_wrong else 1.0),
+        "BinSGDM, beta_b": lambda: attach_binsgdm(beta_b=0.5 if is_wrong else None),
+        "BinSGDM, state before attach": lambda: load_residuals(is_wrong, is_attached=False),
+        "BinSGDM, state after attach": lambda: load_residuals(is_wrong, is_attached=True),
+        "BinSGDM, residual put in": lambda: bin_sgdm(is_wrong, _put_a_residual, rounding="shaped"),
+        "BinSGDM, residual put in, overlap": lambda: put_a_residual_before_backward(is_wrong),
         "BinSGDM, sparse": lambda: attach_with_a_sparse_gradient(is_wrong),
         "1-bit Adam, node size": lambda: attach_one_bit_adam(
             OneBitAdam([nn.Parameter(torch.zeros(3))]), ranks_per_node=2 if is_wrong else 3
@@ -179,10 +186,42 @@ def clipping(is_wrong: bool) -> None:
         assert torch.equal(value.detach(), before)
 
 
-def bin_sgdm(is_wrong: bool, spoil: Callable[[binsgdm.BinSGDM], None]) -> None:
+def attach_binsgdm(**settings: Any) -> None:
+    binsgdm.attach(binsgdm.BinSGDM([nn.Parameter(torch.zeros(40))], **settings), ranks_per_node=1)
+
+
+def load_residuals(is_wrong: bool, *, is_attached: bool) -> None:
+    """Go on from a state in which one rank has a residual of the merge that three ranks cannot leave."""
+    value = nn.Parameter(torch.zeros(500))
+    value.grad = torch.ones(500)
+    first, second = (binsgdm.BinSGDM([value], rounding="shaped") for _ in range(2))
+    binsgdm.attach(first, ranks_per_node=1)
+    first.step()
+    state = first.state_dict()
+    if is_wrong:
+        state["state"][0]["merge_residual"] = torch.full_like(state["state"][0]["merge_residual"], 4)
+    if is_attached:
+        binsgdm.attach(second, ranks_per_node=1)
+    second.load_state_dict(state)
+    if not is_attached:
+        binsgdm.attach(second, ranks_per_node=1)
+    second.step()
+
+
+def put_a_residual_before_backward(is_wrong: bool) -> None:
+    value = nn.Parameter(torch.zeros(40))
+    optimizer = binsgdm.BinSGDM([value], rounding="shaped")
+    binsgdm.attach(optimizer, ranks_per_node=1, overlap=True)
+    if is_wrong:
+        _put_a_residual(optimizer)
+    value.sum().backward()
+    optimizer.step()
+
+
+def bin_sgdm(is_wrong: bool, spoil: Callable[[binsgdm.BinSGDM], None], **settings: Any) -> None:
     value = nn.Parameter(torch.zeros(40))
     value.grad = torch.ones(40)
-    optimizer = binsgdm.BinSGDM([value])
+    optimizer = binsgdm.BinSGDM([value], **settings)
     binsgdm.attach(optimizer, ranks_per_node=1)
     optimizer.step()
     if is_wrong:
@@ -192,6 +231,10 @@ def bin_sgdm(is_wrong: bool, spoil: Callable[[binsgdm.BinSGDM], None]) -> None:
 
 def _make_sparse_gradient(optimizer: binsgdm.BinSGDM) -> None:
     optimizer.param_groups[0]["params"][0].grad = torch.ones(40).to_sparse()
+
+
+def _put_a_residual(optimizer: binsgdm.BinSGDM) -> None:
+    optimizer.state[optimizer.param_groups[0]["params"][0]]["local_residual"] = torch.zeros(40)
 
 
 def _have_no_memory(optimizer: binsgdm.BinSGDM) -> None:

@@ -36,6 +36,13 @@ class Case:
     """Nodes that use the layer `extra`."""
     resume: bool = False
     """Go on after the first step with a new optimizer that loads what the old one saved."""
+    is_shaped: bool = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the optimizer, alike in all groups."""
+        shaped = {"rounding": "shaped", "gain": 1.5, "beta_b": 0.99}
+        return {"weight_decay": WEIGHT_DECAY, "seed": SEED} | (shaped if self.is_shaped else {})
 
 
 CASES = {
@@ -48,6 +55,8 @@ CASES = {
     "unused on one node": Case(extra_on=(1,)),
     "unused": Case(extra_on=()),
     "resume": Case(resume=True),
+    "shaped": Case(extra_on=(1,), is_shaped=True),
+    "shaped, resume": Case(resume=True, is_shaped=True),
 }
 
 
@@ -100,7 +109,7 @@ class Record:
 
 
 def new_optimizer(model: nn.Module, case: Case) -> binsgdm.BinSGDM:
-    return binsgdm.BinSGDM(groups_of(list(model.parameters()), case), weight_decay=WEIGHT_DECAY, seed=SEED)
+    return binsgdm.BinSGDM(groups_of(list(model.parameters()), case), **case.settings)
 
 
 def train(rank: int, mesh: Any, case: Case) -> Record:
@@ -222,7 +231,7 @@ def _worker(model: Model, case: Case, rank: int) -> tuple[Worker, list[ParamStat
     param_states = []
     for parameter, piece, lr in zip(parameters, pieces(model, rank % LOCAL), lrs, strict=True):
         piece.requires_grad_(parameter.requires_grad)
-        settings = {"lr": lr, "weight_decay": WEIGHT_DECAY, "beta": 0.95, "maximize": False}
+        settings = {"lr": lr, "beta": 0.95, "maximize": False} | case.settings
         param_states.append(
             ParamState(parameter=piece, group=settings, state={n: torch.zeros(piece.shape) for n in "mb"})
         )

@@ -36,6 +36,12 @@ def test_ranks_end_with_the_parameters_of_the_control_to_the_bit(case, results):
     assert moved == [bool(value.numel()) for value in expected], "a step must move what has elements"
 
 
+@pytest.mark.parametrize(("case", "how"), ranks.RESUMED, ids=str)
+def test_ranks_that_go_on_from_their_own_states_end_where_they_would_have(case, how, results):
+    for got, wanted in zip(results[case, how], results[str(case)], strict=True):
+        assert torch.equal(got, wanted)
+
+
 def test_check_replicas_sees_one_bit_and_says_where(results):
     assert "weight: ranks [1] differ from rank 0" in results["replicas"]
 

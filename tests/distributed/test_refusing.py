@@ -69,6 +69,38 @@ def test_what_one_rank_cannot_exchange_is_told_to_all_in_backward(results, name,
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
+        ("rounding", "rounding of group 0 of rank 1: 'random': must equal rank 0's 'shaped'"),
+        ("gain", "gain of group 0 of rank 1: 2.0: must equal rank 0's 1.0"),
+        ("beta_b", "beta_b of group 0 of rank 1: 0.5: must equal rank 0's None"),
+    ],
+)
+def test_a_setting_of_binsgdm_that_differs_is_told_to_all(results, name, sentence):
+    for kind, said, seconds in results[f"BinSGDM, {name}"]:
+        assert (kind, said) == ("BinsgdmError", f"attach: {sentence}")
+        assert seconds < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("state before attach", "BinSGDM: parameter 0: merge_residual from 4 to 4: must be from -3 to 3; load this "),
+        ("state after attach", "BinSGDM: parameter 0: merge_residual from 4 to 4: must be from -3 to 3; load this "),
+        ("residual put in", "BinSGDM: parameter 0: local_residual of torch.float32 and shape (40,): must be torch.int"),
+        ("residual put in, overlap", "BinSGDM: parameter 0: local_residual of torch.float32 and shape (40,): must be"),
+    ],
+)
+def test_a_residual_that_cannot_be_is_told_to_all_in_one_sentence(results, name, sentence):
+    for rank, (kind, said, seconds) in enumerate(results[f"BinSGDM, {name}"]):
+        assert kind == "BinsgdmError"
+        assert sentence in said
+        assert (f"rank {refusing.WRONG} refused: " in said) == (rank != refusing.WRONG)
+        assert "\n" not in said
+        assert seconds < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
         ("BinSGDM, sparse in a step", "BinSGDM: a sparse gradient of shape (40,): must be dense"),
         ("BinSGDM, memory", "CUDA out of memory. Tried to allocate 2.00 GiB."),
     ],

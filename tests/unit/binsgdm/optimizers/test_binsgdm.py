@@ -132,7 +132,8 @@ def test_odd_shapes_work():
     assert values[2].item() == 0.0
 
 
-def test_bucket_boundaries_do_not_change_the_result():
+@pytest.mark.parametrize("rounding", ["random", "shaped"])
+def test_bucket_boundaries_do_not_change_the_result(rounding):
     """Draws are counted by place in the flat order, which starts anew with every bucket only by padding."""
     from binsgdm.exchange import run_in_lockstep
     from binsgdm.optimizers.scheme import Scheme
@@ -143,7 +144,7 @@ def test_bucket_boundaries_do_not_change_the_result():
         values = [torch.nn.Parameter(torch.zeros(size)) for size in (16, 24, 8)]
         for number, value in enumerate(values):
             value.grad = torch.randn(value.shape, generator=torch.Generator().manual_seed(number))
-        optimizer = binsgdm.BinSGDM(values, lr=1.0)
+        optimizer = binsgdm.BinSGDM(values, lr=1.0, rounding=rounding)
         worker = Worker(
             optimizer.param_states(),
             context=optimizer.rank_context(),

@@ -1,0 +1,347 @@
+"""What shaped rounding keeps: its start, its bound, where it lies, and what becomes of it in a saved state."""
+
+import copy
+import io
+import pickle
+import warnings
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import binsgdm
+from binsgdm.exchange import Member, RankContext
+from binsgdm.flat_buckets import build
+from binsgdm.functional import MAX_SHAPED_VECTORS, SCALE, ratio, shape
+from binsgdm.optimizers.residuals import quantizations
+from binsgdm.optimizers.scheme import SCHEMES, Scheme
+from binsgdm.optimizers.session import Session
+from binsgdm.random import Key, dither
+
+SHAPES = [(5, 3), (0,), (70,), (1,)]
+LR = 0.5
+
+
+def parameters(dtype: Any = torch.float32) -> list[torch.nn.Parameter]:
+    return [torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in SHAPES]
+
+
+def shaped(values: Iterable[Any], **settings: Any) -> binsgdm.BinSGDM:
+    return binsgdm.BinSGDM(values, **{"lr": LR, "rounding": "shaped", "gain": 1.5, "seed": 4} | settings)
+
+
+def gradient(step: int, value: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * step + value.numel())
+    return (torch.randn(value.shape, generator=generator) + 0.5).to(value.dtype)
+
+
+def step_all(optimizer: binsgdm.BinSGDM, steps: Iterable[int]) -> list[torch.Tensor]:
+    values = [value for group in optimizer.param_groups for value in group["params"]]
+    for step in steps:
+        for value in values:
+            value.grad = gradient(step, value)
+        optimizer.step()
+    return [value.detach().clone() for value in values]
+
+
+def saved(optimizer: binsgdm.BinSGDM) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    state: dict[str, Any] = torch.load(file)
+    return state
+
+
+def copies_of(optimizer: binsgdm.BinSGDM) -> list[torch.nn.Parameter]:
+    return [torch.nn.Parameter(value.detach().clone()) for value in optimizer.param_groups[0]["params"]]
+
+
+def residuals(optimizer: binsgdm.BinSGDM) -> list[torch.Tensor]:
+    return [optimizer.state[value]["local_residual"] for group in optimizer.param_groups for value in group["params"]]
+
+
+def test_a_rank_alone_moves_by_the_equations():
+    (value,) = (torch.nn.Parameter(torch.zeros(50)),)
+    optimizer = shaped([value], beta=0.8)
+    m, b, x = torch.zeros(50), torch.zeros(50), torch.zeros(50)
+    residual = dither(Key(seed=4, step=0), start=0, numel=50).to(torch.int64)
+    for step in range(1, 6):
+        g = gradient(step, value)
+        value.grad = g.clone()
+        optimizer.step()
+        m, b = m * 0.8 + g * (1 - 0.8), b * 0.8 + g.abs() * (1 - 0.8)
+        total = ((m / b * 1.5).clamp(-1, 1) * SCALE).round().to(torch.int64) + residual
+        sign = torch.where(total >= 0, 1, -1)
+        residual = total - SCALE * sign
+        x = x - LR * sign
+        assert torch.equal(value.detach(), x)
+        assert torch.equal(optimizer.state[value]["local_residual"].to(torch.int64), residual)
+
+
+def test_residuals_lie_in_one_tensor_under_their_parameters_of_two_bytes_an_element():
+    values = parameters()
+    optimizer = shaped(values)
+    assert all("local_residual" not in optimizer.state[value] for value in values), "made with the first step"
+    step_all(optimizer, [1])
+    found = residuals(optimizer)
+    assert [(one.dtype, tuple(one.shape)) for one in found] == [(torch.int16, (v.numel(),)) for v in values]
+    assert len({one.untyped_storage().data_ptr() for one in found if one.numel()}) == 1
+    # In the flat order, from the last parameter on, each from a multiple of 32 on.
+    assert [one.storage_offset() for one in found if one.numel()] == [128, 32, 0]
+    assert all(one.abs().max() <= SCALE for one in found if one.numel())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("rank", [0, 5])
+def test_every_element_is_rounded_by_one_rank_of_a_group_and_every_piece_fits_its_messages(scheme, rank):
+    buckets = build([40, 100, 7], bucket_elements=64, ranks=6)
+    contexts = [RankContext(rank=r, world_size=6, ranks_per_node=2, seed=0, step=0) for r in range(6)]
+    merges = [one for context in contexts for one in quantizations(buckets, context, scheme) if one.stream == 1]
+    for index, bucket in enumerate(buckets):
+        runs = sorted((one.starts[index], one.starts[index] + one.numels[index]) for one in merges)
+        ends = [bucket.start, *[end for _, end in runs]]
+        assert runs == list(pairwise(ends)), "one after the other, without a gap"
+        assert ends[-1] == bucket.start + bucket.numel
+    mine = {one.name: one for one in quantizations(buckets, contexts[rank], scheme)}
+    is_one_bit = scheme.intra_node_dtype == "one_bit"
+    assert mine.keys() == {"local_residual", "merge_residual"} | ({"intra_node_residual"} if is_one_bit else set())
+    assert mine["merge_residual"].limit == (6 if scheme.topology == "flat" else 3)
+    assert mine["local_residual"].limit == (2 if "intra_node_residual" in mine else SCALE)
+
+
+def test_a_merge_of_one_vector_keeps_nothing():
+    alone = RankContext(rank=0, world_size=2, ranks_per_node=2, seed=0, step=0)
+    assert [one.name for one in quantizations(build([9], bucket_elements=9, ranks=2), alone, Scheme())] == [
+        "local_residual"
+    ]
+
+
+def test_more_ranks_than_a_residual_can_count_are_refused():
+    session = Session(Member(rank=0, world_size=MAX_SHAPED_VECTORS + 1), Scheme(topology="flat"))
+    with pytest.raises(binsgdm.BinsgdmError, match="merges 32768 vectors of signs: must be at most 32767; give round"):
+        shaped(parameters()).join(session)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_state_a_copy_and_a_pickle_go_on_bit_for_bit(dtype):
+    optimizer = shaped(parameters(dtype), beta_b=0.99)
+    step_all(optimizer, range(3))
+    resumed = shaped(copies_of(optimizer), seed=9, gain=3.0)
+    resumed.load_state_dict(saved(optimizer))
+    copies = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer)), resumed]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wanted = step_all(optimizer, range(3, 7))
+        for copied in copies:
+            assert all(torch.equal(a, b) for a, b in zip(step_all(copied, range(3, 7)), wanted, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(residuals(copied), residuals(optimizer), strict=True))
+
+
+def test_what_is_loaded_does_not_share_memory_with_what_was_saved():
+    optimizer, other = shaped(parameters()), shaped(parameters())
+    step_all(optimizer, [0])
+    other.load_state_dict(optimizer.state_dict())
+    before = [one.clone() for one in residuals(other)]
+    step_all(optimizer, [1])
+    assert all(torch.equal(a, b) for a, b in zip(residuals(other), before, strict=True))
+
+
+def test_residuals_that_somebody_puts_into_the_state_are_used():
+    value = torch.nn.Parameter(torch.zeros(40))
+    optimizer = shaped([value])
+    step_all(optimizer, [0])
+    value.grad = torch.zeros(40)
+    optimizer.state[value]["m"] = torch.zeros(40)
+    optimizer.state[value]["local_residual"] = torch.tensor([9, -9] * 20, dtype=torch.int16)
+    before = value.detach().clone()
+    optimizer.step()
+    assert torch.equal(before - value.detach(), torch.tensor([LR, -LR] * 20))
+    del optimizer.state[value]["local_residual"]
+    optimizer.step()
+    assert torch.equal(value.detach(), before), "u stays 0: one step back"
+
+
+def test_a_state_of_a_former_version_loads_and_means_random_rounding():
+    optimizer = binsgdm.BinSGDM(parameters(), lr=LR)
+    step_all(optimizer, range(3))
+    state = saved(optimizer)
+    for group in state["param_groups"]:
+        for name in ("rounding", "gain", "beta_b", "residual_layout"):
+            del group[name]
+    resumed = binsgdm.BinSGDM(copies_of(optimizer))
+    resumed.load_state_dict(state)
+    wanted = step_all(optimizer, range(3, 5))
+    assert all(torch.equal(a, b) for a, b in zip(step_all(resumed, range(3, 5)), wanted, strict=True))
+    with pytest.raises(binsgdm.BinsgdmError, match="rounding of the state: 'random': must be 'shaped'"):
+        shaped(parameters()).load_state_dict(state)
+
+
+@pytest.mark.parametrize(("own", "other"), [("random", "shaped"), ("shaped", "random")])
+def test_a_state_of_the_other_rounding_is_refused_and_goes_on_with_the_averages_alone_if_asked(own, other):
+    optimizer = shaped(parameters(), rounding=other)
+    step_all(optimizer, range(2))
+    state, mine = saved(optimizer), shaped(parameters(), rounding=own)
+    before = copy.deepcopy(mine.state_dict())
+    with pytest.raises(binsgdm.BinsgdmError) as refused:
+        mine.load_state_dict(state)
+    assert str(refused.value) == (
+        f"load_state_dict: rounding of the state: {other!r}: must be {own!r}, as of this optimizer; make it with "
+        f"rounding={other!r}, or go on with the averages alone: set 'rounding' to {own!r} in all param_groups of the "
+        "state"
+    )
+    assert mine.state_dict()["param_groups"] == before["param_groups"], "nothing is loaded"
+    for group in state["param_groups"]:
+        group["rounding"] = own
+    mine.load_state_dict(state)
+    if own == "shaped":
+        with pytest.warns(
+            UserWarning, match="residuals are drawn anew: the state has none for 'a rank alone'"
+        ) as warned:
+            step_all(mine, [2])
+        assert warned[0].filename == __file__
+    else:
+        step_all(mine, [2])
+        assert all("local_residual" not in mine.state[value] for value in mine.param_groups[0]["params"])
+    assert mine.param_groups[0]["step"] == 3
+
+
+@pytest.mark.parametrize(
+    ("residual", "sentence"),
+    [
+        (torch.zeros(15), r"parameter 0: local_residual of torch.float32 and shape \(15,\): must be torch.int16 of"),
+        (torch.zeros(5, 3, dtype=torch.int16), r"of torch.int16 and shape \(5, 3\): must be torch.int16 of"),
+        (torch.zeros(14, dtype=torch.int16), r"shape \(14,\): must be torch.int16 of shape \(15,\); load this rank's"),
+        (torch.full((15,), -32768, dtype=torch.int16), "from -32768 to -32768: must be from -32767 to 32767; load"),
+        (None, "local_residual: None: must be a tensor"),
+    ],
+)
+def test_a_residual_that_cannot_be_is_refused_and_nothing_is_loaded(residual, sentence):
+    optimizer = shaped(parameters())
+    step_all(optimizer, range(2))
+    state, later, fresh = saved(optimizer), saved(optimizer), shaped(parameters())
+    state["state"][0]["local_residual"] = residual
+    state["param_groups"][0]["step"] = 77
+    wanted = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(binsgdm.BinsgdmError, match=sentence) as refused:
+        optimizer.load_state_dict(state)
+    assert "\n" not in str(refused.value)
+    assert optimizer.state_dict()["param_groups"] == wanted["param_groups"]
+    assert torch.equal(optimizer.state_dict()["state"][2]["m"], wanted["state"][2]["m"])
+    with pytest.raises(binsgdm.BinsgdmError, match=sentence):  # what depends on the layout, where that is known
+        load_and_step(fresh, state)
+    fresh.load_state_dict(later)
+    step_all(fresh, [3])
+
+
+def load_and_step(optimizer: binsgdm.BinSGDM, state: dict[str, Any]) -> None:
+    optimizer.load_state_dict(state)
+    step_all(optimizer, [3])
+
+
+@pytest.mark.parametrize("setting", [("gain", -1.0), ("gain", None), ("beta_b", 2.0)])
+def test_a_state_with_settings_that_cannot_be_is_refused_and_nothing_is_loaded(setting):
+    optimizer = shaped(parameters())
+    step_all(optimizer, range(2))
+    state, name = saved(optimizer), setting[0]
+    state["param_groups"][0] |= {name: setting[1], "step": 9}
+    with pytest.raises(binsgdm.BinsgdmError, match=f"BinSGDM: {name}: "):
+        optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["step"] == 2
+
+
+def test_residuals_of_another_number_of_ranks_are_drawn_anew_with_one_warning():
+    optimizer = shaped(parameters())
+    step_all(optimizer, range(2))
+    state = saved(optimizer)
+    for one in state["state"].values():
+        one["merge_residual"] = one["local_residual"][:1]
+    state["param_groups"][0]["residual_layout"] = "4 ranks, flat, bucket_cap_mb=25"
+    resumed, fresh = shaped(parameters()), shaped(parameters())
+    resumed.load_state_dict(state)
+    with pytest.warns(
+        UserWarning, match="belong to '4 ranks, flat, bucket_cap_mb=25', here is 'a rank alone'"
+    ) as warned:
+        assert resumed.session.worker.residuals is not None
+    assert len(warned) == 1
+    assert fresh.session.worker.residuals is not None
+    assert all(torch.equal(a, b) for a, b in zip(residuals(resumed), residuals(fresh), strict=True))
+    assert all("merge_residual" not in state for state in resumed.state.values())
+
+
+def test_a_group_that_is_added_begins_with_its_own_draws_and_the_others_go_on():
+    optimizer = shaped(parameters())
+    step_all(optimizer, range(2))
+    before = [one.clone() for one in residuals(optimizer)]
+    added = torch.nn.Parameter(torch.zeros(40))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.add_param_group({"params": [added]})
+    assert all(torch.equal(a, b) for a, b in zip(residuals(optimizer), before, strict=False))
+    assert torch.equal(optimizer.state[added]["local_residual"], dither(Key(seed=4, step=0), start=0, numel=40))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf], ids=str)
+def test_residuals_go_on_in_a_step_that_does_not_count(bad):
+    value = torch.nn.Parameter(torch.zeros(40))
+    optimizer = shaped([value], gain=0.5)
+    step_all(optimizer, range(2))
+    moved, before = value.detach().clone(), residuals(optimizer)[0].clone()
+    value.grad = torch.ones(40).index_fill_(0, torch.tensor([7]), bad)
+    with pytest.warns(UserWarning, match="step 3 was skipped"):
+        optimizer.step()
+    assert torch.equal(value.detach(), moved)
+    assert not torch.equal(residuals(optimizer)[0], before)
+    assert residuals(optimizer)[0].abs().max() <= SCALE
+    step_all(optimizer, [2])
+    assert optimizer.param_groups[0]["step"] == 3
+
+
+def test_a_frozen_parameter_and_one_without_gradient_stay_while_their_residuals_go_on():
+    values = parameters()
+    optimizer = shaped(values)
+    step_all(optimizer, [0])
+    before = [value.detach().clone() for value in values]
+    averages = [optimizer.state[value] for value in values]
+    wanted = [shape(ratio(a["m"], a["b"]).view(-1), a["local_residual"], gain=1.5)[1] for a in averages]
+    values[0].requires_grad_(False)
+    values[2].grad = None
+    values[3].grad = torch.ones(1)
+    optimizer.step()
+    assert torch.equal(values[0], before[0])
+    assert torch.equal(values[2], before[2])
+    assert not torch.equal(values[3], before[3])
+    assert all(torch.equal(residuals(optimizer)[number], wanted[number]) for number in (0, 1, 2))
+
+
+def test_a_grad_scaler_that_found_an_infinity_leaves_the_averages_and_moves_nothing():
+    value = torch.nn.Parameter(torch.zeros(8))
+    optimizer = shaped([value])
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(value.sum() * torch.inf).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert not value.any()
+    assert not optimizer.state[value]["b"].any()
+    optimizer.zero_grad()
+    scaler.scale(value.sum()).backward()
+    scaler.step(optimizer)
+    assert torch.equal(value.detach().abs(), torch.full((8,), LR))
+    assert torch.allclose(optimizer.state[value]["b"], torch.full((8,), 0.05))
+
+
+@pytest.mark.parametrize("kernels", ["reference", "cpu"])
+def test_all_kernels_leave_the_same_bits(kernels):
+    pytest.importorskip("numba")
+    wanted, got = shaped(parameters(), beta_b=0.9), shaped(parameters(), beta_b=0.9, kernels=kernels)
+    assert all(torch.equal(a, b) for a, b in zip(step_all(wanted, range(4)), step_all(got, range(4)), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(residuals(wanted), residuals(got), strict=True))
+
+
+def test_parameters_without_elements_alone_are_no_reason_to_stop():
+    value = torch.nn.Parameter(torch.zeros(0, 3))
+    optimizer = shaped([value])
+    step_all(optimizer, range(2))
+    assert optimizer.param_groups[0]["step"] == 2
