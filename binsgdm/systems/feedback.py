@@ -1,19 +1,11 @@
-"""Error feedback: what compression lost is kept for each parameter and added to its next gradient.
+"""Error feedback: what compression lost is kept for each parameter and added to its next gradient."""
 
-The residuals are kept by parameter, not by bucket, since DDP forms its buckets anew after the first iteration. They
-differ from rank to rank, so each rank saves and loads its own.
-
-Shape letters: N elements of a bucket.
-"""
-
-import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 
-from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Protocol, RankContext
 from binsgdm.random import Key
 from binsgdm.systems.aggregation import Aggregation, gather_payloads, key_of
@@ -22,7 +14,6 @@ from binsgdm.systems.base import (
     Averager,
     Compressor,
     GradientBucket,
-    ParameterId,
     Payload,
     Shapes,
     System,
@@ -32,133 +23,8 @@ from binsgdm.systems.base import (
     check_values,
     numel_of,
 )
-
-_STATE_KEYS = {"rank", "world_size", "residuals"}
-
-
-class Residuals:
-    """What compression lost of each parameter's gradients on this rank.
-
-    Args:
-        rank: this rank.
-        world_size: all ranks; a residual is this rank's share of the mean over as many.
-
-    Raises:
-        BinsgdmError: the rank is not one of the world.
-    """
-
-    def __init__(self, *, rank: int, world_size: int) -> None:
-        if not 0 <= rank < world_size:
-            raise BinsgdmError(f"residuals: rank {rank!r} of {world_size!r}: must be in [0, world size)")
-        self.rank = rank
-        self.world_size = world_size
-        self._by_parameter: dict[ParameterId, torch.Tensor] = {}
-
-    def __getitem__(self, parameter: ParameterId) -> torch.Tensor:
-        """Return the residual of one parameter, flat fp32."""
-        return self._by_parameter[parameter]
-
-    def __len__(self) -> int:
-        return len(self._by_parameter)
-
-    def of(self, bucket: GradientBucket) -> torch.Tensor:
-        """Return the residuals of a bucket, flat fp32; zero where there is none.
-
-        Shape:
-            returned: (N).
-
-        Raises:
-            BinsgdmError: a residual of another number of elements than its parameter.
-        """
-        device = bucket.values.device
-        pairs = zip(bucket.parameters, bucket.numels, strict=True)
-        return torch.cat([self._piece(parameter, numel, device) for parameter, numel in pairs])
-
-    def corrected(self, bucket: GradientBucket, context: RankContext) -> torch.Tensor:
-        """Return the gradients of a bucket plus what was lost of them before; neither is changed.
-
-        Shape:
-            returned: (N).
-
-        Raises:
-            BinsgdmError: values that cannot be compressed, a residual that does not fit its parameter, or another
-                rank's context.
-        """
-        if (context.rank, context.world_size) != (self.rank, self.world_size):
-            raise BinsgdmError(
-                f"residuals: rank {context.rank} of {context.world_size}: must be rank {self.rank} of "
-                f"{self.world_size}; make one system per rank"
-            )
-        check_values("error feedback", bucket.values, bucket.shapes)
-        return bucket.values + self.of(bucket)
-
-    def store(self, lost: torch.Tensor, bucket: GradientBucket, *, mean: torch.Tensor) -> None:
-        """Keep what was lost, parameter by parameter.
-
-        If any of it or of the mean is infinite or NaN (some rank's gradient was not finite), the residuals of the whole
-        bucket stay what they were, on all ranks: such a step is usually skipped, and a NaN would never leave again.
-
-        Args:
-            lost: the corrected gradients less what was delivered of them. Where a value was delivered as it is or not
-                at all, delivered + residual equals it to the bit; elsewhere up to the rounding of one subtraction.
-            bucket: of the gradients.
-            mean: the mean that all ranks go on with.
-
-        Shape:
-            lost, mean: (N).
-        """
-        # The mean is the same on all ranks, so all of them keep or drop alike.
-        is_finite = lost.isfinite().all() & mean.isfinite().all()
-        # `where` on the device in place of an `if`: no wait for the GPU in the middle of backward.
-        kept = torch.where(is_finite, lost, self.of(bucket))
-        self._by_parameter.update(zip(bucket.parameters, torch.split(kept, bucket.numels), strict=True))
-
-    def reset(self) -> None:
-        """Forget everything: the next gradient of every parameter is compressed as it is."""
-        self._by_parameter.clear()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return a copy for a checkpoint; every rank saves its own, since residuals differ."""
-        residuals = {parameter: residual.clone() for parameter, residual in self._by_parameter.items()}
-        return {"rank": self.rank, "world_size": self.world_size, "residuals": residuals}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a copy of what `state_dict` returned on the same rank of as many ranks.
-
-        The state of another rank or world size is not taken: residuals start from zero, with a warning. Another rank's
-        residual would be counted twice, and a mean over another number of ranks weighs it otherwise. One step's loss of
-        gradient is forgotten by that, as at the start of training.
-
-        Raises:
-            BinsgdmError: it is no such state.
-        """
-        if set(state) != _STATE_KEYS:
-            raise BinsgdmError(
-                f"error feedback: a state of {sorted(map(str, state))}: must be {sorted(_STATE_KEYS)}; load what "
-                "state_dict() returned"
-            )
-        _check_residuals(state["residuals"])
-        self.reset()
-        saved, own = (state["rank"], state["world_size"]), (self.rank, self.world_size)
-        if saved != own:
-            warnings.warn(
-                f"error feedback: the state of rank {saved[0]} of {saved[1]} on rank {own[0]} of {own[1]}: residuals "
-                "start from zero; to continue them, load each rank's own state with as many ranks",
-                stacklevel=2,
-            )
-            return
-        self._by_parameter.update((parameter, residual.clone()) for parameter, residual in state["residuals"].items())
-
-    def _piece(self, parameter: ParameterId, numel: int, device: torch.device) -> torch.Tensor:
-        residual = self._by_parameter.get(parameter)
-        if residual is None:
-            return torch.zeros(numel, device=device)
-        if residual.numel() != numel:
-            raise BinsgdmError(
-                f"error feedback: parameter {parameter!r} of {numel} elements: its residual has {residual.numel()}, "
-                "and must have as many; call reset() after changing a parameter's shape"
-            )
-        return residual.to(device)
+from binsgdm.systems.momentum import LocalMomentum
+from binsgdm.systems.residuals import Residuals
 
 
 class WithoutFeedback(Averager):
@@ -178,8 +44,9 @@ class WithoutFeedback(Averager):
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Compress the gradients of a bucket and average over all ranks; see `binsgdm.systems.base.Averager`."""
-        payload = self.compressor.compress(bucket.values, bucket.shapes, key_of(self.compressor, context))
-        return (yield from self.aggregate(self.compressor, payload, bucket.shapes, context, None))
+        compressor = at_step(self.compressor, context.step)
+        payload = compressor.compress(bucket.values, bucket.shapes, key_of(compressor, context))
+        return (yield from self.aggregate(compressor, payload, bucket.shapes, context, None))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take nothing."""
@@ -195,6 +62,7 @@ class ErrorFeedback(Averager):
         aggregate: how payloads travel.
         rank: this rank.
         world_size: all ranks.
+        momentum: what this rank compresses in place of its gradients; None for the gradients.
 
     Attributes:
         residuals: what was lost, by parameter.
@@ -206,30 +74,50 @@ class ErrorFeedback(Averager):
     """
 
     def __init__(
-        self, compressor: Compressor, aggregate: Aggregation = gather_payloads, *, rank: int, world_size: int
+        self,
+        compressor: Compressor,
+        aggregate: Aggregation = gather_payloads,
+        *,
+        rank: int,
+        world_size: int,
+        momentum: LocalMomentum | None = None,
     ) -> None:
         self.compressor = compressor
         self.residuals = Residuals(rank=rank, world_size=world_size)
         self.aggregate = aggregate
+        self._momentum = momentum
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Correct, compress, average, and keep what this rank's payload lost; see `binsgdm.systems.base.Averager`."""
-        corrected = self.residuals.corrected(bucket, context)
-        key = key_of(self.compressor, context)
-        payload = self.compressor.compress(corrected, bucket.shapes, key)
+        given = bucket if self._momentum is None else self._momentum.added(bucket)
+        corrected = self.residuals.corrected(given, context)
+        compressor = at_step(self.compressor, context.step)
+        key = key_of(compressor, context)
+        payload = compressor.compress(corrected, bucket.shapes, key)
         # This rank's own payload, as the other ranks will decode it: the difference is what was lost.
-        delivered = self.compressor.decompress(payload, bucket.shapes, key)
-        mean = yield from self.aggregate(self.compressor, payload, bucket.shapes, context, delivered)
-        self.residuals.store(corrected - delivered, bucket, mean=mean)
+        delivered = compressor.decompress(payload, bucket.shapes, key)
+        mean = yield from self.aggregate(compressor, payload, bucket.shapes, context, delivered)
+        lost = corrected - delivered
+        self.residuals.store(lost, bucket, mean=mean)
+        if self._momentum is not None:
+            self._momentum.store(given, lost, mean=mean)
         return mean
 
     def state_dict(self) -> dict[str, Any]:
-        """Return `Residuals.state_dict`."""
-        return self.residuals.state_dict()
+        """Return `Residuals.state_dict`, and the momenta if there are any."""
+        momenta = {} if self._momentum is None else {"momenta": self._momentum.state_dict()}
+        return self.residuals.state_dict() | momenta
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do `Residuals.load_state_dict`."""
+        """Do `Residuals.load_state_dict`, also for the momenta if there are any."""
+        if self._momentum is not None:
+            state = self._momentum.taken_from(state)
         self.residuals.load_state_dict(state)
+
+
+def at_step(compressor: Compressor, step: int) -> Compressor:
+    """Return what compresses in a step, from 1: a system may begin with larger payloads."""
+    return compressor.at_step(step) if isinstance(compressor, CompressorSystem) else compressor
 
 
 class CompressorSystem(System):
@@ -274,11 +162,20 @@ class CompressorSystem(System):
         compressor = cls(**options)
         if not compressor.needs_feedback():
             return WithoutFeedback(compressor, cls.aggregate)
-        return ErrorFeedback(compressor, cls.aggregate, rank=rank, world_size=world_size)
+        momentum = compressor.local_momentum(rank, world_size)
+        return ErrorFeedback(compressor, cls.aggregate, rank=rank, world_size=world_size, momentum=momentum)
 
     def needs_feedback(self) -> bool:
         """Tell whether it has error feedback with these options."""
         return self.has_feedback
+
+    def local_momentum(self, rank: int, world_size: int) -> LocalMomentum | None:  # noqa: ARG002
+        """Return what a rank compresses in place of its gradients under error feedback; None for the gradients."""
+        return None
+
+    def at_step(self, step: int) -> "CompressorSystem":  # noqa: ARG002
+        """Return what compresses in a step, from 1: itself, unless its options say otherwise."""
+        return self
 
 
 # Dtype and number of elements of every tensor of a payload; None where the number depends on the values.
@@ -330,14 +227,3 @@ class CheckedCompressor(CompressorSystem):
                 return None
             total += dtype.itemsize * numel
         return total
-
-
-def _check_residuals(residuals: object) -> None:
-    """Refuse what no residuals are, before anything is taken of it."""
-    tensors = residuals.values() if isinstance(residuals, Mapping) else [residuals]
-    for one in tensors:
-        if not isinstance(one, torch.Tensor) or one.dtype != torch.float32 or one.dim() != 1:
-            kind = f"{one.dtype} of shape {tuple(one.shape)}" if isinstance(one, torch.Tensor) else type(one).__name__
-            raise BinsgdmError(
-                f"error feedback: a residual that is {kind}: must be flat float32; load what state_dict() returned"
-            )

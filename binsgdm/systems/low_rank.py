@@ -27,8 +27,8 @@ from binsgdm.systems.base import (
     check_whole,
     numel_of,
 )
-from binsgdm.systems.feedback import Residuals
 from binsgdm.systems.matrices import Matrix, is_factored, matrix_shape, orthonormalized, split_matrices
+from binsgdm.systems.residuals import Residuals
 
 _BYTES = 4
 

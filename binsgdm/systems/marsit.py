@@ -12,6 +12,12 @@ Differs: the paper applies the signs times a global learning rate; here they are
 one), or by default times the mean absolute value over all ranks. That mean travels in either case, 4 bytes a rank,
 since signs cannot say that a value is not finite. The sign of 0 is +1. The draws are counter-based (`binsgdm.random`)
 and taken for every element, also where the bits are equal.
+
+A merged sign is that of another rank more often than a rank's own, so that a residual kept in full grows until the next
+synchronization. `residual_decay` below 1 forgets the oldest losses.
+
+Source of residual_decay: Wu, Huang, Huang and Zhang, "Error compensated quantized SGD and its applications to
+large-scale distributed optimization", ICML 2018, its decay of the accumulated error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +33,8 @@ from binsgdm.flat_buckets import BITS_PER_BYTE
 from binsgdm.functional import divided
 from binsgdm.random import Key, RandomStream, draws
 from binsgdm.systems.base import GradientBucket, ProtocolSystem, check_choice, check_values, check_whole, is_number
-from binsgdm.systems.feedback import Residuals
+from binsgdm.systems.momentum import check_momentum, local_momentum
+from binsgdm.systems.residuals import Residuals
 from binsgdm.systems.rings import Hop, Ring, all_reduce_round_rings
 
 NUM_DRAW_VALUES = 2**32  # a draw has 32 bits
@@ -40,6 +47,9 @@ class Marsit(ProtocolSystem):
         sync_period: K >= 1: in every K-th step all ranks average in full precision and clear their residuals; None for
             never.
         scale: what a sign stands for, > 0, in the gradient's units; None for the mean absolute value over all ranks.
+        residual_decay: part of the residual that is added to the next gradient, in [0, 1]; 1 is the paper's.
+        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
+            optimizer shall have none; see `binsgdm.systems.momentum`.
         torus: go round the ranks of a node, then round the nodes, instead of round all ranks in one ring: ranks per
             node + nodes - 2 hops each way instead of world size - 1.
         rank: this rank.
@@ -60,11 +70,13 @@ class Marsit(ProtocolSystem):
     has_feedback = True
     steady_options = MappingProxyType({"sync_period": None})
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options, all by keyword
         self,
         *,
         sync_period: int | None = 100,
         scale: float | None = None,
+        residual_decay: float = 1.0,
+        momentum: float = 0.0,
         torus: bool = False,
         rank: int,
         world_size: int,
@@ -74,7 +86,12 @@ class Marsit(ProtocolSystem):
         check_choice("marsit: torus", torus, (True, False))
         if scale is not None and not is_number(scale, above=0):
             raise BinsgdmError(f"marsit: scale: {scale!r}: must be above 0 and finite, or None for the mean |value|")
+        if residual_decay != 0 and not is_number(residual_decay, above=0, most=1):
+            raise BinsgdmError(f"marsit: residual_decay: {residual_decay!r}: must be in [0, 1]; give 1 to keep all")
+        check_momentum(self.name, momentum)
         self.residuals = Residuals(rank=rank, world_size=world_size)
+        self._residual_decay = residual_decay
+        self._momentum = local_momentum(momentum, rank=rank, world_size=world_size)
         self._sync_period, self._scale = sync_period, scale
         self._groups: tuple[GroupName, ...] = ("intra_node", "inter_node") if torus else ("world",)
 
@@ -84,29 +101,39 @@ class Marsit(ProtocolSystem):
         A value that is not finite makes the whole estimate NaN on all ranks.
         """
         check_values(self.name, bucket.values, bucket.shapes)
-        compensated = self.residuals.corrected(bucket, context)
+        given = bucket if self._momentum is None else self._momentum.added(bucket)
+        compensated = self.residuals.corrected(given, context, decay=self._residual_decay)
+        mean = yield from self._estimate(compensated, context)
+        # The average in full precision delivered all of it, the residuals included.
+        is_exact = self.is_full_precision(context.step)
+        lost = torch.zeros_like(compensated) if is_exact else compensated - mean
+        self.residuals.store(lost, bucket, mean=mean)
+        if self._momentum is not None:
+            self._momentum.store(given, lost, mean=mean)
+        return mean
+
+    def _estimate(self, compensated: torch.Tensor, context: RankContext) -> Protocol:
+        """Return signs times what they stand for, or in a step of full precision the mean."""
         rings = [Ring.of(group, context) for group in self._groups]
         if self.is_full_precision(context.step):
-            mean = yield from _mean_round_rings(compensated, context, rings)
-            # The average in full precision delivered all of it, the residuals included.
-            self.residuals.store(torch.zeros_like(compensated), bucket, mean=mean)
-            return mean
+            return (yield from _mean_round_rings(compensated, context, rings))
         stands_for = yield from self._what_a_sign_stands_for(compensated)
         packed = yield from merged_signs(_padded(compensated, context) >= 0, context, rings)
-        estimate = unpack_signs(packed, compensated.numel()) * stands_for
-        self.residuals.store(compensated - estimate, bucket, mean=estimate)
-        return estimate
+        return unpack_signs(packed, compensated.numel()) * stands_for
 
     def is_full_precision(self, step: int) -> bool:
         """Tell whether this step is one of those without compression: K, 2 K, ..."""
         return self._sync_period is not None and step % self._sync_period == 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return `Residuals.state_dict`."""
-        return self.residuals.state_dict()
+        """Return `Residuals.state_dict`, and the momenta if there are any."""
+        momenta = {} if self._momentum is None else {"momenta": self._momentum.state_dict()}
+        return self.residuals.state_dict() | momenta
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do `Residuals.load_state_dict`."""
+        """Do `Residuals.load_state_dict`, also for the momenta if there are any."""
+        if self._momentum is not None:
+            state = self._momentum.taken_from(state)
         self.residuals.load_state_dict(state)
 
     def _what_a_sign_stands_for(self, values: torch.Tensor) -> Protocol:

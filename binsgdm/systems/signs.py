@@ -7,8 +7,9 @@ Shape letters: N elements, M tensors, C columns.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,11 +25,13 @@ from binsgdm.systems.base import (
     ProtocolSystem,
     Shapes,
     check_choice,
+    check_stateless,
     check_values,
     is_number,
     numel_of,
 )
 from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.systems.momentum import LocalMomentum, check_momentum, local_momentum
 from binsgdm.uploads import constant
 
 _TERNARY = (-1.0, 0.0, 1.0)
@@ -43,10 +46,19 @@ class MajorityVote(ProtocolSystem):
     front of each chunk is a byte that is 1 if any value of the sender's bucket is not finite; then the result is NaN on
     all ranks, which a sign could not show.
 
+    Args:
+        momentum: decay of the momentum whose signs each rank sends in place of its gradients', in [0, 1); 0 for none.
+            Then the optimizer shall have none; see `binsgdm.systems.momentum`.
+        rank: this rank.
+        world_size: all ranks.
+
+    Raises:
+        BinsgdmError: a momentum out of range.
+
     Source: Bernstein, Wang, Azizzadenesheli and Anandkumar, "signSGD: compressed optimisation for non-convex problems",
     ICML 2018, its majority vote; Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with majority vote is
-    communication efficient and fault tolerant", ICLR 2019. Differs: every rank is the parameter server of
-    one chunk; the sign of a zero gradient is +1; ties as above.
+    communication efficient and fault tolerant", ICLR 2019; momentum: Signum, of both. Differs: every rank is the
+    parameter server of one chunk; the sign of a zero gradient is +1; ties as above.
     """
 
     name = "sign_sgd"
@@ -55,19 +67,41 @@ class MajorityVote(ProtocolSystem):
     wire_format = "1 bit per element to the element's owner, the winning bit to all"
     aggregation = "all_to_all + all_gather"
 
+    def __init__(self, *, momentum: float = 0.0, rank: int = 0, world_size: int = 1) -> None:
+        check_momentum(self.name, momentum)
+        self._momentum = local_momentum(momentum, rank=rank, world_size=world_size)
+
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Return the winning signs as +1 and -1; see `binsgdm.systems.base.Averager`."""
         check_values(self.name, bucket.values, bucket.shapes)
-        chunk = -(-bucket.values.numel() // (context.world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
-        padded = torch.nn.functional.pad(bucket.values, (0, chunk * context.world_size - bucket.values.numel()))
-        # The same byte in front of every chunk, since each owner has to know it.
-        is_broken = bucket.values.isfinite().all().logical_not().to(torch.uint8).expand(context.world_size, 1)
-        signs = pack_signs(padded >= 0).view(context.world_size, -1)
-        received = yield AllToAll(group="world", sent=torch.cat([is_broken, signs], dim=1))
-        winners = _winners(received[:, 1:], chunk, context)
-        gathered = yield AllGather(group="world", sent=torch.cat([received[:, 0].amax().view(1), pack_signs(winners)]))
-        voted = unpack_signs(gathered[:, 1:].reshape(-1), bucket.values.numel())
-        return voted.masked_fill_(gathered[:, 0].bool().any(), torch.nan)
+        if self._momentum is None:
+            return (yield from _vote(bucket.values, context))
+        given = self._momentum.added(bucket)
+        voted = yield from _vote(given.values, context)
+        self._momentum.store(given, given.values, mean=voted)
+        return voted
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the momenta, if there are any."""
+        return {} if self._momentum is None else {"momenta": self._momentum.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a copy of what `state_dict` returned."""
+        check_stateless(self.name, state if self._momentum is None else self._momentum.taken_from(state))
+
+
+def _vote(values: Tensor, context: RankContext) -> Protocol:
+    """Return the winning signs as +1 and -1, NaN if a value of any rank is not finite."""
+    chunk = -(-values.numel() // (context.world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
+    padded = torch.nn.functional.pad(values, (0, chunk * context.world_size - values.numel()))
+    # The same byte in front of every chunk, since each owner has to know it.
+    is_broken = values.isfinite().all().logical_not().to(torch.uint8).expand(context.world_size, 1)
+    signs = pack_signs(padded >= 0).view(context.world_size, -1)
+    received = yield AllToAll(group="world", sent=torch.cat([is_broken, signs], dim=1))
+    winners = _winners(received[:, 1:], chunk, context)
+    gathered = yield AllGather(group="world", sent=torch.cat([received[:, 0].amax().view(1), pack_signs(winners)]))
+    voted = unpack_signs(gathered[:, 1:].reshape(-1), values.numel())
+    return voted.masked_fill_(gathered[:, 0].bool().any(), torch.nan)
 
 
 def _winners(packed: Tensor, chunk: int, context: RankContext) -> Tensor:
@@ -91,9 +125,11 @@ class ScaledSign(CheckedCompressor):
 
     Attributes:
         scale_per: what shares a scale, "tensor" or "bucket".
+        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
+            optimizer shall have none; see `binsgdm.systems.momentum`.
 
     Raises:
-        BinsgdmError: another `scale_per`.
+        BinsgdmError: another `scale_per`, or a momentum out of range.
 
     Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes signSGD and other gradient compression
     schemes", ICML 2019, its compressor of the sign and the mean magnitude. Differs: the sign of zero is +1.
@@ -107,9 +143,15 @@ class ScaledSign(CheckedCompressor):
     is_unbiased = False
 
     scale_per: Literal["tensor", "bucket"] = "tensor"
+    momentum: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("ef_sign_sgd: scale_per", self.scale_per, ("tensor", "bucket"))
+        check_momentum(self.name, self.momentum)
+
+    def local_momentum(self, rank: int, world_size: int) -> LocalMomentum | None:
+        """Return that of the option."""
+        return local_momentum(self.momentum, rank=rank, world_size=world_size)
 
     def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return (M,) or (1,) fp32, then (ceil(N / 8),) uint8."""
@@ -139,6 +181,13 @@ class OneBitSGD(CheckedCompressor):
     ||v - C(v)||^2 = ||v||^2 - sum of count * mean^2 over the two halves of all columns. Use it under error feedback
     (`binsgdm.systems.feedback`), as the paper does. A matrix with few rows has many means: 64 bits a column.
 
+    Attributes:
+        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
+            optimizer shall have none; see `binsgdm.systems.momentum`.
+
+    Raises:
+        BinsgdmError: a momentum out of range.
+
     Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to data-parallel
     distributed training of speech DNNs", Interspeech 2014 (threshold zero, values per column). Differs:
     ranks' gradients are quantized once and averaged, where the paper quantizes the sum a second time.
@@ -150,6 +199,15 @@ class OneBitSGD(CheckedCompressor):
     wire_format = "1 bit per element and two fp32 means per column"
     has_feedback = True
     is_unbiased = False
+
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_momentum(self.name, self.momentum)
+
+    def local_momentum(self, rank: int, world_size: int) -> LocalMomentum | None:
+        """Return that of the option."""
+        return local_momentum(self.momentum, rank=rank, world_size=world_size)
 
     def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return (2 C,) fp32, of each tensor the means of negative values, then the others; (ceil(N / 8),) uint8."""

@@ -8,7 +8,7 @@ Shape letters: N values of a bucket, K of them kept.
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -28,6 +28,7 @@ from binsgdm.systems.base import (
     numel_of,
 )
 from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
+from binsgdm.systems.momentum import LocalMomentum, check_momentum, local_momentum
 
 INDEX_DTYPE = torch.int32
 MAX_NUMEL = 2**31 - 1  # values of a bucket that an int32 can index
@@ -61,10 +62,23 @@ class _Sparsifier(CheckedCompressor):
     Attributes:
         ratio: of the values of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
         k: values of each bucket, >= 1; all of a bucket that has fewer.
+        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
+            optimizer shall have none; see `binsgdm.systems.momentum`.
+        masks_momentum: whether an element's momentum begins anew once it was sent.
+        clip_norm: as `binsgdm.systems.momentum.LocalMomentum`, above 0; None for no clipping.
+        warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
+            step t.
+
+    Source of momentum, masks_momentum, clip_norm and warmup_steps: Lin et al., "Deep gradient compression", ICLR 2018.
+    Differs: the ratio falls from step to step, where theirs falls from epoch to epoch; as `binsgdm.systems.momentum`.
     """
 
     ratio: float | None = None
     k: int | None = None
+    momentum: float = 0.0
+    masks_momentum: bool = True
+    clip_norm: float | None = None
+    warmup_steps: int = 0
 
     is_unbiased = False
     has_feedback = True
@@ -79,6 +93,32 @@ class _Sparsifier(CheckedCompressor):
             raise BinsgdmError(f"{self.name}: ratio: {self.ratio!r}: must be above 0 and at most 1, such as 0.01")
         if self.k is not None:
             check_whole(f"{self.name}: k", self.k, low=1)
+        self._check_remedies()
+
+    def _check_remedies(self) -> None:
+        check_momentum(self.name, self.momentum)
+        check_choice(f"{self.name}: masks_momentum", self.masks_momentum, (True, False))
+        if self.clip_norm is not None and not is_number(self.clip_norm, above=0):
+            raise BinsgdmError(f"{self.name}: clip_norm: {self.clip_norm!r}: must be above 0 and finite, or None")
+        check_whole(f"{self.name}: warmup_steps", self.warmup_steps, low=0)
+        if self.warmup_steps and self.ratio is None:
+            raise BinsgdmError(f"{self.name}: warmup_steps: {self.warmup_steps!r}: needs ratio; give it instead of k")
+
+    def local_momentum(self, rank: int, world_size: int) -> LocalMomentum | None:
+        """Return that of the options."""
+        return local_momentum(
+            self.momentum,
+            is_masked=self.masks_momentum,
+            clip_norm=self.clip_norm,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def at_step(self, step: int) -> "_Sparsifier":
+        """Return itself with the ratio of a step of the warm-up; itself after it."""
+        if self.ratio is None or not self.warmup_steps or step > self.warmup_steps:
+            return self
+        return replace(self, ratio=self.ratio ** (step / (self.warmup_steps + 1)), warmup_steps=0)
 
     def num_sent(self, shapes: Shapes) -> int:
         """Return k for a bucket of tensors of these shapes."""
@@ -130,6 +170,12 @@ class TopK(_Indexed):
     Attributes:
         ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
         k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
+        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
+            optimizer shall have none; see `binsgdm.systems.momentum`.
+        masks_momentum: whether an element's momentum begins anew once it was sent.
+        clip_norm: as `binsgdm.systems.momentum.LocalMomentum`, above 0; None for no clipping.
+        warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
+            step t.
 
     Raises:
         BinsgdmError: If not exactly one is given, or it is out of range.
@@ -160,6 +206,12 @@ class MSTopK(_Indexed):
     Attributes:
         ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
         k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
+        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
+            optimizer shall have none; see `binsgdm.systems.momentum`.
+        masks_momentum: whether an element's momentum begins anew once it was sent.
+        clip_norm: as `binsgdm.systems.momentum.LocalMomentum`, above 0; None for no clipping.
+        warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
+            step t.
         num_samplings: counts over all values, in [1, 31].
 
     Raises:
@@ -219,6 +271,12 @@ class RandomK(_Sparsifier):
     Attributes:
         ratio: values kept of each bucket, in (0, 1]; rounded to the nearest k, at least 1.
         k: values kept of each bucket, >= 1; all of a bucket that has fewer. Exactly one of the two is given.
+        momentum: decay of the momentum that each rank sends in place of its gradients, in [0, 1); 0 for none. Then the
+            optimizer shall have none; see `binsgdm.systems.momentum`.
+        masks_momentum: whether an element's momentum begins anew once it was sent.
+        clip_norm: as `binsgdm.systems.momentum.LocalMomentum`, above 0; None for no clipping.
+        warmup_steps: steps over which the ratio falls to `ratio` by equal factors: ratio^(t / (warmup_steps + 1)) in
+            step t.
         unbiased: times N / K.
 
     Raises:
@@ -243,6 +301,8 @@ class RandomK(_Sparsifier):
     def __post_init__(self) -> None:
         check_choice("random_k: unbiased", self.unbiased, (True, False))
         super().__post_init__()
+        if self.unbiased and (self.momentum or self.clip_norm is not None):
+            raise BinsgdmError("random_k: momentum, clip_norm: have no effect with unbiased=True; drop one of them")
 
     @property
     def is_unbiased(self) -> bool:  # type: ignore[override]
@@ -250,7 +310,7 @@ class RandomK(_Sparsifier):
         return self.unbiased
 
     def needs_feedback(self) -> bool:
-        """Tell which of the two it is."""
+        """Tell whether it is not unbiased."""
         return not self.unbiased
 
     def _scale(self, shapes: Shapes) -> float:

@@ -7,7 +7,9 @@ writes the residual; decode, per element of each payload, reads the code, and re
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from simnet.collectives import ring
 from simnet.errors import SimnetError
@@ -23,8 +25,17 @@ LENGTH_BYTES = 8
 SCALE_BYTES = INDEX_BYTES = VALUE_BYTES = 4
 
 
+MOMENTUM = KernelCost(name="momentum", bytes_per_element=12.0)  # read g, m; write m
+Momentum = Annotated[float, Meta(ge=0.0, lt=1.0)]
+
+
 class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A system that compresses gradients."""
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether each rank sends its own momentum in place of its gradients."""
+        return False
 
 
 class GatheredPayload(NamedTuple):
@@ -61,12 +72,14 @@ def kernel_costs(
     )
 
 
-def gather_payloads(strategy: Strategy, bucket: Bucket, payload: GatheredPayload, topology: Topology) -> Exchange:
+def gather_payloads(
+    strategy: CompressingStrategy, bucket: Bucket, payload: GatheredPayload, topology: Topology
+) -> Exchange:
     """Gather every rank's payload on every rank, which decodes all."""
     world = topology.group("world")
     lengths = Communicate(schedule=ring.all_gather(world), message_bytes=float(LENGTH_BYTES * world.size))
     operations: tuple[Operation, ...] = (
-        encode_kernel(strategy, bucket),
+        *encode_kernels(strategy, bucket),
         *((lengths,) if payload.is_variable_length else ()),
         Communicate(schedule=ring.all_gather(world), message_bytes=payload.num_bytes * world.size),
         decode_kernel(strategy, payload.decoded_elements * world.size),
@@ -75,11 +88,15 @@ def gather_payloads(strategy: Strategy, bucket: Bucket, payload: GatheredPayload
 
 
 def all_reduce_payload(
-    strategy: Strategy, bucket: Bucket, message_bytes: float, algorithm: str, topology: Topology
+    strategy: CompressingStrategy, bucket: Bucket, message_bytes: float, algorithm: str, topology: Topology
 ) -> Exchange:
     """Add up payloads that stand for the same on all ranks."""
     collective, chosen = choose_all_reduce(algorithm, topology, message_bytes)
-    operations = (encode_kernel(strategy, bucket), collective, decode_kernel(strategy, bucket.num_elements))
+    operations: tuple[Operation, ...] = (
+        *encode_kernels(strategy, bucket),
+        collective,
+        decode_kernel(strategy, bucket.num_elements),
+    )
     return Exchange(operations, message_bytes, chosen)
 
 
@@ -99,9 +116,10 @@ class GatheringStrategy(CompressingStrategy, frozen=True, kw_only=True, forbid_u
         return gather_payloads(self, bucket, self.payload(bucket), topology)
 
 
-def encode_kernel(strategy: Strategy, bucket: Bucket) -> Kernel:
-    """Return the kernel before the first message."""
-    return Kernel(name=f"{strategy.kind}_encode", part="encode", num_elements=bucket.num_elements)
+def encode_kernels(strategy: CompressingStrategy, bucket: Bucket) -> tuple[Kernel, ...]:
+    """Return the kernels before the first message: the momentum where there is one, and the encoding."""
+    names = ("momentum",) * strategy.has_momentum + (f"{strategy.kind}_encode",)
+    return tuple(Kernel(name=name, part="encode", num_elements=bucket.num_elements) for name in names)
 
 
 def merge_kernel(strategy: Strategy, bucket: Bucket) -> Kernel:

@@ -16,7 +16,7 @@ from simnet.strategies.compressing import (
     GatheringStrategy,
     all_reduce_payload,
     decode_kernel,
-    encode_kernel,
+    encode_kernels,
     kernel_costs,
     matrix_shape,
     merge_kernel,
@@ -71,7 +71,7 @@ class PowerSGD(LowRank, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         reductions = [choose_all_reduce(self.algorithm, topology, size) for size in sizes]
         first, *second = (collective for collective, _ in reductions)
         operations: tuple[Operation, ...] = (
-            encode_kernel(self, bucket),
+            *encode_kernels(self, bucket),
             first,
             merge_kernel(self, bucket),
             *second,

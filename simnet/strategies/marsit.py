@@ -12,10 +12,12 @@ from simnet.program import Communicate, Operation
 from simnet.strategies.all_reduce import DenseAllReduce
 from simnet.strategies.base import DenseStage, Exchange, Strategy, padded_sign_bytes, register
 from simnet.strategies.compressing import (
+    MOMENTUM,
     SCALE_BYTES,
     CompressingStrategy,
+    Momentum,
     decode_kernel,
-    encode_kernel,
+    encode_kernels,
     kernel_costs,
     merge_kernel,
 )
@@ -35,15 +37,27 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
         sync_period: all ranks average in full precision once in as many steps; none: never.
         torus: whether signs go round the ring of each node, then round rings between nodes, instead of one ring.
         scale: what a sign stands for; by default the mean magnitude, which ranks gather in either case.
+        residual_decay: part of what signs missed that is added to the next gradient.
+        momentum: decay of the momentum that each rank sends in place of its gradients; 0 for none.
     """
 
     title: ClassVar[str] = "Marsit"
     is_rate_independent: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("marsit", 20.125, 0.375, 4.125)
+    kernels: ClassVar[tuple[KernelCost, ...]] = (
+        *kernel_costs("marsit", 20.125, 0.375, 4.125),
+        MOMENTUM,
+    )
 
     sync_period: Count | None = 100
     torus: bool = False
     scale: Annotated[float, Meta(gt=0.0)] | None = None
+    residual_decay: Annotated[float, Meta(ge=0.0, le=1.0)] = 1.0
+    momentum: Momentum = 0.0
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether `momentum` is not 0."""
+        return self.momentum > 0
 
     def dense_stage(self, steps: int | None) -> DenseStage | None:
         """Return the steps in full precision: every `sync_period`-th one."""
@@ -76,7 +90,7 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
         kinds: tuple[GroupKind, ...] = ("intra_node", "inter_node") if self.torus else ("world",)
         groups = [topology.group(kind) for kind in kinds]
         operations: tuple[Operation, ...] = (
-            encode_kernel(self, bucket),
+            *encode_kernels(self, bucket),
             scales,
             *_round_rings(groups, message_bytes, ring.reduce_scatter),
             merge_kernel(self, bucket),

@@ -19,6 +19,7 @@ from simnet.program import Communicate, Kernel, Operation
 from simnet.strategies.all_reduce import DenseAllReduce
 from simnet.strategies.base import BITS_PER_BYTE, DenseStage, Exchange, Strategy, register
 from simnet.strategies.binsgdm import MERGE
+from simnet.strategies.compressing import MOMENTUM
 from simnet.units import Size
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost, StandIn
@@ -50,7 +51,7 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
     title: ClassVar[str] = "1-bit Adam"
     former_keys: ClassVar[dict[str, str]] = {"agreement": "finite_check"}
     kernels: ClassVar[tuple[KernelCost, ...]] = (
-        KernelCost(name="momentum", bytes_per_element=12.0),  # read g, m; write m
+        MOMENTUM,
         # read m and the residual twice (scale, then sign); write the residual and one bit
         KernelCost(name="compress", bytes_per_element=20.125),
         # the mean of all ranks' signs, for which fused code needs what BinSGDM's `merge` does

@@ -5,16 +5,18 @@ from typing import ClassVar, Literal
 
 from simnet.collectives import direct, ring
 from simnet.network.topology import Topology
-from simnet.program import Communicate
+from simnet.program import Communicate, Operation
 from simnet.strategies.base import Exchange, padded_sign_bytes, register
 from simnet.strategies.compressing import (
+    MOMENTUM,
     SCALE_BYTES,
     CompressingStrategy,
     GatheredPayload,
     GatheringStrategy,
+    Momentum,
     bytes_of_bits,
     decode_kernel,
-    encode_kernel,
+    encode_kernels,
     kernel_costs,
     matrix_shape,
     merge_kernel,
@@ -29,11 +31,25 @@ TRITS_PER_BYTE = 5
 
 @register
 class OneBitSGD(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="one_bit_sgd"):
-    """1-bit SGD (Seide et al., Interspeech 2014): signs and two means a column of each matrix, gathered by all."""
+    """1-bit SGD (Seide et al., Interspeech 2014): signs and two means a column of each matrix, gathered by all.
+
+    Attributes:
+        momentum: decay of the momentum that each rank sends in place of its gradients; 0 for none.
+    """
 
     title: ClassVar[str] = "1-bit SGD"
     is_rate_independent: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("one_bit_sgd", 20.125, 0.0, 8.125)
+    kernels: ClassVar[tuple[KernelCost, ...]] = (
+        *kernel_costs("one_bit_sgd", 20.125, 0.0, 8.125),
+        MOMENTUM,
+    )
+
+    momentum: Momentum = 0.0
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether `momentum` is not 0."""
+        return self.momentum > 0
 
     def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return signs and means."""
@@ -44,18 +60,29 @@ class OneBitSGD(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fie
 
 @register
 class SignSGD(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="sign_sgd"):
-    """SignSGD with majority vote (Bernstein et al., ICML 2018): one bit an element each way, each rank counts some."""
+    """SignSGD with majority vote (Bernstein et al., ICML 2018): one bit an element each way, each rank counts some.
+
+    Attributes:
+        momentum: decay of the momentum that each rank sends in place of its gradients (Signum); 0 for none.
+    """
 
     title: ClassVar[str] = "SignSGD"
     is_rate_independent: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("sign_sgd", 4.125, 0.25, 4.125)
+    kernels: ClassVar[tuple[KernelCost, ...]] = (*kernel_costs("sign_sgd", 4.125, 0.25, 4.125), MOMENTUM)
+
+    momentum: Momentum = 0.0
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether `momentum` is not 0."""
+        return self.momentum > 0
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Swap signs among all ranks, count, and gather the winners; a byte with each chunk tells if it is finite."""
         world = topology.group("world")
         message_bytes = float(padded_sign_bytes(bucket.num_elements, world.size) + world.size)
-        operations = (
-            encode_kernel(self, bucket),
+        operations: tuple[Operation, ...] = (
+            *encode_kernels(self, bucket),
             Communicate(schedule=direct.all_to_all(world), message_bytes=message_bytes),
             merge_kernel(self, bucket),
             Communicate(schedule=ring.all_gather(world), message_bytes=message_bytes),
@@ -70,13 +97,23 @@ class EFSignSGD(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         scale_per: which elements share one fp32 scale.
+        momentum: decay of the momentum that each rank sends in place of its gradients; 0 for none.
     """
 
     title: ClassVar[str] = "EF-SignSGD"
     is_rate_independent: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("ef_sign_sgd", 20.125, 0.0, 8.125)
+    kernels: ClassVar[tuple[KernelCost, ...]] = (
+        *kernel_costs("ef_sign_sgd", 20.125, 0.0, 8.125),
+        MOMENTUM,
+    )
 
     scale_per: Literal["tensor", "bucket"] = "tensor"
+    momentum: Momentum = 0.0
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether `momentum` is not 0."""
+        return self.momentum > 0
 
     def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return signs and scales."""

@@ -3,15 +3,18 @@
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from simnet.network.topology import Topology
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
-from simnet.strategies.base import Exchange, Strategy, register
+from simnet.strategies.base import DenseStage, Exchange, Strategy, register
 from simnet.strategies.compressing import (
     INDEX_BYTES,
+    MOMENTUM,
     VALUE_BYTES,
     CompressingStrategy,
     GatheredPayload,
+    Momentum,
     all_reduce_payload,
     gather_payloads,
     kernel_costs,
@@ -31,15 +34,50 @@ class Sparsifying(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown
     Attributes:
         ratio: fraction of a bucket's elements that travels.
         k: elements of a bucket that travel.
+        momentum: decay of the momentum that each rank sends in place of its gradients; 0 for none.
+        warmup_steps: steps at the start of the training over which the ratio falls to `ratio` by equal factors; needs
+            `run.steps`. Each is counted as one with their mean ratio.
     """
 
     ratio: Ratio | None = None
     k: Count | None = None
+    momentum: Momentum = 0.0
+    warmup_steps: Annotated[int, Meta(ge=0)] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.ratio is None) == (self.k is None):
             raise ValueError("ratio: must be given once; give ratio or k")
+        if self.warmup_steps and self.ratio is None:
+            raise ValueError(f"warmup_steps: {self.warmup_steps}: needs ratio; give it instead of k")
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether `momentum` is not 0."""
+        return self.momentum > 0
+
+    def dense_stage(self, steps: int | None) -> DenseStage | None:  # noqa: ARG002
+        """Return the steps of the warm-up, with their mean ratio."""
+        if not self.warmup_steps or self.ratio is None:
+            return None
+        steps_to_ratio = self.warmup_steps + 1
+        total = sum(self.ratio ** (step / steps_to_ratio) for step in range(1, steps_to_ratio))
+        return DenseStage(replace(self, ratio=total / self.warmup_steps, warmup_steps=0), self.warmup_steps)
+
+    def for_longer_training(self, scale: float) -> Strategy:
+        """Return the strategy with `scale` times the steps of the warm-up."""
+        return replace(self, warmup_steps=round(self.warmup_steps * scale))
+
+    def check_steps(self, steps: int | None) -> None:
+        """Refuse `warmup_steps` without `run.steps`, or more of them than `run.steps`.
+
+        Raises:
+            ValueError: "key: given: rule".
+        """
+        if self.warmup_steps and steps is None:
+            raise ValueError(f"warmup_steps: {self.warmup_steps}: has no effect without run.steps; give both")
+        if self.warmup_steps > (steps or self.warmup_steps):
+            raise ValueError(f"warmup_steps: {self.warmup_steps}: more than run.steps ({steps})")
 
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:
@@ -64,7 +102,10 @@ class TopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     title: ClassVar[str] = "Top-k"
     is_rate_independent: ClassVar[bool] = True
     # decode counts kept elements; encode selects the k largest: bytes say little of its time
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("top_k", 20.0, 0.0, 16.0, measured_only=("encode",))
+    kernels: ClassVar[tuple[KernelCost, ...]] = (
+        *kernel_costs("top_k", 20.0, 0.0, 16.0, measured_only=("encode",)),
+        MOMENTUM,
+    )
 
 
 @register
@@ -73,7 +114,10 @@ class MSTopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     title: ClassVar[str] = "MSTop-k"
     is_rate_independent: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("ms_top_k", 136.0, 0.0, 16.0)  # 31 counts read all
+    kernels: ClassVar[tuple[KernelCost, ...]] = (
+        *kernel_costs("ms_top_k", 136.0, 0.0, 16.0),  # 31 counts read all
+        MOMENTUM,
+    )
 
 
 @register
@@ -87,7 +131,10 @@ class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     title: ClassVar[str] = "Random-k"
     # encode draws numbers for all elements and selects the k largest
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("random_k", 12.0, 0.0, 4.0, measured_only=("encode",))
+    kernels: ClassVar[tuple[KernelCost, ...]] = (
+        *kernel_costs("random_k", 12.0, 0.0, 4.0, measured_only=("encode",)),
+        MOMENTUM,
+    )
 
     unbiased: bool = False
     algorithm: Algorithm = "ring"

@@ -5,8 +5,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
+import msgspec
+
 from binsgdm.systems.base import numel_of
 from binsgdm.systems.registry import SYSTEMS
+from simnet import strategies
 from tests.helpers.messages import SHAPES, real_messages, simulated_messages
 
 LAYOUTS = [(2, 1), (2, 2), (3, 2), (4, 8)]
@@ -30,6 +33,12 @@ OPTIONS = [
     ("ms_top_k", {"k": 100}),
     ("random_k", {"ratio": 0.1}),
     ("random_k", {"k": 50, "unbiased": True}),
+    ("one_bit_sgd", {"momentum": 0.9}),
+    ("sign_sgd", {"momentum": 0.9}),
+    ("ef_sign_sgd", {"momentum": 0.9}),
+    ("marsit", {"momentum": 0.9, "residual_decay": 0.5}),
+    ("top_k", {"ratio": 0.01, "momentum": 0.9}),
+    ("random_k", {"ratio": 0.1, "momentum": 0.9}),
 ]
 
 
@@ -44,6 +53,20 @@ def test_a_system_sends_what_is_simulated(name, options, layout):
     real = real_messages(name, options, layout)
     assert real == simulated_messages(name, options, layout)
     assert real
+
+
+@pytest.mark.parametrize("name", ["top_k", "ms_top_k", "random_k"])
+def test_the_steps_of_a_warm_up_send_on_average_what_is_simulated(name):
+    """K is a whole number in each step, so the mean of 4 is known within half a value with its index."""
+    options = {"ratio": 0.01, "momentum": 0.9, "warmup_steps": 4}
+    real = real_messages(name, options, (2, 2), steps=5)
+    stage = msgspec.convert(options, strategies.STRATEGIES.find(name)).dense_stage(100)
+    assert stage.steps == 4
+    (warm,) = simulated_messages(name, msgspec.to_builtins(stage.strategy), (2, 2))
+    assert [message[:2] for message in real[:4]] == [warm[:2]] * 4
+    assert sum(message[2] for message in real[:4]) / 4 == pytest.approx(warm[2], abs=8)
+    assert real[0][2] > 30 * real[4][2]
+    assert real[4:] == simulated_messages(name, {"ratio": 0.01, "momentum": 0.9}, (2, 2))
 
 
 def test_elias_sends_lengths_and_then_as_many_bits_as_were_measured():

@@ -68,8 +68,11 @@ def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does
 def test_options_are_written_as_a_table_of_plain_values(every: MeasurementFile) -> None:
     found = {one.name: one.labels["options"] for one in every.series if "options" in one.labels}
     assert found["qsgd_encode"] == {"bits": 4, "block_size": 8192, "coding": "packed"}
-    assert found["marsit_encode"] == {"torus": False}
+    assert found["marsit_encode"] == {"residual_decay": 1.0, "momentum": 0.0, "torus": False}
     assert training.strategy("power_sgd:warm_start=false").labels["options"] == {"warm_start": False}
+
+
+SPARSE = {"momentum": 0.0, "masks_momentum": True, "warmup_steps": 0}
 
 
 def in_proportion(whole: MeasurementFile) -> MeasurementFile:
@@ -91,7 +94,7 @@ def test_a_calibration_takes_the_kernels_with_their_options(every: MeasurementFi
     assert {f"{name}_encode" for name in SYSTEMS if name != "dense"} | set(OWN) <= set(found.kernels)
     assert found.kernels["top_k_decode"].s_per_element == pytest.approx(1e-9)
     assert found.kernels["qsgd_decode"].options == {"bits": 4, "block_size": 8192, "coding": "packed"}
-    assert found.kernels["top_k_encode"].options == {"ratio": 0.01}
+    assert found.kernels["top_k_encode"].options == {"ratio": 0.01} | SPARSE
     assert found.kernels["merge"].options == {}
 
 
@@ -159,7 +162,7 @@ class TestChoice:
     def test_what_is_left_out_is_the_default(self) -> None:
         assert choice("qsgd:bits=8", "").whole == {"bits": 8, "block_size": 8192, "coding": "packed"}
         assert choice("top_k", "").given == {"ratio": 0.01}
-        assert choice("top_k:k=7", "").whole == {"ratio": None, "k": 7}
+        assert choice("top_k:k=7", "").whole == {"ratio": None, "k": 7, "clip_norm": None} | SPARSE
         assert choices.text_of(choice("power_sgd:warm_start=false", "").whole) == "matrix_rank=4 warm_start=false"
 
     def test_every_name_can_be_made(self) -> None:

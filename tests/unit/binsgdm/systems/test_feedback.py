@@ -11,7 +11,8 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.systems.aggregation import all_reduce_payloads, gather_payloads
 from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.feedback import ErrorFeedback, Residuals, WithoutFeedback
+from binsgdm.systems.feedback import ErrorFeedback, WithoutFeedback
+from binsgdm.systems.residuals import Residuals
 from binsgdm.systems.signs import ScaledSign
 from binsgdm.systems.sparse import RandomK, TopK
 

@@ -136,6 +136,14 @@ def test_every_kth_step_is_the_exact_mean_and_clears_the_residual(torus: bool) -
     assert residuals.any()
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.5, 1.0])
+def test_as_much_of_the_residual_is_delivered_as_its_decay_leaves(decay: float) -> None:
+    values, residuals = randn(4, 77), randn(4, 77, seed=9)
+    wanted = (values + decay * residuals).mean(dim=0)
+    (estimate, *_) = exchange(values, list(residuals), {"sync_period": 3, "residual_decay": decay}, 2, step=6)
+    torch.testing.assert_close(estimate, wanted, rtol=0, atol=1e-6)
+
+
 def test_one_bit_an_element_on_every_hop() -> None:
     hops = []
     values = randn(4, 32 * 10)
@@ -185,6 +193,8 @@ def test_a_quadratic_is_minimized_though_ranks_disagree() -> None:
         ({"sync_period": True}, "sync_period: True"),
         ({"scale": 0.0}, "scale: 0.0"),
         ({"scale": float("nan")}, "scale: nan"),
+        ({"residual_decay": 1.5}, "residual_decay: 1.5"),
+        ({"residual_decay": -0.5}, "residual_decay: -0.5"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_in_a_sentence(settings, name: str) -> None:
