@@ -83,7 +83,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
             str(given["topology"]),
             *([str(given["intra_node_dtype"])] if self.is_hierarchical and given["intra_node_dtype"] != "fp32" else []),
             *(["average gradients"] if given["average"] == "gradients" else []),
-            *([f"{given['rounding']} rounding"] if given["rounding"] != DEFAULT_ROUNDING else []),
+            *(["shaped"] if given["rounding"] == "shaped" else []),
             *(["overlap"] if given["overlap"] else []),
         ]
         return f"{BINSGDM} {', '.join(words)}"

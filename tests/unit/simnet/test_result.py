@@ -105,7 +105,12 @@ def test_former_keys_of_strategies_are_read_as_the_present_ones(
     document["axes"].append({"key": f"strategy.{key}", "values": values})
     for point, value in zip(document["points"], values, strict=True):
         point["set"][f"strategy.{key}"] = value
-        point["scenario"]["strategy"] = {"kind": kind, key: value}
+        # Older files have no rounding: it was random.
+        point["scenario"]["strategy"] = {
+            "kind": kind,
+            key: value,
+            **({"rounding": "random"} if kind == "binsgdm" else {}),
+        }
         point["scenario"]["baseline"] = {"kind": "all_reduce", "wire_dtype": "fp16"}
     former = as_former(document)
     assert key not in json.dumps(former)

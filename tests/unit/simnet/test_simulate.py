@@ -98,7 +98,7 @@ def test_one_bit_adam_counts_its_dense_stage_end_to_end():
 
 
 def test_without_kernel_times_the_compressed_update_takes_the_optimizers_time_and_says_so():
-    bare = simulate(scenario(BinSGDM()))
+    bare = simulate(scenario(BinSGDM(rounding="random")))
     assert bare.result.breakdown.optimizer_s == pytest.approx(0.005)
     assert any(
         "no time for kernels binsgdm_apply, binsgdm_update, mean, merge, quantize" in note for note in bare.notes
@@ -135,7 +135,7 @@ def test_casts_stream_memory_whatever_the_codec_does():
 
 def test_a_measured_kernel_time_replaces_the_estimate():
     kernels = {"binsgdm_update": KernelTime(launch_s=Duration(1e-3), s_per_element=Duration(1e-10))}
-    strategy = BinSGDM(bucketing="fused", overlap=False)
+    strategy = BinSGDM(bucketing="fused", overlap=False, rounding="random")
     encode_s = simulate(scenario(strategy, calibration=Calibration(kernels=kernels))).result.breakdown.encode_s
     assert encode_s == pytest.approx(1e-3 + 1e-10 * D)
 

@@ -124,12 +124,23 @@ def test_files_of_one_model_have_the_same_gradients(tmp_path: Path) -> None:
     ("labels", "strategy"),
     [
         (DENSE, DenseAllReduce(bucket_cap=Size(25 * 2**20))),
-        (FLAT, BinSGDM(topology="flat", overlap=False, bucket_cap=Size(25 * 2**20), finite_check="ring")),
+        (
+            FLAT,
+            BinSGDM(
+                topology="flat", rounding="random", overlap=False, bucket_cap=Size(25 * 2**20), finite_check="ring"
+            ),
+        ),
         (ADAM, OneBitAdam(finite_check=True)),
         (SIGNS, EFSignSGD(scale_per="bucket", bucket_cap=Size(25 * 2**20))),
         (
             NODES,
-            BinSGDM(intra_node_dtype="bf16", average="gradients", bucket_cap=Size(25 * 2**20), finite_check="ring"),
+            BinSGDM(
+                intra_node_dtype="bf16",
+                average="gradients",
+                rounding="random",
+                bucket_cap=Size(25 * 2**20),
+                finite_check="ring",
+            ),
         ),
     ],
 )
