@@ -7,7 +7,6 @@ docs/explanation/randomness.md.
 Shape letters: N elements, C counters of four words each.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -147,35 +146,30 @@ def uniforms(key: Key, *, start: int, numel: int, device: torch.device | str = "
     return parts.to(torch.float32).mul_(2.0**-23).add_(2.0**-24)
 
 
-def dither(key: Key, *, start: int, numel: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return the residuals that shaped rounding of u starts from, uniform in [-32767, 32767].
+def dither(key: Key, *, start: int, numel: int, limit: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return the residuals that shaped rounding starts from, uniform in [-limit, limit).
 
-    Without them all ranks would round alike at first, and so would all elements of the same u.
+    Without them all elements of the same u would round alike, and move further together than by draws. A residual of
+    `limit` is left out, since a step from it is the step from -limit with the other sign: the rest are a circle on
+    which every step turns, so that they stay uniform.
+
+    Args:
+        key: Of the draws.
+        start: The first element.
+        numel: How many elements (N).
+        limit: What no residual exceeds: `functional.SCALE`, or K for a merge of K signs; at most 32767.
+        device: Where to.
 
     Returns:
-        int16 (N): max((draw >> 16) - 32768, -32767) of the elements [start, start + numel).
+        int16 (N): ((draw >> 9) 2 limit >> 23) - limit.
     """
-    return _dithered(key, start, numel, device, lambda found: ((found >> 16) - 32768).clamp_(min=-32767))
-
-
-def merge_dither(key: Key, *, start: int, numel: int, num_rows: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return the residuals that a shaped merge of K rows of signs starts from, uniform in [-K, K].
-
-    Returns:
-        int16 (N): ((draw >> 9) (2 K + 1) >> 23) - K of the elements [start, start + numel).
-    """
-    return _dithered(key, start, numel, device, lambda found: ((found >> 9) * (2 * num_rows + 1) >> 23) - num_rows)
-
-
-def _dithered(
-    key: Key, start: int, numel: int, device: torch.device | str, convert: Callable[[Tensor], Tensor]
-) -> Tensor:
     _check_range(start, numel)
     made = torch.empty(numel, dtype=torch.int16, device=device)
     # Piece by piece: draws take 8 bytes an element and some more on the way, many times what is kept.
     for lo in range(0, numel, _DITHER_NUMEL):
         piece = made[lo : lo + _DITHER_NUMEL]
-        piece.copy_(convert(draws(key, start=start + lo, numel=piece.numel(), device=device)))
+        drawn = draws(key, start=start + lo, numel=piece.numel(), device=device)
+        piece.copy_(((drawn >> 9) * (2 * limit) >> 23) - limit)
     return made
 
 

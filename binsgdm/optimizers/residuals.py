@@ -14,7 +14,7 @@ from binsgdm.functional import MAX_SHAPED_VECTORS, SCALE
 from binsgdm.kernels import zeros
 from binsgdm.optimizers.base import ParamState, frames_to_the_user
 from binsgdm.optimizers.scheme import Scheme
-from binsgdm.random import RandomStream, dither, merge_dither
+from binsgdm.random import RandomStream, dither
 
 NAMES = {
     RandomStream.INTRA_NODE: "intra_node_residual",
@@ -55,9 +55,7 @@ class Quantization:
         """Return the residual of a bucket's elements before the first step."""
         key = replace(context, step=0).key(self.stream)
         start, numel = self.starts[index], self.numels[index]
-        if self.num_rows is None:
-            return dither(key, start=start, numel=numel, device=device)
-        return merge_dither(key, start=start, numel=numel, num_rows=self.num_rows, device=device)
+        return dither(key, start=start, numel=numel, limit=self.limit, device=device)
 
 
 def quantizations(buckets: Sequence[FlatBucket], context: RankContext, scheme: Scheme) -> list[Quantization]:

@@ -236,33 +236,24 @@ def test_elements_without_a_counter_are_refused(start: int, numel: int) -> None:
 # What shaped rounding starts from.
 
 
-def test_dither_is_a_uniform_residual_of_each_draw() -> None:
-    key = Key(seed=5, rank=3)
-    found, drawn = random.dither(key, start=7, numel=NUMEL, device="cpu"), draws(key, start=7, numel=NUMEL)
+@pytest.mark.parametrize("limit", [1, 2, 8, 32767])
+def test_dither_takes_every_residual_but_one_alike(limit: int) -> None:
+    found = random.dither(Key(seed=6, rank=3), start=7, numel=1 << 17, limit=limit)
+    drawn = draws(Key(seed=6, rank=3), start=7, numel=1 << 17)
     assert found.dtype == torch.int16
-    assert torch.equal(found.to(torch.int64), ((drawn >> 16) - 32768).clamp(min=-32767))
-    assert int(found.min()) == -32767
-    assert int(found.max()) == 32767
-
-
-@pytest.mark.parametrize("num_rows", [1, 2, 8, 32767])
-def test_merge_dither_takes_every_residual_of_a_merge_alike(num_rows: int) -> None:
-    found = random.merge_dither(Key(seed=6), start=0, numel=1 << 17, num_rows=num_rows)
-    drawn = draws(Key(seed=6), start=0, numel=1 << 17)
-    assert torch.equal(found.to(torch.int64), ((drawn >> 9) * (2 * num_rows + 1) >> 23) - num_rows)
-    assert int(found.abs().max()) <= num_rows
-    if num_rows < 10:
-        counts = torch.bincount(found.to(torch.int64) + num_rows, minlength=2 * num_rows + 1)
-        assert counts.numel() == 2 * num_rows + 1
-        assert abs(chi_square(counts.double())) < SIGMAS
+    assert torch.equal(found.to(torch.int64), ((drawn >> 9) * (2 * limit) >> 23) - limit)
+    parts = min(2 * limit, 64)
+    counts = torch.bincount((found.to(torch.int64) + limit) * parts // (2 * limit), minlength=parts)
+    assert counts.numel() == parts  # limit itself would be one more
+    assert abs(chi_square(counts.double())) < SIGMAS
 
 
 def test_dither_is_made_in_pieces_that_join(monkeypatch: pytest.MonkeyPatch) -> None:
     key = Key(seed=7, rank=1)
-    whole = random.dither(key, start=40, numel=1000)
+    whole = random.dither(key, start=40, numel=1000, limit=9)
     monkeypatch.setattr(random, "_DITHER_NUMEL", 96)
-    assert torch.equal(random.dither(key, start=40, numel=1000), whole)
-    assert torch.equal(random.dither(key, start=140, numel=900), whole[100:])
-    assert random.dither(key, start=0, numel=0).numel() == 0
+    assert torch.equal(random.dither(key, start=40, numel=1000, limit=9), whole)
+    assert torch.equal(random.dither(key, start=140, numel=900, limit=9), whole[100:])
+    assert random.dither(key, start=0, numel=0, limit=9).numel() == 0
     with pytest.raises(BinsgdmError, match="draws: elements -1 to 4"):
-        random.dither(key, start=-1, numel=5)
+        random.dither(key, start=-1, numel=5, limit=9)
