@@ -264,12 +264,15 @@ def check_same_parameters(where: str, optimizer: OneBitOptimizer) -> None:
     check_same_tensors(where, named, "wrap the model in DistributedDataParallel, or broadcast them first")
 
 
+_OF_NO_GROUP = ("params", "seed", "step", "residual_layout")  # compared once, or each rank's own
+
+
 def settings_to_compare(optimizer: OneBitOptimizer) -> dict[str, Any]:
     """Return by name what must be the same on all ranks: settings, step, and what the parameters are."""
     first = optimizer.param_groups[0]
     found: dict[str, Any] = {name: first[name] for name in ("seed", "step") if name in first}
     for number, group in enumerate(optimizer.param_groups):
-        settings = {name: value for name, value in group.items() if name not in ("params", "seed", "step")}
+        settings = {name: value for name, value in group.items() if name not in _OF_NO_GROUP}
         found |= {f"{name} of group {number}": _plain(value) for name, value in settings.items()}
     for number, param_state in enumerate(optimizer.param_states()):
         found[f"shape of parameter {number}"] = tuple(param_state.parameter.shape)

@@ -105,7 +105,7 @@ class ShardedSession(Session):
     @property
     def layout(self) -> str:
         """In words, which elements this rank rounds where; what rounding lost belongs to it."""
-        return f"shards of {self._ranks_per_node} ranks a node, {super().layout}"
+        return f"shard of rank {self._global_rank}, {self._ranks_per_node} a node, {super().layout}"
 
     def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state."""

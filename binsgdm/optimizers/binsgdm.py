@@ -159,7 +159,7 @@ class BinSGDM(OneBitOptimizer):
         """Load averages, residuals, step, seed and settings; a resumed run goes on bit for bit.
 
         Averages and residuals are each rank's own, so every rank must save and load its own state. Residuals of another
-        number of ranks, topology or bucket_cap_mb are drawn anew, with a warning.
+        rank, number of ranks, topology or bucket_cap_mb are drawn anew, with a warning.
 
         Raises:
             BinsgdmError: a state of another format, or of parameters of other shapes or slices, or of the other

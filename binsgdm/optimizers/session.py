@@ -48,10 +48,12 @@ class Session:
         is_one_bit = scheme.intra_node_dtype == "one_bit"
         if member.world_size == 1 and not is_one_bit:
             return "a rank alone"
+        # With the rank: with the residual of another, both would round alike, and their errors would add up.
+        rank = f"rank {member.rank} of {member.world_size}"
         cap_mb = f"bucket_cap_mb={self.bucket_elements * BYTES_PER_ELEMENT / MIB:.9g}"
         if scheme.topology == "flat":
-            return f"{member.world_size} ranks, flat, {cap_mb}"
-        return f"{member.world_size} ranks, {member.ranks_per_node} a node{', one_bit inside' * is_one_bit}, {cap_mb}"
+            return f"{rank}, flat, {cap_mb}"
+        return f"{rank}, {member.ranks_per_node} a node{', one_bit inside' * is_one_bit}, {cap_mb}"
 
     def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state.

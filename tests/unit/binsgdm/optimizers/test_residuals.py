@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import binsgdm
-from binsgdm.exchange import Member, RankContext
+from binsgdm.exchange import Member, RankContext, run_in_lockstep
 from binsgdm.flat_buckets import build
 from binsgdm.functional import MAX_SHAPED_VECTORS, SCALE, ratio, shape
 from binsgdm.optimizers.residuals import quantizations
@@ -269,6 +269,29 @@ def test_residuals_of_another_number_of_ranks_are_drawn_anew_with_one_warning():
     assert fresh.session.worker.residuals is not None
     assert all(torch.equal(a, b) for a, b in zip(residuals(resumed), residuals(fresh), strict=True))
     assert all("merge_residual" not in state for state in resumed.state.values())
+
+
+def of_rank(rank: int) -> binsgdm.BinSGDM:
+    optimizer = shaped(parameters())
+    optimizer.join(Session(Member(rank=rank, world_size=2), Scheme(topology="flat")))
+    return optimizer
+
+
+def test_a_state_of_another_rank_brings_its_averages_alone():
+    """Or all ranks would round alike where a script saves the state of rank 0 alone."""
+    ranks = [of_rank(0), of_rank(1)]
+    for optimizer in ranks:
+        for value in optimizer.param_groups[0]["params"]:
+            value.grad = torch.ones_like(value)
+    run_in_lockstep([optimizer.step_protocol() for optimizer in ranks], 1)
+    state, same, other = saved(ranks[0]), of_rank(0), of_rank(1)
+    same.load_state_dict(state)
+    assert all(torch.equal(a, b) for a, b in zip(residuals(same), residuals(ranks[0]), strict=True))
+    said = "belong to 'rank 0 of 2, flat, bucket_cap_mb=65536', here is 'rank 1 of 2, flat, bucket_cap_mb=65536'"
+    with pytest.warns(UserWarning, match=said):
+        other.load_state_dict(state)
+    assert all(torch.equal(a, b) for a, b in zip(residuals(other), residuals(of_rank(1)), strict=True))
+    assert all(other.state[value]["b"].all() for value in other.param_groups[0]["params"])
 
 
 def test_a_group_that_is_added_begins_with_its_own_draws_and_the_others_go_on():
