@@ -27,6 +27,7 @@ from binsgdm.measure.gpu.parts import NotMeasurableError
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.settings import Rounding
 from binsgdm.overlapped import OverlappedSession
 from binsgdm.systems.ddp_hook import GradientExchange, exchange_bucket
 from binsgdm.systems.registry import SYSTEMS, make
@@ -56,10 +57,12 @@ class LateTraining:
     side: int
     late: Late = "nothing"
 
-    def with_binsgdm(self, scheme: Scheme, *, overlap: bool, kernels: str | None = None) -> list[torch.Tensor]:
+    def with_binsgdm(
+        self, scheme: Scheme, *, overlap: bool, rounding: Rounding = "random", kernels: str | None = None
+    ) -> list[torch.Tensor]:
         """Return the parameters after a few steps of BinSGDM."""
         model = self._model()
-        optimizer = BinSGDM(model.parameters(), lr=0.01, kernels=kernels)
+        optimizer = BinSGDM(model.parameters(), lr=0.01, rounding=rounding, kernels=kernels)
         where = Transport(self.groups).member(), scheme, self.side**2
         session = OverlappedSession(*where, lambda: True) if overlap else Session(*where)
         optimizer.join(session)
@@ -175,10 +178,10 @@ def measure(bench: Bench, *, quick: bool, seconds: float) -> None:
 def _compared(setting: Mapping[str, Any]) -> dict[str, tuple[Callable[[], Any], Callable[[Late], Any]]]:
     """Return by name how the expected parameters come about, and those of trainings in which something is late."""
 
-    def of_scheme(scheme: Scheme) -> tuple[Callable[[], Any], Callable[[Late], Any]]:
+    def of_scheme(scheme: Scheme, rounding: Rounding = "random") -> tuple[Callable[[], Any], Callable[[Late], Any]]:
         return (
-            lambda: LateTraining(**setting).with_binsgdm(scheme, overlap=False),
-            lambda late: LateTraining(**setting, late=late).with_binsgdm(scheme, overlap=True),
+            lambda: LateTraining(**setting).with_binsgdm(scheme, overlap=False, rounding=rounding),
+            lambda late: LateTraining(**setting, late=late).with_binsgdm(scheme, overlap=True, rounding=rounding),
         )
 
     def of_system(name: str) -> tuple[Callable[[], Any], Callable[[Late], Any]]:
@@ -188,7 +191,10 @@ def _compared(setting: Mapping[str, Any]) -> dict[str, tuple[Callable[[], Any], 
         )
 
     names = {f"BinSGDM, {scheme.topology}, {scheme.intra_node_dtype}, {scheme.average}": scheme for scheme in SCHEMES}
-    return {name: of_scheme(scheme) for name, scheme in names.items()} | {name: of_system(name) for name in SYSTEMS}
+    found = {name: of_scheme(scheme) for name, scheme in names.items()}
+    # Residuals are written where the exchange runs, whatever the scheme is.
+    found["BinSGDM, shaped"] = of_scheme(SCHEMES[0], "shaped")
+    return found | {name: of_system(name) for name in SYSTEMS}
 
 
 def _check(

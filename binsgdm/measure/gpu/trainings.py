@@ -25,7 +25,8 @@ SCALE = 2.0**10  # of GradScaler: no gradient of a small task overflows
 
 Make = Callable[[Sequence[nn.Parameter], float], OneBitOptimizer]
 OPTIMIZERS: dict[str, Make] = {
-    "BinSGDM": lambda parameters, lr: BinSGDM(parameters, lr=lr, weight_decay=0.01),
+    "BinSGDM": lambda parameters, lr: BinSGDM(parameters, lr=lr, weight_decay=0.01, rounding="random"),
+    "BinSGDM, shaped": lambda parameters, lr: BinSGDM(parameters, lr=lr, weight_decay=0.01, rounding="shaped"),
     "1-bit Adam": lambda parameters, lr: OneBitAdam(parameters, lr=lr / 4, dense_steps=3),
 }
 
@@ -78,6 +79,12 @@ class Training:
         states = self.optimizer.param_states()
         averages = [one.state[name] for one in states for name in self.optimizer.averages]
         return [tensor.detach().clone() for tensor in (*self.model.parameters(), *averages)]
+
+    def all_tensors(self) -> list[Tensor]:
+        """Return copies of parameters and of all that the optimizer keeps of them."""
+        kept = [one for state in self.optimizer.state_dict()["state"].values() for one in state.values()]
+        tensors = (*self.model.parameters(), *(one for one in kept if isinstance(one, Tensor)))
+        return [tensor.detach().clone() for tensor in tensors]
 
     def _one(self) -> Tensor:
         self.step += 1
@@ -170,10 +177,10 @@ def check_resumed_runs(record: Record, device: torch.device, *, quick: bool) -> 
                 again.run(before + after)
                 resumed.load(saved)
                 resumed.run(after)
-                wanted = whole.tensors()
+                wanted = whole.all_tensors()
                 labels = f"{name}, {task.name} in {precision}"
-                add_equal(record, f"repeated run: {labels}", wanted, again.tensors())
-                add_equal(record, f"resumed run: {labels}", wanted, resumed.tensors())
+                add_equal(record, f"repeated run: {labels}", wanted, again.all_tensors())
+                add_equal(record, f"resumed run: {labels}", wanted, resumed.all_tensors())
 
 
 def add_equal(record: Record, name: str, wanted: Sequence[Tensor], found: Sequence[Tensor]) -> None:

@@ -73,6 +73,18 @@ def test_a_state_that_is_not_saved_whole_fails_the_resumed_run_alone(record, mon
     assert failed(record) == [f"resumed run: BinSGDM, patterns in {precision}" for precision in ("fp32", "bf16")]
 
 
+def test_a_residual_that_is_drawn_anew_fails_the_resumed_run(record, monkeypatch):
+    class Redrawing(BinSGDM):
+        def load_state_dict(self, state_dict):
+            super().load_state_dict(state_dict)
+            self.state[self.param_groups[0]["params"][0]]["local_residual"].zero_()
+
+    optimizers = {"BinSGDM": lambda parameters, lr: Redrawing(parameters, lr=lr, rounding="shaped")}
+    monkeypatch.setattr(trainings, "OPTIMIZERS", optimizers)
+    trainings.check_resumed_runs(record, CPU, quick=True)
+    assert failed(record) == [f"resumed run: BinSGDM, patterns in {precision}" for precision in ("fp32", "bf16")]
+
+
 @pytest.mark.parametrize("refuses", [True, False])
 def test_a_step_in_a_cuda_graph_that_is_not_refused_fails(record, monkeypatch, refuses):
     capturing = []
