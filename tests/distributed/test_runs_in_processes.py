@@ -30,8 +30,9 @@ def test_ranks_of_ddp_end_where_ranks_in_one_process_end() -> None:
 
 
 def test_binsgdm_learns_on_nodes_of_two_ranks(tmp_path: Path) -> None:
-    trial = {"optimizer": "binsgdm", "lr": 4e-3, "beta": 0.95}
-    options = {"intra_node_dtype": "bf16"}
+    # What is the optimizer's and what is of attach may stand in either.
+    trial = {"optimizer": "binsgdm", "lr": 4e-3, "beta": 0.95, "gain": 1.5, "average": "gradients"}
+    options = {"intra_node_dtype": "bf16", "rounding": "shaped"}
     run = replace(ADAM, system="binsgdm", trial=trial, options=options, ranks_per_node=2, in_processes=True)
     result = tmp_path / "result.json"
     done = run_script(STUDIES / "run.py", json.dumps(asdict(run)), str(result), folder=tmp_path, ranks=run.ranks)

@@ -1,6 +1,7 @@
 """What a step costs on a GPU beside its kernels: waits of the host for the device, and memory."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
+from binsgdm.optimizers.settings import Rounding
 from tests.helpers.pretend_device import PretendDevice, PretendTensor, pretended_device
 
 SHAPES = ((9, 7), (5,))
@@ -42,9 +44,13 @@ def scaled_by(optimizer: OneBitOptimizer, scale: float | None, *, found_inf: boo
 
 
 def bin_sgdm(
-    scheme: Scheme | None = None, rank: int = 0, device: str = "cuda", kernels: str | None = "reference"
+    scheme: Scheme | None = None,
+    rank: int = 0,
+    device: str = "cuda",
+    kernels: str | None = "reference",
+    rounding: Rounding = "random",
 ) -> BinSGDM:
-    made = BinSGDM(parameters(device), lr=0.1, kernels=kernels)
+    made = BinSGDM(parameters(device), lr=0.1, kernels=kernels, rounding=rounding)
     if scheme is not None:
         made.join(Session(Member(rank=rank, world_size=RANKS, ranks_per_node=RANKS_PER_NODE), scheme, 64))
     return made
@@ -76,6 +82,7 @@ def assert_one_read_a_step(counts: PretendDevice, optimizers: Sequence[OneBitOpt
 def test_a_step_alone_has_one_host_read_on_any_device() -> None:
     for device in ("cuda", "cuda:1"):
         with pretended_device(uses_triton=device == "cuda:1") as counts:
+            assert_one_read_a_step(counts, [bin_sgdm(device=device, kernels="reference", rounding="shaped")], steps=2)
             assert_one_read_a_step(counts, [bin_sgdm(device=device, kernels=None)], steps=2)
             launches = {name: number for name, number in counts.operations.items() if name.startswith("triton.")}
             if launches:
@@ -122,10 +129,15 @@ def test_a_grad_scaler_adds_no_host_read_and_skips_as_on_the_cpu(make, scale: fl
         assert [optimizer.num_skipped for optimizer in pair] == [1, 1]
 
 
+@pytest.mark.parametrize("rounding", ["random", "shaped"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_every_scheme_has_one_host_read_a_rank_and_skips_what_one_scaler_found_as_on_the_cpu(scheme: Scheme) -> None:
+def test_every_scheme_has_one_host_read_a_rank_and_skips_what_one_scaler_found_as_on_the_cpu(
+    scheme: Scheme, rounding: Rounding
+) -> None:
     with pretended_device() as counts:
-        both = [[bin_sgdm(scheme, rank, device) for rank in range(RANKS)] for device in ("cuda", "cpu")]
+        both = [
+            [bin_sgdm(scheme, rank, device, rounding=rounding) for rank in range(RANKS)] for device in ("cuda", "cpu")
+        ]
         for step in range(2):
             for optimizers in both:
                 for rank, optimizer in enumerate(optimizers):
@@ -146,7 +158,9 @@ def test_every_scheme_has_one_host_read_a_rank_and_skips_what_one_scaler_found_a
 def assert_equal(on_gpu: OneBitOptimizer, on_cpu: OneBitOptimizer) -> None:
     for ours, theirs in zip(on_gpu.param_states(), on_cpu.param_states(), strict=True):
         pairs = [(ours.parameter, theirs.parameter)]
-        pairs += [(ours.state[name], theirs.state[name]) for name in on_gpu.averages]
+        assert ours.state.keys() == theirs.state.keys()
+        names = [name for name, kept in ours.state.items() if isinstance(kept, torch.Tensor)]
+        pairs += [(ours.state[name], theirs.state[name]) for name in names]
         for given, wanted in pairs:
             assert isinstance(given, PretendTensor)
             assert torch.equal(given.data.cpu(), wanted), "the same bits"
@@ -198,7 +212,11 @@ def test_a_compiler_leaves_the_step_alone() -> None:
         assert torch.equal(ours.parameter, theirs.parameter)
 
 
-@pytest.mark.parametrize("make", [bin_sgdm, one_bit_adam])
+@pytest.mark.parametrize(
+    "make",
+    [bin_sgdm, partial(bin_sgdm, rounding="shaped"), one_bit_adam],
+    ids=["bin_sgdm", "shaped bin_sgdm", "one_bit_adam"],
+)
 def test_no_tensor_of_a_step_lands_on_the_default_device(make) -> None:
     optimizer = make(device="cpu")
     for step in range(4):
@@ -224,9 +242,11 @@ class _NewMemory(TorchDispatchMode):
         return out
 
 
-def test_a_step_alone_takes_no_new_memory_for_values() -> None:
+@pytest.mark.parametrize("rounding", ["random", "shaped"])
+def test_a_step_alone_takes_no_new_memory_for_values(rounding: Rounding) -> None:
     pytest.importorskip("numba")
-    optimizer = BinSGDM([torch.nn.Parameter(torch.zeros(1000)) for _ in range(20)], lr=0.1, kernels="cpu")
+    values = [torch.nn.Parameter(torch.zeros(1000)) for _ in range(20)]
+    optimizer = BinSGDM(values, lr=0.1, kernels="cpu", rounding=rounding)
     for step in range(3):
         give_gradients(optimizer, seed=step)
         with _NewMemory() as memory:
