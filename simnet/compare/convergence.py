@@ -26,7 +26,8 @@ class TrainedSystem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         title: name in tables and figures; no two systems share one.
         strategy: the strategy as a scenario names it.
         optimizer: name of the optimizer, for people.
-        settings: learning rate and the like, for people.
+        settings: learning rate and the like, for people; a rounding must be that of the strategy, "random" where that
+            has none.
     """
 
     title: str
@@ -110,6 +111,12 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             if (other := titles.setdefault(system.title, name)) != name:
                 raise ValueError(
                     f"systems.{name}.title: {system.title!r}: is also that of {other!r}; give each system its own title"
+                )
+            simulated = getattr(system.strategy, "rounding", None)
+            if (trained := system.settings.get("rounding", simulated)) != simulated:
+                raise ValueError(
+                    f"systems.{name}.strategy.rounding: {simulated!r}: settings.rounding is {trained!r}: must be the "
+                    "same; simulate what was trained"
                 )
         seen: set[tuple[str, int, int]] = set()
         for index, curve in enumerate(self.curves):

@@ -8,6 +8,8 @@ from simnet.errors import SimnetError
 from simnet.strategies import BinSGDM, Marsit, TopK
 from tests.helpers.time_to_target_samples import STEPS, SYSTEMS, VALUES, trainings, write_trainings
 
+SHAPED = {"rounding": "shaped"}
+
 
 def curve(**changes) -> dict:
     return {"system": "dense", "ranks": 4, "seed": 9, "steps": list(STEPS), "values": [4.0, 3.0, 2.0, 1.0], **changes}
@@ -81,6 +83,13 @@ def test_former_keys_of_strategies_are_read_as_the_present_ones(tmp_path):
     assert load(str(former)) == load(str(present))
 
 
+def test_curves_of_older_files_are_of_random_rounding_and_others_of_the_one_they_name(tmp_path):
+    of = {"title": "B", "strategy": {"kind": "binsgdm"}, "settings": {"lr": 0.01}}
+    shaped = {"title": "C", "strategy": {"kind": "binsgdm"} | SHAPED, "settings": SHAPED}
+    systems = load(str(write_trainings(tmp_path / "t.json", systems={**SYSTEMS, "b": of, "c": shaped}))).systems
+    assert [systems[name].strategy for name in "bc"] == [BinSGDM(rounding="random"), BinSGDM(rounding="shaped")]
+
+
 def test_a_missing_key_is_named(tmp_path):
     contents = trainings()
     del contents["source"]
@@ -126,6 +135,10 @@ def test_medians_end_where_the_first_training_has_no_number(tmp_path):
         (
             {"systems": {**SYSTEMS, "quick": {**SYSTEMS["quick"], "title": "DDP fp32"}}},
             "systems.quick.title: 'DDP fp32': is also that of 'dense'",
+        ),
+        (
+            {"systems": {**SYSTEMS, "b": {"title": "B", "strategy": {"kind": "binsgdm"}, "settings": SHAPED}}},
+            "systems.b.strategy.rounding: 'random': settings.rounding is 'shaped': must be the same",
         ),
     ],
 )
