@@ -20,8 +20,11 @@ from torch import Tensor
 
 from binsgdm import triton_support
 from binsgdm.errors import BinsgdmError
+from binsgdm.kernels.columns import TensorColumn
 from binsgdm.random import Key
 from binsgdm.triton_support import ENVIRONMENT_VARIABLE
+
+__all__ = ["ENVIRONMENT_VARIABLE", "NAMES", "Kernels", "TensorColumn", "select", "zeros"]
 
 NAMES = ("reference", "cpu", "triton")
 

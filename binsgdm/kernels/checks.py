@@ -1,6 +1,7 @@
 """Checks of the arguments of every kernel: compiled kernels get bare addresses and would write out of bounds."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from binsgdm.bits import packed_numel
 from binsgdm.errors import BinsgdmError
 from binsgdm.functional import MAX_SHAPED_VECTORS
+from binsgdm.kernels.columns import TensorColumn, packed_numels
 from binsgdm.random import MAX_NUMEL
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -36,43 +38,41 @@ def update(grad: Tensor, m: Tensor, b: Tensor, out_u: Tensor | None = None) -> N
             tensor(name, given, numel=grad.numel(), dtypes=FP32, device=grad.device)
 
 
-def updates(
-    grads: Sequence[Tensor], ms: Sequence[Tensor], bs: Sequence[Tensor], outs_u: Sequence[Tensor] | None = None
-) -> None:
+def updates(grads: TensorColumn, ms: TensorColumn, bs: TensorColumn, outs_u: TensorColumn | None = None) -> None:
     """Check the arguments of both updates for many tensors, which share a device."""
     lists = (grads, ms, bs) if outs_u is None else (grads, ms, bs, outs_u)
-    numels = [tensor.numel() for tensor in grads]
+    numels = grads.numels
     if not _are_alike(grads, numels, FLOATS, grads) or not all(_are_alike(g, numels, FP32, grads) for g in lists[1:]):
         for given in zip(*lists, strict=True):
             update(*given)
         same_device("grad", grads)
 
 
-def all_quantized(outs: Sequence[Tensor], likes: Sequence[Tensor], starts: Sequence[int]) -> None:
+def all_quantized(outs: TensorColumn, likes: TensorColumn, starts: Sequence[int]) -> None:
     """Check where the packed signs of many tensors go and which draws they take."""
-    numels = [like.numel() for like in likes]
-    if _are_alike(outs, [packed_numel(numel) for numel in numels], BYTES, likes) and all(
-        start >= 0 and not start % 8 and start + numel <= MAX_NUMEL for start, numel in zip(starts, numels, strict=True)
-    ):
-        return
-    for out, like, start in zip(outs, likes, starts, strict=True):
-        quantized(out, numel=like.numel(), start=start, device=like.device)
+    if not _are_alike(outs, packed_numels(likes.numels), BYTES, likes) or not _are_starts(tuple(starts), likes.numels):
+        for out, like, start in zip(outs, likes, starts, strict=True):
+            quantized(out, numel=like.numel(), start=start, device=like.device)
 
 
-def all_shaped(outs: Sequence[Tensor], residuals: Sequence[Tensor], likes: Sequence[Tensor]) -> None:
+@lru_cache(maxsize=64)
+def _are_starts(starts: tuple[int, ...], numels: tuple[int, ...]) -> bool:
+    pairs = zip(starts, numels, strict=True)
+    return all(start >= 0 and not start % 8 and start + numel <= MAX_NUMEL for start, numel in pairs)
+
+
+def all_shaped(outs: TensorColumn, residuals: TensorColumn, likes: TensorColumn) -> None:
     """Check residuals of many tensors and where their packed signs go."""
-    numels = [like.numel() for like in likes]
-    if not _are_alike(residuals, numels, RESIDUALS, likes) or not _are_alike(
-        outs, [packed_numel(numel) for numel in numels], BYTES, likes
+    if not _are_alike(residuals, likes.numels, RESIDUALS, likes) or not _are_alike(
+        outs, packed_numels(likes.numels), BYTES, likes
     ):
         for out, residual, like in zip(outs, residuals, likes, strict=True):
             shaped(out, residual, like)
 
 
-def applications(xs: Sequence[Tensor], signs: Sequence[Tensor]) -> None:
+def applications(xs: TensorColumn, signs: TensorColumn) -> None:
     """Check the arguments of `unpack_apply_` for many tensors, which share a device."""
-    num_bytes = [packed_numel(x.numel()) for x in xs]
-    if not _are_alike(xs, [x.numel() for x in xs], FLOATS, xs) or not _are_alike(signs, num_bytes, BYTES, xs):
+    if not _are_alike(xs, xs.numels, FLOATS, xs) or not _are_alike(signs, packed_numels(xs.numels), BYTES, xs):
         for given in zip(xs, signs, strict=True):
             apply(*given)
         same_device("x", xs)
@@ -86,14 +86,15 @@ def same_device(name: str, given: Sequence[Tensor]) -> None:
 
 
 def _are_alike(
-    given: Sequence[Tensor], numels: Sequence[int], dtypes: tuple[torch.dtype, ...], likes: Sequence[Tensor]
+    given: TensorColumn, numels: tuple[int, ...], dtypes: tuple[torch.dtype, ...], likes: TensorColumn
 ) -> bool:
-    """Tell whether many tensors are as they must be: a few attributes, as this runs for every tensor in every step."""
+    """Tell whether many tensors are as they must be, all on one device."""
     return (
-        [tensor.numel() for tensor in given] == numels
-        and {tensor.dtype for tensor in given}.issubset(dtypes)
-        and {tensor.device for tensor in given} == {tensor.device for tensor in likes[:1]}
-        and all(map(Tensor.is_contiguous, given))
+        given.numels == numels
+        and given.dtypes.issubset(dtypes)
+        and given.devices == likes.devices
+        and len(given.devices) <= 1
+        and given.is_contiguous
     )
 
 

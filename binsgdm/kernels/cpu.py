@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,16 +18,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from binsgdm.kernels import checks, numba_kernels
+from binsgdm.kernels.columns import TensorColumn, by_dtype, column
 from binsgdm.random import GROUP_NUMEL, Key
 
 name = "cpu"
 
 # numpy has no bf16, and numba handles neither 16-bit type: the kernels get integers and widen their bits.
 _CARRIERS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
+_KEPT_TABLES = 256  # a bucket has two or three, and as many again of gradients that have moved
 _LEAST_PIECE_NUMEL = 1 << 16  # below, waking another thread takes longer than the work
 _PIECES_PER_THREAD = 8  # so that a thread that is held up leaves its share to the others
 
 Array = NDArray[Any]
+Numbers = tuple[int, ...]
 Jobs = list[tuple[int, int]]
 Decay = tuple[float, float, float, float]  # beta, 1 - beta, beta_b, 1 - beta_b
 
@@ -49,12 +52,12 @@ def foreach_update_(  # noqa: PLR0913
     outs_u: Sequence[Tensor],
 ) -> Tensor:
     """Do `update_` for many tensors; see `binsgdm.kernels.Kernels`."""
-    for given in zip(grads, ms, bs, outs_u, strict=True):
-        checks.update(*given)
-    failed = False
-    for like, (some_g, some_m, some_b, some_u) in _by_dtype(grads, ms, bs, outs_u):
-        table, jobs = _table([(some_g, 8 * like.itemsize), (some_m, 32), (some_b, 32), (some_u, 32)])
-        failed |= _on_threads(jobs, partial(_update_rows, table, like, _decay(beta, beta_b)))
+    given = column(grads), column(ms), column(bs), column(outs_u)
+    checks.updates(*given)
+    failed, decay = False, _decay(beta, beta_b)
+    for dtype, columns, _ in by_dtype(given):
+        table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 32))
+        failed |= _on_threads(jobs, partial(_update_rows, table, _like(dtype), decay))
     return _true_unless(failed)
 
 
@@ -88,13 +91,13 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     gain: float = 1.0,
 ) -> Tensor:
     """Do `update_quantize_pack_` for many tensors; see `binsgdm.kernels.Kernels`."""
-    for grad, m, b, start, out in zip(grads, ms, bs, starts, outs, strict=True):
-        checks.update(grad, m, b)
-        checks.quantized(out, numel=grad.numel(), start=start, device=grad.device)
+    given = column(grads), column(ms), column(bs), column(outs)
+    checks.updates(*given[:3])
+    checks.all_quantized(given[3], given[1], starts)
     words, failed, decay = _words(key), False, _decay(beta, beta_b)
-    for like, (some_g, some_m, some_b, some_out, begins) in _by_dtype(grads, ms, bs, outs, starts):
-        table, jobs = _table([(some_g, 8 * like.itemsize), (some_m, 32), (some_b, 32), (some_out, 1)], begins)
-        failed |= _on_threads(jobs, partial(_update_quantize_pack_rows, table, like, decay, gain, words))
+    for dtype, columns, (begins,) in by_dtype(given, starts):
+        table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 1), begins)
+        failed |= _on_threads(jobs, partial(_update_quantize_pack_rows, table, _like(dtype), decay, float(gain), words))
     return _true_unless(failed)
 
 
@@ -117,13 +120,13 @@ def foreach_update_shape_pack_(  # noqa: PLR0913
     outs: Sequence[Tensor],
 ) -> Tensor:
     """Do `update_shape_pack_` for many tensors; see `binsgdm.kernels.Kernels`."""
-    checks.updates(grads, ms, bs)
-    checks.all_shaped(outs, residuals, grads)
+    given = column(grads), column(ms), column(bs), column(residuals), column(outs)
+    checks.updates(*given[:3])
+    checks.all_shaped(given[4], given[3], given[1])
     failed, decay = False, _decay(beta, beta_b)
-    for like, (some_g, *averages, some_e, some_out) in _by_dtype(grads, ms, bs, residuals, outs):
-        columns = [(some_g, 8 * like.itemsize), *((some, 32) for some in averages), (some_e, 16), (some_out, 1)]
-        table, jobs = _table(columns)
-        failed |= _on_threads(jobs, partial(_update_shape_pack_rows, table, like, decay, gain))
+    for dtype, columns, _ in by_dtype(given):
+        table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 16, 1))
+        failed |= _on_threads(jobs, partial(_update_shape_pack_rows, table, _like(dtype), decay, float(gain)))
     return _true_unless(failed)
 
 
@@ -181,13 +184,13 @@ def foreach_unpack_apply_(
     xs: Sequence[Tensor], packed: Sequence[Tensor], *, lr: float, weight_decay: float, maximize: bool = False
 ) -> None:
     """Do `unpack_apply_` for many tensors; see `binsgdm.kernels.Kernels`."""
-    for x, signs in zip(xs, packed, strict=True):
-        checks.apply(x, signs)
+    given = column(xs), column(packed)
+    checks.applications(*given)
     # Computed in double precision and rounded to fp32 once, in the kernel, as the reference rounds it.
     decay, step = 1.0 - lr * weight_decay, -lr if maximize else lr
-    for like, (some_x, some_signs) in _by_dtype(xs, packed):
-        table, jobs = _table([(some_x, 8 * like.itemsize), (some_signs, 1)])
-        _on_threads(jobs, partial(_unpack_apply_rows, table, like, step, decay))
+    for dtype, columns, _ in by_dtype(given):
+        table, jobs = _table(columns, (8 * dtype.itemsize, 1))
+        _on_threads(jobs, partial(_unpack_apply_rows, table, _like(dtype), step, decay))
 
 
 def _update_rows(table: Array, like: Array, decay: Decay, first: int, last: int) -> object:
@@ -212,40 +215,59 @@ def _unpack_apply_rows(  # noqa: PLR0913, PLR0917
     return numba_kernels.unpack_apply_rows(table, first, last, like, step, decay)
 
 
-def _by_dtype(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[tuple[Array, list[list[Any]]]]:
-    """Give, for each dtype of the tensors, an empty array of it and what belongs to the tensors that have it."""
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        chosen = [number for number, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        yield (
-            _array(torch.empty(0, dtype=dtype, device="cpu")),
-            [[given[n] for n in chosen] for given in (tensors, *others)],
-        )
+@cache
+def _like(dtype: torch.dtype) -> Array:
+    """Return an empty array of what the kernels know a dtype by."""
+    return _array(torch.empty(0, dtype=dtype, device="cpu"))
 
 
-def _table(columns: Sequence[tuple[list[Tensor], int]], starts: Sequence[int] | None = None) -> tuple[Array, Jobs]:
+def _table(columns: Sequence[TensorColumn], bits: Numbers, starts: Sequence[int] | None = None) -> tuple[Array, Jobs]:
     """Cut tensors into pieces and return a row for each, and which rows make a job.
 
     Args:
-        columns: tensors of the same numbers of elements, and how many bits per element has in them.
+        columns: tensors of the same numbers of elements.
+        bits: what an element has in each column.
         starts: where each tensor starts in the order of draws, if that matters.
 
     Returns:
         int64 rows of addresses, elements and, if asked for, start; first row and end of every job.
     """
+    addresses = tuple(one.addresses for one in columns)
+    begins = None if starts is None else tuple(starts)
+    return _rows(addresses, bits, columns[0].numels, begins, torch.get_num_threads())
+
+
+@lru_cache(maxsize=_KEPT_TABLES)
+def _rows(
+    addresses: tuple[Numbers, ...], bits: Numbers, numels: Numbers, starts: Numbers | None, threads: int
+) -> tuple[Array, Jobs]:
     # One table of raw addresses for all tensors: one call into compiled code a thread, in place of one a tensor. A
-    # model has hundreds of small tensors, and a Python call costs more than the update of a bias.
-    numels = np.array([tensor.numel() for tensor in columns[0][0]], np.int64)
-    piece = _piece_numel(int(numels.sum()))
-    counts = -(-numels // piece)
-    tensor = np.repeat(np.arange(numels.size), counts)
+    # model has hundreds of small tensors, and a Python call costs more than the update of a bias. It is made anew only
+    # where something has moved.
+    tensor, lo, sizes, jobs = _pieces_of_all(numels, threads)
+    table = np.empty((sizes.size, len(addresses) + 1 + (starts is not None)), np.int64)
+    for place, (some, its_bits) in enumerate(zip(addresses, bits, strict=True)):
+        table[:, place] = np.array(some, np.int64)[tensor] + lo * its_bits // 8
+    table[:, len(addresses)] = sizes
+    if starts is not None:
+        table[:, -1] = np.array(starts, np.int64)[tensor] + lo
+    return table, jobs
+
+
+@lru_cache(maxsize=_KEPT_TABLES)
+def _pieces_of_all(numels: Numbers, threads: int) -> tuple[Array, Array, Array, Jobs]:
+    """Return of each piece its tensor, first element there and elements, and which pieces make a job."""
+    all_numels = np.array(numels, np.int64)
+    total = int(all_numels.sum())
+    piece = _piece_numel(total, threads)
+    counts = -(-all_numels // piece)
+    tensor = np.repeat(np.arange(all_numels.size), counts)
     lo = (np.arange(tensor.size) - np.repeat(counts.cumsum() - counts, counts)) * piece
-    addresses = [np.array([t.data_ptr() for t in some], np.int64)[tensor] + lo * bits // 8 for some, bits in columns]
-    sizes = np.minimum(numels[tensor] - lo, piece)
-    first_draw = [] if starts is None else [np.array(starts, np.int64)[tensor] + lo]
-    # A job is a run of rows with about one piece of elements, so small tensors share a job.
-    bounds = np.searchsorted(sizes.cumsum(), np.arange(piece, int(numels.sum()) + piece, piece))
+    sizes = np.minimum(all_numels[tensor] - lo, piece)
+    # A job is a run of pieces with about as many elements as one, so small tensors share a job.
+    bounds = np.searchsorted(sizes.cumsum(), np.arange(piece, total + piece, piece))
     ends = [0, *np.unique(np.minimum(bounds + 1, tensor.size)).tolist()]
-    return np.stack([*addresses, sizes, *first_draw], axis=1), list(pairwise(ends))
+    return tensor, lo, sizes, list(pairwise(ends))
 
 
 def _array(tensor: Tensor) -> Array:
@@ -272,15 +294,15 @@ def _true_unless(failed: bool) -> Tensor:
     return torch.tensor(not failed, device="cpu")
 
 
-def _piece_numel(numel: int) -> int:
+def _piece_numel(numel: int, threads: int) -> int:
     """Return the elements of each piece into which a vector is cut, a multiple of a draw group."""
-    piece = max(_LEAST_PIECE_NUMEL, -(-numel // (torch.get_num_threads() * _PIECES_PER_THREAD)))
+    piece = max(_LEAST_PIECE_NUMEL, -(-numel // (threads * _PIECES_PER_THREAD)))
     return piece + -piece % GROUP_NUMEL
 
 
 def _pieces(numel: int) -> Jobs:
     """Return first element and end of every piece of a vector."""
-    piece = _piece_numel(numel)
+    piece = _piece_numel(numel, torch.get_num_threads())
     return [(lo, min(lo + piece, numel)) for lo in range(0, numel, piece)]
 
 
@@ -304,8 +326,10 @@ def _on_threads(jobs: Jobs, run: Callable[[int, int], object]) -> bool:
     threads = torch.get_num_threads()
     # This thread works as well: for one job there is no other thread to wake.
     helpers = min(threads, len(jobs)) - 1
-    if helpers <= 0:
-        return drain()
+    if helpers < 0:
+        return False
+    if helpers == 0:
+        return bool(run(jobs[0][0], jobs[-1][1]))  # nobody to share with
     futures: list[Future[bool]] = []
     try:
         futures += (_pool(threads, os.getpid()).submit(drain) for _ in range(helpers))

@@ -1,8 +1,8 @@
 """The CPU kernels: loops compiled by numba around steps of 32 elements written as LLVM vector instructions.
 
 A step is written in LLVM's own terms, since numba cannot vectorize a loop that prefetches, and without prefetching the
-loops wait for memory (ADR 5). LLVM turns vectors of eight into what the CPU has: AVX-512, AVX2, SSE, NEON. No fast-math
-flag is set anywhere, so LLVM never fuses a multiplication with an addition.
+loops wait for memory (ADR 5). LLVM turns vectors of sixteen into what the CPU has: AVX-512, AVX2, SSE, NEON. No
+fast-math flag is set anywhere, so LLVM never fuses a multiplication with an addition.
 
 numba's cache looks only at the file of a compiled function: steps and loops stay in this one file.
 
@@ -24,7 +24,8 @@ from numba.extending import intrinsic
 from binsgdm.functional import SCALE
 from binsgdm.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
 
-_LANES = 8
+_LANES = 16
+_COUNTERS = GROUP_NUMEL // 4  # whose draws are those of a group: a 64-bit number each, in one vector
 _PREFETCH_NUMEL = 1024  # 4 KiB ahead; 256 to 2048 measured, docs/explanation/adr/0005
 _BLOCK_NUMEL = 1024  # values of a block that stay in the L1 cache between two loops
 _LINE_BYTES = 64
@@ -37,19 +38,24 @@ _F32 = ir.FloatType()
 _LOW32 = 0xFFFFFFFF
 
 
-def _vector(element: ir.Type) -> ir.VectorType:
-    return ir.VectorType(element, _LANES)
+def _vector(element: ir.Type, lanes: int = _LANES) -> ir.VectorType:
+    return ir.VectorType(element, lanes)
 
 
-def _constant(element: ir.Type, value: float) -> ir.Constant:
-    return ir.Constant(_vector(element), [value] * _LANES)
+def _constant(element: ir.Type, value: float, lanes: int = _LANES) -> ir.Constant:
+    return ir.Constant(_vector(element, lanes), [value] * lanes)
 
 
-def _splat(build: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
+def _splat(build: ir.IRBuilder, scalar: ir.Value, lanes: int = _LANES) -> ir.Value:
     # LLVM has no "broadcast": insert into lane 0, then shuffle lane 0 into all lanes. It becomes one instruction.
-    undefined = ir.Constant(_vector(scalar.type), ir.Undefined)
+    undefined = ir.Constant(_vector(scalar.type, lanes), ir.Undefined)
     first = build.insert_element(undefined, scalar, ir.Constant(_I32, 0))
-    return build.shuffle_vector(first, undefined, _constant(_I32, 0))
+    return build.shuffle_vector(first, undefined, _constant(_I32, 0, lanes))
+
+
+def _as_number(build: ir.IRBuilder, mask: ir.Value, number: ir.Type) -> ir.Value:
+    """Return a vector of booleans as the bits of a number."""
+    return build.zext(build.bitcast(mask, ir.IntType(_LANES)), number)
 
 
 class _GroupArguments:
@@ -95,7 +101,7 @@ class _GroupArguments:
 
 
 def _load(build: ir.IRBuilder, pointer: ir.Value, element: Any) -> ir.Value:
-    """Load eight elements as fp32."""
+    """Load elements as fp32."""
     if element == types.float32:
         return build.load(build.bitcast(pointer, _vector(_F32).as_pointer()), align=4)
     # `align` is that of one element: a piece may start anywhere, so LLVM must use unaligned loads.
@@ -155,7 +161,7 @@ def _to_half(build: ir.IRBuilder, value: ir.Value) -> ir.Value:
 
 
 def _store(build: ir.IRBuilder, value: ir.Value, pointer: ir.Value, element: Any) -> None:
-    """Store eight fp32 values, rounded to nearest even for 16-bit elements."""
+    """Store fp32 values, rounded to nearest even for 16-bit elements."""
     if element == types.float32:
         build.store(value, build.bitcast(pointer, value.type.as_pointer()), align=4)
         return
@@ -165,29 +171,32 @@ def _store(build: ir.IRBuilder, value: ir.Value, pointer: ir.Value, element: Any
 
 
 def _thresholds(build: ir.IRBuilder, counter: ir.Value, key: list[ir.Value]) -> list[ir.Value]:
-    """Return four vectors of thresholds: one word each of Philox4x32-10 for eight consecutive counters.
+    """Return two vectors of thresholds: the words of Philox4x32-10 for eight consecutive counters, one after the other.
 
     Each 32-bit word lives in the lower half of a 64-bit lane, where one multiplication gives the 64-bit product. The
     upper half of a lane may hold anything.
     """
-    # The whole generator stays in vector registers: no draw is ever stored. Eight counters a vector make the draws of
-    # one group of 32 elements.
+    # The whole generator stays in vector registers: no draw is ever stored.
+    wide = _vector(_I64, _COUNTERS)
     k0, k1, *other_words = key
-    low_mask, half_bits = _constant(_I64, _LOW32), _constant(_I64, 32)
-    lanes = build.add(_splat(build, counter), ir.Constant(_vector(_I64), list(range(_LANES))))
-    c0, c1, c2, c3 = lanes, *(_splat(build, word) for word in other_words)
+    low_mask, half_bits = _constant(_I64, _LOW32, _COUNTERS), _constant(_I64, 32, _COUNTERS)
+    factors = [_constant(_I64, factor, _COUNTERS) for factor in MULTIPLIERS]
+    lanes = build.add(_splat(build, counter, _COUNTERS), ir.Constant(wide, list(range(_COUNTERS))))
+    c0, c1, c2, c3 = lanes, *(_splat(build, word, _COUNTERS) for word in other_words)
     for number in range(ROUNDS):
         # The sum may carry into the upper half, which is ignored.
         key0, key1 = (
-            _splat(build, build.add(word, ir.Constant(_I64, weyl * number & _LOW32)))
+            _splat(build, build.add(word, ir.Constant(_I64, weyl * number & _LOW32)), _COUNTERS)
             for word, weyl in zip((k0, k1), WEYL, strict=True)
         )
         # Only the factors need a mask: the upper halves of the xors are ignored until the next multiplication.
-        p0 = build.mul(build.and_(c0, low_mask), _constant(_I64, MULTIPLIERS[0]))
-        p1 = build.mul(build.and_(c2, low_mask), _constant(_I64, MULTIPLIERS[1]))
+        p0 = build.mul(build.and_(c0, low_mask), factors[0])
+        p1 = build.mul(build.and_(c2, low_mask), factors[1])
         c0, c1 = build.xor(build.lshr(p1, half_bits), build.xor(c1, key0)), p1
         c2, c3 = build.xor(build.lshr(p0, half_bits), build.xor(c3, key1)), p0
-    return [_threshold(build, build.trunc(word, _vector(_I32))) for word in (c0, c1, c2, c3)]
+    words = [build.trunc(word, _vector(_I32, _COUNTERS)) for word in (c0, c1, c2, c3)]
+    in_order = ir.Constant(_vector(_I32), list(range(_LANES)))
+    return [_threshold(build, build.shuffle_vector(*pair, in_order)) for pair in (words[:2], words[2:])]
 
 
 def _threshold(build: ir.IRBuilder, draw: ir.Value) -> ir.Value:
@@ -207,25 +216,23 @@ def _reverse_in_bytes(build: ir.IRBuilder, word: ir.Value) -> ir.Value:
 
 
 def _store_signs(build: ir.IRBuilder, positive: list[ir.Value], pointer: ir.Value) -> None:
-    """Store four vectors of eight booleans as four bytes."""
+    """Store the booleans of a group as four bytes."""
     word = ir.Constant(_I32, 0)
     for number, mask in enumerate(positive):
-        byte = build.zext(build.bitcast(mask, _I8), _I32)
-        word = build.or_(word, build.shl(byte, ir.Constant(_I32, 8 * number)))
+        word = build.or_(word, build.shl(_as_number(build, mask, _I32), ir.Constant(_I32, _LANES * number)))
     build.store(_reverse_in_bytes(build, word), build.bitcast(pointer, _I32.as_pointer()), align=1)
 
 
 def _load_signs(build: ir.IRBuilder, pointer: ir.Value) -> list[ir.Value]:
-    """Load four bytes as four vectors of eight booleans."""
+    """Load four bytes as the booleans of a group."""
     word = _reverse_in_bytes(build, build.load(build.bitcast(pointer, _I32.as_pointer()), align=1))
-    masks = _vector(ir.IntType(1))
-    return [
-        build.bitcast(build.trunc(build.lshr(word, ir.Constant(_I32, 8 * number)), _I8), masks) for number in range(4)
-    ]
+    bits, masks = ir.IntType(_LANES), _vector(ir.IntType(1))
+    shifts = [ir.Constant(_I32, lane) for lane in range(0, GROUP_NUMEL, _LANES)]
+    return [build.bitcast(build.trunc(build.lshr(word, shift), bits), masks) for shift in shifts]
 
 
 def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
-    """Update eight m and b (arguments 1, 2) with eight gradients (argument 0); return u and where b is not finite."""
+    """Update m and b (arguments 1, 2) with gradients (argument 0); return u and where b is finite."""
     build, (beta, one_minus_beta, beta_b, one_minus_beta_b) = args.build, decay
     g = _load(build, args.group(0, group, lane=lane), args.element(0))
     m_pointer, b_pointer = args.group(1, group, lane=lane), args.group(2, group, lane=lane)
@@ -242,21 +249,21 @@ def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Va
     zero = _constant(_F32, 0.0)
     # The division runs in all lanes; where b is 0 its NaN is not selected.
     u = build.select(build.fcmp_ordered(">", new_b, zero), build.fdiv(new_m, new_b), zero)
-    return u, build.not_(finite)
+    return u, finite
 
 
 def _update_group(args: _GroupArguments, group: ir.Value, decay: int) -> tuple[list[ir.Value], ir.Value]:
-    """Update the 32 elements of a group; return four vectors of u, and not 0 if one b was not finite."""
+    """Update the 32 elements of a group; return vectors of u, and not 0 if one b was not finite."""
     build = args.build
     # Gradient, m and b are read; an output is only written and needs no prefetch.
     for position in range(3):
         args.prefetch(position, group)
     factors = [_splat(build, factor) for factor in args.tuple(decay)]
     results = [_update(args, group, lane, factors) for lane in range(0, GROUP_NUMEL, _LANES)]
-    failed = results[0][1]
+    finite = results[0][1]
     for _, more in results[1:]:
-        failed = build.or_(failed, more)
-    return [u for u, _ in results], build.zext(build.bitcast(failed, _I8), _I64)
+        finite = build.and_(finite, more)
+    return [u for u, _ in results], build.xor(_as_number(build, finite, _I64), ir.Constant(_I64, (1 << _LANES) - 1))
 
 
 def _generator(write: Callable[[_GroupArguments], ir.Value | None]) -> Callable[..., ir.Value]:
@@ -315,7 +322,7 @@ def _write_shape_pack_32(args: _GroupArguments) -> None:
 
 
 def _shape(args: _GroupArguments, u: ir.Value, gain: ir.Value, residual: ir.Value) -> ir.Value:
-    """Round eight u, add eight residuals and store what is left; return where the sums are not negative."""
+    """Round u, add residuals and store what is left; return where the sums are not negative."""
     build = args.build
     low, high = _constant(_F32, -1.0), _constant(_F32, 1.0)
     clipped = build.fmul(u, gain)
@@ -329,7 +336,7 @@ def _shape(args: _GroupArguments, u: ir.Value, gain: ir.Value, residual: ir.Valu
 
 
 def _split(args: _GroupArguments, values: ir.Value, residual: ir.Value, unit: ir.Value) -> ir.Value:
-    """Add eight residuals to values, take a unit of the same sign away and store what is left; return the signs."""
+    """Add residuals to values, take a unit of the same sign away and store what is left; return the signs."""
     build = args.build
     pointer = build.bitcast(residual, _vector(_I16).as_pointer())
     total = build.add(values, build.sext(build.load(pointer, align=2), _vector(_I32)))
@@ -519,7 +526,7 @@ def _copy_signs(tail_out, skip, numel, out):
 def _update_quantize_pack_groups(grad, m, b, out, decay, gain, counter, key):
     failed = 0
     for group in range(grad.size // GROUP_NUMEL):
-        failed |= _update_quantize_pack_32(grad, m, b, out, group, decay, gain, counter + group * _LANES, key)
+        failed |= _update_quantize_pack_32(grad, m, b, out, group, decay, gain, counter + group * _COUNTERS, key)
     return failed
 
 
@@ -531,7 +538,7 @@ def _update_quantize_pack_few(grad, m, b, out, decay, gain, start, key):
     tail_g, tail_m, tail_b, tail_out = np.zeros(GROUP_NUMEL, grad.dtype), scratch[0], scratch[1], np.zeros(4, np.uint8)
     for i in range(grad.size):
         tail_g[skip + i], tail_m[skip + i], tail_b[skip + i] = grad[i], m[i], b[i]
-    counter = start // GROUP_NUMEL * _LANES
+    counter = start // GROUP_NUMEL * _COUNTERS
     failed = _update_quantize_pack_groups(tail_g, tail_m, tail_b, tail_out, decay, gain, counter, key)
     for i in range(grad.size):
         m[i], b[i] = tail_m[skip + i], tail_b[skip + i]
@@ -553,7 +560,7 @@ def update_quantize_pack(grad, m, b, out, decay, gain, start, key):
         out[first // 8 : last // 8],
         factors,
         gain,
-        (start + first) // GROUP_NUMEL * _LANES,
+        (start + first) // GROUP_NUMEL * _COUNTERS,
         key,
     )
     for lo, hi in ((0, first), (last, grad.size)):
@@ -627,7 +634,7 @@ def shape_pack(u, residual, out, gain):
 @_compiled
 def _quantize_pack_groups(u, out, gain, counter, key):
     for group in range(u.size // GROUP_NUMEL):
-        _quantize_pack_32(u, out, group, gain, counter + group * _LANES, key)
+        _quantize_pack_32(u, out, group, gain, counter + group * _COUNTERS, key)
 
 
 @_compiled
@@ -635,7 +642,7 @@ def quantize_pack(u, out, gain, start, key):
     """Write the packed signs of Q(gain u)."""
     gain = np.float32(gain)
     first, last = _whole_groups(start, u.size)
-    counter = (start + first) // GROUP_NUMEL * _LANES
+    counter = (start + first) // GROUP_NUMEL * _COUNTERS
     _quantize_pack_groups(u[first:last], out[first // 8 : last // 8], gain, counter, key)
     for lo, hi in ((0, first), (last, u.size)):
         if lo < hi:
@@ -643,7 +650,7 @@ def quantize_pack(u, out, gain, start, key):
             tail_u, tail_out = np.zeros(GROUP_NUMEL, np.float32), np.zeros(4, np.uint8)
             for i in range(hi - lo):
                 tail_u[skip + i] = u[lo + i]
-            _quantize_pack_groups(tail_u, tail_out, gain, (start + lo) // GROUP_NUMEL * _LANES, key)
+            _quantize_pack_groups(tail_u, tail_out, gain, (start + lo) // GROUP_NUMEL * _COUNTERS, key)
             _copy_signs(tail_out, skip, hi - lo, out[lo // 8 : (hi + 7) // 8])
 
 

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from binsgdm.kernels.columns import TensorColumn
 from binsgdm.random import GROUP_NUMEL
 from binsgdm.uploads import upload_tensor
 
@@ -39,20 +40,19 @@ class TensorTable(NamedTuple):
     num_chunks: int
 
 
-def make(columns: Sequence[Sequence[Tensor]], *, starts: Sequence[int] | None, chunk: int, aligned: int) -> TensorTable:
+def make(columns: Sequence[TensorColumn], *, starts: Sequence[int] | None, chunk: int, aligned: int) -> TensorTable:
     """Return the table of tensors of one device, the one made before if nothing has moved.
 
     Args:
-        columns: up to five lists of tensors, of equal length; the first gives the sizes.
+        columns: up to five of tensors, of equal length; the first gives the sizes.
         starts: global index of each tensor's first element; None where no draws are made.
         chunk: elements that a program does.
         aligned: how many columns, from the first on, must lie at multiples of 16 bytes for the fast way.
     """
     device = columns[0][0].device
-    stream = stream_of(device)
-    numels = tuple(map(Tensor.numel, columns[0]))
+    stream, numels = stream_of(device), columns[0].numels
     known_starts = tuple(starts) if starts is not None else (0,) * len(numels)
-    addresses = tuple(tuple(map(Tensor.data_ptr, column)) for column in columns)
+    addresses = tuple(column.addresses for column in columns)
     owners = _owners(device, stream, numels, _skips(known_starts), chunk)
     return TensorTable(_rows(device, stream, addresses, numels, known_starts, chunk, aligned), owners, owners.numel())
 

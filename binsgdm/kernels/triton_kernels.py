@@ -1,4 +1,6 @@
-"""The kernels for CUDA tensors, in Triton: what is checked and launched; `triton_programs` is what runs.
+"""The kernels for CUDA tensors, in Triton: what is checked and launched.
+
+What runs is in `triton_programs` and `triton_merges`.
 
 With TRITON_INTERPRET=1 before the first import they run on the CPU. A launch goes to the current stream of the tensors'
 device, and nothing here waits for it. A call allocates the flag that it returns and, where tensors have moved, a table
@@ -19,7 +21,8 @@ import triton.language as tl
 from torch import Tensor
 
 from binsgdm import triton_tiles
-from binsgdm.kernels import checks, tables, triton_programs
+from binsgdm.kernels import checks, tables, triton_merges, triton_programs
+from binsgdm.kernels.columns import TensorColumn, by_dtype, column
 from binsgdm.random import GROUP_NUMEL, Key
 from binsgdm.triton_support import FEW_PROGRAMS, launch
 from binsgdm.uploads import upload_tensor
@@ -30,7 +33,7 @@ _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16
 _TILE: int = triton_tiles.TILE.value
 # A program does more than one tile where that leaves every multiprocessor tens of programs.
 _MANY_TILES, _MOST_TILES = 2**13, 4
-_MERGE_NUMEL = GROUP_NUMEL * triton_programs.MERGE_GROUPS.value
+_MERGE_NUMEL = GROUP_NUMEL * triton_merges.MERGE_GROUPS.value
 _ALIGNMENT = 16  # bytes that a thread reads at once
 _MAX_COUNT = 2**16 - 1  # of vectors that `merge` can count
 
@@ -52,10 +55,11 @@ def foreach_update_(  # noqa: PLR0913
     outs_u: Sequence[Tensor],
 ) -> Tensor:
     """Do `update_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
-    checks.updates(grads, ms, bs, outs_u)
-    finite = _flag(grads)
-    for dtype, columns in _by_dtype(grads, ms, bs, outs_u):
-        tiles = _tiles_for(columns[0])
+    given = column(grads), column(ms), column(bs), column(outs_u)
+    checks.updates(*given)
+    finite = _flag(given[0])
+    for dtype, columns, _ in by_dtype(given):
+        tiles = _tiles_for(sum(columns[0].numels))
         table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=4)
         numbers = tiles, finite.view(torch.uint8), *_decay(beta, beta_b)
         _launch_table(triton_programs.update, table, *numbers, dtype=_DTYPES[dtype])
@@ -92,11 +96,12 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     gain: float = 1.0,
 ) -> Tensor:
     """Do `update_quantize_pack_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
-    checks.updates(grads, ms, bs)
-    checks.all_quantized(outs, grads, starts)
-    finite = _flag(grads)
-    for dtype, (*columns, some_starts) in _by_dtype(grads, ms, bs, outs, starts):
-        tiles = _tiles_for(columns[0])
+    given = column(grads), column(ms), column(bs), column(outs)
+    checks.updates(*given[:3])
+    checks.all_quantized(given[3], given[1], starts)
+    finite = _flag(given[0])
+    for dtype, columns, (some_starts,) in by_dtype(given, starts):
+        tiles = _tiles_for(sum(columns[0].numels))
         table = tables.make(columns, starts=some_starts, chunk=tiles * _TILE, aligned=3)
         numbers = (tiles, finite.view(torch.uint8), *_decay(beta, beta_b), float(gain), *key.words())
         _launch_table(
@@ -124,11 +129,12 @@ def foreach_update_shape_pack_(  # noqa: PLR0913
     outs: Sequence[Tensor],
 ) -> Tensor:
     """Do `update_shape_pack_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
-    checks.updates(grads, ms, bs)
-    checks.all_shaped(outs, residuals, grads)
-    finite = _flag(grads)
-    for dtype, columns in _by_dtype(grads, ms, bs, residuals, outs):
-        tiles = _tiles_for(columns[0])
+    given = column(grads), column(ms), column(bs), column(residuals), column(outs)
+    checks.updates(*given[:3])
+    checks.all_shaped(given[4], given[3], given[1])
+    finite = _flag(given[0])
+    for dtype, columns, _ in by_dtype(given):
+        tiles = _tiles_for(sum(columns[0].numels))
         table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=4)
         numbers = (tiles, finite.view(torch.uint8), *_decay(beta, beta_b), float(gain))
         _launch_table(triton_programs.update_shape_pack, table, *numbers, dtype=_DTYPES[dtype])
@@ -139,7 +145,7 @@ def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor, gain: float =
     """Write Q(u), packed; see `binsgdm.kernels.Kernels`."""
     checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
     checks.quantized(out, numel=u.numel(), start=start, device=u.device)
-    tiles = _tiles_for([u])
+    tiles = _tiles_for(u.numel())
     num_programs = triton.cdiv(start % GROUP_NUMEL + u.numel(), tiles * _TILE)
     launch(triton_programs.quantize_pack, num_programs, u, out, tiles, start, u.numel(), float(gain), *key.words())
 
@@ -148,7 +154,7 @@ def shape_pack_(u: Tensor, residual: Tensor, *, gain: float, out: Tensor) -> Non
     """Write the signs of u, shaped, packed; see `binsgdm.kernels.Kernels`."""
     checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
     checks.shaped(out, residual, u)
-    tiles = _tiles_for([u])
+    tiles = _tiles_for(u.numel())
     aligned = not (u.data_ptr() | residual.data_ptr()) % _ALIGNMENT
     numbers = tiles, u.numel(), int(aligned), float(gain)
     launch(triton_programs.shape_pack, triton.cdiv(u.numel(), tiles * _TILE), u, residual, out, *numbers)
@@ -165,7 +171,7 @@ def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor)
     num_programs = triton.cdiv(start % GROUP_NUMEL + numel, _MERGE_NUMEL)
     arguments = (packed_rows, out, limits, num_vectors, num_bytes, start, numel, int(aligned), *key.words())
     width = 8 if num_vectors < 2**8 else 16
-    launch(triton_programs.merge, num_programs, *arguments, width=width, registers=FEW_PROGRAMS)
+    launch(triton_merges.merge, num_programs, *arguments, width=width, registers=FEW_PROGRAMS)
 
 
 def merge_shaped_(packed_rows: Tensor, residual: Tensor, *, numel: int, out: Tensor) -> None:
@@ -174,7 +180,7 @@ def merge_shaped_(packed_rows: Tensor, residual: Tensor, *, numel: int, out: Ten
     num_vectors, num_bytes = packed_rows.shape
     aligned = not residual.data_ptr() % _ALIGNMENT
     numbers = num_vectors, num_bytes, numel, int(aligned)
-    launch(triton_programs.merge_shaped, triton.cdiv(numel, _TILE), residual, packed_rows, out, *numbers)
+    launch(triton_merges.merge_shaped, triton.cdiv(numel, _TILE), residual, packed_rows, out, *numbers)
 
 
 def mean_(parts: Tensor, out: Tensor) -> None:
@@ -182,7 +188,7 @@ def mean_(parts: Tensor, out: Tensor) -> None:
     checks.mean(parts, out)
     aligned = not (parts.data_ptr() | out.data_ptr() | parts.shape[1] * parts.itemsize) % _ALIGNMENT
     num_programs = triton.cdiv(out.numel(), _TILE)
-    launch(triton_programs.mean, num_programs, parts, out, parts.shape[0], out.numel(), int(aligned))
+    launch(triton_merges.mean, num_programs, parts, out, parts.shape[0], out.numel(), int(aligned))
 
 
 def unpack_apply_(x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, maximize: bool = False) -> None:
@@ -194,39 +200,26 @@ def foreach_unpack_apply_(
     xs: Sequence[Tensor], packed: Sequence[Tensor], *, lr: float, weight_decay: float, maximize: bool = False
 ) -> None:
     """Do `unpack_apply_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
-    checks.applications(xs, packed)
-    for dtype, columns in _by_dtype(xs, packed):
-        tiles = _tiles_for(columns[0])
+    given = column(xs), column(packed)
+    checks.applications(*given)
+    for dtype, columns, _ in by_dtype(given):
+        tiles = _tiles_for(sum(columns[0].numels))
         table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=1)
         numbers = tiles, -lr if maximize else lr, 1.0 - lr * weight_decay
         options = {"dtype": _DTYPES[dtype], "per_thread": _ALIGNMENT // dtype.itemsize}
         _launch_table(triton_programs.unpack_apply, table, *numbers, **options)
 
 
-def _by_dtype(first: Sequence[Tensor], *others: Sequence[Any]) -> list[tuple[torch.dtype, list[Sequence[Any]]]]:
-    """Return the lists cut by the dtype of the first one's tensors."""
-    lists = (first, *others)
-    dtypes = [tensor.dtype for tensor in first]
-    found = list(dict.fromkeys(dtypes))
-    if len(found) == 1:
-        return [(found[0], list(lists))]
-    return [
-        (dtype, [[given for given, its in zip(some, dtypes, strict=True) if its == dtype] for some in lists])
-        for dtype in found
-    ]
-
-
-def _tiles_for(tensors: Sequence[Tensor]) -> int:
+def _tiles_for(numel: int) -> int:
     """Return how many tiles a program does."""
-    num_tiles = sum(map(Tensor.numel, tensors)) // _TILE
-    return max(1, min(_MOST_TILES, num_tiles // _MANY_TILES))
+    return max(1, min(_MOST_TILES, numel // _TILE // _MANY_TILES))
 
 
 def _decay(beta: float, beta_b: float) -> tuple[float, float, float, float]:
     return beta, 1.0 - beta, beta_b, 1.0 - beta_b
 
 
-def _flag(tensors: Sequence[Tensor]) -> Tensor:
+def _flag(tensors: TensorColumn) -> Tensor:
     """Return True on the tensors' device, for programs to make False."""
     return torch.ones((), dtype=torch.bool, device=tensors[0].device if tensors else "cpu")
 

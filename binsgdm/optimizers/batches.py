@@ -11,9 +11,8 @@ import torch
 
 from binsgdm.bits import packed_numel
 from binsgdm.flat_buckets import BITS_PER_BYTE, Segment
+from binsgdm.kernels import TensorColumn
 from binsgdm.optimizers.base import ParamState
-
-Views = tuple[torch.Tensor, ...]
 
 
 class BucketParam(NamedTuple):
@@ -74,28 +73,28 @@ class Batch:
         self.group = group
         self.numbers = [piece.number for piece in pieces]
         self.parameters = [piece.parameter for piece in pieces]
-        self.ms, self.bs = [piece.m for piece in pieces], [piece.b for piece in pieces]
+        self.ms, self.bs = TensorColumn(piece.m for piece in pieces), TensorColumn(piece.b for piece in pieces)
         self.starts = [piece.start for piece in pieces]
         bounds = [(piece.start - first, piece.end - piece.start) for piece in pieces]
         self._elements = _gaps_and_sizes(bounds, end - first)
-        self.residuals: Views = () if residual is None else torch.split(residual, self._elements)[1::2]
+        self.residuals = TensorColumn(() if residual is None else torch.split(residual, self._elements)[1::2])
         in_bytes = [(offset // BITS_PER_BYTE, packed_numel(numel)) for offset, numel in bounds]
         self._bytes = _gaps_and_sizes(in_bytes, (end - first) // BITS_PER_BYTE)
-        self._values: tuple[int, Views] | None = None
-        self._packed: tuple[int, Views] | None = None
+        self._values: tuple[int, TensorColumn] | None = None
+        self._packed: tuple[int, TensorColumn] | None = None
 
-    def elements_of(self, values: torch.Tensor) -> Views:
+    def elements_of(self, values: torch.Tensor) -> TensorColumn:
         """Return views of the pieces in values of the whole stretch, which lie at the same place in every step."""
         if self._values is None or self._values[0] != values.data_ptr():
-            self._values = values.data_ptr(), torch.split(values, self._elements)[1::2]
+            self._values = values.data_ptr(), TensorColumn(torch.split(values, self._elements)[1::2])
         return self._values[1]
 
-    def packed_of(self, packed: torch.Tensor, *, is_kept: bool) -> Views:
+    def packed_of(self, packed: torch.Tensor, *, is_kept: bool) -> TensorColumn:
         """Return views of the pieces in packed signs of the whole stretch; kept ones lie at the same place."""
-        # Views hold their memory, so where one begins no other begins as long as they are here.
+        # TensorColumn hold their memory, so where one begins no other begins as long as they are here.
         if self._packed is not None and self._packed[0] == packed.data_ptr():
             return self._packed[1]
-        views = torch.split(packed, self._bytes)[1::2]
+        views = TensorColumn(torch.split(packed, self._bytes)[1::2])
         self._packed = (packed.data_ptr(), views) if is_kept else None
         return views
 

@@ -361,7 +361,7 @@ def in_order(tensor: torch.Tensor) -> torch.Tensor:
     # Draws are numbered by the logical order, in which replicas agree whatever memory format each has. So one in
     # channels_last is copied in each step: 8 bytes an element of memory traffic for an fp32 gradient, 16 for a
     # parameter.
-    return tensor.resolve_neg().contiguous()
+    return tensor if tensor.is_contiguous() and not tensor.is_neg() else tensor.resolve_neg().contiguous()
 
 
 def _elements_of(u: torch.Tensor, segment: Segment) -> torch.Tensor:
