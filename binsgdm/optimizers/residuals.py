@@ -22,6 +22,7 @@ NAMES = {
     RandomStream.MERGE: "merge_residual",
 }
 """Under which each residual lies in the state of a parameter, by the stream that its start is drawn from."""
+_DRAWN_NUMEL = 1 << 20
 _REPAIR = "load this rank's own state, undamaged, or take all residuals out of it to begin with new ones"
 
 
@@ -51,11 +52,12 @@ class Quantization:
         """What no residual of it exceeds."""
         return self.num_rows or SCALE
 
-    def draw(self, index: int, context: RankContext, device: torch.device) -> torch.Tensor:
-        """Return the residual of a bucket's elements before the first step."""
+    def draw(self, index: int, context: RankContext, out: torch.Tensor) -> None:
+        """Write the residual of a bucket's elements before the first step."""
         key = replace(context, step=0).key(self.stream)
-        start, numel = self.starts[index], self.numels[index]
-        return dither(key, start=start, numel=numel, limit=self.limit, device=device)
+        for lo in range(0, out.numel(), _DRAWN_NUMEL):  # or it would be there twice, beside what draws take
+            piece, start = out[lo : lo + _DRAWN_NUMEL], self.starts[index] + lo
+            piece.copy_(dither(key, start=start, numel=piece.numel(), limit=self.limit, device=out.device))
 
 
 def quantizations(buckets: Sequence[FlatBucket], context: RankContext, scheme: Scheme) -> list[Quantization]:
@@ -171,7 +173,7 @@ class RoundingResiduals:
         for one in self._quantizations:
             if not fits or any(one.name not in state for state in self._states):
                 for index, piece in enumerate(self._pieces[one.stream]):
-                    piece.copy_(one.draw(index, context, piece.device))
+                    one.draw(index, context, piece)
         if not fits and context.step > 1:
             found = f"those of the state belong to {saved_layout!r}, here is" if has_any else "the state has none for"
             warnings.warn(

@@ -16,6 +16,7 @@ import binsgdm
 from binsgdm.exchange import Member, RankContext, run_in_lockstep
 from binsgdm.flat_buckets import build
 from binsgdm.functional import MAX_SHAPED_VECTORS, SCALE, ratio, shape
+from binsgdm.optimizers import residuals as residuals_module
 from binsgdm.optimizers.residuals import quantizations
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
@@ -67,7 +68,7 @@ def test_a_rank_alone_moves_by_the_equations():
     (value,) = (torch.nn.Parameter(torch.zeros(50)),)
     optimizer = shaped([value], beta=0.8)
     m, b, x = torch.zeros(50), torch.zeros(50), torch.zeros(50)
-    residual = dither(Key(seed=4, step=0), start=0, numel=50).to(torch.int64)
+    residual = dither(Key(seed=4, step=0), start=0, numel=50, limit=SCALE).to(torch.int64)
     for step in range(1, 6):
         g = gradient(step, value)
         value.grad = g.clone()
@@ -79,6 +80,12 @@ def test_a_rank_alone_moves_by_the_equations():
         x = x - LR * sign
         assert torch.equal(value.detach(), x)
         assert torch.equal(optimizer.state[value]["local_residual"].to(torch.int64), residual)
+
+
+def test_residuals_are_drawn_in_pieces_that_join(monkeypatch):
+    whole = of_rank(1)
+    monkeypatch.setattr(residuals_module, "_DRAWN_NUMEL", 32)
+    assert all(torch.equal(a, b) for a, b in zip(residuals(of_rank(1)), residuals(whole), strict=True))
 
 
 def test_residuals_lie_in_one_tensor_under_their_parameters_of_two_bytes_an_element():
@@ -303,7 +310,9 @@ def test_a_group_that_is_added_begins_with_its_own_draws_and_the_others_go_on():
         warnings.simplefilter("error")
         optimizer.add_param_group({"params": [added]})
     assert all(torch.equal(a, b) for a, b in zip(residuals(optimizer), before, strict=False))
-    assert torch.equal(optimizer.state[added]["local_residual"], dither(Key(seed=4, step=0), start=0, numel=40))
+    assert torch.equal(
+        optimizer.state[added]["local_residual"], dither(Key(seed=4, step=0), start=0, numel=40, limit=SCALE)
+    )
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf], ids=str)

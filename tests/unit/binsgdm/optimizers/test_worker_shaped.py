@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
-from binsgdm.random import Key, RandomStream, dither, merge_dither
+from binsgdm.random import Key, RandomStream, dither
 from studies.lockstep import LockStep, binsgdm
 
 NODES, LOCAL, STEPS, SEED, LR, BETA, GAIN = 3, 2, 5, 11, 0.5, 0.8, 1.5
@@ -37,7 +37,7 @@ def first(u: torch.Tensor, residual: torch.Tensor, gain: torch.Tensor) -> torch.
 def drawn(stream: RandomStream, num_rows: int) -> torch.Tensor:
     """Return of every rank what it would begin a merge with."""
     keys = [Key(seed=SEED, rank=rank, stream=stream) for rank in range(RANKS)]
-    return torch.stack([merge_dither(key, start=0, numel=NUMEL, num_rows=num_rows) for key in keys]).to(torch.int64)
+    return torch.stack([dither(key, start=0, numel=NUMEL, limit=num_rows) for key in keys]).to(torch.int64)
 
 
 class Equations:
@@ -54,7 +54,7 @@ class Equations:
         stream = RandomStream.INTRA_NODE if scheme.intra_node_dtype == "one_bit" else RandomStream.LOCAL
         # Of every rank, all elements: what it would begin with if it rounded them.
         keys = [Key(seed=SEED, rank=rank, stream=stream) for rank in range(RANKS)]
-        self.of_rank = torch.stack([dither(key, start=0, numel=NUMEL) for key in keys]).to(torch.int64)
+        self.of_rank = torch.stack([dither(key, start=0, numel=NUMEL, limit=32767) for key in keys]).to(torch.int64)
         self.of_slice = drawn(RandomStream.LOCAL, LOCAL)
         of_piece = drawn(RandomStream.MERGE, RANKS if scheme.topology == "flat" else NODES)
         slice_owner = torch.arange(NUMEL) // (NUMEL // LOCAL)
