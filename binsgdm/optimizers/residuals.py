@@ -125,12 +125,13 @@ class RoundingResiduals:
         self._pieces = {
             one.stream: torch.split(_zeros(sum(one.numels), device), list(one.numels)) for one in self._quantizations
         }
+        self._of_bucket = [{stream: of[index] for stream, of in self._pieces.items()} for index in range(len(buckets))]
         self._views = [view for one in self._quantizations for view in self._views_of(one, buckets)]
         self._begin(param_states[0].group.get("residual_layout", ""), context)
 
     def of(self, bucket: FlatBucket) -> dict[RandomStream, torch.Tensor]:
         """Return those of a bucket's elements that this rank rounds; kernels change them in place."""
-        return {stream: pieces[bucket.index] for stream, pieces in self._pieces.items()}
+        return self._of_bucket[bucket.index]
 
     def check(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Refuse residuals that cannot be of this layout.

@@ -76,7 +76,7 @@ def groups_of(values: list[torch.nn.Parameter], case: Case) -> list[dict[str, An
 def settings_of(case: Case) -> dict[str, Any]:
     """Return the settings that all groups have alike."""
     settings = {"lr": LR, "weight_decay": WEIGHT_DECAY, "seed": SEED}
-    return settings | ({"rounding": "shaped", "gain": 1.5} if case.is_shaped else {})
+    return settings | ({"rounding": "shaped", "gain": 1.5} if case.is_shaped else {"rounding": "random", "gain": 1.0})
 
 
 def train(rank: int, case: Case, saved: "Save | None" = None, **options: Any) -> list[torch.Tensor]:

@@ -42,7 +42,8 @@ class Case:
     def settings(self) -> dict[str, Any]:
         """Of the optimizer, alike in all groups."""
         shaped = {"rounding": "shaped", "gain": 1.5, "beta_b": 0.99}
-        return {"weight_decay": WEIGHT_DECAY, "seed": SEED} | (shaped if self.is_shaped else {})
+        drawn = {"rounding": "random", "gain": 1.0}
+        return {"weight_decay": WEIGHT_DECAY, "seed": SEED} | (shaped if self.is_shaped else drawn)
 
 
 CASES = {

@@ -31,7 +31,8 @@ def test_the_update_is_that_of_the_paper():
 
     value = torch.nn.Parameter(torch.linspace(-1, 1, 11))
     x, m, b = value.detach().clone(), torch.zeros(11), torch.zeros(11)
-    optimizer = binsgdm.BinSGDM([value], lr=0.1, beta=0.9, weight_decay=0.5, seed=3)
+    settings = {"lr": 0.1, "beta": 0.9, "weight_decay": 0.5, "seed": 3}
+    optimizer = binsgdm.BinSGDM([value], rounding="random", gain=1.0, **settings)
     for step in range(1, 4):
         g = torch.randn(11, generator=torch.Generator().manual_seed(step))
         value.grad = g.clone()

@@ -38,7 +38,7 @@ def test_copies_go_on_like_the_original():
 
 
 def test_a_copy_of_an_attached_optimizer_must_be_attached():
-    optimizer = stepped([torch.nn.Parameter(torch.zeros(4))])
+    optimizer = stepped([torch.nn.Parameter(torch.zeros(4))], rounding="random")
     optimizer.join(Session(Member(rank=0, world_size=2)))
     copied = copy.deepcopy(optimizer)
     with pytest.raises(binsgdm.BinsgdmError, match="a copy of an attached optimizer; attach the copy"):

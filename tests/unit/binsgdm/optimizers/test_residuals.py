@@ -172,16 +172,19 @@ def test_residuals_that_somebody_puts_into_the_state_are_used():
 
 
 def test_a_state_of_a_former_version_loads_and_means_random_rounding():
-    optimizer = binsgdm.BinSGDM(parameters(), lr=LR)
+    paper = {"rounding": "random", "gain": 1.0}
+    optimizer = binsgdm.BinSGDM(parameters(), lr=LR, **paper)
     step_all(optimizer, range(3))
-    state = saved(optimizer)
-    for group in state["param_groups"]:
+    state, copied = saved(optimizer), copy.deepcopy(optimizer)
+    resumed, pickled = binsgdm.BinSGDM(copies_of(optimizer), **paper), binsgdm.BinSGDM.__new__(binsgdm.BinSGDM)
+    for group in [*state["param_groups"], *copied.param_groups]:
         for name in ("rounding", "gain", "beta_b", "residual_layout"):
             del group[name]
-    resumed = binsgdm.BinSGDM(copies_of(optimizer))
     resumed.load_state_dict(state)
+    pickled.__setstate__(copied.__getstate__())
     wanted = step_all(optimizer, range(3, 5))
-    assert all(torch.equal(a, b) for a, b in zip(step_all(resumed, range(3, 5)), wanted, strict=True))
+    for former in (resumed, pickled):
+        assert all(torch.equal(a, b) for a, b in zip(step_all(former, range(3, 5)), wanted, strict=True))
     with pytest.raises(binsgdm.BinsgdmError, match="rounding of the state: 'random': must be 'shaped'"):
         shaped(parameters()).load_state_dict(state)
 
