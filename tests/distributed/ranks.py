@@ -17,6 +17,7 @@ from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.scheme import Scheme
+from binsgdm.optimizers.settings import Rounding
 from binsgdm.optimizers.worker import Worker
 
 SHAPES = [(5, 3), (7,), (0,), (33, 9), (1,), (64,)]
@@ -26,6 +27,7 @@ LR, WEIGHT_DECAY, SEED = 0.01, 0.1, 7
 HIERARCHICAL, FLAT, ONE_BIT = Scheme(), Scheme(topology="flat"), Scheme(intra_node_dtype="one_bit")
 BF16, GRADIENTS = Scheme(intra_node_dtype="bf16"), Scheme(average="gradients")
 GRADIENTS_BF16 = Scheme(average="gradients", intra_node_dtype="bf16")
+ROUNDINGS: tuple[Rounding, ...] = ("random", "shaped")
 
 
 class Case(NamedTuple):
@@ -144,7 +146,7 @@ def work(rank: int, world_size: int, ranks_per_node: int, folder: str) -> None:
     saves = ways_to_save(rank, folder)
     results |= {(case, how): train(rank, case, saves[how]) for case, how in RESUMED}
     results["replicas"] = _spoilt_replica(rank)
-    results["non_finite"] = _one_rank_overflows(rank)
+    results |= {("non_finite", rounding): _one_rank_overflows(rank, rounding) for rounding in ROUNDINGS}
     if rank == 0:
         torch.save(results, Path(folder) / "results.pt")
     dist.barrier()
@@ -166,10 +168,10 @@ def _spoilt_replica(rank: int) -> str:
     return ""
 
 
-def _one_rank_overflows(rank: int) -> dict[str, Any]:
+def _one_rank_overflows(rank: int, rounding: Rounding) -> dict[str, Any]:
     """Return what a step does in which only rank 1 has an infinite gradient, and one in which all are finite."""
     value = torch.nn.Parameter(torch.zeros(9))
-    optimizer = binsgdm.BinSGDM([value], lr=1.0)
+    optimizer = binsgdm.BinSGDM([value], lr=1.0, rounding=rounding)
     binsgdm.attach(optimizer)
     value.grad = torch.full((9,), torch.inf if rank == 1 else 1.0)
     optimizer.step()

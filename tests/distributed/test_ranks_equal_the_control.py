@@ -46,12 +46,13 @@ def test_check_replicas_sees_one_bit_and_says_where(results):
     assert "weight: ranks [1] differ from rank 0" in results["replicas"]
 
 
-def test_an_infinite_gradient_on_one_rank_stops_all_ranks_and_leaves_its_averages_alone(results):
-    values, step, averages = results["non_finite"]["overflow"]
+@pytest.mark.parametrize("rounding", ranks.ROUNDINGS)
+def test_an_infinite_gradient_on_one_rank_stops_all_ranks_and_leaves_its_averages_alone(rounding, results):
+    values, step, averages = results["non_finite", rounding]["overflow"]
     assert step == 0
     assert not values.any()
     assert [average.any().item() for average in averages] == [rank != 1 for rank in range(WORLD_SIZE)]
-    values, step = results["non_finite"]["next"]
+    values, step = results["non_finite", rounding]["next"]
     assert step == 1
     assert torch.equal(values, torch.full((9,), -1.0)), "u = 1 everywhere: every sign is +1"
 

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
+from binsgdm.optimizers.settings import Rounding
 
 HIERARCHICAL, ONE_BIT, FLAT = ranks.Case(ranks.HIERARCHICAL), ranks.Case(ranks.ONE_BIT), ranks.Case(ranks.FLAT)
 SHAPED, SHAPED_ONE_BIT = ranks.Case(ranks.HIERARCHICAL, is_shaped=True), ranks.Case(ranks.ONE_BIT, is_shaped=True)
@@ -74,12 +75,12 @@ def _model() -> nn.Module:
 
 def ddp_and_plain(rank: int, overlap: bool, gradient_as_bucket_view: bool) -> dict[str, list[torch.Tensor]]:
     """Return parameters and last gradients of a DDP model, and of the same model with local gradients and no DDP."""
-    view = gradient_as_bucket_view
+    view, rounding = gradient_as_bucket_view, ranks.ROUNDINGS[gradient_as_bucket_view]
     ddp = DistributedDataParallel(_model(), bucket_cap_mb=0.001, gradient_as_bucket_view=view)
     plain = _model()
     return {
-        "ddp": _train_accumulating(ddp, rank, model=ddp, overlap=overlap),
-        "plain": _train_accumulating(plain, rank),
+        "ddp": _train_accumulating(ddp, rank, rounding, model=ddp, overlap=overlap),
+        "plain": _train_accumulating(plain, rank, rounding),
     }
 
 
@@ -95,8 +96,9 @@ def two_optimizers(rank: int) -> dict[str, list[torch.Tensor]]:
     return {name: [p.grad for p in net.parameters()] for name, net in {"ddp": ddp, "plain": plain}.items()}
 
 
-def _train_accumulating(trained: nn.Module, rank: int, **options: Any) -> list[torch.Tensor]:
-    optimizer = binsgdm.BinSGDM(trained.parameters(), lr=ranks.LR, weight_decay=ranks.WEIGHT_DECAY, seed=ranks.SEED)
+def _train_accumulating(trained: nn.Module, rank: int, rounding: Rounding, **options: Any) -> list[torch.Tensor]:
+    settings = {"lr": ranks.LR, "weight_decay": ranks.WEIGHT_DECAY, "seed": ranks.SEED}
+    optimizer = binsgdm.BinSGDM(trained.parameters(), rounding=rounding, **settings)
     cap_mb = ranks.BUCKET_ELEMENTS * 4 / 2**20
     binsgdm.attach(optimizer, ranks_per_node=2, bucket_cap_mb=cap_mb, **options)
     generator = torch.Generator().manual_seed(rank)

@@ -16,6 +16,9 @@ LR, WEIGHT_DECAY = 0.01, 0.1
 SIGMAS = 5
 
 
+PAPER: dict[str, Any] = {"rounding": "random", "gain": 1.0}
+
+
 class Equations:
     """BinSGDM in plain torch, with draws of torch's own: one copy of the parameters stands for all ranks."""
 
@@ -45,7 +48,7 @@ def pair(model: Any, beta: float, **options: Any) -> tuple[Any, Any, Any]:
     """Return the equations on a model, the real ones on a copy of it, and the copy."""
     copied = nn.Linear(20, 5)
     copied.load_state_dict(model.state_dict())
-    make = lockstep.binsgdm(lr=LR, beta=beta, weight_decay=WEIGHT_DECAY, seed=3, **options)
+    make = lockstep.binsgdm(lr=LR, beta=beta, weight_decay=WEIGHT_DECAY, seed=3, **PAPER, **options)
     real = lockstep.LockStep(copied.parameters(), make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
     return Equations(model.parameters(), beta=beta, **options), real, copied
 
@@ -88,7 +91,7 @@ def test_where_draws_decide_both_have_the_mean_of_the_updates_and_their_own_draw
     moved = []
     for kind in ("equations", "real"):
         parameter = nn.Parameter(torch.zeros(numel))
-        make = lockstep.binsgdm(lr=LR, beta=0.5, seed=3)
+        make = lockstep.binsgdm(lr=LR, beta=0.5, seed=3, **PAPER)
         real = lockstep.LockStep([parameter], make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
         ranks = Equations([parameter], beta=0.5) if kind == "equations" else real
         # beta = 0.5, first +1 and then g: m / b = (1 + 2 g) / (1 + 2 |g|), which is u for g = -(1 - u) / (2 (1 + u))
@@ -111,3 +114,21 @@ def test_all_copies_stay_equal_and_the_model_follows_them() -> None:
         for copies in real.copies:
             for one, other in zip(copies, copied.parameters(), strict=True):
                 assert torch.equal(one, other)
+
+
+def test_without_draws_the_gain_is_clipped_on_each_rank_and_both_decays_are_corrected() -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    make = lockstep.binsgdm(draw=False, lr=1.0, beta=0.5, beta_b=0.9, gain=2.0)
+    ranks = lockstep.LockStep([parameter], make, num_ranks=2)
+    ranks.step(torch.tensor([[1.0, 0.0, -1.0], [1.0, 0.0, 1.0]]))
+    assert torch.equal(parameter.detach(), torch.tensor([-1.0, 0.0, 0.0]))
+    ranks.step(torch.tensor([[-0.5, 1.0, 0.0]] * 2))
+    # m = 0 and b = 0.14; m = 0.5 and b = 0.1, corrected 2/3 and 1/1.9
+    assert parameter.detach()[0].item() == pytest.approx(-1.0, abs=1e-6)
+    assert parameter.detach()[1].item() == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("settings", [{"rounding": "shaped"}, {"topology": "flat"}, {"average": "gradients"}], ids=str)
+def test_without_draws_there_is_no_rounding_to_set(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="draw=False: has no rounding and averages updates"):
+        lockstep.binsgdm(draw=False, lr=LR, **settings)
