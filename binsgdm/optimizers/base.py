@@ -6,6 +6,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
@@ -274,14 +275,19 @@ def check_gradients(where: str, parameters: Sequence[torch.Tensor]) -> None:
     Raises:
         BinsgdmError: a sparse or complex gradient, one of another shape or type, or parameters on different devices.
     """
-    for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is None:
-            continue
-        # Looked at in every step, for every parameter: what nearly all are, first.
-        is_usual = gradient.layout is torch.strided and gradient.dtype in FLOATS and gradient.shape == parameter.shape
-        if not is_usual:
+    pairs = [(parameter, gradient) for parameter in parameters if (gradient := parameter.grad) is not None]
+    given, gradients = ([pair[which] for pair in pairs] for which in (0, 1))
+    # Looked at in every step, for every parameter: what nearly all are, first.
+    is_usual = (
+        set(map(attrgetter("layout"), gradients)) <= {torch.strided}
+        and set(map(attrgetter("dtype"), gradients)).issubset(FLOATS)
+        and all(map(torch.Tensor.is_same_size, gradients, given))
+    )
+    if not is_usual:
+        for parameter, gradient in pairs:
             check_gradient(where, parameter, gradient)
+    if all(map(attrgetter("is_cpu"), parameters)):
+        return
     devices = {parameter.device for parameter in parameters}
     if len(devices) > 1:
         raise BinsgdmError(f"{where}: parameters on {', '.join(sorted(map(str, devices)))}: must be on one device")

@@ -5,6 +5,7 @@ each of them.
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -16,24 +17,39 @@ from binsgdm.optimizers.base import ParamState
 
 
 class BucketParam(NamedTuple):
-    """A parameter as a segment of a bucket; m and b are flat views of its state, at these addresses."""
+    """A parameter as a segment of a bucket; m and b are flat views of its state."""
 
     segment: Segment
     param_state: ParamState
     m: torch.Tensor
     b: torch.Tensor
-    addresses: tuple[int, int]
 
     @classmethod
     def of(cls, segment: Segment, param_state: ParamState) -> "BucketParam":
         """Take the state that a parameter has now."""
         m, b = param_state.state["m"].view(-1), param_state.state["b"].view(-1)
-        return cls(segment, param_state, m, b, (m.data_ptr(), b.data_ptr()))
+        return cls(segment, param_state, m, b)
 
-    def is_outdated(self) -> bool:
-        """Tell whether somebody has put another tensor into the state."""
-        state = self.param_state.state
-        return (state["m"].data_ptr(), state["b"].data_ptr()) != self.addresses
+
+class StateViews:
+    """What m and b were when views were taken of them.
+
+    Args:
+        params: whose views these are.
+    """
+
+    def __init__(self, params: Sequence[BucketParam]) -> None:
+        self._states = [param.param_state.state for param in params]
+        self._addresses = self._found()
+
+    def are_outdated(self) -> bool:
+        """Tell whether somebody has put another tensor into a state."""
+        return self._found() != self._addresses
+
+    def _found(self) -> list[int]:
+        # Of every parameter, in every step.
+        averages = [*map(itemgetter("m"), self._states), *map(itemgetter("b"), self._states)]
+        return list(map(torch.Tensor.data_ptr, averages))
 
 
 class _Piece(NamedTuple):

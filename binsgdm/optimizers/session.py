@@ -89,7 +89,7 @@ class Session:
             step: its number, from 1.
             skip: the GradScaler of this rank found gradients that are not finite.
         """
-        check_gradients("BinSGDM", [param_state.parameter for param_state in self.param_states])
+        check_gradients("BinSGDM", self.worker.parameters)
         buckets = self.worker.begin_step(step)
         self.worker.skip_step_if(skip)
         # All signs are kept until the finite check: a parameter moves only if every gradient of every rank was finite,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from operator import is_
 
 import torch
 
@@ -12,9 +13,9 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Protocol, RankContext
 from binsgdm.flat_buckets import BITS_PER_BYTE, FlatBucket, Segment
 from binsgdm.functional import ratio
-from binsgdm.kernels import Kernels, zeros
+from binsgdm.kernels import Kernels, TensorColumn, zeros
 from binsgdm.optimizers.base import Flag, ParamState, copy_each
-from binsgdm.optimizers.batches import Batch, Batches, BucketParam
+from binsgdm.optimizers.batches import Batch, Batches, BucketParam, StateViews
 from binsgdm.optimizers.residuals import RoundingResiduals
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.settings import decays, gain_of, is_shaped
@@ -35,6 +36,7 @@ class Worker:
 
     Attributes:
         residuals: of this rank, if rounding keeps what it loses.
+        parameters: of all, in the order in which they were given.
         finite: of this step, each a bool scalar on the device: some gradients were finite.
     """
 
@@ -51,6 +53,7 @@ class Worker:
         if any(hasattr(param_state.parameter, "to_local") for param_state in param_states):
             raise BinsgdmError("BinSGDM: sharded parameters (DTensor): join them with binsgdm.attach_fsdp")
         self._param_states = param_states
+        self.parameters = [param_state.parameter for param_state in param_states]
         self._context = context
         self._scheme = scheme
         self._kernels = kernels
@@ -72,6 +75,7 @@ class Worker:
     def _lay_out(self) -> None:
         """Take views of the state that the parameters have now."""
         self._params = [[BucketParam.of(s, self._param_states[s.index]) for s in one.segments] for one in self.buckets]
+        self._views = StateViews([param for params in self._params for param in params])
         # Two, since a parameter may have a gradient on another rank only: those that are updated, those that move.
         pairs = list(zip(self._params, self.buckets, strict=True))
         self._moved = [Batches(params, one.start, one.start + one.numel) for params, one in pairs]
@@ -95,7 +99,7 @@ class Worker:
         # Whoever replaces tensors of the state means them, and the flat views here would go on with the old ones.
         if self.residuals is not None:
             self.residuals.refresh()
-        if any(param.is_outdated() for params in self._params for param in params):
+        if self._views.are_outdated():
             self._lay_out()
         return tuple(bucket for bucket in self.buckets if any(map(self._is_trained, bucket.segments)))
 
@@ -170,7 +174,7 @@ class Worker:
         """Move the parameters of a bucket that had a gradient on some rank."""
         chosen = [bool(has_gradient[segment.index]) for segment in bucket.segments]
         for batch in self._moved[bucket.index].of(chosen):
-            values = [in_order(parameter) for parameter in batch.parameters]
+            values = all_in_order(batch.parameters)
             self._kernels.foreach_unpack_apply_(
                 values,
                 batch.packed_of(signs, is_kept=self._context.world_size == 1),
@@ -180,9 +184,10 @@ class Worker:
             )
             # Kernels write past autograd, which has to know.
             torch.autograd.graph.increment_version(batch.parameters)
-            for parameter, moved in zip(batch.parameters, values, strict=True):
-                if moved is not parameter:
-                    parameter.copy_(moved)
+            if not all(map(is_, values, batch.parameters)):
+                for parameter, moved in zip(batch.parameters, values, strict=True):
+                    if moved is not parameter:
+                        parameter.copy_(moved)
 
     def _bucket_buffer(self, bucket: FlatBucket) -> torch.Tensor:
         """Return fp32 memory for a bucket, 0 in the padding."""
@@ -323,12 +328,17 @@ class Worker:
 
     def _gradients(self, bucket: FlatBucket) -> list[torch.Tensor | None]:
         """Return the gradient of each parameter of a bucket, and note which has one."""
-        found = []
-        for segment in bucket.segments:
-            parameter = self._param_states[segment.index].parameter
-            gradient = self._taken.get(segment.index, parameter.grad) if parameter.requires_grad else None
-            self._has_gradient[segment.index] = int(gradient is not None)
-            found.append(gradient)
+        numbers = [segment.index for segment in bucket.segments]
+        parameters = [self.parameters[number] for number in numbers]
+        found = [parameter.grad if parameter.requires_grad else None for parameter in parameters]
+        if self._taken:
+            taken = [self._taken.get(number) for number in numbers]
+            found = [
+                own if mine is None or not parameter.requires_grad else mine
+                for own, mine, parameter in zip(found, taken, parameters, strict=True)
+            ]
+        for number, gradient in zip(numbers, found, strict=True):
+            self._has_gradient[number] = int(gradient is not None)
         return found
 
     def _staying(self, bucket: FlatBucket, gradients: Sequence[torch.Tensor | None]) -> list[BucketParam]:
@@ -339,10 +349,12 @@ class Worker:
 
     def _changing(
         self, bucket: FlatBucket, gradients: Sequence[torch.Tensor | None]
-    ) -> list[tuple[Batch, list[torch.Tensor]]]:
+    ) -> list[tuple[Batch, TensorColumn]]:
         """Return the parameters whose averages change, with their gradients."""
         batches = self._updated[bucket.index].of([one is not None and not self._is_skipped for one in gradients])
-        return [(batch, [in_order(g) for n in batch.numbers if (g := gradients[n]) is not None]) for batch in batches]
+        return [
+            (batch, all_in_order([g for n in batch.numbers if (g := gradients[n]) is not None])) for batch in batches
+        ]
 
     def _is_trained(self, segment: Segment) -> bool:
         """Tell whether a parameter may have a gradient in this step; what a frozen one still holds does not count."""
@@ -361,7 +373,15 @@ def in_order(tensor: torch.Tensor) -> torch.Tensor:
     # Draws are numbered by the logical order, in which replicas agree whatever memory format each has. So one in
     # channels_last is copied in each step: 8 bytes an element of memory traffic for an fp32 gradient, 16 for a
     # parameter.
-    return tensor if tensor.is_contiguous() and not tensor.is_neg() else tensor.resolve_neg().contiguous()
+    return tensor.resolve_neg().contiguous()
+
+
+def all_in_order(tensors: Sequence[torch.Tensor]) -> TensorColumn:
+    """Return tensors `in_order`, as kernels take them."""
+    found = TensorColumn(tensors)
+    if found.is_contiguous and not any(map(torch.Tensor.is_neg, found)):
+        return found
+    return TensorColumn(map(in_order, tensors))
 
 
 def _elements_of(u: torch.Tensor, segment: Segment) -> torch.Tensor:
