@@ -11,7 +11,7 @@ from binsgdm.kernels import Kernels, select
 from binsgdm.optimizers.base import Flag, OneBitOptimizer, Params, is_finite_from_0
 from binsgdm.optimizers.residuals import NAMES, check_residual
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.settings import FORMER, Rounding, is_gain, is_rounding, is_shaped
+from binsgdm.optimizers.settings import FORMER, NEEDED, Rounding, is_gain, is_rounding, is_shaped
 
 
 class BinSGDM(OneBitOptimizer):
@@ -208,6 +208,11 @@ class BinSGDM(OneBitOptimizer):
                 "param_groups of the state"
             )
         for group in groups:
+            if missing := [name for name in NEEDED if name not in group]:
+                raise BinsgdmError(
+                    f"load_state_dict: a group of the state without {', '.join(missing)}: must have all settings of "
+                    "BinSGDM; load what state_dict() returned"
+                )
             super()._check_group(group | {"params": []})
             _check_alike(group, groups[0])
 

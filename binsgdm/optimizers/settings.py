@@ -8,6 +8,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 Rounding = Literal["random", "shaped"]
+NEEDED = ("lr", "beta", "weight_decay", "maximize", "seed", "step")
+"""What every version has in each group."""
 FORMER: dict[str, Any] = {"beta_b": None, "rounding": "random", "gain": 1.0, "residual_layout": ""}
 """What a group of a former version, which had none of these settings, stands for."""
 

@@ -262,6 +262,14 @@ def test_a_state_with_settings_that_cannot_be_is_refused_and_nothing_is_loaded(s
     assert optimizer.param_groups[0]["step"] == 2
 
 
+def test_a_state_without_a_setting_is_refused():
+    optimizer = shaped(parameters())
+    state = saved(optimizer)
+    del state["param_groups"][0]["seed"]
+    with pytest.raises(binsgdm.BinsgdmError, match="a group of the state without seed: must have all settings of BinS"):
+        optimizer.load_state_dict(state)
+
+
 def test_residuals_of_another_number_of_ranks_are_drawn_anew_with_one_warning():
     optimizer = shaped(parameters())
     step_all(optimizer, range(2))
