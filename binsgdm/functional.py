@@ -46,6 +46,18 @@ def momenta(
     return torch.where(finite, new_m, m), torch.where(finite, new_b, b), finite
 
 
+def look_ahead(grad: Tensor, m: Tensor, finite: Tensor, *, beta: float) -> Tensor:
+    """Return what the next m would be if the same gradient came again: beta m' + (1 - beta) g, as in Nesterov's form.
+
+    Args:
+        grad: Gradient, any floating dtype.
+        m: The new first momentum m', fp32.
+        finite: Where it is new; elsewhere m is returned as it is.
+        beta: Decay of m.
+    """
+    return torch.where(finite, m * beta + grad.to(torch.float32) * (1.0 - beta), m)
+
+
 def ratio(m: Tensor, b: Tensor) -> Tensor:
     """Return u = m / b, and 0 where b is 0: a parameter that never had a gradient."""
     # u = 0 draws either sign with probability 1/2; 0 / 0 would be NaN, which the kernels turn into -1 every time.

@@ -12,11 +12,12 @@ from torch import nn
 
 from binsgdm import BinSGDM, functional
 from binsgdm.exchange import Member, Protocol, run_in_lockstep
+from binsgdm.kernels import reference
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.scheme import Average, IntraNode, Scheme, Topology
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.settings import decays, gain_of, is_shaped
+from binsgdm.optimizers.settings import gain_of, is_shaped, momenta_of
 from binsgdm.systems.aggregation import all_reduce_mean
 
 Make = Callable[[list[nn.Parameter], Member], OneBitOptimizer]
@@ -117,13 +118,9 @@ class WithoutDraws(BinSGDM):
         for param_state in param_states:
             gradient = param_state.parameter.grad
             given = torch.zeros_like(param_state.parameter) if gradient is None else gradient
-            m, b, _ = functional.momenta(
-                given, param_state.state["m"], param_state.state["b"], **decays(param_state.group)
-            )
-            param_state.state["m"].copy_(m)
-            param_state.state["b"].copy_(b)
-            gain = gain_of(param_state.group, self.coming_step)
-            updates.append(functional.clip(functional.ratio(m, b), gain=gain).flatten())
+            state, gain, u = param_state.state, gain_of(param_state.group, self.coming_step), torch.empty_like(given)
+            reference.update_(given, state["m"], state["b"], **momenta_of(param_state.group), out_u=u)
+            updates.append(functional.clip(u, gain=gain).flatten())
         mean = yield from all_reduce_mean(torch.cat(updates), self.rank_context())
         for param_state, u in zip(param_states, mean.split([update.numel() for update in updates]), strict=True):
             x, lr, decay = param_state.parameter, param_state.group["lr"], param_state.group["weight_decay"]

@@ -41,9 +41,11 @@ class Kernels(Protocol):
         """Return the name that `select` knows."""
 
     def update_(  # noqa: PLR0913
-        self, grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, out_u: Tensor
+        self, grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, nesterov: bool = False, out_u: Tensor
     ) -> Tensor:
         """Update both momenta, m with the decay beta and b with beta_b, and write u = m / b.
+
+        With `nesterov`, u = (beta m + (1 - beta) g) / b, where the element's b is finite.
 
         Returns:
             A boolean scalar on the device: False if some element kept its m and b, since its new b would not be finite.
@@ -57,6 +59,7 @@ class Kernels(Protocol):
         *,
         beta: float,
         beta_b: float,
+        nesterov: bool = False,
         key: Key,
         start: int,
         out: Tensor,
@@ -73,6 +76,7 @@ class Kernels(Protocol):
         *,
         beta: float,
         beta_b: float,
+        nesterov: bool = False,
         gain: float,
         out: Tensor,
     ) -> Tensor:
@@ -80,15 +84,15 @@ class Kernels(Protocol):
 
     @property
     def foreach_update_(self) -> Callable[..., Tensor]:
-        """Call with lists (grads, ms, bs, beta=, beta_b=, outs_u=) to do `update_` for many; True if all say so."""
+        """Do `update_` for many: (grads, ms, bs, beta=, beta_b=, outs_u=, ...). True if all say so."""
 
     @property
     def foreach_update_quantize_pack_(self) -> Callable[..., Tensor]:
-        """Do `update_quantize_pack_` for many: (grads, ms, bs, beta=, beta_b=, key=, starts=, outs=, gain=1.0)."""
+        """Do `update_quantize_pack_` for many: (grads, ms, bs, beta=, beta_b=, key=, starts=, outs=, ...)."""
 
     @property
     def foreach_update_shape_pack_(self) -> Callable[..., Tensor]:
-        """Do `update_shape_pack_` for many: (grads, ms, bs, residuals, beta=, beta_b=, gain=, outs=)."""
+        """Do `update_shape_pack_` for many: (grads, ms, bs, residuals, beta=, beta_b=, gain=, outs=, ...)."""
 
     @property
     def foreach_unpack_apply_(self) -> Callable[..., None]:

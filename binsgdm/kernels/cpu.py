@@ -32,14 +32,14 @@ _PIECES_PER_THREAD = 8  # so that a thread that is held up leaves its share to t
 Array = NDArray[Any]
 Numbers = tuple[int, ...]
 Jobs = list[tuple[int, int]]
-Decay = tuple[float, float, float, float]  # beta, 1 - beta, beta_b, 1 - beta_b
+Decay = tuple[float, float, float, float, float, float]  # beta, 1 - beta, beta_b, 1 - beta_b, factors of m and g in u
 
 
 def update_(  # noqa: PLR0913
-    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, out_u: Tensor
+    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, nesterov: bool = False, out_u: Tensor
 ) -> Tensor:
     """Update both momenta and write u = m / b; see `binsgdm.kernels.Kernels`."""
-    return foreach_update_([grad], [m], [b], beta=beta, beta_b=beta_b, outs_u=[out_u])
+    return foreach_update_([grad], [m], [b], beta=beta, beta_b=beta_b, nesterov=nesterov, outs_u=[out_u])
 
 
 def foreach_update_(  # noqa: PLR0913
@@ -49,12 +49,13 @@ def foreach_update_(  # noqa: PLR0913
     *,
     beta: float,
     beta_b: float,
+    nesterov: bool = False,
     outs_u: Sequence[Tensor],
 ) -> Tensor:
     """Do `update_` for many tensors; see `binsgdm.kernels.Kernels`."""
     given = column(grads), column(ms), column(bs), column(outs_u)
     checks.updates(*given)
-    failed, decay = False, _decay(beta, beta_b)
+    failed, decay = False, _decay(beta, beta_b, nesterov)
     for dtype, columns, _ in by_dtype(given):
         table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 32))
         failed |= _on_threads(jobs, partial(_update_rows, table, _like(dtype), decay))
@@ -68,6 +69,7 @@ def update_quantize_pack_(  # noqa: PLR0913
     *,
     beta: float,
     beta_b: float,
+    nesterov: bool = False,
     key: Key,
     start: int,
     out: Tensor,
@@ -75,7 +77,7 @@ def update_quantize_pack_(  # noqa: PLR0913
 ) -> Tensor:
     """Update both momenta and write the packed signs of Q(m / b); see `binsgdm.kernels.Kernels`."""
     where: dict[str, Any] = {"key": key, "starts": [start], "outs": [out], "gain": gain}
-    return foreach_update_quantize_pack_([grad], [m], [b], beta=beta, beta_b=beta_b, **where)
+    return foreach_update_quantize_pack_([grad], [m], [b], beta=beta, beta_b=beta_b, nesterov=nesterov, **where)
 
 
 def foreach_update_quantize_pack_(  # noqa: PLR0913
@@ -85,6 +87,7 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     *,
     beta: float,
     beta_b: float,
+    nesterov: bool = False,
     key: Key,
     starts: Sequence[int],
     outs: Sequence[Tensor],
@@ -94,7 +97,7 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     given = column(grads), column(ms), column(bs), column(outs)
     checks.updates(*given[:3])
     checks.all_quantized(given[3], given[1], starts)
-    words, failed, decay = _words(key), False, _decay(beta, beta_b)
+    words, failed, decay = _words(key), False, _decay(beta, beta_b, nesterov)
     for dtype, columns, (begins,) in by_dtype(given, starts):
         table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 1), begins)
         failed |= _on_threads(jobs, partial(_update_quantize_pack_rows, table, _like(dtype), decay, float(gain), words))
@@ -102,10 +105,21 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
 
 
 def update_shape_pack_(  # noqa: PLR0913
-    grad: Tensor, m: Tensor, b: Tensor, residual: Tensor, *, beta: float, beta_b: float, gain: float, out: Tensor
+    grad: Tensor,
+    m: Tensor,
+    b: Tensor,
+    residual: Tensor,
+    *,
+    beta: float,
+    beta_b: float,
+    nesterov: bool = False,
+    gain: float,
+    out: Tensor,
 ) -> Tensor:
     """Update both momenta and write the packed signs of m / b, shaped; see `binsgdm.kernels.Kernels`."""
-    return foreach_update_shape_pack_([grad], [m], [b], [residual], beta=beta, beta_b=beta_b, gain=gain, outs=[out])
+    return foreach_update_shape_pack_(
+        [grad], [m], [b], [residual], beta=beta, beta_b=beta_b, nesterov=nesterov, gain=gain, outs=[out]
+    )
 
 
 def foreach_update_shape_pack_(  # noqa: PLR0913
@@ -116,6 +130,7 @@ def foreach_update_shape_pack_(  # noqa: PLR0913
     *,
     beta: float,
     beta_b: float,
+    nesterov: bool = False,
     gain: float,
     outs: Sequence[Tensor],
 ) -> Tensor:
@@ -123,7 +138,7 @@ def foreach_update_shape_pack_(  # noqa: PLR0913
     given = column(grads), column(ms), column(bs), column(residuals), column(outs)
     checks.updates(*given[:3])
     checks.all_shaped(given[4], given[3], given[1])
-    failed, decay = False, _decay(beta, beta_b)
+    failed, decay = False, _decay(beta, beta_b, nesterov)
     for dtype, columns, _ in by_dtype(given):
         table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 16, 1))
         failed |= _on_threads(jobs, partial(_update_shape_pack_rows, table, _like(dtype), decay, float(gain)))
@@ -285,9 +300,11 @@ def _words(key: Key) -> tuple[int, int, int, int, int]:
     return key.seed & 0xFFFFFFFF, key.seed >> 32, key.step, key.rank, int(key.stream)
 
 
-def _decay(beta: float, beta_b: float) -> Decay:
+def _decay(beta: float, beta_b: float, nesterov: bool) -> Decay:
     beta, beta_b = float(beta), float(beta_b)
-    return beta, 1.0 - beta, beta_b, 1.0 - beta_b
+    # What u is made of: 1 m + 0 g is m exactly, so that one compiled loop does both.
+    of_m, of_g = (beta, 1.0 - beta) if nesterov else (1.0, 0.0)
+    return beta, 1.0 - beta, beta_b, 1.0 - beta_b, of_m, of_g
 
 
 def _true_unless(failed: bool) -> Tensor:

@@ -233,7 +233,7 @@ def _load_signs(build: ir.IRBuilder, pointer: ir.Value) -> list[ir.Value]:
 
 def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
     """Update m and b (arguments 1, 2) with gradients (argument 0); return u and where b is finite."""
-    build, (beta, one_minus_beta, beta_b, one_minus_beta_b) = args.build, decay
+    build, (beta, one_minus_beta, beta_b, one_minus_beta_b, of_m, of_g) = args.build, decay
     g = _load(build, args.group(0, group, lane=lane), args.element(0))
     m_pointer, b_pointer = args.group(1, group, lane=lane), args.group(2, group, lane=lane)
     m, b = _load(build, m_pointer, types.float32), _load(build, b_pointer, types.float32)
@@ -247,8 +247,10 @@ def _update(args: _GroupArguments, group: ir.Value, lane: int, decay: list[ir.Va
     _store(build, new_m, m_pointer, types.float32)
     _store(build, new_b, b_pointer, types.float32)
     zero = _constant(_F32, 0.0)
+    # Where b stayed, g may be NaN, or an infinity whose product with 0 is.
+    ahead = build.select(finite, build.fadd(build.fmul(new_m, of_m), build.fmul(g, of_g)), new_m)
     # The division runs in all lanes; where b is 0 its NaN is not selected.
-    u = build.select(build.fcmp_ordered(">", new_b, zero), build.fdiv(new_m, new_b), zero)
+    u = build.select(build.fcmp_ordered(">", new_b, zero), build.fdiv(ahead, new_b), zero)
     return u, finite
 
 
@@ -474,8 +476,16 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 @_compiled
 def _rounded(decay):
-    """Return (beta, 1 - beta, beta_b, 1 - beta_b) in fp32, each rounded once."""
-    return np.float32(decay[0]), np.float32(decay[1]), np.float32(decay[2]), np.float32(decay[3])
+    """Return (beta, 1 - beta, beta_b, 1 - beta_b, factors of m and g in u) in fp32, each rounded once."""
+    beta, rest, beta_b, rest_b, of_m, of_g = decay
+    return (
+        np.float32(beta),
+        np.float32(rest),
+        np.float32(beta_b),
+        np.float32(rest_b),
+        np.float32(of_m),
+        np.float32(of_g),
+    )
 
 
 @_compiled

@@ -13,14 +13,16 @@ name = "reference"
 
 @torch.no_grad()
 def update_(  # noqa: PLR0913
-    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, out_u: Tensor
+    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, nesterov: bool = False, out_u: Tensor
 ) -> Tensor:
     """Update both momenta and write u = m / b; see `binsgdm.kernels.Kernels`."""
     checks.update(grad, m, b, out_u)
-    new_m, new_b, finite = functional.momenta(grad.view(m.shape), m, b, beta=beta, beta_b=beta_b)
+    grad = grad.view(m.shape)
+    new_m, new_b, finite = functional.momenta(grad, m, b, beta=beta, beta_b=beta_b)
     m.copy_(new_m)
     b.copy_(new_b)
-    out_u.copy_(functional.ratio(new_m, new_b).view(out_u.shape))
+    ahead = functional.look_ahead(grad, new_m, finite, beta=beta) if nesterov else new_m
+    out_u.copy_(functional.ratio(ahead, new_b).view(out_u.shape))
     return finite.all()
 
 
@@ -32,6 +34,7 @@ def update_quantize_pack_(  # noqa: PLR0913
     *,
     beta: float,
     beta_b: float,
+    nesterov: bool = False,
     key: Key,
     start: int,
     out: Tensor,
@@ -40,19 +43,28 @@ def update_quantize_pack_(  # noqa: PLR0913
     """Update both momenta and write the packed signs of Q(m / b); see `binsgdm.kernels.Kernels`."""
     checks.quantized(out, numel=grad.numel(), start=start, device=grad.device)
     u = torch.empty_like(m)
-    finite = update_(grad, m, b, beta=beta, beta_b=beta_b, out_u=u)
+    finite = update_(grad, m, b, beta=beta, beta_b=beta_b, nesterov=nesterov, out_u=u)
     quantize_pack(u, key=key, start=start, out=out, gain=gain)
     return finite
 
 
 @torch.no_grad()
 def update_shape_pack_(  # noqa: PLR0913
-    grad: Tensor, m: Tensor, b: Tensor, residual: Tensor, *, beta: float, beta_b: float, gain: float, out: Tensor
+    grad: Tensor,
+    m: Tensor,
+    b: Tensor,
+    residual: Tensor,
+    *,
+    beta: float,
+    beta_b: float,
+    nesterov: bool = False,
+    gain: float,
+    out: Tensor,
 ) -> Tensor:
     """Update both momenta and write the packed signs of m / b, shaped; see `binsgdm.kernels.Kernels`."""
     checks.shaped(out, residual, grad)
     u = torch.empty_like(m)
-    finite = update_(grad, m, b, beta=beta, beta_b=beta_b, out_u=u)
+    finite = update_(grad, m, b, beta=beta, beta_b=beta_b, nesterov=nesterov, out_u=u)
     shape_pack_(u, residual, gain=gain, out=out)
     return finite
 

@@ -39,10 +39,10 @@ _MAX_COUNT = 2**16 - 1  # of vectors that `merge` can count
 
 
 def update_(  # noqa: PLR0913
-    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, out_u: Tensor
+    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, nesterov: bool = False, out_u: Tensor
 ) -> Tensor:
     """Update both momenta and write u = m / b; see `binsgdm.kernels.Kernels`."""
-    return foreach_update_([grad], [m], [b], beta=beta, beta_b=beta_b, outs_u=[out_u])
+    return foreach_update_([grad], [m], [b], beta=beta, beta_b=beta_b, nesterov=nesterov, outs_u=[out_u])
 
 
 def foreach_update_(  # noqa: PLR0913
@@ -52,6 +52,7 @@ def foreach_update_(  # noqa: PLR0913
     *,
     beta: float,
     beta_b: float,
+    nesterov: bool = False,
     outs_u: Sequence[Tensor],
 ) -> Tensor:
     """Do `update_` for many tensors, in one launch a dtype; see `binsgdm.kernels.Kernels`."""
@@ -61,7 +62,7 @@ def foreach_update_(  # noqa: PLR0913
     for dtype, columns, _ in by_dtype(given):
         tiles = _tiles_for(sum(columns[0].numels))
         table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=4)
-        numbers = tiles, finite.view(torch.uint8), *_decay(beta, beta_b)
+        numbers = tiles, finite.view(torch.uint8), *_decay(beta, beta_b, nesterov)
         _launch_table(triton_programs.update, table, *numbers, dtype=_DTYPES[dtype])
     return finite
 
@@ -73,6 +74,7 @@ def update_quantize_pack_(  # noqa: PLR0913
     *,
     beta: float,
     beta_b: float,
+    nesterov: bool = False,
     key: Key,
     start: int,
     out: Tensor,
@@ -80,7 +82,7 @@ def update_quantize_pack_(  # noqa: PLR0913
 ) -> Tensor:
     """Update both momenta and write the packed signs of Q(m / b); see `binsgdm.kernels.Kernels`."""
     where: dict[str, Any] = {"key": key, "starts": [start], "outs": [out], "gain": gain}
-    return foreach_update_quantize_pack_([grad], [m], [b], beta=beta, beta_b=beta_b, **where)
+    return foreach_update_quantize_pack_([grad], [m], [b], beta=beta, beta_b=beta_b, nesterov=nesterov, **where)
 
 
 def foreach_update_quantize_pack_(  # noqa: PLR0913
@@ -90,6 +92,7 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     *,
     beta: float,
     beta_b: float,
+    nesterov: bool = False,
     key: Key,
     starts: Sequence[int],
     outs: Sequence[Tensor],
@@ -103,7 +106,7 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     for dtype, columns, (some_starts,) in by_dtype(given, starts):
         tiles = _tiles_for(sum(columns[0].numels))
         table = tables.make(columns, starts=some_starts, chunk=tiles * _TILE, aligned=3)
-        numbers = (tiles, finite.view(torch.uint8), *_decay(beta, beta_b), float(gain), *key.words())
+        numbers = (tiles, finite.view(torch.uint8), *_decay(beta, beta_b, nesterov), float(gain), *key.words())
         _launch_table(
             triton_programs.update_quantize_pack, table, *numbers, dtype=_DTYPES[dtype], registers=FEW_PROGRAMS
         )
@@ -111,10 +114,21 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
 
 
 def update_shape_pack_(  # noqa: PLR0913
-    grad: Tensor, m: Tensor, b: Tensor, residual: Tensor, *, beta: float, beta_b: float, gain: float, out: Tensor
+    grad: Tensor,
+    m: Tensor,
+    b: Tensor,
+    residual: Tensor,
+    *,
+    beta: float,
+    beta_b: float,
+    nesterov: bool = False,
+    gain: float,
+    out: Tensor,
 ) -> Tensor:
     """Update both momenta and write the packed signs of m / b, shaped; see `binsgdm.kernels.Kernels`."""
-    return foreach_update_shape_pack_([grad], [m], [b], [residual], beta=beta, beta_b=beta_b, gain=gain, outs=[out])
+    return foreach_update_shape_pack_(
+        [grad], [m], [b], [residual], beta=beta, beta_b=beta_b, nesterov=nesterov, gain=gain, outs=[out]
+    )
 
 
 def foreach_update_shape_pack_(  # noqa: PLR0913
@@ -125,6 +139,7 @@ def foreach_update_shape_pack_(  # noqa: PLR0913
     *,
     beta: float,
     beta_b: float,
+    nesterov: bool = False,
     gain: float,
     outs: Sequence[Tensor],
 ) -> Tensor:
@@ -136,7 +151,7 @@ def foreach_update_shape_pack_(  # noqa: PLR0913
     for dtype, columns, _ in by_dtype(given):
         tiles = _tiles_for(sum(columns[0].numels))
         table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=4)
-        numbers = (tiles, finite.view(torch.uint8), *_decay(beta, beta_b), float(gain))
+        numbers = (tiles, finite.view(torch.uint8), *_decay(beta, beta_b, nesterov), float(gain))
         _launch_table(triton_programs.update_shape_pack, table, *numbers, dtype=_DTYPES[dtype])
     return finite
 
@@ -215,8 +230,10 @@ def _tiles_for(numel: int) -> int:
     return max(1, min(_MOST_TILES, numel // _TILE // _MANY_TILES))
 
 
-def _decay(beta: float, beta_b: float) -> tuple[float, float, float, float]:
-    return beta, 1.0 - beta, beta_b, 1.0 - beta_b
+def _decay(beta: float, beta_b: float, nesterov: bool) -> tuple[float, float, float, float, float, float]:
+    # What u is made of: 1 m + 0 g is m exactly, so that one program does both.
+    of_m, of_g = (beta, 1.0 - beta) if nesterov else (1.0, 0.0)
+    return beta, 1.0 - beta, beta_b, 1.0 - beta_b, of_m, of_g
 
 
 def _flag(tensors: TensorColumn) -> Tensor:

@@ -32,14 +32,14 @@ ROW = tl.constexpr(9)  # words of a row of the table: first chunk, numel, start,
 
 @triton.jit(do_not_specialize=["tiles", "step", "rank", "stream", "seed_low", "seed_high"])
 def update_quantize_pack(
-    table, owners, tiles, finite, beta, rest, beta_b, rest_b, gain, seed_low, seed_high, step, rank, stream,
+    table, owners, tiles, finite, beta, rest, beta_b, rest_b, of_m, of_g, gain, seed_low, seed_high, step, rank, stream,
     dtype: tl.constexpr,
 ):  # fmt: skip
     """Update m and b of many tensors and write the packed signs of Q(m / b)."""
     row, first, numel, whole = _chunk(table, owners, tiles)
     group = (tl.load(row + 2) + first) >> 5
     draws = seed_low, seed_high, step, rank, stream, group
-    decay = beta, rest, beta_b, rest_b
+    decay = beta, rest, beta_b, rest_b, of_m, of_g
     if whole:
         _update_quantize_pack_chunk(row, first, numel, tiles, finite, decay, gain, draws, dtype, False)
     else:
@@ -69,10 +69,10 @@ def _update_quantize_pack_chunk(
 
 
 @triton.jit(do_not_specialize=["tiles"])
-def update_shape_pack(table, owners, tiles, finite, beta, rest, beta_b, rest_b, gain, dtype: tl.constexpr):
+def update_shape_pack(table, owners, tiles, finite, beta, rest, beta_b, rest_b, of_m, of_g, gain, dtype: tl.constexpr):
     """Update m and b of many tensors and write the packed signs of m / b, shaped."""
     row, first, numel, whole = _chunk(table, owners, tiles)
-    decay = beta, rest, beta_b, rest_b
+    decay = beta, rest, beta_b, rest_b, of_m, of_g
     if whole:
         _update_shape_pack_chunk(row, first, numel, tiles, finite, decay, gain, dtype, False)
     else:
@@ -120,10 +120,10 @@ def _shape_pack_chunk(u, residual, out, first, numel, tiles, gain, masked: tl.co
 
 
 @triton.jit(do_not_specialize=["tiles"])
-def update(table, owners, tiles, finite, beta, rest, beta_b, rest_b, dtype: tl.constexpr):
+def update(table, owners, tiles, finite, beta, rest, beta_b, rest_b, of_m, of_g, dtype: tl.constexpr):
     """Update m and b of many tensors and write u = m / b."""
     row, first, numel, whole = _chunk(table, owners, tiles)
-    decay = beta, rest, beta_b, rest_b
+    decay = beta, rest, beta_b, rest_b, of_m, of_g
     if whole:
         _update_chunk(row, first, numel, tiles, finite, decay, dtype, False)
     else:
@@ -216,7 +216,7 @@ def _address(row, column: tl.constexpr, dtype: tl.constexpr, masked: tl.constexp
 @triton.jit
 def _update(grad, m, b, decay, inside, masked: tl.constexpr):
     """Update a tile of m and b; return u, and where the new b would not be finite."""
-    beta, rest, beta_b, rest_b = decay
+    beta, rest, beta_b, rest_b, of_m, of_g = decay
     # Four gradients a thread, as of m and b: eight of 16 bits would cost an exchange between threads.
     quads = tl.max_contiguous(tl.arange(0, TILE), 4)
     g = _widen(load_each(grad + quads, inside, masked))
@@ -229,8 +229,10 @@ def _update(grad, m, b, decay, inside, masked: tl.constexpr):
     store(m, new_m, inside, masked)
     store(b, new_b, inside, masked)
     positive = new_b > 0
-    # `where` computes both branches; the inner one keeps 0 / 0 from raising flags in the interpreter.
-    return tl.where(positive, tl.div_rn(new_m, tl.where(positive, new_b, 1.0)), 0.0), is_finite == 0
+    # `where` computes both branches; the inner ones keep infinity times 0 and 0 / 0 from raising flags in the
+    # interpreter.
+    ahead = tl.where(is_finite, new_m * of_m + tl.where(is_finite, g, 0.0) * of_g, new_m)
+    return tl.where(positive, tl.div_rn(ahead, tl.where(positive, new_b, 1.0)), 0.0), is_finite == 0
 
 
 @triton.jit

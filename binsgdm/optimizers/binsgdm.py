@@ -40,10 +40,11 @@ class BinSGDM(OneBitOptimizer):
     there). So a step cannot be captured in a CUDA graph, and refuses; `torch.compile` leaves it as it is.
 
     Args:
-        params: parameters, or groups with their own lr, beta, beta_b, weight_decay or maximize.
+        params: parameters, or groups with their own lr, beta, beta_b, nesterov, weight_decay or maximize.
         lr: by how much an element moves in a step, >= 0; it is the size of the move, unlike that of Adam.
         beta: decay of m, in [0, 1).
         beta_b: decay of b, in [0, 1); default beta. With another one m / b is corrected for the bias of both.
+        nesterov: look ahead: (beta m + (1 - beta) g) / b in place of m / b.
         weight_decay: decoupled, as in AdamW, >= 0.
         maximize: go up instead of down.
         seed: of all draws; must be the same on all ranks. With the step, the rank and the element it fixes every draw.
@@ -55,7 +56,7 @@ class BinSGDM(OneBitOptimizer):
         BinsgdmError: a value out of range; groups that differ in seed, rounding or gain.
 
     Source: Birder (NeurIPS 2023), algorithm 1. Differs: no AMSGrad-style maximum (not used in practice either). This
-    project's own: rounding="shaped", gain and beta_b; their defaults are the paper's.
+    project's own: rounding="shaped", gain, beta_b and nesterov; their defaults are the paper's.
     """
 
     title = "BinSGDM"
@@ -70,6 +71,7 @@ class BinSGDM(OneBitOptimizer):
         *,
         beta: float = 0.95,
         beta_b: float | None = None,
+        nesterov: bool = False,
         weight_decay: float = 0.0,
         maximize: bool = False,
         seed: int = 0,
@@ -77,7 +79,8 @@ class BinSGDM(OneBitOptimizer):
         gain: float = 1.0,
         kernels: str | None = None,
     ) -> None:
-        defaults = {"lr": lr, "beta": beta, "beta_b": beta_b, "weight_decay": weight_decay, "maximize": maximize}
+        momenta = {"beta": beta, "beta_b": beta_b, "nesterov": nesterov}
+        defaults = {"lr": lr, **momenta, "weight_decay": weight_decay, "maximize": maximize}
         of_all = {"seed": seed, "rounding": rounding, "gain": gain, "slices": "", "residual_layout": ""}
         self._kernels_name = kernels
         self._session: Session | None = None
@@ -149,6 +152,7 @@ class BinSGDM(OneBitOptimizer):
             "lr": (is_finite_from_0(group["lr"]), "must be 0 or more, and finite"),
             "beta": (is_finite_from_0(beta) and beta < 1, "must be in [0, 1)"),
             "beta_b": (beta_b is None or (is_finite_from_0(beta_b) and beta_b < 1), "must be in [0, 1), or None"),
+            "nesterov": (isinstance(group["nesterov"], bool), "must be True or False"),
             "weight_decay": (is_finite_from_0(group["weight_decay"]), "must be 0 or more, and finite"),
             "seed": (isinstance(seed, int) and 0 <= seed < 2**63, "must be a whole number from 0 on"),
             "rounding": (is_rounding(group["rounding"]), "must be 'random' or 'shaped'"),

@@ -3,21 +3,30 @@
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
 Rounding = Literal["random", "shaped"]
 NEEDED = ("lr", "beta", "weight_decay", "maximize", "seed", "step")
 """What every version has in each group."""
-FORMER: dict[str, Any] = {"beta_b": None, "rounding": "random", "gain": 1.0, "residual_layout": ""}
+FORMER: dict[str, Any] = {"beta_b": None, "nesterov": False, "rounding": "random", "gain": 1.0, "residual_layout": ""}
 """What a group of a former version, which had none of these settings, stands for."""
 
 
-def decays(group: Mapping[str, Any]) -> dict[str, float]:
-    """Return the decays of m and b, by the names that kernels take."""
+class Momenta(TypedDict):
+    """How m, b and their ratio follow the gradients, by the names that kernels take."""
+
+    beta: float
+    beta_b: float
+    nesterov: bool
+
+
+def momenta_of(group: Mapping[str, Any]) -> Momenta:
+    """Return what a group says of m and b."""
     beta, beta_b = float(group["beta"]), group.get("beta_b")
-    return {"beta": beta, "beta_b": beta if beta_b is None else float(beta_b)}
+    of_b = beta if beta_b is None else float(beta_b)
+    return {"beta": beta, "beta_b": of_b, "nesterov": bool(group.get("nesterov", False))}
 
 
 def gain_of(group: Mapping[str, Any], step: int) -> float:
@@ -27,10 +36,12 @@ def gain_of(group: Mapping[str, Any], step: int) -> float:
         group: of parameters.
         step: its number, from 1.
     """
-    gain, of_m, of_b = float(group.get("gain", 1.0)), *decays(group).values()
+    gain, how = float(group.get("gain", 1.0)), momenta_of(group)
+    of_m, of_b = how["beta"], how["beta_b"]
     # From zeros both averages are too small, each by a factor of its own. With one decay the factors cancel in m / b;
-    # else they are one number for all elements, so they go into the gain.
-    return gain if of_m == of_b else gain * (1.0 - of_b**step) / (1.0 - of_m**step)
+    # else they are one number for all elements, so they go into the gain. Looking ahead is as if m had seen a step
+    # more; with one decay the ratio then begins at 1 + beta, which the clip takes.
+    return gain if of_m == of_b else gain * (1.0 - of_b**step) / (1.0 - of_m ** (step + how["nesterov"]))
 
 
 def is_shaped(group: Mapping[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from binsgdm.optimizers.base import Flag, ParamState, copy_each
 from binsgdm.optimizers.batches import Batch, Batches, BucketParam, StateViews
 from binsgdm.optimizers.residuals import RoundingResiduals
 from binsgdm.optimizers.scheme import Scheme
-from binsgdm.optimizers.settings import decays, gain_of, is_shaped
+from binsgdm.optimizers.settings import gain_of, is_shaped, momenta_of
 from binsgdm.random import RandomStream
 from binsgdm.uploads import upload
 
@@ -262,7 +262,7 @@ class Worker:
         for batch, some in self._changing(bucket, gradients):
             outs = batch.elements_of(u)
             self.finite.append(
-                self._kernels.foreach_update_(some, batch.ms, batch.bs, **decays(batch.group), outs_u=outs)
+                self._kernels.foreach_update_(some, batch.ms, batch.bs, **momenta_of(batch.group), outs_u=outs)
             )
         return u
 
@@ -283,12 +283,12 @@ class Worker:
         given = gradients, batch.ms, batch.bs
         if self.residuals is not None:
             finite = self._kernels.foreach_update_shape_pack_(
-                *given, batch.residuals, **decays(batch.group), gain=gain, outs=outs
+                *given, batch.residuals, **momenta_of(batch.group), gain=gain, outs=outs
             )
         else:
             key = self._context.key(self._first_stream)
             finite = self._kernels.foreach_update_quantize_pack_(
-                *given, **decays(batch.group), key=key, starts=batch.starts, outs=outs, gain=gain
+                *given, **momenta_of(batch.group), key=key, starts=batch.starts, outs=outs, gain=gain
             )
         self.finite.append(finite)
 

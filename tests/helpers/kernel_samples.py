@@ -77,7 +77,7 @@ def outcomes(kernels: Kernels, grad: Tensor, m: Tensor, b: Tensor, start: int) -
     kernels.unpack_apply_(climbed, one, lr=1e-3, weight_decay=0.01, maximize=True)
     gain, shaped = GAINS[numel % len(GAINS)], three.clone()
     e1, e2 = (residuals(numel, numel, most).to(place) for most in (functional.SCALE, 3))
-    where = {"beta": 0.95, "beta_b": 0.99, "gain": gain}
+    where = {"beta": 0.95, "beta_b": 0.99, "nesterov": gain > 1, "gain": gain}
     all_three = kernels.update_shape_pack_(grad, m3, b3, e1, out=three, **where)
     e3 = e1.clone()
     if grad.dtype == torch.float32:

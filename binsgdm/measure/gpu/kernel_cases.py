@@ -177,8 +177,9 @@ def _shaped_calls(
     """Call the kernels that keep a residual."""
     grad, m, b = (memory.place(one) for one in (given.grad, given.m, given.b))
     residual, out = memory.place(given.residual), packed()
-    decays = {"beta": BETA, "beta_b": BETA_B}
-    finite = kernels.update_shape_pack_(grad, m, b, residual, **decays, gain=GAIN, out=out)
+    finite = kernels.update_shape_pack_(
+        grad, m, b, residual, beta=BETA, beta_b=BETA_B, nesterov=True, gain=GAIN, out=out
+    )
     yield "update_shape_pack_", {"finite": finite, "m": m, "b": b, "residual": residual, "signs": out}
     residual, out = memory.place(given.residual), packed()
     kernels.shape_pack_(memory.place(given.u), residual, gain=GAIN, out=out)
@@ -212,7 +213,9 @@ def foreach_outcomes(
     found |= {f"{name}: finite": finite, f"{name}: m": torch.cat(ms), f"{name}: b": torch.cat(bs)}
     found[f"{name}: signs"] = torch.cat(outs)
     grads, ms, bs, es, outs = placed("grad"), placed("m"), placed("b"), placed("residual"), filled("signs", 0xFF)
-    finite = kernels.foreach_update_shape_pack_(grads, ms, bs, es, beta=BETA, beta_b=BETA_B, gain=GAIN, outs=outs)
+    finite = kernels.foreach_update_shape_pack_(
+        grads, ms, bs, es, beta=BETA, beta_b=BETA_B, nesterov=True, gain=GAIN, outs=outs
+    )
     written = {"m": ms, "b": bs, "residual": es, "signs": outs}
     found |= {f"foreach_update_shape_pack_: {name}": torch.cat(ones) for name, ones in written.items()}
     found["foreach_update_shape_pack_: finite"] = finite

@@ -107,7 +107,7 @@ def test_many_tensors_at_any_place_are_shaped_as_one_after_the_other(fast: Kerne
     # A residual is a piece of one flat tensor, wherever its parameter begins; the first is far from any boundary.
     numels, place = (5, 0, 64, 33, 1) if fast.name == "triton" else (5, 0, 70_000, 33, 200_001, 1), home(fast)
     flat = residuals(sum(numels) + 1, seed=4, most=functional.SCALE)
-    where: dict[str, Any] = {"beta": 0.95, "beta_b": 0.9, "gain": 1.7}
+    where: dict[str, Any] = {"beta": 0.95, "beta_b": 0.9, "nesterov": True, "gain": 1.7}
     results = []
     for in_turn in (True, False):
         grads = [state(n, seed=n)[0].to(place, dtypes[i % len(dtypes)]) for i, n in enumerate(numels)]
@@ -148,6 +148,14 @@ def test_an_element_whose_update_fails_sends_its_last_u_and_its_residual_goes_on
         assert torch.equal(given[1].cpu(), m)
         assert (unpack_signs(out, 40) == 1).all()
         assert (residual == round(0.25 * functional.SCALE) - functional.SCALE).all()
+
+
+def test_looking_ahead_counts_the_gradient_twice_and_an_infinite_one_not_at_all(fast: Kernels) -> None:
+    grad, m, b = torch.tensor([1.0, torch.inf] * 20), torch.full((40,), 0.5), torch.ones(40)
+    for kernels in (reference, fast):
+        given, u = [each.to(home(kernels), copy=True) for each in (grad, m, b)], torch.empty(40, device=home(kernels))
+        assert not kernels.update_(*given, beta=0.5, beta_b=0.75, nesterov=True, out_u=u)
+        assert u.tolist() == [0.5 * 0.75 + 0.5 * 1.0, 0.5] * 20
 
 
 # Planted errors: what the comparison with the reference would see.

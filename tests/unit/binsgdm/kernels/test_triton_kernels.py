@@ -68,7 +68,7 @@ def test_an_element_beyond_2_to_the_31_is_found_and_draws_its_own_threshold(kern
     for column, tensor in enumerate((grad, m, b, out)):
         row[0, 4 + column] = tensor.data_ptr() - (far // 8 if tensor is out else far * 4)
     owners, finite = torch.zeros(1, dtype=torch.int32, device=device()), torch.ones(1, dtype=torch.uint8)
-    numbers = (1, finite.to(device()), 0.95, 1.0 - 0.95, 0.95, 1.0 - 0.95, 1.0, *KEY.words())
+    numbers = (1, finite.to(device()), 0.95, 1.0 - 0.95, 0.95, 1.0 - 0.95, 1.0, 0.0, 1.0, *KEY.words())
     triton_support.launch(
         triton_programs.update_quantize_pack, 1, row.to(device()), owners, *numbers, dtype=triton_programs.tl.float32
     )

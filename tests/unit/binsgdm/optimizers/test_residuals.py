@@ -172,13 +172,13 @@ def test_residuals_that_somebody_puts_into_the_state_are_used():
 
 
 def test_a_state_of_a_former_version_loads_and_means_random_rounding():
-    paper = {"rounding": "random", "gain": 1.0}
+    paper = {"rounding": "random", "gain": 1.0, "beta_b": None, "nesterov": False}
     optimizer = binsgdm.BinSGDM(parameters(), lr=LR, **paper)
     step_all(optimizer, range(3))
     state, copied = saved(optimizer), copy.deepcopy(optimizer)
     resumed, pickled = binsgdm.BinSGDM(copies_of(optimizer), **paper), binsgdm.BinSGDM.__new__(binsgdm.BinSGDM)
     for group in [*state["param_groups"], *copied.param_groups]:
-        for name in ("rounding", "gain", "beta_b", "residual_layout"):
+        for name in ("rounding", "gain", "beta_b", "nesterov", "residual_layout"):
             del group[name]
     resumed.load_state_dict(state)
     pickled.__setstate__(copied.__getstate__())

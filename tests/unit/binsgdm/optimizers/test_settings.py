@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import binsgdm
-from binsgdm.optimizers.settings import decays, gain_of
+from binsgdm.optimizers.settings import gain_of, momenta_of
 
 
 def parameters(number: int = 1) -> list[torch.nn.Parameter]:
@@ -19,14 +19,17 @@ def test_one_decay_leaves_the_gain_and_two_correct_it_for_the_bias_of_both():
     assert gain_of({"beta": 0.9, "beta_b": 0.9, "gain": 2.0}, 7) == 2.0
     assert gain_of({"beta": 0.9, "beta_b": 0.99, "gain": 2.0}, 1) == pytest.approx(0.2)
     assert gain_of({"beta": 0.9, "beta_b": 0.5, "gain": 1.0}, 1) == pytest.approx(5.0)
+    assert gain_of({"beta": 0.9, "beta_b": 0.99, "nesterov": True, "gain": 2.0}, 1) == pytest.approx(0.02 / 0.19)
     assert gain_of({"beta": 0.9, "beta_b": 0.99, "gain": 2.0}, 10_000) == pytest.approx(2.0)
-    assert decays({"beta": 0.5, "beta_b": None}) == {"beta": 0.5, "beta_b": 0.5}
+    assert momenta_of({"beta": 0.5, "beta_b": None}) == {"beta": 0.5, "beta_b": 0.5, "nesterov": False}
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("rounding", ["random", "shaped"])
-def test_a_steady_gradient_has_a_gain_u_of_one_from_the_first_step_on_whatever_the_decays(rounding):
+def test_a_steady_gradient_has_a_gain_u_of_one_from_the_first_step_on_whatever_the_decays(rounding, nesterov):
     (value,) = parameters()
-    optimizer = binsgdm.BinSGDM([value], lr=1.0, beta=0.5, beta_b=0.99, gain=1.0, rounding=rounding)
+    settings = {"beta": 0.5, "beta_b": 0.99, "nesterov": nesterov, "gain": 1.0, "rounding": rounding}
+    optimizer = binsgdm.BinSGDM([value], lr=1.0, **settings)
     for _ in range(5):
         value.grad = torch.full((3,), 0.1)
         optimizer.step()
@@ -48,6 +51,7 @@ def test_a_steady_gradient_has_a_gain_u_of_one_from_the_first_step_on_whatever_t
         ({"gain": 10**400}, r"BinSGDM: gain: 10+: must be"),
         ({"gain": "2"}, "BinSGDM: gain: '2': must be"),
         ({"gain": True}, "BinSGDM: gain: True: must be"),
+        ({"nesterov": 1}, "BinSGDM: nesterov: 1: must be True or False"),
         ({"beta_b": 1.0}, r"BinSGDM: beta_b: 1.0: must be in \[0, 1\), or None"),
         ({"beta_b": -0.1}, "BinSGDM: beta_b: -0.1: must be"),
         ({"beta_b": "0.9"}, "BinSGDM: beta_b: '0.9': must be"),

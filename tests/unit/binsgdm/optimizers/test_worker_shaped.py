@@ -43,8 +43,8 @@ def drawn(stream: RandomStream, num_rows: int) -> torch.Tensor:
 class Equations:
     """All ranks: what each element is rounded with comes from the rank that owns it."""
 
-    def __init__(self, scheme: Scheme, betas_b: list[float]) -> None:
-        self.scheme = scheme
+    def __init__(self, scheme: Scheme, betas_b: list[float], *, nesterov: bool) -> None:
+        self.scheme, self.nesterov = scheme, nesterov
         self.betas_b = [beta_b for beta_b in betas_b for _ in range(NUMEL // len(betas_b))]
         self.beta_b = torch.tensor(self.betas_b)
         self.rest_b = torch.tensor([1 - beta_b for beta_b in self.betas_b])
@@ -73,11 +73,13 @@ class Equations:
         number = g.shape[0]
         self.m[:number] = self.m[:number] * BETA + g * (1 - BETA)
         self.b[:number] = self.b[:number] * self.beta_b + g.abs() * self.rest_b
+        m = self.m[:number] * BETA + g * (1 - BETA) if self.nesterov else self.m[:number]
         # The mean of two gradients in bf16 may be 0.
-        return torch.where(self.b[:number] > 0, self.m[:number] / self.b[:number], 0.0)
+        return torch.where(self.b[:number] > 0, m / self.b[:number], 0.0)
 
     def step(self, number: int) -> None:
-        gain = torch.tensor([GAIN * (1 - beta_b**number) / (1 - BETA**number) for beta_b in self.betas_b])
+        seen = 1 - BETA ** (number + self.nesterov)
+        gain = torch.tensor([GAIN * (1 - beta_b**number) / seen for beta_b in self.betas_b])
         g = gradients(number)
         if self.scheme.topology == "flat":
             signs = first(self.update(g), self.of_rank, gain).sum(0)
@@ -98,10 +100,19 @@ class Equations:
         self.x -= LR * merged
 
 
-@pytest.mark.parametrize("betas_b", [[None], [0.95], [None, 0.95, 0.5]], ids=str)
+@pytest.mark.parametrize(
+    ("betas_b", "nesterov"), [([None], False), ([0.95], True), ([None, 0.95, 0.5], False)], ids=str
+)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_all_ranks_move_by_the_equations(scheme, betas_b):
-    settings: dict[str, Any] = {"lr": LR, "beta": BETA, "seed": SEED, "gain": GAIN, **vars(scheme)}
+def test_all_ranks_move_by_the_equations(scheme, betas_b, nesterov):
+    settings: dict[str, Any] = {
+        "lr": LR,
+        "beta": BETA,
+        "nesterov": nesterov,
+        "seed": SEED,
+        "gain": GAIN,
+        **vars(scheme),
+    }
     numel = NUMEL // len(betas_b)
     values = [nn.Parameter(torch.zeros(numel)) for _ in betas_b]
 
@@ -110,7 +121,7 @@ def test_all_ranks_move_by_the_equations(scheme, betas_b):
         return binsgdm(rounding="shaped", **settings)(groups, member)
 
     ranks = LockStep(values, make, num_ranks=RANKS, ranks_per_node=LOCAL)
-    equations = Equations(scheme, [beta_b or BETA for beta_b in reversed(betas_b)])
+    equations = Equations(scheme, [beta_b or BETA for beta_b in reversed(betas_b)], nesterov=nesterov)
     for step in range(1, STEPS + 1):
         # Elements are numbered from the last parameter on.
         ranks.step(torch.cat(list(reversed(gradients(step).split(numel, dim=1))), dim=1))
