@@ -27,6 +27,7 @@ name = "cpu"
 _CARRIERS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 _KEPT_TABLES = 256  # a bucket has two or three, and as many again of gradients that have moved
 _LEAST_PIECE_NUMEL = 1 << 16  # below, waking another thread takes longer than the work
+_LEAST_BYTES_PER_THREAD = 1 << 23  # likewise, of many tensors: some 0.2 ms
 _PIECES_PER_THREAD = 8  # so that a thread that is held up leaves its share to the others
 
 Array = NDArray[Any]
@@ -249,7 +250,9 @@ def _table(columns: Sequence[TensorColumn], bits: Numbers, starts: Sequence[int]
     """
     addresses = tuple(one.addresses for one in columns)
     begins = None if starts is None else tuple(starts)
-    return _rows(addresses, bits, columns[0].numels, begins, torch.get_num_threads())
+    numels = columns[0].numels
+    threads = min(torch.get_num_threads(), max(1, sum(numels) * sum(bits) // (8 * _LEAST_BYTES_PER_THREAD)))
+    return _rows(addresses, bits, numels, begins, threads)
 
 
 @lru_cache(maxsize=_KEPT_TABLES)
@@ -274,7 +277,7 @@ def _pieces_of_all(numels: Numbers, threads: int) -> tuple[Array, Array, Array, 
     """Return of each piece its tensor, first element there and elements, and which pieces make a job."""
     all_numels = np.array(numels, np.int64)
     total = int(all_numels.sum())
-    piece = _piece_numel(total, threads)
+    piece = _piece_numel(total, threads) if threads > 1 else max(1, total)
     counts = -(-all_numels // piece)
     tensor = np.repeat(np.arange(all_numels.size), counts)
     lo = (np.arange(tensor.size) - np.repeat(counts.cumsum() - counts, counts)) * piece
