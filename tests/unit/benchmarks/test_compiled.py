@@ -38,7 +38,7 @@ def test_the_largest_kernels_are_compiled_as_they_should_be(tmp_path: Any) -> No
     kernels = ("update_quantize_pack bfloat16", "unpack_apply float32", "mean")
     found = compiled(tmp_path, "--targets", "sm_90", "--kernels", *kernels)
     assert_sound(found, len(kernels))
-    assert found[0]["instructions"] < 62
+    assert found[0]["instructions"] < 66  # 55 without a gain, a decay of b of its own and a look ahead
 
 
 @pytest.mark.slow
