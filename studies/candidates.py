@@ -1,6 +1,6 @@
 """Which systems are compared, with which options, and what is searched for each."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from binsgdm import BinSGDM
@@ -14,6 +14,14 @@ Choice = tuple[Trial, tuple[float, ...]]  # settings, and the lrs that are tried
 
 ADAM: Choice = ({"optimizer": "adam"}, (3e-3, 1e-2))
 SGD: Choice = ({"optimizer": "sgd", "momentum": 0.9}, (3e-2, 1e-1))
+LOCAL_MOMENTUM = {"momentum": 0.9}
+"""For systems in which every rank sends its own momentum; the optimizer that goes on with their mean has none."""
+AFTER_MOMENTUM: tuple[Choice, ...] = (
+    ({"optimizer": "adam", "beta1": 0.0}, (3e-3, 1e-2)),
+    ({"optimizer": "sgd", "momentum": 0.0}, (3e-2, 1e-1)),
+)
+WARMUP_STEPS = 24
+"""Of sparsifiers: as many as 1-bit Adam's dense stage has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +33,14 @@ class Candidate:
         options: of the system, where they are not its defaults.
         choices: what the search begins with; four trials in all.
         kind: of the simulator's strategy; None for the system's name.
+        system: that averages the gradients, or optimizer; None for the candidate's name.
     """
 
     title: str
     options: dict[str, Any] = field(default_factory=dict)
     choices: tuple[Choice, ...] = (ADAM, SGD)
     kind: str | None = None
+    system: str | None = None
 
     @property
     def fixed_trials(self) -> tuple[Trial, ...]:
@@ -56,13 +66,38 @@ BY_SIGNS: tuple[Choice, ...] = (
     ({"optimizer": "sgd", "momentum": 0.9}, (3e-4, 1e-3)),
 )
 """For SignSGD, whose gradients are +1 and -1: an update is as large as lr, so lr is a tenth of the others'."""
+SIGNUM: tuple[Choice, ...] = (({"optimizer": "sgd", "momentum": 0.0}, (1e-3, 3e-3, 1e-2, 3e-2)),)
+REMEDIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "sign_sgd": ("local momentum (Signum)", LOCAL_MOMENTUM),
+    "ef_sign_sgd": ("local momentum", LOCAL_MOMENTUM),
+    "marsit": ("local momentum, residual times 0.5", LOCAL_MOMENTUM | {"residual_decay": 0.5}),
+    **dict.fromkeys(
+        ("top_k", "ms_top_k"),
+        ("masked local momentum, warm-up of the ratio", LOCAL_MOMENTUM | {"warmup_steps": WARMUP_STEPS}),
+    ),
+}
+"""By system: what is known against its weakness, in words, and the options that it adds to the others."""
+
+
+def _plain(system: type[System]) -> Candidate:
+    """Return how a system that averages gradients is run without a remedy."""
+    suffix, options = OPTIONS.get(system.name, ("", dict(system.usual_options)))
+    choices = BY_SIGNS if system.name == "sign_sgd" else (ADAM, SGD)
+    return Candidate(title=", ".join(filter(None, (system.title, suffix))), options=options, choices=choices)
 
 
 def _averaging(system: type[System]) -> Candidate:
     """Return how a system that averages gradients is run."""
-    suffix, options = OPTIONS.get(system.name, ("", dict(system.usual_options)))
-    choices = BY_SIGNS if system.name == "sign_sgd" else (ADAM, SGD)
-    return Candidate(title=", ".join(filter(None, (system.title, suffix))), options=options, choices=choices)
+    plain = _plain(system)
+    if system.name not in REMEDIES:
+        return plain
+    choices = SIGNUM if system.name == "sign_sgd" else AFTER_MOMENTUM
+    return replace(plain, options=plain.options | REMEDIES[system.name][1], choices=choices)
+
+
+def _one_bit_adam(settings: tuple[Trial, ...]) -> Candidate:
+    common = {"optimizer": "one_bit_adam", "dense_share": 0.2}
+    return Candidate(title=OneBitAdam.title, choices=tuple(({**common, **one}, (3e-3, 1e-2)) for one in settings))
 
 
 CANDIDATES: dict[str, Candidate] = {
@@ -72,18 +107,25 @@ CANDIDATES: dict[str, Candidate] = {
         title=BinSGDM.title,
         choices=tuple(({"optimizer": "binsgdm", "beta": beta}, (3e-3, 1e-2)) for beta in (0.9, 0.95)),
     ),
-    "one_bit_adam": Candidate(
-        title=OneBitAdam.title,
-        choices=tuple(
-            ({"optimizer": "one_bit_adam", "dense_share": 0.2, "eps": eps}, (3e-3, 1e-2)) for eps in (1e-8, 1e-4)
-        ),
+    "one_bit_adam": _one_bit_adam(
+        tuple({"variance_floor": floor, "scales_momenta": True} for floor in (1e-3, 1e-2)),
     ),
     **{system.name: _averaging(system) for system in BUILT_IN if system is not Dense},
 }
 """By name, in the order of the tables: two dense optimizers, both 1-bit optimizers, and every system of binsgdm."""
+REMEDY_TEXTS = {"one_bit_adam": "a floor of v, scaled momenta", **{name: text for name, (text, _) in REMEDIES.items()}}
+"""By candidate, in words: what PLAIN runs without."""
+PLAIN: dict[str, Candidate] = {
+    f"{name}_plain": replace(plain, title=f"{plain.title}, plain", kind=name, system=name)
+    for name, plain in {
+        "one_bit_adam": _one_bit_adam(({"eps": 1e-8}, {"eps": 1e-4})),
+        **{system.name: _plain(system) for system in BUILT_IN if system.name in REMEDIES},
+    }.items()
+}
+"""By name: candidates as they were before their remedies, for comparison alone."""
 
 
 def strategy_of(system: str) -> dict[str, Any]:
     """Return kind and options of a system as a scenario of simnet has them."""
-    candidate = CANDIDATES[system]
+    candidate = (CANDIDATES | PLAIN)[system]
     return {"kind": candidate.kind or system, **candidate.options}

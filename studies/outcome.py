@@ -54,9 +54,11 @@ class Outcome:
         return sorted(set.intersection(*of))
 
     def rows(self, system: str, ranks: int) -> list[Row]:
-        """Return the final runs of a system that count, seed by seed."""
+        """Return the final runs of a system, with its remedy or plain, that count, seed by seed."""
         seeds = self.seeds(ranks)
-        rows = [row for row in self.study.curves[self.name].rows if (row["system"], row["ranks"]) == (system, ranks)]
+        plain = self.study.plain.having({"task": self.name})
+        rows = [*self.study.curves[self.name].rows, *plain]
+        rows = [row for row in rows if (row["system"], row["ranks"]) == (system, ranks)]
         return sorted((row for row in rows if row["seed"] in seeds), key=lambda row: int(row["seed"]))
 
     def finals(self, system: str, ranks: int, column: str = "values") -> list[float]:

@@ -246,7 +246,7 @@ def optimizer_settings(run: Run) -> dict[str, Any]:
 def optimizer_of(trial: Trial, model: nn.Module) -> torch.optim.Optimizer:
     """Return Adam with decoupled weight decay, or SGD, with the settings of a trial."""
     if trial["optimizer"] == "adam":
-        decay, betas = trial.get("weight_decay", 0.0), (0.9, trial.get("beta2", 0.999))
+        decay, betas = trial.get("weight_decay", 0.0), (trial.get("beta1", 0.9), trial.get("beta2", 0.999))
         return torch.optim.AdamW(model.parameters(), lr=trial["lr"], betas=betas, weight_decay=decay)
     return torch.optim.SGD(model.parameters(), lr=trial["lr"], momentum=trial["momentum"])
 

@@ -7,7 +7,7 @@ from binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from simnet.show.table import Table
 from studies import figures
-from studies.candidates import CANDIDATES
+from studies.candidates import CANDIDATES, PLAIN, REMEDY_TEXTS
 from studies.ledger import Row
 from studies.outcome import Outcome
 from studies.page import EVIDENCE, FIGURES, number
@@ -19,13 +19,21 @@ LEGEND = """\
 Final test loss less that of the dense reference, in nats: the mean over seeds, paired. "behind" and "ahead" are said
 where the 95 % interval leaves zero out. "lost" counts seeds that diverged or ended at a guess (95 % of its loss)."""
 NAMES = {"adam": "Adam", "sgd": "SGD", "binsgdm": BinSGDM.title, "one_bit_adam": OneBitAdam.title}
-SETTING_TITLES = {"momentum": "momentum", "beta": "beta", "dense_share": "dense stage", "eps": "eps"}
+SETTING_TITLES = {
+    "momentum": "momentum",
+    "beta": "beta",
+    "beta1": "beta1",
+    "dense_share": "dense stage",
+    "eps": "eps",
+    "variance_floor": "floor",
+}
 
 
 def regions(study: SystemsStudy) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
     outcomes = [Outcome(study, task) for task in study.curves]
     parts = ["", "## In one table", "", LEGEND, "", overview(outcomes), "", *missing_seeds_note(outcomes)]
+    parts += ["## With and without the remedy", "", remedy_table(outcomes), ""]
     parts += ["## What the search found", "", search_table(outcomes), ""]
     for outcome in outcomes:
         parts += task_section(outcome)
@@ -49,6 +57,19 @@ def overview(outcomes: list[Outcome]) -> str:
         for system, candidate in CANDIDATES.items()
     ]
     return Table(["system", *titles], rows).markdown()
+
+
+def remedy_table(outcomes: list[Outcome]) -> str:
+    """Return the differences to dense of systems that have a remedy: a row without it, and a row with it."""
+    columns = [(outcome, ranks) for outcome in outcomes for ranks in complete_ranks(outcome)]
+    titles = [f"{outcome.task.title}, {ranks} ranks" for outcome, ranks in columns]
+    rows = []
+    for plain in PLAIN:
+        system = plain.removesuffix("_plain")
+        for name, text in ((plain, "plain"), (system, REMEDY_TEXTS[system])):
+            cells = (standing_text(outcome, name, ranks) for outcome, ranks in columns)
+            rows.append([CANDIDATES[system].title, text, *cells])
+    return Table(["system", "remedy", *titles], rows).markdown()
 
 
 def missing_seeds_note(outcomes: list[Outcome]) -> list[str]:
@@ -86,7 +107,7 @@ def search_table(outcomes: list[Outcome]) -> str:
     """Return what each system's final runs take, and its validation loss."""
     rows = [
         [candidate.title, *(found_text(outcome, system) for outcome in outcomes)]
-        for system, candidate in CANDIDATES.items()
+        for system, candidate in (CANDIDATES | PLAIN).items()
     ]
     return Table(["system", *(outcome.task.title for outcome in outcomes)], rows).markdown()
 

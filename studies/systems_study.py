@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from simnet.version import VERSION
-from studies.candidates import CANDIDATES, strategy_of
+from studies.candidates import CANDIDATES, PLAIN, strategy_of
 from studies.ledger import Ledger, Row
 from studies.run import ROOT, Run
 from studies.search import Search
@@ -27,6 +27,7 @@ RANKS_PER_NODE = {4: 2, 16: 4}
 NUM_TRIALS = 6
 """Of every system on every task: four are fixed, two follow the best so far."""
 SEARCH = ROOT / "studies" / "results" / "systems_search.json"
+PLAIN_RUNS = ROOT / "studies" / "results" / "systems_plain.json"
 CURVES = ROOT / "scenarios" / "convergence"
 ALL_REDUCED = ("all_reduce", "power_sgd", "grad_zip", "random_k")
 """Strategies whose all-reduces simnet is to run by the fastest algorithm; training does not depend on it."""
@@ -38,16 +39,19 @@ class SystemsStudy:
     Args:
         search: file of the trials.
         curves: folder of the final curves, one file a task, which `simnet.compare.convergence` reads.
+        plain: file of the final runs of systems without their remedies.
     """
 
-    def __init__(self, search: Path = SEARCH, curves: Path = CURVES) -> None:
+    def __init__(self, search: Path = SEARCH, curves: Path = CURVES, plain: Path = PLAIN_RUNS) -> None:
         head = {
             "ranks": SEARCH_RANKS,
             "seeds": SEARCH_SEEDS,
             "steps": {name: task.steps for name, task in TASKS[NAME].items()},
         }
         trials = Ledger(search, "trials", head=lambda _: head)
-        self.searches = {(task, system): _search(task, system, trials) for task in TASKS[NAME] for system in CANDIDATES}
+        systems = [*CANDIDATES, *PLAIN]
+        self.searches = {(task, system): _search(task, system, trials) for task in TASKS[NAME] for system in systems}
+        self.plain = Ledger(plain, order=lambda row: (row["task"], row["system"], row["ranks"], row["seed"]))
         self.curves = {task: self._curves(task, curves) for task in TASKS[NAME]}
 
     @cached_property
@@ -79,7 +83,10 @@ class SystemsStudy:
                     if search.is_done:
                         run = _run(task, system, ranks=ranks, trial=search.best, seed=seed)
                         key = {"system": system, "ranks": ranks, "seed": seed}
-                        yield Final(run=run, ledger=self.curves[task], key=key, rounded=True)
+                        if system in PLAIN:
+                            yield Final(run=run, ledger=self.plain, key={"task": task, **key}, rounded=True)
+                        else:
+                            yield Final(run=run, ledger=self.curves[task], key=key, rounded=True)
 
     def _head(self, task: str, rows: list[Row]) -> Row:
         """Return the members of a file of curves in front of the rows, in the order of the file."""
@@ -122,7 +129,7 @@ def _search(task: str, system: str, ledger: Ledger) -> Search:
     return Search(
         system=system,
         run=_run(task, system, ranks=SEARCH_RANKS),
-        fixed=CANDIDATES[system].fixed_trials,
+        fixed=(CANDIDATES | PLAIN)[system].fixed_trials,
         num_trials=NUM_TRIALS,
         seeds=SEARCH_SEEDS[task],
         ledger=ledger,
@@ -130,12 +137,12 @@ def _search(task: str, system: str, ledger: Ledger) -> Search:
 
 
 def _run(task: str, system: str, *, ranks: int, **changes: Any) -> Run:
-    candidate = CANDIDATES[system]
+    candidate = (CANDIDATES | PLAIN)[system]
     # The two dense candidates differ in their optimizer only, which is part of the trial.
     return Run(
         study=NAME,
         task=task,
-        system="dense" if candidate.kind == "all_reduce" else system,
+        system="dense" if candidate.kind == "all_reduce" else candidate.system or system,
         options=candidate.options,
         ranks=ranks,
         ranks_per_node=RANKS_PER_NODE[ranks],

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from studies.candidates import strategy_of
+from studies.candidates import LOCAL_MOMENTUM, PLAIN, WARMUP_STEPS, strategy_of
 from studies.run import Run, StackedRanks, train, training_steps
 from studies.study import round_5
 from studies.tasks import TASKS, Trial
@@ -20,22 +20,61 @@ STEPS = 60
 ADAM: Trial = {"optimizer": "adam", "lr": 0.003}
 VARIANTS: dict[str, tuple[dict[str, Any], Trial]] = {
     **{
-        f"Marsit, synchronizing every {period or 'never'}": (
-            {"kind": "marsit", "sync_period": period},
+        f"Marsit, synchronizing every {period or 'never'}, {part:g} of the residual": (
+            {"kind": "marsit", "sync_period": period, "residual_decay": part},
             {"optimizer": "adam", "lr": 0.01},
         )
-        for period in (100, 10, None)
+        for period, part in ((100, 1.0), (10, 1.0), (None, 1.0), (100, 0.5), (100, 0.0))
+    },
+    **{
+        f"Top-k, {title}": (
+            {"kind": "top_k", "ratio": 0.01, **options},
+            {"optimizer": "adam", "beta1": beta1, "lr": 0.01},
+        )
+        for title, beta1, options in (
+            ("plain", 0.9, {}),
+            ("warm-up", 0.9, {"warmup_steps": WARMUP_STEPS}),
+            ("warm-up, no momentum at all", 0.0, {"warmup_steps": WARMUP_STEPS}),
+            ("local momentum", 0.0, {**LOCAL_MOMENTUM, "masks_momentum": False}),
+            ("masked local momentum", 0.0, LOCAL_MOMENTUM),
+            ("masked local momentum, warm-up", 0.0, {**LOCAL_MOMENTUM, "warmup_steps": WARMUP_STEPS}),
+        )
+    },
+    **{
+        f"EF-SignSGD, a scale a {scale}, {title}": (
+            {"kind": "ef_sign_sgd", "scale_per": scale, **options},
+            {"optimizer": "adam", "beta1": 0.0 if options else 0.9, "lr": 0.01},
+        )
+        for scale in ("tensor", "bucket")
+        for title, options in {"plain": {}, "local momentum": LOCAL_MOMENTUM}.items()
     },
     **{
         f"Random-k, {100 * ratio:g} %": ({"kind": "random_k", "ratio": ratio}, {"optimizer": "adam", "lr": 0.00548})
         for ratio in (0.1, 0.3)
     },
+    "Random-k, 10 %, masked local momentum, warm-up": (
+        {"kind": "random_k", "ratio": 0.1, **LOCAL_MOMENTUM, "warmup_steps": WARMUP_STEPS},
+        {"optimizer": "adam", "beta1": 0.0, "lr": 0.01},
+    ),
     **{
         f"1-bit Adam, eps {eps:g}": (
             {"kind": "one_bit_adam"},
             {"optimizer": "one_bit_adam", "dense_share": 0.2, "eps": eps, "lr": 0.003},
         )
         for eps in (1e-8, 1e-5, 1e-4)
+    },
+    **{
+        f"1-bit Adam, floor {floor:g}" + " and scaled momenta" * scales: (
+            {"kind": "one_bit_adam"},
+            {
+                "optimizer": "one_bit_adam",
+                "dense_share": 0.2,
+                "variance_floor": floor,
+                "scales_momenta": scales,
+                "lr": 0.003,
+            },
+        )
+        for floor, scales in ((1e-4, False), (1e-3, False), (1e-2, False), (1e-3, True))
     },
 }
 
@@ -55,9 +94,10 @@ def constant_lr_steps(run: Run) -> Iterator[tuple[int, StackedRanks]]:
 
 
 def residuals(system: str) -> dict[int, float]:
-    """Return by step the norm of rank 0's residual, in norms of its gradient."""
+    """Return by step the norm of rank 0's residual, in norms of its gradient, without a remedy."""
     found = {}
-    for step, ranks in constant_lr_steps(run_of(strategy_of(system), ADAM, steps=STEPS)):
+    plain = f"{system}_plain" if f"{system}_plain" in PLAIN else system
+    for step, ranks in constant_lr_steps(run_of(strategy_of(plain), ADAM, steps=STEPS)):
         residual: dict[int, torch.Tensor] = ranks.stack.systems[0].residuals  # type: ignore[attr-defined]
         norm = torch.cat([residual[number] for number in range(len(residual))]).norm()
         found[step] = float(norm / ranks.gradients[0].norm())

@@ -16,15 +16,15 @@ from studies.stacked import AveragedGradients, systems_of
 
 STEPS = 6
 SEED = 13
-ONE_BIT_ADAM = {"lr": 0.01, "dense_steps": 2}
+ONE_BIT_ADAM = {"lr": 0.01, "dense_steps": 2, "variance_floor": 0.001, "scales_momenta": True}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("dense", {}),
     ("qsgd", {}),
     ("ef_sign_sgd", {}),
-    ("sign_sgd", {}),
-    ("marsit", {"sync_period": 4}),
+    ("sign_sgd", {"momentum": 0.9}),
+    ("marsit", {"sync_period": 4, "momentum": 0.9, "residual_decay": 0.5}),
     ("power_sgd", {}),
-    ("top_k", {"ratio": 0.1}),
+    ("top_k", {"ratio": 0.1, "momentum": 0.9, "warmup_steps": 2}),
     ("one_bit_adam", {}),
 ]
 

@@ -11,10 +11,10 @@ pytest.importorskip("sklearn")
 
 from benchmarks.regions import filled, region
 from studies import systems_page
-from studies.candidates import CANDIDATES
+from studies.candidates import CANDIDATES, PLAIN
 from studies.outcome import Outcome
 from studies.page import FIGURES
-from studies.search import next_trial
+from studies.search import best_of, mean_loss, next_trial
 from studies.systems_study import CURVES, FINAL_SEEDS, NUM_TRIALS, SEARCH, SEARCH_SEEDS, SystemsStudy
 from studies.tasks import TASKS as ALL_TASKS
 
@@ -91,13 +91,32 @@ def test_the_file_says_what_each_system_ran_with(study: SystemsStudy, task: str)
 @pytest.mark.parametrize("task", TASKS)
 def test_all_searches_had_as_many_trials_by_the_same_rule(study: SystemsStudy, task: str) -> None:
     assert not set(SEARCH_SEEDS[task]) & set(FINAL_SEEDS)
-    for system in CANDIDATES:
+    for system, candidate in (CANDIDATES | PLAIN).items():
         rows = study.searches[task, system].rows
         assert study.searches[task, system].is_done
         fixed = [row["trial"] for row in rows[:4]]
-        assert fixed == list(CANDIDATES[system].fixed_trials)
+        assert fixed == list(candidate.fixed_trials)
         for number in (4, 5):
-            assert next_trial(CANDIDATES[system].fixed_trials, rows[:number], NUM_TRIALS) == rows[number]["trial"]
+            assert next_trial(candidate.fixed_trials, rows[:number], NUM_TRIALS) == rows[number]["trial"]
+
+
+def test_every_system_has_as_many_plain_runs(study: SystemsStudy) -> None:
+    found = [(row["task"], row["system"], row["ranks"], row["seed"]) for row in study.plain.rows]
+    wanted = {
+        (task, system, ranks, seed) for task in TASKS for system in PLAIN for ranks in NUM_SEEDS for seed in FINAL_SEEDS
+    }
+    assert len(found) == len(set(found))
+    assert set(found) == wanted
+
+
+def test_a_system_runs_with_a_remedy_only_where_the_search_found_it_better(study: SystemsStudy) -> None:
+    """On every task, by validation loss: which is how a remedy became a part of a candidate."""
+    for plain in PLAIN:
+        losses = [
+            [mean_loss(best_of(study.searches[task, name].rows)["losses"]) for task in TASKS]
+            for name in (plain.removesuffix("_plain"), plain)
+        ]
+        assert all(ours < theirs for ours, theirs in zip(*losses, strict=True)), plain
 
 
 def test_the_trials_were_as_long_as_the_runs() -> None:

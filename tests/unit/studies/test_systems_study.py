@@ -12,9 +12,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+import msgspec
+
 from binsgdm.systems.registry import SYSTEMS
+from simnet.strategies import STRATEGIES
 from studies import outcome, page, run, search, study, systems_page, training_page
-from studies.candidates import CANDIDATES, strategy_of
+from studies.candidates import CANDIDATES, PLAIN, REMEDY_TEXTS, strategy_of
 from studies.interval import Interval
 from studies.outcome import Outcome
 from studies.search import best_of, next_trial
@@ -34,7 +37,8 @@ def test_the_examples_of_docstrings_are_true(module: Any) -> None:
 def searched(system: str, loss_of: Any) -> list[dict[str, Any]]:
     """Return the rows of a whole search in which trials end as `loss_of` says."""
     rows: list[dict[str, Any]] = []
-    while (trial := next_trial(CANDIDATES[system].fixed_trials, rows, NUM_TRIALS)) is not None:
+    fixed = (CANDIDATES | PLAIN)[system].fixed_trials
+    while (trial := next_trial(fixed, rows, NUM_TRIALS)) is not None:
         rows.append({"trial": trial, "losses": [loss_of(trial)]})
     return rows
 
@@ -49,7 +53,30 @@ def test_every_system_of_the_registry_takes_part_and_both_optimizers() -> None:
     assert {strategy_of(system)["kind"] for system in ("adam", "sgd")} == {"all_reduce"}
 
 
-@pytest.mark.parametrize("system", CANDIDATES)
+def test_every_system_with_a_remedy_also_runs_without_and_the_simulator_knows_both() -> None:
+    assert {f"{name}_plain" for name in REMEDY_TEXTS} == set(PLAIN)
+    for name in (*CANDIDATES, *PLAIN):
+        described = strategy_of(name)
+        kind = STRATEGIES.find(described.pop("kind"))
+        assert msgspec.convert(described, kind)
+    assert strategy_of("top_k") == strategy_of("top_k_plain") | {"momentum": 0.9, "warmup_steps": 24}
+
+
+def test_a_plain_run_is_kept_apart_from_the_curves_that_are_simulated(tmp_path: Path) -> None:
+    made = filled(tmp_path, {"adam": GOOD, "sgd": WORSE})
+    search = made.searches["characters", "top_k_plain"]
+    for number in range(NUM_TRIALS):
+        search.record(replace(search.run, trial={"optimizer": "adam", "lr": 0.01 / 2**number}), result(2.0))
+    plain = [final for final in made.study.finals() if final.key["system"] == "top_k_plain"]
+    assert {(final.run.system, "momentum" in final.run.options) for final in plain} == {("top_k", False)}
+    for final in plain[:2]:
+        final.record(result(3.0, 2.2))
+    outcome = Outcome(files(tmp_path), "characters")
+    assert outcome.finals("top_k_plain", 4) == [2.2, 2.2]
+    assert {row["system"] for row in outcome.study.curves["characters"].rows} == {"adam", "sgd"}
+
+
+@pytest.mark.parametrize("system", [*CANDIDATES, *PLAIN])
 def test_every_search_has_as_many_trials_and_none_twice(system: str) -> None:
     rows = searched(system, bowl(1e-2))
     assert len(rows) == NUM_TRIALS
@@ -79,7 +106,7 @@ def result(*losses: float | None) -> dict[str, Any]:
 
 
 def files(folder: Path) -> SystemsStudy:
-    return SystemsStudy(folder / "search.json", folder / "curves")
+    return SystemsStudy(folder / "search.json", folder / "curves", folder / "plain.json")
 
 
 def filled(folder: Path, losses: dict[str, list[list[float | None]]]) -> SystemsStudy:
