@@ -31,15 +31,15 @@ def text(part: str) -> torch.Tensor:
 
 
 class Transformer(nn.Module):
-    """Two causal layers of width 64, 121 thousand parameters."""
+    """Causal layers; by default two of width 64, 121 thousand parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH, num_layers: int = 2, num_heads: int = 4) -> None:
         super().__init__()
-        self.characters = nn.Embedding(NUM_CHARACTERS, WIDTH)
-        self.positions = nn.Embedding(CONTEXT, WIDTH)
-        layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(WIDTH, NUM_CHARACTERS)
+        self.characters = nn.Embedding(NUM_CHARACTERS, width)
+        self.positions = nn.Embedding(CONTEXT, width)
+        layer = nn.TransformerEncoderLayer(width, num_heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, NUM_CHARACTERS)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT), persistent=False)
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,8 @@ Trials and final runs are in studies/results; the final curves of all systems in
 import argparse
 from typing import Any
 
-from studies import page, rounding_page, systems_page, training_page
+from studies import margin_page, page, rounding_page, systems_page, training_page
+from studies.margin_study import MarginStudy
 from studies.rounding_study import RoundingStudy
 from studies.study import run_left
 from studies.systems_study import SystemsStudy
@@ -20,6 +21,7 @@ from studies.training_study import TrainingStudy
 
 STUDIES: dict[str, Any] = {
     "training": (TrainingStudy, training_page),
+    "margins": (MarginStudy, margin_page),
     "rounding": (RoundingStudy, rounding_page),
     "systems": (SystemsStudy, systems_page),
 }

@@ -59,6 +59,43 @@ def draw_training(rows: dict[str, dict[str, list[Row]]], names: dict[str, str], 
     figure.savefig(path, dpi=130)
 
 
+def draw_margins(
+    rows: dict[str, dict[str, list[Row]]], names: dict[str, str], titles: dict[str, str], path: Path
+) -> None:
+    """Draw a panel for each case, a line for each optimizer: held-out loss over steps.
+
+    Args:
+        rows: of final runs, by case and optimizer.
+        names: of the optimizers.
+        titles: of the cases.
+        path: of the picture.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        num_rows = math.ceil(len(rows) / PANELS_IN_A_ROW)
+        figure = Figure(figsize=(9, 2.3 * num_rows + 0.4), layout="constrained")
+        axes = figure.subplots(num_rows, PANELS_IN_A_ROW, squeeze=False)
+        for axis, (case, by_optimizer) in zip(axes.flat, rows.items(), strict=False):
+            for (optimizer, of_seeds), colour, line in zip(
+                by_optimizer.items(), COLOURS, ("-", ":", "--"), strict=False
+            ):
+                _band(axis, of_seeds, "values", alpha=0.2, color=colour, linestyle=line, label=names[optimizer])
+            axis.set(title=titles[case])
+            axis.set_xlim(left=0)
+            axis.grid(alpha=0.25, linewidth=0.5)
+            if min(_means(_columns(by_optimizer["adam"], "values"))) < 0.5:
+                axis.set_yscale("log")
+        for axis in axes.flat[len(rows) :]:
+            axis.set_axis_off()
+        figure.supxlabel("Step", fontsize=8.5)
+        figure.supylabel("Test loss (nats)", fontsize=8.5)
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        path.parent.mkdir(exist_ok=True)
+        figure.savefig(path, dpi=130)
+
+
 def draw_explored(panels: dict[str, dict[str, list[Row]]], base: list[Row], path: Path) -> None:
     """Draw a panel for each thing that was changed: mean loss of the seeds less that of the base, over steps.
 

@@ -1,7 +1,7 @@
 """BinSGDM against Adam on every task, with margins and searches fixed before any final run; docs/evidence/training.md.
 
 Three optimizers: BinSGDM with shaped rounding, BinSGDM with the paper's random rounding, Adam. The same weights,
-batches and cosine decay of lr to 0 for a seed. Every optimizer has as many trials on every case: the same lrs times two
+batches and cosine decay of lr to 0 for a seed. Every optimizer has as many trials on a case: the same lrs times
 values of one setting of its own, then two trials that follow the best so far (`studies.search.next_trial`).
 """
 
@@ -32,6 +32,7 @@ class Case:
         margins: by column of a result; of the loss where `is_relative` as a part of Adam's.
         is_relative: whether margins are parts of Adam's mean.
         lrs: that the searches begin with.
+        num_settings: of the two that an optimizer has, how many they are tried with.
         search_seeds: of the searches.
         is_real: whether the final runs have a process for each rank, over gloo; else all ranks are in one process.
     """
@@ -42,6 +43,7 @@ class Case:
     margins: dict[str, float] = field(default_factory=lambda: {LOSS: 0.05})
     is_relative: bool = False
     lrs: tuple[float, ...] = (3e-3, 6e-3, 1.2e-2)
+    num_settings: int = 2
     search_seeds: tuple[int, ...] = (100,)
     is_real: bool = True
 
@@ -59,6 +61,17 @@ CASES: dict[str, Case] = {
     "digits_16": Case(task="digits", **IMAGES, **SIXTEEN),
     "mnist": Case(task="mnist", **IMAGES),
     "mnist_16": Case(task="mnist", **IMAGES, **SIXTEEN),
+    # As wide and deep as the smallest GPT that people train on characters; two windows a rank.
+    "gpt": Case(
+        task="gpt",
+        ranks=8,
+        ranks_per_node=4,
+        margins={LOSS: 0.02},
+        is_relative=True,
+        lrs=(5e-4, 1e-3, 2e-3),
+        num_settings=1,
+        is_real=False,
+    ),
 }
 """All cases, with the margins that were asked for before any of them was run."""
 
@@ -68,7 +81,10 @@ FIXED: dict[str, tuple[Trial, ...]] = {
         {"optimizer": "binsgdm", "rounding": "shaped", "beta": 0.9, "beta_b": 0.99, "nesterov": True, "gain": gain}
         for gain in (2.0, 3.0)
     ),
-    RANDOM: tuple({"optimizer": "binsgdm", "rounding": "random", "beta": beta} for beta in (0.8, 0.9)),
+    RANDOM: tuple(
+        {"optimizer": "binsgdm", "rounding": "random", "beta": beta, "beta_b": None, "nesterov": False, "gain": 1.0}
+        for beta in (0.8, 0.9)
+    ),
     ADAM: tuple({"optimizer": "adam", "beta2": beta2} for beta2 in (0.99, 0.999)),
 }
 """By optimizer, the settings that every lr is tried with: two values of one of them."""
@@ -107,15 +123,16 @@ class MarginStudy:
 
 
 def _search(case: str, optimizer: str, ledger: Ledger) -> Search:
-    steps = TASKS[NAME][CASES[case].task].steps
-    warmup = {"warmup": steps // 10} if optimizer in WARMED_UP else {}
-    fixed = tuple({**settings, **warmup, "lr": lr} for settings in FIXED[optimizer] for lr in CASES[case].lrs)
+    of = CASES[case]
+    warmup = {"warmup": TASKS[NAME][of.task].steps // 10} if optimizer in WARMED_UP else {}
+    settings = FIXED[optimizer][: of.num_settings]
+    fixed = tuple({**some, **warmup, "lr": lr} for some in settings for lr in of.lrs)
     return Search(
         system=f"{optimizer}, {case}",
         run=_run(case, optimizer),
         fixed=fixed,
         num_trials=len(fixed) + NUM_FOLLOWING,
-        seeds=CASES[case].search_seeds,
+        seeds=of.search_seeds,
         ledger=ledger,
     )
 

@@ -87,7 +87,8 @@ class Study:
     def status(self) -> Iterator[str]:
         """Yield a line on the searches and the final runs of each task."""
         finals = list(self.finals())
-        for task in dict.fromkeys(search.run.task for search in self.searches):
+        searched = (search.run.task for search in self.searches)
+        for task in dict.fromkeys([*searched, *(final.run.task for final in finals)]):
             searches = [search for search in self.searches if search.run.task == task]
             done = sum(len(row["losses"]) for search in searches for row in search.rows)
             total = sum(search.num_trials * len(search.seeds) for search in searches)

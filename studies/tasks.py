@@ -90,6 +90,12 @@ TASKS: dict[str, dict[str, Task]] = {
         "characters_300": LM,
         "characters_1000": replace(LM, steps=1000, evaluate_every=100),
         "characters_2000": replace(LM, steps=2000, evaluate_every=200),
+        "gpt": replace(
+            LM,
+            title="Characters, 10.8 million parameters",
+            network=partial(train_lm.Transformer, width=384, num_layers=6, num_heads=6),
+            evaluate_every=50,
+        ),
         "digits": replace(DIGITS, steps=300, evaluate_every=30),
         "mnist": replace(MNIST, steps=300, evaluate_every=30),
     },

@@ -1,0 +1,139 @@
+"""The tables and the figure of docs/evidence/training.md, from the committed files."""
+
+import statistics
+
+from simnet.show.table import Table
+from studies import figures
+from studies.interval import Interval
+from studies.ledger import Row
+from studies.margin_study import ACCURACY, ADAM, CASES, FINAL_SEEDS, FIXED, LOSS, RANDOM, SHAPED, Case, MarginStudy
+from studies.page import EVIDENCE, FIGURES
+from studies.search import Search, mean_loss
+from studies.tasks import TASKS, Trial
+
+PAGE = EVIDENCE / "training.md"
+FIGURE = FIGURES / "margins.png"
+TITLES = {SHAPED: "BinSGDM, shaped", RANDOM: "BinSGDM, random", ADAM: "Adam"}
+SEARCHED = {SHAPED: ("lr", "gain"), RANDOM: ("lr", "beta"), ADAM: ("lr", "beta2")}
+"""By optimizer, the settings in which its trials differ."""
+METRICS = {LOSS: "loss", ACCURACY: "accuracy"}
+
+
+def regions(study: MarginStudy) -> dict[str, str]:
+    """Return the generated parts of the page, by region."""
+    tables = {"margins": verdicts(study), "finals": finals(study), "margin searches": searched(study)}
+    return {name: table.markdown() for name, table in tables.items()}
+
+
+def draw(study: MarginStudy) -> None:
+    """Draw the figure, if a case has run."""
+    rows = {case: {name: study.rows(case, name) for name in FIXED} for case in _run_cases(study)}
+    if rows:
+        figures.draw_margins(rows, TITLES, {case: title(CASES[case]) for case in rows}, FIGURE)
+
+
+def title(case: Case) -> str:
+    """Return what a case is, for people.
+
+    Example:
+        >>> title(CASES["characters_1000_16"])
+        'Characters, 1000 steps, 16 ranks'
+    """
+    task = TASKS["margins"][case.task]
+    return f"{task.title.removesuffix(', 5,000 images')}, {task.steps} steps, {case.ranks} ranks"
+
+
+def verdicts(study: MarginStudy) -> Table:
+    """Return the table of shaped BinSGDM against Adam, and of the random one beside it."""
+    lines = []
+    for name in _run_cases(study):
+        for column, margin in CASES[name].margins.items():
+            apart = {other: difference(study, name, other, column) for other in (SHAPED, RANDOM)}
+            reached = verdict(apart[SHAPED], allowed(study, name, column), column)
+            texts = [interval_text(apart[other]) for other in (SHAPED, RANDOM)]
+            margin_text = f"{margin:g}" + " of Adam's" * CASES[name].is_relative
+            lines.append([title(CASES[name]), METRICS[column], *texts, margin_text, reached])
+    columns = ["case", "metric", "shaped less Adam", "random less Adam", "margin", "shaped"]
+    return Table(columns, lines)
+
+
+def finals(study: MarginStudy) -> Table:
+    """Return the table of what every optimizer ends at."""
+    lines = [
+        [title(CASES[name]), METRICS[column], *(spread(last(study.rows(name, other), column)) for other in FIXED)]
+        for name in _run_cases(study)
+        for column in CASES[name].margins
+    ]
+    return Table(["case", "metric", *TITLES.values()], lines)
+
+
+def searched(study: MarginStudy) -> Table:
+    """Return the table of the best trials of each search."""
+    lines = [
+        [title(CASES[case]), TITLES[name], *best_texts(search, SEARCHED[name])]
+        for (case, name), search in study.searches.items()
+        if search.is_done
+    ]
+    return Table(["case", "optimizer", "best", "next", "worst"], lines)
+
+
+def best_texts(search: Search, names: tuple[str, ...]) -> list[str]:
+    """Return the two best trials of a search and its worst, with their validation loss."""
+    best = sorted(search.rows, key=lambda row: mean_loss(row["losses"]))
+    shown = (*best[:2], best[-1])
+    return [trial_text(row["trial"], names, mean_loss(row["losses"])) for row in shown]
+
+
+def trial_text(trial: Trial, names: tuple[str, ...], loss: float) -> str:
+    """Return some settings of a trial and its validation loss.
+
+    Example:
+        >>> trial_text({"optimizer": "adam", "lr": 0.01, "beta2": 0.99, "warmup": 200}, ("lr", "beta2"), 1.7056)
+        'lr 0.01, beta2 0.99: 1.706'
+    """
+    return ", ".join(f"{name} {trial[name]:.4g}" for name in names) + f": {loss:.3f}"
+
+
+def difference(study: MarginStudy, case: str, optimizer: str, column: str) -> Interval:
+    """Return an optimizer's final values less Adam's, paired by seed."""
+    ours, theirs = (last(study.rows(case, name), column) for name in (optimizer, ADAM))
+    return Interval.of([our - their for our, their in zip(ours, theirs, strict=True)])
+
+
+def allowed(study: MarginStudy, case: str, column: str) -> float:
+    """Return by how much BinSGDM may be worse than Adam."""
+    margin = CASES[case].margins[column]
+    return margin * statistics.fmean(last(study.rows(case, ADAM), column)) if CASES[case].is_relative else margin
+
+
+def verdict(apart: Interval, margin: float, column: str) -> str:
+    """Return whether the whole interval is within the margin, beyond it, or neither.
+
+    Example:
+        >>> verdict(Interval(mean=-0.02, low=-0.03, high=-0.01), 0.01, "accuracy")
+        'not shown'
+    """
+    worst, least = (-apart.low, -apart.high) if column == ACCURACY else (apart.high, apart.low)
+    if worst <= margin:
+        return "better" if worst < 0 else "reached"
+    return "missed" if least > margin else "not shown"
+
+
+def interval_text(apart: Interval) -> str:
+    """Return a difference with its interval."""
+    return f"{apart.mean:+.4f} [{apart.low:+.4f}, {apart.high:+.4f}]"
+
+
+def last(rows: list[Row], column: str) -> list[float]:
+    """Return the last evaluation of each row."""
+    return [row[column][-1] for row in rows]
+
+
+def spread(values: list[float]) -> str:
+    """Return mean and standard deviation over seeds."""
+    return f"{statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
+
+
+def _run_cases(study: MarginStudy) -> list[str]:
+    """Return the cases of which all final runs are there."""
+    return [case for case in CASES if all(len(study.rows(case, name)) == len(FINAL_SEEDS) for name in FIXED)]
