@@ -124,7 +124,8 @@ def draw_explored(panels: dict[str, dict[str, list[Row]]], base: list[Row], path
                 )
             axis.set_title(what)
             axis.grid(alpha=0.25, linewidth=0.5)
-            axis.legend(fontsize=6)
+            # On a white ground, since lines may run below it.
+            axis.legend(fontsize=6, frameon=True, framealpha=0.9, edgecolor="none")
         for axis in axes.flat[len(panels) :]:
             axis.set_axis_off()
         axes.flat[0].set_ylim(*APART)
