@@ -68,11 +68,12 @@ BY_SIGNS: tuple[Choice, ...] = (
 """For SignSGD, whose gradients are +1 and -1: an update is as large as lr, so lr is a tenth of the others'."""
 SIGNUM: tuple[Choice, ...] = (({"optimizer": "sgd", "momentum": 0.0}, (1e-3, 3e-3, 1e-2, 3e-2)),)
 REMEDIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "one_bit_sgd": ("local momentum", LOCAL_MOMENTUM),
     "sign_sgd": ("local momentum (Signum)", LOCAL_MOMENTUM),
     "ef_sign_sgd": ("local momentum", LOCAL_MOMENTUM),
     "marsit": ("local momentum, residual times 0.5", LOCAL_MOMENTUM | {"residual_decay": 0.5}),
     **dict.fromkeys(
-        ("top_k", "ms_top_k"),
+        ("top_k", "ms_top_k", "random_k"),
         ("masked local momentum, warm-up of the ratio", LOCAL_MOMENTUM | {"warmup_steps": WARMUP_STEPS}),
     ),
 }
