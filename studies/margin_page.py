@@ -1,5 +1,6 @@
 """The tables and the figure of docs/evidence/training.md, from the committed files."""
 
+import math
 import statistics
 
 from simnet.show.table import Table
@@ -7,7 +8,7 @@ from studies import figures
 from studies.interval import Interval
 from studies.ledger import Row
 from studies.margin_study import ACCURACY, ADAM, CASES, FINAL_SEEDS, FIXED, LOSS, RANDOM, SHAPED, Case, MarginStudy
-from studies.page import EVIDENCE, FIGURES
+from studies.page import EVIDENCE, FIGURES, number
 from studies.search import Search, mean_loss
 from studies.tasks import TASKS, Trial
 
@@ -91,7 +92,8 @@ def trial_text(trial: Trial, names: tuple[str, ...], loss: float) -> str:
         >>> trial_text({"optimizer": "adam", "lr": 0.01, "beta2": 0.99, "warmup": 200}, ("lr", "beta2"), 1.7056)
         'lr 0.01, beta2 0.99: 1.706'
     """
-    return ", ".join(f"{name} {trial[name]:.4g}" for name in names) + f": {loss:.3f}"
+    settings = ", ".join(f"{name} {trial[name]:.4g}" for name in names)
+    return f"{settings}: {'diverged' if math.isinf(loss) else number(loss)}"
 
 
 def difference(study: MarginStudy, case: str, optimizer: str, column: str) -> Interval:
