@@ -8,6 +8,7 @@ import numpy as np
 
 from simnet.calibrate.fitted_part import Floats, Interval, Resample
 from simnet.errors import SimnetError
+from simnet.values import MAX_SPREAD
 
 DRAWS = 200
 SEED = 20260101
@@ -39,9 +40,10 @@ AnySamples = TypeVar("AnySamples", bound=Samples)
 def interval_factors(
     point: Mapping[str, float], draw: Resample, draws: int = DRAWS, seed: int = SEED
 ) -> dict[str, Interval]:
-    """Return the 90 % interval of every fitted value, as two factors on the value: at most 1, and at least 1.
+    """Return the 90 % interval of every fitted value, as two factors on it: `MIN_FACTOR` to 1, and 1 to `MAX_SPREAD`.
 
-    A value of zero has no factors and is left out.
+    A value of zero has no factors and is left out. A value of nearly zero has the upper factor `MAX_SPREAD`, which says
+    that the rows do not determine it.
 
     Args:
         point: the fitted values by name.
@@ -91,4 +93,4 @@ def resample_rows(rows: Sequence[AnySamples], rng: np.random.Generator) -> tuple
 def _interval(ratios: list[float]) -> Interval:
     low, high = np.percentile(ratios, [LOW, HIGH])
     # The fitted value must lie in its interval, even if every resample falls on one side of it.
-    return min(max(float(low), MIN_FACTOR), 1.0), max(float(high), 1.0)
+    return min(max(float(low), MIN_FACTOR), 1.0), min(max(float(high), 1.0), MAX_SPREAD)

@@ -10,6 +10,7 @@ from simnet.comparison import Comparison, by_series, mean_error
 from simnet.errors import SimnetError
 from simnet.numeric import non_negative_least_squares
 from simnet.units import Duration
+from simnet.values import MAX_SPREAD
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -74,7 +75,7 @@ def widen(factors: Interval, residuals: Sequence[Comparison]) -> Interval:
     low, high = np.percentile(ratios, [5.0, 95.0])
     return (
         float(np.exp(-np.hypot(np.log(factors[0]), min(low, 0.0)))),
-        float(np.exp(np.hypot(np.log(factors[1]), max(high, 0.0)))),
+        min(float(np.exp(np.hypot(np.log(factors[1]), max(high, 0.0)))), MAX_SPREAD),
     )
 
 

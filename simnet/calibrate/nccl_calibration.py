@@ -70,7 +70,7 @@ def fit_logs(logs: Sequence[NcclLog], held_out: Sequence[NcclLog], cluster: Clus
 
     spread = bootstrap.interval_factors(point, draw, draws)
     # A cost that is fitted as nearly 0 may be thousands of times larger in a resample: the rows do not determine it.
-    unbounded = [name for name in _LL_COSTS if name in spread and spread[name][1] > MAX_SPREAD]
+    unbounded = [name for name in _LL_COSTS if name in spread and spread[name][1] == MAX_SPREAD]
     spread = {name: factors for name, factors in spread.items() if name not in unbounded}
     return FittedPart(
         table=table(costs, logs, nominal_rates(costs, cluster)),

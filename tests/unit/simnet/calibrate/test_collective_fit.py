@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simnet.calibrate import bootstrap, calibration_file, collective_fit
-from simnet.calibrate.fitted_part import check_errors
+from simnet.calibrate.fitted_part import check_errors, widen
 from simnet.calibrate.measurement_file import MeasurementFile, Series
 from simnet.collectives import direct, loads, ring
 from simnet.collectives.schedule import GroupKind, Schedule
@@ -18,6 +18,7 @@ from simnet.network import topology
 from simnet.network.topology import Topology
 from simnet.numeric import non_negative_least_squares
 from simnet.units import Bandwidth, Duration
+from simnet.values import MAX_SPREAD
 from tests.helpers.measurement_samples import measurements, setup
 
 SHAPES = ((2, 1, 1.25e8), (3, 1, 1.25e8), (4, 1, 2.5e7), (2, 2, 1.25e8), (8, 1, 2.5e7))
@@ -184,6 +185,13 @@ def test_a_poor_fit_is_refused_and_held_out_rows_do_not_count() -> None:
 def test_a_value_that_some_draws_do_without_has_an_interval_above_zero() -> None:
     found = bootstrap.interval_factors({"x": 1.0}, lambda rng: {"x": float(rng.integers(2))}, draws=50)
     assert found == {"x": (bootstrap.MIN_FACTOR, 1.0)}
+
+
+def test_a_value_of_nearly_zero_has_the_widest_interval_that_a_calibration_can_hold() -> None:
+    found = bootstrap.interval_factors({"launch": 1e-9}, lambda rng: {"launch": 1e-5 * rng.random()}, draws=50)
+    assert found["launch"][1] == MAX_SPREAD
+    scattered = Comparison(series="a", label="", measured=10.0, predicted=1.0, role="fitted")
+    assert widen((0.5, 900.0), [scattered])[1] == MAX_SPREAD
 
 
 def test_a_bootstrap_without_fits_is_refused() -> None:
