@@ -25,6 +25,7 @@ import torch
 
 from binsgdm.kernels import NAMES, Kernels, select, zeros
 from binsgdm.optimizers.binsgdm import BinSGDM
+from binsgdm.optimizers.settings import PAPER
 from binsgdm.random import Key
 
 NUM_PARTS = 4
@@ -162,8 +163,8 @@ def contest(numels: list[int], device: str) -> dict[str, Callable[[], object]]:
     return {
         "AdamW": torch.optim.AdamW(parameters(), fused=True).step,
         **{
-            name: BinSGDM(parameters(), weight_decay=0.01, rounding=name, gain=2.0).step
-            for name in ("random", "shaped")
+            name: BinSGDM(parameters(), weight_decay=0.01, **settings).step
+            for name, settings in {"random": PAPER, "shaped": {}}.items()
         },
     }
 

@@ -1,10 +1,11 @@
 """BinSGDM, a 1-bit optimizer, with its hierarchical 1-bit all-reduce on torch.distributed.
 
-optimizer = binsgdm.BinSGDM(model.parameters(), lr=4e-3, beta=0.95, weight_decay=0.01)
+optimizer = binsgdm.BinSGDM(model.parameters(), lr=7e-4, weight_decay=0.01)  # 0.7 times Adam's lr
 binsgdm.attach(optimizer, model)
 
 BinSGDM: the optimizer. attach: lets it exchange signs with all ranks. attach_fsdp: the same for parameters that FSDP2
-shards. check_replicas: compares all ranks. BinsgdmError: what they raise. help(binsgdm.attach) and so on says more.
+shards. check_replicas: compares all ranks. BinsgdmError: what they raise. PAPER: settings of the paper's form.
+help(binsgdm.attach) and so on says more.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
     from binsgdm.exchange.replicas import check_replicas
     from binsgdm.fsdp import attach_fsdp
     from binsgdm.optimizers.binsgdm import BinSGDM
+    from binsgdm.optimizers.settings import PAPER
 
-__all__ = ["BinSGDM", "BinsgdmError", "attach", "attach_fsdp", "check_replicas"]
+__all__ = ["PAPER", "BinSGDM", "BinsgdmError", "attach", "attach_fsdp", "check_replicas"]
 
 _HOMES = {
+    "PAPER": "binsgdm.optimizers.settings",
     "BinSGDM": "binsgdm.optimizers.binsgdm",
     "BinsgdmError": "binsgdm.errors",
     "attach": "binsgdm.ddp",

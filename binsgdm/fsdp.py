@@ -8,7 +8,7 @@ mesh = init_device_mesh("cuda", (nodes, ranks_per_node), mesh_dim_names=("node",
 for layer in model.layers:
     fully_shard(layer, mesh=mesh["local"])
 fully_shard(model, mesh=mesh["local"])
-optimizer = binsgdm.BinSGDM(model.parameters(), lr=4e-3)
+optimizer = binsgdm.BinSGDM(model.parameters(), lr=7e-4)
 attach_fsdp(optimizer, mesh)
 """
 

@@ -88,7 +88,7 @@ def main() -> None:
     model = DistributedDataParallel(network) if dist.is_initialized() else network
     optimizer: torch.optim.Optimizer
     if options.optimizer == "binsgdm":
-        optimizer = binsgdm.BinSGDM(model.parameters(), lr=options.lr, beta=0.9, seed=options.seed)
+        optimizer = binsgdm.BinSGDM(model.parameters(), lr=options.lr, seed=options.seed)
         # From here on DDP leaves the gradients local; the ranks exchange signs in optimizer.step().
         binsgdm.attach(optimizer, model, ranks_per_node=options.ranks_per_node)
     else:

@@ -1,7 +1,7 @@
 """Search, train, and write the pages of docs/evidence on training.
 
 OMP_NUM_THREADS=1 python -m studies run systems --jobs 2      # what is not done yet; stop and start it at any time
-python -m studies run training --only "search: lm_long"       # a part of it
+python -m studies run margins --only "search: gpt"            # a part of it
 python -m studies status                                      # what is done
 python -m studies page                                        # the tables and the figures, from what is done
 python -m studies tables                                      # print the tables only
@@ -12,15 +12,13 @@ Trials and final runs are in studies/results; the final curves of all systems in
 import argparse
 from typing import Any
 
-from studies import margin_page, page, rounding_page, systems_page, training_page
+from studies import margin_page, page, rounding_page, systems_page
 from studies.margin_study import MarginStudy
 from studies.rounding_study import RoundingStudy
 from studies.study import run_left
 from studies.systems_study import SystemsStudy
-from studies.training_study import TrainingStudy
 
 STUDIES: dict[str, Any] = {
-    "training": (TrainingStudy, training_page),
     "margins": (MarginStudy, margin_page),
     "rounding": (RoundingStudy, rounding_page),
     "systems": (SystemsStudy, systems_page),

@@ -20,6 +20,9 @@ AFTER_MOMENTUM: tuple[Choice, ...] = (
     ({"optimizer": "adam", "beta1": 0.0}, (3e-3, 1e-2)),
     ({"optimizer": "sgd", "momentum": 0.0}, (3e-2, 1e-1)),
 )
+SHAPED: Trial = {"optimizer": "binsgdm", "beta": 0.9, "beta_b": 0.99, "nesterov": True}
+DRAWN: Trial = {"optimizer": "binsgdm", "beta_b": None, "nesterov": False, "gain": 1.0}
+"""BinSGDM as this project rounds, and as the paper does."""
 WARMUP_STEPS = 24
 """Of sparsifiers: as many as 1-bit Adam's dense stage has."""
 
@@ -106,7 +109,8 @@ CANDIDATES: dict[str, Candidate] = {
     "sgd": Candidate(title="dense, SGD", kind="all_reduce", choices=((SGD[0], (1e-2, 3e-2, 1e-1, 3e-1)),)),
     "binsgdm": Candidate(
         title=BinSGDM.title,
-        choices=tuple(({"optimizer": "binsgdm", "beta": beta}, (3e-3, 1e-2)) for beta in (0.9, 0.95)),
+        options={"rounding": "shaped", "average": "gradients"},
+        choices=tuple(({**SHAPED, "gain": gain}, (3e-3, 1e-2)) for gain in (2.0, 3.0)),
     ),
     "one_bit_adam": _one_bit_adam(
         tuple({"variance_floor": floor, "scales_momenta": True} for floor in (1e-3, 1e-2)),
@@ -114,11 +118,20 @@ CANDIDATES: dict[str, Candidate] = {
     **{system.name: _averaging(system) for system in BUILT_IN if system is not Dense},
 }
 """By name, in the order of the tables: two dense optimizers, both 1-bit optimizers, and every system of binsgdm."""
-REMEDY_TEXTS = {"one_bit_adam": "a floor of v, scaled momenta", **{name: text for name, (text, _) in REMEDIES.items()}}
+REMEDY_TEXTS = {
+    "binsgdm": "shaped rounding, gain, gradients averaged in the node",
+    "one_bit_adam": "a floor of v, scaled momenta",
+    **{name: text for name, (text, _) in REMEDIES.items()},
+}
 """By candidate, in words: what PLAIN runs without."""
 PLAIN: dict[str, Candidate] = {
     f"{name}_plain": replace(plain, title=f"{plain.title}, plain", kind=name, system=name)
     for name, plain in {
+        "binsgdm": Candidate(
+            title=BinSGDM.title,
+            options={"rounding": "random"},
+            choices=tuple(({**DRAWN, "beta": beta}, (3e-3, 1e-2)) for beta in (0.9, 0.95)),
+        ),
         "one_bit_adam": _one_bit_adam(({"eps": 1e-8}, {"eps": 1e-4})),
         **{system.name: _plain(system) for system in BUILT_IN if system.name in REMEDIES},
     }.items()

@@ -12,7 +12,6 @@ from studies.outcome import TARGET_RANKS, Outcome
 PANELS_IN_A_ROW = 4
 BLUE, VERMILION = "#0072B2", "#D55E00"  # differ for colour-blind readers, and in brightness
 BY_RANKS = {4: (BLUE, "-"), 16: (VERMILION, "--")}
-BY_OPTIMIZER = {"binsgdm": (BLUE, "-", "o"), "adam": (VERMILION, "--", "s")}
 COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00")
 LINES = ("-", "--")
 APART = (-0.12, 0.3)  # nats
@@ -25,38 +24,6 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.3,
     "legend.frameon": False,
 }
-TITLES = {
-    "digits": "Digits, 4 ranks",
-    "lm": "Characters, 4 ranks, 300 steps",
-    "lm_long": "Characters, 4 ranks, 2000 steps",
-    "lm_alone": "Characters, 1 rank, 2000 steps",
-}
-
-
-def draw_training(rows: dict[str, dict[str, list[Row]]], names: dict[str, str], path: Path) -> None:
-    """Draw a panel for each task, a line for each optimizer.
-
-    Args:
-        rows: of final runs, by task and optimizer.
-        names: of the optimizers.
-        path: of the picture.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 7), layout="constrained")
-    for axis, (task, title) in zip(figure.subplots(2, 2).flat, TITLES.items(), strict=True):
-        column, factor = ("accuracy", 100) if task == "digits" else ("values", 1)
-        for optimizer, (colour, line, marker) in BY_OPTIMIZER.items():
-            look = {"color": colour, "linestyle": line, "marker": marker, "markersize": 4, "label": names[optimizer]}
-            _band(axis, rows[task][optimizer], column, factor, alpha=0.2, **look)
-        label = "Test accuracy (%)" if task == "digits" else "Test loss (nats per character)"
-        axis.set(title=title, xlabel="Step", ylabel=label)
-        axis.locator_params(axis="x", nbins=5)
-        axis.set_xlim(left=0)
-        axis.grid(alpha=0.3)
-        axis.legend(title="mean and range of 5 seeds")
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=130)
 
 
 def draw_margins(
@@ -73,25 +40,28 @@ def draw_margins(
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    looks = dict(zip(names, zip(COLOURS, ("-", "-.", ":", "--"), strict=False), strict=False))
     with mpl.rc_context(STYLE):
-        num_rows = math.ceil(len(rows) / PANELS_IN_A_ROW)
+        num_rows = math.ceil(len(rows) / 3)
         figure = Figure(figsize=(9, 2.3 * num_rows + 0.4), layout="constrained")
-        axes = figure.subplots(num_rows, PANELS_IN_A_ROW, squeeze=False)
+        axes = figure.subplots(num_rows, 3, squeeze=False)
         for axis, (case, by_optimizer) in zip(axes.flat, rows.items(), strict=False):
-            for (optimizer, of_seeds), colour, line in zip(
-                by_optimizer.items(), COLOURS, ("-", ":", "--"), strict=False
-            ):
+            for optimizer, of_seeds in by_optimizer.items():
+                colour, line = looks[optimizer]
                 _band(axis, of_seeds, "values", alpha=0.2, color=colour, linestyle=line, label=names[optimizer])
             axis.set(title=titles[case])
             axis.set_xlim(left=0)
             axis.grid(alpha=0.25, linewidth=0.5)
             if min(_means(_columns(by_optimizer["adam"], "values"))) < 0.5:
                 axis.set_yscale("log")
+                axis.set_yticks(TICKS[:-1])
+                axis.yaxis.set_major_formatter(lambda value, _position: f"{value:g}")
+                axis.minorticks_off()
         for axis in axes.flat[len(rows) :]:
             axis.set_axis_off()
         figure.supxlabel("Step", fontsize=8.5)
         figure.supylabel("Test loss (nats)", fontsize=8.5)
-        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
         path.parent.mkdir(exist_ok=True)
         figure.savefig(path, dpi=130)
 

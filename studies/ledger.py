@@ -21,7 +21,6 @@ class Ledger:
         member: of the file's object that holds the rows; "" where the file is a list of rows.
         head: returns the other members of the object, given the rows.
         order: by which the rows are sorted when they are written; as they came if None.
-        upgrade: returns a row as it is written today, given one of an earlier version.
     """
 
     def __init__(
@@ -31,10 +30,9 @@ class Ledger:
         *,
         head: Callable[[list[Row]], Row] = lambda _: {},
         order: Callable[[Row], Any] | None = None,
-        upgrade: Callable[[Row], Row] = dict,
     ) -> None:
         self.path = path
-        self._member, self._head, self._order, self._upgrade = member, head, order, upgrade
+        self._member, self._head, self._order = member, head, order
         self._rows: list[Row] | None = None
 
     @property
@@ -74,7 +72,8 @@ class Ledger:
         if not self.path.exists():
             return []
         document = json.loads(self.path.read_text(encoding="utf-8"))
-        return [self._upgrade(row) for row in (document[self._member] if self._member else document)]
+        rows: list[Row] = document[self._member] if self._member else document
+        return rows
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

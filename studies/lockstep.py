@@ -10,15 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from binsgdm import BinSGDM, functional
-from binsgdm.exchange import Member, Protocol, run_in_lockstep
-from binsgdm.kernels import reference
+from binsgdm import BinSGDM
+from binsgdm.exchange import Member, run_in_lockstep
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.scheme import Average, IntraNode, Scheme, Topology
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.settings import gain_of, is_shaped, momenta_of
-from binsgdm.systems.aggregation import all_reduce_mean
 
 Make = Callable[[list[nn.Parameter], Member], OneBitOptimizer]
 """Returns the optimizer of one rank for its copy of the parameters, joined to the others as this member."""
@@ -63,7 +60,6 @@ class LockStep:
 
 def binsgdm(
     *,
-    draw: bool = True,
     topology: Topology = "hierarchical",
     intra_node_dtype: IntraNode = "fp32",
     average: Average = "updates",
@@ -72,7 +68,6 @@ def binsgdm(
     """Return what makes BinSGDM.
 
     Args:
-        draw: round to signs; else it moves by lr u in place of lr Q(u).
         topology: as of `binsgdm.attach`.
         intra_node_dtype: as of `binsgdm.attach`.
         average: as of `binsgdm.attach`.
@@ -80,14 +75,11 @@ def binsgdm(
 
     Raises:
         BinsgdmError: settings that are refused there.
-        ValueError: settings of the rounding, where there is none.
     """
     scheme = Scheme(topology=topology, intra_node_dtype=intra_node_dtype, average=average)
-    if not draw and (scheme != Scheme() or is_shaped(settings)):
-        raise ValueError("binsgdm: draw=False: has no rounding and averages updates; drop draw or the other settings")
 
     def make(copies: list[nn.Parameter], member: Member) -> BinSGDM:
-        optimizer = (BinSGDM if draw else WithoutDraws)(copies, **settings)
+        optimizer = BinSGDM(copies, **settings)
         optimizer.join(Session(member, scheme))
         return optimizer
 
@@ -103,27 +95,3 @@ def one_bit_adam(**settings: Any) -> Make:
         return optimizer
 
     return make
-
-
-class WithoutDraws(BinSGDM):
-    """BinSGDM that moves by lr u, clipped on each rank and averaged over all in fp32: no bit can carry that.
-
-    The difference to BinSGDM is what the draws cost.
-    """
-
-    @torch.no_grad()
-    def step_protocol(self) -> Protocol:
-        """Take one step as a protocol."""
-        param_states, updates = self.param_states(), []
-        for param_state in param_states:
-            gradient = param_state.parameter.grad
-            given = torch.zeros_like(param_state.parameter) if gradient is None else gradient
-            state, gain, u = param_state.state, gain_of(param_state.group, self.coming_step), torch.empty_like(given)
-            reference.update_(given, state["m"], state["b"], **momenta_of(param_state.group), out_u=u)
-            updates.append(functional.clip(u, gain=gain).flatten())
-        mean = yield from all_reduce_mean(torch.cat(updates), self.rank_context())
-        for param_state, u in zip(param_states, mean.split([update.numel() for update in updates]), strict=True):
-            x, lr, decay = param_state.parameter, param_state.group["lr"], param_state.group["weight_decay"]
-            x.copy_(functional.apply_signs(x, u.view_as(x), lr=lr, weight_decay=decay))
-        self._set_all("step", self.coming_step)
-        return torch.tensor(True)

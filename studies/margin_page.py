@@ -7,14 +7,31 @@ from simnet.show.table import Table
 from studies import figures
 from studies.interval import Interval
 from studies.ledger import Row
-from studies.margin_study import ACCURACY, ADAM, CASES, FINAL_SEEDS, FIXED, LOSS, RANDOM, SHAPED, Case, MarginStudy
+from studies.margin_study import (
+    ACCURACY,
+    ADAM,
+    AVERAGED,
+    CASES,
+    DEFAULTS,
+    FINAL_SEEDS,
+    IN_ONE_PROCESS,
+    LOSS,
+    RANDOM,
+    RUN_TWICE,
+    SHAPED,
+    Case,
+    MarginStudy,
+)
 from studies.page import EVIDENCE, FIGURES, number
 from studies.search import Search, mean_loss
 from studies.tasks import TASKS, Trial
 
 PAGE = EVIDENCE / "training.md"
 FIGURE = FIGURES / "margins.png"
-TITLES = {SHAPED: "BinSGDM, shaped", RANDOM: "BinSGDM, random", ADAM: "Adam"}
+TITLES = {
+    SHAPED: "BinSGDM, shaped", DEFAULTS: "BinSGDM, defaults", RANDOM: "BinSGDM, random", ADAM: "Adam"
+}  # fmt: skip
+NOT_RUN = "not run"
 SEARCHED = {SHAPED: ("lr", "gain"), RANDOM: ("lr", "beta"), ADAM: ("lr", "beta2")}
 """By optimizer, the settings in which its trials differ."""
 METRICS = {LOSS: "loss", ACCURACY: "accuracy"}
@@ -22,13 +39,22 @@ METRICS = {LOSS: "loss", ACCURACY: "accuracy"}
 
 def regions(study: MarginStudy) -> dict[str, str]:
     """Return the generated parts of the page, by region."""
-    tables = {"margins": verdicts(study), "finals": finals(study), "margin searches": searched(study)}
+    tables = {
+        "margins": verdicts(study),
+        "finals": finals(study),
+        "averaged": averaged(study),
+        "processes": played_beside_real(study),
+        "margin searches": searched(study),
+    }
     return {name: table.markdown() for name, table in tables.items()}
 
 
 def draw(study: MarginStudy) -> None:
     """Draw the figure, if a case has run."""
-    rows = {case: {name: study.rows(case, name) for name in FIXED} for case in _run_cases(study)}
+    rows = {
+        case: {name: study.rows(case, name) for name in TITLES if _has_run(study, case, name)}
+        for case in _run_cases(study)
+    }
     if rows:
         figures.draw_margins(rows, TITLES, {case: title(CASES[case]) for case in rows}, FIGURE)
 
@@ -45,27 +71,50 @@ def title(case: Case) -> str:
 
 
 def verdicts(study: MarginStudy) -> Table:
-    """Return the table of shaped BinSGDM against Adam, and of the random one beside it."""
+    """Return the table of what BinSGDM ends at, less what Adam does, and whether that is within the margin."""
+    titles = {other: TITLES[other] for other in (SHAPED, DEFAULTS, RANDOM)}
+    return _beside_adam(study, _run_cases(study), titles)
+
+
+def averaged(study: MarginStudy) -> Table:
+    """Return the same of BinSGDM with defaults where it averages updates in a node, and where gradients."""
+    cases = [case for case in _run_cases(study) if _has_run(study, case, AVERAGED)]
+    return _beside_adam(study, cases, {DEFAULTS: "BinSGDM, defaults", AVERAGED: 'and average="gradients"'})
+
+
+def _beside_adam(study: MarginStudy, cases: list[str], titles: dict[str, str]) -> Table:
     lines = []
-    for name in _run_cases(study):
+    for name in cases:
         for column, margin in CASES[name].margins.items():
-            apart = {other: difference(study, name, other, column) for other in (SHAPED, RANDOM)}
-            reached = verdict(apart[SHAPED], allowed(study, name, column), column)
-            texts = [interval_text(apart[other]) for other in (SHAPED, RANDOM)]
+            most = allowed(study, name, column)
+            apart = [
+                difference(study, name, other, column) if _has_run(study, name, other) else None for other in titles
+            ]
+            texts = [f"{interval_text(one)} {verdict(one, most, column)}" if one else NOT_RUN for one in apart]
             margin_text = f"{margin:g}" + " of Adam's" * CASES[name].is_relative
-            lines.append([title(CASES[name]), METRICS[column], *texts, margin_text, reached])
-    columns = ["case", "metric", "shaped less Adam", "random less Adam", "margin", "shaped"]
-    return Table(columns, lines)
+            lines.append([title(CASES[name]), METRICS[column], margin_text, *texts])
+    return Table(["case", "metric", "margin", *titles.values()], lines)
 
 
 def finals(study: MarginStudy) -> Table:
     """Return the table of what every optimizer ends at."""
     lines = [
-        [title(CASES[name]), METRICS[column], *(spread(last(study.rows(name, other), column)) for other in FIXED)]
+        [title(CASES[name]), METRICS[column], *(_ended(study, name, other, column) for other in TITLES)]
         for name in _run_cases(study)
         for column in CASES[name].margins
     ]
     return Table(["case", "metric", *TITLES.values()], lines)
+
+
+def played_beside_real(study: MarginStudy) -> Table:
+    """Return the table of a case run by processes and again in one process."""
+    lines = []
+    for optimizer, name in TITLES.items():
+        real, played = (study.rows(case, optimizer) for case in (RUN_TWICE, IN_ONE_PROCESS))
+        if len(real) == len(played) == len(FINAL_SEEDS):
+            apart = paired(last(played, LOSS), last(real, LOSS))
+            lines.append([name, spread(last(real, LOSS)), spread(last(played, LOSS)), interval_text(apart)])
+    return Table([title(CASES[RUN_TWICE]), "a process a rank", "one process", "difference"], lines)
 
 
 def searched(study: MarginStudy) -> Table:
@@ -98,7 +147,11 @@ def trial_text(trial: Trial, names: tuple[str, ...], loss: float) -> str:
 
 def difference(study: MarginStudy, case: str, optimizer: str, column: str) -> Interval:
     """Return an optimizer's final values less Adam's, paired by seed."""
-    ours, theirs = (last(study.rows(case, name), column) for name in (optimizer, ADAM))
+    return paired(*(last(study.rows(case, name), column) for name in (optimizer, ADAM)))
+
+
+def paired(ours: list[float], theirs: list[float]) -> Interval:
+    """Return the mean difference of runs with the same seeds."""
     return Interval.of([our - their for our, their in zip(ours, theirs, strict=True)])
 
 
@@ -136,6 +189,14 @@ def spread(values: list[float]) -> str:
     return f"{statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}"
 
 
+def _ended(study: MarginStudy, case: str, optimizer: str, column: str) -> str:
+    return spread(last(study.rows(case, optimizer), column)) if _has_run(study, case, optimizer) else NOT_RUN
+
+
 def _run_cases(study: MarginStudy) -> list[str]:
-    """Return the cases of which all final runs are there."""
-    return [case for case in CASES if all(len(study.rows(case, name)) == len(FINAL_SEEDS) for name in FIXED)]
+    """Return the cases with all final runs of what is asked for."""
+    return [case for case in CASES if all(_has_run(study, case, name) for name in (SHAPED, ADAM))]
+
+
+def _has_run(study: MarginStudy, case: str, optimizer: str) -> bool:
+    return len(study.rows(case, optimizer)) == len(FINAL_SEEDS)

@@ -1,12 +1,14 @@
 """BinSGDM against Adam on every task, with margins and searches fixed before any final run; docs/evidence/training.md.
 
-Three optimizers: BinSGDM with shaped rounding, BinSGDM with the paper's random rounding, Adam. The same weights,
-batches and cosine decay of lr to 0 for a seed. Every optimizer has as many trials on a case: the same lrs times
-values of one setting of its own, then two trials that follow the best so far (`studies.search.next_trial`).
+Three optimizers are searched for: BinSGDM with shaped rounding, BinSGDM with the paper's random rounding, Adam. The
+same weights, batches and cosine decay of lr to 0 for a seed. Every optimizer has as many trials on a case: the same lrs
+times values of one setting of its own, then two trials that follow the best so far (`studies.search.next_trial`). A
+fourth is not searched for: BinSGDM with its defaults, and an lr that follows from Adam's by one rule for all cases.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,8 @@ class Case:
         lrs: that the searches begin with.
         num_settings: of the two that an optimizer has, how many they are tried with.
         search_seeds: of the searches.
-        is_real: whether the final runs have a process for each rank, over gloo; else all ranks are in one process.
+        is_real: whether the final runs have a process for each rank, over gloo; else all ranks are in one process,
+            which takes a third of the time.
     """
 
     task: str
@@ -55,7 +58,7 @@ SIXTEEN: dict[str, Any] = {"ranks": 16, "ranks_per_node": 4, "is_real": False}
 CASES: dict[str, Case] = {
     "characters_300": Case(task="characters_300"),
     "characters_1000": Case(task="characters_1000"),
-    "characters_2000": Case(task="characters_2000"),
+    "characters_2000": Case(task="characters_2000", is_real=False),
     "characters_1000_16": Case(task="characters_1000", **SIXTEEN),
     "digits": Case(task="digits", **IMAGES),
     "digits_16": Case(task="digits", **IMAGES, **SIXTEEN),
@@ -75,7 +78,11 @@ CASES: dict[str, Case] = {
 }
 """All cases, with the margins that were asked for before any of them was run."""
 
-SHAPED, RANDOM, ADAM = "shaped", "random", "adam"
+SHAPED, RANDOM, ADAM, DEFAULTS = "shaped", "random", "adam", "defaults"
+AVERAGED = "defaults, gradients averaged"
+"""`DEFAULTS` with the gradients averaged in a node, which is run on 16 ranks only."""
+OPTIMIZERS = (SHAPED, ADAM, DEFAULTS, RANDOM)
+"""In the order of the final runs, so that a case which is stopped early has what is asked for first."""
 FIXED: dict[str, tuple[Trial, ...]] = {
     SHAPED: tuple(
         {"optimizer": "binsgdm", "rounding": "shaped", "beta": 0.9, "beta_b": 0.99, "nesterov": True, "gain": gain}
@@ -88,11 +95,29 @@ FIXED: dict[str, tuple[Trial, ...]] = {
     ADAM: tuple({"optimizer": "adam", "beta2": beta2} for beta2 in (0.99, 0.999)),
 }
 """By optimizer, the settings that every lr is tried with: two values of one of them."""
-OPTIONS: dict[str, dict[str, Any]] = {SHAPED: {"average": "gradients"}, RANDOM: {}, ADAM: {}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    SHAPED: {"average": "gradients"},
+    RANDOM: {},
+    ADAM: {},
+    DEFAULTS: {},
+    AVERAGED: {"average": "gradients"},
+}
 """Of `binsgdm.attach`."""
-WARMED_UP = (SHAPED, ADAM)
-"""What starts with a warm-up of a tenth of the steps; random rounding loses by one (results/explore_lm.json)."""
+LR_OF_ADAM = 0.7
+"""What the best lr of Adam is multiplied by to have that of `DEFAULTS`; from the searches, `gpt` aside."""
+DEFAULT_SETTINGS: Trial = {
+    "optimizer": "binsgdm", "rounding": "shaped", "beta": 0.9, "beta_b": 0.99, "nesterov": True, "gain": 2.0
+}  # fmt: skip
+"""Those that `binsgdm.BinSGDM` has where nothing is said; written out, so that a row says what it was run with."""
+UNSEARCHED = (DEFAULTS, AVERAGED)
+WARMED_UP = (SHAPED, ADAM, *UNSEARCHED)
+"""What starts with a warm-up of a tenth of the steps; random rounding gains nothing by it (evidence/rounding.md)."""
 NUM_FOLLOWING = 2
+
+
+RUN_TWICE = "characters_300"
+"""The case whose final runs are made a second time with all ranks in one process, to see that both are alike."""
+IN_ONE_PROCESS = f"{RUN_TWICE} in one process"
 
 
 class MarginStudy:
@@ -114,12 +139,32 @@ class MarginStudy:
         return sorted(rows, key=lambda row: int(row["seed"]))
 
     def _finals(self) -> Iterator[Final]:
-        for (case, optimizer), search in self.searches.items():
-            if search.is_done:
-                for seed in FINAL_SEEDS:
-                    run = _run(case, optimizer, trial=search.best, seed=seed, in_processes=CASES[case].is_real)
-                    key = {"case": case, "optimizer": optimizer, "seed": seed}
-                    yield Final(run=run, ledger=self.results, key=key, rounded=True)
+        for case, optimizer in product(CASES, OPTIMIZERS):
+            yield from self._finals_of(case, case, optimizer, in_processes=CASES[case].is_real)
+        for case, of in CASES.items():
+            if of.ranks == 16:
+                yield from self._finals_of(case, case, AVERAGED, in_processes=False)
+        for optimizer in OPTIMIZERS:
+            yield from self._finals_of(IN_ONE_PROCESS, RUN_TWICE, optimizer, in_processes=False)
+
+    def _finals_of(self, name: str, case: str, optimizer: str, *, in_processes: bool) -> Iterator[Final]:
+        search = self.searches[case, ADAM if optimizer in UNSEARCHED else optimizer]
+        if search.is_done:
+            trial = defaults(search.best) if optimizer in UNSEARCHED else search.best
+            for seed in FINAL_SEEDS:
+                run = _run(case, optimizer, trial=trial, seed=seed, in_processes=in_processes)
+                key = {"case": name, "optimizer": optimizer, "seed": seed}
+                yield Final(run=run, ledger=self.results, key=key, rounded=True)
+
+
+def defaults(of_adam: Trial) -> Trial:
+    """Return BinSGDM's defaults with the lr, and the warm-up, that follow from Adam's.
+
+    Example:
+        >>> defaults({"optimizer": "adam", "lr": 0.01, "warmup": 30})["lr"]
+        0.007
+    """
+    return {**DEFAULT_SETTINGS, "warmup": of_adam["warmup"], "lr": float(f"{LR_OF_ADAM * of_adam['lr']:.3g}")}
 
 
 def _search(case: str, optimizer: str, ledger: Ledger) -> Search:

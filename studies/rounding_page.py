@@ -31,8 +31,9 @@ def draw(study: RoundingStudy) -> None:
 
 
 def together(study: RoundingStudy) -> Table:
-    """Return the way from the paper's form to the base, and Adam."""
-    lines = [[title, *_losses(study.rows(*settings))] for title, settings in TOGETHER.items()]
+    """Return the way from the paper's form to the base; the paper's form with a warm-up, and Adam."""
+    forms = {**TOGETHER, "the paper's form, with warm-up": (PAPER, {})}
+    lines = [[title, *_losses(study.rows(*settings))] for title, settings in forms.items()]
     adam = {title: study.rows({}, trial) for title, trial in TRIALS["Adam"].items()}
     best = min(adam, key=lambda title: _mean(adam[title]))
     return Table(["form", *_seed_titles(), "mean"], [*lines, [f"Adam, {best}", *_losses(adam[best])]])

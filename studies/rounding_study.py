@@ -120,6 +120,7 @@ def settings() -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], int]]:
         yield from (({}, trial, 4) for trial in of_trial.values())
     yield from ((options, trial, 4) for options, trial in TOGETHER.values() if options)
     yield from (({"gain": gain}, {}, 16) for gain in (2.0, 3.0, 4.0))
+    yield PAPER, {}, 4
     yield PAPER, {"warmup": 0}, 16
 
 
@@ -127,8 +128,8 @@ def _run(options: Mapping[str, Any], trial: Mapping[str, Any], ranks: int, seed:
     whole = {"optimizer": "played", "lr": LR, "warmup": WARMUP, **trial}
     is_played = whole["optimizer"] == "played"
     return Run(
-        study="training",
-        task="lm_1000",
+        study="margins",
+        task="characters_1000",
         system="played" if is_played else "dense",
         options=dict(options),
         trial=whole,

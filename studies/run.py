@@ -45,7 +45,7 @@ class Run:
         system: "binsgdm", "one_bit_adam", "played" with the options of `played.Form`, or what averages the gradients:
             a name in `binsgdm.systems.registry.SYSTEMS`.
         options: of the system; those of BinSGDM are settings of the optimizer or of `attach`, which may stand in the
-            trial as well, or "draw" of `lockstep.binsgdm` with ranks in one process.
+            trial as well.
         trial: the optimizer and its settings.
         ranks: how many.
         ranks_per_node: of them in a node.

@@ -79,13 +79,6 @@ DIGITS = replace(MNIST, title="Digits", network=train_digits.convolutions, data=
 LM = replace(CHARACTERS, data=partial(_windows, num_evaluated=200), steps=300, evaluate_every=30)
 
 TASKS: dict[str, dict[str, Task]] = {
-    "training": {
-        "digits": replace(DIGITS, steps=300, evaluate_every=30),
-        "lm": LM,
-        "lm_1000": replace(LM, steps=1000, evaluate_every=100),
-        "lm_long": replace(LM, steps=2000, evaluate_every=200),
-        "lm_alone": replace(LM, steps=2000, evaluate_every=200),
-    },
     "margins": {
         "characters_300": LM,
         "characters_1000": replace(LM, steps=1000, evaluate_every=100),

@@ -19,12 +19,12 @@ class BinSGDM(OneBitOptimizer):
 
         m = beta m + (1 - beta) g        b = beta b + (1 - beta) |g|        x = x - lr Q(gain m / b)
 
-    Q(u), of u clipped to [-1, 1], is +1 or -1. With rounding="random", as in the paper, it is +1 with probability
-    (1 + u) / 2. With rounding="shaped" it is the sign of u plus a residual, what rounding has lost so far: so the sum
-    of all Q follows the sum of all u within a bound, where draws wander off. Nothing is drawn after the start. There is
-    no square root and no warm-up; 0 / 0 counts as 0. With `binsgdm.attach` all ranks agree on the signs with one bit an
-    element between nodes; the mean of the nodes' signs is rounded again, in the same way. Without it, the optimizer
-    works alone.
+    Q(u), of u clipped to [-1, 1], is +1 or -1. With rounding="shaped" it is the sign of u plus a residual, what
+    rounding has lost so far: so the sum of all Q follows the sum of all u within a bound. Nothing is drawn after the
+    start. With rounding="random", as in the paper, Q is +1 with probability (1 + u) / 2, and the sum of the draws
+    wanders off. There is no square root; 0 / 0 counts as 0. With `binsgdm.attach` all ranks agree on the signs with one
+    bit an element between nodes; the mean of the nodes' signs is rounded again, in the same way. Without it, the
+    optimizer works alone.
 
     A step in which any gradient of any rank is not finite moves no parameter and is not counted, on all ranks alike;
     `num_skipped` counts such steps. The averages of an element whose gradient is not finite stay as they were, those of
@@ -41,14 +41,14 @@ class BinSGDM(OneBitOptimizer):
 
     Args:
         params: parameters, or groups with their own lr, beta, beta_b, nesterov, weight_decay or maximize.
-        lr: by how much an element moves in a step, >= 0; it is the size of the move, unlike that of Adam.
+        lr: by how much an element moves in a step, >= 0. Start from 0.7 times Adam's, with Adam's warm-up.
         beta: decay of m, in [0, 1).
-        beta_b: decay of b, in [0, 1); default beta. With another one m / b is corrected for the bias of both.
+        beta_b: decay of b, in [0, 1); None: that of m. With another one m / b is corrected for the bias of both.
         nesterov: look ahead: (beta m + (1 - beta) g) / b in place of m / b.
         weight_decay: decoupled, as in AdamW, >= 0.
         maximize: go up instead of down.
         seed: of all draws; must be the same on all ranks. With the step, the rank and the element it fixes every draw.
-        rounding: "random", or "shaped", which takes 2 bytes a parameter for residuals (less where ranks share them).
+        rounding: "shaped", which takes 2 bytes a parameter for residuals (less where ranks share them), or "random".
         gain: above 0; by how much m / b is multiplied before it is clipped and rounded. Above 1 it makes signs surer.
         kernels: "reference", "cpu" or "triton"; default the fastest for the device (or BINSGDM_KERNELS).
 
@@ -56,7 +56,7 @@ class BinSGDM(OneBitOptimizer):
         BinsgdmError: a value out of range; groups that differ in seed, rounding or gain.
 
     Source: Birder (NeurIPS 2023), algorithm 1. Differs: no AMSGrad-style maximum (not used in practice either). This
-    project's own: rounding="shaped", gain, beta_b and nesterov; their defaults are the paper's.
+    project's own: rounding="shaped", gain, beta_b and nesterov. `BinSGDM(..., **binsgdm.PAPER)` is the paper's form.
     """
 
     title = "BinSGDM"
@@ -69,14 +69,14 @@ class BinSGDM(OneBitOptimizer):
         params: Params,
         lr: float | torch.Tensor = 1e-3,
         *,
-        beta: float = 0.95,
-        beta_b: float | None = None,
-        nesterov: bool = False,
+        beta: float = 0.9,
+        beta_b: float | None = 0.99,
+        nesterov: bool = True,
         weight_decay: float = 0.0,
         maximize: bool = False,
         seed: int = 0,
-        rounding: Rounding = "random",
-        gain: float = 1.0,
+        rounding: Rounding = "shaped",
+        gain: float = 2.0,
         kernels: str | None = None,
     ) -> None:
         momenta = {"beta": beta, "beta_b": beta_b, "nesterov": nesterov}

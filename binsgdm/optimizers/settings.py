@@ -10,7 +10,9 @@ import numpy as np
 Rounding = Literal["random", "shaped"]
 NEEDED = ("lr", "beta", "weight_decay", "maximize", "seed", "step")
 """What every version has in each group."""
-FORMER: dict[str, Any] = {"beta_b": None, "nesterov": False, "rounding": "random", "gain": 1.0, "residual_layout": ""}
+PAPER: dict[str, Any] = {"beta_b": None, "nesterov": False, "rounding": "random", "gain": 1.0}
+"""Settings of `BinSGDM` that make it the optimizer of the paper: `BinSGDM(params, lr, beta=0.95, **PAPER)`."""
+FORMER: dict[str, Any] = PAPER | {"residual_layout": ""}
 """What a group of a former version, which had none of these settings, stands for."""
 
 

@@ -28,7 +28,7 @@ PANELS_A_ROW = 4
 OPTIMIZERS = {
     "adamw": "AdamW, fused",
     "binsgdm": "BinSGDM",
-    "binsgdm_shaped": "BinSGDM, shaped",
+    "binsgdm_random": "BinSGDM, random",
     "one_bit_adam": "1-bit Adam",
 }
 MARKS = dict(zip(("tf32", "bf16", "amp", "fp32"), zip(COLOURS, MARKERS, strict=False), strict=False))

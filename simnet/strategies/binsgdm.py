@@ -2,8 +2,8 @@
 
 m = beta m + (1 - beta) g      b = beta b + (1 - beta) |g|      x -= lr * Q(mean of Q(mean of u in the node))
 
-Q draws at random, as in the paper, or is shaped: it first adds what it lost in the step before, a residual of two bytes
-an element at each of its two places. The messages are the same.
+Q is shaped: it first adds what it lost in the step before, a residual of two bytes an element at each of its two
+places. Or it draws at random, as in the paper. The messages are the same.
 
 Source: "Birder: Communication-efficient 1-bit adaptive optimizer for practical distributed DNN training", NeurIPS 2023.
 Differs: the paper states the intent of the hierarchical all-reduce; the four steps are this project's reading
@@ -26,7 +26,7 @@ from simnet.workload.training_step import Step
 
 Rounding = Literal["random", "shaped"]
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
-DEFAULT_ROUNDING: Rounding = "random"
+DEFAULT_ROUNDING: Rounding = "shaped"
 
 UPDATE = KernelCost(name="binsgdm_update", bytes_per_element=24.0)  # read g, m, b; write m, b and u = m / b
 MERGE = KernelCost(name="merge", bytes_per_element=0.25)  # per sign received: read one bit, write at most one bit
@@ -54,7 +54,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         intra_node_dtype: what travels inside a node, for topology "hierarchical" only; by default "fp32".
         average: what is averaged inside a node: the ranks' updates, or their gradients, so that the node has one pair
             of momenta and each rank a slice of them.
-        rounding: how an update becomes one bit: "random" draws it, "shaped" adds what rounding lost in the step before.
+        rounding: how an update becomes one bit: "shaped" adds what rounding lost in the step before, "random" draws it.
         finite_check: algorithm of the all-reduce of a few bytes after the last bucket, which decides whether the step
             counts before parameters move.
     """

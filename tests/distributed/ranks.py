@@ -72,13 +72,16 @@ def groups_of(values: list[torch.nn.Parameter], case: Case) -> list[dict[str, An
     """Return the parameters with their own settings."""
     if not case.is_shaped:
         return [{"params": values}]
-    return [{"params": values[:3], "beta_b": 0.99}, {"params": values[3:], "beta": 0.5, "beta_b": 0.8}]
+    return [
+        {"params": values[:3], "beta_b": 0.99, "nesterov": True},
+        {"params": values[3:], "beta": 0.5, "beta_b": 0.8},
+    ]
 
 
 def settings_of(case: Case) -> dict[str, Any]:
     """Return the settings that all groups have alike."""
-    settings = {"lr": LR, "weight_decay": WEIGHT_DECAY, "seed": SEED}
-    return settings | ({"rounding": "shaped", "gain": 1.5} if case.is_shaped else {"rounding": "random", "gain": 1.0})
+    settings = {"lr": LR, "weight_decay": WEIGHT_DECAY, "seed": SEED, "beta": 0.95} | binsgdm.PAPER
+    return settings | ({"rounding": "shaped", "gain": 1.5} if case.is_shaped else {})
 
 
 def train(rank: int, case: Case, saved: "Save | None" = None, **options: Any) -> list[torch.Tensor]:
@@ -205,7 +208,7 @@ def control(world_size: int, ranks_per_node: int, case: Case) -> list[torch.Tens
 def param_states_of(values: list[torch.nn.Parameter], case: Case) -> list[ParamState]:
     found = []
     for group in groups_of(values, case):
-        settings = {"beta": 0.95, "maximize": False} | settings_of(case) | group
+        settings = {"maximize": False} | settings_of(case) | group
         for value in group["params"]:
             state = {name: torch.zeros(value.shape) for name in "mb"}
             found.append(ParamState(parameter=value, group=settings, state=state))

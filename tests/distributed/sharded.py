@@ -42,8 +42,8 @@ class Case:
     def settings(self) -> dict[str, Any]:
         """Of the optimizer, alike in all groups."""
         shaped = {"rounding": "shaped", "gain": 1.5, "beta_b": 0.99}
-        drawn = {"rounding": "random", "gain": 1.0}
-        return {"weight_decay": WEIGHT_DECAY, "seed": SEED} | (shaped if self.is_shaped else drawn)
+        settings = {"weight_decay": WEIGHT_DECAY, "seed": SEED, "beta": 0.95} | binsgdm.PAPER
+        return settings | (shaped if self.is_shaped else {})
 
 
 CASES = {
@@ -232,7 +232,7 @@ def _worker(model: Model, case: Case, rank: int) -> tuple[Worker, list[ParamStat
     param_states = []
     for parameter, piece, lr in zip(parameters, pieces(model, rank % LOCAL), lrs, strict=True):
         piece.requires_grad_(parameter.requires_grad)
-        settings = {"lr": lr, "beta": 0.95, "maximize": False} | case.settings
+        settings = {"lr": lr, "maximize": False} | case.settings
         param_states.append(
             ParamState(parameter=piece, group=settings, state={n: torch.zeros(piece.shape) for n in "mb"})
         )

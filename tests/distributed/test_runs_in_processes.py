@@ -17,7 +17,7 @@ from tests.helpers.launch import run_script
 STUDIES = Path(__file__).parents[2] / "studies"
 
 ADAM = Run(
-    study="training", task="digits", system="dense", trial={"optimizer": "adam", "lr": 7e-3}, ranks=2, steps=30, seed=3
+    study="margins", task="digits", system="dense", trial={"optimizer": "adam", "lr": 7e-3}, ranks=2, steps=30, seed=3
 )
 
 

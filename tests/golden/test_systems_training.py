@@ -110,8 +110,11 @@ def test_every_system_has_as_many_plain_runs(study: SystemsStudy) -> None:
 
 
 def test_a_system_runs_with_a_remedy_only_where_the_search_found_it_better(study: SystemsStudy) -> None:
-    """On every task, by validation loss: which is how a remedy became a part of a candidate."""
-    for plain in PLAIN:
+    """On every task, by validation loss: which is how a remedy became a part of a candidate.
+
+    But for BinSGDM, whose settings come from another study (docs/evidence/rounding.md).
+    """
+    for plain in PLAIN.keys() - {"binsgdm_plain"}:
         losses = [
             [mean_loss(best_of(study.searches[task, name].rows)["losses"]) for task in TASKS]
             for name in (plain.removesuffix("_plain"), plain)

@@ -47,7 +47,8 @@ def furthest(scheme: tuple[str, str, str], rounding: str, num_ranks: int = 4) ->
     topology, dtype, average = scheme
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
     options = {"topology": topology, "intra_node_dtype": dtype, "average": average}
-    make = binsgdm(**options, lr=LR, beta=BETA, rounding=rounding, gain=GAIN, seed=3, kernels="reference")
+    settings = {"lr": LR, "beta": BETA, "beta_b": None, "nesterov": False, "rounding": rounding, "gain": GAIN}
+    make = binsgdm(**options, **settings, seed=3, kernels="reference")
     ranks = LockStep(parameters, make, num_ranks=num_ranks, ranks_per_node=2)
     gradients = torch.randn((STEPS, num_ranks, NUMEL), generator=torch.Generator().manual_seed(1))
     moved = [torch.zeros(NUMEL, dtype=torch.float64)]

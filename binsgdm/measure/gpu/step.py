@@ -15,6 +15,7 @@ from binsgdm.measure.record import Record
 from binsgdm.measure.timing import trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.settings import PAPER
 
 LR = 1e-6
 MOST_WAITS = 1
@@ -26,8 +27,8 @@ QUICK = {"bert_tiny": bert(width=64, layers=2, vocabulary=1000)}
 Make = Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, Make] = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=LR, fused=True),
-    "binsgdm": lambda parameters: BinSGDM(parameters, lr=LR, rounding="random"),
-    "binsgdm_shaped": lambda parameters: BinSGDM(parameters, lr=LR, rounding="shaped"),
+    "binsgdm": lambda parameters: BinSGDM(parameters, lr=LR),
+    "binsgdm_random": lambda parameters: BinSGDM(parameters, lr=LR, **PAPER),
     "one_bit_adam": lambda parameters: OneBitAdam(parameters, lr=LR, dense_steps=1),
 }
 """By name; 1-bit Adam is measured after its dense stage. All are alone: nothing is sent."""

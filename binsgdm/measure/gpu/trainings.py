@@ -17,6 +17,7 @@ from binsgdm.measure.record import Record
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.settings import PAPER
 
 STEPS, QUICK_STEPS = 200, 20
 LEAST_FALL = 0.4  # nats; both tasks fall by 0.45 and more in 20 steps
@@ -25,8 +26,8 @@ SCALE = 2.0**10  # of GradScaler: no gradient of a small task overflows
 
 Make = Callable[[Sequence[nn.Parameter], float], OneBitOptimizer]
 OPTIMIZERS: dict[str, Make] = {
-    "BinSGDM": lambda parameters, lr: BinSGDM(parameters, lr=lr, weight_decay=0.01, rounding="random"),
-    "BinSGDM, shaped": lambda parameters, lr: BinSGDM(parameters, lr=lr, weight_decay=0.01, rounding="shaped"),
+    "BinSGDM": lambda parameters, lr: BinSGDM(parameters, lr=lr, weight_decay=0.01),
+    "BinSGDM, random": lambda parameters, lr: BinSGDM(parameters, lr=lr, weight_decay=0.01, **PAPER),
     "1-bit Adam": lambda parameters, lr: OneBitAdam(parameters, lr=lr / 4, dense_steps=3),
 }
 

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
+from binsgdm import PAPER
 from studies import lockstep
 
 RANKS, RANKS_PER_NODE = 4, 2
@@ -16,14 +17,11 @@ LR, WEIGHT_DECAY = 0.01, 0.1
 SIGMAS = 5
 
 
-PAPER: dict[str, Any] = {"rounding": "random", "gain": 1.0}
-
-
 class Equations:
     """BinSGDM in plain torch, with draws of torch's own: one copy of the parameters stands for all ranks."""
 
-    def __init__(self, parameters: Any, *, beta: float, draw: bool = True) -> None:
-        self.parameters, self.beta, self.draw = list(parameters), beta, draw
+    def __init__(self, parameters: Any, *, beta: float) -> None:
+        self.parameters, self.beta = list(parameters), beta
         self.shape = (RANKS // RANKS_PER_NODE, RANKS_PER_NODE, sum(p.numel() for p in self.parameters))
         self.m, self.b = (torch.zeros(self.shape).flatten(0, 1) for _ in range(2))
         self.draws = torch.Generator().manual_seed(1)
@@ -39,18 +37,16 @@ class Equations:
             parameter.mul_(1 - LR * WEIGHT_DECAY).sub_(move.view_as(parameter))
 
     def _drawn(self, u: Any) -> Any:
-        if not self.draw:
-            return u
         return torch.where(torch.rand(u.shape, generator=self.draws) < (1 + u) / 2, 1.0, -1.0)
 
 
-def pair(model: Any, beta: float, **options: Any) -> tuple[Any, Any, Any]:
+def pair(model: Any, beta: float) -> tuple[Any, Any, Any]:
     """Return the equations on a model, the real ones on a copy of it, and the copy."""
     copied = nn.Linear(20, 5)
     copied.load_state_dict(model.state_dict())
-    make = lockstep.binsgdm(lr=LR, beta=beta, weight_decay=WEIGHT_DECAY, seed=3, **PAPER, **options)
+    make = lockstep.binsgdm(lr=LR, beta=beta, weight_decay=WEIGHT_DECAY, seed=3, **PAPER)
     real = lockstep.LockStep(copied.parameters(), make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
-    return Equations(model.parameters(), beta=beta, **options), real, copied
+    return Equations(model.parameters(), beta=beta), real, copied
 
 
 def losses(model: Any, ranks: Any, steps: int) -> list[float]:
@@ -77,13 +73,6 @@ def test_where_no_draw_decides_the_losses_are_those_of_the_equations_to_the_last
     assert losses(copied, real, 40) == found
     assert found[-1] < 0.6 * found[0]
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), copied.parameters(), strict=True))
-
-
-def test_without_draws_they_are_too_but_for_rounding() -> None:
-    torch.manual_seed(0)
-    model = nn.Linear(20, 5)
-    equations, real, copied = pair(model, beta=0.9, draw=False)
-    assert losses(copied, real, 40) == pytest.approx(losses(model, equations, 40), rel=1e-5)
 
 
 def test_where_draws_decide_both_have_the_mean_of_the_updates_and_their_own_draws() -> None:
@@ -114,21 +103,3 @@ def test_all_copies_stay_equal_and_the_model_follows_them() -> None:
         for copies in real.copies:
             for one, other in zip(copies, copied.parameters(), strict=True):
                 assert torch.equal(one, other)
-
-
-def test_without_draws_the_gain_is_clipped_on_each_rank_and_both_decays_are_corrected() -> None:
-    parameter = nn.Parameter(torch.zeros(3))
-    make = lockstep.binsgdm(draw=False, lr=1.0, beta=0.5, beta_b=0.9, gain=2.0)
-    ranks = lockstep.LockStep([parameter], make, num_ranks=2)
-    ranks.step(torch.tensor([[1.0, 0.0, -1.0], [1.0, 0.0, 1.0]]))
-    assert torch.equal(parameter.detach(), torch.tensor([-1.0, 0.0, 0.0]))
-    ranks.step(torch.tensor([[-0.5, 1.0, 0.0]] * 2))
-    # m = 0 and b = 0.14; m = 0.5 and b = 0.1, corrected 2/3 and 1/1.9
-    assert parameter.detach()[0].item() == pytest.approx(-1.0, abs=1e-6)
-    assert parameter.detach()[1].item() == pytest.approx(-1.0)
-
-
-@pytest.mark.parametrize("settings", [{"rounding": "shaped"}, {"topology": "flat"}, {"average": "gradients"}], ids=str)
-def test_without_draws_there_is_no_rounding_to_set(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="draw=False: has no rounding and averages updates"):
-        lockstep.binsgdm(draw=False, lr=LR, **settings)

@@ -16,7 +16,7 @@ import msgspec
 
 from binsgdm.systems.registry import SYSTEMS
 from simnet.strategies import STRATEGIES
-from studies import outcome, page, run, search, study, systems_page, training_page
+from studies import margin_page, margin_study, outcome, page, run, search, study, systems_page
 from studies.candidates import CANDIDATES, PLAIN, REMEDY_TEXTS, strategy_of
 from studies.interval import Interval
 from studies.outcome import Outcome
@@ -24,7 +24,7 @@ from studies.search import best_of, next_trial
 from studies.systems_page import difference_text, found_text, loss_text, standing_text, steps_text
 from studies.systems_study import FINAL_SEEDS, NUM_TRIALS, SEARCH_SEEDS, SystemsStudy
 
-MODULES = (outcome, page, run, search, study, systems_page, training_page)
+MODULES = (margin_page, margin_study, outcome, page, run, search, study, systems_page)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

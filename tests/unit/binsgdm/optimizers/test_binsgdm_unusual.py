@@ -82,7 +82,7 @@ def test_a_frozen_parameter_is_left_alone_whatever_gradient_it_still_has():
 
 def test_averages_that_somebody_replaces_are_used():
     value = torch.nn.Parameter(torch.zeros(9))
-    optimizer = stepped([value], lr=1.0)
+    optimizer = stepped([value], lr=1.0, **binsgdm.PAPER)
     optimizer.state[value]["m"], optimizer.state[value]["b"] = torch.full((9,), -10.0), torch.full((9,), 10.0)
     value.grad = torch.zeros(9)
     optimizer.step()
