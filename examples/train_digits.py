@@ -43,13 +43,13 @@ def parse() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--optimizer", choices=["binsgdm", "adam"], default="binsgdm")
-    parser.add_argument("--lr", type=float, help="at the start; falls to 0 along a cosine (default 4e-3, Adam 7e-3)")
+    parser.add_argument("--lr", type=float, help="at the start; falls to 0 along a cosine (default 5e-3, Adam 7e-3)")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=64, help="images of all ranks together")
     parser.add_argument("--ranks-per-node", type=int, help="(default: LOCAL_WORLD_SIZE of torchrun)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    options.lr = options.lr or (4e-3 if options.optimizer == "binsgdm" else 7e-3)
+    options.lr = options.lr or (5e-3 if options.optimizer == "binsgdm" else 7e-3)
     return options
 
 

@@ -29,7 +29,7 @@ from studies.tasks import TASKS, Trial
 PAGE = EVIDENCE / "training.md"
 FIGURE = FIGURES / "margins.png"
 TITLES = {
-    SHAPED: "BinSGDM, shaped", DEFAULTS: "BinSGDM, defaults", RANDOM: "BinSGDM, random", ADAM: "Adam"
+    SHAPED: "BinSGDM, searched", DEFAULTS: "BinSGDM, defaults", RANDOM: "BinSGDM, random", ADAM: "Adam"
 }  # fmt: skip
 NOT_RUN = "not run"
 SEARCHED = {SHAPED: ("lr", "gain"), RANDOM: ("lr", "beta"), ADAM: ("lr", "beta2")}

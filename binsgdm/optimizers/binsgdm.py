@@ -17,7 +17,9 @@ from binsgdm.optimizers.settings import FORMER, NEEDED, Rounding, is_gain, is_ro
 class BinSGDM(OneBitOptimizer):
     """Move every parameter by lr, up or down, more often against its gradient the steadier that is.
 
-        m = beta m + (1 - beta) g        b = beta b + (1 - beta) |g|        x = x - lr Q(gain m / b)
+        m = beta m + (1 - beta) g        b = beta_b b + (1 - beta_b) |g|
+        u = (beta m + (1 - beta) g) / b  corrected for the bias of both; m / b without `nesterov`
+        x = x - lr Q(gain u)
 
     Q(u), of u clipped to [-1, 1], is +1 or -1. With rounding="shaped" it is the sign of u plus a residual, what
     rounding has lost so far: so the sum of all Q follows the sum of all u within a bound. Nothing is drawn after the
@@ -30,8 +32,9 @@ class BinSGDM(OneBitOptimizer):
     `num_skipped` counts such steps. The averages of an element whose gradient is not finite stay as they were, those of
     the others have taken in their gradients. A parameter that has no gradient on any rank, or does not require one, is
     left alone. But in a parameter that has one, every element moves by lr in every step: one whose gradient is 0 (a row
-    of an embedding that no sample used, a masked weight) goes on with its last m / b; if it never had any, at random,
-    or with rounding="shaped" back and forth. Residuals go on in every step, also in one that does not count.
+    of an embedding that no sample used, a masked weight) soon goes back and forth, as m falls faster than b. With one
+    decay for both it goes on with its last m / b; if it never had any and signs are drawn, at random. Residuals go on
+    in every step, also in one that does not count.
     A bf16 or fp16 parameter is rounded to nearest, so a move below half its last digit is lost: keep them in fp32.
     Gradients stay local, so `clip_grad_norm_` clips each rank's own; since u is a ratio, clipping only changes how
     steps weigh against each other. Works with gradient accumulation, lr schedulers and `torch.amp.GradScaler`.
