@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from simnet.scenario import Scenario, encode
 
-FORMAT = 3
+FORMAT = 4
 """Format of results.json; raise it when a field of these structs changes its name or meaning."""
 ROUNDING = 1e-9
 # The widest range of numbers that axes can be drawn for.

@@ -17,7 +17,7 @@ NAME = "results.json"
 # A sweep may have 100,000 points of some ten kilobytes.
 MAX_BYTES = 2**32
 _REPAIR = f"name the {NAME} of a sweep, or its folder"
-_FORMER_FORMATS = (1, 2)
+_FORMER_FORMATS = (1, 2, 3)
 # Keys of the whole run in format 1, at one level with the strategy's own keys.
 _RUN_KEYS = (
     "set", "scenario", "world_size", "gradient_bytes", "speedup", "end_to_end_speedup", "notes", "intervals", "version",
@@ -64,7 +64,7 @@ def decode(data: bytes, where: str = NAME) -> SweepResult:
             found = schema.decode(SweepResult, data, where)
         else:
             plain = parse_json(data, where)
-            found = schema.build(SweepResult, _from_format_2(_from_format_1(plain) if given == 1 else plain), where)
+            found = schema.build(SweepResult, _from_format_3(_from_format_1(plain) if given == 1 else plain), where)
         check_plain([point.set for point in found.points], where)
         _check_rates(found, where)
     except NotInstalledError as error:
@@ -127,8 +127,8 @@ def _from_format_1(old: Any) -> Any:
     return {**old, "format": 2, "points": [_point_from_format_1(point) for point in points]}
 
 
-def _from_format_2(old: Any) -> Any:
-    """Return a document of format 2 in this format: some keys of strategies had other names."""
+def _from_format_3(old: Any) -> Any:
+    """Return a document of format 2 or 3 in this one: keys of strategies had other names (2), or were not there yet."""
     points = old.get("points")
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         return old

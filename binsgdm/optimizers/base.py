@@ -202,10 +202,13 @@ class OneBitOptimizer(torch.optim.Optimizer):
         self.num_skipped += 1
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        self._check_settings(group)
+        check_dtypes(self._name, group["params"])
+
+    def _check_settings(self, group: dict[str, Any]) -> None:
         for name, (holds, rule) in self.rules(group).items():
             if not holds:
                 raise BinsgdmError(f"{self._name}: {name}: {group[name]!r}: {rule}")
-        check_dtypes(self._name, group["params"])
 
     def _checked_state(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the saved states in the order of the parameters, or refuse."""

@@ -46,7 +46,8 @@ class BinSGDM(OneBitOptimizer):
         params: parameters, or groups with their own lr, beta, beta_b, nesterov, weight_decay or maximize.
         lr: by how much an element moves in a step, >= 0. Start from 0.7 times Adam's, with Adam's warm-up.
         beta: decay of m, in [0, 1).
-        beta_b: decay of b, in [0, 1); None: that of m. With another one m / b is corrected for the bias of both.
+        beta_b: decay of b, in [0, 1); None: that of m. With another one m / b is corrected for the bias that both have
+            after this optimizer's steps. Below beta, an element moves on long after its gradients have ended.
         nesterov: look ahead: (beta m + (1 - beta) g) / b in place of m / b.
         weight_decay: decoupled, as in AdamW, >= 0.
         maximize: go up instead of down.
@@ -87,6 +88,7 @@ class BinSGDM(OneBitOptimizer):
         of_all = {"seed": seed, "rounding": rounding, "gain": gain, "slices": "", "residual_layout": ""}
         self._kernels_name = kernels
         self._session: Session | None = None
+        self._rounding = ""  # that residuals were made for, from the first step on
         super().__init__(params, defaults | of_all)
 
     @property
@@ -135,6 +137,7 @@ class BinSGDM(OneBitOptimizer):
     def step_protocol(self) -> Protocol:
         """Take one step as a protocol; see `OneBitOptimizer.step_protocol`."""
         self.check_attached()
+        self._check_live_settings()
         step, found_inf = self.coming_step, self._scaler_found_inf()
         self._unscale(found_inf)
         has_moved = yield from self.session.step_protocol(step, skip=found_inf)
@@ -143,6 +146,18 @@ class BinSGDM(OneBitOptimizer):
         else:
             self._note_skipped(step, expected=found_inf)
         return has_moved
+
+    def _check_live_settings(self) -> None:
+        """Refuse what a script has put into a group since the last step and no step can follow."""
+        for group in self.param_groups:
+            # But for lr and weight decay: where they are tensors on a GPU, the host would wait for them.
+            self._check_settings(group | {"lr": 0.0, "weight_decay": 0.0})
+            _check_alike(group, self.param_groups[0])
+            if self._session is not None and group["rounding"] != self._rounding:
+                raise BinsgdmError(
+                    f"BinSGDM: rounding of a group: {group['rounding']!r}: was {self._rounding!r} when the optimizer "
+                    "was made, and cannot change; make a new optimizer"
+                )
 
     def kernels(self) -> Kernels:
         """Return the kernels for the parameters' device."""
@@ -211,8 +226,8 @@ class BinSGDM(OneBitOptimizer):
         if saved != own:
             raise BinsgdmError(
                 f"load_state_dict: rounding of the state: {saved!r}: must be {own!r}, as of this optimizer; make it "
-                f"with rounding={saved!r}, or go on with the averages alone: set 'rounding' to {own!r} in all "
-                "param_groups of the state"
+                f"with rounding={saved!r}, or go on with the averages, gain and decays of the state: set 'rounding' to "
+                f"{own!r} in all param_groups of the state"
             )
         for group in groups:
             if missing := [name for name in NEEDED if name not in group]:
@@ -230,7 +245,7 @@ class BinSGDM(OneBitOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take what `__getstate__` returned, maybe of a former version."""
         super().__setstate__(state)
-        for group in self.param_groups:
+        for group in (*self.param_groups, self.defaults):
             for name, value in FORMER.items():
                 group.setdefault(name, value)
 
@@ -241,6 +256,7 @@ class BinSGDM(OneBitOptimizer):
         """Let a session begin, or start over, with the state that there is now."""
         context = session.member.context(seed=self.param_groups[0]["seed"], step=self.coming_step)
         session.reset(self.param_states(), context, self.kernels())
+        self._rounding = str(self.param_groups[0]["rounding"])
         if is_shaped(self.param_groups[0]):
             self._set_all("residual_layout", session.layout)
 

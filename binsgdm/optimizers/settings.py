@@ -58,7 +58,7 @@ def is_rounding(value: Any) -> bool:
 
 def is_gain(value: Any) -> bool:
     """Tell whether a setting is a number above 0, and finite, in fp32 as well."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         return False
     with np.errstate(over="ignore"), suppress(OverflowError):  # of a whole number that no float holds
         return 0 < float(np.float32(float(value))) < math.inf

@@ -1,4 +1,4 @@
-"""BinSGDM's exchange: average the bounded update u = m / b, rounded to one bit where it leaves the node.
+"""BinSGDM's exchange: average the update u = m / b, rounded to one bit where it leaves the node.
 
 m = beta m + (1 - beta) g      b = beta b + (1 - beta) |g|      x -= lr * Q(mean of Q(mean of u in the node))
 

@@ -120,6 +120,14 @@ def test_former_keys_of_strategies_are_read_as_the_present_ones(
     assert [point.set[found.axes[-1].key] for point in found.points] == values
 
 
+@pytest.mark.parametrize("form", [2, 3, 4])
+def test_a_file_without_a_rounding_that_could_not_have_one_is_of_random_rounding(form: int) -> None:
+    document = sweep_document(("bert_base",), (10,), (8,)) | {"format": form}
+    document["points"][0]["scenario"]["strategy"] = {"kind": "binsgdm"}
+    wanted = "shaped" if form == 4 else "random"
+    assert [point.scenario.strategy.rounding for point in sweep_of(document).points] == [wanted]
+
+
 def test_format_1_of_scenarios_that_are_no_longer_read_is_refused_with_the_repair() -> None:
     document = as_format_1(sweep_document(("bert_base",), (10,), (8,)))
     document["points"][0]["scenario"]["strategy"]["overlapp"] = True

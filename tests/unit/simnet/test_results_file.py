@@ -68,7 +68,7 @@ def test_damaged_numbers_and_parts_are_told_in_one_sentence(
     assert "is damaged" in str(caught.value)
 
 
-@pytest.mark.parametrize("form", [1, 2, 3])
+@pytest.mark.parametrize("form", [1, 2, 3, 4])
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
@@ -145,7 +145,7 @@ def test_results_behind_a_closed_folder_are_told(small: Document, tmp_path: Path
         (damaged, "not JSON: Expecting"),
         (lambda _: "\udcff", "not JSON: not UTF-8 text"),
         (lambda _: "[1, 2]", "no 'format' key"),
-        (lambda document: json.dumps({**document, "format": 7}), "format 7: this version reads formats 1 to 3"),
+        (lambda document: json.dumps({**document, "format": 7}), "format 7: this version reads formats 1 to 4"),
         (lambda document: json.dumps({**document, "points": []}), "must not be empty"),
         (lambda document: json.dumps({**document, "points": "x"}), "is damaged"),
         (without_cluster, r"points.0.scenario.cluster: missing; add cluster = a name, or a table: the file is damaged"),

@@ -199,8 +199,8 @@ def test_a_state_of_the_other_rounding_is_refused_and_goes_on_with_the_averages_
         mine.load_state_dict(state)
     assert str(refused.value) == (
         f"load_state_dict: rounding of the state: {other!r}: must be {own!r}, as of this optimizer; make it with "
-        f"rounding={other!r}, or go on with the averages alone: set 'rounding' to {own!r} in all param_groups of the "
-        "state"
+        f"rounding={other!r}, or go on with the averages, gain and decays of the state: set 'rounding' to "
+        f"{own!r} in all param_groups of the state"
     )
     assert mine.state_dict()["param_groups"] == before["param_groups"], "nothing is loaded"
     for group in state["param_groups"]:

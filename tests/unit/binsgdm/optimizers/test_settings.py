@@ -6,8 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import numpy as np
+
 import binsgdm
-from binsgdm.optimizers.settings import gain_of, momenta_of
+from binsgdm.optimizers.settings import gain_of, is_gain, momenta_of
 
 
 def parameters(number: int = 1) -> list[torch.nn.Parameter]:
@@ -81,3 +83,46 @@ def test_groups_may_have_decays_of_their_own():
         value.grad = torch.ones(3)
     optimizer.step()
     assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("rounding", "random", "rounding of a group: 'random': was 'shaped' when the optimizer was made, and cannot"),
+        ("gain", float("nan"), "gain: nan: must be a number above 0"),
+        ("beta", 1.0, "beta: 1.0: must be in"),
+        ("beta_b", "0.9", "beta_b: '0.9': must be in"),
+    ],
+)
+def test_a_setting_that_a_script_puts_in_later_is_refused_in_the_next_step(setting, value, said):
+    one = torch.nn.Parameter(torch.zeros(3))
+    optimizer = binsgdm.BinSGDM([one], lr=1.0)
+    one.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.param_groups[0][setting] = value
+    before = one.detach().clone()
+    with pytest.raises(binsgdm.BinsgdmError, match=said):
+        optimizer.step()
+    assert torch.equal(one.detach(), before)
+
+
+def test_a_gain_of_numpy_is_a_number():
+    assert is_gain(np.float32(2))
+    assert not is_gain(np.float32("nan"))
+
+
+def test_an_optimizer_that_a_former_version_pickled_takes_new_groups():
+    first, second = torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(3))
+    optimizer = binsgdm.BinSGDM([first], lr=1.0, **binsgdm.PAPER)
+    state = optimizer.__getstate__()
+    for name in binsgdm.PAPER:
+        del state["defaults"][name]
+        for group in state["param_groups"]:
+            del group[name]
+    resumed = binsgdm.BinSGDM.__new__(binsgdm.BinSGDM)
+    resumed.__setstate__(state)
+    resumed.add_param_group({"params": [second]})
+    assert [group["gain"] for group in resumed.param_groups] == [1.0, 1.0]
+    first.grad, second.grad = torch.ones(3), torch.ones(3)
+    resumed.step()
+    assert torch.equal(first, second)
