@@ -36,6 +36,7 @@ class Form:
         beta_b: decay of b; None takes beta.
         nesterov: u looks ahead: beta m + (1 - beta) g in place of m.
         average: "updates" or "gradients" inside a node.
+        clips_ranks: each rank clips its gain u, before the node averages them; else the node clips the mean alone.
         agreed_b: nodes average b, for each "element" (4 bytes an element) or its mean over a "tensor" (4 bytes a
             tensor).
         squares: b is the root of a mean of squares, as Adam's.
@@ -52,6 +53,7 @@ class Form:
     beta_b: float | None = 0.99
     nesterov: bool = True
     average: Literal["updates", "gradients"] = "gradients"
+    clips_ranks: bool = False
     agreed_b: Literal["element", "tensor"] | None = None
     squares: bool = False
     keeps_b: bool = False
@@ -116,6 +118,8 @@ class Played:
         if form.average == "gradients":
             gradients = _means_in_nodes(gradients, self._ranks_per_node)
         u = self._u(gradients)
+        if form.clips_ranks:
+            u = u.clamp(-1 / form.gain, 1 / form.gain)
         if form.average == "updates":
             u = _means_in_nodes(u, self._ranks_per_node)
         if form.rounding == "tensor_scale":

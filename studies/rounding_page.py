@@ -8,7 +8,7 @@ from simnet.show.table import Table
 from studies import figures
 from studies.ledger import Row
 from studies.page import EVIDENCE, FIGURES, number
-from studies.rounding_study import BASE, PAPER, PLAYED, SEEDS, TOGETHER, TRIALS, RoundingStudy
+from studies.rounding_study import BASE, MANY_RANKS, PAPER, PLAYED, SEEDS, TOGETHER, TRIALS, RoundingStudy
 
 PAGE = EVIDENCE / "rounding.md"
 FIGURE = FIGURES / "rounding_explored.png"
@@ -54,7 +54,7 @@ def over_ranks(study: RoundingStudy) -> Table:
     """Return the table of 16 ranks."""
     forms: dict[str, Settings] = {
         "the paper's form": (PAPER, {"warmup": 0}),
-        **{f"base, gain {gain:g}": ({"gain": gain}, {}) for gain in (2.0, 3.0, 4.0)},
+        **{title: (options, {}) for title, options in MANY_RANKS.items()},
     }
     lines = [[title, *_losses(study.rows(*settings, ranks=16))] for title, settings in forms.items()]
     return Table(["16 ranks, 4 nodes of 4", *_seed_titles(), "mean"], lines)

@@ -90,6 +90,16 @@ TOGETHER: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "and a look-ahead, m decays by 0.9": ({}, {}),
 }  # fmt: skip
 """From the paper's form to the base, one change after the other."""
+MANY_RANKS: dict[str, Mapping[str, Any]] = {
+    **{f"base, gain {gain:g}": {"gain": gain} for gain in (2.0, 3.0, 4.0)},
+    "base, updates averaged": {"average": "updates"},
+    "base, updates clipped on each rank and averaged": {"average": "updates", "clips_ranks": True},
+    "base, updates averaged, gain 4": {"average": "updates", "gain": 4.0},
+    "base, updates clipped on each rank and averaged, gain 4": {
+        "average": "updates", "gain": 4.0, "clips_ranks": True
+    },
+}  # fmt: skip
+"""Titles, and what differs from the base, on 16 ranks."""
 NODES = {4: 2, 16: 4}
 """Ranks, and of them in a node."""
 
@@ -119,7 +129,7 @@ def settings() -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], int]]:
     for of_trial in TRIALS.values():
         yield from (({}, trial, 4) for trial in of_trial.values())
     yield from ((options, trial, 4) for options, trial in TOGETHER.values() if options)
-    yield from (({"gain": gain}, {}, 16) for gain in (2.0, 3.0, 4.0))
+    yield from ((options, {}, 16) for options in MANY_RANKS.values())
     yield PAPER, {}, 4
     yield PAPER, {"warmup": 0}, 16
 
