@@ -98,7 +98,7 @@ def test_a_dense_step_is_predicted_on_a_network_that_was_never_measured(
     assert {(proof.num_predicted, proof.is_proven) for _, proof in found.proofs} == {(1, True)}
 
 
-@pytest.mark.parametrize("series", ["binsgdm flat", "one_bit_adam", "qsgd bits=4", "power_sgd matrix_rank=4"])
+@pytest.mark.parametrize("series", ["binsgdm flat, shaped", "one_bit_adam", "qsgd bits=4", "power_sgd matrix_rank=4"])
 def test_a_compressing_system_beats_dense_steps_as_predicted(series: str, points: dict[str, TrainedPoint]) -> None:
     assert points[series].measured < points["all_reduce"].measured
     assert points[series].predicted < points["all_reduce"].predicted

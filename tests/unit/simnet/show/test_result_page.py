@@ -308,7 +308,7 @@ def test_slower_on_a_slow_network_only_is_not_called_a_crossover() -> None:
     ("document", "message"),
     [
         ({"points": []}, "no 'format' key"),
-        ({"format": 4}, "format 4: this version reads formats 1 to 3"),
+        ({"format": 5}, "format 5: this version reads formats 1 to 4"),
         ({"format": 3, "axes": [], "points": []}, "must not be empty"),
         ({"format": 3, "axes": [], "points": [{"set": {}}]}, "is damaged"),
     ],
