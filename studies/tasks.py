@@ -85,7 +85,7 @@ TASKS: dict[str, dict[str, Task]] = {
         "characters_2000": replace(LM, steps=2000, evaluate_every=200),
         "gpt": replace(
             LM,
-            title="Characters, 10.8 million parameters",
+            title="Characters, 10.8 M",
             network=partial(train_lm.Transformer, width=384, num_layers=6, num_heads=6),
             evaluate_every=50,
         ),
