@@ -150,18 +150,18 @@ def _panel(axis: Any, outcome: Outcome, system: str) -> None:
     axis.grid(alpha=0.25, linewidth=0.5)
 
 
-def _band(axis: Any, rows: list[Row], column: str, factor: float = 1, *, alpha: float, **look: Any) -> None:
+def _band(axis: Any, rows: list[Row], column: str, *, alpha: float, **look: Any) -> None:
     """Draw the mean of the seeds that have not diverged, and a band from the lowest to the highest."""
-    steps, columns = rows[0]["steps"], _columns(rows, column, factor)
+    steps, columns = rows[0]["steps"], _columns(rows, column)
     lowest, highest = ([edge(at, default=math.nan) for at in columns] for edge in (min, max))
     axis.fill_between(steps, lowest, highest, color=look["color"], alpha=alpha, linewidth=0)
     axis.plot(steps, _means(columns), **look)
 
 
-def _columns(rows: list[Row], column: str, factor: float = 1) -> list[list[float]]:
+def _columns(rows: list[Row], column: str) -> list[list[float]]:
     """Return for each evaluation the values of the seeds that have not diverged."""
     evaluations = zip(*(row[column] for row in rows), strict=True)
-    return [[factor * value for value in at if value is not None] for at in evaluations]
+    return [[value for value in at if value is not None] for at in evaluations]
 
 
 def _means(columns: list[list[float]]) -> list[float]:

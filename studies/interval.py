@@ -22,3 +22,8 @@ class Interval:
         mean = statistics.fmean(values)
         half = T_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
         return cls(mean=mean, low=mean - half, high=mean + half)
+
+    @classmethod
+    def paired(cls, ours: Sequence[float], theirs: Sequence[float]) -> "Interval":
+        """Return that of the differences between runs with the same seeds, in the same order."""
+        return cls.of([our - their for our, their in zip(ours, theirs, strict=True)])

@@ -112,7 +112,7 @@ def played_beside_real(study: MarginStudy) -> Table:
     for optimizer, name in TITLES.items():
         real, played = (study.rows(case, optimizer) for case in (RUN_TWICE, IN_ONE_PROCESS))
         if len(real) == len(played) == len(FINAL_SEEDS):
-            apart = paired(last(played, LOSS), last(real, LOSS))
+            apart = Interval.paired(last(played, LOSS), last(real, LOSS))
             lines.append([name, spread(last(real, LOSS)), spread(last(played, LOSS)), interval_text(apart)])
     return Table([title(CASES[RUN_TWICE]), "a process a rank", "one process", "difference"], lines)
 
@@ -147,12 +147,7 @@ def trial_text(trial: Trial, names: tuple[str, ...], loss: float) -> str:
 
 def difference(study: MarginStudy, case: str, optimizer: str, column: str) -> Interval:
     """Return an optimizer's final values less Adam's, paired by seed."""
-    return paired(*(last(study.rows(case, name), column) for name in (optimizer, ADAM)))
-
-
-def paired(ours: list[float], theirs: list[float]) -> Interval:
-    """Return the mean difference of runs with the same seeds."""
-    return Interval.of([our - their for our, their in zip(ours, theirs, strict=True)])
+    return Interval.paired(*(last(study.rows(case, name), column) for name in (optimizer, ADAM)))
 
 
 def allowed(study: MarginStudy, case: str, column: str) -> float:

@@ -70,8 +70,7 @@ class Outcome:
         has_diverged = len(self.finals(system, ranks)) < len(self.rows(system, ranks))
         if system == self.reference or has_diverged:
             return None
-        pairs = zip(self.finals(system, ranks), self.finals(self.reference, ranks), strict=True)
-        return Interval.of([ours - theirs for ours, theirs in pairs])
+        return Interval.paired(self.finals(system, ranks), self.finals(self.reference, ranks))
 
     def num_at_a_guess(self, system: str, ranks: int) -> int:
         """Return how many seeds ended no better than a guess, or nearly so, without diverging."""

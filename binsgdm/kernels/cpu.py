@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from binsgdm.kernels import checks, numba_kernels
+from binsgdm.kernels import checks, foreach, numba_kernels
 from binsgdm.kernels.columns import TensorColumn, by_dtype, column
 from binsgdm.random import GROUP_NUMEL, Key
 
@@ -33,14 +33,6 @@ _PIECES_PER_THREAD = 8  # so that a thread that is held up leaves its share to t
 Array = NDArray[Any]
 Numbers = tuple[int, ...]
 Jobs = list[tuple[int, int]]
-Decay = tuple[float, float, float, float, float, float]  # beta, 1 - beta, beta_b, 1 - beta_b, factors of m and g in u
-
-
-def update_(  # noqa: PLR0913
-    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, nesterov: bool = False, out_u: Tensor
-) -> Tensor:
-    """Update both momenta and write u = m / b; see `binsgdm.kernels.Kernels`."""
-    return foreach_update_([grad], [m], [b], beta=beta, beta_b=beta_b, nesterov=nesterov, outs_u=[out_u])
 
 
 def foreach_update_(  # noqa: PLR0913
@@ -56,29 +48,11 @@ def foreach_update_(  # noqa: PLR0913
     """Do `update_` for many tensors; see `binsgdm.kernels.Kernels`."""
     given = column(grads), column(ms), column(bs), column(outs_u)
     checks.updates(*given)
-    failed, decay = False, _decay(beta, beta_b, nesterov)
+    failed, decay = False, foreach.decay_of(beta, beta_b, nesterov)
     for dtype, columns, _ in by_dtype(given):
         table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 32))
         failed |= _on_threads(jobs, partial(_update_rows, table, _like(dtype), decay))
     return _true_unless(failed)
-
-
-def update_quantize_pack_(  # noqa: PLR0913
-    grad: Tensor,
-    m: Tensor,
-    b: Tensor,
-    *,
-    beta: float,
-    beta_b: float,
-    nesterov: bool = False,
-    key: Key,
-    start: int,
-    out: Tensor,
-    gain: float = 1.0,
-) -> Tensor:
-    """Update both momenta and write the packed signs of Q(m / b); see `binsgdm.kernels.Kernels`."""
-    where: dict[str, Any] = {"key": key, "starts": [start], "outs": [out], "gain": gain}
-    return foreach_update_quantize_pack_([grad], [m], [b], beta=beta, beta_b=beta_b, nesterov=nesterov, **where)
 
 
 def foreach_update_quantize_pack_(  # noqa: PLR0913
@@ -98,29 +72,11 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     given = column(grads), column(ms), column(bs), column(outs)
     checks.updates(*given[:3])
     checks.all_quantized(given[3], given[1], starts)
-    words, failed, decay = _words(key), False, _decay(beta, beta_b, nesterov)
+    words, failed, decay = _words(key), False, foreach.decay_of(beta, beta_b, nesterov)
     for dtype, columns, (begins,) in by_dtype(given, starts):
         table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 1), begins)
         failed |= _on_threads(jobs, partial(_update_quantize_pack_rows, table, _like(dtype), decay, float(gain), words))
     return _true_unless(failed)
-
-
-def update_shape_pack_(  # noqa: PLR0913
-    grad: Tensor,
-    m: Tensor,
-    b: Tensor,
-    residual: Tensor,
-    *,
-    beta: float,
-    beta_b: float,
-    nesterov: bool = False,
-    gain: float,
-    out: Tensor,
-) -> Tensor:
-    """Update both momenta and write the packed signs of m / b, shaped; see `binsgdm.kernels.Kernels`."""
-    return foreach_update_shape_pack_(
-        [grad], [m], [b], [residual], beta=beta, beta_b=beta_b, nesterov=nesterov, gain=gain, outs=[out]
-    )
 
 
 def foreach_update_shape_pack_(  # noqa: PLR0913
@@ -139,7 +95,7 @@ def foreach_update_shape_pack_(  # noqa: PLR0913
     given = column(grads), column(ms), column(bs), column(residuals), column(outs)
     checks.updates(*given[:3])
     checks.all_shaped(given[4], given[3], given[1])
-    failed, decay = False, _decay(beta, beta_b, nesterov)
+    failed, decay = False, foreach.decay_of(beta, beta_b, nesterov)
     for dtype, columns, _ in by_dtype(given):
         table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 16, 1))
         failed |= _on_threads(jobs, partial(_update_shape_pack_rows, table, _like(dtype), decay, float(gain)))
@@ -191,11 +147,6 @@ def mean_(parts: Tensor, out: Tensor) -> None:
     _on_threads(_pieces(out.numel()), lambda lo, hi: numba_kernels.mean(rows, target, lo, hi))
 
 
-def unpack_apply_(x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, maximize: bool = False) -> None:
-    """Do x = x (1 - lr weight_decay) - lr sign; see `binsgdm.kernels.Kernels`."""
-    foreach_unpack_apply_([x], [packed], lr=lr, weight_decay=weight_decay, maximize=maximize)
-
-
 def foreach_unpack_apply_(
     xs: Sequence[Tensor], packed: Sequence[Tensor], *, lr: float, weight_decay: float, maximize: bool = False
 ) -> None:
@@ -209,18 +160,18 @@ def foreach_unpack_apply_(
         _on_threads(jobs, partial(_unpack_apply_rows, table, _like(dtype), step, decay))
 
 
-def _update_rows(table: Array, like: Array, decay: Decay, first: int, last: int) -> object:
+def _update_rows(table: Array, like: Array, decay: foreach.Decay, first: int, last: int) -> object:
     return numba_kernels.update_rows(table, first, last, like, decay)
 
 
 def _update_quantize_pack_rows(  # noqa: PLR0913, PLR0917
-    table: Array, like: Array, decay: Decay, gain: float, words: tuple[int, ...], first: int, last: int
+    table: Array, like: Array, decay: foreach.Decay, gain: float, words: tuple[int, ...], first: int, last: int
 ) -> object:
     return numba_kernels.update_quantize_pack_rows(table, first, last, like, decay, gain, words)
 
 
 def _update_shape_pack_rows(  # noqa: PLR0913, PLR0917
-    table: Array, like: Array, decay: Decay, gain: float, first: int, last: int
+    table: Array, like: Array, decay: foreach.Decay, gain: float, first: int, last: int
 ) -> object:
     return numba_kernels.update_shape_pack_rows(table, first, last, like, decay, gain)
 
@@ -303,13 +254,6 @@ def _words(key: Key) -> tuple[int, int, int, int, int]:
     return key.seed & 0xFFFFFFFF, key.seed >> 32, key.step, key.rank, int(key.stream)
 
 
-def _decay(beta: float, beta_b: float, nesterov: bool) -> Decay:
-    beta, beta_b = float(beta), float(beta_b)
-    # What u is made of: 1 m + 0 g is m exactly, so that one compiled loop does both.
-    of_m, of_g = (beta, 1.0 - beta) if nesterov else (1.0, 0.0)
-    return beta, 1.0 - beta, beta_b, 1.0 - beta_b, of_m, of_g
-
-
 def _true_unless(failed: bool) -> Tensor:
     return torch.tensor(not failed, device="cpu")
 
@@ -376,3 +320,9 @@ def _finish(queue: Iterator[tuple[int, int]], futures: Sequence[Future[bool]]) -
 @lru_cache(maxsize=1)
 def _pool(threads: int, pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked child needs a pool of its own
     return ThreadPoolExecutor(threads, thread_name_prefix="binsgdm")
+
+
+update_ = foreach.update(foreach_update_)
+update_quantize_pack_ = foreach.update_quantize_pack(foreach_update_quantize_pack_)
+update_shape_pack_ = foreach.update_shape_pack(foreach_update_shape_pack_)
+unpack_apply_ = foreach.unpack_apply(foreach_unpack_apply_)

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from binsgdm import triton_tiles
-from binsgdm.kernels import checks, tables, triton_merges, triton_programs
+from binsgdm.kernels import checks, foreach, tables, triton_merges, triton_programs
 from binsgdm.kernels.columns import TensorColumn, by_dtype, column
 from binsgdm.random import GROUP_NUMEL, Key
 from binsgdm.triton_support import FEW_PROGRAMS, launch
@@ -36,13 +36,6 @@ _MANY_TILES, _MOST_TILES = 2**13, 4
 _MERGE_NUMEL = GROUP_NUMEL * triton_merges.MERGE_GROUPS.value
 _ALIGNMENT = 16  # bytes that a thread reads at once
 _MAX_COUNT = 2**16 - 1  # of vectors that `merge` can count
-
-
-def update_(  # noqa: PLR0913
-    grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float, nesterov: bool = False, out_u: Tensor
-) -> Tensor:
-    """Update both momenta and write u = m / b; see `binsgdm.kernels.Kernels`."""
-    return foreach_update_([grad], [m], [b], beta=beta, beta_b=beta_b, nesterov=nesterov, outs_u=[out_u])
 
 
 def foreach_update_(  # noqa: PLR0913
@@ -62,27 +55,9 @@ def foreach_update_(  # noqa: PLR0913
     for dtype, columns, _ in by_dtype(given):
         tiles = _tiles_for(sum(columns[0].numels))
         table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=4)
-        numbers = tiles, finite.view(torch.uint8), *_decay(beta, beta_b, nesterov)
+        numbers = tiles, finite.view(torch.uint8), *foreach.decay_of(beta, beta_b, nesterov)
         _launch_table(triton_programs.update, table, *numbers, dtype=_DTYPES[dtype])
     return finite
-
-
-def update_quantize_pack_(  # noqa: PLR0913
-    grad: Tensor,
-    m: Tensor,
-    b: Tensor,
-    *,
-    beta: float,
-    beta_b: float,
-    nesterov: bool = False,
-    key: Key,
-    start: int,
-    out: Tensor,
-    gain: float = 1.0,
-) -> Tensor:
-    """Update both momenta and write the packed signs of Q(m / b); see `binsgdm.kernels.Kernels`."""
-    where: dict[str, Any] = {"key": key, "starts": [start], "outs": [out], "gain": gain}
-    return foreach_update_quantize_pack_([grad], [m], [b], beta=beta, beta_b=beta_b, nesterov=nesterov, **where)
 
 
 def foreach_update_quantize_pack_(  # noqa: PLR0913
@@ -106,29 +81,17 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     for dtype, columns, (some_starts,) in by_dtype(given, starts):
         tiles = _tiles_for(sum(columns[0].numels))
         table = tables.make(columns, starts=some_starts, chunk=tiles * _TILE, aligned=3)
-        numbers = (tiles, finite.view(torch.uint8), *_decay(beta, beta_b, nesterov), float(gain), *key.words())
+        numbers = (
+            tiles,
+            finite.view(torch.uint8),
+            *foreach.decay_of(beta, beta_b, nesterov),
+            float(gain),
+            *key.words(),
+        )
         _launch_table(
             triton_programs.update_quantize_pack, table, *numbers, dtype=_DTYPES[dtype], registers=FEW_PROGRAMS
         )
     return finite
-
-
-def update_shape_pack_(  # noqa: PLR0913
-    grad: Tensor,
-    m: Tensor,
-    b: Tensor,
-    residual: Tensor,
-    *,
-    beta: float,
-    beta_b: float,
-    nesterov: bool = False,
-    gain: float,
-    out: Tensor,
-) -> Tensor:
-    """Update both momenta and write the packed signs of m / b, shaped; see `binsgdm.kernels.Kernels`."""
-    return foreach_update_shape_pack_(
-        [grad], [m], [b], [residual], beta=beta, beta_b=beta_b, nesterov=nesterov, gain=gain, outs=[out]
-    )
 
 
 def foreach_update_shape_pack_(  # noqa: PLR0913
@@ -151,7 +114,7 @@ def foreach_update_shape_pack_(  # noqa: PLR0913
     for dtype, columns, _ in by_dtype(given):
         tiles = _tiles_for(sum(columns[0].numels))
         table = tables.make(columns, starts=None, chunk=tiles * _TILE, aligned=4)
-        numbers = (tiles, finite.view(torch.uint8), *_decay(beta, beta_b, nesterov), float(gain))
+        numbers = (tiles, finite.view(torch.uint8), *foreach.decay_of(beta, beta_b, nesterov), float(gain))
         _launch_table(triton_programs.update_shape_pack, table, *numbers, dtype=_DTYPES[dtype])
     return finite
 
@@ -206,11 +169,6 @@ def mean_(parts: Tensor, out: Tensor) -> None:
     launch(triton_merges.mean, num_programs, parts, out, parts.shape[0], out.numel(), int(aligned))
 
 
-def unpack_apply_(x: Tensor, packed: Tensor, *, lr: float, weight_decay: float, maximize: bool = False) -> None:
-    """Do x = x (1 - lr weight_decay) - lr sign; see `binsgdm.kernels.Kernels`."""
-    foreach_unpack_apply_([x], [packed], lr=lr, weight_decay=weight_decay, maximize=maximize)
-
-
 def foreach_unpack_apply_(
     xs: Sequence[Tensor], packed: Sequence[Tensor], *, lr: float, weight_decay: float, maximize: bool = False
 ) -> None:
@@ -228,12 +186,6 @@ def foreach_unpack_apply_(
 def _tiles_for(numel: int) -> int:
     """Return how many tiles a program does."""
     return max(1, min(_MOST_TILES, numel // _TILE // _MANY_TILES))
-
-
-def _decay(beta: float, beta_b: float, nesterov: bool) -> tuple[float, float, float, float, float, float]:
-    # What u is made of: 1 m + 0 g is m exactly, so that one program does both.
-    of_m, of_g = (beta, 1.0 - beta) if nesterov else (1.0, 0.0)
-    return beta, 1.0 - beta, beta_b, 1.0 - beta_b, of_m, of_g
 
 
 def _flag(tensors: TensorColumn) -> Tensor:
@@ -254,3 +206,9 @@ def _limits(num_vectors: int, device: torch.device, stream: int) -> Tensor:  # n
 
 def _launch_table(program: Any, table: tables.TensorTable, *numbers: object, **constants: Any) -> None:
     launch(program, table.num_chunks, table.rows, table.owners, *numbers, **constants)
+
+
+update_ = foreach.update(foreach_update_)
+update_quantize_pack_ = foreach.update_quantize_pack(foreach_update_quantize_pack_)
+update_shape_pack_ = foreach.update_shape_pack(foreach_update_shape_pack_)
+unpack_apply_ = foreach.unpack_apply(foreach_unpack_apply_)
