@@ -34,8 +34,13 @@ def draw_calibration(given: Calibration, number: int) -> Calibration:
     Raises:
         SimnetError: an interval of a key that the calibration does not have, or that has no number.
     """
-    result: Calibration = _drawn(given, number, f"calibration {given.name!r}", {})
-    return result
+    where = f"calibration {given.name!r}"
+    libraries = {
+        name: _drawn(library, number, f"{where}: libraries: {name!r}", {}, f"libraries.{name}.")
+        for name, library in given.libraries.items()
+    }
+    result: Calibration = _drawn(given, number, where, {})
+    return msgspec.structs.replace(result, libraries=libraries) if libraries else result
 
 
 def draw_workload(given: Workload, number: int) -> Workload:
@@ -60,22 +65,24 @@ def draw_scenario(given: Scenario, number: int) -> Scenario:
     """
     return msgspec.structs.replace(
         given,
-        calibration=draw_calibration(given.calibration, number),
+        calibration=draw_calibration(given.calibration.at_nodes(given.cluster.num_nodes), number),
         workload=draw_workload(given.workload, number),
     )
 
 
 def has_intervals(given: Scenario) -> bool:
     """Tell whether anything of a scenario has an interval."""
-    return bool(given.calibration.intervals or given.workload.intervals)
+    calibration = given.calibration.at_nodes(given.cluster.num_nodes)
+    libraries = any(library.intervals for library in calibration.libraries.values())
+    return bool(calibration.intervals or libraries or given.workload.intervals)
 
 
-def _drawn(given: Any, number: int, where: str, short_names: Mapping[str, tuple[str, ...]]) -> Any:
+def _drawn(given: Any, number: int, where: str, short_names: Mapping[str, tuple[str, ...]], prefix: str = "") -> Any:
     from random import Random  # which most runs need not load
 
     drawn = given
     for key, (low, high) in given.intervals.items():
-        normal = Random(f"{SEED}/{key}/{number}").gauss(0.0, 1.0)
+        normal = Random(f"{SEED}/{prefix}{key}/{number}").gauss(0.0, 1.0)
         width = math.log(high) if normal > 0 else -math.log(low)
         factor = math.exp(normal * width / SIGMAS)
         for path in short_names.get(key, (key,)):

@@ -5,13 +5,16 @@ program; its name in the file has no unit, its name in the program has one.
 """
 
 import math
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
+from simnet import network_costs
+from simnet.network_costs import Cost, Efficiency, LibraryCosts, NodesPoint
 from simnet.registry import StructRegistry
 from simnet.system_options import SystemOptions
-from simnet.units import Bandwidth, Duration, Size
+from simnet.units import Bandwidth, Duration
 from simnet.values import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
 
 LinkKind = Literal["port_tx", "port_rx", "nic_tx", "nic_rx", "leaf_up", "leaf_down"]
@@ -218,16 +221,13 @@ class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         source: where the numbers come from.
     """
 
-    efficiency: Fraction | tuple[tuple[Size, Fraction], ...] = 1.0
+    efficiency: Efficiency = 1.0
     alpha_s: Duration | None = field(name="latency", default=None)
     measured_on: Bandwidth | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.efficiency, tuple):
-            sizes = [size for size, _ in self.efficiency]
-            if not sizes or sizes[0] <= 0 or sizes != sorted(set(sizes)):
-                raise ValueError("efficiency: message sizes must be above zero and ascending; sort the points")
+        network_costs.check_efficiency(self.efficiency)
 
 
 class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -336,6 +336,8 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         all_to_all_efficiency: further fraction of the NICs' bandwidth that sends to many peers at once reach.
         flat_ring_latency: latency of a round of a flat ring, where one hop in `ranks_per_node` leaves the node:
             "slowest" is that of the slowest hop (rounds in lock-step), "mean" that of all hops (NCCL's cost model).
+        by_nodes: costs between nodes as measured on several numbers of nodes, in place of the plain ones.
+        libraries: costs of exchanges that another library carries, by its name, such as "mpi".
         intervals: 90 % intervals of fitted values by dotted key, as factors on the value, such as
             `"inter_node.latency" = [0.9, 1.2]`; that of an efficiency curve holds for all its points.
         fitted_to: measurement files that the values were fitted to, written by `simnet calibrate`.
@@ -356,6 +358,8 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     kernels: dict[str, KernelTime] = {}
     all_to_all_efficiency: Fraction = 1.0
     flat_ring_latency: Literal["slowest", "mean"] = "slowest"
+    by_nodes: tuple[NodesPoint, ...] = ()
+    libraries: dict[str, LibraryCosts] = {}
     intervals: Intervals = {}
     fitted_to: tuple[FittedTo, ...] = ()
 
@@ -363,3 +367,35 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         check_intervals(self.intervals)
         if self.memory_bytes_per_s is not None and self.memory_bytes_per_s < 1e6:
             raise ValueError(f"memory_bandwidth: {self.memory_bytes_per_s.text()!r}: must be at least 1 MB/s")
+        network_costs.check_points(self.by_nodes)
+        carried = [strategy for library in self.libraries.values() for strategy in library.carries]
+        if len(set(carried)) < len(carried):
+            raise ValueError(f"libraries: carries {carried}: name each strategy in one library")
+
+    def library_of(self, strategy: str) -> LibraryCosts | None:
+        """Return the library that carries a strategy's exchange; None: the one that the plain costs are of."""
+        return next((one for one in self.libraries.values() if strategy in one.carries), None)
+
+    def at_nodes(self, num_nodes: int) -> "Calibration":
+        """Return the calibration of clusters of so many nodes, in which plain costs have taken the place of points."""
+        libraries = {name: one.at_nodes(num_nodes) for name, one in self.libraries.items()}
+        found = self._with_costs(network_costs.costs_at(self.by_nodes, num_nodes)) if self.by_nodes else self
+        return structs.replace(found, by_nodes=(), libraries=libraries) if self.by_nodes or libraries else found
+
+    def for_strategy(self, strategy: str) -> "Calibration":
+        """Return the calibration with the costs of the library that carries a strategy's exchange."""
+        library = self.library_of(strategy)
+        return self if library is None else self._with_costs(network_costs.own_costs(library))
+
+    def _with_costs(self, costs: Iterable[Cost]) -> "Calibration":
+        found: dict[str, Any] = {}
+        link: dict[str, Any] = {}
+        intervals = dict(self.intervals)
+        for cost in costs:
+            known = network_costs.KEYS[cost.key]
+            (link if known.key.startswith("inter_node.") else found)[known.name] = cost.value
+            # An interval belongs to the value that was measured with it.
+            intervals.pop(known.key, None)
+            if cost.interval is not None:
+                intervals[known.key] = cost.interval
+        return structs.replace(self, **found, inter_node=structs.replace(self.inter_node, **link), intervals=intervals)

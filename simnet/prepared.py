@@ -32,6 +32,7 @@ class PreparedScenario:
         step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
         self.scenario = scenario
         self.topology: Topology = topologies.build(scenario.cluster, scenario.calibration)
+        self._topologies: dict[str, Topology] = {}
         self.step: Step = replace(step, micro_batches=scenario.run.grad_accumulation)
         self.fidelity = _fidelity(scenario, self.topology)
         self._on_round = on_round
@@ -43,6 +44,15 @@ class PreparedScenario:
             self._plans[strategy] = TimedProgram(strategy, self)
         return self._plans[strategy]
 
+    def topology_of(self, strategy: Strategy) -> Topology:
+        """Return the links as a strategy's exchange finds them: a library of its own may carry it."""
+        calibration, kind = self.scenario.calibration, strategy.kind
+        if calibration.library_of(kind) is None:
+            return self.topology
+        if kind not in self._topologies:
+            self._topologies[kind] = topologies.build(self.scenario.cluster, calibration, kind)
+        return self._topologies[kind]
+
     def run(self, plan: "TimedProgram") -> Timeline:
         """Run one iteration.
 
@@ -50,31 +60,38 @@ class PreparedScenario:
             SimnetError: it is too much for the exact executor.
         """
         comm_slowdown = float(self.scenario.calibration.backward_slowdown)
+        topology = self.topology_of(plan.strategy)
         if self.fidelity == "folded" and folded_runner.can_run(plan.streams):
-            return folded_runner.run(plan.streams, self.topology, comm_slowdown)
-        return self._on_the_clock(plan, comm_slowdown)
+            return folded_runner.run(plan.streams, topology, comm_slowdown)
+        return self._on_the_clock(plan, topology, comm_slowdown)
 
     def lower_bound_s(self, plan: "TimedProgram") -> float:
         """Return a time below which a plan's iteration does not end [s]."""
-        return folded_runner.lower_bound_s(plan.streams, self.topology) if self.fidelity == "folded" else 0.0
+        return (
+            folded_runner.lower_bound_s(plan.streams, self.topology_of(plan.strategy))
+            if self.fidelity == "folded"
+            else 0.0
+        )
 
     def forget_plans(self) -> None:
         """Free what plans take, which is much where many strategies are tried."""
         self._plans.clear()
 
-    def _on_the_clock(self, plan: "TimedProgram", comm_slowdown: float) -> Timeline:
+    def _on_the_clock(self, plan: "TimedProgram", topology: Topology, comm_slowdown: float) -> Timeline:
         from simnet import event_runner
         from simnet.collectives.execute import Exact, Folded
 
         if self.fidelity == "folded":
-            return event_runner.run(plan.streams, self.topology, comm_slowdown, Folded)
+            return event_runner.run(plan.streams, topology, comm_slowdown, Folded)
         sends = plan.program.num_rounds * self.topology.world_size
         if sends > EXACT_MAX_SENDS:
             raise SimnetError(
                 f"run.fidelity: 'exact': about {sends} sends in one iteration: at most {EXACT_MAX_SENDS}; use fewer "
                 "nodes or larger buckets, or 'folded' where all nodes are alike"
             )
-        return event_runner.run(plan.streams, self.topology, comm_slowdown, partial(Exact, on_round=self._on_round))
+        return event_runner.run(
+            plan.streams, self.topology_of(plan.strategy), comm_slowdown, partial(Exact, on_round=self._on_round)
+        )
 
 
 class TimedProgram:
@@ -91,7 +108,7 @@ class TimedProgram:
     def __init__(self, strategy: Strategy, prepared: PreparedScenario) -> None:
         calibration = prepared.scenario.calibration
         self.strategy = strategy
-        self.program = _program(strategy, prepared)
+        self.program = _program(strategy, prepared.step, prepared.topology_of(strategy))
         costs = kernel_table.costs_of(self.program.kernels)
         self.kernels_without_time = tuple(
             sorted(name for name, cost in costs.items() if not cost.is_known(calibration))
@@ -117,16 +134,16 @@ class TimedProgram:
         )
 
 
-def _program(strategy: Strategy, prepared: PreparedScenario) -> Program:
+def _program(strategy: Strategy, step: Step, topology: Topology) -> Program:
     """Return the program of a strategy.
 
     Raises:
         SimnetError: it cannot be made, or is none, as another package's may be.
     """
     if not is_foreign(type(strategy)):
-        return strategy.program(prepared.step, prepared.topology)
+        return strategy.program(step, topology)
     try:
-        return check_program(strategy.program(prepared.step, prepared.topology))
+        return check_program(strategy.program(step, topology))
     except SimnetError:
         raise
     except Exception as error:

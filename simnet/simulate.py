@@ -7,6 +7,7 @@ import msgspec
 
 from simnet import calibration_draws
 from simnet.errors import SimnetError
+from simnet.hardware import Calibration
 from simnet.prepared import PreparedScenario, TimedProgram
 from simnet.registry import tag_of
 from simnet.result import RunResult, StrategyResult
@@ -208,7 +209,7 @@ def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> Strategy
         breakdown=timeline.breakdown,
         comm_s=timeline.comm_s,
         overlap=timeline.overlap,
-        nic_bytes_per_node=plan.nic_bytes_per_node(prepared.topology),
+        nic_bytes_per_node=plan.nic_bytes_per_node(prepared.topology_of(strategy)),
         compression_ratio=step.gradient_bytes / program.payload_bytes,
         num_buckets=program.num_buckets,
         dense_iteration_s=dense_s,
@@ -253,6 +254,7 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
         if on is not None and not math.isclose(on, link.bytes_per_s, rel_tol=0.01):
             own = link.bytes_per_s.text()
             notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {own}")
+    notes += _beyond_measured_nodes(cluster.num_nodes, calibration)
     free = sorted(
         {kernel for s in _run_strategies(prepared.scenario) for kernel in prepared.plan(s).kernels_without_time}
     )
@@ -278,6 +280,18 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
             "long; run.fidelity = 'exact' gives the time itself"
         )
     return tuple(notes)
+
+
+def _beyond_measured_nodes(num_nodes: int, calibration: Calibration) -> Iterator[str]:
+    """Say which costs were measured on fewer (or more) nodes alone, so that the cluster lies outside."""
+    libraries = ((f"library {name!r}", library.by_nodes) for name, library in calibration.libraries.items())
+    for what, points in (("the network", calibration.by_nodes), *libraries):
+        if points and num_nodes > 1 and not points[0].nodes <= num_nodes <= points[-1].nodes:
+            measured = ", ".join(str(point.nodes) for point in points)
+            yield (
+                f"{what} was measured on {measured} nodes, not on {num_nodes}: the nearest of these stands for it, "
+                "with a wider interval"
+            )
 
 
 def _of_kind(kind: str) -> str:

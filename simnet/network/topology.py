@@ -1,11 +1,11 @@
 """A cluster and its calibration as numbers: the links that a send loads, their rates, and the latency of a send."""
 
 import math
-from bisect import bisect_right
 from typing import NamedTuple
 
 from msgspec import Struct
 
+from simnet import network_costs
 from simnet.collectives.schedule import Group, GroupKind, Round, group_of
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Fault, HostCost, LinkCalibration, LinkId
@@ -25,7 +25,7 @@ class Level(NamedTuple):
         """Return the fraction of the bandwidth that sends of this size reach, log-linear between the points."""
         if len(self.curve) == 1:
             return self.curve[0][1]
-        return _interpolate(self.curve, max(send_bytes, 1e-9))
+        return network_costs.interpolate(self.curve, max(send_bytes, 1e-9))
 
 
 class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -142,8 +142,15 @@ def path(src: int, dst: int, ranks_per_node: int, nodes_per_leaf: int) -> tuple[
     return *nics, LinkId("leaf_up", leaves[0]), LinkId("leaf_down", leaves[1])
 
 
-def build(cluster: Cluster, calibration: Calibration) -> Topology:
-    """Return the topology of a cluster as the calibration says that it performs."""
+def build(cluster: Cluster, calibration: Calibration, strategy: str = "") -> Topology:
+    """Return the topology of a cluster as the calibration says that it performs.
+
+    Args:
+        cluster: nodes, links and faults.
+        calibration: its costs are taken at the cluster's number of nodes.
+        strategy: name of the strategy whose exchange it is for, which a library of its own may carry.
+    """
+    calibration = calibration.at_nodes(cluster.num_nodes).for_strategy(strategy)
     nic_bytes_per_s = float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node
     fabric = cluster.fabric
     per_leaf = min(fabric.nodes_per_leaf, cluster.num_nodes) if fabric else cluster.num_nodes
@@ -171,12 +178,3 @@ def _level(bytes_per_s: float, alpha_s: float, calibration: LinkCalibration) -> 
     # One number holds at every size: a curve of one point.
     curve = efficiency if isinstance(efficiency, tuple) else ((1.0, efficiency),)
     return Level(bytes_per_s, float(latency), tuple((float(size), float(value)) for size, value in curve))
-
-
-def _interpolate(curve: tuple[tuple[float, float], ...], size: float) -> float:
-    above = bisect_right(curve, size, key=lambda point: point[0])
-    if above == 0 or above == len(curve):
-        return curve[min(above, len(curve) - 1)][1]
-    (low, at_low), (high, at_high) = curve[above - 1], curve[above]
-    part = math.log(size / low) / math.log(high / low)
-    return at_low + part * (at_high - at_low)

@@ -1,0 +1,122 @@
+"""Costs by number of nodes and by library: interpolated between, kept and widened beyond."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from simnet import calibration_draws, scenario
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration, LinkCalibration
+from simnet.network import topology
+from simnet.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
+from simnet.simulate import simulate
+from simnet.units import Duration, Size
+
+TWO = NodesPoint(nodes=2, efficiency=0.8, alpha_s=Duration(1e-5), intervals={"efficiency": (0.9, 1.1)})
+EIGHT = NodesPoint(nodes=8, efficiency=0.2, alpha_s=Duration(4e-5))
+BOTH = Calibration(by_nodes=(TWO, EIGHT), inter_node=LinkCalibration(efficiency=0.99))
+
+
+@given(st.integers(1, 10_000))
+def test_a_calibration_without_points_is_the_same_at_every_number_of_nodes(num_nodes):
+    plain = Calibration(inter_node=LinkCalibration(efficiency=0.5), intervals={"inter_node.efficiency": (0.9, 1.1)})
+    assert plain.at_nodes(num_nodes) is plain
+
+
+@pytest.mark.parametrize(("num_nodes", "efficiency", "alpha_s"), [(2, 0.8, 1e-5), (4, 0.4, 2e-5), (8, 0.2, 4e-5)])
+def test_costs_go_evenly_over_the_logarithm_of_the_nodes(num_nodes, efficiency, alpha_s):
+    found = BOTH.at_nodes(num_nodes)
+    assert found.inter_node.efficiency == pytest.approx(efficiency)
+    assert found.inter_node.alpha_s == pytest.approx(alpha_s)
+    assert not found.by_nodes
+
+
+def test_beyond_the_points_the_nearest_stays_and_its_interval_grows_by_doublings():
+    found = [BOTH.at_nodes(num_nodes) for num_nodes in (8, 16, 32, 128)]
+    assert {one.inter_node.efficiency for one in found} == {0.2}
+    assert "inter_node.efficiency" not in found[0].intervals
+    widths = [math.log(one.intervals["inter_node.efficiency"][1]) for one in found[1:]]
+    step = math.log(DOUBLING_FACTOR)
+    assert widths == pytest.approx([step, step * math.sqrt(2), step * 2])
+    alone = BOTH.at_nodes(1).intervals["inter_node.efficiency"]
+    assert math.log(alone[1]) == pytest.approx(math.hypot(math.log(1.1), step))
+
+
+def test_an_interval_is_interpolated_between_points():
+    low, high = BOTH.at_nodes(4).intervals["inter_node.efficiency"]
+    assert (low, high) == pytest.approx((0.9**0.5, 1.1**0.5))
+
+
+def test_curves_of_two_points_are_mixed_at_the_sizes_of_both():
+    curve = ((Size(1000), 0.1), (Size(4000), 0.4))
+    points = (NodesPoint(nodes=2, efficiency=curve), NodesPoint(nodes=8, efficiency=0.9))
+    found = Calibration(by_nodes=points).at_nodes(4).inter_node.efficiency
+    assert [size for size, _ in found] == [1000, 4000]
+    assert [value for _, value in found] == pytest.approx([math.sqrt(0.1 * 0.9), math.sqrt(0.4 * 0.9)])
+
+
+def test_a_library_has_costs_of_its_own_for_the_strategies_that_it_carries():
+    mpi = LibraryCosts(carries=("one_bit_adam",), poll_s=Duration(5e-6), by_nodes=(TWO, EIGHT))
+    found = Calibration(libraries={"mpi": mpi}, poll_s=Duration(1e-6)).at_nodes(4)
+    assert found.for_strategy("one_bit_adam").poll_s == 5e-6
+    assert found.for_strategy("one_bit_adam").inter_node.efficiency == pytest.approx(0.4)
+    assert found.for_strategy("binsgdm").poll_s == 1e-6
+    assert found.for_strategy("binsgdm").inter_node.efficiency == 1.0
+
+
+def test_a_topology_is_built_with_the_costs_of_its_number_of_nodes_and_its_library():
+    given_ = load({"cluster.num_nodes": 4})
+    mpi = LibraryCosts(carries=("one_bit_adam",), efficiency=0.6)
+    calibration = structs.replace(given_.calibration, by_nodes=(TWO, EIGHT), libraries={"mpi": mpi})
+    assert topology.build(given_.cluster, calibration).inter_node.curve == ((1.0, pytest.approx(0.4)),)
+    assert topology.build(given_.cluster, calibration, "one_bit_adam").inter_node.curve == ((1.0, 0.6),)
+
+
+def test_a_library_slows_the_strategy_that_it_carries_and_not_its_baseline():
+    before = load({"strategy": {"kind": "one_bit_adam"}, "baseline": {"kind": "all_reduce"}})
+    slow = LibraryCosts(carries=("one_bit_adam",), efficiency=0.01)
+    after = simulate(structs.replace(before, calibration=structs.replace(before.calibration, libraries={"mpi": slow})))
+    first = simulate(before)
+    assert after.baseline.iteration_s == first.baseline.iteration_s
+    assert after.result.iteration_s > 2 * first.result.iteration_s
+
+
+def test_a_result_beyond_the_measured_nodes_says_so_and_is_wider():
+    points = [{"nodes": 2, "efficiency": 0.5}, {"nodes": 4, "efficiency": 0.4}]
+    inside, outside = (simulate(load({"cluster.num_nodes": n}, points, draws=20)) for n in (4, 64))
+    assert not any("the network was measured" in note for note in inside.notes)
+    assert "the network was measured on 2, 4 nodes, not on 64: " in " ".join(outside.notes)
+    low, high = outside.intervals["iteration_s"]
+    assert low < 0.9 * outside.result.iteration_s < 1.1 * outside.result.iteration_s < high
+    assert "iteration_s" not in inside.intervals
+
+
+def test_the_costs_of_a_library_are_drawn_within_their_intervals():
+    mpi = LibraryCosts(carries=("one_bit_adam",), efficiency=0.5, intervals={"efficiency": (0.5, 2.0)})
+    given_ = Calibration(libraries={"mpi": mpi})
+    drawn = {calibration_draws.draw_calibration(given_, n).libraries["mpi"].efficiency for n in range(20)}
+    assert len(drawn) > 15
+
+
+@pytest.mark.parametrize(
+    ("points", "sentence"),
+    [
+        ([{"nodes": 4, "efficiency": 0.5}, {"nodes": 2, "efficiency": 0.6}], r"by_nodes: nodes \[4, 2\]: must increase"),
+        ([{"nodes": 2, "efficiency": 0.5}, {"nodes": 2, "efficiency": 0.6}], r"by_nodes: nodes \[2, 2\]: must increase"),
+        ([{"nodes": 2, "efficiency": 1.5}], "efficiency"),
+        ([{"nodes": 0, "efficiency": 0.5}], "nodes"),
+        ([{"nodes": 2, "intervals": {"latency": [0.5, 2.0]}}], "'latency': needs its value beside it"),
+    ],
+)
+def test_points_that_cannot_be_are_refused(points, sentence):
+    with pytest.raises(SimnetError, match=sentence):
+        load({}, points)
+
+
+def load(changes, points=(), draws=0):
+    """Return a shipped experiment with changed keys and points."""
+    more = {"calibration.by_nodes": points} if points else {}
+    return scenario.load("bert_base_10gbit", {"calibration": "ideal", "run.draws": draws, **more, **changes})
