@@ -21,7 +21,7 @@ import click
 from msgspec import Struct
 
 from docs import commands, keys
-from simnet import files, hardware, parsing, result, scenario, strategies, templates, units
+from simnet import files, hardware, network_costs, parsing, result, scenario, strategies, templates, units
 from simnet.calibrate import measurement_file, series_labels
 from simnet.collectives import algorithms
 from simnet.commands import terminal
@@ -51,6 +51,8 @@ STRUCTS: dict[type[Struct], str] = {
     hardware.LinkCalibration: "calibration.md#links",
     hardware.KernelTime: "calibration.md#kernels",
     hardware.HostCost: "calibration.md#host",
+    network_costs.NodesPoint: "calibration.md#by_nodes",
+    network_costs.LibraryCosts: "calibration.md#libraries",
     hardware.FittedTo: "calibration.md#fitted_to",
     campaign.Campaign: "campaign.md",
     campaign.Grid: "campaign.md#points",

@@ -61,9 +61,7 @@ class NetworkCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         check_efficiency(self.efficiency)
         missing = [key for key in self.intervals if key not in KEYS or getattr(self, KEYS[key].name) is None]
         if missing:
-            raise ValueError(
-                f"intervals: {missing[0]!r}: needs its value beside it; give the value or drop the interval"
-            )
+            raise ValueError(f"intervals: {missing[0]!r}: needs a value in the same table; give the value")
 
 
 class NodesPoint(NetworkCosts, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,7 +74,7 @@ class NodesPoint(NetworkCosts, frozen=True, kw_only=True, forbid_unknown_fields=
     nodes: Count
 
 
-class _Key(NamedTuple):
+class _CostKey(NamedTuple):
     """The name of a cost in a struct, and its dotted key in a calibration."""
 
     name: str
@@ -84,11 +82,11 @@ class _Key(NamedTuple):
 
 
 KEYS = {
-    "efficiency": _Key("efficiency", "inter_node.efficiency"),
-    "latency": _Key("alpha_s", "inter_node.latency"),
-    "message_cost": _Key("message_s", "message_cost"),
-    "poll_cost": _Key("poll_s", "poll_cost"),
-    "all_to_all_efficiency": _Key("all_to_all_efficiency", "all_to_all_efficiency"),
+    "efficiency": _CostKey("efficiency", "inter_node.efficiency"),
+    "latency": _CostKey("alpha_s", "inter_node.latency"),
+    "message_cost": _CostKey("message_s", "message_cost"),
+    "poll_cost": _CostKey("poll_s", "poll_cost"),
+    "all_to_all_efficiency": _CostKey("all_to_all_efficiency", "all_to_all_efficiency"),
 }
 """The costs by their keys in `NetworkCosts`."""
 

@@ -37,7 +37,7 @@ ORDER = (
         "templates",
         "version",
     ),
-    ("hardware",),
+    ("network_costs", "hardware"),
     ("collectives.schedule",),
     ("network",),
     ("collectives",),

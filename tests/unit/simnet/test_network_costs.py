@@ -104,11 +104,17 @@ def test_the_costs_of_a_library_are_drawn_within_their_intervals():
 @pytest.mark.parametrize(
     ("points", "sentence"),
     [
-        ([{"nodes": 4, "efficiency": 0.5}, {"nodes": 2, "efficiency": 0.6}], r"by_nodes: nodes \[4, 2\]: must increase"),
-        ([{"nodes": 2, "efficiency": 0.5}, {"nodes": 2, "efficiency": 0.6}], r"by_nodes: nodes \[2, 2\]: must increase"),
+        (
+            [{"nodes": 4, "efficiency": 0.5}, {"nodes": 2, "efficiency": 0.6}],
+            r"by_nodes: nodes \[4, 2\]: must increase",
+        ),
+        (
+            [{"nodes": 2, "efficiency": 0.5}, {"nodes": 2, "efficiency": 0.6}],
+            r"by_nodes: nodes \[2, 2\]: must increase",
+        ),
         ([{"nodes": 2, "efficiency": 1.5}], "efficiency"),
         ([{"nodes": 0, "efficiency": 0.5}], "nodes"),
-        ([{"nodes": 2, "intervals": {"latency": [0.5, 2.0]}}], "'latency': needs its value beside it"),
+        ([{"nodes": 2, "intervals": {"latency": [0.5, 2.0]}}], "'latency': needs a value in the same table"),
     ],
 )
 def test_points_that_cannot_be_are_refused(points, sentence):
