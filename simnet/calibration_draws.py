@@ -93,10 +93,11 @@ def _drawn(given: Any, number: int, where: str, short_names: Mapping[str, tuple[
 def middle_90_percent(values: Sequence[float]) -> tuple[float, float]:
     """Return the middle 90 % of at least one value, interpolated between neighbours."""
     ordered = sorted(values)
-    return _quantile(ordered, (1 - CONFIDENCE) / 2), _quantile(ordered, (1 + CONFIDENCE) / 2)
+    return quantile(ordered, (1 - CONFIDENCE) / 2), quantile(ordered, (1 + CONFIDENCE) / 2)
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the value below which a share of at least one ascending value lies, interpolated between neighbours."""
     position = share * (len(ordered) - 1)
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)

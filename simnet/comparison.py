@@ -21,8 +21,7 @@ class Comparison:
     Attributes:
         series: rows of one series share a colour, and a mean of their own.
         label: of this row within a table.
-        interval: of the prediction; None if it has none. Where a band is all that is predicted, `predicted` is the
-            point of the band next to the measured value.
+        interval: of the prediction, 90 %; None if it has none.
     """
 
     series: str

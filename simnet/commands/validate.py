@@ -13,6 +13,7 @@ from simnet.commands.terminal import say, tell
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
+    from simnet.validate.coverage import Evidence
     from simnet.validate.outcome import Outcome
     from simnet.validate.training_steps import TrainedPoint
 
@@ -24,8 +25,8 @@ PAGE = "validation.md"
     help="Compare predicted times with measured ones.\n\n"
     "With EXPERIMENT and MEASUREMENTS: predict the steps of simnet measure training with the workload and the "
     "calibration of EXPERIMENT. Measurements to which the calibration was fitted are refused.\n\n"
-    "With --published: calibrate on some rows of each publication and predict the others. The exit code is 1 if a set "
-    "is worse than its bound.",
+    "With --published: calibrate on some rows of each publication and predict the others, with 90 % intervals where "
+    "all sets are compared. The exit code is 1 if a set is worse than its bound.",
     epilog="\b\nExamples:\n  simnet validate --published --set hkbu_bsp\n"
     "  simnet validate mine.toml training.json --draws 200 --mean 10",
 )
@@ -60,7 +61,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     """Run `simnet validate`."""
     from simnet.comparison import within
     from simnet.show import validation
-    from simnet.validate import sets
+    from simnet.validate import coverage, sets
 
     if experiment is not None:
         if published or names or output or form != "table":
@@ -83,11 +84,15 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     wanted = tuple(dict.fromkeys(names)) or sets.names()
     _check(output, names)
     outcomes = [sets.run(name) for name in wanted]
+    evidence = None
+    if set(wanted) == set(sets.names()):
+        evidence = coverage.find_evidence(outcomes)
+        outcomes = coverage.with_intervals(outcomes, evidence)
     say(
         json.dumps(validation.to_object(outcomes), indent=2) if form == "json" else validation.validation_page(outcomes)
     )
-    if output is not None:
-        _write(outcomes, output)
+    if output is not None and evidence is not None:
+        _write(outcomes, evidence, output)
     if not all(outcome.holds for outcome in outcomes):
         context.exit(1)
 
@@ -138,7 +143,7 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
     check_writable(output / PAGE, inside=output)
 
 
-def _write(outcomes: "list[Outcome]", output: Path) -> None:
+def _write(outcomes: "list[Outcome]", evidence: "Evidence", output: Path) -> None:
     """Write the page and its figures."""
     from simnet.files import write_file
     from simnet.show import comparison_figure, validation_page
@@ -146,6 +151,6 @@ def _write(outcomes: "list[Outcome]", output: Path) -> None:
 
     for outcome in outcomes:
         write_file(output / "figures" / validation_page.figure_name(outcome), comparison_figure.png(outcome), output)
-    page = validation_page.page(outcomes, published_rows.load().rows)
+    page = validation_page.page(outcomes, published_rows.load().rows, evidence)
     write_file(output / PAGE, page.encode(), output)
     tell(f"wrote {output / PAGE} and {len(outcomes)} figures")

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
+from simnet.comparison import coverage
 from simnet.show.page import Page
 from simnet.show.table import Column, Table
 from simnet.validate.outcome import SCALE, Limit, Outcome, Prediction, Unit
@@ -16,6 +17,7 @@ SUMMARY = (
     Column("predicted", "right", width=11, gap=0),
     Column("mean", "right", width=9, gap=0),
     Column("worst", "right", width=9, gap=0),
+    Column("inside 90 %", "right", width=12, gap=1),
     Column("target", width=25, gap=3),
     Column("result"),
 )
@@ -37,6 +39,7 @@ def _set(outcome: Outcome) -> Iterator[str | Table]:
         Column("predicted", "right", width=14),
         Column("measured", "right", width=10),
         Column("error", "right", width=9),
+        Column("90 % interval", "right", width=18),
         Column(f"[{outcome.unit}]", gap=3),
     )
     yield Table(columns, ((one.label, *cells(one, outcome.unit), "") for one in outcome.predictions), indent=2)
@@ -55,7 +58,17 @@ def summary_cells(outcome: Outcome) -> tuple[str, ...]:
     """Return how many rows were fitted and predicted, both errors, and the target."""
     counts = str(len(outcome.calibration_rows)), str(len(outcome.predictions))
     errors = error_texts(outcome, outcome.mean, outcome.worst)
-    return *counts, *errors, limit_text(outcome.target, band=is_band(outcome))
+    return (
+        *counts,
+        *errors,
+        inside_text(coverage(outcome.predictions)),
+        limit_text(outcome.target, band=is_band(outcome)),
+    )
+
+
+def inside_text(inside: tuple[int, int]) -> str:
+    """Return how many values are inside their intervals: "11 of 12"; "" if none has one."""
+    return "{} of {}".format(*inside) if inside[1] else ""
 
 
 def result_text(outcome: Outcome) -> str:
@@ -71,9 +84,14 @@ def speedup_sentences(outcomes: Sequence[Outcome]) -> list[str]:
     return [text for outcome in outcomes if (text := outcome.text("speedups"))]
 
 
-def cells(prediction: Prediction, unit: Unit) -> tuple[str, str, str]:
-    """Return predicted, measured and error."""
-    return predicted_text(prediction, unit), value_text(prediction.measured, unit), error_text(prediction)
+def cells(prediction: Prediction, unit: Unit) -> tuple[str, str, str, str]:
+    """Return predicted, measured, error and interval."""
+    return (
+        predicted_text(prediction, unit),
+        value_text(prediction.measured, unit),
+        error_text(prediction),
+        _range_text(prediction.interval, unit) if prediction.interval else "",
+    )
 
 
 def value_text(value: float, unit: Unit) -> str:
@@ -84,14 +102,16 @@ def value_text(value: float, unit: Unit) -> str:
 
 def predicted_text(prediction: Prediction, unit: Unit) -> str:
     """Return the predicted value without its unit; of a band its two ends: "1.6 to 19.5"."""
-    if prediction.interval is None:
-        return value_text(prediction.predicted, unit)
-    return " to ".join(value_text(end, unit) for end in prediction.interval)
+    return _range_text(prediction.band, unit) if prediction.band else value_text(prediction.predicted, unit)
+
+
+def _range_text(ends: tuple[float, float], unit: Unit) -> str:
+    return " to ".join(value_text(end, unit) for end in ends)
 
 
 def error_text(prediction: Prediction) -> str:
     """Return the error of a row with its sign: "+1.9 %", or whether it is inside a band."""
-    return "inside" if prediction.interval and prediction.error == 0 else f"{100 * prediction.error:+.1f} %"
+    return "inside" if prediction.band and prediction.error == 0 else f"{100 * prediction.error:+.1f} %"
 
 
 def percent(fraction: float) -> str:
@@ -116,7 +136,7 @@ def error_texts(outcome: Outcome, mean: float, worst: float) -> tuple[str, str]:
 
 def is_band(outcome: Outcome) -> bool:
     """Return whether the set predicts bands."""
-    return all(prediction.interval is not None for prediction in outcome.predictions)
+    return all(prediction.band is not None for prediction in outcome.predictions)
 
 
 def rows_text(rows: Iterable[PublishedRow]) -> str:
@@ -141,7 +161,16 @@ def _ranges(numbers: list[int]) -> str:
 
 def to_object(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """Return sets as data."""
-    return {"holds": all(outcome.holds for outcome in outcomes), "sets": [_object(outcome) for outcome in outcomes]}
+    return {
+        "holds": all(outcome.holds for outcome in outcomes),
+        "coverage": _coverage_object([one for outcome in outcomes for one in outcome.predictions]),
+        "sets": [_object(outcome) for outcome in outcomes],
+    }
+
+
+def _coverage_object(predictions: Sequence[Prediction]) -> dict[str, int]:
+    inside, rows = coverage(predictions)
+    return {"inside": inside, "rows": rows}
 
 
 def _object(outcome: Outcome) -> dict[str, object]:
@@ -152,6 +181,7 @@ def _object(outcome: Outcome) -> dict[str, object]:
         "holds": outcome.holds,
         "mean_error": outcome.mean,
         "worst_error": outcome.worst,
+        "coverage": _coverage_object(outcome.predictions),
         "target": outcome.target and asdict(outcome.target),
         "bound": asdict(outcome.bound),
         "parameters": [
@@ -173,7 +203,8 @@ def _object(outcome: Outcome) -> dict[str, object]:
 
 
 def _row_object(prediction: Prediction, unit: Unit) -> dict[str, object]:
-    low, high = (end * SCALE[unit] for end in prediction.interval) if prediction.interval else (None, None)
+    low, high = _ends(prediction.interval, unit)
+    band_low, band_high = _ends(prediction.band, unit)
     return {
         "row": prediction.row.key,
         "label": prediction.label,
@@ -181,6 +212,12 @@ def _row_object(prediction: Prediction, unit: Unit) -> dict[str, object]:
         "predicted": prediction.predicted * SCALE[unit],
         "low": low,
         "high": high,
+        "band_low": band_low,
+        "band_high": band_high,
         "measured": prediction.measured * SCALE[unit],
         "error": prediction.error,
     }
+
+
+def _ends(between: tuple[float, float] | None, unit: Unit) -> tuple[float | None, float | None]:
+    return (between[0] * SCALE[unit], between[1] * SCALE[unit]) if between else (None, None)

@@ -1,5 +1,6 @@
 """A validation as a page in Markdown."""
 
+import math
 from collections.abc import Sequence
 
 from simnet import templates
@@ -8,30 +9,43 @@ from simnet.show.table import Table
 from simnet.show.validation import (
     cells,
     error_texts,
+    inside_text,
     limit_text,
     percent,
     rows_text,
     speedup_sentences,
     summary_cells,
 )
-from simnet.validate import row_usage
+from simnet.validate import coverage, row_usage
+from simnet.validate.coverage import Evidence
 from simnet.validate.outcome import Outcome
 from simnet.validate.published_rows import PublishedRow
 
-SUMMARY = ("set", "rows calibrated", "rows predicted", "mean error", "worst error", "target", "result")
+SUMMARY = (
+    "set",
+    "rows calibrated",
+    "rows predicted",
+    "mean error",
+    "worst error",
+    "inside 90 % interval",
+    "target",
+    "result",
+)
 
 
-def page(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...]) -> str:
+def page(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...], evidence: Evidence | None = None) -> str:
     """Return the page; its links expect the figures in `figures/`.
 
     Args:
         outcomes: the sets, in order.
         rows: all published rows, used or not.
+        evidence: what the intervals are made of; without it the page says nothing of them.
     """
     notes = [outcome for outcome in outcomes if outcome.text("caveat")]
     used = row_usage.usage_of(outcomes, rows)
     given = {
         "outcomes": outcomes,
+        "intervals": _intervals(outcomes, evidence) if evidence else None,
         "summary": _summary(outcomes, notes),
         "missed": [outcome for outcome in outcomes if outcome.status == "MISSED"],
         "notes": notes,
@@ -47,6 +61,39 @@ def page(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...]) -> str:
         "alternatives": _alternatives,
     }
     return templates.page("validation.md", given)
+
+
+def _intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, object]:
+    """Return what the page says of intervals: how many hold, how wide they are, and what others would hold."""
+    inside, total = coverage.share_inside(outcomes)
+    held = {source: inside_text(found) for source, found in coverage.by_source(outcomes).items()}
+    widths = [
+        (
+            source,
+            *(_factor_text(evidence.width(of, without=source)) for of in ("time", "speedup")),
+            held.get(source, ""),
+        )
+        for source in (*held, "none")
+    ]
+    others = [
+        (name, f"{held} of {total} ({percent(held / total)})")
+        for name, (held, total) in coverage.alternatives(outcomes, evidence).items()
+    ]
+    return {
+        "inside": inside,
+        "rows": total,
+        "target": coverage.TARGET,
+        "is_met": coverage.meets_target(outcomes),
+        "spread": coverage.run_to_run(),
+        "num_times": sum(one.quantity == "time" for one in evidence.residuals),
+        "num_speedups": sum(one.quantity == "speedup" for one in evidence.residuals),
+        "widths": Table(("publication left out", "times", "speedups", "its values inside"), widths).markdown(),
+        "alternatives": Table(("intervals", "values inside"), others).markdown(),
+    }
+
+
+def _factor_text(log_width: float) -> str:
+    return f"within a factor {math.exp(log_width):.2f}"
 
 
 def figure_name(outcome: Outcome) -> str:
@@ -73,7 +120,9 @@ def _parameters(outcome: Outcome) -> str:
 def _predictions(outcome: Outcome) -> str:
     unit = outcome.unit
     rows = [(one.label, *cells(one, unit), one.row.key.partition(":")[2]) for one in outcome.predictions]
-    return Table(("row", f"predicted [{unit}]", f"measured [{unit}]", "error", "line"), rows).markdown()
+    return Table(
+        ("row", f"predicted [{unit}]", f"measured [{unit}]", "error", "90 % interval", "line"), rows
+    ).markdown()
 
 
 def _by_series(outcome: Outcome) -> str:

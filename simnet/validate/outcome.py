@@ -47,9 +47,17 @@ def compute_parameter(
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction(Comparison):
-    """A predicted row; `interval`, if any, is a band over everything that the publication leaves open."""
+    """A predicted row.
+
+    Attributes:
+        band: range of predictions over everything that the publication leaves open; `predicted` is then the point of it
+            next to the measured value.
+        known_range: factors between which the model itself says that the value lies, at 90 %.
+    """
 
     row: PublishedRow
+    band: tuple[float, float] | None = None
+    known_range: tuple[float, float] = (1.0, 1.0)
 
     def fits(self, wanted: Mapping[str, object]) -> bool:
         """Return whether series and columns of the row have the values, or one of a tuple of values."""

@@ -1,7 +1,8 @@
 """Read published measurements: one value a row, with its source."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -9,6 +10,7 @@ import msgspec
 
 from simnet import files
 from simnet.errors import SimnetError
+from simnet.validate import shipped
 
 FILE = ("published", "measurements.csv")
 
@@ -71,8 +73,38 @@ class PublishedRows:
         return found[0]
 
 
-@cache
+_FACTORS: dict[str, float] = {}
+"""Factors on the values of rows by key, while `varied` holds them."""
+
+
+@contextmanager
+def varied(factors: Mapping[str, float]) -> Iterator[None]:
+    """Multiply the values of these rows, by key, as if another run had given them; fits are made anew inside."""
+    _FACTORS.update(factors)
+    shipped.clear_caches()
+    try:
+        yield
+    finally:
+        _FACTORS.clear()
+        shipped.clear_caches()
+
+
 def load() -> PublishedRows:
+    """Return the shipped measurements.
+
+    Raises:
+        SimnetError: the file is missing or damaged.
+    """
+    known = read()
+    if not _FACTORS:
+        return known
+    return PublishedRows(
+        tuple(msgspec.structs.replace(row, value=row.value * _FACTORS.get(row.key, 1.0)) for row in known.rows)
+    )
+
+
+@cache
+def read() -> PublishedRows:
     """Read the shipped measurements.
 
     Raises:

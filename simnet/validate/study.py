@@ -64,6 +64,7 @@ class Study:
         label: name of a row in tables.
         fits: made in this order, each with the results of the previous ones; a pair is of two linear costs.
         held_out: rows to predict, which no fit uses.
+        known_range: factors between which the model itself says that the value of a row lies, at 90 %.
     """
 
     initial: Any
@@ -73,6 +74,7 @@ class Study:
     label: Callable[[PublishedRow], str]
     fits: tuple[Fit | tuple[Fit, Fit], ...] = ()
     held_out: tuple[PublishedRow, ...] = ()
+    known_range: Callable[[PublishedRow], tuple[float, float]] = lambda _: (1.0, 1.0)
 
     @cached_property
     def fitted(self) -> Any:
@@ -119,6 +121,7 @@ class Study:
                 row=row,
                 predicted=self.predict(self.fitted, row),
                 measured=self.measured(row),
+                known_range=self.known_range(row),
             )
             for row in rows
         )

@@ -226,6 +226,15 @@ def _matching_rows(workload: Workload, cluster: Cluster) -> tuple[ComputeTime, .
     return tuple(rows)
 
 
+def scaling_range(measured: int, batch: int) -> tuple[float, float]:
+    """Return the factors between which a step lies that is scaled in proportion from one batch to another.
+
+    A smaller batch takes at least its share, and at most as long as the measured one: kernels that no longer fill the
+    GPU, and their launches, take as long. A larger batch fills the GPU no worse.
+    """
+    return (1.0, max(measured / batch, 1.0))
+
+
 def _step_time(rows: tuple[ComputeTime, ...], batch: int) -> tuple[float, str]:
     """Return the step at `batch`: linear between rows, in proportion to the batch beyond them."""
     times = [(row.batch, float(row.step_s) if row.step_s else row.batch / (row.samples_per_s or 1.0)) for row in rows]

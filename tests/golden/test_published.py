@@ -5,6 +5,7 @@ must agree, so that neither is loosened alone; what a target was before is in th
 listed as missed, with the bound that it must not get worse than. A set without a target has such a bound too.
 """
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from simnet.show import validation_page
 from simnet.simulate import simulate
 from simnet.strategies import OneBitAdam
 from simnet.units import Duration
-from simnet.validate import published_rows, row_usage, sets, shipped
+from simnet.validate import coverage, published_rows, row_usage, sets, shipped
 from simnet.validate.outcome import Limit, Outcome
 from simnet.validate.sets import one_bit_adam, one_bit_models
 from simnet.workload.workload import Workload
@@ -154,7 +155,7 @@ def test_compute_times_of_hkbu_are_shown_with_their_batch() -> None:
 def test_the_headlines_are_inside_the_band_and_the_batch_that_meets_each_is_named() -> None:
     found = outcome("binsgdm_band")
     assert {p.row.model: p.measured for p in found.predictions} == {"ResNet-50": 2.47, "BERT-Base": 6.26}
-    assert all(p.is_inside for p in found.predictions)
+    assert all(p.band[0] <= p.measured <= p.band[1] for p in found.predictions)
     assert "2.47x is met at batch" in found.text("misses")
     assert "6.26x is met at batch" in found.text("misses")
 
@@ -257,10 +258,30 @@ def test_a_fit_never_reads_the_values_that_are_shipped(name: str, monkeypatch: p
     assert [prediction.predicted for prediction in again.predictions] == pytest.approx(before, rel=1e-9)
 
 
+@cache
+def evidence() -> coverage.Evidence:
+    return coverage.find_evidence([outcome(name) for name in sets.names()])
+
+
 def test_the_committed_page_is_what_the_command_writes() -> None:
-    made = validation_page.page([outcome(name) for name in sets.names()], published_rows.load().rows)
+    every = coverage.with_intervals([outcome(name) for name in sets.names()], evidence())
+    made = validation_page.page(every, published_rows.load().rows, evidence())
     committed = (ROOT / "docs" / "evidence" / "validation.md").read_text(encoding="utf-8")
     assert committed == made, "regenerate it: simnet validate --published -o docs/evidence"
+
+
+def test_intervals_hold_as_many_published_values_as_they_should_without_having_seen_them() -> None:
+    every = coverage.with_intervals([outcome(name) for name in sets.names()], evidence())
+    inside, rows = coverage.share_inside(every)
+    assert rows == sum(len(outcome(name).predictions) for name in sets.names())
+    assert 0.80 <= inside / rows <= 0.97
+    assert coverage.meets_target(every)
+    for found in every:
+        for one in found.predictions:
+            alone = replace(evidence(), residuals=[r for r in evidence().residuals if r.source != one.row.source])
+            (same,) = coverage.with_intervals([replace(found, predictions=(one,))], alone)
+            assert same.predictions[0].interval == one.interval, "a publication says nothing of its own intervals"
+            assert one.interval[0] < one.predicted < one.interval[1]
 
 
 def test_every_set_has_a_committed_figure() -> None:

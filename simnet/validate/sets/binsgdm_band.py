@@ -120,7 +120,7 @@ def _prediction(row: PublishedRow, mine: list[Case]) -> Prediction:
         row=row,
         predicted=min(max(row.value, low), high),
         measured=row.value,
-        interval=(low, high),
+        band=(low, high),
     )
 
 

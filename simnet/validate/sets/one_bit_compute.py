@@ -9,6 +9,7 @@ from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.shipped import PublishedNetwork
 from simnet.validate.study import Study, all_predictions
+from simnet.workload import training_step
 
 ORDER = 10
 PARTS = {"forward": "forward", "backward_else": "backward", "step": "optimizer"}
@@ -44,7 +45,13 @@ def _study(network: PublishedNetwork) -> Study:
             for row in paper.table_rows(network, metric)
             if row not in paper.compute_times(network).rows
         ),
+        known_range=_known_range,
     )
+
+
+def _known_range(row: PublishedRow) -> tuple[float, float]:
+    batch = int(row.batch_per_gpu)
+    return training_step.scaling_range(paper.BATCH, batch) if row.metric != "step" else (1.0, 1.0)
 
 
 def _set_up(row: PublishedRow) -> str:

@@ -36,7 +36,7 @@ def prediction(predicted: float, measured: float = 1.0, *, band: bool = False) -
         row=row(3),
         predicted=predicted,
         measured=measured,
-        interval=(0.5, 2.0) if band else None,
+        band=(0.5, 2.0) if band else None,
     )
 
 
@@ -114,11 +114,11 @@ def test_damaged_measurements_are_told_in_one_sentence(
         path.write_text(content, encoding="utf-8")
     monkeypatch.setattr(files, "data_path", lambda *_: path)
     try:
-        published_rows.load.cache_clear()
+        published_rows.read.cache_clear()
         with pytest.raises(SimnetError, match="restore the"):
             published_rows.load().one("HKBU")
     finally:
-        published_rows.load.cache_clear()
+        published_rows.read.cache_clear()
 
 
 def test_a_missing_log_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
