@@ -5,6 +5,7 @@ programs in a plain loop, to the same bits, where one rank stands for all and on
 """
 
 from collections.abc import Callable, Generator
+from functools import partial
 
 import simpy
 
@@ -50,8 +51,12 @@ class _SimulatedRank:
         self._executor = executor
         waited_for = {waited for stream in streams for operation in stream for waited in operation.after}
         self._ended = {operation_id: env.event() for operation_id in waited_for}
-        slowdown = executor.topology.compute_factor(number)
-        self.gpu = Gpu(env, slowdown=slowdown, comm_slowdown=comm_slowdown)
+        self.gpu = Gpu(
+            env,
+            slowdown=executor.topology.compute_factor(number),
+            comm_slowdown=comm_slowdown,
+            on_change=partial(executor.compute_changes, number) if executor.topology.compute_slows_links else None,
+        )
         self.spans: list[Span] = []
         self.end_s = 0.0
 

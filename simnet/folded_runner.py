@@ -3,16 +3,18 @@
 One rank stands for all. At most one stream communicates, so that no two collectives share a link: a collective takes a
 time that depends on its start only through rounding, and only the kernels of one GPU are left to interleave. Sums and
 differences of times are taken in the order in which the clock takes them: a time that differs in its last digit would
-change every stored result.
+change every stored result. Where links are slower while the GPU computes, a collective is followed from one change to
+the next instead (`_SlowedCollective`), and its times are those of the clock but for rounding.
 """
 
 import heapq
+from collections.abc import Mapping
 from functools import lru_cache
 
 from simnet.collectives import loads
 from simnet.collectives.loads import LevelLoad
 from simnet.collectives.schedule import Schedule
-from simnet.hardware import LinkId
+from simnet.hardware import LinkId, LinkKind
 from simnet.network.gpu_sharing import SharedGpu
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute
@@ -120,6 +122,7 @@ class _RepresentativeRank:
         self._ended = [0] * len(streams)  # number of ended operations of each stream
         self._began_s = [_NEVER] * len(streams)  # start of the running operation of each stream
         self._arrival: tuple[float, int] = (_NEVER, -1)  # end of the running collective, and its stream
+        self._slowed: _SlowedCollective | None = None  # the running collective where the GPU slows its links
         self.gpu: SharedGpu[int] = SharedGpu(topology.compute_factor(0), comm_slowdown)
         self.spans: list[Span] = []
         self.now = 0.0
@@ -139,6 +142,10 @@ class _RepresentativeRank:
                     self._end(ended)
             else:
                 self.now = collective_end_s
+                if self._slowed is not None and not self._slowed.end_phase(collective_end_s):
+                    self._arrival = self._slowed.next_s, stream
+                    continue
+                self._slowed = None
                 self._arrival = (_NEVER, -1)
                 self.gpu.communication_ends(collective_end_s)
                 self._end(stream)
@@ -157,6 +164,9 @@ class _RepresentativeRank:
                     if not self._start(stream, operation):
                         break
                     moved = True
+        if self._slowed is not None:
+            self._slowed.set_computing(self.now, self.gpu.is_computing)
+            self._arrival = self._slowed.next_s, self._arrival[1]
 
     def _start(self, stream: int, operation: TimedOperation) -> bool:
         """Start an operation; tell whether it has ended already."""
@@ -172,7 +182,12 @@ class _RepresentativeRank:
             return True
         self._began_s[stream] = self.now
         self.gpu.communication_starts(self.now)
-        self._arrival = collective_end_s(self._topology, operation.schedule, operation.message_bytes, self.now), stream
+        if self._topology.compute_slows_links:
+            self._slowed = _SlowedCollective(self._topology, operation, self.now)
+            self._arrival = self._slowed.next_s, stream
+        else:
+            end_s = collective_end_s(self._topology, operation.schedule, operation.message_bytes, self.now)
+            self._arrival = end_s, stream
         return False
 
     def _end(self, stream: int) -> None:
@@ -181,6 +196,75 @@ class _RepresentativeRank:
         self._ended[stream] += 1
         if self.now > start_s:
             self.spans.append(make_span(operation, start_s, self.now))
+
+
+class _Leg:
+    """What is left of one level of a phase.
+
+    Attributes:
+        begins_s: when its latency is over [s].
+        remaining: bytes left on its most loaded link.
+        loads: each kind of link with its load relative to that of the most loaded one.
+    """
+
+    __slots__ = ("begins_s", "loads", "remaining")
+
+    def __init__(self, begins_s: float, inflated_bytes: Mapping[LinkKind, float]) -> None:
+        self.begins_s = begins_s
+        self.remaining = most = max(inflated_bytes.values(), default=0.0)
+        self.loads = {kind: size / most for kind, size in inflated_bytes.items() if size > 0}
+
+
+class _SlowedCollective:
+    """A running collective whose links are slower while the GPU computes.
+
+    Attributes:
+        next_s: when its present phase ends if the GPU goes on as now [s].
+    """
+
+    def __init__(self, topology: Topology, operation: Communicate, start_s: float) -> None:
+        self._topology = topology
+        phases = loads.phases(topology, operation.schedule, operation.message_bytes)
+        self._phases = iter(phases)
+        self._until_s = start_s + loads.host_s(topology, operation.schedule, operation.message_bytes)
+        self._computing = False
+        self._updated_s = start_s
+        self._legs = [_Leg(start_s + (topology.launch_s if phases else 0.0), {})]
+        self._plan()
+
+    def set_computing(self, now: float, is_computing: bool) -> None:
+        """Take note whether the GPU computes from now on."""
+        if is_computing != self._computing:
+            for leg in self._legs:
+                passed = max(now - max(self._updated_s, leg.begins_s), 0.0)
+                leg.remaining = max(leg.remaining - passed * self._rate(leg), 0.0)
+            self._updated_s, self._computing = now, is_computing
+            self._plan()
+
+    def end_phase(self, now: float) -> bool:
+        """Go on to the next phase; tell whether there is none and the CPU is done, too."""
+        self._updated_s = now
+        phase = next(self._phases, None)
+        if phase is None and self._until_s <= now:
+            return True
+        self._legs = [_Leg(now + load.latency_s, load.inflated_bytes) for load in phase or ()]
+        if phase is None:
+            self._legs = [_Leg(self._until_s, {})]
+        self._plan()
+        return False
+
+    def _plan(self) -> None:
+        self.next_s = max(
+            max(self._updated_s, leg.begins_s) + (leg.remaining / self._rate(leg) if leg.remaining > 0 else 0.0)
+            for leg in self._legs
+        )
+
+    def _rate(self, leg: _Leg) -> float:
+        capacities = (
+            self._topology.capacity(LinkId(kind, 0), computing=float(self._computing)) / load
+            for kind, load in leg.loads.items()
+        )
+        return min(capacities, default=_NEVER)
 
 
 def collective_end_s(topology: Topology, schedule: Schedule, message_bytes: float, start_s: float) -> float:

@@ -215,6 +215,8 @@ class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         efficiency: fraction of the nominal bandwidth that sends reach: one number, or pairs of bytes of one send and
             fraction, such as `[["64 KiB", 0.3], ["16 MiB", 0.9]]`, ascending, interpolated over the logarithm of the
             size and constant outside.
+        overlap_efficiency: further fraction of the bandwidth that sends reach while the GPU at the link computes, since
+            the kernels that send share it with backward; NICs slow down with the part of their node's GPUs that do.
         alpha_s: replaces the latency of the cluster's link.
         measured_on: nominal bandwidth of the link that was measured; on another link the efficiency is a guess, and
             the result says so.
@@ -222,6 +224,7 @@ class LinkCalibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     efficiency: Efficiency = 1.0
+    overlap_efficiency: Fraction = 1.0
     alpha_s: Duration | None = field(name="latency", default=None)
     measured_on: Bandwidth | None = None
     source: str = ""

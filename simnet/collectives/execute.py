@@ -34,6 +34,10 @@ class Executor(Protocol):
         """
         ...
 
+    def compute_changes(self, rank: int, is_computing: bool) -> None:
+        """Take note that a rank's GPU begins or stops to compute, which may change the rates of its links."""
+        ...
+
 
 class Folded:
     """One representative rank on representative links."""
@@ -61,6 +65,12 @@ class Folded:
         yield from _until(self._env, start_s + loads.host_s(self.topology, schedule, message_bytes))
         return start_s, self._env.now
 
+    def compute_changes(self, rank: int, is_computing: bool) -> None:  # noqa: ARG002
+        """Set the rates of all links anew."""
+        for kind in get_args(LinkKind):
+            link = LinkId(kind, 0)
+            self._network.add_link(link, self.topology.capacity(link, computing=float(is_computing)))
+
     def _level(self, load: loads.LevelLoad) -> Generator[simpy.Event]:
         yield self._env.timeout(load.latency_s)
         yield self._network.transfer({LinkId(kind, 0): size for kind, size in load.inflated_bytes.items()})
@@ -80,13 +90,35 @@ class Exact:
         if topology.changes_s:
             env.process(self._change_links())
         self._calls: dict[Hashable, _Call] = {}
+        self._changed_s = 0.0  # when a fault began or ended last
+        self._is_computing = [False] * topology.world_size
 
     def _change_links(self) -> Generator[simpy.Event]:
         """Set the rate of every link anew when a fault begins or ends."""
         for time_s in self.topology.changes_s:
             yield self._env.timeout(time_s - self._env.now)
+            self._changed_s = time_s
             for link in _all_links(self.topology):
-                self.network.add_link(link, self.topology.capacity(link, time_s))
+                self._set_rate(link)
+
+    def compute_changes(self, rank: int, is_computing: bool) -> None:
+        """Set the rates of the rank's ports and of its node's NICs anew."""
+        self._is_computing[rank] = is_computing
+        node = rank // self.topology.ranks_per_node
+        for link in (LinkId("port_tx", rank), LinkId("port_rx", rank), LinkId("nic_tx", node), LinkId("nic_rx", node)):
+            self._set_rate(link)
+
+    def _set_rate(self, link: LinkId) -> None:
+        self.network.add_link(link, self.topology.capacity(link, self._changed_s, self._computing_at(link)))
+
+    def _computing_at(self, link: LinkId) -> float:
+        """Return the part of the GPUs at a link that compute."""
+        if link.kind in ("port_tx", "port_rx"):
+            return float(self._is_computing[link.place])
+        if link.kind in ("nic_tx", "nic_rx"):
+            per_node = self.topology.ranks_per_node
+            return sum(self._is_computing[link.place * per_node : (link.place + 1) * per_node]) / per_node
+        return 0.0
 
     def run(self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float) -> Steps:
         """Wait for the group, then go through this rank's rounds."""

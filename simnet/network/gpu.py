@@ -1,19 +1,30 @@
 """A GPU on the clock: kernels share it as `gpu_sharing` says, and each has an event that it has ended."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import simpy
 
 from simnet.network.gpu_sharing import NEVER, SharedGpu
+from simnet.network.links import call_after_all
 
 
 class Gpu:
     """Runs kernels and keeps how much of the time went to which part of the iteration."""
 
-    def __init__(self, env: simpy.Environment, *, slowdown: float, comm_slowdown: float) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        *,
+        slowdown: float,
+        comm_slowdown: float,
+        on_change: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Take the factors of `SharedGpu`, and what to tell whether the GPU computes whenever that changes."""
         self._env = env
         self._shared: SharedGpu[simpy.Event] = SharedGpu(slowdown, comm_slowdown)
         self._plan_number = 0
+        self._on_change = on_change
+        self._told_computing = False
 
     @property
     def busy_s(self) -> Mapping[str, float]:
@@ -27,6 +38,7 @@ class Gpu:
             return done.succeed()
         self._shared.start(self._env.now, part, seconds, done)
         self._wake_at_next_end()
+        self._tell_later()
         return done
 
     def communication_starts(self) -> None:
@@ -52,3 +64,14 @@ class Gpu:
             for done in self._shared.end_first(self._env.now):
                 done.succeed()
             self._wake_at_next_end()
+            self._tell_later()
+
+    def _tell_later(self) -> None:
+        # Where one kernel ends another often begins at the same instant: the GPU has then not stopped.
+        if self._on_change is not None and self._shared.is_computing != self._told_computing:
+            call_after_all(self._env, lambda _event: self._tell())
+
+    def _tell(self) -> None:
+        if self._on_change is not None and self._shared.is_computing != self._told_computing:
+            self._told_computing = self._shared.is_computing
+            self._on_change(self._told_computing)

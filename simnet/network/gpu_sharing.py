@@ -61,6 +61,11 @@ class SharedGpu(Generic[Key]):
         return over
 
     @property
+    def is_computing(self) -> bool:
+        """Tell whether a kernel runs."""
+        return bool(self._kernels)
+
+    @property
     def _rate(self) -> float:
         speed = 1 / self._comm_slowdown if self._communicating else 1.0
         return speed / len(self._kernels)

@@ -21,6 +21,15 @@ _AFTER_ALL = EventPriority(2)
 _ROUNDING = 1e-12
 
 
+def call_after_all(env: simpy.Environment, function: Callable[[simpy.Event], None], delay_s: float = 0.0) -> None:
+    """Call a function after a delay, once all other events of that instant have happened."""
+    # A timeout has no priority: an event that has already succeeded is scheduled by hand.
+    event = simpy.Event(env)
+    event._ok, event._value = True, None
+    event.callbacks.append(function)
+    env.schedule(event, priority=_AFTER_ALL, delay=delay_s)
+
+
 class Flow:
     """Bytes under way.
 
@@ -91,11 +100,7 @@ class Network:
             self._call(self._settle, 0.0)
 
     def _call(self, function: Callable[[simpy.Event], None], delay_s: float) -> None:
-        # A timeout has no priority: an event that has already succeeded is scheduled by hand.
-        event = simpy.Event(self._env)
-        event._ok, event._value = True, None
-        event.callbacks.append(function)
-        self._env.schedule(event, priority=_AFTER_ALL, delay=delay_s)
+        call_after_all(self._env, function, delay_s)
 
     def _settle(self, _event: simpy.Event) -> None:
         """Recompute the rates of all flows that share a link with a change, directly or through other flows."""

@@ -15,11 +15,19 @@ MAX_FAULT_FACTOR = 1e6
 
 
 class Level(NamedTuple):
-    """Effective numbers of a level of the network: bandwidth [B/s], latency of one send [s], efficiency curve."""
+    """Effective numbers of a level of the network.
+
+    Attributes:
+        bytes_per_s: bandwidth [B/s].
+        alpha_s: latency of one send [s].
+        curve: efficiency by the size of a send.
+        overlap_efficiency: further fraction of the bandwidth while the GPUs compute.
+    """
 
     bytes_per_s: float
     alpha_s: float
     curve: tuple[tuple[float, float], ...]
+    overlap_efficiency: float = 1.0
 
     def efficiency(self, send_bytes: float) -> float:
         """Return the fraction of the bandwidth that sends of this size reach, log-linear between the points."""
@@ -90,9 +98,22 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         """Return the links that a send from `src` to `dst` loads."""
         return path(src, dst, self.ranks_per_node, self.nodes_per_leaf)
 
-    def capacity(self, link: LinkId, time_s: float = 0.0) -> float:
-        """Return the bytes per second of a link at a time, its faults counted."""
+    @property
+    def compute_slows_links(self) -> bool:
+        """Tell whether any link is slower while GPUs compute."""
+        return min(self.intra_node.overlap_efficiency, self.inter_node.overlap_efficiency) < 1
+
+    def capacity(self, link: LinkId, time_s: float = 0.0, computing: float = 0.0) -> float:
+        """Return the bytes per second of a link at a time, its faults counted.
+
+        Args:
+            link: the link.
+            time_s: from the start of the iteration.
+            computing: part of the GPUs at the link that compute, 0 to 1.
+        """
         nominal = self._nominal(link)
+        if computing and (level := self._level_of(link)) is not None:
+            nominal *= 1 - computing * (1 - level.overlap_efficiency)
         for fault in self.faults:
             nominal /= _factor(fault, "link_factor", link, time_s)
         return nominal
@@ -101,6 +122,12 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         if link.kind in ("port_tx", "port_rx"):
             return self.intra_node.bytes_per_s
         return self.leaf_bytes_per_s if link.kind in ("leaf_up", "leaf_down") else self.inter_node.bytes_per_s
+
+    def _level_of(self, link: LinkId) -> Level | None:
+        """Return the level of a link that ends at GPUs; None for the uplinks of a leaf."""
+        if link.kind in ("leaf_up", "leaf_down"):
+            return None
+        return self.intra_node if link.kind in ("port_tx", "port_rx") else self.inter_node
 
     @property
     def changes_s(self) -> tuple[float, ...]:
@@ -177,4 +204,5 @@ def _level(bytes_per_s: float, alpha_s: float, calibration: LinkCalibration) -> 
     efficiency = calibration.efficiency
     # One number holds at every size: a curve of one point.
     curve = efficiency if isinstance(efficiency, tuple) else ((1.0, efficiency),)
-    return Level(bytes_per_s, float(latency), tuple((float(size), float(value)) for size, value in curve))
+    points = tuple((float(size), float(value)) for size, value in curve)
+    return Level(bytes_per_s, float(latency), points, calibration.overlap_efficiency)

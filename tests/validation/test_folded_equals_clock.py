@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from simnet import event_runner, files, folded_runner
 from simnet.collectives import algorithms, direct, ring
@@ -27,6 +28,14 @@ CALIBRATIONS = [
     ),
     Calibration(host=HostCost(launch_s=Duration(2e-4), round_s=Duration(4e-5), s_per_byte=Duration(0.5e-9))),
 ]
+SLOWED = [
+    replace(
+        calibration,
+        intra_node=replace(calibration.intra_node, overlap_efficiency=0.3),
+        inter_node=replace(calibration.inter_node, overlap_efficiency=0.8),
+    )
+    for calibration in CALIBRATIONS
+]
 seconds = st.floats(0.0, 0.5) | st.sampled_from([0.0, 1e-3, 0.1])
 sizes = st.floats(0.0, 1e9) | st.sampled_from([0.0, 1.0, 1e6])
 
@@ -37,10 +46,10 @@ def both(streams: Streams, network, slowdown: float) -> tuple[Timeline, Timeline
 
 
 @st.composite
-def programs(draw) -> tuple[Streams, object, float]:
+def programs(draw, calibrations=CALIBRATIONS) -> tuple[Streams, object, float]:
     num_nodes, per_node = draw(st.integers(1, 9)), draw(st.integers(1, 5))
     fabric = leaves(num_nodes // 2, 3.0) if num_nodes % 2 == 0 and draw(st.booleans()) else None
-    network = topology(num_nodes, per_node, draw(st.sampled_from(CALIBRATIONS)), fabric=fabric)
+    network = topology(num_nodes, per_node, draw(st.sampled_from(calibrations)), fabric=fabric)
     groups = [network.group(kind) for kind in ("world", "intra_node", "inter_node")]
     number = draw(st.integers(1, 6))
     compute = [Compute(part="backward", seconds=draw(seconds)) for _ in range(number)]
@@ -63,6 +72,15 @@ def test_random_programs_take_the_same_times_to_the_bit(given_program):
     loop, clock = both(streams, network, slowdown)
     assert (loop.iteration_s, loop.comm_s, loop.breakdown) == (clock.iteration_s, clock.comm_s, clock.breakdown)
     assert sorted(loop.spans, key=repr) == sorted(clock.spans, key=repr)
+
+
+@given(programs(SLOWED))
+def test_random_programs_take_the_same_times_where_compute_slows_links(given_program):
+    streams, network, slowdown = given_program
+    loop, clock = both(streams, network, slowdown)
+    assert loop.iteration_s == pytest.approx(clock.iteration_s, rel=1e-9)
+    assert loop.comm_s == pytest.approx(clock.comm_s, rel=1e-9)
+    assert loop.breakdown.exposed_comm_s == pytest.approx(clock.breakdown.exposed_comm_s, rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", files.names("experiments"))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, KernelTime, LinkCalibration, SlowNode
-from simnet.scenario import RunSettings
+from simnet.scenario import RunSettings, Scenario
 from simnet.simulate import check, num_exact_rounds, simulate
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam, Planner
 from simnet.units import Bandwidth, Duration, Size
@@ -61,6 +61,42 @@ def test_communication_slows_the_backward_that_it_overlaps():
     assert simulate(scenario(after, calibration=Calibration(backward_slowdown=2.0))).result.breakdown.backward_s == (
         pytest.approx(0.08)
     )
+
+
+@pytest.mark.parametrize(("level", "efficiency"), [("intra_node", 1e-3), ("inter_node", 1.0)])
+@pytest.mark.parametrize("strategy", [DenseAllReduce(bucket_cap=CAP), BinSGDM()], ids=str)
+def test_links_that_compute_slows_are_slow_during_backward_alone_in_both_executors(strategy, level, efficiency):
+    def iteration_s(overlap_efficiency, fidelity="folded", **changed):
+        link = LinkCalibration(efficiency=efficiency, overlap_efficiency=overlap_efficiency)
+        calibration, run = Calibration(**{level: link}), RunSettings(fidelity=fidelity)
+        return simulate(
+            scenario(replace(strategy, **changed), 3, 2, calibration=calibration, run=run)
+        ).result.iteration_s
+
+    # Folded, all latencies of a phase pass first, so that the end of backward finds a little less of it sent.
+    assert iteration_s(0.25) == pytest.approx(iteration_s(0.25, "exact"), rel=1e-4)
+    assert iteration_s(0.25) > 1.01 * iteration_s(1.0)
+    assert iteration_s(0.25, overlap=False) == pytest.approx(iteration_s(1.0, overlap=False))
+
+
+@pytest.mark.parametrize("fidelity", ["folded", "exact"])
+def test_an_all_reduce_beside_backward_goes_a_part_of_its_way_and_the_rest_at_the_full_rate(fidelity):
+    step = Workload(
+        tensors=(Gradient(num_elements=250_000_000), Gradient(num_elements=1)),
+        forward_s=Duration(0.0),
+        backward_s=Duration(4.0),
+    )
+    found = simulate(
+        Scenario(
+            cluster=cluster(2, 1),
+            workload=step,
+            calibration=Calibration(inter_node=LinkCalibration(overlap_efficiency=0.25, alpha_s=Duration(0.0))),
+            strategy=DenseAllReduce(algorithm="ring", bucketing="per_tensor"),
+            run=RunSettings(fidelity=fidelity),
+        )
+    ).result
+    # 1 GB needs 0.8 s of the NIC; the 2 s of backward left when it is ready are worth 0.5 s.
+    assert found.iteration_s == pytest.approx(4.3)
 
 
 D = 110e6
