@@ -63,8 +63,16 @@ def test_communication_slows_the_backward_that_it_overlaps():
     )
 
 
-@pytest.mark.parametrize(("level", "efficiency"), [("intra_node", 1e-3), ("inter_node", 1.0)])
-@pytest.mark.parametrize("strategy", [DenseAllReduce(bucket_cap=CAP), BinSGDM()], ids=str)
+@pytest.mark.parametrize(
+    ("strategy", "level", "efficiency"),
+    [
+        (DenseAllReduce(bucket_cap=CAP), "intra_node", 1e-3),
+        (DenseAllReduce(bucket_cap=CAP), "inter_node", 1.0),
+        (BinSGDM(), "intra_node", 1e-3),
+        (BinSGDM(), "inter_node", 0.05),
+    ],
+    ids=str,
+)
 def test_links_that_compute_slows_are_slow_during_backward_alone_in_both_executors(strategy, level, efficiency):
     def iteration_s(overlap_efficiency, fidelity="folded", **changed):
         link = LinkCalibration(efficiency=efficiency, overlap_efficiency=overlap_efficiency)
