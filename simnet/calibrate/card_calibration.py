@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simnet import files
-from simnet.calibrate import calibration_file, interference_fit, kernel_fit, provenance
+from simnet.calibrate import calibration_file, interference_fit, kernel_fit, over_base, provenance
 from simnet.calibrate.card_folder import CardFolder, versions_text
 from simnet.calibrate.fitted_part import FittedPart
 from simnet.comparison import mean_error
 from simnet.errors import SimnetError
-from simnet.nested import merged
 from simnet.units import Bandwidth, Duration
 
 BOUND = 0.1
@@ -151,22 +149,6 @@ def _source(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
 
 def _on_base(measured: Mapping[str, object], base: str) -> dict[str, object]:
     """Return the measured calibration with the rest of another one, whose intervals of measured values are dropped."""
-    given = files.read("calibrations", base)
-    for key in ("name", "fitted_to"):
-        given.pop(key, None)
-    found = merged(given, measured)
-    old, new = (table.get("intervals", {}) for table in (given, measured))
-    assert isinstance(old, Mapping)
-    assert isinstance(new, Mapping)
-    kept = {key: factors for key, factors in old.items() if key not in measured and not _is_kernel(key, measured)}
-    found["intervals"] = {**kept, **new}
+    found = over_base.lay_over(measured, over_base.read(base).table)
     calibration_file.as_calibration(found)
     return found
-
-
-def _is_kernel(key: str, measured: Mapping[str, object]) -> bool:
-    """Tell whether a key of an interval belongs to a measured kernel: "kernels.merge.launch"."""
-    kernels = measured.get("kernels", {})
-    assert isinstance(kernels, Mapping)
-    first, _, rest = key.partition(".")
-    return first == "kernels" and rest.partition(".")[0] in kernels

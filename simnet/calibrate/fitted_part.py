@@ -79,6 +79,11 @@ def widen(factors: Interval, residuals: Sequence[Comparison]) -> Interval:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 row", "2 rows"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def duration_text(seconds: float) -> str:
     """Return a fitted time as text for a file, with four significant digits."""
     return Duration(float(f"{seconds:.4g}")).text()

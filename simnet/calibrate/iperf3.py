@@ -45,16 +45,41 @@ class _Totals(Struct):
     streams: tuple[_StreamTotals, ...] = ()
 
 
+Limit = Annotated[float, Meta(ge=0.0)]
+"""A rate that iperf3 was told to keep, by -b or --fq-rate [bit/s]; 0 is none."""
+
+
+class _Settings(Struct, frozen=True):
+    target_bitrate: Limit = 0.0
+    fqrate: Limit = 0.0
+
+
+class _Start(Struct, frozen=True):
+    test_start: _Settings = _Settings()
+    target_bitrate: Limit = 0.0
+    fq_rate: Limit = 0.0
+
+
 class _Iperf3Result(Struct):
     """The parts of a TCP run that are read."""
 
     end: _Totals
     intervals: tuple[_ReportInterval, ...]
+    start: _Start = _Start()
 
     @property
     def goodput(self) -> list[float]:
         """Goodput of each reported interval [bit/s], without those that iperf3 omits (-O)."""
         return [one.sum.bits_per_second for one in self.intervals if not one.sum.omitted]
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Rates that the run was told to keep, by option [bit/s]; older versions name one of them elsewhere."""
+        given = self.start.test_start
+        return {
+            "-b": max(given.target_bitrate, self.start.target_bitrate),
+            "--fq-rate": max(given.fqrate, self.start.fq_rate),
+        }
 
 
 def looks_like(data: Mapping[str, Any]) -> bool:
@@ -73,11 +98,12 @@ def fit_goodput(data: Mapping[str, Any], path: Path, cluster: Cluster | None) ->
         cluster: cluster of the measured NIC; without one the goodput itself becomes the nominal bandwidth.
 
     Raises:
-        SimnetError: the run failed, used UDP, or has values out of range.
+        SimnetError: the run failed, used UDP or a set rate, or has values out of range.
     """
     if data.get("error"):
         raise SimnetError(f"{path}: iperf3 failed with {shown(data['error'])}: run it again")
     run = _read(data, path)
+    _check_unlimited(run, path)
     bits = run.end.sum_received.bits_per_second
     nominal = float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node if cluster else bits / 8
     efficiency = bits / 8 / nominal
@@ -105,11 +131,35 @@ def fit_goodput(data: Mapping[str, Any], path: Path, cluster: Cluster | None) ->
     )
 
 
+def _check_unlimited(run: _Iperf3Result, path: Path) -> None:
+    """Refuse a run that says what it was told to send and not what the link gives.
+
+    Raises:
+        SimnetError: a rate was set.
+    """
+    for option, bits in run.limits.items():
+        if bits > 0:
+            raise SimnetError(
+                f"{path}: {option} {bits / 1e9:.4g} Gbit/s: a set rate says nothing of the link; run iperf3 -J again "
+                f"without {option}"
+            )
+
+
 def _read(data: Mapping[str, Any], path: Path) -> _Iperf3Result:
+    if _is_udp(data):
+        raise SimnetError(f"{path}: a run over UDP sends at a set rate: says nothing of the link; run iperf3 -J over TCP")
     try:
         return build(_Iperf3Result, data, str(path))
     except SimnetError as error:
         raise SimnetError(f"{error}: give the whole output of iperf3 -J over TCP") from error
+
+
+def _is_udp(data: Mapping[str, Any]) -> bool:
+    """Return whether a run was no TCP; of such a run older versions have no `sum_received`."""
+    start = data.get("start")
+    settings = start.get("test_start") if isinstance(start, dict) else None
+    protocol = settings.get("protocol") if isinstance(settings, dict) else None
+    return isinstance(protocol, str) and protocol.upper() != "TCP"
 
 
 def _round_trip_s(end: _Totals) -> float | None:

@@ -1,7 +1,8 @@
 """Read the output of nccl-tests, in both of its column layouts."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,11 @@ MIN_US, MAX_US = 1e-6, 1e15
 MEASURES = ("time", "algbw", "busbw", "wrong")
 _FACTOR_TOLERANCE = 0.03
 """Relative error of the printed ratio of bus to algorithm bandwidth, since both have two decimals."""
+_TORN_TOLERANCE, _CHECKED_GB_PER_S = 0.1, 1.0
+"""A printed bandwidth further from size over time than this, if it is so large that its two decimals say it, belongs to
+another line."""
+MAX_TORN_SHARE = 0.5
+"""Of the lines with times; where more are torn, the rest is not to be trusted either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +46,7 @@ class LogRow:
 
 @dataclass(frozen=True, kw_only=True)
 class NcclLog:
-    """One log: its name, the collective, the GPUs and nodes, and a row for each size."""
+    """One log: its name, the collective, the GPUs and nodes, a row for each size, and how many lines were torn."""
 
     name: str
     collective: Collective
@@ -48,6 +54,7 @@ class NcclLog:
     num_nodes: int
     ranks_per_node: int
     rows: tuple[LogRow, ...]
+    num_torn: int = 0
 
     @property
     def world_size(self) -> int:
@@ -77,26 +84,32 @@ def read(path: Path) -> NcclLog:
 def parse(text: str, name: str) -> NcclLog:
     """Read the text of a log: lines with or without a rank in front, columns `#wrong` or `error`, `root` or none.
 
+    Lines that are torn, as where the output of two ranks mixed, are left out and counted.
+
     Args:
         text: output of nccl-tests.
         name: file, for messages.
 
     Raises:
-        SimnetError: the text has no ranks or no results, nodes have unequal numbers of ranks, a row has another form,
+        SimnetError: the text has no ranks or no results, nodes have unequal numbers of ranks, too many rows are torn,
             or results were wrong.
     """
     lines = [_PREFIX.sub("", line).rstrip() for line in text.splitlines()]
     nodes, per_node, gpu = _shape(lines, name)
-    rows = tuple(_rows(lines, name))
+    rows, num_torn = _rows(lines, name)
+    if num_torn > MAX_TORN_SHARE * (len(rows) + num_torn):
+        raise SimnetError(f"{name}: {num_torn} torn lines and {len(rows)} whole ones: run nccl-tests again")
     if not rows:
         raise SimnetError(f"{name}: no line with a time; give the whole output of nccl-tests")
+    whole = [lines[row.line - 1] for row in rows]
     return NcclLog(
         name=name,
-        collective=_collective(lines, nodes * per_node),
+        collective=_collective(lines, whole, nodes * per_node),
         gpu=gpu,
         num_nodes=nodes,
         ranks_per_node=per_node,
         rows=rows,
+        num_torn=num_torn,
     )
 
 
@@ -107,21 +120,41 @@ def _shape(lines: Sequence[str], name: str) -> tuple[int, int, str]:
         raise SimnetError(
             f"{name}: no line '# Rank 0 Pid ... on HOST device ...'; give the whole output with its header"
         )
-    hosts = [host for host, _ in ranks.values()]
-    counts = {hosts.count(host) for host in hosts}
-    if len(counts) > 1:
+    counts = Counter(host for host, _ in ranks.values())
+    # A rank whose line is torn leaves a gap in the numbers, which go from 0 to the number of ranks.
+    total = max(ranks) + 1
+    per_node, rest = divmod(total, len(counts))
+    is_even = not rest and max(counts.values()) <= per_node and len(ranks) >= (1 - MAX_TORN_SHARE) * total
+    if not is_even:
         raise SimnetError(
-            f"{name}: nodes with {sorted(counts)} ranks: all nodes must have the same number; drop this log"
+            f"{name}: nodes with {sorted(set(counts.values()))} ranks: all nodes must have the same number; drop this "
+            "log"
         )
-    return len(set(hosts)), counts.pop(), next(iter(ranks.values()))[1]
+    return len(counts), per_node, next(iter(ranks.values()))[1]
 
 
-def _rows(lines: Sequence[str], name: str) -> Iterator[LogRow]:
+def _rows(lines: Sequence[str], name: str) -> tuple[tuple[LogRow, ...], int]:
+    """Return the whole rows, and how many lines with times are torn."""
     counts_wrong = any("#wrong" in line for line in lines)
     named = _named_columns(lines)
+    found: list[LogRow] = []
+    num_torn = 0
     for number, line in enumerate(lines, start=1):
-        if _DATA.match(line):
-            yield _row(line.split(), named, f"{name}:{number}", number, counts_wrong=counts_wrong)
+        words = line.split()
+        is_row = bool(_DATA.match(line))
+        measures = _measures(words, named) if is_row else ()
+        if measures:
+            _check_right(measures, f"{name}:{number}", counts_wrong=counts_wrong)
+            times_us = tuple(_time_us(measures[at : at + 4]) for at in (0, 4))
+            found.append(LogRow(line=number, message_bytes=int(words[0]), times_us=times_us))  # type: ignore[arg-type]
+        num_torn += not measures and (is_row or _is_rest_of_row(words))
+    return tuple(found), num_torn
+
+
+def _is_rest_of_row(words: Sequence[str]) -> bool:
+    """Return whether a line looks like the end of a torn one: `MEASURES` once at least, and hardly a word beside."""
+    is_comment = not words or words[0].startswith("#") or "NCCL" in words
+    return not is_comment and len(words) >= len(MEASURES) and sum(map(_is_measure, words)) >= len(words) - 1
 
 
 def _named_columns(lines: Sequence[str]) -> int:
@@ -131,37 +164,40 @@ def _named_columns(lines: Sequence[str]) -> int:
     return words.index("time") if "time" in words else 0
 
 
-def _row(words: list[str], named: int, where: str, number: int, *, counts_wrong: bool) -> LogRow:
-    """Read the message and one or two sets of `MEASURES`."""
+def _measures(words: list[str], named: int) -> tuple[str, ...]:
+    """Return one or two sets of `MEASURES` of a row; none if the line is torn."""
     # redop and root may be blank: then a line has fewer words than the header has columns.
     sets = [len(MEASURES), 2 * len(MEASURES)]
     names = next((names for names in (named, 3) for num in sets if len(words) == names + num), 0)
-    measures = words[names:]
-    if not names or not all(_is_measure(word) for word in measures):
-        raise SimnetError(
-            f"{where}: {' '.join(words)!r}: must have the columns of nccl-tests; restore the line or drop it"
-        )
-    halves = [measures[:4], measures[4:]]
-    for half in halves:
-        if counts_wrong and half and half[3] not in {"0", "N/A"}:
-            raise SimnetError(f"{where}: {half[3]} wrong values: results must be right; run nccl-tests again")
-    if len(words[0]) > MAX_DIGITS:
-        raise SimnetError(
-            f"{where}: a size of {len(words[0])} digits: must have at most {MAX_DIGITS}; restore the line or drop it"
-        )
-    return LogRow(
-        line=number, message_bytes=int(words[0]), times_us=(_time_us(halves[0], where), _time_us(halves[1], where))
-    )
+    measures = tuple(words[names:])
+    if not names or not all(map(_is_measure, measures)) or len(words[0]) > MAX_DIGITS:
+        return ()
+    is_whole = all(_agrees(int(words[0]), measures[at : at + 4]) for at in range(0, len(measures), 4))
+    return measures if is_whole else ()
 
 
-def _time_us(half: Sequence[str], where: str) -> float | None:
+def _agrees(message_bytes: int, measures: Sequence[str]) -> bool:
+    """Return whether a time is one, and the bandwidth beside it is that of the message."""
+    time_us, algorithm_bw, *_ = (None if word == "N/A" else float(word) for word in measures)
+    if time_us is None:
+        return True
+    if not MIN_US <= time_us <= MAX_US or not message_bytes:
+        return False
+    gb_per_s = message_bytes / time_us / 1e3
+    if algorithm_bw is None or max(gb_per_s, algorithm_bw) < _CHECKED_GB_PER_S:
+        return True
+    return abs(algorithm_bw - gb_per_s) <= _TORN_TOLERANCE * gb_per_s
+
+
+def _check_right(measures: Sequence[str], where: str, *, counts_wrong: bool) -> None:
+    for wrong in measures[3::4]:
+        if counts_wrong and wrong not in {"0", "N/A"}:
+            raise SimnetError(f"{where}: {wrong} wrong values: results must be right; run nccl-tests again")
+
+
+def _time_us(half: Sequence[str]) -> float | None:
     """Return the time of a set of measures [us]."""
-    if not half or half[0] == "N/A":
-        return None
-    time_us = float(half[0])
-    if not MIN_US <= time_us <= MAX_US:
-        raise SimnetError(f"{where}: {half[0]} us: a time must be above 0; restore the line or drop it")
-    return time_us
+    return None if not half or half[0] == "N/A" else float(half[0])
 
 
 def _is_measure(word: str) -> bool:
@@ -172,13 +208,13 @@ def _is_measure(word: str) -> bool:
     return True
 
 
-def _collective(lines: Sequence[str], ranks: int) -> Collective:
+def _collective(lines: Sequence[str], rows: Sequence[str], ranks: int) -> Collective:
     """Return the collective that the log names, or else that its ratio of bus to algorithm bandwidth implies."""
     for line in lines:
         if found := _NAMED.search(line):
             return {"alltoall": "all_to_all"}.get(found[1], found[1])  # type: ignore[return-value]
     # Some versions do not print the name of the program. The largest size has the most digits of both bandwidths.
-    best = max((line.split() for line in lines if _DATA.match(line)), key=lambda words: int(words[0]))
+    best = max((row.split() for row in rows), key=lambda words: int(words[0]))
     algorithm_bw, bus_bw = float(best[-3]) if best[-3] != "N/A" else 0.0, float(best[-2]) if best[-2] != "N/A" else 0.0
     ratio = bus_bw / algorithm_bw if algorithm_bw else 0.0
     if ranks > 1 and abs(ratio / (2 * (ranks - 1) / ranks) - 1) < _FACTOR_TOLERANCE:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from simnet.calibrate.measurement_file import MeasurementFile, with_former_labels
+from simnet.calibrate.step_rows import StepTable
 from simnet.units import Bandwidth
 
 
@@ -20,6 +21,27 @@ def digest(whole: MeasurementFile) -> str:
 def fitted_to(files: Sequence[tuple[Path, MeasurementFile]]) -> list[dict[str, object]]:
     """Return the key `fitted_to` in file form: an entry for every file and setup."""
     return [_row(path, whole, number) for path, whole in files for number in range(len(whole.setups))]
+
+
+def fitted_to_tables(tables: Sequence[StepTable], nic_bytes_per_s: float) -> list[dict[str, object]]:
+    """Return the key `fitted_to` of tables of step times: an entry for every number of nodes and ranks.
+
+    Args:
+        tables: that were fitted.
+        nic_bytes_per_s: bandwidth of all NICs of a node.
+    """
+    return [
+        {
+            "file": table.path.name,
+            "digest": table.digest,
+            "measured": ["training"],
+            "num_nodes": nodes,
+            "ranks_per_node": ranks,
+            **({"nic": Bandwidth(nic_bytes_per_s).text()} if nodes > 1 else {}),
+        }
+        for table in tables
+        for nodes, ranks in dict.fromkeys((row.num_nodes, row.ranks_per_node) for row in table.rows)
+    ]
 
 
 def _row(path: Path, whole: MeasurementFile, number: int) -> dict[str, object]:

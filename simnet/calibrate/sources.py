@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simnet.calibrate import iperf3, kineto, measurement_file, nccl_log
+from simnet.calibrate import iperf3, kineto, measurement_file, nccl_log, step_rows
 from simnet.errors import SimnetError
 from simnet.files import gunzipped, read_bytes
 from simnet.parsing import parse_json
 
 SNIFFED_BYTES = 4096
 """The first bytes of a file, which show whether it is JSON."""
-KNOWN_KINDS = "a measurement file, nccl-tests text, iperf3 -J, or a torch.profiler trace"
+KNOWN_KINDS = "a measurement file, nccl-tests text, iperf3 -J, a torch.profiler trace, or a CSV of step times"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class Sources:
     logs: list[nccl_log.NcclLog] = field(default_factory=list)
     iperf3: list[tuple[dict[str, Any], Path]] = field(default_factory=list)
     traces: list[tuple[kineto.Trace, Path]] = field(default_factory=list)
+    tables: list[step_rows.StepTable] = field(default_factory=list)
 
     names: list[str] = field(default_factory=list)
 
@@ -57,10 +58,7 @@ def read(paths: Sequence[Path]) -> Sources:
 def _add(found: Sources, path: Path) -> None:
     raw = gunzipped(read_bytes(path), path)
     if path.suffix not in {".json", ".gz"} and raw[:SNIFFED_BYTES].lstrip()[:1] != b"{":
-        text = raw.decode("utf-8", errors="replace")
-        if not nccl_log.looks_like(text):
-            raise SimnetError(f"{path}: unknown kind of file; give {KNOWN_KINDS}")
-        found.logs.append(nccl_log.parse(text, str(path)))
+        _add_text(found, raw, path)
         return
     data = json_object(raw, path)
     if kineto.looks_like(data):
@@ -69,6 +67,16 @@ def _add(found: Sources, path: Path) -> None:
         found.iperf3.append((data, path))
     else:
         found.files.append((path, measurement_file.parse(raw, path)))
+
+
+def _add_text(found: Sources, raw: bytes, path: Path) -> None:
+    text = raw.decode("utf-8-sig", errors="replace")
+    if nccl_log.looks_like(text):
+        found.logs.append(nccl_log.parse(text, str(path)))
+    elif path.suffix == ".csv" or step_rows.looks_like(text[:SNIFFED_BYTES]):
+        found.tables.append(step_rows.parse(text, path))
+    else:
+        raise SimnetError(f"{path}: unknown kind of file; give {KNOWN_KINDS}")
 
 
 def json_object(raw: bytes, path: Path) -> dict[str, Any]:

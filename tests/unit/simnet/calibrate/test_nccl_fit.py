@@ -79,8 +79,9 @@ def test_nodes_are_told_apart_by_their_hosts() -> None:
             "must have the same number",
         ),
         (NEW.replace("104.86       0", "104.86       3"), "3 wrong values"),
-        (NEW.replace("10.00  104.86", "10.00"), "must have the columns of nccl-tests"),
-        (NEW.replace("10.00", "0.00"), "must be above 0"),
+        (NEW.replace("10.00  104.86", "10.00"), "1 torn lines and 0 whole ones: run nccl-tests again"),
+        (NEW.replace("10.00", "0.00"), "1 torn lines and 0 whole ones"),
+        (NEW.replace("Rank  1", "Rank 9"), r"nodes with \[2\] ranks"),
     ],
 )
 def test_what_is_no_whole_log_is_refused(text: str, message: str) -> None:
@@ -89,6 +90,38 @@ def test_what_is_no_whole_log_is_refused(text: str, message: str) -> None:
         return
     with pytest.raises(SimnetError, match=message):
         nccl_log.parse(text, "x.log")
+
+
+ROW = NEW.splitlines()[-2]
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        ROW[: len(ROW) // 2],
+        ROW[len(ROW) // 2 :],
+        ROW[:50] + "[1,7]<stdout>:node7:41:41 NCCL" + ROW[50:],
+        ROW.replace("10.00", "10.0010.00"),
+        ROW.replace("10.00", "1000"),  # whole in its form, but no time of this bandwidth
+        ROW.replace("10.00", "nan"),
+        ROW.replace("1048576", "1" * 5000),
+    ],
+)
+def test_torn_lines_are_left_out_and_counted(torn: str) -> None:
+    found = nccl_log.parse("\n".join([NEW, ROW, torn]), "x.log")
+    assert ([row.times_s for row in found.rows], found.num_torn) == ([(10e-6, 11e-6)] * 2, 1)
+
+
+def test_messages_of_nccl_and_averages_are_no_torn_lines() -> None:
+    lines = "node0:41:52 [0] NCCL INFO Channel 00/02 :    0   1   2   3\n# Avg bus bandwidth    : 68.4\n\n1 2"
+    assert nccl_log.parse(NEW + lines, "x.log").num_torn == 0
+
+
+def test_a_rank_whose_line_is_torn_is_counted_by_the_gap_that_it_leaves() -> None:
+    lines = [f"#  Rank  {rank} Group  0 Pid  1 on n{rank // 4} device  {rank % 4} [0] H100" for rank in range(8)]
+    rows = "\n".join(NEW.splitlines()[3:])
+    found = nccl_log.parse("\n".join([*lines[:5], "#  Rank  5 Gr#  Ra", *lines[6:], rows]), "x.log")
+    assert (found.num_nodes, found.ranks_per_node) == (2, 4)
 
 
 def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -195,6 +195,11 @@ def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
         ({"intervals": [{}]}, "intervals.0.sum: missing"),
         ({"intervals": 5}, "intervals: 5: write a list"),
         ({"end": {"sum_received": {"bits_per_second": 9e10}}}, "exceeds the NICs of the cluster"),
+        ({"start": {"test_start": {"target_bitrate": 5e8}}}, "-b 0.5 Gbit/s: a set rate says nothing of the link"),
+        ({"start": {"target_bitrate": 5e8}}, "-b 0.5 Gbit/s: a set rate"),
+        ({"start": {"test_start": {"fqrate": 1e9}}}, "--fq-rate 1 Gbit/s: a set rate"),
+        ({"start": {"test_start": {"protocol": "UDP"}}, "end": {"sum": {}}}, "over UDP sends at a set rate"),
+        ({"start": {"test_start": {"target_bitrate": "x"}}}, "target_bitrate: 'x': write a number"),
     ],
 )
 def test_what_iperf3_has_not_measured_is_refused(change: dict[str, object], message: str) -> None:

@@ -1,0 +1,168 @@
+"""The predicted time of a row of a table of step times, under a calibration and the compute times found so far."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from simnet import schema
+from simnet.calibrate.step_rows import TimedStep
+from simnet.errors import SimnetError, shown
+from simnet.hardware import Calibration
+from simnet.scenario import Scenario
+from simnet.simulate import simulate
+from simnet.strategies import STRATEGIES, Strategy
+from simnet.units import Duration, Size
+from simnet.workload import training_step
+from simnet.workload.workload import Workload
+
+MIB = 2**20
+FORWARD_SHARE = 1 / 3
+"""Of compute, where nothing is known: backward computes two products for each one of forward."""
+Batch = tuple[str, int]
+"""Name of a workload and samples of a micro-batch: what compute times belong to."""
+Trained = Callable[[str], Scenario]
+"""The scenario that was trained, by the name of its workload; by its own workload for an empty name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepModel:
+    """What was trained.
+
+    Attributes:
+        trained: gives cluster, workload and strategies.
+        start: the calibration that is fitted further.
+        compute_factors: factors on the workload's forward and backward, where they were fitted.
+    """
+
+    trained: Trained
+    start: Calibration
+    compute_factors: Mapping[Batch, float] = field(default_factory=dict)
+
+    @cached_property
+    def _scenarios(self) -> dict[tuple[object, ...], Scenario]:
+        return {}
+
+    def with_factors(self, factors: Mapping[Batch, float]) -> "StepModel":
+        """Return the model with other compute times."""
+        return StepModel(trained=self.trained, start=self.start, compute_factors=factors)
+
+    def strategy(self, row: TimedStep) -> Strategy:
+        """Return the strategy of a row."""
+        return self._scenario(row).strategy
+
+    def workload(self, row: TimedStep, factor: float | None = None) -> Workload:
+        """Return the workload of a row with its compute times, a factor on them or those found."""
+        found = self._scenario(row).workload
+        factor = self._factor(row) if factor is None else factor
+        assert found.forward_s is not None
+        assert found.backward_s is not None
+        return replace(
+            found, forward_s=Duration(found.forward_s * factor), backward_s=Duration(found.backward_s * factor)
+        )
+
+    def compute_s(self, row: TimedStep) -> float:
+        """Return forward and backward of all micro-batches, and the optimizer: the least that a step takes [s]."""
+        found = self.workload(row)
+        passes_s = float(found.forward_s or 0.0) + float(found.backward_s or 0.0)
+        return row.grad_accumulation * passes_s + float(found.optimizer_s or 0.0)
+
+    def step_s(self, row: TimedStep, calibration: Calibration, factor: float | None = None) -> float:
+        """Return the predicted step [s]; `factor` replaces the one that was found for the compute."""
+        there = replace(self._scenario(row), calibration=calibration, workload=self.workload(row, factor))
+        return simulate(there).result.iteration_s
+
+    def has_own_compute(self, row: TimedStep) -> bool:
+        """Tell whether the workload gives compute as times, measured on what was trained."""
+        return self.trained(row.workload).workload.forward_s is not None
+
+    def knows_compute(self, row: TimedStep) -> bool:
+        """Tell whether the workload or a fit gives compute times."""
+        return self._given_compute(row) is not None or bool(self._fitted_factors(row))
+
+    def _factor(self, row: TimedStep) -> float:
+        """Return the factor of the batch, or else of the nearest batch of the workload, or else 1."""
+        found = self._fitted_factors(row)
+        return found[min(found, key=lambda batch: abs(batch - row.batch))] if found else 1.0
+
+    def _fitted_factors(self, row: TimedStep) -> dict[int, float]:
+        return {batch: factor for (name, batch), factor in self.compute_factors.items() if name == row.workload}
+
+    def _scenario(self, row: TimedStep) -> Scenario:
+        """Return the scenario of a row with its compute as times; without any, those of a second in all."""
+        key = row.setting
+        if key not in self._scenarios:
+            there = self._at_nodes(row)
+            forward_s, backward_s, optimizer_s = self._given_compute(row) or (FORWARD_SHARE, 1 - FORWARD_SHARE, 0.0)
+            workload = replace(
+                there.workload,
+                forward_s=Duration(forward_s),
+                backward_s=Duration(backward_s),
+                optimizer_s=Duration(optimizer_s),
+                compute=(),
+                batch_per_rank=row.batch,
+            )
+            self._scenarios[key] = replace(there, workload=workload, strategy=_strategy_of(row, there))
+        return self._scenarios[key]
+
+    def _at_nodes(self, row: TimedStep) -> Scenario:
+        whole = self.trained(row.workload)
+        try:
+            cluster = replace(whole.cluster, num_nodes=row.num_nodes, ranks_per_node=row.ranks_per_node)
+            run = replace(whole.run, grad_accumulation=row.grad_accumulation, draws=0)
+        except ValueError as error:  # such as a slow node that is not among so few
+            raise SimnetError(f"{row.where}: cluster: {error}") from error
+        return replace(whole, cluster=cluster, run=run, baseline=None)
+
+    def _given_compute(self, row: TimedStep) -> tuple[float, float, float] | None:
+        """Return forward, backward and optimizer of a micro-batch [s]; None if the workload has none for this GPU."""
+        there = self._at_nodes(row)
+        workload = there.workload
+        has_times = workload.forward_s is not None and workload.backward_s is not None
+        if not has_times and there.cluster.gpu not in {one.gpu for one in workload.compute}:
+            return None
+        scaled = replace(workload, batch_per_rank=row.batch)
+        found = training_step.resolve(scaled, there.cluster, self.start)
+        # Times belong to the workload's own batch; rows of `compute` are scaled already.
+        ratio = row.batch / workload.batch_per_rank if has_times else 1.0
+        return found.forward_s * ratio, found.backward_s * ratio, found.optimizer_s
+
+
+def _strategy_of(row: TimedStep, scenario: Scenario) -> Strategy:
+    """Return the strategy that a row names: the scenario's own of this kind, else with its options or defaults."""
+    kind, _, options = row.strategy.partition(":")
+    where = f"{row.where}: strategy"
+    whole = scenario.strategy, scenario.baseline
+    own = [one for one in whole if one is not None and one.kind == kind and not options]
+    try:
+        found: Strategy = own[0] if own else schema.build(STRATEGIES.find(kind), _options(options, where), where)
+        cap = row.bucket_cap_mb
+        return found if cap is None else replace(found, bucket_cap=Size(round(cap * MIB)))
+    except SimnetError as error:
+        text = str(error)
+        raise SimnetError(text if text.startswith(where) else f"{where}: {text}") from error
+    except ValueError as error:
+        raise SimnetError(f"{where}: {error}") from error
+
+
+def _options(text: str, where: str) -> dict[str, object]:
+    """Return options such as "bits=4,overlap=false"."""
+    found: dict[str, object] = {}
+    for piece in filter(None, text.split(",")):
+        key, equals, value = (part.strip() for part in piece.partition("="))
+        if not (key and equals and value):
+            raise SimnetError(f"{where}: {shown(piece)}: write options as key=value, such as qsgd:bits=4")
+        found[key] = _value(value)
+    return found
+
+
+def _value(text: str) -> object:
+    if text in {"true", "false"}:
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,148 @@
+"""What step times give a calibration: the network by nodes, the links inside a node, the codec; and all rows compared."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from simnet.calibrate import over_base, step_fit
+from simnet.calibrate.calibration_file import as_calibration
+from simnet.calibrate.fitted_part import FittedPart, Interval, counted
+from simnet.calibrate.step_fit import FittedNumber, StepFit
+from simnet.calibrate.step_model import Trained
+from simnet.calibrate.step_rows import StepTable, TimedStep
+from simnet.comparison import Comparison
+from simnet.hardware import Calibration, Cluster
+
+CODEC = "codec_efficiency"
+
+
+def fit_tables(
+    tables: Sequence[StepTable],
+    held_out: Sequence[StepTable],
+    trained: Trained,
+    start: Calibration,
+    others: Mapping[str, Any],
+) -> FittedPart:
+    """Fit tables of step times.
+
+    Args:
+        tables: to fit.
+        held_out: to predict.
+        trained: what was trained.
+        start: calibration that gives what step times do not tell.
+        others: the same in file form.
+
+    Raises:
+        SimnetError: a step is shorter than its compute, or nothing tells the compute.
+    """
+    rows = [row for table in tables for row in table.rows]
+    others_rows = [row for table in held_out for row in table.rows]
+    found = step_fit.fit(rows, trained, start)
+    cluster = trained(rows[0].workload).cluster
+    part = _table(found, cluster, [table.path.name for table in tables])
+    intervals = _intervals(found)
+    whole = as_calibration(over_base.lay_over({**part, "intervals": intervals}, others))
+    compared = [_comparison(row, found, whole) for row in [*rows, *others_rows]]
+    return FittedPart(
+        table=part,
+        shown=_shown(found) | _speedups(compared, [*rows, *others_rows], found),
+        intervals=intervals,
+        residuals=tuple(compared),
+        notes=(*_notes(found, tables), *found.notes),
+    )
+
+
+def _table(found: StepFit, cluster: Cluster, names: Iterable[str]) -> dict[str, Any]:
+    source = f"step times: {', '.join(names)}"
+    table: dict[str, Any] = {}
+    if found.codec:
+        table[CODEC] = _rounded(found.codec.value)
+    if found.intra_node:
+        table["intra_node"] = {
+            "measured_on": cluster.intra_node.bytes_per_s.text(),
+            "efficiency": _rounded(found.intra_node.value),
+            "source": source,
+        }
+    if found.by_nodes:
+        largest = found.by_nodes[max(found.by_nodes)]
+        table["inter_node"] = {
+            "measured_on": cluster.inter_node.bytes_per_s.text(),
+            "efficiency": _rounded(largest.value),
+            "source": source,
+        }
+        table["by_nodes"] = [
+            {
+                "nodes": nodes,
+                "efficiency": _rounded(one.value),
+                "intervals": {"efficiency": [_rounded(factor) for factor in one.factors]},
+            }
+            for nodes, one in found.by_nodes.items()
+        ]
+    return table
+
+
+def _intervals(found: StepFit) -> dict[str, Interval]:
+    intervals: dict[str, Interval] = {}
+    if found.codec:
+        intervals[CODEC] = found.codec.factors
+    if found.intra_node:
+        intervals["intra_node.efficiency"] = found.intra_node.factors
+    if found.by_nodes:
+        intervals["inter_node.efficiency"] = found.by_nodes[max(found.by_nodes)].factors
+    return intervals
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _shown(found: StepFit) -> dict[str, str]:
+    shown = {f"compute, batch {batch}": f"{one.text} of the workload's" for (_, batch), one in found.compute.items()}
+    if found.intra_node:
+        shown["intra_node.efficiency"] = found.intra_node.text
+    for nodes, one in found.by_nodes.items():
+        shown[f"inter_node.efficiency, {nodes} nodes"] = one.text
+    if found.codec:
+        shown[CODEC] = found.codec.text
+    return shown
+
+
+def _comparison(row: TimedStep, found: StepFit, calibration: Calibration) -> Comparison:
+    accumulated = f" x {row.grad_accumulation}" if row.grad_accumulation > 1 else ""
+    return Comparison(
+        series=f"steps, {row.strategy}",
+        label=f"{counted(row.num_nodes, 'node')} x {row.ranks_per_node}, batch {row.batch}{accumulated} ({row.where})",
+        measured=row.step_s,
+        predicted=found.model.step_s(row, calibration),
+        role="fitted" if row in found.fitted_rows else "held out",
+    )
+
+
+def _speedups(compared: Sequence[Comparison], rows: Sequence[TimedStep], found: StepFit) -> dict[str, str]:
+    """Return measured and predicted speedups over the dense steps of the same setting, which people come for."""
+    dense = {
+        row.curve[:-1] + (row.num_nodes,): one
+        for row, one in zip(rows, compared, strict=True)
+        if not found.model.strategy(row).compresses
+    }
+    shown = {}
+    for row, one in zip(rows, compared, strict=True):
+        of_dense = dense.get(row.curve[:-1] + (row.num_nodes,))
+        if of_dense is None or not found.model.strategy(row).compresses:
+            continue
+        measured, predicted = of_dense.measured / one.measured, of_dense.predicted / one.predicted
+        is_fitted = of_dense.role == one.role == "fitted"
+        shown[f"{row.strategy}, {counted(row.num_nodes, 'node')}"] = (
+            f"speedup {predicted:.2f}x, measured {measured:.2f}x ({predicted / measured - 1:+.1%}"
+            f"{', fitted' if is_fitted else ''})"
+        )
+    return shown
+
+
+def _notes(found: StepFit, tables: Iterable[StepTable]) -> list[str]:
+    notes = [f"{table.path.name}: not read: {', '.join(table.unread)}" for table in tables if table.unread]
+    if found.spread == step_fit.RUN_SPREAD:
+        notes.append(
+            f"no setting is repeated: steps are taken to differ by {step_fit.RUN_SPREAD:.0%} from run to run, which the "
+            "intervals hold; give repetitions"
+        )
+    return notes
