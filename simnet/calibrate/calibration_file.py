@@ -58,14 +58,21 @@ def _joined(key: str, old: object, new: object) -> object:
     raise SimnetError(f"{key}: two files give a value; calibrate each alone, or drop one")
 
 
-def header(train: Sources, in_place: Sources) -> dict[str, object]:
-    """Return title, kind, GPU, source and fitted files of a calibration."""
+def header(train: Sources, in_place: Sources, nic_bytes_per_s: float = 0.0) -> dict[str, object]:
+    """Return title, kind, GPU, source and fitted files of a calibration.
+
+    Args:
+        train: fitted files.
+        in_place: files that were fitted as measured in place.
+        nic_bytes_per_s: bandwidth of all NICs of a node on which step times were measured.
+    """
     names = ", ".join([*train.names, *(f"{name} (in place)" for name in in_place.names)])
     files = [*train.files, *in_place.files]
     dates = sorted({whole.created[:10] for _, whole in files})
     source = f"simnet calibrate {names}" + (f"; measured {' and '.join(dates)}" if dates else "")
     gpu = {"gpu": train.gpu} if train.gpu else {}
-    fitted_to = {"fitted_to": provenance.fitted_to(files)} if files else {}
+    entries = provenance.fitted_to(files) + provenance.fitted_to_tables(train.tables, nic_bytes_per_s)
+    fitted_to = {"fitted_to": entries} if entries else {}
     return {"title": f"Fitted to {names}", "kind": "measured", **gpu, "source": source, **fitted_to}
 
 

@@ -49,13 +49,13 @@ Limit = Annotated[float, Meta(ge=0.0)]
 """A rate that iperf3 was told to keep, by -b or --fq-rate [bit/s]; 0 is none."""
 
 
-class _Settings(Struct, frozen=True):
+class _Rates(Struct, frozen=True):
     target_bitrate: Limit = 0.0
     fqrate: Limit = 0.0
 
 
-class _Start(Struct, frozen=True):
-    test_start: _Settings = _Settings()
+class _RunStart(Struct, frozen=True):
+    test_start: _Rates = _Rates()
     target_bitrate: Limit = 0.0
     fq_rate: Limit = 0.0
 
@@ -65,7 +65,7 @@ class _Iperf3Result(Struct):
 
     end: _Totals
     intervals: tuple[_ReportInterval, ...]
-    start: _Start = _Start()
+    start: _RunStart = _RunStart()
 
     @property
     def goodput(self) -> list[float]:
@@ -147,7 +147,9 @@ def _check_unlimited(run: _Iperf3Result, path: Path) -> None:
 
 def _read(data: Mapping[str, Any], path: Path) -> _Iperf3Result:
     if _is_udp(data):
-        raise SimnetError(f"{path}: a run over UDP sends at a set rate: says nothing of the link; run iperf3 -J over TCP")
+        raise SimnetError(
+            f"{path}: a run over UDP sends at a set rate: says nothing of the link; run iperf3 -J over TCP"
+        )
     try:
         return build(_Iperf3Result, data, str(path))
     except SimnetError as error:

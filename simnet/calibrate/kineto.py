@@ -1,18 +1,20 @@
-"""Read the Chrome traces of torch.profiler (Kineto): the phases and collectives of the training steps of one rank.
+"""Read the Chrome traces of torch.profiler (Kineto): the phases and collectives of the training steps of a rank.
 
 Names in the trace: `ProfilerStep#k` is a step, `gloo:...` and `ncclKernel...`/`ncclDevKernel...` are communication,
 `DistributedDataParallel.forward` and `Optimizer.step#...` are phases. With a GPU, `kernel` events are its compute and
 `gpu_user_annotation` events are the phases on the clock of the GPU. Times of gloo include waits for the slowest rank.
+A process alone marks no forward: there it is the compute that is neither backward nor optimizer.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from simnet.errors import SimnetError, shown
 from simnet.schema import build
@@ -23,6 +25,8 @@ _COMMUNICATION = re.compile(r"gloo:|nccl(Dev)?Kernel")
 _OPTIMIZER = re.compile(r"Optimizer\.step#")
 _FORWARD = "DistributedDataParallel.forward"
 _BACKWARD = "autograd::engine::evaluate_function"
+_LAUNCH_ID = "External id"
+"""Argument by which a kernel names the operator that launched it."""
 _NCCL_NAME = re.compile(r"nccl(?:Dev)?Kernel_(\w+?)_")
 ITEM_BYTES = {
     "float": 4, "Float": 4, "double": 8, "Double": 8, "c10::Half": 2, "Half": 2, "c10::BFloat16": 2, "BFloat16": 2,
@@ -37,6 +41,7 @@ _REPAIR = "export the trace again"
 
 class _Distributed(Struct):
     backend: str = ""
+    rank: Annotated[int, Meta(ge=0)] = 0
     world_size: Count = 1
 
 
@@ -90,9 +95,10 @@ class TracedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """The trace of one rank: backend, world size, GPU (empty if none), and every whole step."""
+    """The trace of one rank: backend, its number, world size, GPU (empty if none), and every whole step."""
 
     backend: str
+    rank: int
     world_size: int
     gpu: str
     steps: tuple[TracedStep, ...]
@@ -132,6 +138,7 @@ def parse(data: Mapping[str, Any], path: Path) -> Trace:
     about = build(_TraceHeader, data, str(path))
     return Trace(
         backend=about.distributed.backend if about.distributed else "",
+        rank=about.distributed.rank if about.distributed else 0,
         world_size=about.distributed.world_size if about.distributed else 1,
         gpu=about.devices[0].name if on_gpu and about.devices else "",
         steps=tuple(_step(mark, events, on_gpu=on_gpu) for mark in sorted(marks, key=lambda mark: mark.start_s)),
@@ -176,18 +183,40 @@ def _step(mark: _Event, events: Sequence[_Event], *, on_gpu: bool) -> TracedStep
     forward_s = _length(_union(event for event in phases if event.name == _FORWARD))
     optimizer_s = _length(_union(event for event in phases if _OPTIMIZER.match(event.name)))
     backward = _union(event for event in inside if event.name.startswith(_BACKWARD))
-    # On a GPU, autograd's events mark the CPU that launches kernels: backward is the rest of the compute.
-    rest_s = max(_length(computing) - forward_s - optimizer_s, 0.0)
+    backward_s = _kernels_s(inside, computes, backward) if on_gpu else _length(backward)
+    rest_s = max(_length(computing) - optimizer_s, 0.0)
+    if not forward_s and backward_s:
+        forward_s = max(rest_s - backward_s, 0.0)
+    elif on_gpu or not backward_s:
+        # On a GPU, autograd's events mark the CPU that launches kernels: backward is the rest of the compute.
+        backward_s = max(rest_s - forward_s, 0.0)
     return TracedStep(
         step_s=mark.end_s - mark.start_s,
         forward_s=forward_s,
-        backward_s=rest_s if on_gpu or not backward else _length(backward),
+        backward_s=backward_s,
         optimizer_s=optimizer_s,
         compute_s=_length(computing),
         communication_s=_length(communicating),
         overlapped_s=_length(communicating) + _length(computing) - _length(_union([*collectives, *computes])),
         collectives=tuple(_traced_collective(event) for event in collectives),
     )
+
+
+def _kernels_s(inside: Sequence[_Event], kernels: Iterable[_Event], spans: Sequence[Span]) -> float:
+    """Return the time of the kernels whose operators started within spans of the CPU; 0 if no kernel names its own."""
+    starts = [start for start, _ in spans]
+    launched: set[int] = set()
+    for event in inside:
+        place = bisect_right(starts, event.start_s) - 1
+        if event.category == "cpu_op" and place >= 0 and event.start_s < spans[place][1]:
+            launched |= _launch_ids(event)
+    return _length(_union(kernel for kernel in kernels if _launch_ids(kernel) & launched))
+
+
+def _launch_ids(event: _Event) -> set[int]:
+    """Return the number that ties a kernel to its operator, if there is one."""
+    given = event.args.get(_LAUNCH_ID)
+    return {given} if isinstance(given, int) else set()
 
 
 def _is_communication(event: _Event, *, on_gpu: bool) -> bool:

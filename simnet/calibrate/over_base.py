@@ -6,7 +6,6 @@ from typing import Any
 
 from simnet import files
 from simnet.calibrate.calibration_file import as_calibration
-from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.schema import build
 

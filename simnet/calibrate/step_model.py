@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -11,7 +12,6 @@ from simnet.calibrate.step_rows import TimedStep
 from simnet.errors import SimnetError, shown
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
-from simnet.simulate import simulate
 from simnet.strategies import STRATEGIES, Strategy
 from simnet.units import Duration, Size
 from simnet.workload import training_step
@@ -22,8 +22,18 @@ FORWARD_SHARE = 1 / 3
 """Of compute, where nothing is known: backward computes two products for each one of forward."""
 Batch = tuple[str, int]
 """Name of a workload and samples of a micro-batch: what compute times belong to."""
-Trained = Callable[[str], Scenario]
-"""The scenario that was trained, by the name of its workload; by its own workload for an empty name."""
+
+
+class Trained(NamedTuple):
+    """What was trained, and what simulates it: fits do not import the simulator.
+
+    Attributes:
+        scenario: the scenario by the name of its workload; with its own workload for an empty name.
+        simulate_s: time of an iteration of a scenario [s].
+    """
+
+    scenario: Callable[[str], Scenario]
+    simulate_s: Callable[[Scenario], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +41,7 @@ class StepModel:
     """What was trained.
 
     Attributes:
-        trained: gives cluster, workload and strategies.
+        trained: gives cluster, workload and strategies, and simulates them.
         start: the calibration that is fitted further.
         compute_factors: factors on the workload's forward and backward, where they were fitted.
     """
@@ -71,11 +81,11 @@ class StepModel:
     def step_s(self, row: TimedStep, calibration: Calibration, factor: float | None = None) -> float:
         """Return the predicted step [s]; `factor` replaces the one that was found for the compute."""
         there = replace(self._scenario(row), calibration=calibration, workload=self.workload(row, factor))
-        return simulate(there).result.iteration_s
+        return self.trained.simulate_s(there)
 
     def has_own_compute(self, row: TimedStep) -> bool:
         """Tell whether the workload gives compute as times, measured on what was trained."""
-        return self.trained(row.workload).workload.forward_s is not None
+        return self.trained.scenario(row.workload).workload.forward_s is not None
 
     def knows_compute(self, row: TimedStep) -> bool:
         """Tell whether the workload or a fit gives compute times."""
@@ -107,7 +117,7 @@ class StepModel:
         return self._scenarios[key]
 
     def _at_nodes(self, row: TimedStep) -> Scenario:
-        whole = self.trained(row.workload)
+        whole = self.trained.scenario(row.workload)
         try:
             cluster = replace(whole.cluster, num_nodes=row.num_nodes, ranks_per_node=row.ranks_per_node)
             run = replace(whole.run, grad_accumulation=row.grad_accumulation, draws=0)

@@ -1,12 +1,13 @@
-"""What step times give a calibration: the network by nodes, the links inside a node, the codec; and all rows compared."""
+"""What step times give a calibration: the network by nodes, links inside a node, the codec; and all rows compared."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from simnet.calibrate import over_base, step_fit
 from simnet.calibrate.calibration_file import as_calibration
 from simnet.calibrate.fitted_part import FittedPart, Interval, counted
-from simnet.calibrate.step_fit import FittedNumber, StepFit
+from simnet.calibrate.step_fit import StepFit
 from simnet.calibrate.step_model import Trained
 from simnet.calibrate.step_rows import StepTable, TimedStep
 from simnet.comparison import Comparison
@@ -15,13 +16,20 @@ from simnet.hardware import Calibration, Cluster
 CODEC = "codec_efficiency"
 
 
+@dataclass(frozen=True, kw_only=True)
+class FittedSteps(FittedPart):
+    """What step times give a calibration, and all that was fitted to them."""
+
+    found: StepFit
+
+
 def fit_tables(
     tables: Sequence[StepTable],
     held_out: Sequence[StepTable],
     trained: Trained,
     start: Calibration,
     others: Mapping[str, Any],
-) -> FittedPart:
+) -> FittedSteps:
     """Fit tables of step times.
 
     Args:
@@ -37,12 +45,13 @@ def fit_tables(
     rows = [row for table in tables for row in table.rows]
     others_rows = [row for table in held_out for row in table.rows]
     found = step_fit.fit(rows, trained, start)
-    cluster = trained(rows[0].workload).cluster
+    cluster = trained.scenario(rows[0].workload).cluster
     part = _table(found, cluster, [table.path.name for table in tables])
     intervals = _intervals(found)
     whole = as_calibration(over_base.lay_over({**part, "intervals": intervals}, others))
     compared = [_comparison(row, found, whole) for row in [*rows, *others_rows]]
-    return FittedPart(
+    return FittedSteps(
+        found=found,
         table=part,
         shown=_shown(found) | _speedups(compared, [*rows, *others_rows], found),
         intervals=intervals,
@@ -120,13 +129,13 @@ def _comparison(row: TimedStep, found: StepFit, calibration: Calibration) -> Com
 def _speedups(compared: Sequence[Comparison], rows: Sequence[TimedStep], found: StepFit) -> dict[str, str]:
     """Return measured and predicted speedups over the dense steps of the same setting, which people come for."""
     dense = {
-        row.curve[:-1] + (row.num_nodes,): one
+        (*row.curve[:-1], row.num_nodes): one
         for row, one in zip(rows, compared, strict=True)
         if not found.model.strategy(row).compresses
     }
     shown = {}
     for row, one in zip(rows, compared, strict=True):
-        of_dense = dense.get(row.curve[:-1] + (row.num_nodes,))
+        of_dense = dense.get((*row.curve[:-1], row.num_nodes))
         if of_dense is None or not found.model.strategy(row).compresses:
             continue
         measured, predicted = of_dense.measured / one.measured, of_dense.predicted / one.predicted
@@ -142,7 +151,7 @@ def _notes(found: StepFit, tables: Iterable[StepTable]) -> list[str]:
     notes = [f"{table.path.name}: not read: {', '.join(table.unread)}" for table in tables if table.unread]
     if found.spread == step_fit.RUN_SPREAD:
         notes.append(
-            f"no setting is repeated: steps are taken to differ by {step_fit.RUN_SPREAD:.0%} from run to run, which the "
-            "intervals hold; give repetitions"
+            f"no setting is repeated: steps are taken to differ by {step_fit.RUN_SPREAD:.0%} from run to run, as the "
+            "intervals say; give repetitions"
         )
     return notes

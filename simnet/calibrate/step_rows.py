@@ -140,7 +140,7 @@ def _head(lines: Sequence[tuple[int, str]]) -> tuple[str, list[str]]:
 
 def _columns(names: Sequence[str], where: str) -> tuple[dict[str, int], tuple[str, ...], float]:
     """Return the place of each column, the columns that are not read, and the unit of the time [s]."""
-    known = COUNTS | TEXTS | NUMBERS | {name: "time" for name in _times()}
+    known = COUNTS | TEXTS | NUMBERS | dict.fromkeys(_times(), "time")
     columns: dict[str, int] = {}
     unread: list[str] = []
     for place, name in enumerate(names):

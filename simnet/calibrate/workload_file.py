@@ -1,4 +1,4 @@
-"""Write the compute times of a traced step or of a measured model as a workload file."""
+"""Write the compute times of a measured model as a workload file."""
 
 import re
 from collections.abc import Sequence
@@ -11,39 +11,13 @@ import tomli_w
 
 from simnet.calibrate import bootstrap, provenance
 from simnet.calibrate.fitted_part import Floats, duration_text
-from simnet.calibrate.kineto import Trace
 from simnet.calibrate.measurement_file import MeasurementFile, Series, Setup
 from simnet.errors import SimnetError, shown
 from simnet.schema import build
-from simnet.units import Size
 from simnet.workload.workload import Workload
 
 _SHAPE = re.compile(r"\d{1,9}(x\d{1,9})*")
 READY = "gradient_ready"
-FIELDS = {"forward": "forward_s", "backward": "backward_s", "optimizer": "optimizer_s"}
-
-
-def text_of_trace(trace: Trace, path: Path) -> str:
-    """Return a workload as TOML: the compute times of a step, and its all-reduced bytes as the gradient.
-
-    Raises:
-        SimnetError: the trace has no all-reduce of known size, or lacks a phase.
-    """
-    times = {key: trace.median_s(field) for key, field in FIELDS.items()}
-    for key, seconds in times.items():
-        if not seconds > 0:
-            raise SimnetError(
-                f"{path}: no {key} in the trace: profile a step of DistributedDataParallel with an optimizer"
-            )
-    if not trace.reduced_bytes:
-        raise SimnetError(f"{path}: no all-reduce of known size; profile with record_shapes=True on several ranks")
-    whole: dict[str, object] = {
-        "title": f"A step of {path.name}: compute times, and the all-reduced bytes as the gradient",
-        "source": f"torch.profiler, {len(trace.steps)} steps of one of {trace.world_size} ranks, medians",
-        "gradient": Size(trace.reduced_bytes).text(),
-        **{key: duration_text(seconds) for key, seconds in times.items()},
-    }
-    return _checked(whole)
 
 
 def has_model(measurements: MeasurementFile) -> bool:
@@ -87,7 +61,7 @@ def text_of_model(files: Sequence[tuple[Path, MeasurementFile]], draws: int = bo
         "intervals": {name: [round(value, 4) for value in spread[name]] for name in ("compute", "optimizer")},
         "fitted_to": provenance.fitted_to(files),
     }
-    return _checked(whole)
+    return checked_text(whole)
 
 
 class _ModelSamples:
@@ -184,7 +158,7 @@ def _machine(measurements: MeasurementFile) -> str:
     return measurements.hardware.gpu or measurements.hardware.processor
 
 
-def _checked(whole: dict[str, object]) -> str:
+def checked_text(whole: dict[str, object]) -> str:
     """Return a workload as TOML, after the simulator has read it."""
     build(Workload, {"name": "fitted", **whole}, "the fitted workload")
     return tomli_w.dumps(whole)

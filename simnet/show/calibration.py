@@ -1,6 +1,7 @@
 """A calibration for people: what was fitted, how well, and where a traced step went."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from simnet.calibrate.fitted_part import FittedPart
 from simnet.calibrate.kineto import Trace
@@ -17,7 +18,10 @@ PHASES = {
 
 
 def calibration_page(
-    traces: Iterable[tuple[Trace, str]], parts: Sequence[FittedPart], listed: Sequence[Comparison] = ()
+    traces: Iterable[tuple[Trace, str]],
+    parts: Sequence[FittedPart],
+    listed: Sequence[Comparison] = (),
+    notes: Sequence[str] = (),
 ) -> Page:
     """Return what `simnet calibrate` prints.
 
@@ -25,16 +29,47 @@ def calibration_page(
         traces: each with its name; the page shows the phases of their steps.
         parts: fitted parts; the page shows their numbers, the residuals by group and the notes.
         listed: residuals that are shown one by one.
+        notes: sentences on the whole.
     """
     residuals = [residual for part in parts for residual in part.residuals]
     blocks: list[list[str | Table]] = [[*step_times(trace, name)] for trace, name in traces]
     blocks += [
-        [f"{name:<26} {text}" for part in parts for name, text in part.shown.items()],
+        _numbers({name: text for part in parts for name, text in part.shown.items()}),
         [_groups(residuals)] if residuals else [],
-        [line for part in parts for note in part.notes for line in hanging("note: ", note)],
+        [line for note in _all_notes(parts, notes) for line in hanging("note: ", note)],
         [_rows(listed)] if listed else [],
     ]
     return Page([piece for block in blocks if block for piece in (*block, "")])
+
+
+def _numbers(shown: Mapping[str, str]) -> list[str | Table]:
+    width = max([26, *map(len, shown)])
+    return [f"{name:<{width}} {text}" for name, text in shown.items()]
+
+
+def to_object(traces: Iterable[tuple[Trace, str]], parts: Sequence[FittedPart], notes: Sequence[str]) -> dict[str, Any]:
+    """Return what `simnet calibrate --format json` prints; see docs/how-to/calibrate.md."""
+    return {
+        "traces": {name: {field: trace.median_s(field) for field in PHASES} for trace, name in traces},
+        "fitted": {name: text for part in parts for name, text in part.shown.items()},
+        "rows": [
+            {
+                "group": one.series,
+                "row": one.label,
+                "role": one.role,
+                "measured_s": one.measured,
+                "predicted_s": one.predicted,
+                "error": one.error,
+            }
+            for part in parts
+            for one in part.residuals
+        ],
+        "notes": _all_notes(parts, notes),
+    }
+
+
+def _all_notes(parts: Iterable[FittedPart], notes: Iterable[str]) -> list[str]:
+    return [*(note for part in parts for note in part.notes), *notes]
 
 
 def _rows(residuals: Iterable[Comparison]) -> Table:

@@ -71,7 +71,7 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
     """
     tensors, flops = _gradients(workload)
     width = BYTES_PER_ELEMENT[workload.dtype]
-    num_elements = sum(t.num_elements for t in tensors) if tensors else _total_elements(workload, width)
+    num_elements = _num_elements(workload, tensors)
     forward_s, backward_s, update_s, notes = _compute(workload, cluster, calibration, num_elements, flops)
     return Step(
         tensors=tensors,
@@ -83,6 +83,21 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
         samples=workload.batch_per_rank,
         notes=notes,
     )
+
+
+def gradient_bytes(workload: Workload) -> float:
+    """Return the bytes of all gradients of a workload.
+
+    Raises:
+        SimnetError: gradients given twice or not at all.
+    """
+    tensors, _ = _gradients(workload)
+    return _num_elements(workload, tensors) * BYTES_PER_ELEMENT[workload.dtype]
+
+
+def _num_elements(workload: Workload, tensors: tuple[Tensor, ...]) -> float:
+    width = BYTES_PER_ELEMENT[workload.dtype]
+    return sum(tensor.num_elements for tensor in tensors) if tensors else _total_elements(workload, width)
 
 
 def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, float] | None]:

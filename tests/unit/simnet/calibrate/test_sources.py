@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.calibrate import calibration_file, iperf3, kernel_fit, kineto, sources, workload_file
+from simnet.calibrate import calibration_file, iperf3, kernel_fit, kineto, sources, trained_workload
 from simnet.calibrate.kernel_fit import TimedKernel
 from simnet.calibrate.measurement_file import Series
 from simnet.errors import SimnetError
@@ -228,18 +228,18 @@ def test_a_trace_of_nccl_is_read_on_the_clock_of_the_gpu() -> None:
 
 
 def test_a_trace_becomes_a_workload() -> None:
-    text = workload_file.text_of_trace(kineto.parse(NCCL, HERE), HERE)
+    text = trained_workload.text_of_traces([(kineto.parse(NCCL, HERE), HERE)], 4, None)
     assert 'gradient = "2000 B"' in text
     assert 'backward = "0.4 ms"' in text
 
 
 @pytest.mark.parametrize(
-    ("drop", "message"), [("Optimizer", "no optimizer in the trace"), ("nccl", "no all-reduce of known size")]
+    ("drop", "message"), [("Optimizer", "no optimizer in the trace"), ("nccl", "no all-reduce of known size, so no")]
 )
 def test_a_trace_without_a_phase_or_messages_is_no_workload(drop: str, message: str) -> None:
     kept = [one for one in NCCL["traceEvents"] if not one["name"].startswith(drop)]
     with pytest.raises(SimnetError, match=message):
-        workload_file.text_of_trace(kineto.parse({**NCCL, "traceEvents": kept}, HERE), HERE)
+        trained_workload.text_of_traces([(kineto.parse({**NCCL, "traceEvents": kept}, HERE), HERE)], 4, None)
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,10 @@ def test_every_residual_is_shown_if_asked_for() -> None:
 
 def test_a_trace_is_shown_and_written_as_a_workload(tmp_path: Path) -> None:
     path = tmp_path / "traced.toml"
-    done = run(str(GLOO), "--workload", str(path))
+    done = run(str(GLOO), "--workload", str(path), "--batch", "32")
     assert done.exit_code == 0, done.output
     assert "communication" in done.stdout
+    assert tomllib.loads(path.read_text())["batch_per_rank"] == 32
     check_part("workloads", str(path))
 
 
@@ -83,10 +84,14 @@ def test_a_trace_is_shown_and_written_as_a_workload(tmp_path: Path) -> None:
         ((*LOGS, "--hold-out", LOGS[0]), "is also a file to fit"),
         ((*LOGS, "--hold-out", str(IPERF3)), "the fitted files predict nothing"),
         ((str(GLOO), "-o", "x.toml"), "the files measure neither links nor kernels"),
-        ((*LOGS, "--workload", "x.toml"), "0 traces and 0 files of simnet measure model: give one"),
+        ((*LOGS, "--workload", "x.toml"), "0 traces, 0 files of simnet measure model and 0 tables"),
         ((*LOGS, "--cluster", "azure"), "'azure': unknown cluster"),
         ((*LOGS, "-o", "none/x.toml"), "no such directory"),
-        ((str(GOLDEN / "a100_azure_nd_v4_1gpus.log"),), "one GPU sends nothing"),
+        ((str(GOLDEN / "a100_azure_nd_v4_1gpus.log"),), "one GPU sends nothing: no log is left"),
+        (
+            (str(GLOO), "--workload", "x.toml"),
+            "a trace does not say its batch; give the samples of a rank with --batch",
+        ),
         ((str(IPERF3), ON_16, "--draws", "20", "-o", "x.toml"), "inter_node: two files give a value"),
     ],
 )

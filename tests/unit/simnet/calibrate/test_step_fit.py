@@ -1,0 +1,223 @@
+"""Step times: what they determine is found again, and published ones are predicted through the command."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace as changed
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from simnet import scenario
+from simnet.calibrate import step_fit, step_rows
+from simnet.calibrate.step_fit import StepFit
+from simnet.calibrate.step_model import StepModel, Trained
+from simnet.calibrate.step_rows import TimedStep
+from simnet.comparison import Comparison, mean_error
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration
+from simnet.scenario import Scenario
+from simnet.simulate import simulate
+from simnet.units import Duration
+from simnet.validate import shipped
+from simnet.validate.published_rows import PublishedRow
+from simnet.validate.sets import hkbu
+from simnet.validate.sets import one_bit_adam as paper
+from simnet.workload.workload import Workload
+from tests.helpers.cli import assert_refused, run
+
+HEAD = "nodes,ranks_per_node,batch,strategy,step_ms"
+WHERE = Path("steps.csv")
+TRAINED = scenario.build({"cluster": "generic_10gbit", "workload": "resnet50", "strategy": "qsgd"})
+TRAINED = replace(
+    TRAINED,
+    cluster=replace(TRAINED.cluster, gpu="V100-32GB"),
+    workload=Workload(gradients="resnet50", forward_s=Duration(0.03), backward_s=Duration(0.06), batch_per_rank=32),
+)
+
+
+def simulate_s(given: Scenario) -> float:
+    return simulate(given).result.iteration_s
+
+
+def fit(rows: Sequence[TimedStep], start: Calibration | None = None, trained: Scenario = TRAINED) -> StepFit:
+    return step_fit.fit(rows, Trained(lambda _: trained, simulate_s), start or Calibration())
+
+
+def row(nodes: int, ranks: int = 4, strategy: str = "all_reduce", step_s: float = 1.0, batch: int = 32) -> TimedStep:
+    where = f"{nodes} x {ranks}"
+    return TimedStep(where=where, num_nodes=nodes, ranks_per_node=ranks, batch=batch, strategy=strategy, step_s=step_s)
+
+
+def timed(
+    rows: Iterable[TimedStep], calibration: Calibration, factors: dict[tuple[str, int], float]
+) -> list[TimedStep]:
+    """Return rows with the times of a calibration."""
+    model = StepModel(trained=Trained(lambda _: TRAINED, simulate_s), start=calibration, compute_factors=factors)
+    return [changed(one, step_s=model.step_s(one, calibration)) for one in rows]
+
+
+def test_compute_links_and_codec_are_found_again() -> None:
+    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
+    true = step_fit.with_efficiency(step_fit.with_efficiency(true, "intra_node", 0.3), "inter_node", 0.4)
+    rows = timed([row(1, 1), row(1), row(1, strategy="qsgd"), row(2), row(4)], true, {("", 32): 1.3})
+    start = replace(true, codec_efficiency=0.9)
+    found = fit(rows, step_fit.with_efficiency(start, "inter_node", 1.0))
+    assert found.compute["", 32].value == pytest.approx(1.3, rel=1e-3)
+    assert found.intra_node is not None
+    assert found.intra_node.value == pytest.approx(0.3, rel=0.01)
+    assert {nodes: one.value for nodes, one in found.by_nodes.items()} == pytest.approx({2: 0.4, 4: 0.4}, rel=0.01)
+    assert found.codec is not None
+    assert found.codec.value == pytest.approx(0.1, rel=0.01)
+    for one in (*found.by_nodes.values(), found.codec):
+        assert one.factors[0] < 0.96
+        assert one.factors[1] > 1.04
+
+
+def test_repetitions_tell_how_steps_differ() -> None:
+    (once,) = timed([row(2)], step_fit.with_efficiency(Calibration(), "inter_node", 0.4), {})
+    repeated = [changed(once, step_s=once.step_s * factor) for factor in (0.8, 1.0, 1.25)]
+    assert fit(repeated).spread == pytest.approx(1.645 * 0.223, rel=0.01)
+    assert fit(repeated).by_nodes[2].factors[0] < fit([once]).by_nodes[2].factors[0] < 0.96
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([row(2, step_s=0.05)], "2 x 4: a step of 50 ms: is shorter than its compute of 90 ms"),
+        ([row(2, step_s=0.1)], "that compute and bytes take at the nominal rate of the NICs"),
+        ([row(2, strategy="qsgd:bit=4")], "2 x 4: strategy: unknown key 'bit'"),
+        ([row(2, strategy="qsgd:bits")], "'bits': write options as key=value"),
+        ([row(2, strategy="ddp")], "2 x 4: strategy: 'ddp': unknown strategy"),
+    ],
+)
+def test_what_cannot_be_is_refused(rows: list[TimedStep], message: str) -> None:
+    with pytest.raises(SimnetError, match=message):
+        fit(rows)
+
+
+def test_a_workload_without_compute_needs_a_step_that_tells_it() -> None:
+    bare = replace(TRAINED, workload=Workload(gradients="resnet50"))
+    with pytest.raises(SimnetError, match="no compute time: give the workload times"):
+        fit([row(2)], trained=bare)
+    found = fit([row(1, 1, step_s=0.09), row(2)], trained=bare)
+    assert found.compute["", 32].value == pytest.approx(0.09, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column 'nodes': needs"),
+        (HEAD, "no row below the head"),
+        (HEAD.replace("step_ms", "step"), "step: a time without a unit: name it with its unit"),
+        (HEAD.replace("step_ms", "loss"), "no column of times"),
+        (HEAD.replace("batch,", ""), "no column 'batch'"),
+        (f"{HEAD},bach", "'bach': unknown column. Did you mean 'batch'"),
+        (f"{HEAD},seconds\n", "seconds: two columns for time"),
+        (f"{HEAD}\n2,4,16,all_reduce", ":2: 4 cells: the head has 5 columns"),
+        (f"{HEAD}\n2,4,16,all_reduce,nan", ":2: time: 'nan': must be a number"),
+        (f"{HEAD}\n2,4,16,all_reduce,-1", "a step of -0.001 s: must be from"),
+        (f"{HEAD}\n2,4,16,all_reduce,{'9' * 400}", "must be a number"),
+        (f"{HEAD}\n2.5,4,16,all_reduce,1", "nodes: '2.5': must be a whole number"),
+        (f"{HEAD}\n2,4,16,,1", "strategy: is empty"),
+        (f"{HEAD}\n4,4,16,all_reduce,1\n2,4,16,all_reduce,1", ":3: 2 nodes after 4: must not decrease"),
+        (f"{HEAD}\n999999999,999999999,16,all_reduce,1", "at most 1000000"),
+        (f"{HEAD}\n" + "2,4,16,all_reduce,1\n" * 3000, "more than 2000 rows"),
+        (f'{HEAD}\n2,4,16,"all_reduce,1', "2: .* cells"),
+    ],
+)
+def test_a_table_that_does_not_hold_together_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SimnetError, match=message):
+        step_rows.parse(text, WHERE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "seconds"),
+    [("seconds", "1.5", 1.5), ("Step [ms]", "1500", 1.5), ("step_us", "1.5e6", 1.5), ("Iteration time (s)", ".5", 0.5)],
+)
+def test_the_head_gives_the_unit(name: str, value: str, seconds: float) -> None:
+    text = f"\ufeff# mine\nNum nodes;GPUs per node;batch per GPU;Strategy;{name};date\n2; 4;16;all_reduce;{value};x\n"
+    table = step_rows.parse(text, WHERE)
+    assert (table.rows[0].step_s, table.unread) == (seconds, ("date",))
+
+
+# Published steps through the command.
+
+
+def write(path: Path, rows: Iterable[tuple[PublishedRow, str, float]], batch: int) -> str:
+    """Write rows as a table: published row, strategy and step [s] of each."""
+    lines = [f"{one.nodes},{min(one.gpus, one.gpus_per_node)},{batch},{name},{1e3 * s}" for one, name, s in rows]
+    path.write_text("\n".join([HEAD, *lines]), encoding="utf-8")
+    return str(path)
+
+
+def fig5a(method: str, *gpus: int) -> list[tuple[PublishedRow, str, float]]:
+    name = {"Adam": "all_reduce", "1-bit Adam": "one_bit_adam"}[method]
+    rows = paper.figure_rows(paper.ETHERNET, method)
+    return [(one, name, paper.figure_s(one)) for one in rows if one.gpus in gpus]
+
+
+def rows_of(stdout: str) -> list[Comparison]:
+    return [
+        Comparison(
+            series=one["group"], label=one["row"], measured=one["measured_s"], predicted=one["predicted_s"],
+            role=one["role"],
+        )
+        for one in json.loads(stdout)["rows"]
+    ]  # fmt: skip
+
+
+def test_dense_steps_of_1_bit_adam_on_8_and_16_gpus_predict_32_to_256(tmp_path: Path) -> None:
+    known = write(tmp_path / "steps.csv", fig5a("Adam", 4, 8, 16) + fig5a("1-bit Adam", 4), 16)
+    others = write(tmp_path / "rest.csv", fig5a("Adam", 32, 64, 128, 256), 16)
+    trained = ("--experiment", "one_bit_adam_end_to_end", "--base", "v100_tcp_estimate")
+    mine = tmp_path / "mine.toml"
+    done = run("calibrate", known, "--hold-out", others, *trained, "--format", "json", "-o", str(mine))
+    assert done.exit_code == 0, done.output
+    rows = rows_of(done.stdout)
+    predicted = [one for one in rows if one.role == "held out"]
+    assert len(predicted) == 4
+    # One efficiency from 2 nodes on for all sizes errs by 18 % on average, as its own calibration shows.
+    assert mean_error(predicted) < 0.11
+    assert mean_error([one for one in rows if one.role == "fitted"]) < 1e-3
+    written = tomllib.loads(mine.read_text())
+    assert [point["nodes"] for point in written["by_nodes"]] == [2, 4]
+    assert written["kind"] == "estimate"
+    assert written["memory_bandwidth"] == "900 GB/s"
+    assert written["intervals"]["memory_bandwidth"] == [0.75, 1.0]
+    assert written["intervals"]["codec_efficiency"][0] > 0.8
+    assert {one["num_nodes"] for one in written["fitted_to"]} == {1, 2, 4}
+    told = run("simulate", "one_bit_adam_end_to_end", "--set", f"calibration={mine}", "--draws", "50")
+    assert "measured on 2, 4 nodes, not on 16" in " ".join(told.stdout.split())
+
+
+@pytest.mark.parametrize("model", ["ResNet-50", "BERT-Base"])
+def test_bsp_rows_of_hkbu_on_8_gpus_predict_16_and_32(model: str, tmp_path: Path) -> None:
+    rows = [one for one in hkbu.rows(hkbu.ETHERNET, method=hkbu.BSP) if one.model == model]
+    batch = int(rows[0].batch_per_gpu)
+    options = ":bucketing=fused,overlap=false"
+    table = [(one, f'"all_reduce{options}"', hkbu.iteration_s(one)) for one in rows]
+    known = write(tmp_path / "steps.csv", [one for one in table if one[0].gpus <= 8], batch)
+    others = write(tmp_path / "rest.csv", [one for one in table if one[0].gpus > 8], batch)
+    trained = ("--trained", hkbu.MODELS[model], "--cluster", "hkbu_10gbe")
+    done = run(
+        "calibrate", known, "--hold-out", others, *trained, "--format", "json",
+        "--workload", str(tmp_path / "model.toml"), "-o", str(tmp_path / "mine.toml"),
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    predicted = [one for one in rows_of(done.stdout) if one.role == "held out"]
+    assert len(predicted) == 2
+    assert mean_error(predicted) < 0.04
+    (single,) = (one for one in rows if one.gpus == 1)
+    step_s = sum(
+        Duration.parse(tomllib.loads((tmp_path / "model.toml").read_text())[key]) for key in ("forward", "backward")
+    )
+    assert step_s == pytest.approx(hkbu.iteration_s(single), rel=1e-3)
+
+
+def test_step_times_without_what_was_trained_are_refused(tmp_path: Path) -> None:
+    known = write(tmp_path / "steps.csv", fig5a("Adam", 8, 16), 16)
+    assert_refused(run("calibrate", known), "steps.csv: step times: say what was trained with --experiment")
+    both = ("--experiment", "overlap", "--trained", "resnet50")
+    assert_refused(run("calibrate", known, *both), "--trained: an experiment names its workload")
