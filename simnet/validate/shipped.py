@@ -10,6 +10,7 @@ from msgspec.structs import fields, replace
 
 from simnet import files
 from simnet.hardware import Calibration, Cluster, KernelTime
+from simnet.network_costs import NodesPoint
 from simnet.scenario import RawScenario
 from simnet.units import Duration
 from simnet.workload.workload import Workload
@@ -91,14 +92,20 @@ def workload_from_compute_time(gradients: str, compute_s: float, batch: int) -> 
 def with_value(whole: Struct, key: str, value: float) -> Struct:
     """Return a struct with another value under a dotted key, as a calibration file spells it.
 
-    Under a key such as "kernels.compress" the value is the time per element.
+    Under a key such as "kernels.compress" the value is the time per element, under one such as "by_nodes.4.efficiency"
+    that of the point of four nodes, which is made if it is missing.
     """
     name, _, rest = key.partition(".")
     attribute = _attribute(whole, name)
     old = getattr(whole, attribute)
+    item, _, inner = rest.partition(".")
     new: object
-    if isinstance(old, dict):
-        new = old | {rest: KernelTime(s_per_element=Duration(value))}
+    if isinstance(old, tuple):
+        points = {point.nodes: point for point in old}
+        point = points.get(int(item), NodesPoint(nodes=int(item)))
+        new = tuple(one for _, one in sorted((points | {int(item): with_value(point, inner, value)}).items()))
+    elif isinstance(old, dict):
+        new = old | {item: with_value(old[item], inner, value) if inner else KernelTime(s_per_element=Duration(value))}
     elif rest:
         new = with_value(old, rest, value)
     else:
@@ -107,11 +114,14 @@ def with_value(whole: Struct, key: str, value: float) -> Struct:
 
 
 def value_of(whole: msgspec.Struct, key: str) -> float:
-    """Return the value under a dotted key, in SI units."""
+    """Return the value under a dotted key, as `with_value`, in SI units."""
     name, _, rest = key.partition(".")
     found = getattr(whole, _attribute(whole, name))
+    item, _, inner = rest.partition(".")
+    if isinstance(found, tuple):
+        return value_of(next(point for point in found if point.nodes == int(item)), inner)
     if isinstance(found, dict):
-        return float(found[rest].s_per_element)
+        return value_of(found[item], inner) if inner else float(found[item].s_per_element)
     return value_of(found, rest) if rest else float(found)
 
 

@@ -138,7 +138,8 @@ def _scenario(network: PublishedNetwork, num_nodes: int, strategy: AnyStrategy, 
 
 def unfitted(network: PublishedNetwork) -> Calibration:
     """Return the network's calibration without any fitted value."""
-    return shipped.unfitted(network.part, kernels={}, poll_s=Duration(0), all_to_all_efficiency=1.0)
+    neutral = {"poll_s": Duration(0), "all_to_all_efficiency": 1.0, "by_nodes": (), "libraries": {}}
+    return shipped.unfitted(network.part, kernels={}, **neutral)
 
 
 def row_in_table_and_figure(network: PublishedNetwork) -> PublishedRow:
@@ -148,9 +149,18 @@ def row_in_table_and_figure(network: PublishedNetwork) -> PublishedRow:
 
 def table_sum_s(network: PublishedNetwork, accumulated: int) -> float:
     """Return the sum of the parts of a dense step of 64 GPUs in Table 1, with 16 samples a micro-batch [s]."""
+    return _sum_s(network, accumulated, ("forward", ALL_REDUCE, "backward_else", "step"))
+
+
+def compute_sum_s(network: PublishedNetwork, accumulated: int) -> float:
+    """Return the same sum without the all-reduce [s]."""
+    return _sum_s(network, accumulated, ("forward", "backward_else", "step"))
+
+
+def _sum_s(network: PublishedNetwork, accumulated: int, metrics: tuple[str, ...]) -> float:
     found = (
         row
-        for metric in ("forward", ALL_REDUCE, "backward_else", "step")
+        for metric in metrics
         for row in table_rows(network, metric, gpus=GPUS_IN_TABLE_AND_FIGURE, batch_per_gpu=str(BATCH))
     )
     return sum(row.value for row in found if accumulation(row) == accumulated) / 1e3

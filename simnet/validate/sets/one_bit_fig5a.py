@@ -1,25 +1,19 @@
-"""1-bit Adam, Fig 5a: throughput of the compression stage, codec and one network cost calibrated on two points each."""
+"""1-bit Adam, Fig 5a: throughput of the compression stage, its exchange calibrated on two and four nodes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
 
-from simnet.comparison import mean_error
 from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction
-from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.sets import one_bit_models as models
-from simnet.validate.shipped import PublishedNetwork, cached
-from simnet.validate.study import Study, all_predictions
+from simnet.validate.study import Fit, Study, all_predictions
 
 ORDER = 4
 TARGET = Limit(mean=0.12)
-FORMS = {"linear": "message_cost", "polling": "poll_cost"}
-"""Key of the fitted cost of sends by its form: linear in their number, or quadratic since each polls all others."""
 
 
 def evaluate() -> Outcome:
-    """Calibrate on the smallest and the largest point of each network, predict the points between."""
+    """Calibrate codec and exchange on the points of one, two and four nodes, predict the others."""
     ethernet, infiniband = (
         models.compression_stage(network).value("kernels.compress") for network in (paper.ETHERNET, paper.INFINIBAND)
     )
@@ -30,43 +24,30 @@ def evaluate() -> Outcome:
         bound=TARGET,
         parameters=models.parameters_of_both_networks(),
         predictions=all_predictions(map(models.compression_stage, paper.NETWORKS)),
-        facts={"pairs": pairs_met, "codec_ratio": ethernet / infiniband},
+        facts={"codec_ratio": ethernet / infiniband},
         make_alternatives=_alternatives,
     )
 
 
 def _alternatives() -> Iterator[Alternative]:
-    """Yield the model with a constant cost per message, for two choices of the fitted points."""
-    for smaller, point in enumerate(("single-node", "two-node")):
-        found: list[Prediction] = []
-        for network in paper.NETWORKS:
-            points = paper.figure_rows(network, "1-bit Adam")
-            found += _fitted(network, (points[smaller], points[-1]), FORMS["linear"]).predictions
-        yield Alternative("linear cost per message", f"{point} and largest point of each network", found)
+    stage = models.compression_stage(paper.ETHERNET)
+    ethernet = paper.ETHERNET.label
+    rest = tuple(fit for fit in stage.fits if isinstance(fit, Fit) and not fit.key.endswith("poll_cost"))
+    yield Alternative(
+        f"{ethernet}: no polling", "points of one, two and four nodes", replace(stage, fits=rest).predictions
+    )
+    linear = models.send_cost_fit(paper.ETHERNET, stage.train[-1], "message_cost")
+    yield Alternative(
+        f"{ethernet}: linear cost per message", "the same rows", replace(stage, fits=(*rest, linear)).predictions
+    )
+    yield Alternative(
+        "one bandwidth, that of Table 1, the same rows",
+        "single-node and largest point of each network",
+        [one for network in paper.NETWORKS for one in _one_rate_on(models.compression_stage(network))],
+    )
 
 
-def _fitted(network: PublishedNetwork, pair: tuple[PublishedRow, ...], cost: str) -> Study:
-    """Return the stage with codec and a cost of sends fitted to two points, and the other points held out."""
-    fits = (models.codec_fit(network, pair[0]), models.send_cost_fit(network, pair[1], cost))
-    others = tuple(row for row in paper.figure_rows(network, "1-bit Adam") if row not in pair)
-    return replace(models.compression_stage(network), fits=(fits,), held_out=others)
-
-
-@cached
-def pairs_met() -> dict[str, int]:
-    """Return how many choices of two calibration points on Ethernet lead to errors within the target.
-
-    Returns:
-        "all": the number of choices; "linear" and "polling": those within the target, by the form of the cost of sends;
-        "without_cost": those within the target whose fitted linear cost is 0.
-    """
-    pairs = list(combinations(paper.figure_rows(paper.ETHERNET, "1-bit Adam"), 2))
-    met = {form: [_fitted(paper.ETHERNET, pair, key) for pair in pairs] for form, key in FORMS.items()}
-    met = {form: [study for study in studies if _is_met(study)] for form, studies in met.items()}
-    without_cost = sum(study.value(FORMS["linear"]) == 0 for study in met["linear"])
-    return {"all": len(pairs), "without_cost": without_cost} | {form: len(studies) for form, studies in met.items()}
-
-
-def _is_met(study: Study) -> bool:
-    assert TARGET.mean is not None
-    return mean_error(study.predictions) <= TARGET.mean
+def _one_rate_on(stage: Study) -> tuple[Prediction, ...]:
+    network = next(network for network in paper.NETWORKS if network.label == stage.series(stage.held_out[0]))
+    one_rate = models.one_rate_stage(network)
+    return one_rate.compare(row for row in stage.held_out if row in one_rate.held_out)
