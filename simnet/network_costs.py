@@ -20,7 +20,7 @@ DOUBLING_FACTOR = 1.14
 """How far a bandwidth may move with the first doubling of the nodes beyond the measured ones, either way, 90 %.
 
 From the bandwidths that published dense rows show at 4, 8, 16, ... nodes, each against the one at half the nodes
-(docs/explanation/network.md; recomputed by tests/validation/test_by_nodes.py).
+(docs/explanation/network.md; recomputed by tests/validation/test_group_sizes.py).
 """
 
 

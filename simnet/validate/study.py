@@ -4,7 +4,7 @@ A set is data: the rows, the simulation of a row, and the fits, each of one numb
 model of the same rows is `replace(study, ...)`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -17,8 +17,6 @@ from simnet.validate.shipped import value_of, with_value
 Method = Literal["least squares", "meets the row", "mean signed error zero"]
 FIRST_GUESS = 0.25
 """The efficiency at which a least-squares fit of a rate begins."""
-UNIT_COST = 1e-4
-"""The value at which the effect of a linear cost is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ class Study:
         measured: published value of a row, in SI units.
         series: series of a row, which has a mean error of its own.
         label: name of a row in tables.
-        fits: made in this order, each with the results of the previous ones; a pair is of two linear costs.
+        fits: made in this order, each with the results of the previous ones.
         held_out: rows to predict, which no fit uses.
         known_range: factors between which the model itself says that the value of a row lies, at 90 %.
     """
@@ -72,7 +70,7 @@ class Study:
     measured: Callable[[PublishedRow], float]
     series: Callable[[PublishedRow], str]
     label: Callable[[PublishedRow], str]
-    fits: tuple[Fit | tuple[Fit, Fit], ...] = ()
+    fits: tuple[Fit, ...] = ()
     held_out: tuple[PublishedRow, ...] = ()
     known_range: Callable[[PublishedRow], tuple[float, float]] = lambda _: (1.0, 1.0)
 
@@ -81,22 +79,18 @@ class Study:
         """The calibration after all fits."""
         found = self.initial
         for fit in self.fits:
-            found = _fit_two_costs(self, found, *fit) if isinstance(fit, tuple) else _fit_one(self, found, fit)
+            found = _fit_one(self, found, fit)
         return found
 
     @property
     def train(self) -> tuple[PublishedRow, ...]:
         """Rows that a fit uses."""
-        return tuple(row for fit in self._single_fits for row in fit.rows)
-
-    @property
-    def _single_fits(self) -> Iterator[Fit]:
-        return (one for fit in self.fits for one in (fit if isinstance(fit, tuple) else (fit,)))
+        return tuple(row for fit in self.fits for row in fit.rows)
 
     def refitted(self, rows: Iterable[PublishedRow]) -> "Study":
         """Return the study with these rows for each of its fits."""
         known = tuple(rows)
-        return replace(self, fits=tuple(replace(fit, rows=known) for fit in self._single_fits))
+        return replace(self, fits=tuple(replace(fit, rows=known) for fit in self.fits))
 
     def value(self, key: str) -> float:
         """Return a number of the fitted calibration, in SI units."""
@@ -105,7 +99,7 @@ class Study:
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """All fitted numbers."""
-        return tuple(fit.parameter(self.fitted) for fit in self._single_fits)
+        return tuple(fit.parameter(self.fitted) for fit in self.fits)
 
     @cached_property
     def predictions(self) -> tuple[Prediction, ...]:
@@ -145,21 +139,3 @@ def _fit_one(study: Study, calibration: Any, fit: Fit) -> Any:
         (inverse,) = numeric.least_squares(lambda inverses: errors(1 / inverses[0]), [1 / FIRST_GUESS])
         return with_value(calibration, fit.key, 1 / inverse)
     return with_value(calibration, fit.key, numeric.find_root(lambda value: sum(errors(value)), *fit.bounds))
-
-
-def _fit_two_costs(study: Study, calibration: Any, rest: Fit, cost: Fit) -> Any:
-    """Fit two non-negative costs that act linearly to one row each.
-
-    `cost` explains the difference between the two rows, `rest` what is then still missing in its own row.
-    """
-    rows = rest.rows[0], cost.rows[0]
-    missing = [study.measured(row) - study.predict(calibration, row) for row in rows]
-
-    def effect(fit: Fit, row: PublishedRow) -> float:
-        changed = with_value(calibration, fit.key, UNIT_COST)
-        return (study.predict(changed, row) - study.predict(calibration, row)) / UNIT_COST
-
-    near, far = (effect(cost, row) for row in rows)
-    cost_s = max((missing[1] - missing[0]) / (far - near), 0.0)
-    rest_s = max((missing[0] - near * cost_s) / effect(rest, rows[0]), 0.0)
-    return with_value(with_value(calibration, cost.key, cost_s), rest.key, rest_s)

@@ -32,13 +32,13 @@ TARGETS = {
     "hkbu_overlap": Limit(mean=0.08),
     "one_bit_table1": Limit(mean=0.06),
     "one_bit_fig5a": Limit(mean=0.12),
-    "end_to_end": Limit(worst=0.10),
+    "end_to_end": Limit(worst=0.12),
+    "one_bit_dense": Limit(mean=0.10),
+    "one_bit_speedup": Limit(mean=0.10, worst=0.20),
+    "one_bit_fig9": Limit(mean=0.08, worst=0.15),
 }
-MISSED = {"end_to_end": Limit(mean=0.19, worst=0.37)}
+MISSED = {"end_to_end": Limit(mean=0.11, worst=0.14), "one_bit_fig9": Limit(mean=0.16, worst=0.30)}
 NO_TARGET = {
-    "one_bit_dense": Limit(mean=0.18, worst=0.39),
-    "one_bit_speedup": Limit(mean=0.20, worst=0.39),
-    "one_bit_fig9": Limit(mean=0.16, worst=0.30),
     "one_bit_compute": Limit(mean=0.35, worst=0.97),
     "hkbu_one_node": Limit(mean=0.08, worst=0.19),
     "pytorch_ddp": Limit(mean=0.03, worst=0.05),
@@ -76,15 +76,32 @@ def test_a_missed_set_says_by_how_much_and_why(name: str) -> None:
     assert "disagree" in found.text("misses")
 
 
-def test_the_one_bit_side_of_the_end_to_end_time_is_within_its_target() -> None:
+def test_both_sides_of_the_end_to_end_time_follow_from_one_calibration() -> None:
     adam, one_bit = outcome("end_to_end").predictions
-    assert one_bit.error == pytest.approx(0, abs=0.10)
-    assert adam.error == pytest.approx(-0.354, abs=0.01)
+    assert adam.error == pytest.approx(-0.06, abs=0.01)
+    assert one_bit.error == pytest.approx(0.126, abs=0.01)
 
 
-def test_every_dense_point_of_the_figure_is_predicted_and_every_speedup_is_the_quotient_of_two_rows() -> None:
+def test_published_rows_alone_already_exceed_the_published_one_bit_total() -> None:
+    published = outcome("end_to_end").facts["published"]
+    more_s = (137.8 + 243.72 + 74.92 - 35.71 - 60.81 - 75.59) / 1e3  # Table 1, four micro-batches less one
+    step_s, dense_s = 64 * 16 / 1641.4 + more_s, 174.3 * 3600 / 152_000
+    total_h = (23_000 * dense_s + 129_000 * step_s) / 3600
+    assert published == pytest.approx({"step_s": step_s, "total_h": total_h, "error": total_h / 51.5 - 1}, rel=1e-3)
+    assert total_h / 51.5 - 1 > 0.12
+
+
+def test_no_one_part_of_the_shaped_rate_meets_the_target_of_fig_9() -> None:
+    found = outcome("one_bit_fig9")
+    least = found.facts["least_worst"]
+    assert callable(least)
+    assert 0.15 < least() <= found.worst + 0.01
+
+
+def test_speedups_of_calibrated_points_are_left_out_and_quotients_of_two_rows_are_predicted() -> None:
     dense, speedup = outcome("one_bit_dense"), outcome("one_bit_speedup")
-    assert [p.row.gpus for p in dense.predictions] == [4, 8, 16, 32, 64, 128, 256, 8, 16, 32, 64, 128]
+    assert [p.row.gpus for p in dense.predictions] == [4, 32, 64, 128, 256, 8, 64, 128]
+    assert [p.row.gpus for p in speedup.predictions] == [4, 32, 64, 128, 256, 8, 64, 128]
     by_key = {row.key: row for row in published_rows.load().rows}
     for prediction in speedup.predictions:
         adam, one_bit = (by_key[f"measurements.csv:{line}"] for line in prediction.row.key[17:].split(", "))
@@ -104,15 +121,10 @@ def test_a_speedup_is_the_predicted_dense_time_over_the_predicted_compressed_tim
 def test_the_speedups_that_lean_on_a_calibrated_point_are_marked() -> None:
     calibrated = {row.key for row in outcome("one_bit_fig5a").calibration_rows}
     for prediction in outcome("one_bit_speedup").predictions:
-        one_bit = f"measurements.csv:{prediction.row.key.split(', ')[1]}"
-        assert prediction.label.endswith("*") == (one_bit in calibrated)
-
-
-def test_speedups_on_ethernet_are_known_to_come_out_too_small() -> None:
-    """Table 1 and Fig 5a of the paper disagree, so a calibration on one of them cannot meet the other."""
-    errors = [p.error for p in outcome("one_bit_speedup").predictions if p.series == "Ethernet" and p.row.gpus >= 16]
-    assert len(errors) == 5
-    assert all(-0.39 < error < -0.20 for error in errors)
+        lines = prediction.row.key.removeprefix("measurements.csv:").split(", ")
+        fitted = sum(f"measurements.csv:{line}" in calibrated for line in lines)
+        assert fitted < 2
+        assert prediction.label.endswith("*") == (fitted == 1)
 
 
 def test_every_published_row_is_used_by_some_set() -> None:
@@ -142,7 +154,7 @@ def test_the_headline_of_bert_base_names_the_task_that_is_simulated() -> None:
 
 def test_the_bandwidth_above_what_iperf_gave_is_commented_on_where_it_is_fitted() -> None:
     found = outcome("one_bit_table1")
-    efficiency = next(p.value for p in found.parameters if p.part == "one_bit_adam_ethernet")
+    efficiency = next(p.value for p in found.parameters if p.key == "by_nodes.2.efficiency")
     assert 40 * efficiency > 4.1
     assert f"{40 * efficiency:.2f} Gbit/s of payload fitted on Ethernet exceed the 4.1 Gbit/s" in found.text("misses")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from simnet.validate.outcome import Alternative, Limit, Outcome, Prediction
 from simnet.validate.sets import one_bit_adam as paper
 from simnet.validate.sets import one_bit_models as models
-from simnet.validate.study import Fit, Study, all_predictions
+from simnet.validate.study import Study, all_predictions
 
 ORDER = 4
 TARGET = Limit(mean=0.12)
@@ -32,7 +32,7 @@ def evaluate() -> Outcome:
 def _alternatives() -> Iterator[Alternative]:
     stage = models.compression_stage(paper.ETHERNET)
     ethernet = paper.ETHERNET.label
-    rest = tuple(fit for fit in stage.fits if isinstance(fit, Fit) and not fit.key.endswith("poll_cost"))
+    rest = tuple(fit for fit in stage.fits if not fit.key.endswith("poll_cost"))
     yield Alternative(
         f"{ethernet}: no polling", "points of one, two and four nodes", replace(stage, fits=rest).predictions
     )

@@ -1,6 +1,6 @@
 """Models of 1-bit Adam's rows: dense all-reduces and the compression stage, calibrated on two and four nodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -104,7 +104,7 @@ def _key(nodes: int, library: str = "") -> str:
 
 
 def _fits_by_nodes(
-    network: PublishedNetwork, rows: "list[PublishedRow] | tuple[PublishedRow, ...]", part: str, algorithm: str
+    network: PublishedNetwork, rows: Sequence[PublishedRow], part: str, algorithm: str
 ) -> tuple[Fit, ...]:
     return tuple(_fit_on(network, nodes, rows, part, algorithm) for nodes in CALIBRATED_NODES)
 
@@ -112,7 +112,7 @@ def _fits_by_nodes(
 def _fit_on(  # noqa: PLR0913, PLR0917
     network: PublishedNetwork,
     nodes: int,
-    rows: "list[PublishedRow] | tuple[PublishedRow, ...]",
+    rows: Sequence[PublishedRow],
     part: str,
     how: str,
     library: str = "",
@@ -127,7 +127,7 @@ def _fit_on(  # noqa: PLR0913, PLR0917
     )
 
 
-def _with_fits(study: Study, fits: tuple[Fit, ...], rows: "list[PublishedRow] | tuple[PublishedRow, ...]") -> Study:
+def _with_fits(study: Study, fits: tuple[Fit, ...], rows: Sequence[PublishedRow]) -> Study:
     known = {row for fit in fits for row in fit.rows}
     return replace(study, fits=fits, held_out=tuple(row for row in rows if row not in known))
 

@@ -1,0 +1,90 @@
+"""How bandwidth changes with the number of nodes in published rows, against what the extrapolation assumes."""
+
+import math
+import re
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from simnet.comparison import mean_error, worst_error
+from simnet.network_costs import DOUBLING_FACTOR
+from simnet.validate.outcome import Prediction
+from simnet.validate.sets import hkbu, one_bit_models
+from simnet.validate.sets.one_bit_adam import NETWORKS
+from simnet.validate.study import Fit, Study
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "network.md"
+SIGMAS = 1.645
+
+
+@cache
+def studies() -> dict[str, Study]:
+    """Return the dense rows of each publication, network and model, with the links before a fit between nodes."""
+    found = {}
+    for network in NETWORKS:
+        for name, make in (
+            ("Table 1", one_bit_models.dense_all_reduce),
+            ("Fig 5a", one_bit_models.dense_adam),
+        ):
+            found[f"1-bit Adam, {name}, {network.label}"] = one_bit_models.chosen(network, make)
+    for network in hkbu.NETWORKS:
+        whole = hkbu.bsp(network)
+        for model in hkbu.MODELS:
+            rows = [row for row in (*whole.train, *whole.held_out) if row.model == model]
+            found[f"HKBU, {network.label}, {model}"] = replace(whole, fits=(), held_out=tuple(rows))
+    return found
+
+
+@cache
+def changes_by_doubling() -> tuple[float, ...]:
+    """Return the changes of a bandwidth, as logarithms by doubling of the nodes, from four nodes on."""
+    found = []
+    for name, study in studies().items():
+        rows = {row.nodes: row for row in (*study.held_out, *study.train)}
+        sizes = sorted(nodes for nodes in rows if nodes >= 4)
+        rates = {nodes: _efficiency(name, study, rows[nodes]) for nodes in sizes}
+        for low, high in pairwise(sizes):
+            found.append(math.log(rates[high] / rates[low]) / math.log2(high / low))
+    return tuple(found)
+
+
+def _efficiency(name, study, row):
+    link = "intra_node" if "100 Gbit IB" in name else "inter_node"
+    fit = Fit(key=f"{link}.efficiency", rows=(row,), bounds=(0.005, 1.0))
+    return replace(study, fits=(fit,)).value(fit.key)
+
+
+def beyond_four(name: str) -> tuple[Prediction, ...]:
+    """Return what bandwidths fitted on two and four nodes predict beyond, of a set that did not suggest the form."""
+    study = studies()[name]
+    if name.startswith("1-bit"):
+        return tuple(one for one in study.predictions if one.row.nodes > 4)
+    link = "intra_node" if "100 Gbit IB" in name else "inter_node"
+    four = next(row for row in study.held_out if row.nodes == 4)
+    fitted = replace(study, fits=(Fit(key=f"{link}.efficiency", rows=(four,)),))
+    return fitted.compare(row for row in study.held_out if row.nodes > 4)
+
+
+def test_the_interval_of_an_extrapolation_is_as_wide_as_published_bandwidths_change() -> None:
+    changes = changes_by_doubling()
+    assert len(changes) >= 12
+    spread = math.sqrt(sum(change**2 for change in changes) / len(changes))
+    assert math.exp(SIGMAS * spread) == pytest.approx(DOUBLING_FACTOR, abs=0.01)
+
+
+def test_published_bandwidths_have_no_common_direction_from_four_nodes_on() -> None:
+    changes = changes_by_doubling()
+    mean = sum(changes) / len(changes)
+    spread = math.sqrt(sum((change - mean) ** 2 for change in changes) / (len(changes) - 1))
+    assert abs(mean) < 2 * spread / math.sqrt(len(changes))
+
+
+@pytest.mark.parametrize("name", studies())
+def test_the_page_tells_the_errors_of_the_form(name: str) -> None:
+    found = beyond_four(name)
+    line = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name} |"))
+    told = [float(number) for number in re.findall(r"([\d.]+) %", line)]
+    assert told == [round(100 * mean_error(found), 1), round(100 * worst_error(found), 1)]
