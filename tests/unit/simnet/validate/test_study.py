@@ -73,19 +73,6 @@ def test_a_row_that_no_value_meets_is_refused() -> None:
         _ = replace(STUDY, fits=(replace(POLL, rows=(row(4, 1.0),)),)).fitted
 
 
-@pytest.mark.parametrize(
-    ("seconds", "cost", "rest"),
-    [((11.0, 16.0), 0.25, 0.08), ((11.0, 13.0), 0.0, 0.09), ((11.0, 5.0), 0.0, 0.09), ((3.0, 17.0), 1.0, 0.0)],
-)
-def test_two_linear_costs_meet_two_rows_unless_one_would_fall_below_zero(
-    seconds: tuple[float, float], cost: float, rest: float
-) -> None:
-    codec = Fit(key="kernels.compress", rows=(row(2, seconds[0]),))
-    study = replace(STUDY, initial=START, fits=((codec, replace(POLL, rows=(row(4, seconds[1]),))),))
-    assert study.value("poll_cost") == pytest.approx(cost, abs=1e-9)
-    assert study.value("kernels.compress") == pytest.approx(rest, abs=1e-9)
-
-
 def test_an_alternative_is_a_replacement_and_leaves_the_study_alone() -> None:
     other = STUDY.refitted([row(2, 8.0)])
     assert other.value("inter_node.efficiency") == pytest.approx(0.25, rel=1e-7)
