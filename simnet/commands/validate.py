@@ -24,15 +24,24 @@ PAGE = "validation.md"
     "validate",
     help="Compare predicted times with measured ones.\n\n"
     "With EXPERIMENT and MEASUREMENTS: predict the steps of simnet measure training with the workload and the "
-    "calibration of EXPERIMENT. Measurements to which the calibration was fitted are refused.\n\n"
+    "calibration of EXPERIMENT. Measurements to which the calibration was fitted are refused. The exit code is 1 if "
+    "an error is above --mean or --worst, else 0 whatever the errors.\n\n"
+    "With --plan EXPERIMENT: say what must be measured for that, before it is.\n\n"
     "With --published: calibrate on some rows of each publication and predict the others, with 90 % intervals where "
     "all sets are compared. The exit code is 1 if a set is worse than its bound.",
-    epilog="\b\nExamples:\n  simnet validate --published --set hkbu_bsp\n"
+    epilog="\b\nExamples:\n  simnet validate --published --set hkbu_bsp\n  simnet validate --plan mine.toml\n"
     "  simnet validate mine.toml training.json --draws 200 --mean 10",
 )
 @click.argument("experiment", required=False)
 @click.argument("files", nargs=-1, metavar="[MEASUREMENTS]...", type=options.INPUT_PATH)
+@click.option("--plan", is_flag=True, help="Print what must be measured so that EXPERIMENT can be judged.")
 @click.option("--model", help="Compare only the steps of this model.")
+@click.option(
+    "--nic-gbit-per-s",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    help="Bandwidth of all NICs of a node [Gbit/s], where the measurements do not say it.  [default for --plan: that "
+    "of EXPERIMENT]",
+)
 @click.option("--figure", type=options.OUTPUT_PATH, help="Draw predicted over measured times to this PNG file.")
 @options.MEAN
 @options.WORST
@@ -48,7 +57,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     context: click.Context,
     experiment: str | None,
     files: tuple[Path, ...],
+    plan: bool,
     model: str | None,
+    nic_gbit_per_s: float | None,
     figure: Path | None,
     mean: float | None,
     worst: float | None,
@@ -60,27 +71,46 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet validate`."""
     from simnet.comparison import within
-    from simnet.show import validation
-    from simnet.validate import coverage, sets
 
-    if experiment is not None:
+    nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
+    if plan:
+        others = {"MEASUREMENTS": files, "--published": published, "--set": names, "-o": output, "--figure": figure}
+        _plan(experiment, nic_bytes_per_s, [name for name, value in others.items() if value])
+        return
+    if experiment is None:
+        _check_published(figure, nic_bytes_per_s, published=published)
+        holds = _published(names, form, output)
+    else:
         if published or names or output or form != "table":
             raise SimnetError(
                 "validate: --published, --set, --format and -o: need no EXPERIMENT; drop them, or drop EXPERIMENT"
             )
         check_file(figure, "--figure")
-        points = _points(experiment, files, model, draws)
+        points = _points(experiment, files, model, draws, nic_bytes_per_s)
         if figure is not None:
             _draw(points, figure)
-        if not within(points, mean, worst):
-            context.exit(1)
-        return
+        holds = within(points, mean, worst)
+    if not holds:
+        context.exit(1)
+
+
+def _check_published(figure: Path | None, nic_bytes_per_s: float | None, *, published: bool) -> None:
+    """Refuse options that need an experiment, and a command that names nothing."""
+    if nic_bytes_per_s is not None:
+        raise SimnetError("validate: --nic-gbit-per-s: needs EXPERIMENT; drop it")
     if figure is not None:
         raise SimnetError(
             "validate: --figure: needs EXPERIMENT and MEASUREMENTS; for the figures of --published, use -o"
         )
     if not published:
         raise SimnetError("validate: no measurements: name EXPERIMENT and MEASUREMENTS, or add --published")
+
+
+def _published(names: tuple[str, ...], form: str, output: Path | None) -> bool:
+    """Compare published sets, and return whether each is within its bound."""
+    from simnet.show import validation
+    from simnet.validate import coverage, sets
+
     wanted = tuple(dict.fromkeys(names)) or sets.names()
     _check(output, names)
     outcomes = [sets.run(name) for name in wanted]
@@ -93,11 +123,25 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     )
     if output is not None and evidence is not None:
         _write(outcomes, evidence, output)
-    if not all(outcome.holds for outcome in outcomes):
-        context.exit(1)
+    return all(outcome.holds for outcome in outcomes)
 
 
-def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: int | None) -> "list[TrainedPoint]":
+def _plan(experiment: str | None, nic_bytes_per_s: float | None, others: list[str]) -> None:
+    """Print what must be measured."""
+    from simnet.scenario import load_experiment
+    from simnet.show.plan_page import plan_page
+    from simnet.validate import measurement_plan
+
+    if experiment is None or others:
+        raise SimnetError(
+            f"validate: --plan: needs EXPERIMENT alone; drop {', '.join(others) or '--plan, or name one'}"
+        )
+    say(plan_page(measurement_plan.plan(load_experiment(experiment), nic_bytes_per_s), experiment))
+
+
+def _points(
+    experiment: str, files: tuple[Path, ...], model: str | None, draws: int | None, nic_bytes_per_s: float | None
+) -> "list[TrainedPoint]":
     """Predict measured steps with an experiment, and print both."""
     from simnet.calibrate.measurement_file import read
     from simnet.scenario import load_experiment
@@ -109,7 +153,10 @@ def _points(experiment: str, files: tuple[Path, ...], model: str | None, draws: 
     settings: dict[str, object] = {}
     add_draws(settings, draws)
     scenario = load_experiment(experiment, settings).at({})
-    known = [(path, read(path)) for path in files]
+    as_they_are = [(path, read(path)) for path in files]
+    known = [(path, training_steps.with_nic(whole, nic_bytes_per_s)) for path, whole in as_they_are]
+    # Files are recognized as they are, settings with the bandwidth that is now known.
+    disjoint.check(scenario, as_they_are)
     proof = disjoint.check(scenario, known)
     found = training_steps.predict_points(scenario, [whole for _, whole in known], model, watched)
     say(measured_steps.steps_page(found, [measured_steps.proof_text(proof)]))

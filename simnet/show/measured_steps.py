@@ -32,7 +32,9 @@ def proof_text(proof: Disjointness) -> str:
 
 def _row(point: TrainedPoint) -> tuple[str, ...]:
     inside = {None: "", True: "inside", False: "outside"}[point.is_inside]
-    return layout_text(point), bandwidth_text(point.setting[3] * 8 / 1e9), *comparison_cells(point), inside
+    rate = point.setup.nic_bytes_per_s
+    nic = bandwidth_text(rate * 8 / 1e9) if rate else "-"
+    return layout_text(point), nic, *comparison_cells(point), inside
 
 
 def layout_text(point: TrainedPoint) -> str:

@@ -49,35 +49,46 @@ def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> 
     Raises:
         SimnetError: a file or a network setting was fitted.
     """
-    fitted = [*scenario.calibration.fitted_to, *scenario.workload.fitted_to]
-    digests = {one.digest: one.file for one in fitted}
-    over_network = [one for one in fitted if OVER_THE_NETWORK & set(one.measured) and one.nic_bytes_per_s is not None]
+    digests = {one.digest: one.file for one in _fitted(scenario)}
+    over_network = _fitted_over_network(scenario)
     for path, whole in files:
         if name := digests.get(provenance.digest(whole)):
             raise SimnetError(f"{path}: was fitted by the calibration or the workload (as {name}): predict another")
         for setup in whole.setups:
-            _check_setting(path, setup, over_network)
+            _check_setting(path, setup, scenario)
     settings = dict.fromkeys(_setting(one.num_nodes, one.ranks_per_node, one.nic_bytes_per_s) for one in over_network)
     return Disjointness(num_predicted=len(files), num_fitted=len(digests), network_settings=tuple(settings))
 
 
-def _check_setting(path: Path, setup: Setup, over_network: Sequence[FittedTo]) -> None:
-    for one in over_network:
-        if _is_same(one, setup):
-            raise SimnetError(
-                f"{path}: {_setting(setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s)}: the network was "
-                f"fitted at this setting ({one.file}): predict others"
-            )
-
-
-def _is_same(one: FittedTo, setup: Setup) -> bool:
-    return (
-        (one.num_nodes, one.ranks_per_node) == (setup.num_nodes, setup.ranks_per_node)
-        and one.nic_bytes_per_s is not None
-        and setup.nic_bytes_per_s is not None
+def file_fitted_at(
+    scenario: Scenario, num_nodes: int, ranks_per_node: int, nic_bytes_per_s: float | None
+) -> str | None:
+    """Return the file by which the network was fitted at a setting; None if it was not."""
+    for one in _fitted_over_network(scenario):
+        is_same = (one.num_nodes, one.ranks_per_node) == (num_nodes, ranks_per_node)
+        rates = one.nic_bytes_per_s, nic_bytes_per_s
         # A calibration file holds a bandwidth as text with few digits.
-        and math.isclose(one.nic_bytes_per_s, setup.nic_bytes_per_s, rel_tol=1e-3)
-    )
+        if is_same and rates[0] and rates[1] and math.isclose(rates[0], rates[1], rel_tol=1e-3):
+            return one.file
+    return None
+
+
+def _fitted(scenario: Scenario) -> tuple[FittedTo, ...]:
+    return (*scenario.calibration.fitted_to, *scenario.workload.fitted_to)
+
+
+def _fitted_over_network(scenario: Scenario) -> list[FittedTo]:
+    return [
+        one for one in _fitted(scenario) if OVER_THE_NETWORK & set(one.measured) and one.nic_bytes_per_s is not None
+    ]
+
+
+def _check_setting(path: Path, setup: Setup, scenario: Scenario) -> None:
+    setting = setup.num_nodes, setup.ranks_per_node, setup.nic_bytes_per_s
+    if file := file_fitted_at(scenario, *setting):
+        raise SimnetError(
+            f"{path}: {_setting(*setting)}: the network was fitted at this setting ({file}): predict others"
+        )
 
 
 def _setting(num_nodes: int, ranks_per_node: int, nic_bytes_per_s: float | None) -> str:

@@ -77,6 +77,14 @@ def predict_points(
     return [predict_point(scenario, series, setup) for series, setup in watched(mine)]
 
 
+def with_nic(whole: MeasurementFile, nic_bytes_per_s: float | None) -> MeasurementFile:
+    """Return a file with the bandwidth of a node's NICs where it does not say it."""
+    if nic_bytes_per_s is None or all(setup.nic_bytes_per_s is not None for setup in whole.setups):
+        return whole
+    setups = [one if one.nic_bytes_per_s else replace(one, nic_bytes_per_s=nic_bytes_per_s) for one in whole.setups]
+    return replace(whole, setups=tuple(setups))
+
+
 def measured_steps(files: Sequence[MeasurementFile]) -> list[MeasuredStep]:
     """Return the measured steps of training, each with its setup."""
     return [(one, file.setups[one.setup]) for file in files for one in file.series if _is_step(one)]
@@ -111,14 +119,15 @@ def predict_point(scenario: Scenario, series: Series, setup: Setup) -> TrainedPo
 
 def scenario_of_step(scenario: Scenario, series: Series, setup: Setup) -> Scenario:
     """Return the scenario with the nodes, network and strategy of a measured series."""
-    if setup.nic_bytes_per_s is None:
-        raise SimnetError("validate: a NIC of unknown bandwidth: measure with --nic-gbit-per-s")
-    cluster = replace(
-        scenario.cluster,
-        num_nodes=setup.num_nodes,
-        ranks_per_node=setup.ranks_per_node,
-        inter_node=replace(scenario.cluster.inter_node, bytes_per_s=Bandwidth(setup.nic_bytes_per_s)),
-    )
+    cluster = replace(scenario.cluster, num_nodes=setup.num_nodes, ranks_per_node=setup.ranks_per_node)
+    if setup.nic_bytes_per_s is not None:
+        link = replace(cluster.inter_node, bytes_per_s=Bandwidth(setup.nic_bytes_per_s))
+        cluster = replace(cluster, inter_node=link)
+    elif setup.num_nodes > 1:
+        raise SimnetError(
+            f"validate: {setup.num_nodes} nodes with NICs of unknown bandwidth: give that of a node with "
+            "--nic-gbit-per-s, as simnet validate --plan says"
+        )
     cap = Size(round(series.number("bucket_cap_mb") * MIB))
     strategy = StrategySpec.of_labels(series.labels).strategy(cap, is_ring=setup.backend == "gloo")
     return replace(scenario, cluster=cluster, strategy=strategy, baseline=None)

@@ -15,6 +15,7 @@ from simnet.simulate import simulate
 from simnet.strategies import BinSGDM, DenseAllReduce, EFSignSGD, OneBitAdam
 from simnet.units import Size
 from simnet.validate import training_steps
+from tests.helpers.cli import assert_refused, run
 from tests.helpers.training_samples import DENSE, series, step, write
 
 FLAT: dict[str, Any] = {"strategy": "binsgdm", "topology": "flat", "intra_node_dtype": "fp32", "overlap": 0}
@@ -180,7 +181,7 @@ def test_the_command_judges_by_median_interval_and_limits(experiment: Path, tmp_
         ([step(1.0, DENSE)], {}, {"model": "x"}, "--model x: the measured models are m; name one"),
         ([step(1.0, DENSE), step(1.0, DENSE, model="n")], {}, {}, "the measured models are m, n; name one"),
         (model_rows(), {}, {}, "the measured models are none"),
-        ([step(1.0, DENSE)], {"nic_bytes_per_s": None}, {}, "a NIC of unknown bandwidth"),
+        ([step(1.0, DENSE)], {"nic_bytes_per_s": None}, {}, "4 nodes with NICs of unknown bandwidth: give that of a"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
@@ -194,3 +195,16 @@ def test_what_cannot_be_compared_is_refused(
     scenario = load_experiment(str(experiment)).at({})
     with pytest.raises(SimnetError, match=message):
         training_steps.predict_points(scenario, [read(write(tmp_path / "t.json", rows, **setup))], options.get("model"))
+
+
+def test_a_bandwidth_that_the_file_lacks_is_asked_for_on_several_nodes_alone(experiment: Path, tmp_path: Path) -> None:
+    many = write(tmp_path / "many.json", [step(1.0, DENSE)], nic_bytes_per_s=None)
+    one = write(tmp_path / "one.json", [step(1.0, DENSE)], num_nodes=1, ranks_on_machine=1, nic_bytes_per_s=None)
+    assert_refused(run("validate", experiment, many), "give that of a node with --nic-gbit-per-s")
+    told = run("validate", experiment, one)
+    assert told.exit_code == 0, told.output
+    known = write(tmp_path / "known.json", [step(1.0, DENSE)])
+    given = run("validate", experiment, many, "--nic-gbit-per-s", "0.2")
+    assert given.exit_code == 0, given.output
+    assert given.stdout == run("validate", experiment, known).stdout
+    assert_refused(run("validate", "--published", "--nic-gbit-per-s", "1"), "--nic-gbit-per-s: needs EXPERIMENT")
