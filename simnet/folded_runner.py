@@ -8,13 +8,13 @@ the next instead (`_SlowedCollective`), and its times are those of the clock but
 """
 
 import heapq
-from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from simnet.collectives import loads
 from simnet.collectives.loads import LevelLoad
 from simnet.collectives.schedule import Schedule
-from simnet.hardware import LinkId, LinkKind
+from simnet.hardware import LinkId
 from simnet.network.gpu_sharing import SharedGpu
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute
@@ -198,21 +198,37 @@ class _RepresentativeRank:
             self.spans.append(make_span(operation, start_s, self.now))
 
 
-class _Leg:
-    """What is left of one level of a phase.
+class _Leg(NamedTuple):
+    """One level of a phase, or a wait.
 
     Attributes:
-        begins_s: when its latency is over [s].
-        remaining: bytes left on its most loaded link.
-        loads: each kind of link with its load relative to that of the most loaded one.
+        latency_s: time before its first byte [s].
+        inflated_bytes: bytes on its most loaded link.
+        rates: of that link while the GPU does not compute, and while it does [B/s].
     """
 
-    __slots__ = ("begins_s", "loads", "remaining")
+    latency_s: float
+    inflated_bytes: float = 0.0
+    rates: tuple[float, float] = (_NEVER, _NEVER)
 
-    def __init__(self, begins_s: float, inflated_bytes: Mapping[LinkKind, float]) -> None:
-        self.begins_s = begins_s
-        self.remaining = most = max(inflated_bytes.values(), default=0.0)
-        self.loads = {kind: size / most for kind, size in inflated_bytes.items() if size > 0}
+
+@lru_cache(maxsize=65_536)
+def _legs(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[tuple[_Leg, ...], ...]:
+    """Return the levels of every phase, in order."""
+    phases = loads.phases(topology, schedule, message_bytes)
+    return tuple(tuple(_leg(topology, load) for load in phase) for phase in phases)
+
+
+def _leg(topology: Topology, load: LevelLoad) -> _Leg:
+    most = max(load.inflated_bytes.values(), default=0.0)
+    if most <= 0:
+        return _Leg(load.latency_s)
+    shares = {LinkId(kind, 0): size / most for kind, size in load.inflated_bytes.items() if size > 0}
+    alone, beside = (
+        min(topology.capacity(link, computing=computing) / share for link, share in shares.items())
+        for computing in (0.0, 1.0)
+    )
+    return _Leg(load.latency_s, most, (alone, beside))
 
 
 class _SlowedCollective:
@@ -223,48 +239,42 @@ class _SlowedCollective:
     """
 
     def __init__(self, topology: Topology, operation: Communicate, start_s: float) -> None:
-        self._topology = topology
-        phases = loads.phases(topology, operation.schedule, operation.message_bytes)
+        phases = _legs(topology, operation.schedule, operation.message_bytes)
         self._phases = iter(phases)
         self._until_s = start_s + loads.host_s(topology, operation.schedule, operation.message_bytes)
         self._computing = False
         self._updated_s = start_s
-        self._legs = [_Leg(start_s + (topology.launch_s if phases else 0.0), {})]
-        self._plan()
+        self._left: list[float] = []
+        self._begin((_Leg(topology.launch_s if phases else 0.0),), start_s)
 
     def set_computing(self, now: float, is_computing: bool) -> None:
         """Take note whether the GPU computes from now on."""
-        if is_computing != self._computing:
-            for leg in self._legs:
-                passed = max(now - max(self._updated_s, leg.begins_s), 0.0)
-                leg.remaining = max(leg.remaining - passed * self._rate(leg), 0.0)
-            self._updated_s, self._computing = now, is_computing
-            self._plan()
+        if is_computing == self._computing:
+            return
+        for number, (leg, left) in enumerate(zip(self._running, self._left, strict=True)):
+            passed = max(now - max(self._updated_s, self._began_s + leg.latency_s), 0.0)
+            self._left[number] = max(left - passed * leg.rates[self._computing], 0.0) if left else 0.0
+        self._updated_s, self._computing = now, is_computing
+        self._plan()
 
     def end_phase(self, now: float) -> bool:
         """Go on to the next phase; tell whether there is none and the CPU is done, too."""
-        self._updated_s = now
         phase = next(self._phases, None)
         if phase is None and self._until_s <= now:
             return True
-        self._legs = [_Leg(now + load.latency_s, load.inflated_bytes) for load in phase or ()]
-        if phase is None:
-            self._legs = [_Leg(self._until_s, {})]
-        self._plan()
+        self._begin((_Leg(self._until_s - now),) if phase is None else phase, now)
         return False
+
+    def _begin(self, phase: tuple[_Leg, ...], now: float) -> None:
+        self._running, self._began_s, self._updated_s = phase, now, now
+        self._left = [leg.inflated_bytes for leg in phase]
+        self._plan()
 
     def _plan(self) -> None:
         self.next_s = max(
-            max(self._updated_s, leg.begins_s) + (leg.remaining / self._rate(leg) if leg.remaining > 0 else 0.0)
-            for leg in self._legs
+            max(self._updated_s, self._began_s + leg.latency_s) + left / leg.rates[self._computing]
+            for leg, left in zip(self._running, self._left, strict=True)
         )
-
-    def _rate(self, leg: _Leg) -> float:
-        capacities = (
-            self._topology.capacity(LinkId(kind, 0), computing=float(self._computing)) / load
-            for kind, load in leg.loads.items()
-        )
-        return min(capacities, default=_NEVER)
 
 
 def collective_end_s(topology: Topology, schedule: Schedule, message_bytes: float, start_s: float) -> float:

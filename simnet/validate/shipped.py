@@ -73,18 +73,23 @@ def calibration(name: str) -> Calibration:
 def unfitted(name: str, **neutral: object) -> Calibration:
     """Return a shipped calibration with all links at their nominal rate, and with these attributes replaced."""
     found = replace(calibration(name), **neutral)
-    return with_value(with_value(found, "intra_node.efficiency", 1.0), "inter_node.efficiency", 1.0)
+    for key in ("efficiency", "overlap_efficiency"):
+        for link in ("intra_node", "inter_node"):
+            found = with_value(found, f"{link}.{key}", 1.0)
+    return found
 
 
-def workload_from_compute_time(gradients: str, compute_s: float, batch: int) -> Workload:
-    """Return a workload from a published compute time of one GPU, split into one third forward and two thirds backward.
+def workload_from_compute_time(gradients: str, compute_s: float, batch: int, optimizer_s: float = 0.0) -> Workload:
+    """Return a workload from a published compute time of one GPU.
 
-    Backward computes two products for each one of forward (gradients of inputs and of weights).
+    What is left of it beside the optimizer is split into one third forward and two thirds backward: backward computes
+    two products for each one of forward (gradients of inputs and of weights).
     """
     return Workload(
         gradients=gradients,
-        forward_s=Duration(compute_s / 3),
-        backward_s=Duration(2 * compute_s / 3),
+        forward_s=Duration((compute_s - optimizer_s) / 3),
+        backward_s=Duration(2 * (compute_s - optimizer_s) / 3),
+        optimizer_s=Duration(optimizer_s),
         batch_per_rank=batch,
     )
 
