@@ -57,6 +57,11 @@ def lay_over(measured: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
         found["by_nodes"] = _points_left(given["by_nodes"], replaced)
         if not found["by_nodes"]:
             del found["by_nodes"]
+    if "libraries" in measured:
+        found["libraries"] = {
+            **_libraries_left(given.get("libraries", {}), measured["libraries"]),
+            **measured["libraries"],
+        }
     kept = {key: factors for key, factors in given.get("intervals", {}).items() if not _is_part_of(key, replaced)}
     intervals = {**kept, **measured.get("intervals", {})}
     # The keys of the head stay where the file begins, and the intervals where it ends.
@@ -141,6 +146,17 @@ def _points_left(points: Any, replaced: Collection[str]) -> list[dict[str, Any]]
         if set(left) - {"nodes", "intervals", "source"}:
             found.append(left)
     return found
+
+
+def _libraries_left(libraries: Any, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the libraries of a base for the strategies that the measured ones do not carry."""
+    carried = {strategy for one in measured.values() for strategy in one["carries"]}
+    left = {
+        name: {**one, "carries": [strategy for strategy in one["carries"] if strategy not in carried]}
+        for name, one in libraries.items()
+        if name not in measured
+    }
+    return {name: one for name, one in left.items() if one["carries"]}
 
 
 def _is_part_of(key: str, keys: Collection[str]) -> bool:

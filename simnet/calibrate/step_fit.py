@@ -5,6 +5,8 @@
 2. The links inside a node: one efficiency, from the dense steps of one node that compute has not used.
 3. The network: one efficiency of the NICs for each number of nodes, from the dense steps there.
 4. The codec: `codec_efficiency`, from the compressed steps of the fewest nodes, where the network weighs least.
+5. The exchange of each compressing strategy: one efficiency of the NICs for each further number of nodes, since its
+   messages, all-to-alls among them, do not fill a NIC as a dense all-reduce does.
 
 All other rows are predicted. Each number meets its rows in the mean of their logarithms.
 """
@@ -23,6 +25,7 @@ from simnet.calibrate.step_model import Batch, StepModel, Trained
 from simnet.calibrate.step_rows import TimedStep
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
+from simnet.network_costs import LibraryCosts
 from simnet.numeric import find_root
 from simnet.units import format_seconds
 from simnet.values import MAX_SPREAD
@@ -65,6 +68,7 @@ class StepFit:
         intra_node: efficiency of the links inside a node.
         by_nodes: efficiency of the NICs by number of nodes, ascending.
         codec: fraction of the memory bandwidth that encode and decode reach.
+        exchanges: efficiency of the NICs in the exchange of a compressing strategy, by number of nodes, ascending.
         spread: of a step from one run to the next, 5 % and 95 % points.
         notes: sentences for the reader.
     """
@@ -74,13 +78,15 @@ class StepFit:
     intra_node: FittedNumber | None
     by_nodes: dict[int, FittedNumber]
     codec: FittedNumber | None
+    exchanges: dict[str, dict[int, FittedNumber]]
     spread: float
     notes: tuple[str, ...]
 
     @property
     def fitted_rows(self) -> set[TimedStep]:
         """Rows that some number was fitted to."""
-        found = [*self.compute.values(), *self.by_nodes.values(), self.intra_node, self.codec]
+        exchanges = [one for by_nodes in self.exchanges.values() for one in by_nodes.values()]
+        found = [*self.compute.values(), *self.by_nodes.values(), self.intra_node, self.codec, *exchanges]
         return {row for one in found if one is not None for row in one.rows}
 
 
@@ -112,15 +118,21 @@ def fit(rows: Sequence[TimedStep], trained: Trained, start: Calibration) -> Step
     by_nodes: dict[int, FittedNumber] = {}
     for nodes in sorted({row.num_nodes for row in dense} - {1}):
         by_nodes[nodes] = fits.link([row for row in dense if row.num_nodes == nodes], found, "inter_node")
-    codec, notes = fits.codec([row for row in rows if row not in dense], found, by_nodes)
+    compressed = [row for row in rows if row not in dense]
+    codec, notes = fits.codec(compressed, found, by_nodes)
+    if codec is not None:
+        found = replace(found, codec_efficiency=codec.value)
+    used = set(codec.rows) if codec is not None else set()
+    exchanges, more_notes = fits.exchanges([row for row in compressed if row not in used], found, by_nodes)
     return StepFit(
         model=fits.model,
         compute=compute,
         intra_node=intra_node,
         by_nodes=by_nodes,
         codec=codec,
+        exchanges=exchanges,
         spread=fits.spread,
-        notes=notes,
+        notes=(*notes, *more_notes),
     )
 
 
@@ -207,6 +219,36 @@ class _Fits:
             than = "shorter than without kernels" if fastest > 0 else "longer than any codec explains"
             return None, (f"{what}: on {counted(fewest, 'node')} they are {than}",)
         return self._number(error, CODEC_EFFICIENCIES, used, self.spread), ()
+
+    def exchanges(
+        self, compressed: Sequence[TimedStep], links: Calibration, by_nodes: Mapping[int, FittedNumber]
+    ) -> tuple[dict[str, dict[int, FittedNumber]], tuple[str, ...]]:
+        """Return the efficiency of the NICs by strategy and number of nodes, and what explains the rows it cannot."""
+        found: dict[str, dict[int, FittedNumber]] = {}
+        notes = []
+        groups: dict[tuple[str, int], list[TimedStep]] = {}
+        for row in compressed:
+            if row.num_nodes in by_nodes:
+                groups.setdefault((self.model.strategy(row).kind, row.num_nodes), []).append(row)
+        for (kind, nodes), rows in sorted(groups.items()):
+            error = partial(self._exchange_error, rows, kind, links)
+            at_most, at_least = error(EFFICIENCIES[0]), error(EFFICIENCIES[1])
+            if at_least > 0 or at_most < 0:
+                than = (
+                    "shorter than its bytes take at the nominal rate"
+                    if at_least > 0
+                    else "longer than any rate explains"
+                )
+                notes.append(f"steps of {kind} on {nodes} nodes are predicted, not fitted: they are {than}")
+                continue
+            found.setdefault(kind, {})[nodes] = self._number(error, EFFICIENCIES, rows, self.spread)
+        return found, tuple(notes)
+
+    def _exchange_error(self, rows: Sequence[TimedStep], kind: str, links: Calibration, efficiency: float) -> float:
+        library = LibraryCosts(carries=(kind,), efficiency=efficiency)
+        others = {name: one for name, one in links.libraries.items() if kind not in one.carries}
+        calibration = replace(links, libraries={**others, kind: library})
+        return _mean_log_error(rows, lambda row: self.model.step_s(row, calibration))
 
     @staticmethod
     def _number(

@@ -113,7 +113,9 @@ class StepModel:
                 compute=(),
                 batch_per_rank=row.batch,
             )
-            self._scenarios[key] = replace(there, workload=workload, strategy=_strategy_of(row, there))
+            self._scenarios[key] = replace(
+                there, workload=workload, strategy=_strategy_of(row, self.trained.scenario(row.workload))
+            )
         return self._scenarios[key]
 
     def _at_nodes(self, row: TimedStep) -> Scenario:

@@ -7,7 +7,7 @@ from typing import Any
 from simnet.calibrate import over_base, step_fit
 from simnet.calibrate.calibration_file import as_calibration
 from simnet.calibrate.fitted_part import FittedPart, Interval, counted
-from simnet.calibrate.step_fit import StepFit
+from simnet.calibrate.step_fit import FittedNumber, StepFit
 from simnet.calibrate.step_model import Trained
 from simnet.calibrate.step_rows import StepTable, TimedStep
 from simnet.comparison import Comparison
@@ -78,15 +78,24 @@ def _table(found: StepFit, cluster: Cluster, names: Iterable[str]) -> dict[str, 
             "efficiency": _rounded(largest.value),
             "source": source,
         }
-        table["by_nodes"] = [
-            {
-                "nodes": nodes,
-                "efficiency": _rounded(one.value),
-                "intervals": {"efficiency": [_rounded(factor) for factor in one.factors]},
-            }
-            for nodes, one in found.by_nodes.items()
-        ]
+        table["by_nodes"] = _points(found.by_nodes)
+    if found.exchanges:
+        table["libraries"] = {
+            kind: {"carries": [kind], "by_nodes": _points(by_nodes), "source": source}
+            for kind, by_nodes in found.exchanges.items()
+        }
     return table
+
+
+def _points(by_nodes: Mapping[int, FittedNumber]) -> list[dict[str, Any]]:
+    return [
+        {
+            "nodes": nodes,
+            "efficiency": _rounded(one.value),
+            "intervals": {"efficiency": [_rounded(factor) for factor in one.factors]},
+        }
+        for nodes, one in by_nodes.items()
+    ]
 
 
 def _intervals(found: StepFit) -> dict[str, Interval]:
@@ -112,6 +121,8 @@ def _shown(found: StepFit) -> dict[str, str]:
         shown[f"inter_node.efficiency, {nodes} nodes"] = one.text
     if found.codec:
         shown[CODEC] = found.codec.text
+    for kind, by_nodes in found.exchanges.items():
+        shown |= {f"{kind}, efficiency, {nodes} nodes": one.text for nodes, one in by_nodes.items()}
     return shown
 
 

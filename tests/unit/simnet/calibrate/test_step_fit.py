@@ -10,15 +10,17 @@ import pytest
 from msgspec.structs import replace
 
 from simnet import scenario
-from simnet.calibrate import step_fit, step_rows
+from simnet.calibrate import over_base, step_fit, step_rows
 from simnet.calibrate.step_fit import StepFit
 from simnet.calibrate.step_model import StepModel, Trained
 from simnet.calibrate.step_rows import TimedStep
 from simnet.comparison import Comparison, mean_error
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
+from simnet.network_costs import LibraryCosts, NodesPoint
 from simnet.scenario import Scenario
 from simnet.simulate import simulate
+from simnet.strategies import DenseAllReduce
 from simnet.units import Duration
 from simnet.validate import shipped
 from simnet.validate.published_rows import PublishedRow
@@ -73,6 +75,41 @@ def test_compute_links_and_codec_are_found_again() -> None:
     for one in (*found.by_nodes.values(), found.codec):
         assert one.factors[0] < 0.96
         assert one.factors[1] > 1.04
+
+
+def test_the_exchange_of_a_compressing_strategy_gets_rates_of_its_own_by_nodes() -> None:
+    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
+    true = step_fit.with_efficiency(true, "inter_node", 0.4)
+    points = (NodesPoint(nodes=2, efficiency=0.2), NodesPoint(nodes=4, efficiency=0.5))
+    true = replace(true, libraries={"other": LibraryCosts(carries=("qsgd",), by_nodes=points)})
+    rows = timed([row(n, strategy=s) for n in (1, 2, 4) for s in ("all_reduce", "qsgd")], true, {})
+    found = fit(rows, replace(true, codec_efficiency=0.9, libraries={}))
+    rates = {nodes: one.value for nodes, one in found.exchanges["qsgd"].items()}
+    assert rates == pytest.approx({2: 0.2, 4: 0.5}, rel=0.03)
+    assert set(rows) == found.fitted_rows
+    assert {nodes: one.value for nodes, one in found.by_nodes.items()} == pytest.approx({2: 0.4, 4: 0.4}, rel=0.01)
+
+
+def test_an_exchange_that_no_rate_explains_is_predicted_with_a_reason() -> None:
+    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1)
+    rows = timed([row(1), row(2), row(1, strategy="qsgd"), row(2, strategy="qsgd")], true, {})
+    rows[-1] = changed(rows[-1], step_s=0.0901)
+    found = fit(rows, replace(true, codec_efficiency=0.9))
+    assert not found.exchanges
+    assert "steps of qsgd on 2 nodes are predicted, not fitted" in " ".join(found.notes)
+
+
+def test_a_library_of_the_base_no_longer_carries_what_was_measured() -> None:
+    base = {"libraries": {"mpi": {"carries": ["one_bit_adam", "qsgd"]}, "gloo": {"carries": ["top_k"]}}}
+    found = over_base.lay_over({"libraries": {"qsgd": {"carries": ["qsgd", "top_k"]}}}, base)
+    assert found["libraries"] == {"mpi": {"carries": ["one_bit_adam"]}, "qsgd": {"carries": ["qsgd", "top_k"]}}
+
+
+def test_a_row_takes_the_options_of_the_baseline_of_its_kind() -> None:
+    tree = DenseAllReduce(algorithm="tree", bucketing="fused", overlap=False)
+    trained = replace(TRAINED, baseline=tree)
+    model = StepModel(trained=Trained(lambda _: trained, simulate_s), start=Calibration())
+    assert model.strategy(row(2)) == tree
 
 
 def test_repetitions_tell_how_steps_differ() -> None:
