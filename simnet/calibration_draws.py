@@ -1,14 +1,19 @@
-"""Calibrations drawn from the intervals of a calibration, and the interval of what follows from them.
+"""Draws from the intervals of a scenario and from the model's own error, and the intervals that follow from them.
 
 Every fitted value is drawn on its own: log-normal around the value, with its own width below and above it, so that 5 %
-of the draws lie below the given interval and 5 % above. A file does not know how the errors of its values correlate:
-errors that a fit made together (a latency too low and a bandwidth too low) are drawn as if they were independent, which
-makes intervals wider than they need be. Intervals know nothing of what the model leaves out.
+of the draws lie below the given interval and 5 % above. The draws of one value are spread evenly over its distribution,
+one in each of as many equal parts (Latin hypercube), so that few draws suffice. A file does not know how the errors of
+its values correlate: errors that a fit made together (a latency too low and a bandwidth too low) are drawn as if they
+were independent, which makes intervals wider than they need be.
+
+Source: M. D. McKay, R. J. Beckman, W. J. Conover, "A Comparison of Three Methods for Selecting Values of Input
+Variables in the Analysis of Output from a Computer Code", Technometrics 21, 1979.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,78 +21,170 @@ from simnet.errors import SimnetError, did_you_mean
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
 from simnet.units import Bandwidth, Duration
+from simnet.values import Intervals
+from simnet.workload import training_step
 from simnet.workload.workload import Workload
 
 CONFIDENCE = 0.9
 SIGMAS = 1.6448536269514722
 """The 95 % point of the standard normal distribution: a 90 % interval reaches so far on either side."""
 SEED = 0
+COMPUTE = ("forward", "backward")
+"""What the key "compute" of a workload with times stands for."""
 
 
-def draw_calibration(given: Calibration, number: int) -> Calibration:
-    """Return one drawn calibration; the same number gives the same one.
+class Draw(NamedTuple):
+    """One of several draws; the same number of the same total gives the same values.
+
+    Attributes:
+        number: of the draw, from 0.
+        total: draws in all.
+    """
+
+    number: int
+    total: int
+
+
+def draws(count: int) -> Iterator[Draw]:
+    """Yield so many draws."""
+    return (Draw(number, count) for number in range(count))
+
+
+def draw_calibration(given: Calibration, draw: Draw) -> Calibration:
+    """Return one drawn calibration.
 
     Args:
         given: has `intervals`.
-        number: of the draw, from 0.
+        draw: which one.
 
     Raises:
         SimnetError: an interval of a key that the calibration does not have, or that has no number.
     """
     where = f"calibration {given.name!r}"
     libraries = {
-        name: _drawn(library, number, f"{where}: libraries: {name!r}", {}, f"libraries.{name}.")
+        name: _drawn(library, draw, f"{where}: libraries: {name!r}", f"libraries.{name}.")
         for name, library in given.libraries.items()
     }
-    result: Calibration = _drawn(given, number, where, {})
+    result: Calibration = _drawn(given, draw, where)
     return msgspec.structs.replace(result, libraries=libraries) if libraries else result
 
 
-def draw_workload(given: Workload, number: int) -> Workload:
-    """Return one drawn workload, as `draw_calibration`; "compute" stands for forward and backward.
+def draw_workload(given: Workload, draw: Draw) -> Workload:
+    """Return one drawn workload, as `draw_calibration`; "compute" stands for forward and backward, or for all rows.
 
     Raises:
         SimnetError: an interval of a key that the workload does not have, or that has no number.
     """
-    result: Workload = _drawn(given, number, f"workload {given.name!r}", {"compute": ("forward", "backward")})
-    return result
+    drawn = given
+    for key, ends in given.intervals.items():
+        drawn = _changed_workload(drawn, key, _factor(key, ends, draw))
+    return drawn
 
 
-def draw_scenario(given: Scenario, number: int) -> Scenario:
-    """Return a scenario with its calibration and its workload drawn; the same number gives the same one.
+def draw_scenario(given: Scenario, draw: Draw) -> Scenario:
+    """Return a scenario with its calibration and its workload drawn.
 
     Args:
         given: drawn where it has intervals.
-        number: of the draw, from 0.
+        draw: which one.
 
     Raises:
         SimnetError: as `draw_calibration` and `draw_workload`.
     """
+    plain = plain_scenario(given)
     return msgspec.structs.replace(
-        given,
-        calibration=draw_calibration(given.calibration.at_nodes(given.cluster.num_nodes), number),
-        workload=draw_workload(given.workload, number),
+        plain,
+        calibration=draw_calibration(plain.calibration, draw),
+        workload=draw_workload(plain.workload, draw),
     )
+
+
+def plain_scenario(given: Scenario) -> Scenario:
+    """Return a scenario whose intervals are all of plain keys: at its number of nodes, on its GPU, at its batch."""
+    workload, found = given.workload, training_step.compute_interval(given.workload, given.cluster)
+    if found is not None and "compute" not in workload.intervals:
+        workload = msgspec.structs.replace(workload, intervals={**workload.intervals, "compute": found})
+    calibration = given.calibration.at_nodes(given.cluster.num_nodes)
+    return msgspec.structs.replace(given, calibration=calibration, workload=workload)
 
 
 def has_intervals(given: Scenario) -> bool:
     """Tell whether anything of a scenario has an interval."""
-    calibration = given.calibration.at_nodes(given.cluster.num_nodes)
-    libraries = any(library.intervals for library in calibration.libraries.values())
-    return bool(calibration.intervals or libraries or given.workload.intervals)
+    return bool(intervals(plain_scenario(given)))
 
 
-def _drawn(given: Any, number: int, where: str, short_names: Mapping[str, tuple[str, ...]], prefix: str = "") -> Any:
-    from random import Random  # which most runs need not load
+def intervals(plain: Scenario) -> Intervals:
+    """Return the intervals of a plain scenario by dotted key of the scenario; those without width are left out."""
+    libraries = plain.calibration.libraries
+    by_part = {
+        "calibration": plain.calibration.intervals,
+        **{f"calibration.libraries.{name}": library.intervals for name, library in libraries.items()},
+        "workload": plain.workload.intervals,
+    }
+    return {f"{part}.{key}": ends for part, known in by_part.items() for key, ends in known.items() if ends != (1, 1)}
 
+
+def changed(plain: Scenario, key: str, factor: float) -> Scenario:
+    """Return a plain scenario with one of the values that have an interval multiplied.
+
+    Args:
+        plain: see `plain_scenario`.
+        key: of `intervals`.
+        factor: on the value.
+
+    Raises:
+        SimnetError: an interval of a key that the scenario does not have, or that has no number.
+    """
+    part, _, rest = key.partition(".")
+    if part == "workload":
+        workload = _changed_workload(plain.workload, rest, factor)
+        return msgspec.structs.replace(plain, workload=workload)
+    calibration = _changed(plain.calibration, rest.split("."), factor, f"intervals: {key!r}")
+    return msgspec.structs.replace(plain, calibration=calibration)
+
+
+def _changed_workload(given: Workload, key: str, factor: float) -> Workload:
+    if key == "compute" and given.compute:
+        return msgspec.structs.replace(given, compute=tuple(row.slower_by(factor) for row in given.compute))
+    changed = given
+    for path in COMPUTE if key == "compute" else (key,):
+        changed = _changed(changed, path.split("."), factor, f"workload {given.name!r}: intervals: {key!r}")
+    return changed
+
+
+def model_error_factor(factor: float, draw: Draw) -> float:
+    """Return a drawn factor of the model's own error, whose 90 % interval reaches from 1 / `factor` to `factor`."""
+    return math.exp(_normal("model error", draw) * math.log(factor) / SIGMAS)
+
+
+def _drawn(given: Any, draw: Draw, where: str, prefix: str = "") -> Any:
     drawn = given
-    for key, (low, high) in given.intervals.items():
-        normal = Random(f"{SEED}/{prefix}{key}/{number}").gauss(0.0, 1.0)
-        width = math.log(high) if normal > 0 else -math.log(low)
-        factor = math.exp(normal * width / SIGMAS)
-        for path in short_names.get(key, (key,)):
-            drawn = _changed(drawn, path.split("."), factor, f"{where}: intervals: {key!r}")
+    for key, ends in given.intervals.items():
+        factor = _factor(f"{prefix}{key}", ends, draw)
+        drawn = _changed(drawn, key.split("."), factor, f"{where}: intervals: {key!r}")
     return drawn
+
+
+def _factor(key: str, ends: tuple[float, float], draw: Draw) -> float:
+    normal = _normal(key, draw)
+    width = math.log(ends[1]) if normal > 0 else -math.log(ends[0])
+    return math.exp(normal * width / SIGMAS)
+
+
+def _normal(key: str, draw: Draw) -> float:
+    return _normals(key, draw.total)[draw.number]
+
+
+@lru_cache(maxsize=1024)
+def _normals(key: str, count: int) -> tuple[float, ...]:
+    """Return values of the standard normal distribution, one in each of `count` equal parts of it, shuffled."""
+    from random import Random  # both of which most runs need not load
+    from statistics import NormalDist
+
+    normal = NormalDist()
+    found = [normal.inv_cdf((part + 0.5) / count) for part in range(count)]
+    Random(f"{SEED}/{key}").shuffle(found)
+    return tuple(found)
 
 
 def middle_90_percent(values: Sequence[float]) -> tuple[float, float]:

@@ -168,6 +168,11 @@ def _timed(
     return operation
 
 
+def is_folded(scenario: Scenario) -> bool:
+    """Tell whether one node stands for all in a scenario, so that it is simulated in milliseconds."""
+    return scenario.run.fidelity != "exact" and topologies.build(scenario.cluster, scenario.calibration).is_symmetric
+
+
 def _fidelity(scenario: Scenario, topology: Topology) -> str:
     """Return the executor to use, the folded one where symmetry allows."""
     asked = scenario.run.fidelity

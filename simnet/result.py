@@ -116,6 +116,24 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
         return sum(self.iterations_s) / len(self.iterations_s)
 
 
+class Influence(Struct, frozen=True, kw_only=True, gc=False):
+    """What a result would be if one uncertain value were at either end of its interval, all others as calibrated.
+
+    Attributes:
+        key: dotted key of the value in the scenario, such as "calibration.codec_efficiency".
+        interval: 90 %, as factors on the value.
+        values: the speedup there, or without a baseline the time of an iteration [s].
+    """
+
+    key: str
+    interval: tuple[Positive, Positive]
+    values: tuple[Positive, Positive]
+
+    def effect(self, usual: float) -> float:
+        """Return the largest relative change of the usual result."""
+        return max(abs(value / usual - 1) for value in self.values)
+
+
 class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     """A resolved scenario with what its strategy takes and, if it names a baseline, how that compares.
 
@@ -129,7 +147,9 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
         gradient_bytes: bytes of all gradients of one rank, before compression.
         version: version of simnet.
         notes: what a reader must know to trust the numbers.
-        intervals: 90 % intervals by name, such as `{"speedup": [3.9, 4.4]}`, if `run.draws` asks for them.
+        intervals: 90 % intervals by name, such as `{"speedup": [3.9, 4.4]}`, if `run.draws` asks for them, with the
+            model's own error.
+        hangs_on: what the result hangs on, the value with the largest effect first, where there are intervals.
     """
 
     scenario: Scenario
@@ -142,6 +162,7 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     version: str = ""
     notes: tuple[str, ...] = ()
     intervals: dict[str, tuple[Positive, Positive]] = {}
+    hangs_on: tuple[Influence, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that each node has a rank."""

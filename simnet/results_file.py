@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct
 from simnet import files, schema
 from simnet.errors import NotInstalledError, SimnetError, shown
 from simnet.parsing import check_plain, parse_json
-from simnet.result import FORMAT, LARGEST, SMALLEST, StrategyResult, SweepResult
+from simnet.result import FORMAT, LARGEST, SMALLEST, RunResult, StrategyResult, SweepResult
 from simnet.strategies.former_keys import former_keys, with_present_keys
 
 NAME = "results.json"
@@ -50,6 +50,21 @@ def read(results: Path) -> SweepResult:
     if not data.strip():
         raise SimnetError(f"{path}: is empty; run the sweep again")
     return decode(data, str(path))
+
+
+def read_run(path: Path) -> RunResult | None:
+    """Read the JSON of one run, as `simnet simulate --format json` writes it; None if a file holds something else.
+
+    Raises:
+        SimnetError: the run is damaged.
+    """
+    if not path.is_file():
+        return None
+    data = files.read_bytes(path, MAX_BYTES)
+    # A sweep has scenarios, too, but each in a point.
+    if b'"points"' in data or b'"world_size"' not in data:
+        return None
+    return schema.decode(RunResult, data, str(path))
 
 
 def decode(data: bytes, where: str = NAME) -> SweepResult:

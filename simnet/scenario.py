@@ -31,13 +31,14 @@ class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             without faults; "auto" takes "folded" where it holds.
         grad_accumulation: micro-batches of one iteration; gradients are exchanged after the last one only.
         steps: training steps that the end-to-end time counts.
-        draws: calibrations that are drawn from the intervals of the given one, for intervals of the results.
+        draws: calibrations that are drawn from the intervals of the given one, for intervals of the results; without it
+            none in Python, and as many as a command finds useful on the command line.
     """
 
     fidelity: Literal["auto", "exact", "folded"] = "auto"
     grad_accumulation: Annotated[int, Meta(ge=1, le=10_000)] = 1
     steps: Count | None = None
-    draws: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    draws: Annotated[int, Meta(ge=0, le=10_000)] | None = None
 
 
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

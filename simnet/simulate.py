@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from simnet import calibration_draws
+from simnet import calibration_draws, uncertainty
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.prepared import PreparedScenario, TimedProgram
@@ -20,7 +20,9 @@ from simnet.version import VERSION
 BOUND_ROUNDING = 1e-6
 
 
-def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
+def simulate(
+    scenario: Scenario, on_round: Callable[[], None] | None = None, *, with_model_error: bool = True
+) -> RunResult:
     """Simulate one iteration of a scenario's strategy, and of its baseline if it names one.
 
     The iteration is one of many: DDP's buckets are those from the second iteration on.
@@ -28,38 +30,42 @@ def simulate(scenario: Scenario, on_round: Callable[[], None] | None = None) -> 
     Args:
         scenario: what to simulate.
         on_round: called whenever rank 0 has finished a round on the exact executor, `num_exact_rounds` times in all.
+        with_model_error: whether intervals hold the model's own error, not only those of calibration and workload.
 
     Raises:
         SimnetError: the parts do not fit together (see the message).
     """
     whole = _simulate_once(scenario, on_round)
-    if not scenario.run.draws or not calibration_draws.has_intervals(scenario):
+    if not scenario.run.draws:
         return whole
-    return msgspec.structs.replace(whole, intervals=_intervals(scenario))
+    found = uncertainty.intervals(whole, _metrics, with_model_error=with_model_error)
+    return msgspec.structs.replace(whole, intervals=found)
 
 
-def _intervals(scenario: Scenario) -> dict[str, tuple[float, float]]:
-    """Return the 90 % intervals of what a result says, over drawn calibrations; strategy and baseline share each."""
-    found: dict[str, list[float]] = {}
-    # One draw serves strategy and baseline: their common errors cancel in the speedup.
-    for number in range(scenario.run.draws):
-        drawn = _simulate_once(calibration_draws.draw_scenario(scenario, number))
-        for name, value in _values_with_intervals(drawn).items():
-            found.setdefault(name, []).append(value)
-    return {name: calibration_draws.middle_90_percent(values) for name, values in found.items()}
+def with_influences(result: RunResult) -> RunResult:
+    """Return a result with the values that it hangs on most; each takes two simulations.
+
+    Raises:
+        SimnetError: as `simulate`.
+    """
+    return msgspec.structs.replace(result, hangs_on=uncertainty.influences(result, _metrics))
 
 
-def _values_with_intervals(result: RunResult) -> dict[str, float]:
-    """Return what has an interval, by name."""
-    values = {
-        "iteration_s": result.result.iteration_s,
-        "total_s": result.result.total_s,
-        "baseline_iteration_s": result.baseline.iteration_s if result.baseline else None,
-        "baseline_total_s": result.baseline.total_s if result.baseline else None,
-        "speedup": result.speedup,
-        "end_to_end_speedup": result.end_to_end_speedup,
-    }
-    return {name: value for name, value in values.items() if value is not None}
+def _metrics(scenario: Scenario) -> dict[str, float]:
+    """Simulate what of a result has an interval, and nothing else."""
+    prepared = PreparedScenario(scenario)
+    found = {}
+    for prefix, strategy in (("", scenario.strategy), ("baseline_", scenario.baseline)):
+        if strategy is not None:
+            timeline, _, total_s = _run(prepared, strategy)
+            found[f"{prefix}iteration_s"] = timeline.iteration_s
+            if total_s is not None:
+                found[f"{prefix}total_s"] = total_s
+    if scenario.baseline is not None:
+        found["speedup"] = found["baseline_iteration_s"] / found["iteration_s"]
+        if (ratio := _ratio(found.get("baseline_total_s"), found.get("total_s"))) is not None:
+            found["end_to_end_speedup"] = ratio
+    return found
 
 
 def _simulate_once(scenario: Scenario, on_round: Callable[[], None] | None = None) -> RunResult:
@@ -192,12 +198,19 @@ def _check_ends(timeline: Timeline, prepared: PreparedScenario) -> None:
         )
 
 
-def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> StrategyResult:
-    plan = prepared.plan(strategy)
-    timeline = prepared.run(plan)
+def _run(prepared: PreparedScenario, strategy: Strategy) -> tuple[Timeline, float | None, float | None]:
+    """Return an iteration, and the time of one of the dense stage and of all steps [s], None where there is none."""
+    timeline = prepared.run(prepared.plan(strategy))
     _check_ends(timeline, prepared)
-    stage = strategy.dense_stage(prepared.scenario.run.steps)
+    steps = prepared.scenario.run.steps
+    stage = strategy.dense_stage(steps)
     dense_s = prepared.run(prepared.plan(stage.strategy)).iteration_s if stage else None
+    return timeline, dense_s, _total_s(strategy, steps, timeline.iteration_s, dense_s)
+
+
+def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> StrategyResult:
+    timeline, dense_s, total_s = _run(prepared, strategy)
+    plan = prepared.plan(strategy)
     step, program = prepared.step, plan.program
     samples = prepared.topology.world_size * step.samples * step.micro_batches
     return StrategyResult(
@@ -213,7 +226,7 @@ def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> Strategy
         compression_ratio=step.gradient_bytes / program.payload_bytes,
         num_buckets=program.num_buckets,
         dense_iteration_s=dense_s,
-        total_s=_total_s(strategy, prepared.scenario.run.steps, timeline.iteration_s, dense_s),
+        total_s=total_s,
         spans=timeline.spans,
     )
 
@@ -240,7 +253,10 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
     if calibration.kind != "measured":
         notes.append(f"calibration {calibration.name!r} is {_of_kind(calibration.kind)}, not measured on this cluster")
     if prepared.scenario.run.draws and not calibration_draws.has_intervals(prepared.scenario):
-        notes.append(f"no intervals: calibration {calibration.name!r} and the workload have none of their own")
+        notes.append(
+            f"calibration {calibration.name!r} and the workload have no intervals of their own: those of the result "
+            "hold the model's error alone"
+        )
     if calibration.gpu and cluster.gpu and calibration.gpu != cluster.gpu:
         notes.append(
             f"kernel times of calibration {calibration.name!r} are those of {calibration.gpu}, the cluster has "

@@ -7,7 +7,7 @@ import click
 
 from simnet.commands import options
 from simnet.commands.output import check_file, emit
-from simnet.commands.settings import read_settings, read_value
+from simnet.commands.settings import add_draws, read_settings, read_value
 from simnet.compare.crossover import search
 from simnet.show.crossover import crossover_object, crossover_page
 
@@ -28,6 +28,7 @@ from simnet.show.crossover import crossover_object, crossover_page
 @click.option("--from", "start", required=True, metavar="A", help="Value at one end of the search.")
 @click.option("--to", "end", required=True, metavar="B", help="Value at the other end.")
 @options.SET
+@options.DRAWS
 @click.option(
     "--tolerance",
     type=float,
@@ -43,6 +44,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     start: str,
     end: str,
     settings: tuple[str, ...],
+    draws: int | None,
     tolerance: float,
     form: str,
     output: Path | None,
@@ -51,9 +53,16 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.scenario import load_experiment
     from simnet.simulate import simulate
 
-    experiment = load_experiment(scenario, read_settings(settings))
+    fixed = read_settings(settings)
+    add_draws(fixed, draws)
+    experiment = load_experiment(scenario, fixed)
     check_file(output)
     found = search(
-        experiment, key=over, start=read_value(start), end=read_value(end), tolerance=tolerance, simulate=simulate
+        experiment,
+        key=over,
+        start=read_value(start),
+        end=read_value(end),
+        tolerance=tolerance,
+        simulate=simulate,
     )
     emit(json.dumps(crossover_object(found), indent=2) if form == "json" else crossover_page(found), output)

@@ -33,7 +33,8 @@ OUTPUT = click.option("-o", "--output", type=OUTPUT_PATH, help="Write to this fi
 DRAWS = click.option(
     "--draws",
     type=click.IntRange(0, 10_000),
-    help="Calibrations to draw from the intervals of the given one, for 90 % intervals of the results; 200 suffice.",
+    help="Draws from the intervals of calibration and workload and from the model's own error, for 90 % intervals of "
+    "the results; 0 for none.  [default: 200 for one speedup, fewer for each of many]",
 )
 JOBS = click.option(
     "--jobs", type=click.IntRange(1, 1024), help="Largest number of processes.  [default: one per core]"

@@ -1,4 +1,4 @@
-"""`simnet plot`: the results of a sweep to figures."""
+"""`simnet plot`: the results of a sweep or of one run to figures."""
 
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from simnet.commands.terminal import say
 
 @click.command(
     "plot",
-    help="Draw RESULTS, the results.json of a sweep or its directory: speedup, throughput, breakdown, heat map.",
+    help="Draw RESULTS, the results.json of a sweep or its directory: speedup, throughput, breakdown, heat map. "
+    "Of one run (simnet simulate --format json), draw what its result hangs on.",
     epilog="\b\nExample:\n  simnet plot out/demo -o out/demo --format pdf",
 )
 @click.argument("results", type=options.INPUT_PATH)

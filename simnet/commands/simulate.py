@@ -33,15 +33,18 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet simulate`."""
     from simnet.scenario import load_experiment
-    from simnet.simulate import num_exact_rounds, simulate
+    from simnet.simulate import num_exact_rounds, simulate, with_influences
+    from simnet.uncertainty import with_default_draws
 
     fixed = read_settings(settings)
     add_draws(fixed, draws)
     experiment = load_experiment(scenario, fixed)
-    resolved = experiment.at({})
+    resolved = with_default_draws(experiment.at({}))
     check_files(output=output, trace=trace)
     with _progress(num_exact_rounds(resolved)) as on_round:
         result = simulate(resolved, on_round)
+    if result.intervals:
+        result = with_influences(result)
     if trace:
         from simnet.show.trace import write_trace
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from simnet.result import SweepResult, to_json
 
 if TYPE_CHECKING:
     from simnet.show.page import Page
+    from simnet.sweep import SweepPoint
 
 RESULTS = ("results.csv", "results.json")
 
@@ -52,7 +54,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     add_draws(fixed, draws)
     experiment = load_experiment(scenario, fixed, axes)
     start = time.perf_counter()
-    points = sweep.expand(experiment)
+    points = _with_draws(sweep.expand(experiment))
     files = [output / name for name in RESULTS] if output else []
     for file in files:
         check_replaceable(file, output)
@@ -65,6 +67,13 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         emit(_text(whole, file.suffix.removeprefix(".")), file, output)
     emit(shown, None)
     tell(_summary(len(points), done[0], time.perf_counter() - start, files))
+
+
+def _with_draws(points: "tuple[SweepPoint, ...]") -> "tuple[SweepPoint, ...]":
+    """Return the points with draws for their intervals, fewer the more points there are."""
+    from simnet.uncertainty import with_default_draws
+
+    return tuple(replace(point, scenario=with_default_draws(point.scenario, len(points))) for point in points)
 
 
 def _summary(num_points: int, num_kept: int, elapsed_s: float, files: list[Path]) -> str:

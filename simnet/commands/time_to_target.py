@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from simnet.commands import options
 from simnet.commands.output import check_figure, check_file, emit, tell_of_axes
@@ -72,18 +73,25 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     add_draws(fixed, draws)
     trainings = load(convergence)
     asked = load_experiment(experiment, fixed)
-    scenario = asked.at({})
     bandwidths = _bandwidths(rates)
+    scenario = _with_draws(asked.at({}), num_simulations(trainings, len(bandwidths), 0))
     check_file(output)
     check_figure(plot, output)
     tell_of_axes(asked)
-    with _counted(simulate, num_simulations(trainings, len(bandwidths), scenario.run.draws)) as counted:
+    with _counted(simulate, num_simulations(trainings, len(bandwidths), scenario.run.draws or 0)) as counted:
         found = times_to_target(
             scenario, trainings, counted, bandwidths=bandwidths, ranks=ranks, target=target, steps=steps
         )
     if plot is not None:
         _draw(found, plot)
     emit(json.dumps(time_to_target_object(found), indent=2) if form == "json" else time_to_target_page(found), output)
+
+
+def _with_draws(scenario: Scenario, num_simulations: int) -> Scenario:
+    from simnet.uncertainty import default_draws
+
+    draws = default_draws(num_simulations) if scenario.run.draws is None else scenario.run.draws
+    return replace(scenario, run=replace(scenario.run, draws=draws))
 
 
 def _bandwidths(text: str) -> list[Bandwidth]:

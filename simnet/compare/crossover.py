@@ -6,14 +6,15 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from simnet.compare import whatif
 from simnet.compare.crossing import Number, bisect, midpoint, transitions
-from simnet.compare.verdict import PAYS, Speedup, model_error
+from simnet.compare.verdict import PAYS, Speedup
 from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Experiment, Override, Scenario
+from simnet.uncertainty import with_default_draws
 from simnet.units import Quantity
 
 MIN_TOLERANCE, MAX_TOLERANCE = 1e-9, 0.5
@@ -95,10 +96,13 @@ def search(  # noqa: PLR0913 - the arguments of one command
 
     @cache
     def trial(value: Number) -> Trial:
-        return _trial(value, at(value), simulate)
+        return _trial(value, with_default_draws(at(value), PROBES), simulate)
 
+    @cache
     def is_faster(value: Number) -> bool:
-        return trial(value).is_faster
+        result = simulate(_without_draws(at(value)))
+        assert result.baseline is not None
+        return result.result.iteration_s < result.baseline.iteration_s
 
     values = _spaced(low, high)
     trials = tuple(map(trial, values))
@@ -148,6 +152,10 @@ def _rounded_midpoint(low: Number, high: Number) -> Number:
     return rounded if low < rounded < high else between
 
 
+def _without_draws(scenario: Scenario) -> Scenario:
+    return structs.replace(scenario, run=structs.replace(scenario.run, draws=0))
+
+
 def _trial(value: Number, scenario: Scenario, simulate: Callable[[Scenario], RunResult]) -> Trial:
     result = simulate(scenario)
     assert result.baseline is not None
@@ -157,20 +165,23 @@ def _trial(value: Number, scenario: Scenario, simulate: Callable[[Scenario], Run
         text=_text(value, digits=6),
         iteration_s=result.result.iteration_s,
         baseline_iteration_s=baseline_s,
-        speedup=_speedup(result.result.iteration_s, baseline_s, scenario, simulate),
+        speedup=_speedup(result, scenario, simulate),
         notes=result.notes,
     )
 
 
-def _speedup(own_s: float, baseline_s: float, scenario: Scenario, simulate: Callable[[Scenario], RunResult]) -> Speedup:
-    value = baseline_s / own_s
+def _speedup(result: RunResult, scenario: Scenario, simulate: Callable[[Scenario], RunResult]) -> Speedup:
+    assert result.baseline is not None
+    baseline_s = result.baseline.iteration_s
+    value, interval = baseline_s / result.result.iteration_s, result.intervals.get("speedup")
     if value < PAYS:
-        return Speedup(value=value)  # it does not pay however fast the kernels are: the slow ones need no simulation
+        # It does not pay however fast the kernels are: the slow ones need no simulation.
+        return Speedup(value=value, interval=interval)
     kernels = whatif.kernel_coverage(scenario.strategy, scenario)
-    slow = simulate(whatif.slow_kernels(scenario)).result if kernels.are_estimated else None
+    slow = simulate(whatif.slow_kernels(_without_draws(scenario))).result if kernels.are_estimated else None
     return Speedup(
         value=value,
-        model_error=model_error(scenario.calibration),
+        interval=interval,
         if_kernels_slow=baseline_s / slow.iteration_s if slow else None,
         unmeasured=kernels.unmeasured,
     )

@@ -6,14 +6,14 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from simnet import calibration_draws
+from simnet import calibration_draws, model_error
 from simnet.compare import whatif
 from simnet.compare.advice import Advice, Bound, RankedSystem
 from simnet.compare.convergence import missed_in
 from simnet.compare.crossing import Range
 from simnet.compare.tune import PLAIN, Variants, dense_systems, systems
 from simnet.compare.tuned_steps import SystemVsBaseline, TunedStep, TunedSteps
-from simnet.compare.verdict import PAYS, Speedup, model_error
+from simnet.compare.verdict import PAYS, Speedup
 from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Scenario
@@ -109,8 +109,13 @@ class _Ranking:
         dense = self._baseline.strategy
         free = whatif.free_communication(scenario, simulate(replace(scenario, strategy=dense)))
         self.speedup_without_comm = self._baseline.step_s / StepTimer(free).of(dense)
-        numbers = range(num_draws if calibration_draws.has_intervals(scenario) else 0)
-        self._drawn = [StepTimer(calibration_draws.draw_scenario(scenario, number)) for number in numbers]
+        draws = list(calibration_draws.draws(num_draws))
+        has_intervals = calibration_draws.has_intervals(scenario)
+        # Without an interval every draw is the scenario itself, which need not be timed again.
+        drawn = [calibration_draws.draw_scenario(scenario, draw) for draw in draws] if has_intervals else [scenario]
+        self._drawn = [StepTimer(one) for one in drawn]
+        error = model_error.of(scenario.calibration).speedup
+        self._errors = [calibration_draws.model_error_factor(error, draw) for draw in draws]
         self._drawn_baseline_s = self._drawn_s(dense)
 
     def dense_row(self, name: str) -> RankedSystem:
@@ -157,7 +162,6 @@ class _Ranking:
         return Speedup(
             value=self._baseline.step_s / found.step_s,
             interval=self._interval(found.strategy),
-            model_error=model_error(self._scenario.calibration),
             if_kernels_slow=versus.slow_speedup(self._times.cluster_rate) if kernels.are_estimated else None,
             unmeasured=kernels.unmeasured,
         )
@@ -167,10 +171,15 @@ class _Ranking:
 
         System and baseline are timed on the same draws: an error of the calibration that slows both cancels.
         """
-        if not self._drawn or strategy == self._baseline.strategy:
+        if strategy == self._baseline.strategy:
             return None
         pairs = zip(self._drawn_baseline_s, self._drawn_s(strategy), strict=True)
-        return calibration_draws.middle_90_percent([baseline_s / own_s for baseline_s, own_s in pairs])
+        ratios = [baseline_s / own_s for baseline_s, own_s in pairs]
+        if len(ratios) < len(self._errors):
+            ratios *= len(self._errors)
+        return calibration_draws.middle_90_percent(
+            [ratio * error for ratio, error in zip(ratios, self._errors, strict=True)]
+        )
 
     def _drawn_s(self, strategy: AnyStrategy) -> list[float]:
         return [steps.of(strategy) for steps in self._drawn]
@@ -183,9 +192,7 @@ class _Ranking:
         """
         if here.unmeasured:
             return ()
-        low = here.interval[0] / here.value if here.interval else 1.0
-        # As in `Speedup.least`, the stricter of two margins counts, not their product: each case is taken alone.
-        margin = min(low, 1 / here.model_error)
+        margin = here.interval[0] / here.value if here.interval else 1.0
 
         def excess(versus: SystemVsBaseline, rate: float) -> float:
             found = margin * versus.speedup(rate) - PAYS

@@ -65,14 +65,13 @@ def step_costs(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
 
     Args:
         strategy: of the whole training, its dense stage included.
-        scenario: of one bandwidth; if it has intervals, `run.draws` costs are drawn, too.
+        scenario: of one bandwidth; `run.draws` costs are drawn, too.
         simulate: the simulator.
         notes: those of the simulations are added.
 
     Raises:
         SimnetError: it cannot be predicted.
     """
-    numbers = range(scenario.run.draws if calibration_draws.has_intervals(scenario) else 0)
     plain = structs.replace(scenario, run=structs.replace(scenario.run, draws=0, steps=None))
     # A training 0 times as long has no dense steps, which a scenario without run.steps would refuse.
     kernels = whatif.kernel_coverage(strategy.for_longer_training(0.0), plain)
@@ -80,9 +79,13 @@ def step_costs(strategy: AnyStrategy, scenario: Scenario, simulate: Simulate, no
     def cost(given: Scenario) -> StepCost:
         return _step_cost(strategy, given, simulate, notes)
 
+    usual = cost(plain)
+    draws = calibration_draws.draws(scenario.run.draws or 0)
+    # Without an interval every draw is the scenario itself, which need not be simulated again.
+    has_intervals = calibration_draws.has_intervals(plain)
     return StepCosts(
-        usual=cost(plain),
-        drawn=tuple(cost(calibration_draws.draw_scenario(plain, number)) for number in numbers),
+        usual=usual,
+        drawn=tuple(cost(calibration_draws.draw_scenario(plain, draw)) if has_intervals else usual for draw in draws),
         slow=cost(whatif.slow_kernels(plain)) if kernels.are_estimated else None,
         unmeasured=kernels.unmeasured,
     )

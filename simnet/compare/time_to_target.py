@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from msgspec import Struct, structs
 
-from simnet import calibration_draws
+from simnet import calibration_draws, model_error
 from simnet.compare import whatif
 from simnet.compare.convergence import MAX_METRIC, Convergence, TrainingCurve
 from simnet.compare.step_cost import Notes, Simulate, StepCost, StepCosts, step_costs
 from simnet.compare.tune import PLAIN
-from simnet.compare.verdict import Speedup, model_error
+from simnet.compare.verdict import Speedup
 from simnet.errors import SimnetError
 from simnet.scenario import Scenario
 from simnet.units import Bandwidth
@@ -93,6 +93,14 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
         """Return the time of the baseline's whole training at a bandwidth [s]."""
         last = self.convergence.of(self.baseline, self.ranks)[0].steps[-1]
         return self.baseline_at(there).cost.elapsed_s(last * self.scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Errors:
+    """Drawn factors of the model's own error, one a draw, on times and on speedups."""
+
+    time: Sequence[float]
+    speedup: Sequence[float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,20 +235,25 @@ def _at(
             if name == trainings.baseline:
                 raise
             left_out[name] = str(error)
-    error_factor = model_error(scenario.calibration)
-    systems = [_target_time(trainings, name, costs[name], costs[trainings.baseline], error_factor) for name in costs]
+    known = model_error.of(scenario.calibration)
+    draws = list(calibration_draws.draws(scenario.run.draws or 0))
+    errors = _Errors(
+        time=[calibration_draws.model_error_factor(known.time, draw) for draw in draws],
+        speedup=[calibration_draws.model_error_factor(known.speedup, draw) for draw in draws],
+    )
+    systems = [_target_time(trainings, name, costs[name], costs[trainings.baseline], errors) for name in costs]
     return AtBandwidth(
         bandwidth=scenario.cluster.inter_node.bytes_per_s,
         systems=tuple(sorted(systems, key=lambda one: math.inf if one.time_s is None else one.time_s)),
     )
 
 
-def _target_time(trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, error_factor: float) -> TargetTime:
+def _target_time(trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, errors: _Errors) -> TargetTime:
     curves = trainings.curves[name]
     found = [trainings.steps_of(curve) for curve in curves]
     steps = _median([math.inf if step is None else step for step in found])
     time_s = _median(list(trainings.seed_times(name, [own.usual]).values()))
-    drawn = trainings.seed_times(name, own.drawn or [own.usual])
+    drawn = _multiplied(trainings.seed_times(name, own.drawn or [own.usual]), errors.time)
     has_speedup = steps is not None and name != trainings.baseline
     return TargetTime(
         name=name,
@@ -250,32 +263,41 @@ def _target_time(trainings: _Trainings, name: str, own: StepCosts, base: StepCos
         num_reached=sum(step is not None for step in found),
         steps=steps,
         time_s=time_s,
-        interval_s=_interval(list(drawn.values()), time_s) if time_s is not None else None,
-        speedup=_speedup(trainings, name, own, base, error_factor) if has_speedup else None,
+        interval_s=_interval(drawn, time_s) if time_s is not None else None,
+        speedup=_speedup(trainings, name, own, base, errors.speedup) if has_speedup else None,
         unmeasured=own.unmeasured,
         sent_bytes=None if steps is None else own.usual.sent_bytes(steps),
         final=_final(curves),
     )
 
 
-def _speedup(trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, error_factor: float) -> Speedup | None:
+def _speedup(
+    trainings: _Trainings, name: str, own: StepCosts, base: StepCosts, errors: Sequence[float]
+) -> Speedup | None:
     """Return how much sooner a system is than the baseline; None where the baseline never gets there."""
 
-    def ratios(costs: Sequence[StepCost], base_costs: Sequence[StepCost]) -> list[float]:
+    def ratios(costs: Sequence[StepCost], base_costs: Sequence[StepCost], factors: Sequence[float] = ()) -> list[float]:
         dense_s = trainings.seed_times(trainings.baseline, base_costs)
         mine = trainings.seed_times(name, costs)
-        return [dense_s[key] / mine[key] for key in mine if math.isfinite(dense_s.get(key, math.inf))]
+        found = {key: dense_s[key] / mine[key] for key in mine if math.isfinite(dense_s.get(key, math.inf))}
+        return _multiplied(found, factors)
 
     usual = ratios([own.usual], [base.usual])
     if not usual:
         return None
     return Speedup(
         value=statistics.median(usual),
-        interval=calibration_draws.middle_90_percent(ratios(own.drawn or [own.usual], base.drawn or [base.usual])),
-        model_error=error_factor,
+        interval=calibration_draws.middle_90_percent(
+            ratios(own.drawn or [own.usual], base.drawn or [base.usual], errors)
+        ),
         if_kernels_slow=statistics.median(ratios([own.slow], [base.usual])) if own.slow else None,
         unmeasured=own.unmeasured,
     )
+
+
+def _multiplied(by_cost: SeedTimes, factors: Sequence[float]) -> list[float]:
+    """Return values by seed and number of the cost, each times the factor of its number, if there are factors."""
+    return [value * (factors[number] if factors else 1.0) for (_, number), value in by_cost.items()]
 
 
 def _interval(values: Sequence[float], median: float) -> tuple[float, float | None]:

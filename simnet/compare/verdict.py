@@ -4,22 +4,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from simnet.hardware import Calibration
-
 PAYS = 1.05
 """The least speedup that counts: predictions of steps were off by 4.4 % on average (docs/evidence/lab-campaign.md)."""
-MODEL_ERROR = 1.18
-"""Factor by which speedups were off on average where the calibration was not measured on the cluster: 1-bit Adam over
-Adam, Fig 5a (docs/evidence/validation.md)."""
-
 Verdict = Literal["pays", "may pay: measure kernels first", "may pay: within its uncertainty", "does not pay"]
 MEASURE_FIRST: Verdict = "may pay: measure kernels first"
 UNCERTAIN: Verdict = "may pay: within its uncertainty"
-
-
-def model_error(calibration: Calibration) -> float:
-    """Return the factor by which a speedup may be off: 1 if the calibration was measured on the cluster."""
-    return 1.0 if calibration.kind == "measured" else MODEL_ERROR
 
 
 class Speedup(Struct, frozen=True, kw_only=True):
@@ -27,8 +16,7 @@ class Speedup(Struct, frozen=True, kw_only=True):
 
     Attributes:
         value: as predicted (or measured).
-        interval: 90 %, if there is one.
-        model_error: factor by which the value may be off; 1 for a measured one.
+        interval: 90 %, the model's own error in it; None of a measured one, and where nobody asks for it.
         if_kernels_slow: with estimated kernels at their slowest; None if all are timed, or there are none.
         unmeasured: kernels that have neither a time nor an estimate that is worth the name: the value is then a bound
             from above.
@@ -36,16 +24,15 @@ class Speedup(Struct, frozen=True, kw_only=True):
 
     value: float
     interval: tuple[float, float] | None = None
-    model_error: float = 1.0
     if_kernels_slow: float | None = None
     unmeasured: tuple[str, ...] = ()
 
     @property
     def least(self) -> float:
-        """The least that it may be: the lowest by model error, interval or slow kernels, each taken alone."""
+        """The least that it may be: the low end of its interval, or with slow kernels, each taken alone."""
         low = self.interval[0] if self.interval else self.value
         slow = self.value if self.if_kernels_slow is None else self.if_kernels_slow
-        return min(self.value / self.model_error, low, slow)
+        return min(low, slow)
 
     @property
     def verdict(self) -> Verdict:

@@ -41,13 +41,14 @@ def _names(found: Crossover) -> tuple[str, str]:
 
 def _table(found: Crossover) -> Table:
     """Return the values tried first."""
-    titles = (found.key, *_names(found), "speedup", "verdict")
+    titles = (found.key, *_names(found), "speedup", "90 % interval", "verdict")
     return Table([Column(title, "right") for title in titles], map(_cells, found.trials))
 
 
-def _cells(trial: Trial) -> tuple[str, str, str, str, str]:
+def _cells(trial: Trial) -> tuple[str, ...]:
     times = format_seconds(trial.iteration_s), format_seconds(trial.baseline_iteration_s)
-    return trial.text, *times, f"{trial.speedup.value:.3f}x", trial.speedup.verdict
+    between = "{:.2f}x to {:.2f}x".format(*trial.speedup.interval) if trial.speedup.interval else "-"
+    return trial.text, *times, f"{trial.speedup.value:.3f}x", between, trial.speedup.verdict
 
 
 def crossover_object(found: Crossover) -> dict[str, object]:
@@ -77,5 +78,6 @@ def _trial_object(trial: Trial) -> dict[str, object]:
         "iteration_s": trial.iteration_s,
         "baseline_iteration_s": trial.baseline_iteration_s,
         "speedup": trial.speedup.value,
+        "speedup_interval": trial.speedup.interval,
         "verdict": trial.speedup.verdict,
     }

@@ -228,8 +228,8 @@ def _title(sweep: SweepResult, drawing: Drawing) -> str:
 def _footer(sweep: SweepResult) -> str:
     calibrations = ", ".join(dict.fromkeys(labels.calibration_name(point) for point in sweep.points))
     versions = ", ".join(dict.fromkeys(printable(point.version) for point in sweep.points))
-    draws = max((point.scenario.run.draws for point in sweep.points if point.intervals), default=0)
-    bands = f" Bands: 90 % intervals over {draws} drawn calibrations." if draws else ""
+    draws = max((point.scenario.run.draws or 0 for point in sweep.points if point.intervals), default=0)
+    bands = f" Bands: 90 % intervals over {draws} draws of calibration and model error." if draws else ""
     return f"Simulated by simnet {versions}. Calibration: {calibrations}.{bands}"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from simnet.hardware import Cluster
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
+from simnet.show.influences import sentence
 from simnet.show.labels import names
 from simnet.show.page import Page
 from simnet.show.table import Column, Table
@@ -45,6 +46,7 @@ def result_page(run_result: RunResult) -> Page:
             "",
             *_uncertainty(run_result),
             *_verdict(run_result),
+            *(hanging("", f"it hangs on: {sentence(run_result)}") if run_result.hangs_on else ()),
             *(line for note in run_result.notes for line in hanging("note: ", note)),
         ]
     )

@@ -83,7 +83,10 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
             proofs[fit.layout, disjoint.check(scenario, trained)] = None
             mine = training_steps.measured_steps([whole for _, whole in trained])
             steps += [(scenario, step) for step in mine if step[0].labels["model"] == model]
-    points = tuple(training_steps.predict_point(scenario, *step) for scenario, step in watched(steps))
+    # The model's own error was found on campaigns: with it, an interval would be judged by what it was made of.
+    points = tuple(
+        training_steps.predict_point(scenario, *step, with_model_error=False) for scenario, step in watched(steps)
+    )
     return CampaignResult(campaign=campaign, points=points, fits=tuple(fits), workloads=workloads, proofs=tuple(proofs))
 
 

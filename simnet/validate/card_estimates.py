@@ -126,7 +126,7 @@ def kernel_estimates(
         estimate: whose intervals are drawn from.
         copy_bytes_per_s: bandwidth of the card's copies.
     """
-    drawn = [calibration_draws.draw_calibration(estimate.calibration, number) for number in range(DRAWS)]
+    drawn = [calibration_draws.draw_calibration(estimate.calibration, draw) for draw in calibration_draws.draws(DRAWS)]
     costs = every()
     return [
         KernelEstimate(

@@ -94,14 +94,20 @@ def _is_step(series: Series) -> bool:
     return series.kind == "training" and series.name == "step"
 
 
-def predict_point(scenario: Scenario, series: Series, setup: Setup) -> TrainedPoint:
+def predict_point(scenario: Scenario, series: Series, setup: Setup, *, with_model_error: bool = True) -> TrainedPoint:
     """Predict one measured step.
+
+    Args:
+        scenario: gives workload and calibration.
+        series: the measured step.
+        setup: nodes, ranks and NIC of the measurement.
+        with_model_error: whether the interval holds the model's own error.
 
     Raises:
         SimnetError: a NIC of unknown bandwidth, or a strategy that the simulator does not know.
     """
     there = scenario_of_step(scenario, series, setup)
-    result = simulate(there)
+    result = simulate(there, with_model_error=with_model_error)
     endless = replace(there.cluster, inter_node=replace(there.cluster.inter_node, bytes_per_s=INFINITE_BANDWIDTH))
     without = simulate(replace(there, cluster=endless, run=replace(there.run, draws=0)))
     return TrainedPoint(

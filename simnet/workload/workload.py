@@ -3,10 +3,11 @@
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from simnet.hardware import FittedTo, NamedPart, check_intervals
 from simnet.units import Duration, Size
-from simnet.values import Count, Dtype, Intervals, Kind, Shape
+from simnet.values import Count, Dtype, Intervals, Kind, Shape, Spread
 
 
 class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,6 +53,7 @@ class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         samples_per_s: samples per second; the step takes `batch / samples_per_s`.
         optimizer: the optimizer, whose time is estimated by the bytes that it moves.
         includes_optimizer: whether the step includes the optimizer, whose time is then taken off.
+        interval: 90 % interval of the time on another machine with this GPU, as factors on it.
         kind: where the number comes from.
         source: the paper, data sheet or measurement.
     """
@@ -63,12 +65,24 @@ class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     samples_per_s: Annotated[float, Meta(gt=0.0)] | None = None
     optimizer: Literal["adam", "sgd_momentum"]
     includes_optimizer: bool = True
+    interval: tuple[Spread, Spread] | None = None
     kind: Kind = "published"
     source: str
 
     def __post_init__(self) -> None:
         if (self.step_s is None) == (self.samples_per_s is None):
             raise ValueError("step: must be given once; give step or samples_per_s")
+        if self.interval is not None:
+            low, high = self.interval
+            if not low <= 1 <= high:
+                raise ValueError(f"interval: [{low:g}, {high:g}]: must be two factors with 1 between them")
+
+    def slower_by(self, factor: float) -> "ComputeTime":
+        """Return the row with a step so many times as long."""
+        if self.samples_per_s is not None:
+            return replace(self, samples_per_s=self.samples_per_s / factor)
+        assert self.step_s is not None
+        return replace(self, step_s=Duration(self.step_s * factor))
 
 
 class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,7 +105,7 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
         precision: number format of the step to take from `compute`; empty takes that of the GPU's first row.
         batch_per_rank: samples of one micro-batch on one rank.
         intervals: 90 % intervals of fitted values by key, as factors on the value; the key "compute" stands for forward
-            and backward together.
+            and backward together, or for all compute rows, whose own intervals it replaces.
         fitted_to: measurement files that the times were fitted to, written by `simnet calibrate`.
     """
 

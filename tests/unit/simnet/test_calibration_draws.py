@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from simnet import calibration_draws, files
+from simnet import calibration_draws, files, model_error
+from simnet.calibration_draws import draw_calibration, draws
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, KernelTime, LinkCalibration
@@ -18,6 +19,8 @@ from simnet.show.rows import row
 from simnet.simulate import simulate
 from simnet.strategies import BinSGDM, DenseAllReduce
 from simnet.units import Bandwidth, Duration, Size
+from simnet.workload import training_step
+from simnet.workload.workload import ComputeTime, Workload
 from tests.helpers.step_samples import scenario
 
 GIVEN = Calibration(
@@ -36,22 +39,28 @@ GIVEN = Calibration(
         "kernels.mean.time_per_element": (1.0, 1.5),
     },
 )
-NUMBER = 4000
+NUMBER = 400
 
 
 def test_a_tenth_of_the_draws_lies_outside_the_interval_half_on_either_side():
-    drawn = [calibration_draws.draw_calibration(GIVEN, number).inter_node.alpha_s / 20e-6 for number in range(NUMBER)]
-    deviation = math.sqrt(0.05 * 0.95 / NUMBER)
-    assert abs(sum(value < 0.5 for value in drawn) / NUMBER - 0.05) < 4 * deviation
-    assert abs(sum(value > 3.0 for value in drawn) / NUMBER - 0.05) < 4 * deviation
-    assert abs(sum(value < 1.0 for value in drawn) / NUMBER - 0.5) < 4 * math.sqrt(0.25 / NUMBER)
-    assert calibration_draws.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.1)
+    drawn = [draw_calibration(GIVEN, draw).inter_node.alpha_s / 20e-6 for draw in draws(NUMBER)]
+    assert sum(value < 0.5 for value in drawn) == 0.05 * NUMBER
+    assert sum(value > 3.0 for value in drawn) == 0.05 * NUMBER
+    assert sum(value < 1.0 for value in drawn) == 0.5 * NUMBER
+    assert calibration_draws.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.05)
+
+
+def test_two_values_are_drawn_without_regard_to_each_other():
+    drawn = [draw_calibration(GIVEN, draw) for draw in draws(NUMBER)]
+    slow = [one.inter_node.alpha_s > 20e-6 for one in drawn]
+    both = sum(is_slow and one.memory_bytes_per_s > 1e12 for is_slow, one in zip(slow, drawn, strict=True))
+    assert both / NUMBER == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / NUMBER))
 
 
 def test_draws_keep_types_and_bounds_and_are_the_same_again():
-    for number in range(200):
-        drawn = calibration_draws.draw_calibration(GIVEN, number)
-        assert drawn == calibration_draws.draw_calibration(GIVEN, number)
+    for draw in draws(200):
+        drawn = draw_calibration(GIVEN, draw)
+        assert drawn == draw_calibration(GIVEN, draw)
         assert isinstance(drawn.inter_node.alpha_s, Duration)
         assert isinstance(drawn.memory_bytes_per_s, Bandwidth)
         assert drawn.backward_slowdown >= 1
@@ -63,8 +72,8 @@ def test_draws_keep_types_and_bounds_and_are_the_same_again():
 
 def test_a_value_is_drawn_alike_whatever_else_has_an_interval():
     alone = replace(GIVEN, intervals={"inter_node.latency": (0.5, 3.0)})
-    for number in range(20):
-        one, two = (calibration_draws.draw_calibration(given, number).inter_node.alpha_s for given in (GIVEN, alone))
+    for draw in draws(20):
+        one, two = (draw_calibration(given, draw).inter_node.alpha_s for given in (GIVEN, alone))
         assert one == two
 
 
@@ -97,18 +106,55 @@ def test_a_result_has_intervals_that_hold_it_and_reports_show_them():
     assert (found["speedup_low"], found["speedup_high"]) == (low, high)
 
 
-def test_no_uncertainty_gives_no_width_and_strategy_and_baseline_share_the_draws():
+def test_strategy_and_baseline_share_the_draws_so_that_their_common_errors_cancel():
     same = scenario(DenseAllReduce(), calibration=GIVEN, baseline=DenseAllReduce(), run=RunSettings(draws=30))
     assert simulate(same).intervals["speedup"] == (1.0, 1.0)
-    certain = replace(GIVEN, intervals={"inter_node.latency": (1.0, 1.0)})
-    low, high = simulate(scenario(calibration=certain, run=RunSettings(draws=5))).intervals["iteration_s"]
-    assert low == high
+
+
+def test_the_error_of_the_model_is_in_every_interval_and_smaller_where_the_cluster_was_measured():
+    widths = []
+    for kind in ("measured", "published"):
+        certain = replace(GIVEN, intervals={"inter_node.latency": (1.0, 1.0)}, kind=kind)
+        given = scenario(BinSGDM(), calibration=certain, baseline=DenseAllReduce(), run=RunSettings(draws=200))
+        result, known = simulate(given), model_error.of(certain)
+        for name, value, error in (
+            ("speedup", result.speedup, known.speedup),
+            ("iteration_s", result.result.iteration_s, known.time),
+        ):
+            assert result.intervals[name] == pytest.approx((value / error, value * error), rel=0.02)
+            low, high = simulate(given, with_model_error=False).intervals[name]
+            assert low == high == value
+        widths.append(known.speedup)
+    assert 1 < widths[0] < widths[1]
 
 
 def test_a_calibration_without_intervals_is_noted():
     result = simulate(scenario(run=RunSettings(draws=5)))
-    assert result.intervals == {}
-    assert any(note.startswith("no intervals: calibration") for note in result.notes)
+    assert result.intervals.keys() == {"iteration_s"}
+    assert any("hold the model's error alone" in note for note in result.notes)
+
+
+def test_compute_rows_are_drawn_within_their_interval_and_what_scaling_may_be_off():
+    row = ComputeTime(gpu="G", precision="", batch=16, samples_per_s=100.0, optimizer="adam", source="s")
+    given = Workload(num_elements=10, compute=(row,), batch_per_rank=16)
+    cluster = replace(scenario().cluster, gpu="G")
+    assert training_step.compute_interval(given, cluster) is None
+    assert training_step.compute_interval(replace(given, batch_per_rank=4), cluster) == pytest.approx((1.0, 2.0))
+    sure = replace(given, compute=(replace(row, interval=(0.8, 1.25)),))
+    assert training_step.compute_interval(sure, cluster) == pytest.approx((0.8, 1.25))
+    whole = replace(scenario(), cluster=cluster, workload=sure)
+    drawn = [calibration_draws.draw_scenario(whole, draw).workload.compute[0].samples_per_s for draw in draws(200)]
+    low, high = calibration_draws.middle_90_percent(drawn)
+    assert (low, high) == pytest.approx((100 / 1.25, 100 / 0.8), rel=0.02)
+    times = replace(row, samples_per_s=None, step_s=Duration(0.16))
+    assert times.slower_by(2.0).step_s == 0.32
+
+
+def test_an_interval_of_a_compute_row_holds_its_value():
+    with pytest.raises(ValueError, match=r"interval: \[1.1, 1.2\]: must be two factors with 1 between them"):
+        ComputeTime(
+            gpu="G", precision="", batch=1, step_s=Duration(1), optimizer="adam", source="", interval=(1.1, 1.2)
+        )
 
 
 @pytest.mark.parametrize("name", ["a100_tcp_estimate", "a100_tcp_untuned_estimate", "v100_tcp_estimate"])
@@ -124,7 +170,7 @@ def test_the_shipped_estimates_of_gpus_hold_what_was_published_of_them(name):
     assert launch_low < 2.8e-6
     assert launch_high > 49e-6
     assert given.intervals["backward_slowdown"][1] >= 1.4
-    drawn = [calibration_draws.draw_calibration(given, number) for number in range(50)]
+    drawn = [draw_calibration(given, draw) for draw in draws(50)]
     for field in ("codec_efficiency", "memory_bytes_per_s", "kernel_launch_s", "backward_slowdown"):
         assert len({getattr(one, field) for one in drawn}) > 20, field
 

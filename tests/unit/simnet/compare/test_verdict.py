@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from simnet.compare import whatif
-from simnet.compare.verdict import MEASURE_FIRST, MODEL_ERROR, PAYS, UNCERTAIN, Speedup, Verdict, model_error
+from simnet.compare.verdict import MEASURE_FIRST, PAYS, UNCERTAIN, Speedup, Verdict
 from simnet.hardware import Calibration, KernelTime
 from simnet.strategies import DenseAllReduce, OneBitAdam, TopK
 from simnet.units import Bandwidth, Duration
@@ -15,13 +15,13 @@ from tests.helpers.advise_samples import scenario
     ("speedup", "verdict"),
     [
         (Speedup(value=PAYS), "pays"),
-        (Speedup(value=1.04, model_error=1.0, interval=(1.0, 9.0)), "does not pay"),
-        (Speedup(value=1.15, model_error=MODEL_ERROR), UNCERTAIN),
-        (Speedup(value=1.25, model_error=MODEL_ERROR), "pays"),
+        (Speedup(value=1.04, interval=(1.0, 9.0)), "does not pay"),
+        (Speedup(value=1.15, interval=(0.97, 1.36)), UNCERTAIN),
+        (Speedup(value=1.25, interval=(1.06, 1.48)), "pays"),
         (Speedup(value=2.0, interval=(1.01, 3.0)), UNCERTAIN),
         (Speedup(value=2.0, if_kernels_slow=1.01), MEASURE_FIRST),
-        (Speedup(value=1.15, model_error=MODEL_ERROR, if_kernels_slow=1.01), MEASURE_FIRST),
-        (Speedup(value=1.15, model_error=MODEL_ERROR, if_kernels_slow=1.10), UNCERTAIN),
+        (Speedup(value=1.15, interval=(0.97, 1.36), if_kernels_slow=1.01), MEASURE_FIRST),
+        (Speedup(value=1.15, interval=(0.97, 1.36), if_kernels_slow=1.10), UNCERTAIN),
         (Speedup(value=9.0, unmeasured=("top_k_encode",)), MEASURE_FIRST),
         (Speedup(value=1.0, unmeasured=("top_k_encode",)), "does not pay"),
     ],
@@ -32,15 +32,10 @@ def test_it_pays_if_nothing_that_is_unsure_undoes_it(speedup: Speedup, verdict: 
 
 
 def test_the_least_counts_each_limit_alone() -> None:
-    speedup = Speedup(value=2.0, interval=(1.8, 2.2), model_error=1.25, if_kernels_slow=1.7)
-    assert speedup.least == 1.6
-    assert replace(speedup, model_error=1.0).least == 1.7
-    assert replace(speedup, model_error=1.0, if_kernels_slow=None).least == 1.8
-
-
-def test_a_calibration_measured_on_the_cluster_has_no_error_of_another() -> None:
-    assert model_error(Calibration(kind="measured")) == 1.0
-    assert model_error(Calibration(kind="estimate")) == MODEL_ERROR
+    speedup = Speedup(value=2.0, interval=(1.8, 2.2), if_kernels_slow=1.7)
+    assert speedup.least == 1.7
+    assert replace(speedup, if_kernels_slow=None).least == 1.8
+    assert replace(speedup, interval=(1.6, 2.5)).least == 1.6
 
 
 class TestKernels:

@@ -1,0 +1,139 @@
+"""The uncertain values that a result hangs on, in words and as a tornado figure."""
+
+from typing import TYPE_CHECKING
+
+from simnet.result import Influence, RunResult
+from simnet.show import figure as looks
+from simnet.show.figure import BLUE, VERMILION
+from simnet.show.labels import names
+from simnet.show.text import printable, speedup_text
+from simnet.units import format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_NAMED, MOST_DRAWN = 3, 10
+ROW_IN, MARGIN_IN = 0.27, 0.85
+NOUNS = {
+    "workload.compute": "compute",
+    "workload.forward": "forward",
+    "workload.backward": "backward",
+    "workload.optimizer": "the optimizer",
+    "calibration.codec_efficiency": "the codec",
+    "calibration.memory_bandwidth": "the GPU's memory",
+    "calibration.inter_node.efficiency": "links between nodes",
+    "calibration.intra_node.efficiency": "links inside nodes",
+    "calibration.all_to_all_efficiency": "exchanges of all with all",
+    "calibration.inter_node.latency": "latency between nodes",
+    "calibration.intra_node.latency": "latency inside nodes",
+    "calibration.kernel_launch": "the launch of a kernel",
+    "calibration.collective_launch": "the launch of a collective",
+    "calibration.message_cost": "posting a message",
+    "calibration.poll_cost": "polling",
+    "calibration.backward_slowdown": "compute during communication",
+}
+PLURAL = ("links between nodes", "links inside nodes", "exchanges of all with all")
+RATES = ("efficiency", "bandwidth")
+"""Ends of keys whose values make things faster the larger they are."""
+
+
+def sentence(result: RunResult) -> str:
+    """Return what a result would be at the ends that change it most: "if the codec is 3.8 times slower: 7.4x"."""
+    texts = [_clause(result, one, *_worst(result, one)) for one in result.hangs_on[:MOST_NAMED]]
+    return "; ".join(texts)
+
+
+def _worst(result: RunResult, one: Influence) -> tuple[float, float]:
+    """Return the end that changes the result more: the factor on the value, and the result there."""
+    usual = _usual(result)
+    return max(zip(one.interval, one.values, strict=True), key=lambda end: abs(end[1] / usual - 1))
+
+
+def _clause(result: RunResult, one: Influence, factor: float, value: float) -> str:
+    return f"if {_change(one.key, factor)}: {_value_text(result, value)}"
+
+
+def _change(key: str, factor: float) -> str:
+    noun = _noun(key)
+    verb = "takes" if not key.endswith(RATES) else "are" if noun in PLURAL else "is"
+    return f"{noun} {verb} {_factor_text(key, factor)}"
+
+
+def _factor_text(key: str, factor: float) -> str:
+    if not key.endswith(RATES):
+        return f"{factor:.2g} times as long"
+    return f"{max(factor, 1 / factor):.2g} times {'slower' if factor < 1 else 'faster'}"
+
+
+def _noun(key: str) -> str:
+    if key in NOUNS:
+        return NOUNS[key]
+    _, _, rest = key.partition(".")
+    part, _, name = rest.partition(".")
+    if part == "kernels":
+        return f"kernel {printable(name.partition('.')[0])}"
+    if part == "libraries":
+        library, _, own = name.partition(".")
+        return f"{own.replace('_', ' ')} of {printable(library)}"
+    return printable(rest.replace("_", " "))
+
+
+def _usual(result: RunResult) -> float:
+    return result.result.iteration_s if result.speedup is None else result.speedup
+
+
+def _value_text(result: RunResult, value: float) -> str:
+    return format_seconds(value) if result.speedup is None else speedup_text(value)
+
+
+def tornado(result: RunResult) -> "Figure":
+    """Draw the result at both ends of the interval of each value that it hangs on, the largest effect on top."""
+    shown = result.hangs_on[:MOST_DRAWN]
+    figure = looks.new(looks.PAGE_IN, MARGIN_IN + ROW_IN * (len(shown) + 1))
+    axes = figure.subplots()
+    for place, one in enumerate(shown):
+        _bars(axes, result, one, -place)
+    _interval(axes, result, -len(shown))
+    axes.axvline(_usual(result), color="black", linewidth=0.8)
+    axes.set_yticks(range(0, -len(shown) - 1, -1), [*(_noun(one.key) for one in shown), "all, and the model's error"])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xscale("log")
+    _ticks(axes, result)
+    pair = " over ".join(map(looks.label, names([result])))
+    axes.set_xlabel(f"speedup, {pair}" if result.speedup is not None else f"time of an iteration [s], {pair}")
+    return figure
+
+
+def _bars(axes: "Axes", result: RunResult, one: Influence, place: int) -> None:
+    usual = _usual(result)
+    for factor, value in zip(one.interval, one.values, strict=True):
+        if abs(value / usual - 1) < 1e-3:
+            continue
+        colour = VERMILION if value < usual else BLUE
+        axes.barh(place, value - usual, left=usual, height=0.6, color=colour, hatch="" if value < usual else "///",
+                  edgecolor="white", linewidth=0)  # fmt: skip
+        side = -1 if value < usual else 1
+        axes.annotate(
+            _factor_text(one.key, factor), (value, place), (4 * side, 0), textcoords="offset points",
+            ha="right" if side < 0 else "left", va="center", fontsize=7,
+        )  # fmt: skip
+
+
+def _interval(axes: "Axes", result: RunResult, place: int) -> None:
+    metric = "iteration_s" if result.speedup is None else "speedup"
+    if metric in result.intervals:
+        low, high = result.intervals[metric]
+        axes.plot([low, high], [place, place], color="black", linewidth=1.4, marker="|", markersize=7)
+
+
+def _ticks(axes: "Axes", result: RunResult) -> None:
+    """Write the axis so that a reader finds the ends, with a margin for the factors beside the bars."""
+    metric = "iteration_s" if result.speedup is None else "speedup"
+    ends = [*result.intervals.get(metric, ()), *(value for one in result.hangs_on for value in one.values)]
+    low, high = min([*ends, _usual(result)]), max([*ends, _usual(result)])
+    margin = (high / low) ** 0.2
+    axes.set_xlim(low / margin, high * margin)
+    subs = (1.0, 2.0, 5.0) if high / low > 20 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    looks.log_numbers(axes.xaxis, subs)
