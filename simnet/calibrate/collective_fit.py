@@ -9,10 +9,11 @@ rounds, sends and bytes are those of the simulator's schedules; a test compares 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from simnet.calibrate import bootstrap
+from simnet.calibrate import bootstrap, nodes_fit
 from simnet.calibrate.bootstrap import Samples
 from simnet.calibrate.fitted_part import (
     FittedPart,
@@ -24,13 +25,14 @@ from simnet.calibrate.fitted_part import (
     widen,
 )
 from simnet.calibrate.measurement_file import MeasurementFile, Series, Setup
+from simnet.calibrate.nodes_fit import TimedBytes
 from simnet.comparison import Comparison, Role
 from simnet.errors import SimnetError
 from simnet.hardware import Cluster
 from simnet.numeric import non_negative_least_squares
 from simnet.units import Bandwidth, Size, format_bytes
 
-LEVELS = ("intra_node", "inter_node")
+LEVELS = INTRA_NODE, INTER_NODE = ("intra_node", "inter_node")
 FITTED = ("all_reduce", "all_gather", "all_to_all", "send")
 MIN_SERIES = 3
 MIN_GAIN = 0.01
@@ -64,6 +66,7 @@ class TimedCollective(Samples):
         link_bytes: bytes through the busiest link, of all concurrent groups together.
         send_bytes: bytes of one message.
         nominal_bytes_per_s: rate of the link; None if unknown.
+        num_nodes: nodes on which the collective ran.
     """
 
     level: str
@@ -74,6 +77,7 @@ class TimedCollective(Samples):
     link_bytes: float
     send_bytes: float
     nominal_bytes_per_s: float | None
+    num_nodes: int
 
     @property
     def polls(self) -> int:
@@ -120,16 +124,22 @@ def fit_collectives(
         return dict.fromkeys(point, 0.0) | values
 
     spread = bootstrap.interval_factors(point, draw, draws)
-    residuals = _residuals(model, train, "fitted")
+    # Nodes that share a machine have no fabric between them: `host_fit` sees what their number changes.
+    by_nodes = {} if only_bandwidths else nodes_fit.fit_factors(_timed_bytes(model, train))
+    residuals = _residuals(model, train, "fitted", by_nodes)
     for level in LEVELS:
         name, rows = f"{level}.efficiency", [one for one in residuals if one.series.endswith(level)]
         if name in spread:
             spread[name] = widen(spread[name], rows)
+    table = _table(model, train)
+    if by_nodes:
+        efficiency = table[INTER_NODE]["efficiency"]
+        table["by_nodes"] = nodes_fit.points(by_nodes, efficiency, spread.get(f"{INTER_NODE}.efficiency"))
     return FittedPart(
-        table=_table(model, train),
+        table=table,
         shown={name: _shown(name, value, spread.get(name)) for name, value in point.items()},
         intervals={key: spread[key] for key in point if key in spread and point[key] > 0},
-        residuals=(*residuals, *_residuals(model, held_out, "held out")),
+        residuals=(*residuals, *_residuals(model, held_out, "held out", by_nodes)),
         notes=_notes(model, train),
     )
 
@@ -155,6 +165,7 @@ def _timed_collective(series: Series, setup: Setup, cluster: Cluster | None) -> 
         link_bytes=link_bytes,
         send_bytes=chunk,
         nominal_bytes_per_s=_nominal(level, setup, cluster),
+        num_nodes=setup.num_nodes,
         samples_s=np.array(series.values, dtype=np.float64),
     )
 
@@ -212,12 +223,13 @@ class _LinearModel:
         matrix = np.stack([columns[name] for name in names], axis=1)
         return cls(names=names, costs=non_negative_least_squares(matrix, times), bin_centers=bin_centers)
 
-    def times_s(self, rows: Sequence[TimedCollective]) -> Floats:
-        """Return the time of each row [s]; a cost that was not fitted is 0."""
+    def times_s(self, rows: Sequence[TimedCollective], part: str = "") -> Floats:
+        """Return the time of each row by the costs with `part` in their name [s]; a cost that was not fitted is 0."""
         columns = _columns(rows, self.bin_centers)
         total = np.zeros(len(rows))
         for name, cost in zip(self.names, self.costs, strict=True):
-            total = total + cost * columns.get(name, np.zeros(len(rows)))
+            if part in name:
+                total = total + cost * columns.get(name, np.zeros(len(rows)))
         return total
 
     def mean_error(self, rows: Sequence[TimedCollective], times_s: Sequence[float]) -> float:
@@ -287,10 +299,10 @@ def _bin_centers(rows: Sequence[TimedCollective], level: str) -> tuple[float, ..
     )
 
 
-def _table(model: _LinearModel, train: Sequence[TimedCollective]) -> dict[str, object]:
+def _table(model: _LinearModel, train: Sequence[TimedCollective]) -> dict[str, Any]:
     """Return the fitted part of a calibration in file form."""
     values = model.values()
-    table: dict[str, object] = {
+    table: dict[str, Any] = {
         key: duration_text(values[key]) for key in ("collective_launch", "message_cost", "poll_cost") if values.get(key)
     }
     if "all_to_all_efficiency" in values:
@@ -330,13 +342,31 @@ def _link(model: _LinearModel, level: str, rows: Sequence[TimedCollective], late
     }
 
 
-def _residuals(model: _LinearModel, rows: Sequence[TimedCollective], role: Role) -> list[Comparison]:
-    times_s = model.times_s(rows).tolist() if rows else []
+def _timed_bytes(model: _LinearModel, rows: Sequence[TimedCollective]) -> list[TimedBytes]:
+    """Return the rows between nodes, with what the model takes for their bytes and for all else."""
+    between = [row for row in rows if row.level == INTER_NODE]
+    if not between:
+        return []
+    times_s, bytes_s = model.times_s(between).tolist(), model.times_s(between, " bytes").tolist()
+    return [
+        TimedBytes(num_nodes=row.num_nodes, measured_s=row.median_s, bytes_s=of_bytes, rest_s=in_all - of_bytes)
+        for row, in_all, of_bytes in zip(between, times_s, bytes_s, strict=True)
+    ]
+
+
+def _residuals(
+    model: _LinearModel, rows: Sequence[TimedCollective], role: Role, by_nodes: Mapping[int, float]
+) -> list[Comparison]:
+    if not rows:
+        return []
+    factors = nodes_fit.factors_at(by_nodes, [row.num_nodes for row in rows])
+    of_bytes = model.times_s(rows, " bytes") * [row.level == INTER_NODE for row in rows]
+    times_s = model.times_s(rows) + of_bytes * (1 / factors - 1)
     return [
         Comparison(
             series=f"collectives, {row.level}", label=row.label, measured=row.median_s, predicted=time_s, role=role
         )
-        for row, time_s in zip(rows, times_s, strict=True)
+        for row, time_s in zip(rows, times_s.tolist(), strict=True)
     ]
 
 

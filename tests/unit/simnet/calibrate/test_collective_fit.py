@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from simnet.calibrate import bootstrap, calibration_file, collective_fit
+from simnet.calibrate import bootstrap, calibration_file, collective_fit, nodes_fit
 from simnet.calibrate.fitted_part import check_errors, widen
 from simnet.calibrate.measurement_file import MeasurementFile, Series
+from simnet.calibrate.nodes_fit import TimedBytes
 from simnet.collectives import direct, loads, ring
 from simnet.collectives.schedule import GroupKind, Schedule
 from simnet.comparison import Comparison
@@ -16,6 +18,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Link, LinkCalibration
 from simnet.network import topology
 from simnet.network.topology import Topology
+from simnet.network_costs import NodesPoint
 from simnet.numeric import non_negative_least_squares
 from simnet.units import Bandwidth, Duration
 from simnet.values import MAX_SPREAD
@@ -85,6 +88,40 @@ def test_what_the_simulator_takes_is_fitted_exactly_and_read_back() -> None:
     assert found.all_to_all_efficiency == pytest.approx(0.65, rel=0.001)
     assert [found.collective_launch_s, found.message_s, found.poll_s] == pytest.approx([30e-6, 40e-6, 15e-6], rel=0.02)
     assert found.inter_node.measured_on is None  # two bandwidths were measured
+
+
+def test_a_bandwidth_that_changes_with_the_number_of_nodes_is_fitted_by_points() -> None:
+    points = (
+        NodesPoint(nodes=2, efficiency=0.9),
+        NodesPoint(nodes=4, efficiency=0.6),
+        NodesPoint(nodes=8, efficiency=0.5),
+    )
+    true = structs.replace(TRUE, by_nodes=points)
+    rows = collective_fit.select_collectives([simulated(true)], cluster(2, 2, 1.25e8))
+    rows = [row for row in rows if row.send_bytes > 1e4]
+    fitted = collective_fit.fit_collectives(rows, [], draws=20)
+    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
+    wanted = {nodes: true.at_nodes(nodes).inter_node.efficiency for nodes in (2, 3, 4, 8)}
+    assert {point.nodes: point.efficiency for point in found.by_nodes} == pytest.approx(wanted, rel=0.06)
+    # One number for all, which the fit without points finds, is off by as much as the bandwidths differ.
+    assert max(abs(residual.error) for residual in fitted.residuals) < 0.15
+    assert all("efficiency" in point.intervals for point in found.by_nodes)
+
+
+def test_one_measured_number_of_nodes_is_one_point_and_larger_clusters_are_beyond_it() -> None:
+    rows = collective_fit.select_collectives([simulated(TRUE)], cluster(2, 2, 1.25e8))
+    fitted = collective_fit.fit_collectives([row for row in rows if row.num_nodes == 4], [], draws=20)
+    found = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
+    assert [(point.nodes, point.efficiency) for point in found.by_nodes] == [(4, found.inter_node.efficiency)]
+    at = [found.at_nodes(nodes).intervals["inter_node.efficiency"] for nodes in (4, 8)]
+    assert at[1][0] < at[0][0]
+
+
+def test_nodes_that_no_bandwidth_explains_are_refused() -> None:
+    slow = [TimedBytes(num_nodes=2, measured_s=1e-3, bytes_s=1e-4, rest_s=2e-3)]
+    fine = [TimedBytes(num_nodes=4, measured_s=1e-3, bytes_s=1e-3, rest_s=0.0)]
+    with pytest.raises(SimnetError, match="collectives on 2 nodes: no bandwidth explains them"):
+        nodes_fit.fit_factors([*slow, *fine])
 
 
 def test_intervals_of_noisy_times_hold_the_truth() -> None:

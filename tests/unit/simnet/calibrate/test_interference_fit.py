@@ -19,6 +19,7 @@ LAUNCH_S, ROUND_S, MESSAGE_S, BYTE_S = 1e-3, 6e-4, 3e-4, 1.2e-9
 def row(rounds: int, sends: int, send_bytes: float, noise: float = 1.0) -> TimedCollective:
     time_s = LAUNCH_S + ROUND_S * rounds + MESSAGE_S * sends + BYTE_S * sends * send_bytes
     return TimedCollective(
+        num_nodes=2,
         level="inter_node",
         label=f"{rounds} {sends} {send_bytes}",
         rounds=rounds,
