@@ -12,6 +12,7 @@ from simnet.calibrate import (
     kernel_fit,
     nccl_calibration,
     over_base,
+    step_fit,
     step_part,
 )
 from simnet.calibrate.fitted_part import FittedPart, counted
@@ -20,7 +21,7 @@ from simnet.calibrate.over_base import Base
 from simnet.calibrate.sources import Sources
 from simnet.calibrate.step_model import Trained
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration, Cluster
+from simnet.hardware import Cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,5 +129,6 @@ def _fit_tables(train: Sources, held_out: Sources, parts: Sequence[FittedPart], 
         )
     measured = calibration_file.merge(parts, {})
     table = over_base.lay_over(measured, options.base.table) if options.base else measured
-    start: Calibration = calibration_file.as_calibration(table)
-    return step_part.fit_tables(train.tables, held_out.tables, options.trained, start, table)
+    known = [link for link in step_fit.LINKS if "efficiency" in measured.get(link, {})]  # type: ignore[operator]
+    others = step_part.OtherFiles(table=table, links=known)
+    return step_part.fit_tables(train.tables, held_out.tables, options.trained, others)

@@ -10,6 +10,7 @@ from simnet.hardware import Calibration
 from simnet.schema import build
 
 LINKS = ("intra_node", "inter_node")
+NCCL, LIBRARIES = "nccl", "libraries"
 HEAD = ("name", "title", "kind", "gpu", "source", "fitted_to", "intervals")
 """Keys that say what a calibration is; the others are its values."""
 OF_A_GPU = ("kernels", "memory_bandwidth", "codec_efficiency", "kernel_launch")
@@ -50,6 +51,10 @@ def lay_over(measured: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     """
     replaced = values_of(measured)
     found = {key: value for key, value in given.items() if key not in HEAD}
+    if NCCL in found and any(f"{link}.efficiency" in replaced for link in LINKS):
+        # What NCCL reached on other links than those that were measured would hide the latter.
+        del found[NCCL]
+        replaced = (*replaced, NCCL)
     for key, value in measured.items():
         is_joined = key in (*LINKS, "kernels") and isinstance(found.get(key), Mapping)
         found[key] = {**found[key], **value} if is_joined else value
@@ -57,11 +62,8 @@ def lay_over(measured: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
         found["by_nodes"] = _points_left(given["by_nodes"], replaced)
         if not found["by_nodes"]:
             del found["by_nodes"]
-    if "libraries" in measured:
-        found["libraries"] = {
-            **_libraries_left(given.get("libraries", {}), measured["libraries"]),
-            **measured["libraries"],
-        }
+    if LIBRARIES in measured:
+        found[LIBRARIES] = {**_libraries_left(given.get(LIBRARIES, {}), measured[LIBRARIES]), **measured[LIBRARIES]}
     kept = {key: factors for key, factors in given.get("intervals", {}).items() if not _is_part_of(key, replaced)}
     intervals = {**kept, **measured.get("intervals", {})}
     # The keys of the head stay where the file begins, and the intervals where it ends.
@@ -129,7 +131,7 @@ def values_of(table: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the dotted keys of the values of a calibration, those of links and kernels one by one."""
     found: list[str] = []
     for key, value in table.items():
-        if key in (*LINKS, "kernels") and isinstance(value, Mapping):
+        if key in (*LINKS, "kernels", LIBRARIES) and isinstance(value, Mapping):
             found += [f"{key}.{name}" for name in value if name not in NOT_VALUES]
         elif key not in HEAD:
             found.append(key)

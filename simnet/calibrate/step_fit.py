@@ -8,11 +8,12 @@
 5. The exchange of each compressing strategy: one efficiency of the NICs for each further number of nodes, since its
    messages, all-to-alls among them, do not fill a NIC as a dense all-reduce does.
 
-All other rows are predicted. Each number meets its rows in the mean of their logarithms.
+Links that other files measure are not fitted. All other rows are predicted. Each number meets its rows in the mean of
+their logarithms.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -90,19 +91,22 @@ class StepFit:
         return {row for one in found if one is not None for row in one.rows}
 
 
-def fit(rows: Sequence[TimedStep], trained: Trained, start: Calibration) -> StepFit:
+def fit(rows: Sequence[TimedStep], trained: Trained, start: Calibration, known_links: Collection[str] = ()) -> StepFit:
     """Fit to rows of one or more tables.
 
     Args:
         rows: to fit.
         trained: what was trained.
         start: calibration that gives all that is not fitted.
+        known_links: links of `LINKS` that other files measure.
 
     Raises:
         SimnetError: a step is shorter than its compute or than its bytes take, or nothing tells the compute.
     """
-    # Points of the start were measured with other efficiencies: the new ones take their place as a whole.
-    model = StepModel(trained=trained, start=replace(start, by_nodes=()))
+    if "inter_node" not in known_links:
+        # Points of the start were measured with other efficiencies: the new ones take their place as a whole.
+        start = replace(start, by_nodes=())
+    model = StepModel(trained=trained, start=start)
     fits = _Fits(model=model, spread=_run_spread(rows))
     compute = fits.compute(rows)
     fits = _Fits(model=model.with_factors({batch: one.value for batch, one in compute.items()}), spread=fits.spread)
@@ -112,18 +116,19 @@ def fit(rows: Sequence[TimedStep], trained: Trained, start: Calibration) -> Step
     dense = [row for row in rows if not fits.model.strategy(row).compresses]
     found, intra_node = fits.model.start, None
     inside = [row for row in dense if row.num_nodes == 1 and row.ranks_per_node > 1 and row not in used]
-    if inside:
+    if inside and "intra_node" not in known_links:
         intra_node = fits.link(inside, found, "intra_node")
         found = with_efficiency(found, "intra_node", intra_node.value)
     by_nodes: dict[int, FittedNumber] = {}
-    for nodes in sorted({row.num_nodes for row in dense} - {1}):
+    for nodes in sorted({row.num_nodes for row in dense if "inter_node" not in known_links} - {1}):
         by_nodes[nodes] = fits.link([row for row in dense if row.num_nodes == nodes], found, "inter_node")
-    compressed = [row for row in rows if row not in dense]
+    known_nodes = {row.num_nodes for row in rows} if "inter_node" in known_links else {1, *by_nodes}
+    compressed = [row for row in rows if row not in dense and row.num_nodes in known_nodes]
     codec, notes = fits.codec(compressed, found, by_nodes)
     if codec is not None:
         found = replace(found, codec_efficiency=codec.value)
     used = set(codec.rows) if codec is not None else set()
-    exchanges, more_notes = fits.exchanges([row for row in compressed if row not in used], found, by_nodes)
+    exchanges, more_notes = fits.exchanges([row for row in compressed if row not in used], found)
     return StepFit(
         model=fits.model,
         compute=compute,
@@ -197,11 +202,10 @@ class _Fits:
         self, compressed: Sequence[TimedStep], links: Calibration, by_nodes: Mapping[int, FittedNumber]
     ) -> tuple[FittedNumber | None, tuple[str, ...]]:
         """Return the efficiency of the codec, from the rows of the fewest nodes, or why there is none."""
-        known = [row for row in compressed if row.num_nodes in {1, *by_nodes}]
-        if not known:
+        if not compressed:
             return None, ()
-        fewest = min(row.num_nodes for row in known)
-        used = [row for row in known if row.num_nodes == fewest]
+        fewest = min(row.num_nodes for row in compressed)
+        used = [row for row in compressed if row.num_nodes == fewest]
         what = f"steps of {', '.join(sorted({row.strategy for row in used}))} are predicted, not fitted"
         if self.model.start.memory_bytes_per_s is None:
             return None, (f"{what}: no memory bandwidth is known; give --base",)
@@ -221,14 +225,15 @@ class _Fits:
         return self._number(error, CODEC_EFFICIENCIES, used, self.spread), ()
 
     def exchanges(
-        self, compressed: Sequence[TimedStep], links: Calibration, by_nodes: Mapping[int, FittedNumber]
+        self, compressed: Sequence[TimedStep], links: Calibration
     ) -> tuple[dict[str, dict[int, FittedNumber]], tuple[str, ...]]:
         """Return the efficiency of the NICs by strategy and number of nodes, and what explains the rows it cannot."""
         found: dict[str, dict[int, FittedNumber]] = {}
         notes = []
         groups: dict[tuple[str, int], list[TimedStep]] = {}
         for row in compressed:
-            if row.num_nodes in by_nodes:
+            # Without a time of kernels, the exchange would have to explain that of the codec, too.
+            if row.num_nodes > 1 and links.memory_bytes_per_s is not None:
                 groups.setdefault((self.model.strategy(row).kind, row.num_nodes), []).append(row)
         for (kind, nodes), rows in sorted(groups.items()):
             error = partial(self._exchange_error, rows, kind, links)

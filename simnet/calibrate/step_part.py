@@ -1,6 +1,6 @@
 """What step times give a calibration: the network by nodes, links inside a node, the codec; and all rows compared."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,19 @@ class FittedSteps(FittedPart):
     found: StepFit
 
 
+@dataclass(frozen=True, kw_only=True)
+class OtherFiles:
+    """What other files and a base give: a calibration in file form, and the links that the files measure."""
+
+    table: Mapping[str, Any]
+    links: Collection[str] = ()
+
+
 def fit_tables(
     tables: Sequence[StepTable],
     held_out: Sequence[StepTable],
     trained: Trained,
-    start: Calibration,
-    others: Mapping[str, Any],
+    others: OtherFiles,
 ) -> FittedSteps:
     """Fit tables of step times.
 
@@ -36,19 +43,18 @@ def fit_tables(
         tables: to fit.
         held_out: to predict.
         trained: what was trained.
-        start: calibration that gives what step times do not tell.
-        others: the same in file form.
+        others: what step times need not tell.
 
     Raises:
         SimnetError: a step is shorter than its compute, or nothing tells the compute.
     """
     rows = [row for table in tables for row in table.rows]
     others_rows = [row for table in held_out for row in table.rows]
-    found = step_fit.fit(rows, trained, start)
+    found = step_fit.fit(rows, trained, as_calibration(others.table), others.links)
     cluster = trained.scenario(rows[0].workload).cluster
     part = _table(found, cluster, [table.path.name for table in tables])
     intervals = _intervals(found)
-    whole = as_calibration(over_base.lay_over({**part, "intervals": intervals}, others))
+    whole = as_calibration(over_base.lay_over({**part, "intervals": intervals}, others.table))
     compared = [_comparison(row, found, whole) for row in [*rows, *others_rows]]
     return FittedSteps(
         found=found,

@@ -100,7 +100,6 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.show import calibration as shown
 
     train, held_out, in_place = map(sources.read, (files, held_out_paths, in_place_paths))
-    check_files(output=output, workload=workload, figure=figure)
     _check_disjoint(files, held_out_paths, "--hold-out")
     _check_disjoint(files, in_place_paths, "--in-place")
     _check_effect(train, held_out, workload, experiment or trained, batch)
@@ -112,6 +111,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         base=over_base.read(base) if base is not None else None,
         trained=Trained(known.scenario, _simulate_s) if known.cluster else None,
     )
+    # Last, since no output may replace any file that was read.
+    check_files(output=output, workload=workload, figure=figure)
     parts = fit_files.fit_parts(train, held_out, in_place, fit_options)
     _check_asked(train, parts, output, workload)
     residuals = [residual for part in parts for residual in part.residuals]
