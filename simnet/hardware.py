@@ -331,6 +331,8 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             engine polls every open connection for each of them.
         host: CPU time that collectives need of a rank.
         backward_slowdown: factor on the time of compute that runs while communication does.
+        hook_slowdown: factor on the time of a backward that exchanges gradients, over backward on one GPU by itself:
+            DDP's hooks, copies into buckets, checks.
         memory_bytes_per_s: bandwidth of the GPU's memory; at least 1 MB/s. Kernels without a time in `kernels` take
             `kernel_launch` + bytes moved / (`memory_bandwidth` * `codec_efficiency`).
         codec_efficiency: fraction of the memory bandwidth that encode and decode kernels reach; casts reach all of it.
@@ -355,6 +357,7 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     poll_s: Duration = field(name="poll_cost", default=Duration(0))
     host: HostCost = HostCost()
     backward_slowdown: Factor = 1.0
+    hook_slowdown: Factor = 1.0
     memory_bytes_per_s: Bandwidth | None = field(name="memory_bandwidth", default=None)
     codec_efficiency: Fraction = 1.0
     kernel_launch_s: Duration = field(name="kernel_launch", default=Duration(0))

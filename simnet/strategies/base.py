@@ -218,7 +218,7 @@ def data_parallel(
     compute.append(Compute(part="forward", seconds=step.forward_s))
     first = len(compute)
     compute += [
-        Compute(part="backward", seconds=step.backward_s * bucket.backward_fraction, bucket=bucket.index)
+        Compute(part="backward", seconds=step.exchanged_backward_s * bucket.backward_fraction, bucket=bucket.index)
         for bucket in buckets
     ]
     communication: list[Operation] = []

@@ -152,7 +152,7 @@ def _merged(step: Step, exchange_cost: LinearCost) -> list[list[Tensor]]:
     wire_free_s = 0.0
     ready_s = step.forward_s
     for tensor in step.tensors:
-        next_ready_s = ready_s + tensor.backward_fraction * step.backward_s
+        next_ready_s = ready_s + tensor.backward_fraction * step.exchanged_backward_s
         if current and not _waits(current, step, exchange_cost, max(wire_free_s, ready_s), next_ready_s):
             wire_free_s = _end_s(current, step, exchange_cost, max(wire_free_s, ready_s))
             groups.append(current)

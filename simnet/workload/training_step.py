@@ -46,6 +46,7 @@ class Step(Struct, frozen=True, kw_only=True):
         samples: samples of one micro-batch on one rank.
         notes: sentences on where the times come from.
         micro_batches: micro-batches of an iteration; gradients are exchanged in the backward of the last one.
+        hook_slowdown: factor on the time of that backward.
     """
 
     tensors: tuple[Tensor, ...]
@@ -57,6 +58,12 @@ class Step(Struct, frozen=True, kw_only=True):
     samples: int
     notes: tuple[str, ...] = ()
     micro_batches: int = 1
+    hook_slowdown: float = 1.0
+
+    @property
+    def exchanged_backward_s(self) -> float:
+        """Time of the backward whose gradients are exchanged [s]."""
+        return self.backward_s * self.hook_slowdown
 
     @property
     def gradient_bytes(self) -> float:
@@ -83,6 +90,7 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
         optimizer_s=update_s,
         samples=workload.batch_per_rank,
         notes=notes,
+        hook_slowdown=calibration.hook_slowdown if cluster.world_size > 1 else 1.0,
     )
 
 

@@ -222,6 +222,11 @@ def test_a_shipped_calibration_has_no_fitted_value_but_those_of_the_fit(part: st
     assert set(given["kernels"]) - timed == (set(one_bit_models.COUNTED_IN_COMPRESS) if timed else set())
 
 
+def test_the_estimate_of_v100_holds_what_ddp_adds_to_its_backward() -> None:
+    (fitted,) = (p for p in outcome("pytorch_ddp").parameters if p.key == "hook_slowdown")
+    assert shipped.calibration(fitted.part).hook_slowdown == pytest.approx(fitted.value, rel=1e-3)
+
+
 def test_the_same_nodes_have_the_same_pcie_on_both_networks_of_hkbu() -> None:
     ethernet, infiniband = (shipped.calibration(part).intra_node for part in ("hkbu_10gbe", "hkbu_100gb_ib"))
     assert ethernet == msgspec.structs.replace(infiniband, source=ethernet.source)

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-import msgspec
-
 from simnet.hardware import Calibration, Cluster, Link, LinkCalibration
 from simnet.scenario import Scenario
 from simnet.simulate import simulate
@@ -15,19 +13,17 @@ from simnet.validate.outcome import Alternative, Limit, Outcome, Parameter, comp
 from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets.one_bit_adam import INFINIBAND
 from simnet.validate.sets.one_bit_models import single_node
+from simnet.validate.shipped import with_value
 from simnet.validate.study import Fit, Study
 
 ORDER = 12
 SOURCE = "pytorch"
 MODELS = ("resnet50", "resnet101", "resnext101_32x8d")
 BATCH = 32
+SLOWDOWNS = (1.0, 2.0)
+"""Bounds of the fitted slowdown of backward."""
+STANDSTILL = 1000.0
 NVLINK = "intra_node.efficiency"
-
-
-class Overhead(msgspec.Struct, frozen=True):
-    """The fitted number: a factor on compute."""
-
-    factor: float
 
 
 def evaluate() -> Outcome:
@@ -48,10 +44,10 @@ def evaluate() -> Outcome:
 def _study() -> Study:
     rows = published_rows.load()
     known = rows.one(SOURCE, model="resnet50", gpus=2)
-    fit = Fit(key="factor", name="factor on compute under DDP", bounds=(1.0, 1.5), rows=(known,))
+    nvlink = LinkCalibration(efficiency=single_node(INFINIBAND).value(NVLINK))
     return Study(
-        initial=Overhead(1.0),
-        fits=(fit,),
+        initial=Calibration(intra_node=nvlink),
+        fits=(Fit(part="v100_tcp_estimate", key="hook_slowdown", bounds=SLOWDOWNS, rows=(known,)),),
         predict=_iteration_s,
         measured=lambda row: row.value,
         series=lambda row: row.model,
@@ -64,7 +60,7 @@ def _single(model: str) -> PublishedRow:
     return published_rows.load().one(SOURCE, model=model, gpus=1)
 
 
-def _iteration_s(overhead: Overhead, row: PublishedRow) -> float:
+def _iteration_s(calibration: Calibration, row: PublishedRow) -> float:
     cluster = Cluster(
         num_nodes=row.nodes,
         ranks_per_node=row.gpus // row.nodes,
@@ -72,8 +68,7 @@ def _iteration_s(overhead: Overhead, row: PublishedRow) -> float:
         intra_node=Link(bytes_per_s=Bandwidth(150e9), alpha_s=Duration(3.4e-6)),
         inter_node=Link(bytes_per_s=Bandwidth(100e9 / 8), alpha_s=Duration(14e-6)),
     )
-    workload = shipped.workload_from_compute_time(row.model, overhead.factor * _single(row.model).value, BATCH)
-    calibration = Calibration(intra_node=LinkCalibration(efficiency=single_node(INFINIBAND).value(NVLINK)))
+    workload = shipped.workload_from_compute_time(row.model, _single(row.model).value, BATCH)
     scenario = Scenario(cluster=cluster, workload=workload, calibration=calibration, strategy=DenseAllReduce())
     return simulate(scenario).result.iteration_s
 
@@ -87,3 +82,5 @@ def _compute_parameter(model: str) -> Parameter:
 
 def _alternatives(study: Study) -> Iterator[Alternative]:
     yield Alternative("no overhead of DDP", "1-GPU rows only", replace(study, fits=()).predictions)
+    still = replace(study, initial=with_value(study.initial, "backward_slowdown", STANDSTILL), fits=())
+    yield Alternative("backward stands still while an all-reduce runs", "1-GPU rows only", still.predictions)

@@ -53,6 +53,16 @@ def test_gradient_accumulation_adds_compute_but_no_communication():
     assert four.samples_per_s == pytest.approx(4 * 64 * 32 / four.iteration_s)
 
 
+@pytest.mark.parametrize("strategy", [DenseAllReduce(), BinSGDM(overlap=False), OneBitAdam()], ids=str)
+def test_hooks_slow_the_one_backward_that_exchanges_gradients(strategy):
+    hooks = Calibration(hook_slowdown=1.5)
+    run = RunSettings(grad_accumulation=3)
+    assert simulate(scenario(strategy, calibration=hooks, run=run)).result.breakdown.backward_s == pytest.approx(
+        (2 + 1.5) * 0.08
+    )
+    assert simulate(scenario(strategy, 1, 1, calibration=hooks)).result.breakdown.backward_s == pytest.approx(0.08)
+
+
 def test_communication_slows_the_backward_that_it_overlaps():
     slowed = simulate(scenario(calibration=Calibration(backward_slowdown=2.0))).result.breakdown
     first_piece_s = 0.08 / 18
