@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from simnet.errors import SimnetError, did_you_mean
 from simnet.hardware import Calibration
+from simnet.registry import tag_of
 from simnet.strategies.base import STRATEGIES
 from simnet.workload.kernel_cost import KernelCost
 
@@ -28,11 +29,12 @@ def costs_of(names: frozenset[str]) -> dict[str, KernelCost]:
 
 
 def check(calibration: Calibration) -> None:
-    """Refuse times of kernels that no strategy has, and a time of each result where there is none.
+    """Refuse times of kernels that no strategy has, a time of each result where there is none, unknown strategies.
 
     Raises:
         SimnetError: an unknown name, or such a time.
     """
+    _check_libraries(calibration)
     for name, timed in calibration.kernels.items():
         if timed.s_per_result is not None and not getattr(every().get(name), "bytes_per_result", True):
             raise SimnetError(
@@ -47,6 +49,16 @@ def check(calibration: Calibration) -> None:
             raise SimnetError(
                 f"calibration {calibration.name!r}: kernels: {name!r}: unknown kernel.{did_you_mean(name, known)}"
             )
+
+
+def _check_libraries(calibration: Calibration) -> None:
+    for name, library in calibration.libraries.items():
+        for strategy in library.carries:
+            if strategy not in {tag_of(one) for one in STRATEGIES.built_in()} and strategy not in STRATEGIES.names():
+                raise SimnetError(
+                    f"calibration {calibration.name!r}: libraries.{name}.carries: {strategy!r}: unknown strategy."
+                    f"{did_you_mean(strategy, STRATEGIES.names())}"
+                )
 
 
 def _built_in_names() -> set[str]:

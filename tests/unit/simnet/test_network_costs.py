@@ -104,6 +104,12 @@ def test_the_costs_of_a_library_are_drawn_within_their_intervals():
     assert len(drawn) > 15
 
 
+def test_a_library_of_an_unknown_strategy_is_refused() -> None:
+    given_ = load({"calibration.libraries": {"mpi": {"carries": ["one_bit_adm"], "efficiency": 0.5}}})
+    with pytest.raises(SimnetError, match=r"libraries.mpi.carries: 'one_bit_adm': unknown strategy. Did you mean"):
+        simulate(given_)
+
+
 @pytest.mark.parametrize(
     ("points", "sentence"),
     [
