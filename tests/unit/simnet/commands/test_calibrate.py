@@ -1,5 +1,6 @@
 """`simnet calibrate`: what it writes, what it refuses, and that a refusal writes nothing."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -66,6 +67,21 @@ def test_a_name_that_steers_a_terminal_is_written_so_that_it_is_read_back(tmp_pa
 
 def test_every_residual_is_shown_if_asked_for() -> None:
     assert "1.049 MB, ring LL128" in run(*LOGS, "--draws", "20", "--all-rows").stdout
+
+
+def test_logs_that_do_not_help_and_torn_lines_are_skipped_and_said(tmp_path: Path) -> None:
+    other, torn = tmp_path / "gather.log", tmp_path / "torn.log"
+    text = Path(LOGS[2]).read_text()
+    other.write_text("# all_gather_perf\n" + text)
+    torn.write_text("\n".join(line[:-20] if " 1048576 " in line else line for line in text.splitlines()))
+    alone = str(GOLDEN / "a100_azure_nd_v4_1gpus.log")
+    done = run(alone, *LOGS[:2], str(torn), str(other), "--draws", "20", "--hold-out", ON_16, "--format", "json")
+    assert done.exit_code == 0, done.output
+    notes = " | ".join(json.loads(done.stdout)["notes"])
+    assert f"{alone}: one GPU sends nothing: skipped" in notes
+    assert f"{other}: all_gather: only logs of all_reduce can be fitted: skipped" in notes
+    assert f"{torn}: 26 rows of 8 GPUs on 1 node; 2 torn lines skipped" in notes
+    assert f"{LOGS[0]}: 28 rows of 2 GPUs on 1 node" in notes
 
 
 def test_a_trace_is_shown_and_written_as_a_workload(tmp_path: Path) -> None:
