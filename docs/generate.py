@@ -126,7 +126,8 @@ def label_sections() -> str:
         if " " not in kind:
             names = ", ".join(f"`{name}`" for name in series_labels.NAMES.get(kind, ()))
             rows = [*keys.keys(struct, {}, without=base), *_labels_of_names(kind, struct)]
-            sections.append(f"### {kind}\n\n" + (f"Names: {names}.\n\n" if names else "") + keys.as_table(rows))
+            told = keys.as_table(rows) if rows else "It needs no labels."
+            sections.append(f"### {kind}\n\n" + (f"Names: {names}.\n\n" if names else "") + told)
     return "\n\n".join(sections)
 
 

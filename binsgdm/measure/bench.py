@@ -1,6 +1,6 @@
 """The ranks, the record and the stop rule that every measurement is given."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from binsgdm.measure.ranks import Ranks
@@ -17,12 +17,14 @@ class Bench:
         ranks: who takes part.
         stop_rule: when to stop, for each thing that is measured.
         progress: called with the part that is done, from 0 to 1.
+        probe: called now and then, at the same places on all ranks, between what is timed.
     """
 
     record: Record
     ranks: Ranks
     stop_rule: StopRule
     progress: Progress = lambda _: None
+    probe: Callable[[], None] = lambda: None
 
     def part(self, first: float, end: float) -> "Bench":
         """Return the same for one of several things, which begins and ends at these parts of all."""
@@ -30,4 +32,10 @@ class Bench:
 
     def interleave(self, trials: Mapping[Key, Trial], pause_s: float = 0.0) -> dict[Key, list[list[float]]]:
         """Let trials take turns, and tell how far they are; see `interleave`."""
-        return interleave(trials, self.stop_rule, self.ranks, pause_s=pause_s, progress=self.progress)
+
+        def progress(part: float) -> None:
+            self.progress(part)
+            self.probe()
+
+        self.probe()
+        return interleave(trials, self.stop_rule, self.ranks, pause_s=pause_s, progress=progress)

@@ -57,6 +57,7 @@ def measure(
             )  # fmt: skip
         going = [kind for kind in going if median(found[kind]) * stop_rule.min_repetitions < stop_rule.max_seconds]
         bench.progress(count / len(messages))
+        bench.probe()
         if not going:
             break
 

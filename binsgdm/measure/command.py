@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -57,6 +58,10 @@ _COMMON = (
         "--nic-gbit-per-s", type=click.FloatRange(0, min_open=True), help="NIC bandwidth of a node, noted in the file."
     ),
     click.option("--network", default="", help="Description of the network, noted in the file."),
+    click.option(
+        "--speed", "with_speed", is_flag=True,
+        help="Time fixed pieces of work, too, now and then: they show how fast a shared machine is meanwhile.",
+    ),
     click.option(
         "--relative-error", type=click.FloatRange(0, 1, min_open=True), default=0.03, show_default=True,
         help="Repeat a measurement until the 95 % interval of its median is this narrow.",
@@ -119,21 +124,26 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
         from binsgdm.measure import ranks as joining
         from binsgdm.measure.bench import Bench
         from binsgdm.measure.record import Record, write_error
+        from binsgdm.measure.speed import SpeedProbe
         from binsgdm.measure.timing import StopRule
     except ImportError as error:
         raise BinsgdmError(f"measure: needs torch and numpy ({error}): pip install 'binsgdm[torch]'") from error
     start = time.perf_counter()
     output, force = options.pop("output"), options.pop("force")
     stop_rule = StopRule(**{name: options.pop(name) for name in ("relative_error", "max_repetitions", "max_seconds")})
-    rate, network = options.pop("nic_gbit_per_s"), options.pop("network")
+    rate, network, with_speed = (options.pop(name) for name in ("nic_gbit_per_s", "network", "with_speed"))
     layout = {name: options.pop(name) for name in ("device", "ranks_per_node", "threads")}
     work = function(**options)
     with joining.joined(**layout) as ranks:
         if refusal := ranks.from_rank_0(lambda: write_error(output, force=force)):
             _refuse(refusal, ranks)
         record = Record(ranks, nic_bytes_per_s=rate and rate * BYTES_PER_S, network=network)
+        speed = SpeedProbe(ranks) if with_speed else None
         with _progress(is_shown=ranks.rank == 0) as progress:
-            work(Bench(record=record, ranks=ranks, stop_rule=stop_rule, progress=progress))
+            bench = Bench(record=record, ranks=ranks, stop_rule=stop_rule, progress=progress)
+            work(replace(bench, probe=speed.sample) if speed else bench)
+        if speed:
+            speed.add_to(record)
         if refusal := ranks.from_rank_0(lambda: _written(record, output)):
             _refuse(refusal, ranks)
         if ranks.rank == 0:
@@ -296,6 +306,10 @@ def _collectives(only: tuple[str, ...], min_size: int, max_size: int) -> Work:
     show_default=True,
     help="Size of a bucket in fp32 [MiB], as DDP's option.",
 )
+@click.option(
+    "--without-messages", is_flag=True,
+    help="Answer every message at once, as if all ranks had sent the same: a step's own work on every rank.",
+)  # fmt: skip
 def _training(models: tuple[str, ...], strategies: tuple[str, ...], **options: Any) -> Work:
     from binsgdm.measure.training import measure as work
     from binsgdm.measure.training import strategy

@@ -83,6 +83,7 @@ def measure(
             labels |= {"num_vectors": vectors} if vectors else {}
             bench.record.add("kernel", name, values, **labels)
         bench.progress(count / len(numels))
+        bench.probe()
 
 
 def _of_size(  # noqa: PLR0913, PLR0917

@@ -64,6 +64,7 @@ def measure(
                 break
             _add(bench.record, ranks.device, system, size, parts, rows)
             bench.progress((count + done / len(numels)) / len(systems))
+            bench.probe()
             slow = median(row[0] for row in rows) * stop_rule.min_repetitions > stop_rule.max_seconds
             if slow and max_numel is None and done >= MIN_NUM_SIZES and numel < largest:
                 bench.record.note(f"{system.name}: more than {numel:,} elements take too long: left out")

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from binsgdm.measure.model_zoo import Task, build
 from binsgdm.measure.ranks import Ranks, guarded
 from binsgdm.measure.record import Label
 from binsgdm.measure.timing import WARM_UP, Stopwatch, phases
+from binsgdm.measure.without_messages import answered_at_once, is_answered_at_once, keep_bucket
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.scheme import Scheme
@@ -116,13 +118,14 @@ def strategy(text: str) -> MeasuredStrategy:
     return MeasuredStrategy(kind=kind, scheme=scheme, rounding=rounding, overlap="overlap" in words)
 
 
-def measure(
+def measure(  # noqa: PLR0913 - one argument an option
     bench: Bench,
     *,
     models: Sequence[str],
     batch: int,
     strategies: Sequence[MeasuredStrategy],
     bucket_cap_mb: float = 25.0,
+    without_messages: bool = False,
 ) -> None:
     """Add steps, forwards, backwards and optimizers of every model under every strategy.
 
@@ -138,17 +141,20 @@ def measure(
         batch: samples a rank.
         strategies: what to train with, each with a model of its own from the same parameters on; no two alike.
         bucket_cap_mb: parameters of one message, MiB of fp32.
+        without_messages: answer every message at once, and add the series under the kind "own_work".
 
     Raises:
         BinsgdmError: an unknown model, settings that do not go together, or a rank is gone.
     """
-    for count, model in enumerate(models):
-        steps = {how: _prepared(model, batch, how, bench.ranks, bucket_cap_mb) for how in strategies}
-        rows = _in_turns(steps, bench.part(count / len(models), (count + 1) / len(models)))
-        for how, found in rows.items():
-            labels: dict[str, Any] = {"model": model, "batch": batch, **how.labels, "bucket_cap_mb": bucket_cap_mb}
-            for column, name in enumerate(("step", *PHASES)):
-                bench.record.add("training", name, [row[column] for row in found], **labels)
+    kind = "own_work" if without_messages else "training"
+    with answered_at_once() if without_messages else nullcontext():
+        for count, model in enumerate(models):
+            steps = {how: _prepared(model, batch, how, bench.ranks, bucket_cap_mb) for how in strategies}
+            rows = _in_turns(steps, bench.part(count / len(models), (count + 1) / len(models)))
+            for how, found in rows.items():
+                labels: dict[str, Any] = {"model": model, "batch": batch, **how.labels, "bucket_cap_mb": bucket_cap_mb}
+                for column, name in enumerate(("step", *PHASES)):
+                    bench.record.add(kind, name, [row[column] for row in found], **labels)
 
 
 def _prepared(model: str, batch: int, how: MeasuredStrategy, ranks: Ranks, bucket_cap_mb: float) -> "TrainingStep":
@@ -166,6 +172,8 @@ def _ddp(task: Task, ranks: Ranks, bucket_cap_mb: float, _how: MeasuredStrategy)
     module: torch.nn.Module = task.module
     if ranks.groups is not None:
         module = DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
+        if is_answered_at_once():
+            module.register_comm_hook(None, keep_bucket)
     return _step_of(task, module, torch.optim.AdamW(module.parameters(), lr=LR, fused=True), ranks.device)
 
 
@@ -230,6 +238,7 @@ def _in_turns(
     active = list(steps)
     while active:
         for how in active:
+            bench.probe()
             rows[how] += _block(steps[how], counts[how], ranks)
         times = {how: [row[0] for row in rows[how]] for how in active}
         active = [how for how in active if not stop_rule.is_met(times[how], sum(times[how]))]

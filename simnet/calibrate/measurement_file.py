@@ -111,7 +111,9 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         values: one a repetition, in the order of time, of the slowest rank, warm-up left out.
     """
 
-    kind: Literal["kernel", "model", "collective", "training", "interference", "optimizer_step", "memory"]
+    kind: Literal[
+        "kernel", "model", "collective", "training", "interference", "optimizer_step", "memory", "own_work", "speed"
+    ]
     name: str
     setup: int
     unit: Literal["s", "B"]

@@ -13,6 +13,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "interference": ("backward_alone", "backward_beside"),
     "optimizer_step": ("step",),
     "memory": ("peak", "state"),
+    "own_work": ("step", "forward", "backward", "optimizer"),
+    "speed": ("multiply", "stream"),
 }
 
 Whole = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
@@ -130,6 +132,14 @@ class _TrainingLabels(SeriesLabels, kw_only=True):
     bucket_cap_mb: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]
 
 
+class _OwnWorkLabels(_TrainingLabels, kw_only=True):
+    """Labels of training whose messages were answered at once."""
+
+
+class _SpeedLabels(SeriesLabels, kw_only=True):
+    """Labels of a fixed piece of work, timed now and then beside the others."""
+
+
 class _InterferenceLabels(SeriesLabels, kw_only=True):
     """Labels of backward, alone or overlapped with a collective.
 
@@ -168,6 +178,8 @@ LABELS: dict[str, type[SeriesLabels]] = {
     "model optimizer": _OptimizerLabels,
     "collective": _CollectiveLabels,
     "training": _TrainingLabels,
+    "own_work": _OwnWorkLabels,
+    "speed": _SpeedLabels,
     "interference": _InterferenceLabels,
     "optimizer_step": _OptimizerStepLabels,
     "memory": _OptimizerStepLabels,

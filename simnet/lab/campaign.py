@@ -1,7 +1,7 @@
 """A campaign as data: the measurements that calibrate, the trainings to predict, and the launches of both."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
@@ -21,9 +21,10 @@ DEFAULT_CAP = Size(25 * MIB)
 MODULE = "binsgdm.measure"
 OVERLAPPED_BACKWARDS = 40
 """Repetitions of backward overlapped with each collective."""
-PARTS = ("links", "model", "kernels", "messages", "beside", "training")
+PARTS = ("links", "model", "kernels", "messages", "beside", "own_work", "training")
 """Kinds of launches. They begin the names of files: "messages" are collectives in place, "beside" is
-interference: backward overlapped with a collective. Folders of finished campaigns hold these names."""
+interference: backward overlapped with a collective, "own_work" is training without messages. Folders of finished
+campaigns hold these names."""
 _MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_.]+)?")
 Seconds = Annotated[float, Meta(gt=0.0, le=3600.0)]
 
@@ -106,11 +107,15 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         points: layouts and bandwidths that are trained on and predicted.
         links: what the network is calibrated on; no layout and bandwidth may be among the points.
         starts: how often each model is measured, from a new start each time, over the whole campaign.
+        by_layout: all that is measured in place is measured so often, and the launches of a layout follow each other:
+            what is measured in place first, then some of the trainings, then what is measured in place again.
+        speed: every launch times fixed pieces of work as well, and times of the CPU are brought to one speed by them.
         model_seconds: seconds at most for each model and start.
         kernel_seconds: seconds at most for each kernel and size.
         min_elements: elements of the smallest tensor that kernels are timed on.
         max_elements: elements of the largest.
         message_seconds: seconds at most for each collective and size, in place.
+        own_work_seconds: seconds at most for each strategy and model without messages; nothing leaves that out.
         training_seconds: seconds at most for each strategy and point, after 8 steps.
     """
 
@@ -123,11 +128,14 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     points: tuple[Grid, ...]
     links: Links
     starts: Count = 2
+    by_layout: bool = False
+    speed: bool = False
     model_seconds: Seconds = 10.0
     kernel_seconds: Seconds = 0.16
     min_elements: Count = 2**16
     max_elements: Count = 2**23
     message_seconds: Seconds = 1.0
+    own_work_seconds: Seconds | None = None
     training_seconds: Seconds = 10.0
 
     def __post_init__(self) -> None:
@@ -136,6 +144,8 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if len(set(systems)) < len(systems):
             raise ValueError(f"strategies: {', '.join(systems)}: a system's kernels are timed once; give one variant")
         _check_models(self.models)
+        if self.own_work_seconds is not None and not (self.by_layout and self.speed):
+            raise ValueError("own_work_seconds: needs by_layout = true and speed = true")
 
     @property
     def specs(self) -> tuple[StrategySpec, ...]:
@@ -212,6 +222,8 @@ def launches(campaign: Campaign) -> list[Launch]:
     A machine drifts over hours. Models measured once at the beginning would miss this drift.
     """
     found = [_links(campaign, layout, rate) for layout, rate in campaign.links.settings]
+    if campaign.by_layout:
+        return [*found, *(launch for layout in campaign.layouts for launch in _of_layout(campaign, layout))]
     for layout in campaign.layouts:
         found += [_kernels(campaign, layout), _in_place(campaign, layout), _interference(campaign, layout)]
     training = [_training(campaign, layout, rate) for layout, rate in campaign.settings]
@@ -221,6 +233,20 @@ def launches(campaign: Campaign) -> list[Launch]:
         found += [_model(campaign, layout, model, start) for layout in campaign.layouts for model in campaign.models]
         found += training[start * step : (start + 1) * step]
     return found
+
+
+def _of_layout(campaign: Campaign, layout: Layout) -> Iterator[Launch]:
+    """Yield what is measured in place, before, between and after the trainings."""
+    training = [_training(campaign, there, rate) for there, rate in campaign.settings if there == layout]
+    share = -(-len(training) // max(1, campaign.starts - 1))
+    yield _interference(campaign, layout)
+    for start in range(campaign.starts):
+        yield _kernels(campaign, layout, start)
+        yield _in_place(campaign, layout, start)
+        if campaign.own_work_seconds is not None:
+            yield _own_work(campaign, layout, start)
+        yield from (_model(campaign, layout, model, start) for model in campaign.models)
+        yield from training[start * share : (start + 1) * share]
 
 
 def strategies_on(campaign: Campaign, layout: Layout) -> list[AnyStrategy]:
@@ -237,7 +263,7 @@ def _launch(
 ) -> Launch:
     name = "_".join(filter(None, [part, more, layout.text(), _rate_text(rate, "") if rate is not None else ""]))
     nic = ("--nic-gbit-per-s", f"{rate * 8 / 1e9:g}") if rate is not None else ()
-    every = (*arguments, "--threads", campaign.threads, *nic)
+    every = (*arguments, "--threads", campaign.threads, *nic, *(("--speed",) if campaign.speed else ()))
     return Launch(name=name, part=part, layout=layout, bandwidth=rate, arguments=tuple(map(str, every)))
 
 
@@ -248,15 +274,16 @@ def _links(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Launch:
     return _launch(campaign, "links", layout, "collectives", *sizes, *seconds, rate=rate)
 
 
-def _kernels(campaign: Campaign, layout: Layout) -> Launch:
+def _kernels(campaign: Campaign, layout: Layout, start: int | None = None) -> Launch:
     sizes = ("--kernels", "cpu", "--min-size", campaign.min_elements, "--max-size", campaign.max_elements)
     systems = [word for one in campaign.specs if (text := one.kernels_argument) for word in ("--system", text)]
-    return _launch(campaign, "kernels", layout, "kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
+    what = ("kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
+    return _launch(campaign, "kernels", layout, *what, more=_number(start))
 
 
-def _in_place(campaign: Campaign, layout: Layout) -> Launch:
-    sizes = ("--min-size", "2^10", "--max-size", "2^22")
-    return _launch(campaign, "messages", layout, "collectives", *sizes, "--max-seconds", campaign.message_seconds)
+def _in_place(campaign: Campaign, layout: Layout, start: int | None = None) -> Launch:
+    what = ("collectives", "--min-size", "2^10", "--max-size", "2^22", "--max-seconds", campaign.message_seconds)
+    return _launch(campaign, "messages", layout, *what, more=_number(start))
 
 
 def _interference(campaign: Campaign, layout: Layout) -> Launch:
@@ -270,14 +297,34 @@ def _model(campaign: Campaign, layout: Layout, model: str, start: int) -> Launch
 
 
 def _training(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Launch:
+    what = _steps(campaign, layout, campaign.training_seconds)
+    return _launch(campaign, "training", layout, *what, rate=rate)
+
+
+def _own_work(campaign: Campaign, layout: Layout, start: int) -> Launch:
+    what = _steps(campaign, layout, campaign.own_work_seconds or 0.0)
+    return _launch(campaign, "own_work", layout, *what, "--without-messages", more=_number(start))
+
+
+def _number(start: int | None) -> str:
+    """Return the start as a part of a name, from 1; campaigns whose launches are not by layout have none."""
+    return "" if start is None else str(start + 1)
+
+
+def _steps(campaign: Campaign, layout: Layout, seconds: float) -> tuple[object, ...]:
+    """Return the arguments of a training.
+
+    Raises:
+        SimnetError: strategies with different buckets.
+    """
     chosen = strategies_on(campaign, layout)
     caps = {strategy.bucket_cap or DEFAULT_CAP for strategy in chosen if strategy.bucketing == "ddp"} or {DEFAULT_CAP}
     if len(caps) != 1:
         raise SimnetError("strategies: bucket_cap: all strategies must have the same; give one")
     what: list[object] = [word for model in campaign.models for word in ("--model", model)]
     what += [word for strategy in chosen for word in ("--strategy", StrategySpec.of_strategy(strategy).argument)]
-    what += ["--batch", campaign.batch, "--max-seconds", campaign.training_seconds]
-    return _launch(campaign, "training", layout, "training", *what, "--bucket-cap-mb", caps.pop() / MIB, rate=rate)
+    what += ["--batch", campaign.batch, "--max-seconds", seconds]
+    return ("training", *what, "--bucket-cap-mb", caps.pop() / MIB)
 
 
 def _rate_text(rate: Bandwidth, space: str = " ") -> str:

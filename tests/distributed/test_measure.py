@@ -38,6 +38,18 @@ COMMANDS = {
         *MODEL,
         *(word for one in ("one_bit_adam", "qsgd:bits=2", "power_sgd") for word in ("--strategy", one)),
     ],
+    "own_work": [
+        "training",
+        "--without-messages",
+        "--speed",
+        "--strategy",
+        "all_reduce",
+        "--strategy",
+        "binsgdm:overlap",
+        "--strategy",
+        "qsgd",
+        *MODEL,
+    ],
     "interference": ["interference", *MODEL],
     "no force": ["model", *MODEL, "-o", "model.json"],
     "mistake": ["training", "--strategy", "all_reduce:overlap", *MODEL],
@@ -128,6 +140,12 @@ class TestTogether:
         assert [one.name for one in mine] == ["step", "forward", "backward", "optimizer"]
         assert len({len(one.values) for one in mine}) == 1
         assert len(series) == {"flat": 8, "systems": 12}.get(name, 4)
+
+    def test_steps_without_messages_are_no_training_and_the_speed_meanwhile_is_told(self, measured):
+        series = read(measured[0] / "own_work.json").series
+        assert [one.kind for one in series] == ["own_work"] * 12 + ["speed"] * 2
+        assert [one.name for one in series[-2:]] == ["multiply", "stream"]
+        assert [one.labels["strategy"] for one in series[:12:4]] == ["all_reduce", "binsgdm", "qsgd"]
 
     def test_backward_is_measured_alone_and_beside_each_collective(self, measured):
         series = read(measured[0] / "interference.json").series

@@ -86,6 +86,23 @@ class TestFile:
         assert "binsgdm:bf16,overlap" in names["training_2x2_200mbit"].arguments
         assert names["messages_2x2"].bandwidth is None
 
+    def test_a_layout_is_measured_in_place_before_and_after_its_trainings(self, tmp_path: Path) -> None:
+        text = "by_layout = true\nspeed = true\nown_work_seconds = 2.0\n" + TEXT
+        launches = campaign.launches(campaign.load(write(tmp_path, text)))
+        in_place = ["kernels", "messages", "own_work", "model", "model"]
+        of_layout = ["beside", *in_place, "training", "training", *in_place]
+        assert [launch.part for launch in launches] == ["links", *of_layout * 2]
+        assert {launch.layout.text() for launch in launches[1:13]} == {"3x1"}
+        assert len({launch.name for launch in launches}) == len(launches)
+        assert all("--speed" in launch.arguments for launch in launches)
+        names = {launch.name: launch for launch in launches}
+        own, trained = names["own_work_2_3x1"].arguments, names["training_3x1_50mbit"].arguments
+        assert own[own.index("--max-seconds") + 1] == "2.0"
+        assert "--without-messages" in own
+        assert "--without-messages" not in trained
+        strategies = [[word for word in one if word.startswith(("all", "bin"))] for one in (own, trained)]
+        assert strategies[0] == strategies[1]
+
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [
@@ -111,6 +128,11 @@ class TestFile:
             ('kind = "all_reduce"}', 'kind = "qsgd"}, {kind = "qsgd", bits = 8}', "are timed once; give one variant"),
             ('kind = "all_reduce"', 'kind = "qsdg"', "qsdg"),
             ('models = ["mlp', 'page = "../x"\nmodels = ["mlp', "page"),
+            (
+                'models = ["mlp',
+                'own_work_seconds = 1.0\nspeed = true\nmodels = ["mlp',
+                "needs by_layout = true and speed",
+            ),
             ("models", "modles", "modles"),
             ("[links]", "[links", "not TOML"),
         ],

@@ -1,0 +1,39 @@
+"""Messages that are answered at once: what a rank gets, and that transports send again afterwards."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.exchange import AllGather, AllReduceSum, AllToAll
+from binsgdm.exchange.transport import Transport
+from binsgdm.measure import without_messages
+from binsgdm.measure.without_messages import answered_at_once, is_answered_at_once
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [(AllGather, [[1.0, 2.0]] * 3), (AllReduceSum, [3.0, 6.0]), (AllToAll, [1.0, 2.0])],
+)
+def test_a_rank_gets_what_it_would_if_all_sent_the_same(
+    kind: Any, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(without_messages.dist, "get_world_size", lambda _group: 3)
+    transport: Any = SimpleNamespace(_groups=SimpleNamespace(world=None))
+    sent = torch.tensor([1.0, 2.0])
+    with answered_at_once():
+        assert is_answered_at_once()
+        got = Transport._carry(transport, kind(group="world", sent=sent), sent)
+        flags = Transport._all_reduce_max(transport, sent)
+    assert got.tolist() == answer
+    assert flags.tolist() == [1.0, 2.0]
+
+
+def test_transports_send_again_afterwards_even_if_a_training_failed() -> None:
+    carry, flags = Transport._carry, Transport._all_reduce_max
+    with pytest.raises(RuntimeError), answered_at_once():
+        raise RuntimeError
+    assert not is_answered_at_once()
+    assert (Transport._carry, Transport._all_reduce_max) == (carry, flags)
