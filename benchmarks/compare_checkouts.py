@@ -64,7 +64,9 @@ def long_jobs(checkout: Path) -> Iterator[Job]:
         # The former name of time-to-target, which older checkouts know as well.
         yield simnet(f"race {name}", "json", "race", "bert_base_10gbit", name, "--steps", "100000")
     golden = checkout / "tests" / "golden"
-    logs = sorted(str(path) for path in (golden / "calibrate").glob("*[248]gpus.log"))
+    # Older checkouts keep these logs beside the trace.
+    folders = golden / "calibrate", checkout / "scenarios" / "published" / "nccl-tests"
+    logs = sorted(str(path) for folder in folders for path in folder.glob("*_v4_[248]gpus.log"))
     trace = str(golden / "calibrate" / "kineto_gloo_2_ranks.json.gz")
     yield simnet("calibrate nccl-tests", "prose", "calibrate", *logs, "--accept-poor-fit", "-o", "{out}/made.toml")
     yield simnet("calibrate trace", "prose", "calibrate", trace, "--workload", "{out}/made.toml")

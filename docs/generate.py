@@ -28,6 +28,7 @@ from simnet.commands import terminal
 from simnet.commands.main import COMMANDS, cli
 from simnet.compare import convergence
 from simnet.lab import campaign
+from simnet.nccl_costs import NcclCosts
 from simnet.registry import tag_of
 from simnet.show import card_page
 from simnet.workload import training_step, workload
@@ -52,6 +53,7 @@ STRUCTS: dict[type[Struct], str] = {
     hardware.KernelTime: "calibration.md#kernels",
     hardware.HostCost: "calibration.md#host",
     network_costs.NodesPoint: "calibration.md#by_nodes",
+    NcclCosts: "calibration.md#nccl",
     network_costs.LibraryCosts: "calibration.md#libraries",
     hardware.FittedTo: "calibration.md#fitted_to",
     campaign.Campaign: "campaign.md",
@@ -162,8 +164,13 @@ def algorithm_rows() -> str:
     """Return the all-reduce algorithms as a table."""
     rows = ["| name | what it does | needs |", "|---|---|---|"]
     rows += [f"| `{one.name}` | {one.summary} | {one.rule or '-'} |" for one in algorithms.every()]
-    tuned = ", ".join(f"`{one.name}`" for one in algorithms.every() if one.is_tuned_over)
-    return "\n".join([*rows, f"| `{algorithms.AUTO}` | the fastest of {tuned} for each message | - |"])
+    tuned = ", ".join(f"`{one.name}`" for one in algorithms.every() if one.is_tuned_over and not one.needs_nccl)
+    rows += [
+        f"| `{algorithms.AUTO}` | what NCCL has: `{algorithms.NCCL}` where it exists, else the fastest of {tuned} for "
+        "each message | - |",
+        f"| `{algorithms.ANY}` | the fastest of all for each message; a note names what NCCL does not have | - |",
+    ]
+    return "\n".join(rows)
 
 
 def rendered(name: str) -> str:

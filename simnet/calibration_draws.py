@@ -229,5 +229,7 @@ def _scaled(name: str, value: Any, factor: float, where: str) -> Any:
     if isinstance(value, Bandwidth | Duration):
         return type(value)(value * factor)
     if isinstance(value, float | int) and not isinstance(value, bool):
-        return min(1.0, value * factor) if name.endswith("efficiency") else max(1.0, value * factor)
+        # A number below 1 is a fraction: no factor on a time is.
+        is_fraction = name.endswith("efficiency") or value < 1
+        return min(1.0, value * factor) if is_fraction else max(1.0, value * factor)
     raise SimnetError(f"{where}: holds no number to draw; drop it")

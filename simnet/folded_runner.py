@@ -245,7 +245,7 @@ class _SlowedCollective:
         self._computing = False
         self._updated_s = start_s
         self._left: list[float] = []
-        self._begin((_Leg(topology.launch_s if phases else 0.0),), start_s)
+        self._begin((_Leg(loads.launch_s(topology, operation.schedule)),), start_s)
 
     def set_computing(self, now: float, is_computing: bool) -> None:
         """Take note whether the GPU computes from now on."""
@@ -281,8 +281,7 @@ def collective_end_s(topology: Topology, schedule: Schedule, message_bytes: floa
     """Return when a collective that starts at `start_s` ends [s], on links that carry nothing else."""
     now = start_s
     host_s, phases = _phases(topology, schedule, message_bytes)
-    if phases and topology.launch_s:
-        now += topology.launch_s
+    now += loads.launch_s(topology, schedule)
     for phase in phases:
         if len(phase) == 1:
             latency_s, transfer_s = phase[0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from msgspec import Meta, Struct, field, structs
 
 from simnet import network_costs
+from simnet.nccl_costs import NcclCosts
 from simnet.network_costs import Cost, Efficiency, LibraryCosts, NodesPoint
 from simnet.registry import StructRegistry
 from simnet.system_options import SystemOptions
@@ -343,6 +344,7 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "slowest" is that of the slowest hop (rounds in lock-step), "mean" that of all hops (NCCL's cost model).
         by_nodes: costs between nodes as measured on several numbers of nodes, in place of the plain ones.
         libraries: costs of exchanges that another library carries, by its name, such as "mpi".
+        nccl: what NCCL's all-reduce costs, which `algorithm = "nccl"` then takes, the default.
         intervals: 90 % intervals of fitted values by dotted key, as factors on the value, such as
             `"inter_node.latency" = [0.9, 1.2]`; that of an efficiency curve holds for all its points.
         fitted_to: measurement files that the values were fitted to, written by `simnet calibrate`.
@@ -366,6 +368,7 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     flat_ring_latency: Literal["slowest", "mean"] = "slowest"
     by_nodes: tuple[NodesPoint, ...] = ()
     libraries: dict[str, LibraryCosts] = {}
+    nccl: NcclCosts | None = None
     intervals: Intervals = {}
     fitted_to: tuple[FittedTo, ...] = ()
 

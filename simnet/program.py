@@ -91,7 +91,7 @@ class Program(Struct, frozen=True, kw_only=True):
     @property
     def num_rounds(self) -> int:
         """Rounds of all collectives, those posted at once counted one by one."""
-        return sum(round_.repeat for one in self.collectives for round_ in one.schedule.rounds)
+        return sum(one.schedule.num_rounds for one in self.collectives)
 
 
 def check_program(program: object) -> Program:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from simnet import calibration_draws, uncertainty
+from simnet.collectives import algorithms
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.prepared import PreparedScenario, TimedProgram
@@ -271,6 +272,7 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
             own = link.bytes_per_s.text()
             notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {own}")
     notes += _beyond_measured_nodes(cluster.num_nodes, calibration)
+    notes += _beyond_nccl(prepared)
     free = sorted(
         {kernel for s in _run_strategies(prepared.scenario) for kernel in prepared.plan(s).kernels_without_time}
     )
@@ -308,6 +310,16 @@ def _beyond_measured_nodes(num_nodes: int, calibration: Calibration) -> Iterator
                 f"{what} was measured on {measured} nodes, not on {num_nodes}: the nearest of these stands for it, "
                 "with a wider interval"
             )
+
+
+def _beyond_nccl(prepared: PreparedScenario) -> Iterator[str]:
+    """Say which all-reduces were chosen that NCCL does not have."""
+    for strategy in _run_strategies(prepared.scenario):
+        if getattr(strategy, "algorithm", None) == algorithms.ANY:
+            chosen = {one.schedule.algorithm for one in prepared.plan(strategy).program.collectives}
+            names = ", ".join(one.name for one in algorithms.every() if one.name in chosen and not one.is_tuned_over)
+            if names:
+                yield f"{strategy.title}: algorithm 'any' takes {names}, which NCCL does not have"
 
 
 def _of_kind(kind: str) -> str:

@@ -53,7 +53,7 @@ def make_span(operation: TimedOperation, start_s: float, end_s: float, rank: int
         return Span(
             stream="communication",
             name=operation.schedule.collective,
-            algorithm=operation.schedule.algorithm,
+            algorithm=operation.schedule.label,
             start_s=start_s,
             end_s=end_s,
             rank=rank,

@@ -13,7 +13,7 @@ from simnet.files import label, read_text
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "unknown"]
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\](?:<\w+>)?:|\s*\d+:\s)")
 _RANK = re.compile(
-    r"#\s+Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
+    r"#\s+Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+([^\s<>]+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
 )
 _NAMED = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast)_perf\b")
 _DATA = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\s")

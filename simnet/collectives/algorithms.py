@@ -1,5 +1,8 @@
 """The all-reduce algorithms by name, and which of them is fastest for a message, as NCCL's tuner chooses.
 
+NCCL itself is one of them where the calibration holds its costs. Without a name it is the default there, the ring
+elsewhere; "auto" takes what NCCL has, and "any" takes everything.
+
 Another algorithm is one file that returns a `Schedule`, and one `register`.
 """
 
@@ -8,13 +11,17 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from simnet.collectives import closed_form, halving_doubling, hierarchical, loads, ring, tree
+from simnet.collectives import closed_form, halving_doubling, hierarchical, loads, nccl, ring, tree
 from simnet.collectives.closed_form import Shape
 from simnet.collectives.schedule import Group, Schedule
 from simnet.errors import SimnetError, did_you_mean
+from simnet.nccl_costs import NcclCosts
 from simnet.network.topology import Topology
 
-AUTO = "auto"
+AUTO, ANY = "auto", "any"
+NCCL, PLAIN = "nccl", "ring"
+COARSE = ("ring", "tree")
+"""What NCCL's costs replace: the same algorithms, timed by links alone."""
 
 
 class Algorithm(Struct, frozen=True, kw_only=True):
@@ -27,7 +34,8 @@ class Algorithm(Struct, frozen=True, kw_only=True):
         fits: tells whether it exists for a group; `rule` says what it needs.
         closed_form_s: the least time of all variants on idle equal links, in the literature's form: (shape, bytes of
             the message) to seconds, or None where there is none for that shape; the judge in the tests.
-        is_tuned_over: whether "auto" may choose it.
+        is_tuned_over: whether "auto" may choose it; not what NCCL does not have.
+        needs_nccl: whether it exists only where the calibration holds the costs of NCCL.
     """
 
     name: str
@@ -37,6 +45,7 @@ class Algorithm(Struct, frozen=True, kw_only=True):
     rule: str = ""
     summary: str = ""
     is_tuned_over: bool = True
+    needs_nccl: bool = False
 
 
 _KNOWN: dict[str, Algorithm] = {}
@@ -48,7 +57,7 @@ def register(algorithm: Algorithm) -> Algorithm:
     Raises:
         SimnetError: its name is taken.
     """
-    if algorithm.name in (*_KNOWN, AUTO):
+    if algorithm.name in (*_KNOWN, AUTO, ANY):
         raise SimnetError(f"algorithm {algorithm.name!r}: is registered twice; give the second one another name")
     _KNOWN[algorithm.name] = algorithm
     _forget()
@@ -70,32 +79,62 @@ def every() -> tuple[Algorithm, ...]:
     return tuple(_KNOWN.values())
 
 
-def check(name: str) -> None:
-    """Refuse a name that is not known.
+def check(name: str | None) -> None:
+    """Refuse a name that is not known; None is the default.
 
     Raises:
         ValueError: the sentence after the key.
     """
-    if name not in (*_KNOWN, AUTO):
-        raise ValueError(f"{name!r}: unknown.{did_you_mean(name, (*_KNOWN, AUTO))}")
+    if name is not None and name not in (*_KNOWN, AUTO, ANY):
+        raise ValueError(f"{name!r}: unknown.{did_you_mean(name, (*_KNOWN, AUTO, ANY))}")
 
 
-def choose(name: str, topology: Topology, message_bytes: float) -> Schedule:
-    """Return the all-reduce over all ranks by an algorithm's name; "auto" takes the fastest for this size.
+def default_name(costs: NcclCosts | None, num_nodes: int, otherwise: str = PLAIN) -> str:
+    """Return the algorithm of an all-reduce that names none: NCCL's where its costs are known, else another."""
+    return NCCL if costs is not None and costs.holds_for(num_nodes) else otherwise
+
+
+def choose(name: str | None, topology: Topology, message_bytes: float) -> Schedule:
+    """Return the all-reduce over all ranks by an algorithm's name, or by the default of the calibration.
 
     Raises:
-        SimnetError: the algorithm does not exist for this number of nodes and ranks.
+        SimnetError: the algorithm does not exist for this number of nodes and ranks, or this calibration.
     """
-    if name == AUTO:
-        return _fastest_of_all(topology, message_bytes)
+    name = name or default_name(topology.nccl, topology.num_nodes)
+    if name in (AUTO, ANY):
+        return _fastest_of_all(topology, message_bytes, name == ANY)
     algorithm, world = _KNOWN[name], topology.group("world")
+    if algorithm.needs_nccl:
+        return nccl.choose(topology, _nccl_costs(topology), message_bytes)
     if not algorithm.fits(world):
-        others = [f"{one.name!r}" for one in every() if one.fits(world)]
+        others = [f"{one.name!r}" for one in every() if _exists(one, topology)]
         raise SimnetError(
             f"strategy.algorithm: {name!r}: needs {algorithm.rule}, not {topology.num_nodes} nodes of "
             f"{topology.ranks_per_node} ranks; choose {', '.join(others)} or 'auto'"
         )
     return _fastest(_variants(algorithm, world), topology, message_bytes)
+
+
+def _nccl_costs(topology: Topology) -> NcclCosts:
+    """Return the costs of NCCL.
+
+    Raises:
+        SimnetError: the calibration does not hold them, or only in one node, or only across nodes.
+    """
+    costs = topology.nccl
+    if costs is None or not costs.holds_for(topology.num_nodes):
+        missing = "nccl" if costs is None else f"nccl.{'intra' if topology.num_nodes == 1 else 'inter'}_node_efficiency"
+        raise SimnetError(
+            f"strategy.algorithm: {NCCL!r}: needs calibration.{missing}, which simnet calibrate fits to logs of "
+            f"nccl-tests; give such a calibration, or choose 'ring' or 'auto'"
+        )
+    return costs
+
+
+def _exists(algorithm: Algorithm, topology: Topology) -> bool:
+    if algorithm.needs_nccl:
+        return topology.nccl is not None and topology.nccl.holds_for(topology.num_nodes)
+    return algorithm.fits(topology.group("world"))
 
 
 def _variants(algorithm: Algorithm, group: Group) -> tuple[Schedule, ...]:
@@ -115,10 +154,16 @@ def _variants(algorithm: Algorithm, group: Group) -> tuple[Schedule, ...]:
 
 
 @lru_cache(maxsize=65_536)
-def _fastest_of_all(topology: Topology, message_bytes: float) -> Schedule:
+def _fastest_of_all(topology: Topology, message_bytes: float, also_beyond_nccl: bool) -> Schedule:
     world = topology.group("world")
-    fitting = [one for one in every() if one.is_tuned_over and one.fits(world)]
-    return _fastest(tuple(schedule for one in fitting for schedule in _variants(one, world)), topology, message_bytes)
+    fitting = [one for one in every() if (one.is_tuned_over or also_beyond_nccl) and _exists(one, topology)]
+    if any(one.needs_nccl for one in fitting):
+        fitting = [one for one in fitting if one.name not in COARSE]
+    found = (
+        (nccl.choose(topology, _nccl_costs(topology), message_bytes),) if one.needs_nccl else _variants(one, world)
+        for one in fitting
+    )
+    return _fastest(tuple(schedule for schedules in found for schedule in schedules), topology, message_bytes)
 
 
 def _fastest(schedules: tuple[Schedule, ...], topology: Topology, message_bytes: float) -> Schedule:
@@ -161,6 +206,7 @@ register(
         summary="reduce-scatter in the node, a ring between nodes for each slice, all-gather in the node",
         variants=lambda group: (hierarchical.all_reduce(group),),
         closed_form_s=closed_form.hierarchical_all_reduce_s,
+        is_tuned_over=False,
     )
 )
 register(
@@ -179,5 +225,16 @@ register(
         closed_form_s=closed_form.halving_doubling_all_reduce_s,
         fits=halving_doubling.fits,
         rule="powers of two",
+        is_tuned_over=False,
+    )
+)
+register(
+    Algorithm(
+        name=NCCL,
+        summary="NCCL's ring or double binary tree in LL, LL128 or Simple, the fastest by the fitted costs",
+        variants=nccl.variants,
+        closed_form_s=lambda _shape, _message_bytes: None,  # its closed form is `nccl_model`, which is fitted
+        rule="a calibration with a table `nccl`",
+        needs_nccl=True,
     )
 )

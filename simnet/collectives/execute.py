@@ -11,7 +11,7 @@ from typing import Protocol, get_args
 
 import simpy
 
-from simnet.collectives import loads
+from simnet.collectives import loads, pipelines
 from simnet.collectives.schedule import Round, Schedule, Send
 from simnet.hardware import LinkId, LinkKind
 from simnet.network.links import Network
@@ -55,8 +55,8 @@ class Folded:
         """Run every phase as one flow a level."""
         start_s = self._env.now
         phases = loads.phases(self.topology, schedule, message_bytes)
-        if phases and self.topology.launch_s:
-            yield self._env.timeout(self.topology.launch_s)
+        if launch_s := loads.launch_s(self.topology, schedule):
+            yield self._env.timeout(launch_s)
         for phase in phases:
             if len(phase) == 1:
                 yield from self._level(phase[0])
@@ -127,19 +127,25 @@ class Exact:
         call = self._calls[sequence]
         yield call.arrive(rank)
         start_s = self._env.now
-        if schedule.rounds and self.topology.launch_s:
-            yield self._env.timeout(self.topology.launch_s)
-        for number, round_ in enumerate(schedule.rounds):
+        if launch_s := loads.launch_s(self.topology, schedule):
+            yield self._env.timeout(launch_s)
+        if schedule.protocol and schedule.rounds:
+            yield call.pipeline(rank)
+            self._tell_round(rank)
+        for number, round_ in enumerate(() if schedule.protocol else schedule.rounds):
             # A rank waits for its own sends and receives alone: ranks drift apart as in NCCL, with no barrier a round.
             for indices in _batches(round_):
                 yield call.exchange(rank, number, indices)
-                if rank == 0 and self._on_round:
-                    self._on_round()
+                self._tell_round(rank)
         call.ranks_left -= 1
         if not call.ranks_left:
             del self._calls[sequence]
         yield from _until(self._env, start_s + loads.host_s(self.topology, schedule, message_bytes))
         return start_s, self._env.now
+
+    def _tell_round(self, rank: int) -> None:
+        if rank == 0 and self._on_round:
+            self._on_round()
 
 
 class _RoundInFlight:
@@ -184,6 +190,7 @@ class _Call:
         self._arrived: Counter[int] = Counter()
         self._complete: dict[int, simpy.Event] = {}
         self._exchanges: dict[tuple[int, int], _RoundInFlight] = {}
+        self._pipelines: dict[int, simpy.Event] = {}
         self.ranks_left = topology.world_size
 
     def arrive(self, rank: int) -> simpy.Event:
@@ -194,6 +201,25 @@ class _Call:
         if self._arrived[group] == self._schedule.group.size:
             event.succeed()
         return event
+
+    def pipeline(self, rank: int) -> simpy.Event:
+        """Return the event that all rounds of this rank's group are done, as one flow over all its links.
+
+        A pipeline goes on at the pace of its slowest link: one flow loads every link as all rounds together do.
+        """
+        group = self._schedule.group.group_id(rank)
+        if group not in self._pipelines:
+            self._pipelines[group] = self._env.process(self._flow(group))
+        return self._pipelines[group]
+
+    def _flow(self, group: int) -> Generator[simpy.Event]:
+        schedule, cost = self._schedule, pipelines.cost(self.topology, self._schedule)
+        ranks = [schedule.group.rank_at(group, position) for position in range(schedule.group.size)]
+        chunks = pipelines.count_chunks(schedule, ranks, self.topology.nodes_per_leaf)
+        yield self._env.timeout(cost.latency_s)
+        yield self._network.transfer(
+            {link: number * self._chunk_bytes * cost.inflation(link.kind) for link, number in chunks.items()}
+        )
 
     def exchange(self, rank: int, number: int, indices: range) -> simpy.Event:
         """Post this rank's sends; return the event that they and what it receives here are done."""

@@ -1,23 +1,25 @@
 """The load of each phase of a schedule on the busiest links: the base of the folded executor.
 
-A phase is one `Round` with all its repetitions. The sends inside nodes and the sends between nodes of a phase overlap;
-each of the two takes its latencies plus its bytes over its busiest link, and the phase takes the longer time. Chunks
-are counted once for a schedule (`_Tally`); bytes, efficiencies and rates, which sweeps vary, are multiplied in later.
+A phase is one `Round` with all its repetitions, or all rounds of a pipeline. The sends inside nodes and the sends
+between nodes of a phase overlap; each of the two takes its latencies plus its bytes over its busiest link, and the
+phase takes the longer time. Chunks are counted once for a schedule (`_Tally`); bytes, efficiencies and rates, which
+sweeps vary, are multiplied in later.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from simnet.collectives import pipelines
+from simnet.collectives.representatives import busiest, representatives
 from simnet.collectives.schedule import Round, Schedule
 from simnet.hardware import HostCost, LinkId, LinkKind
 from simnet.network.topology import Level, Topology, path
 
 NO_HOST_COST = HostCost()
-TX = ("port_tx", "nic_tx", "leaf_up")
 
 
 class LevelLoad(NamedTuple):
@@ -56,6 +58,8 @@ def phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tupl
 @lru_cache(maxsize=65_536)
 def _phases_without_rates(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
     """Return the phases without the time of their bytes: a search over bandwidths counts the chunks only once."""
+    if schedule.protocol:
+        return _pipeline_phases(topology, schedule, message_bytes)
     chunk_bytes = message_bytes / schedule.num_chunks
     return tuple(
         _phase(topology, round_, tallies, chunk_bytes)
@@ -80,7 +84,12 @@ def duration_s(topology: Topology, schedule: Schedule, message_bytes: float) -> 
     """Return the time of a collective on an idle symmetric cluster [s]."""
     found = phases(topology, schedule, message_bytes)
     wire_s = sum(max(load.duration_s for load in phase) for phase in found)
-    return max((topology.launch_s if found else 0.0) + wire_s, host_s(topology, schedule, message_bytes))
+    return max(launch_s(topology, schedule) + wire_s, host_s(topology, schedule, message_bytes))
+
+
+def launch_s(topology: Topology, schedule: Schedule) -> float:
+    """Return what a collective pays once [s]; that of a pipeline is in its latency."""
+    return topology.launch_s if schedule.rounds and not schedule.protocol else 0.0
 
 
 def lower_bound_s(topology: Topology, schedule: Schedule) -> float:
@@ -89,8 +98,10 @@ def lower_bound_s(topology: Topology, schedule: Schedule) -> float:
     The bound holds the latencies of the rounds alone. Counting loads is the expensive part of `duration_s`; an
     algorithm whose latencies alone exceed the time of another algorithm need not be counted.
     """
+    if schedule.protocol and schedule.rounds:
+        return pipelines.cost(topology, schedule).latency_s
     alphas = topology.intra_node.alpha_s, topology.inter_node.alpha_s
-    total_s = topology.launch_s if schedule.rounds else 0.0
+    total_s = launch_s(topology, schedule)
     for round_ in schedule.rounds:
         # A bool as index: the second of the two latencies where every send leaves the node.
         alpha_s = min(alphas) if round_.inter_node is None else alphas[round_.inter_node]
@@ -116,7 +127,7 @@ def host_s(topology: Topology, schedule: Schedule, message_bytes: float) -> floa
 @lru_cache(maxsize=16_384)
 def _work_of_ranks(schedule: Schedule, nodes_per_leaf: int) -> tuple[tuple[int, int, int], ...]:
     """Return rounds that a rank waits for, sends and chunks sent, of every rank that stands for others."""
-    ranks = _representatives(schedule, nodes_per_leaf)
+    ranks = representatives(schedule, nodes_per_leaf)
     return tuple(dict.fromkeys(_work_of(schedule, rank) for rank in ranks)) if schedule.rounds else ()
 
 
@@ -135,6 +146,16 @@ def nic_bytes_per_node(topology: Topology, schedule: Schedule, message_bytes: fl
     """Return the bytes that leave the busiest node [B]."""
     found = phases(topology, schedule, message_bytes)
     return sum(load.wire_bytes.get("nic_tx", 0.0) for phase in found for load in phase)
+
+
+def _pipeline_phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
+    """Return the one phase of a pipeline, whose links all carry bytes at once."""
+    if not schedule.rounds:
+        return ()
+    cost, chunk_bytes = pipelines.cost(topology, schedule), message_bytes / schedule.num_chunks
+    wire = {kind: number * chunk_bytes for kind, number in pipelines.most_chunks(schedule, topology.nodes_per_leaf)}
+    inflated = {kind: size * cost.inflation(kind) for kind, size in wire.items()}
+    return ((LevelLoad(cost.latency_s, inflated, wire, duration_s=cost.latency_s),),)
 
 
 class _Tally(NamedTuple):
@@ -224,7 +245,7 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
     loads: dict[bool, Counter[LinkId]] = {False: Counter(), True: Counter()}
     widths = {False: 0, True: 0}
     posts = 0
-    for rank in _representatives(schedule, nodes_per_leaf):
+    for rank in representatives(schedule, nodes_per_leaf):
         sends = round_.sends(rank, index)
         posts = max(posts, len(sends))
         for send in sends:
@@ -241,45 +262,11 @@ def _tally_one(schedule: Schedule, round_: Round, index: int, nodes_per_leaf: in
             at_once=round_.at_once,
             inter_node=inter_node,
             chunks_per_send=widths[inter_node],
-            chunks=_busiest(counted, every_link=not schedule.nodes_are_symmetric),
+            chunks=busiest(counted, every_link=not schedule.nodes_are_symmetric),
         )
         for inter_node, counted in loads.items()
         if counted
     )
-
-
-def _busiest(counted: Counter[LinkId], *, every_link: bool) -> tuple[tuple[LinkKind, float], ...]:
-    """Return the most chunks on a link of each kind.
-
-    Where nodes are symmetric, a few ranks stand for all and only what they send counts: what they receive comes from
-    ranks that are not enumerated, and is as much by symmetry. Elsewhere all senders to a busiest NIC are enumerated,
-    so that the receiving side counts, too.
-    """
-    most: dict[LinkKind, float] = {}
-    for (kind, _), number in counted.items():
-        if every_link or kind in TX:
-            most[kind] = max(most.get(kind, 0), number)
-    return tuple(most.items())
-
-
-def _representatives(schedule: Schedule, nodes_per_leaf: int) -> Iterator[int]:
-    """Return the ranks whose sends load a busiest link of each kind."""
-    group = schedule.group
-    # A leaf's uplinks carry what all its nodes send: with several leaves a whole leaf is enumerated.
-    one_leaf = nodes_per_leaf >= group.num_nodes
-    nodes: Iterable[int] = range(group.num_nodes)
-    if schedule.nodes_are_symmetric:
-        nodes = range(1 if one_leaf else nodes_per_leaf)
-    elif one_leaf and schedule.busiest_nodes:
-        nodes = (_node_at(schedule, position) for position in schedule.busiest_nodes)
-    rails = 1 if schedule.rails_are_symmetric else group.ranks_per_node
-    return (node * group.ranks_per_node + rail for node in nodes for rail in range(rails))
-
-
-def _node_at(schedule: Schedule, position: int) -> int:
-    """Return the node at a position of the first rail."""
-    _, inter_node = schedule.group.levels()
-    return inter_node.rank_at(0, position) // inter_node.ranks_per_node
 
 
 def _phase(topology: Topology, round_: Round, tallies: tuple[_Tally, ...], chunk_bytes: float) -> Phase:

@@ -134,6 +134,8 @@ class Schedule(Struct, frozen=True, kw_only=True):
             the nodes that send to them; empty: any node may be one.
         rails_are_symmetric: whether local rank 0 stands for every local rank of its node.
         folded_is_upper_bound: whether the folded executor gives an upper bound of the time in place of the time.
+        protocol: NCCL's protocol, whose costs the calibration holds. Such a collective is a pipeline: its rounds follow
+            each other chunk by chunk, and on the links all of them are one stream.
     """
 
     collective: CollectiveName
@@ -145,12 +147,23 @@ class Schedule(Struct, frozen=True, kw_only=True):
     busiest_nodes: tuple[int, ...] = ()
     rails_are_symmetric: bool = False
     folded_is_upper_bound: bool = False
+    protocol: str = ""
 
     def __hash__(self) -> int:
         """Hash what tells schedules apart; rounds follow from it and would take long."""
-        return hash((self.collective, self.algorithm, self.group, self.num_chunks))
+        return hash((self.collective, self.algorithm, self.group, self.num_chunks, self.protocol))
 
     @property
     def name(self) -> str:
         """For people: "ring all_reduce"."""
-        return f"{self.algorithm} {self.collective}"
+        return f"{self.label} {self.collective}"
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds that a rank goes through, those posted at once counted one by one; a pipeline is one."""
+        return min(len(self.rounds), 1) if self.protocol else sum(round_.repeat for round_ in self.rounds)
+
+    @property
+    def label(self) -> str:
+        """The algorithm, of NCCL's collectives with its protocol: "ring", "tree LL128"."""
+        return f"{self.algorithm} {self.protocol}".rstrip()

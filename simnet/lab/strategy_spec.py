@@ -100,7 +100,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
         """
         given: dict[str, object] = {key: None if value == NONE else value for key, value in self.options.items()}
         if self.system == BINSGDM:
-            given |= {"finite_check": "ring" if is_ring else "auto"}
+            given |= {"finite_check": "ring"} if is_ring else {}
             # Labels hold every option; the simulator refuses those without an effect.
             given |= {} if self.is_hierarchical else {"intra_node_dtype": None, "average": "updates"}
         where = f"training with {self.label}: unknown to the simulator"
@@ -124,7 +124,9 @@ _BINSGDM_WORDS: dict[tuple[str, object], str] = {
 
 def _of_all_reduce(strategy: DenseAllReduce) -> dict[str, object]:
     _check_bucketing(strategy)
-    if strategy != DenseAllReduce(bucket_cap=strategy.bucket_cap):
+    if strategy != DenseAllReduce(bucket_cap=strategy.bucket_cap, algorithm=strategy.algorithm) or not _is_ring(
+        strategy
+    ):
         raise ValueError("strategies: all_reduce runs as DDP does: fp32, overlapped; drop the other keys")
     return {}
 
@@ -148,12 +150,17 @@ def _of_binsgdm(strategy: BinSGDM) -> dict[str, object]:
     }
 
 
+def _is_ring(strategy: Strategy) -> bool:
+    """Tell whether all-reduces are those of a lab: rings, named or by default."""
+    return getattr(strategy, "algorithm", None) in (None, "ring")
+
+
 def _of_compressing(strategy: Strategy) -> dict[str, object]:
     _check_bucketing(strategy)
     kind = strategy.__struct_config__.tag
     if not strategy.overlap:
         raise ValueError(f"strategies: {kind} runs in DDP's hook, overlapped with backward; drop overlap")
-    if getattr(strategy, "algorithm", "ring") != "ring" or getattr(strategy, "coded_bits", None) is not None:
+    if not _is_ring(strategy) or getattr(strategy, "coded_bits", None) is not None:
         raise ValueError(f"strategies: {kind} runs with rings and codes of a fixed width; drop algorithm and coding")
     return {
         field.name: getattr(strategy, field.name)

@@ -9,6 +9,7 @@ from simnet import network_costs
 from simnet.collectives.schedule import Group, GroupKind, Round, group_of
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Fault, HostCost, LinkCalibration, LinkId
+from simnet.nccl_costs import NcclCosts
 from simnet.registry import tag_of
 
 MAX_FAULT_FACTOR = 1e6
@@ -54,6 +55,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
     host: HostCost
     all_to_all_efficiency: float
     mean_ring_latency: bool
+    nccl: NcclCosts | None = None
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -177,6 +179,8 @@ def build(cluster: Cluster, calibration: Calibration, strategy: str = "") -> Top
         calibration: its costs are taken at the cluster's number of nodes.
         strategy: name of the strategy whose exchange it is for, which a library of its own may carry.
     """
+    # An exchange that another library carries runs none of NCCL's collectives.
+    nccl = calibration.nccl if calibration.library_of(strategy) is None else None
     calibration = calibration.at_nodes(cluster.num_nodes).for_strategy(strategy)
     nic_bytes_per_s = float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node
     fabric = cluster.fabric
@@ -194,6 +198,7 @@ def build(cluster: Cluster, calibration: Calibration, strategy: str = "") -> Top
         host=calibration.host,
         all_to_all_efficiency=calibration.all_to_all_efficiency,
         mean_ring_latency=calibration.flat_ring_latency == "mean",
+        nccl=nccl,
         faults=cluster.all_faults,
     )
 

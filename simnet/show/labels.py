@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from simnet.collectives.algorithms import default_name
 from simnet.result import PointResult, RunResult, SweepResult
 from simnet.scenario import Scenario, to_dict
 from simnet.show.text import bandwidth_text, key_text, nodes_text, part_title, printable, value_text
@@ -83,7 +84,8 @@ def _words(scenario: Scenario, strategy: AnyStrategy) -> str:
     """Return a strategy in words, DDP with what an all-reduce sends and by which algorithm."""
     if not isinstance(strategy, DenseAllReduce):
         return strategy.title
-    return f"{strategy.title} ({strategy.wire_dtype or scenario.workload.dtype}, {strategy.algorithm})"
+    algorithm = strategy.algorithm or default_name(scenario.calibration.nccl, scenario.cluster.num_nodes)
+    return f"{strategy.title} ({strategy.wire_dtype or scenario.workload.dtype}, {algorithm})"
 
 
 def _only(texts: Iterable[str], other: str) -> str:

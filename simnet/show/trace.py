@@ -81,7 +81,7 @@ def _kernel_name(span: Span) -> str:
     """Return a kernel's name as a profiler shows it: a ring's all_reduce is `ncclDevKernel_AllReduce_RING`."""
     if span.stream == "compute":
         return span.name
-    words = ("ncclDevKernel", span.name.title().replace("_", ""), span.algorithm.upper())
+    words = ("ncclDevKernel", span.name.title().replace("_", ""), span.algorithm.upper().replace(" ", "_"))
     return "_".join(filter(None, words))
 
 

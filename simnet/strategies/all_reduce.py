@@ -12,7 +12,7 @@ from simnet.workload.kernel_cost import ADAMW, KernelCost
 from simnet.workload.training_step import Step
 
 Algorithm = str
-"""The name of an all-reduce algorithm, or "auto"."""
+"""The name of an all-reduce algorithm, "auto" or "any"."""
 
 
 @register
@@ -21,7 +21,9 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         wire_dtype: number format in which gradients travel; by default their own.
-        algorithm: the all-reduce algorithm; "auto" takes the fastest for each message, as NCCL's tuner does.
+        algorithm: the all-reduce algorithm; by default NCCL's where the calibration holds its costs, else a ring.
+            "auto" takes the fastest for each message of those that NCCL has, as its tuner does, "any" the fastest of
+            all.
     """
 
     title: ClassVar[str] = "DDP"
@@ -33,7 +35,7 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
     former_keys: ClassVar[dict[str, str]] = {"payload": "wire_dtype"}
 
     wire_dtype: Dtype | None = None
-    algorithm: Algorithm = "ring"
+    algorithm: Algorithm | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +53,7 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
         return Exchange(operations, collective.message_bytes, algorithm)
 
 
-def check_algorithm(key: str, name: str) -> None:
+def check_algorithm(key: str, name: str | None) -> None:
     """Refuse an algorithm that is not known.
 
     Raises:

@@ -243,14 +243,14 @@ def _of_bucket(operation: Operation, bucket: int, after: tuple[OperationId, ...]
     return replace(operation, bucket=bucket, after=after)
 
 
-def choose_all_reduce(algorithm: str, topology: Topology, message_bytes: float) -> tuple[Communicate, str]:
+def choose_all_reduce(algorithm: str | None, topology: Topology, message_bytes: float) -> tuple[Communicate, str]:
     """Return an all-reduce over all ranks, and the algorithm that was chosen.
 
     Raises:
         SimnetError: the algorithm does not exist for this cluster.
     """
     schedule = algorithms.choose(algorithm, topology, message_bytes)
-    return Communicate(schedule=schedule, message_bytes=message_bytes), schedule.algorithm
+    return Communicate(schedule=schedule, message_bytes=message_bytes), schedule.label
 
 
 def padded_sign_bytes(num_elements: float, world_size: int) -> int:

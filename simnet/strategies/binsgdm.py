@@ -56,7 +56,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             of momenta and each rank a slice of them.
         rounding: how an update becomes one bit: "shaped" adds what rounding lost in the step before, "random" draws it.
         finite_check: algorithm of the all-reduce of a few bytes after the last bucket, which decides whether the step
-            counts before parameters move.
+            counts before parameters move; by default NCCL's where the calibration holds its costs, else the fastest.
     """
 
     title: ClassVar[str] = "BinSGDM"
@@ -79,7 +79,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     intra_node_dtype: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
     average: Literal["updates", "gradients"] = "updates"
     rounding: Rounding = DEFAULT_ROUNDING
-    finite_check: Algorithm = "auto"
+    finite_check: Algorithm | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,7 +128,8 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         of its rounds.
         """
         flags_bytes = 1.0 + len(buckets)
-        schedule = algorithms.choose(self.finite_check, topology, flags_bytes)
+        default = algorithms.default_name(topology.nccl, topology.num_nodes, otherwise=algorithms.ANY)
+        schedule = algorithms.choose(self.finite_check or default, topology, flags_bytes)
         apply = (Kernel(name="binsgdm_apply", part="decode", num_elements=one.num_elements) for one in buckets)
         return (Communicate(schedule=schedule, message_bytes=flags_bytes), *apply)
 

@@ -88,7 +88,7 @@ def gather_payloads(
 
 
 def all_reduce_payload(
-    strategy: CompressingStrategy, bucket: Bucket, message_bytes: float, algorithm: str, topology: Topology
+    strategy: CompressingStrategy, bucket: Bucket, message_bytes: float, algorithm: str | None, topology: Topology
 ) -> Exchange:
     """Add up payloads that stand for the same on all ranks."""
     collective, chosen = choose_all_reduce(algorithm, topology, message_bytes)

@@ -32,11 +32,11 @@ class LowRank(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         matrix_rank: columns of each factor.
-        algorithm: the all-reduce algorithm; "auto" takes the fastest for each message.
+        algorithm: the all-reduce algorithm, as that of `all_reduce`.
     """
 
     matrix_rank: Annotated[int, Meta(ge=1, le=65_536)] = 4
-    algorithm: Algorithm = "ring"
+    algorithm: Algorithm | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -126,7 +126,7 @@ class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         unbiased: whether values are scaled up so that the mean is right, instead of error feedback.
-        algorithm: the all-reduce algorithm; "auto" takes the fastest for each message.
+        algorithm: the all-reduce algorithm, as that of `all_reduce`.
     """
 
     title: ClassVar[str] = "Random-k"
@@ -137,7 +137,7 @@ class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True
     )
 
     unbiased: bool = False
-    algorithm: Algorithm = "ring"
+    algorithm: Algorithm | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -107,6 +107,8 @@ class Outcome:
         bound: errors that the set must not exceed from now on; equal to the target where the target is met.
         target: errors that were to be reached, if a target was set.
         facts: further values for the set's template; a function among them is called by the template.
+        tells_of_others: whether its errors say how far predictions of other publications may be off; those of single
+            messages say nothing of steps.
         make_alternatives: makes the other models of the same rows, which takes longer.
         curves: lines of the set's figure, if it is no scatter plot.
         name: name of the set's module and template.
@@ -119,6 +121,7 @@ class Outcome:
     bound: Limit
     target: Limit | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+    tells_of_others: bool = True
     make_alternatives: Callable[[], Iterable[Alternative]] = tuple
     curves: tuple[FigureLine, ...] = ()
     name: str = ""

@@ -89,6 +89,11 @@ def varied(factors: Mapping[str, float]) -> Iterator[None]:
         shipped.clear_caches()
 
 
+def factor(key: str) -> float:
+    """Return the factor on the value of a row, 1 unless `varied` holds another."""
+    return _FACTORS.get(key, 1.0)
+
+
 def load() -> PublishedRows:
     """Return the shipped measurements.
 

@@ -196,7 +196,7 @@ KINDS = {
     ),
     "nccl-tests": Kind(
         name="in.log",
-        whole=(GOLDEN / "calibrate/a100_azure_nd_v4_8gpus.log").read_bytes,
+        whole=files.data_path("published", "nccl-tests", "a100_azure_nd_v4_8gpus.log").read_bytes,
         commands=("calibrate in.log --draws 20 -o new/out",),
     ),
     "iperf3": Kind(

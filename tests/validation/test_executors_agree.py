@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.collectives import algorithms, closed_form, direct, hierarchical, loads, ring, tree
+from simnet import nccl_model
+from simnet.collectives import algorithms, closed_form, direct, hierarchical, loads, nccl, ring, tree
 from simnet.collectives.closed_form import AlphaBeta, Shape
 from simnet.hardware import Calibration, HostCost, LinkCalibration
+from simnet.nccl_costs import NcclCosts
 from simnet.units import Duration, Size
 from tests.helpers.topologies import (
     INTER_ALPHA_S,
@@ -39,6 +41,20 @@ SHARED = Calibration(
     ),
 )
 """Cores that are slower than some rounds and faster than others."""
+NCCL = Calibration(
+    collective_launch_s=Duration(1e-3),  # what other collectives pay, which NCCL's costs hold themselves
+    message_s=Duration(1e-3),
+    nccl=NcclCosts(
+        start_s=Duration(44e-6),
+        ll_start_s=Duration(8e-6),
+        ll_hop_s=Duration(1.4e-6),
+        inter_node_hop_s=Duration(7e-6),
+        ll_efficiency=0.07,
+        exposed=0.5,
+        intra_node_efficiency=0.8,
+        inter_node_efficiency=0.6,
+    ),
+)
 
 
 def schedules(topology):
@@ -47,7 +63,7 @@ def schedules(topology):
     found = [
         schedule
         for algorithm in algorithms.every()
-        if algorithm.fits(world)
+        if algorithm.fits(world) and not (algorithm.needs_nccl and topology.nccl is None)
         for schedule in algorithm.variants(world)
         if not schedule.folded_is_upper_bound
     ]
@@ -62,11 +78,11 @@ SHAPES = [(1, 1), (1, 4), (2, 1), (2, 2), (3, 1), (3, 4), (4, 2), (5, 3), (6, 2)
 
 
 @pytest.mark.parametrize(("num_nodes", "ranks_per_node"), SHAPES)
-@pytest.mark.parametrize("calibration", [IDEAL, COSTLY, SHARED], ids=["ideal", "costly", "shared"])
+@pytest.mark.parametrize("calibration", [IDEAL, COSTLY, SHARED, NCCL], ids=["ideal", "costly", "shared", "nccl"])
 def test_exact_equals_folded_equals_sum_of_phases(num_nodes, ranks_per_node, calibration):
     network = topology(num_nodes, ranks_per_node, calibration)
     for schedule in schedules(network):
-        if calibration is not IDEAL and schedule.algorithm == "tree":
+        if calibration is not IDEAL and schedule.label == "tree":
             continue  # ranks post different numbers of sends in a round, so posting costs do not fall together
         exact_s, _ = run_exact(network, schedule, 44e6)
         assert run_folded(network, schedule, 44e6) == pytest.approx(exact_s, rel=REL), schedule.name
@@ -89,9 +105,9 @@ def test_a_collective_takes_its_cores_or_its_wire_whichever_is_longer(num_nodes,
 @pytest.mark.parametrize(("num_nodes", "nodes_per_leaf"), [(4, 2), (6, 2), (8, 4), (8, 2)])
 @pytest.mark.parametrize("oversubscription", [1.0, 4.0])
 def test_exact_equals_folded_on_an_oversubscribed_fabric(num_nodes, nodes_per_leaf, oversubscription):
-    network = topology(num_nodes, 2, fabric=leaves(nodes_per_leaf, oversubscription))
+    network = topology(num_nodes, 2, NCCL, fabric=leaves(nodes_per_leaf, oversubscription))
     for schedule in schedules(network):
-        if schedule.algorithm != "tree":
+        if schedule.label != "tree":
             exact_s, _ = run_exact(network, schedule, 44e6)
             assert run_folded(network, schedule, 44e6) == pytest.approx(exact_s, rel=REL), schedule.name
 
@@ -130,6 +146,21 @@ def test_folded_equals_the_closed_forms(num_nodes, ranks_per_node, message_bytes
         if seconds is not None:
             fastest_s = min(run_folded(network, one, message_bytes) for one in algorithm.variants(world))
             assert fastest_s == pytest.approx(seconds, rel=REL), algorithm.name
+
+
+@given(num_nodes=st.integers(1, 12), ranks_per_node=st.integers(1, 9), message_bytes=st.floats(1.0, 1e10))
+def test_nccls_all_reduce_takes_the_fitted_closed_form(num_nodes, ranks_per_node, message_bytes):
+    network = topology(num_nodes, ranks_per_node, NCCL)
+    if network.world_size == 1:
+        return
+    found = nccl_model.candidates(NCCL.nccl, num_nodes, ranks_per_node)
+    at = nccl_model.rates(NCCL.nccl, INTRA_BYTES_PER_S, INTER_BYTES_PER_S)
+    each_s = [nccl_model.seconds(one, at, message_bytes) for one in found]
+    assert [run_folded(network, one, message_bytes) for one in nccl.variants(network.group("world"))] == (
+        pytest.approx(each_s, rel=REL)
+    )
+    chosen = algorithms.choose(None, network, message_bytes)
+    assert run_folded(network, chosen, message_bytes) == pytest.approx(min(each_s), rel=REL)
 
 
 REFERENCE = [  # ranks, flat ring s, hierarchical s: 440e6 bytes, reference cluster (docs/explanation/collectives.md)

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as changed
 
-from simnet import files
-from simnet.calibrate import calibration_file, nccl_calibration, nccl_fit, nccl_log, nccl_model
+from simnet import files, nccl_model
+from simnet.calibrate import calibration_file, nccl_calibration, nccl_fit, nccl_log
 from simnet.calibrate.nccl_log import NcclLog
-from simnet.calibrate.nccl_model import AllReduces, NcclCosts
-from simnet.collectives import loads, ring
+from simnet.collectives import algorithms, loads, ring
 from simnet.errors import SimnetError
+from simnet.hardware import Calibration
+from simnet.nccl_costs import NcclCosts
 from simnet.network import topology
+from simnet.units import Duration
 from simnet.validate import shipped
 from tests.helpers.golden import GOLDEN
 
@@ -37,16 +39,18 @@ OLD = f"""{HEADER}\
 def log(gpus: int) -> NcclLog:
     name = f"a100_azure_nd_v4_{gpus}gpus.log"
     shipped = files.data_path("published", "nccl-tests", name)
-    return nccl_log.read(shipped if gpus > 8 else GOLDEN / name)
+    return nccl_log.read(shipped if gpus > 1 else GOLDEN / name)
 
 
 def costs(*gpus: int) -> NcclCosts:
     return nccl_fit.fit_costs(nccl_fit.select_all_reduces([log(count) for count in gpus]))
 
 
-def error(fitted: NcclCosts, gpus: int) -> float:
-    """Return the mean absolute relative error from 16 MiB on."""
-    return float(np.mean(np.abs(nccl_fit.select_all_reduces([log(gpus)], LARGE).relative_errors(fitted))))
+def error(fitted: NcclCosts, gpus: int, least_bytes: int = LARGE) -> float:
+    """Return the mean absolute relative error from a size on, up to 16 times that size if it is below 16 MiB."""
+    (rows,) = nccl_fit.select_all_reduces([log(gpus)], least_bytes)
+    inside = rows if least_bytes >= LARGE else rows.select(rows.message_bytes < 16 * least_bytes)
+    return float(np.mean(np.abs(inside.relative_errors(fitted))))
 
 
 @pytest.mark.parametrize("text", [NEW, OLD, "".join(f"[1,0]<stdout>:{line}\n" for line in NEW.splitlines())])
@@ -142,13 +146,14 @@ def test_too_few_large_messages_are_refused() -> None:
         nccl_fit.fit_costs(nccl_fit.select_all_reduces([small]))
 
 
-def test_a_latency_that_few_small_messages_leave_open_has_a_note_and_no_interval() -> None:
+def test_latencies_that_few_small_messages_leave_open_have_a_note_and_no_interval() -> None:
     few = replace(log(16), rows=log(16).rows[7:17])  # three sizes below 1 MiB
     fitted = nccl_calibration.fit_logs([few], [], None, draws=60)
     whole = calibration_file.merge([fitted], {"kind": "measured"})
-    assert set(whole["intervals"]) == {"inter_node.efficiency"}  # type: ignore[call-overload]
-    assert any("too few times below 1 MiB to fit the latency" in note for note in fitted.notes)
-    assert "90 %" not in fitted.shown["ll_hop"]
+    assert {"nccl.inter_node_efficiency"} <= set(whole["intervals"])  # type: ignore[call-overload]
+    assert not any("ll_hop" in key or "inter_node_hop" in key for key in whole["intervals"])  # type: ignore[attr-defined]
+    assert any("hops between nodes are those of NCCL's table" in note for note in fitted.notes)
+    assert "ll_hop" not in fitted.shown
 
 
 @pytest.mark.parametrize(("gpus", "bound"), [(2, 0.02), (4, 0.02), (8, 0.04)])
@@ -156,14 +161,22 @@ def test_one_node_is_fitted_within_five_percent(gpus: int, bound: float) -> None
     assert error(costs(2, 4, 8), gpus) < bound
 
 
-@pytest.mark.parametrize(("gpus", "bound"), [(2, 0.02), (4, 0.02), (8, 0.04), (16, 0.035), (32, 0.035)])
+@pytest.mark.parametrize(("gpus", "bound"), [(2, 0.02), (4, 0.02), (8, 0.04), (16, 0.035), (32, 0.04)])
 def test_all_logs_are_fitted_together_within_five_percent(gpus: int, bound: float) -> None:
     assert error(costs(2, 4, 8, 16, 32), gpus) < bound
 
 
 @pytest.mark.parametrize("known", [(8, 16), (2, 4, 8, 16)])
-def test_32_gpus_are_predicted_from_fewer_within_four_percent(known: tuple[int, ...]) -> None:
-    assert error(costs(*known), 32) < 0.04
+def test_32_gpus_are_predicted_from_fewer_within_five_percent(known: tuple[int, ...]) -> None:
+    assert error(costs(*known), 32) < 0.05
+    assert error(costs(*known), 32, 1024**2) < 0.07
+
+
+@pytest.mark.parametrize(("gpus", "large", "medium"), [(64, 0.06, 0.10), (128, 0.045, 0.12)])
+def test_groups_beyond_those_that_were_judged_are_predicted_too(gpus: int, large: float, medium: float) -> None:
+    fitted = costs(2, 4, 8, 16)
+    assert error(fitted, gpus) < large
+    assert error(fitted, gpus, 1024**2) < medium
 
 
 @pytest.mark.parametrize(("known", "unseen"), [((4, 8), 2), ((2, 8), 4), ((2, 4), 8)])
@@ -171,63 +184,94 @@ def test_a_group_in_the_node_is_predicted_from_the_others(known: tuple[int, ...]
     assert error(costs(*known), unseen) < 0.04
 
 
+def chosen(fitted: NcclCosts, num_nodes: int, message_bytes: float) -> str:
+    at = nccl_fit.rates_of(fitted)
+    return nccl_model.fastest(nccl_model.candidates(fitted, num_nodes, 8), at, message_bytes).name
+
+
 def test_protocol_and_algorithm_change_with_size() -> None:
-    sizes = np.array([4096.0, 2.0**21, 2.0**28])
-    on_16 = AllReduces(message_bytes=sizes, ranks_per_node=np.full(3, 8.0), num_nodes=np.full(3, 2.0))
-    on_8 = AllReduces(message_bytes=sizes, ranks_per_node=np.full(3, 8.0), num_nodes=np.ones(3))
-    fitted = costs(2, 4, 8, 16)
-    assert nccl_model.chosen(on_16, fitted) == ["tree LL", "tree LL128", "ring Simple"]
-    assert nccl_model.chosen(on_8, fitted) == ["ring LL", "ring LL128", "ring Simple"]
+    fitted, sizes = costs(2, 4, 8, 16), (4096, 2**20, 2**30)
+    assert [chosen(fitted, 4, size) for size in sizes] == ["tree LL", "tree LL128", "ring Simple"]
+    assert [chosen(fitted, 1, size) for size in sizes] == ["ring LL", "ring LL128", "ring Simple"]
 
 
-def test_a_ring_takes_its_latencies_and_its_bytes_over_the_bandwidth() -> None:
-    # 2 nodes of 2: 2 x 3 hops, 2 of them between nodes; 1.5 S bytes; Simple
-    points = AllReduces(message_bytes=np.array([1e9]), ranks_per_node=np.array([2.0]), num_nodes=np.array([2.0]))
-    given = NcclCosts(node_bytes_per_s=2e11, net_bytes_per_s=1e11, start_s=1e-5)
-    assert nccl_model.all_reduce_s(points, given)[0] == pytest.approx(1e-5 + 4 * 3.4e-6 + 2 * 14e-6 + 1.5e9 / 1e11)
+GIVEN = NcclCosts(
+    start_s=Duration(4e-5),
+    ll_start_s=Duration(8e-6),
+    ll_hop_s=Duration(1.5e-6),
+    inter_node_hop_s=Duration(3e-6),
+    ll_efficiency=0.1,
+    exposed=0.3,
+    intra_node_efficiency=2e11,
+    inter_node_efficiency=1e11,
+)
 
 
 def test_fitting_what_the_model_made_gives_its_costs_back() -> None:
-    given = NcclCosts(
-        node_bytes_per_s=2e11,
-        net_bytes_per_s=1e11,
-        start_s=4e-5,
-        exposed=0.3,
-        ll_start_s=8e-6,
-        ll_hop=1.5,
-        ll_fraction=0.1,
-    )
     seen = nccl_fit.select_all_reduces([log(count) for count in (2, 4, 8, 16)])
-    made = nccl_fit.TimedAllReduces(
-        all_reduces=seen.all_reduces, times_s=nccl_model.all_reduce_s(seen.all_reduces, given)
+    made = tuple(
+        replace(one, times_s=nccl_fit.all_reduce_s(GIVEN, one.num_nodes, one.ranks_per_node, one.message_bytes))
+        for one in seen
     )
     found = nccl_fit.fit_costs(made)
-    for name in nccl_fit.determined_names(made)[:4]:
-        assert getattr(found, name) == pytest.approx(getattr(given, name), rel=0.01), name
+    assert len(nccl_fit.determined_names(made)) == 8
+    for name in nccl_fit.determined_names(made):
+        assert getattr(found, name) == pytest.approx(getattr(GIVEN, name), rel=0.01), name
 
 
-def test_the_simulated_ring_takes_what_the_model_says() -> None:
+def test_a_few_times_that_are_far_too_long_do_not_move_the_fit() -> None:
+    rows = nccl_fit.select_all_reduces([log(count) for count in (2, 4, 8, 16)])
+    wild = rows[-1].times_s.copy()
+    wild[:2] *= 20  # as the first messages of some logs
+    again = nccl_fit.fit_costs((*rows[:-1], replace(rows[-1], times_s=wild)))
+    assert again.inter_node_hop_s == pytest.approx(nccl_fit.fit_costs(rows).inter_node_hop_s, rel=0.35)
+
+
+def fitted_to(*gpus: int) -> Calibration:
     azure = shipped.cluster("azure_nd_a100_v4")
-    logs = [log(count) for count in (2, 4, 8, 16)]
-    fitted = nccl_calibration.fit_logs(logs, [], azure, draws=20)
-    calibrated = calibration_file.as_calibration(calibration_file.merge([fitted], {"kind": "measured"}))
-    known = costs(2, 4, 8, 16)
-    for one in logs[-2:]:
+    part = nccl_calibration.fit_logs([log(count) for count in gpus], [], azure, draws=5)
+    return calibration_file.as_calibration(calibration_file.merge([part], {"kind": "measured"}))
+
+
+def test_a_calibration_simulated_with_the_defaults_takes_the_fitted_times_at_every_size_and_group() -> None:
+    azure, calibrated, known = shipped.cluster("azure_nd_a100_v4"), fitted_to(2, 4, 8, 16), costs(2, 4, 8, 16)
+    for one in map(log, (2, 4, 8, 16, 32)):
         nodes = topology.build(changed(azure, num_nodes=one.num_nodes, ranks_per_node=one.ranks_per_node), calibrated)
-        schedule = ring.all_reduce(nodes.group("world"))
+        sizes = np.array([float(row.message_bytes) for row in one.rows])
+        expected = nccl_fit.all_reduce_s(known, one.num_nodes, one.ranks_per_node, sizes)
+        simulated = [loads.duration_s(nodes, algorithms.choose(None, nodes, size), size) for size in sizes]
+        # the file rounds its numbers to four digits or so
+        assert simulated == pytest.approx(expected.tolist(), rel=1e-3), one.world_size
+
+
+def test_a_ring_of_links_takes_what_the_model_says_of_nccls_ring() -> None:
+    azure, calibrated, known = shipped.cluster("azure_nd_a100_v4"), fitted_to(2, 4, 8, 16), costs(2, 4, 8, 16)
+    at = nccl_fit.rates_of(known)
+    for num_nodes in (1, 2):
+        nodes = topology.build(changed(azure, num_nodes=num_nodes), calibrated)
+        rings = [one for one in nccl_model.candidates(known, num_nodes, 8) if one.algorithm == "ring"]
         for size in (2.0**24, 5e7, 2.0**28):  # smaller ones across nodes wait for the links in the node
-            points = AllReduces(
-                message_bytes=np.array([size]),
-                ranks_per_node=np.array([float(one.ranks_per_node)]),
-                num_nodes=np.array([float(one.num_nodes)]),
-            )
-            expected = float(nccl_model.ring_all_reduce_s(points, known)[0])
+            expected = min(nccl_model.seconds(one, at, size) for one in rings)
             # 5 %: between two points of the curve, a protocol may change
-            assert loads.duration_s(nodes, schedule, size) == pytest.approx(expected, rel=0.05), (one.world_size, size)
+            found = loads.duration_s(nodes, ring.all_reduce(nodes.group("world")), size)
+            assert found == pytest.approx(expected, rel=0.05), (num_nodes, size)
 
 
 def test_intervals_hold_the_value_and_are_narrow_where_many_rows_tell_it() -> None:
     fitted = nccl_calibration.fit_logs([log(8), log(16)], [log(32)], None, draws=50)
-    low, high = fitted.intervals["inter_node.efficiency"]
+    low, high = fitted.intervals["nccl.inter_node_efficiency"]
     assert 0.9 < low < 1 < high < 1.1
     assert {residual.role for residual in fitted.residuals if "32 GPUs" in residual.series} == {"held out"}
+
+
+def test_a_log_that_is_held_out_shows_every_row_by_its_size() -> None:
+    fitted = nccl_calibration.fit_logs([log(8), log(16)], [log(32)], None, draws=5)
+    held_out = [residual for residual in fitted.residuals if residual.role == "held out"]
+    assert len(held_out) == 2 * len(log(32).rows)
+    assert len({residual.series for residual in held_out}) == 3
+
+
+def test_a_cluster_slower_than_its_logs_is_refused() -> None:
+    azure = shipped.cluster("azure_nd_a100_v4")
+    with pytest.raises(SimnetError, match=r"inter_node: 25 GB/s: the logs reach 12\d.* must be at least as fast"):
+        nccl_calibration.fit_logs([log(8), log(16)], [], changed(azure, nics_per_node=1), draws=5)

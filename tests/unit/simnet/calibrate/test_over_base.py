@@ -10,9 +10,9 @@ import pytest
 from simnet.calibrate import over_base
 from simnet.files import data_path
 from tests.helpers.cli import assert_refused, run
-from tests.helpers.golden import GOLDEN, IPERF3
+from tests.helpers.golden import IPERF3
 
-LOGS = [str(GOLDEN / f"a100_azure_nd_v4_{gpus}gpus.log") for gpus in (4, 8)]
+LOGS = [str(data_path("published", "nccl-tests", f"a100_azure_nd_v4_{gpus}gpus.log")) for gpus in (4, 8)]
 ON_16 = str(data_path("published", "nccl-tests", "a100_azure_nd_v4_16gpus.log"))
 BASE = "a100_tcp_estimate"
 

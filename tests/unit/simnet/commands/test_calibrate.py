@@ -12,7 +12,7 @@ from simnet.commands.main import cli
 from simnet.scenario import check_part
 from tests.helpers.golden import GLOO, GOLDEN, IPERF3
 
-LOGS = [str(GOLDEN / f"a100_azure_nd_v4_{gpus}gpus.log") for gpus in (2, 4, 8)]
+LOGS = [str(files.data_path("published", "nccl-tests", f"a100_azure_nd_v4_{gpus}gpus.log")) for gpus in (2, 4, 8)]
 HELD_OUT = str(files.data_path("published", "nccl-tests", "a100_azure_nd_v4_32gpus.log"))
 ON_16 = str(files.data_path("published", "nccl-tests", "a100_azure_nd_v4_16gpus.log"))
 
@@ -31,12 +31,17 @@ def test_a_calibration_of_logs_is_written_and_checked(tmp_path: Path) -> None:
     path = tmp_path / "fitted.toml"
     done = run(*LOGS, ON_16, "--hold-out", HELD_OUT, "--cluster", "azure_nd_a100_v4", "--draws", "20", "-o", str(path))
     assert done.exit_code == 0, done.output
-    assert "all_reduce, 32 GPUs on 4 nodes (held out)" in done.stdout
+    assert "all_reduce, 32 GPUs on 4 nodes, from 16 MiB on (held out)" in done.stdout
     written = tomllib.loads(path.read_text(encoding="utf-8"))
     assert written["kind"] == "measured"
     assert written["gpu"] == "A100-SXM4-40GB"
     assert written["inter_node"]["measured_on"] == "200 Gbit/s"
-    assert set(written["intervals"]) >= {"intra_node.efficiency", "inter_node.efficiency", "collective_launch"}
+    assert [point["nodes"] for point in written["by_nodes"]] == [2]
+    assert set(written["intervals"]) >= {
+        "nccl.intra_node_efficiency",
+        "nccl.inter_node_efficiency",
+        "collective_launch",
+    }
     check_part("calibrations", str(path))
 
 
@@ -99,7 +104,7 @@ def test_a_trace_is_shown_and_written_as_a_workload(tmp_path: Path) -> None:
         ((LOGS[0], LOGS[0]), "is given twice"),
         ((*LOGS, "--hold-out", LOGS[0]), "is also a file to fit"),
         ((*LOGS, "--hold-out", str(IPERF3)), "the fitted files predict nothing"),
-        ((str(GLOO), "-o", "x.toml"), "the files tell neither links nor kernels"),
+        ((str(GLOO), "-o", "x.toml"), "the files measure neither links nor kernels"),
         ((*LOGS, "--workload", "x.toml"), "0 traces, 0 files of simnet measure model and 0 tables"),
         ((*LOGS, "--cluster", "azure"), "'azure': unknown cluster"),
         ((*LOGS, "-o", "none/x.toml"), "no such directory"),

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from simnet import simulate
+from simnet import files, simulate
 from simnet.commands.main import cli
 from simnet.result import RunResult
 from simnet.scenario import Scenario
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
-LOG = Path(__file__).parents[3] / "golden/calibrate/a100_azure_nd_v4_2gpus.log"
+LOG = files.data_path("published", "nccl-tests", "a100_azure_nd_v4_2gpus.log")
 EQUAL = {
     "same": lambda path: path,
     "relative": lambda path: path.parent / "folder" / ".." / path.name,

@@ -74,8 +74,8 @@ def test_two_settings_of_one_strategy_have_heads_of_their_own() -> None:
             result=msgspec.structs.replace(run.result, strategy="all_reduce"),
         )
     )
-    assert re.search(r"all_reduce +all_reduce\n +algorithm hierarchical +algorithm ring$", table, re.MULTILINE)
-    assert "all_reduce, algorithm hierarchical against all_reduce, algorithm ring" in table
+    assert re.search(r"all_reduce +all_reduce\n +algorithm hierarchical$", table, re.MULTILINE)
+    assert "all_reduce, algorithm hierarchical against all_reduce" in table
 
 
 def test_the_gradients_are_those_of_the_result() -> None:

@@ -1,0 +1,90 @@
+"""Schedules with a protocol: pipelines, whose rounds are one stream on the links, at the costs of NCCL.
+
+A pipeline takes its latency, then all its links carry bytes at once, at the pace of the busiest one.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from simnet import nccl_model
+from simnet.collectives.representatives import busiest, representatives
+from simnet.collectives.schedule import Schedule
+from simnet.errors import SimnetError
+from simnet.hardware import LinkId, LinkKind
+from simnet.network.topology import Topology, path
+
+PORTS = ("port_tx", "port_rx")
+
+
+class PipelineCost(NamedTuple):
+    """What a schedule with a protocol takes: one latency, and factors on the bytes that it sends over links.
+
+    Attributes:
+        latency_s: time of a message of no bytes [s].
+        intra_node: factor on bytes over the ports of ranks, by which the nominal rate gives the real time.
+        inter_node: the same of NICs and uplinks.
+    """
+
+    latency_s: float
+    intra_node: float
+    inter_node: float
+
+    def inflation(self, kind: LinkKind) -> float:
+        """Return the factor of a link."""
+        return self.intra_node if kind in PORTS else self.inter_node
+
+
+@lru_cache(maxsize=16_384)
+def cost(topology: Topology, schedule: Schedule) -> PipelineCost:
+    """Return what a schedule with a protocol takes, from the costs of NCCL.
+
+    Raises:
+        SimnetError: the calibration holds no such costs.
+    """
+    costs, group = topology.nccl, schedule.group
+    if costs is None:
+        raise SimnetError(
+            f"{schedule.name}: needs calibration.nccl, which simnet calibrate writes; fit nccl-tests logs"
+        )
+    found = next(
+        one
+        for one in nccl_model.known_candidates(costs, group.nodes, group.members_per_node)
+        if (one.algorithm, one.protocol) == (schedule.algorithm, schedule.protocol)
+    )
+    most = dict(most_chunks(schedule, topology.nodes_per_leaf))
+    in_node, between = nccl_model.efficiencies(costs)
+
+    # The closed form says what the busiest link carries as if at full rate; the schedule says what it really carries.
+    def factor(carried: float, kind: LinkKind, efficiency: float) -> float:
+        return carried * schedule.num_chunks / most[kind] / efficiency if kind in most else 1.0
+
+    return PipelineCost(
+        found.latency_s,
+        factor(found.intra_bytes, "port_tx", in_node),
+        factor(found.inter_bytes, "nic_tx", between),
+    )
+
+
+def count_chunks(schedule: Schedule, ranks: Iterable[int], nodes_per_leaf: int) -> Counter[LinkId]:
+    """Return the chunks on each link in all rounds together, as these ranks send them."""
+    per_node = schedule.group.ranks_per_node
+    found: Counter[LinkId] = Counter()
+    for rank in ranks:
+        for round_ in schedule.rounds:
+            for index, times in round_.distinct_loads or tuple((index, 1) for index in range(round_.repeat)):
+                for send in round_.sends(rank, index):
+                    for link in path(rank, send.dst, per_node, nodes_per_leaf):
+                        found[link] += send.width * times
+    return found
+
+
+@lru_cache(maxsize=16_384)
+def most_chunks(schedule: Schedule, nodes_per_leaf: int) -> tuple[tuple[LinkKind, float], ...]:
+    """Return the chunks on the busiest link of each kind in all rounds together."""
+    counted = count_chunks(schedule, representatives(schedule, nodes_per_leaf), nodes_per_leaf)
+    # Local rank 0 was enumerated for all: NICs and uplinks carry what each local rank sends.
+    rails = schedule.group.ranks_per_node if schedule.rails_are_symmetric else 1
+    most = busiest(counted, every_link=not schedule.nodes_are_symmetric)
+    return tuple((kind, number if kind in PORTS else number * rails) for kind, number in most)

@@ -1,0 +1,43 @@
+"""Which ranks stand for all, and the busiest link of each kind among those that they load."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from simnet.collectives.schedule import Schedule
+from simnet.hardware import LinkId, LinkKind
+
+TX = ("port_tx", "nic_tx", "leaf_up")
+
+
+def busiest(counted: Counter[LinkId], *, every_link: bool) -> tuple[tuple[LinkKind, float], ...]:
+    """Return the most chunks on a link of each kind.
+
+    Where nodes are symmetric, a few ranks stand for all and only what they send counts: what they receive comes from
+    ranks that are not enumerated, and is as much by symmetry. Elsewhere all senders to a busiest NIC are enumerated,
+    so that the receiving side counts, too.
+    """
+    most: dict[LinkKind, float] = {}
+    for (kind, _), number in counted.items():
+        if every_link or kind in TX:
+            most[kind] = max(most.get(kind, 0), number)
+    return tuple(most.items())
+
+
+def representatives(schedule: Schedule, nodes_per_leaf: int) -> Iterator[int]:
+    """Return the ranks whose sends load a busiest link of each kind."""
+    group = schedule.group
+    # A leaf's uplinks carry what all its nodes send: with several leaves a whole leaf is enumerated.
+    one_leaf = nodes_per_leaf >= group.num_nodes
+    nodes: Iterable[int] = range(group.num_nodes)
+    if schedule.nodes_are_symmetric:
+        nodes = range(1 if one_leaf else nodes_per_leaf)
+    elif one_leaf and schedule.busiest_nodes:
+        nodes = (_node_at(schedule, position) for position in schedule.busiest_nodes)
+    rails = 1 if schedule.rails_are_symmetric else group.ranks_per_node
+    return (node * group.ranks_per_node + rail for node in nodes for rail in range(rails))
+
+
+def _node_at(schedule: Schedule, position: int) -> int:
+    """Return the node at a position of the first rail."""
+    _, inter_node = schedule.group.levels()
+    return inter_node.rank_at(0, position) // inter_node.ranks_per_node

@@ -1,0 +1,153 @@
+"""The time of NCCL's all-reduce: by algorithm and protocol, each a latency plus bytes over a bandwidth.
+
+Symbols: n ranks on N nodes of G = n / N ranks, S bytes of the message. A ring passes 2(n - 1) hops, 2(N - 1) of them
+between nodes, and 2(n - 1)/n S bytes through every link; a double binary tree passes 2((G - 1) + log2(N)) hops, and
+2 S bytes through the NICs of its busiest node, S at two nodes. Both are pipelines: all links carry bytes at once, and
+the busiest one decides.
+
+Source: NCCL, src/graph/tuning.cc @5067397, for the form, hop latencies and fractions of the bandwidth. Differs: NCCL
+chooses by its own table of bandwidths, this model takes the fastest; start costs, bandwidths, the fraction of LL and
+what a hop between nodes takes beyond the table are fitted (docs/evidence/nccl-fit.md: why, and what else was tried).
+"""
+
+from functools import lru_cache
+from math import log2
+from typing import Literal, NamedTuple
+
+from simnet.nccl_costs import NcclCosts
+
+Algorithm = Literal["ring", "tree"]
+Protocol = Literal["LL", "LL128", "Simple"]
+
+PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
+RING_HOP_S: dict[Protocol, tuple[float, float]] = {
+    "LL": (0.6e-6, 2.7e-6), "LL128": (1.9e-6, 4.0e-6), "Simple": (3.4e-6, 14.0e-6),
+}  # fmt: skip
+"""Latency of a hop of a ring over NVLink and over the network [s]; that of LL over NVLink is fitted."""
+TREE_INTRA_HOP_S = 0.6e-6
+"""Latency of a hop of a tree over NVLink [s]: NCCL's table has it for LL. Its 1.25 and 4.0 us for LL128 and Simple
+hold time of chunks that the logs do not show: the start of either protocol is the same in rings and in trees."""
+TREE_INTER_HOP_S: dict[Protocol, float] = {"LL": 5.0e-6, "LL128": 8.5e-6, "Simple": 14.0e-6}
+"""Latency of a hop of a tree over the network [s]."""
+LL128_FRACTION = 0.92
+"""Bandwidth of LL128 over that of Simple: 120 of 128 bytes are data; NCCL's table has 0.92."""
+TREE_FRACTION = 0.85
+"""Bandwidth of a tree over that of a ring, in NCCL's table."""
+TWO_NODE_GAIN = 23.6 / 17.8
+"""Bandwidth of a channel of a tree over two nodes over that over more, in NCCL's table for Ampere."""
+TREE_LL128_CORRECTION = 0.6
+"""NCCL's correction of the bandwidth of a tree in LL128 from 64 KiB to 2 MiB, where trees run in LL128."""
+
+
+class Candidate(NamedTuple):
+    """One algorithm in one protocol on some nodes.
+
+    Attributes:
+        algorithm: ring or tree.
+        protocol: LL, LL128 or Simple.
+        latency_s: time of a message of no bytes [s].
+        intra_bytes: bytes that the busiest port of a rank carries for each byte of the message; at the full bandwidth
+            of a ring they take as long as the bytes do.
+        inter_bytes: the same of the busiest node's NICs.
+    """
+
+    algorithm: Algorithm
+    protocol: Protocol
+    latency_s: float
+    intra_bytes: float
+    inter_bytes: float
+
+    @property
+    def name(self) -> str:
+        """For people: "ring LL128"."""
+        return f"{self.algorithm} {self.protocol}"
+
+
+class BusBandwidths(NamedTuple):
+    """Bus bandwidths of very large messages [B/s]."""
+
+    intra_node: float
+    inter_node: float
+
+
+def rates(costs: NcclCosts, intra_bytes_per_s: float, inter_bytes_per_s: float) -> BusBandwidths:
+    """Return the bus bandwidths on links of these nominal ones: of a link in a node, of a node's NICs together."""
+    intra_node, inter_node = efficiencies(costs)
+    return BusBandwidths(intra_node * intra_bytes_per_s, inter_node * inter_bytes_per_s)
+
+
+def efficiencies(costs: NcclCosts) -> tuple[float, float]:
+    """Return the fractions of the nominal bandwidths in a node and between nodes, 1 where none was measured."""
+    intra_node, inter_node = costs.intra_node_efficiency, costs.inter_node_efficiency
+    return 1.0 if intra_node is None else intra_node, 1.0 if inter_node is None else inter_node
+
+
+def s_per_byte(candidate: Candidate, at: BusBandwidths) -> float:
+    """Return the time of each byte of the message [s]."""
+    return max(candidate.intra_bytes / at.intra_node, candidate.inter_bytes / at.inter_node)
+
+
+def seconds(candidate: Candidate, at: BusBandwidths, message_bytes: float) -> float:
+    """Return the time of an all-reduce [s]."""
+    return candidate.latency_s + message_bytes * s_per_byte(candidate, at)
+
+
+def fastest(candidates: tuple[Candidate, ...], at: BusBandwidths, message_bytes: float) -> Candidate:
+    """Return the fastest of some candidates for a message, the first of equals."""
+    return min(candidates, key=lambda one: seconds(one, at, message_bytes))
+
+
+def candidates(costs: NcclCosts, num_nodes: int, ranks_per_node: int) -> tuple[Candidate, ...]:
+    """Return every algorithm in every protocol; trees run only across nodes."""
+    rings = tuple(_ring(costs, protocol, num_nodes, ranks_per_node) for protocol in PROTOCOLS)
+    if num_nodes == 1:
+        return rings
+    return rings + tuple(_tree(costs, protocol, num_nodes, ranks_per_node) for protocol in PROTOCOLS)
+
+
+known_candidates = lru_cache(maxsize=4096)(candidates)
+"""As `candidates`, kept: a simulation asks for the same costs and nodes again and again, a fit never does."""
+
+
+def _start_s(costs: NcclCosts, protocol: Protocol) -> float:
+    return costs.ll_start_s if protocol == "LL" else costs.start_s
+
+
+def _fraction(costs: NcclCosts, protocol: Protocol) -> float:
+    """Return the bandwidth of a protocol over that of Simple."""
+    return {"LL": costs.ll_efficiency, "LL128": LL128_FRACTION, "Simple": 1.0}[protocol]
+
+
+def _ring(costs: NcclCosts, protocol: Protocol, num_nodes: int, ranks_per_node: int) -> Candidate:
+    ranks = num_nodes * ranks_per_node
+    intra_s, inter_s = RING_HOP_S[protocol]
+    if protocol == "LL":
+        intra_s = costs.ll_hop_s
+    crossings = 2 * (num_nodes - 1)
+    hops_s = (2 * (ranks - 1) - crossings) * intra_s + crossings * (inter_s + costs.inter_node_hop_s)
+    sends = 2 * (ranks - 1) + (costs.exposed if num_nodes == 1 else 0.0)
+    sent = sends / ranks / _fraction(costs, protocol)
+    return Candidate(
+        algorithm="ring",
+        protocol=protocol,
+        latency_s=_start_s(costs, protocol) + hops_s,
+        intra_bytes=sent if ranks_per_node > 1 else 0.0,
+        inter_bytes=sent if num_nodes > 1 else 0.0,
+    )
+
+
+def _tree(costs: NcclCosts, protocol: Protocol, num_nodes: int, ranks_per_node: int) -> Candidate:
+    ranks = num_nodes * ranks_per_node
+    inter_s = TREE_INTER_HOP_S[protocol] + costs.inter_node_hop_s
+    hops_s = 2 * ((ranks_per_node - 1) * TREE_INTRA_HOP_S + log2(num_nodes) * inter_s)
+    fraction = _fraction(costs, protocol) * TREE_FRACTION * (TWO_NODE_GAIN if num_nodes == 2 else 1.0)
+    if protocol == "LL128":
+        fraction *= TREE_LL128_CORRECTION
+    return Candidate(
+        algorithm="tree",
+        protocol=protocol,
+        latency_s=_start_s(costs, protocol) + hops_s,
+        intra_bytes=2 * (ranks_per_node - 1) / ranks_per_node / fraction,
+        # A tree is never faster than a ring for very large messages: what limits is the same kernel and the same NIC.
+        inter_bytes=max(2 / fraction, 2 * (ranks - 1) / ranks),
+    )
