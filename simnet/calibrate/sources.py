@@ -74,7 +74,10 @@ def _add_text(found: Sources, raw: bytes, path: Path) -> None:
     if nccl_log.looks_like(text):
         found.logs.append(nccl_log.parse(text, str(path)))
     elif path.suffix == ".csv" or step_rows.looks_like(text[:SNIFFED_BYTES]):
-        found.tables.append(step_rows.parse(text, path))
+        table = step_rows.parse(text, path)
+        if same := [one for one in found.tables if one.digest == table.digest]:
+            raise SimnetError(f"{path}: holds the same as {same[0].path}; give each table once")
+        found.tables.append(table)
     else:
         raise SimnetError(f"{path}: unknown kind of file; give {KNOWN_KINDS}")
 

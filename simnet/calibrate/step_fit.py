@@ -268,10 +268,11 @@ class _Fits:
 
 def _run_spread(rows: Sequence[TimedStep]) -> float:
     """Return the spread of a step from one run to the next: pooled from repeated settings, else `RUN_SPREAD`."""
-    groups: dict[tuple[object, ...], list[float]] = {}
+    # Equal times are copies of one measurement, or so rounded that they tell no spread.
+    groups: dict[tuple[object, ...], set[float]] = {}
     for row in rows:
-        groups.setdefault(row.setting, []).append(float(np.log(row.step_s)))
-    repeated = [np.array(group) for group in groups.values() if len(group) > 1]
+        groups.setdefault(row.setting, set()).add(math.log(row.step_s))
+    repeated = [np.array(sorted(group)) for group in groups.values() if len(group) > 1]
     freedom = sum(len(group) - 1 for group in repeated)
     if not freedom:
         return RUN_SPREAD

@@ -85,11 +85,15 @@ class StepModel:
 
     def has_own_compute(self, row: TimedStep) -> bool:
         """Tell whether the workload gives compute as times, measured on what was trained."""
-        return self.trained.scenario(row.workload).workload.forward_s is not None
+        return self._whole(row).workload.forward_s is not None
+
+    def gives_compute(self, row: TimedStep) -> bool:
+        """Tell whether the workload gives compute times for the cluster's GPU."""
+        return self._given_compute(row) is not None
 
     def knows_compute(self, row: TimedStep) -> bool:
         """Tell whether the workload or a fit gives compute times."""
-        return self._given_compute(row) is not None or bool(self._fitted_factors(row))
+        return self.gives_compute(row) or bool(self._fitted_factors(row))
 
     def _factor(self, row: TimedStep) -> float:
         """Return the factor of the batch, or else of the nearest batch of the workload, or else 1."""
@@ -113,13 +117,11 @@ class StepModel:
                 compute=(),
                 batch_per_rank=row.batch,
             )
-            self._scenarios[key] = replace(
-                there, workload=workload, strategy=_strategy_of(row, self.trained.scenario(row.workload))
-            )
+            self._scenarios[key] = replace(there, workload=workload, strategy=_strategy_of(row, self._whole(row)))
         return self._scenarios[key]
 
     def _at_nodes(self, row: TimedStep) -> Scenario:
-        whole = self.trained.scenario(row.workload)
+        whole = self._whole(row)
         try:
             cluster = replace(whole.cluster, num_nodes=row.num_nodes, ranks_per_node=row.ranks_per_node)
             run = replace(whole.run, grad_accumulation=row.grad_accumulation, draws=0)
@@ -127,15 +129,24 @@ class StepModel:
             raise SimnetError(f"{row.where}: cluster: {error}") from error
         return replace(whole, cluster=cluster, run=run, baseline=None)
 
+    def _whole(self, row: TimedStep) -> Scenario:
+        """Return what was trained, with the workload that the row names."""
+        try:
+            return self.trained.scenario(row.workload)
+        except SimnetError as error:
+            where = f"{row.where}: workload" if row.workload else row.where
+            raise SimnetError(f"{where}: {str(error).removeprefix('--set: workload: ')}") from error
+
     def _given_compute(self, row: TimedStep) -> tuple[float, float, float] | None:
         """Return forward, backward and optimizer of a micro-batch [s]; None if the workload has none for this GPU."""
         there = self._at_nodes(row)
         workload = there.workload
         has_times = workload.forward_s is not None and workload.backward_s is not None
-        if not has_times and there.cluster.gpu not in {one.gpu for one in workload.compute}:
-            return None
         scaled = replace(workload, batch_per_rank=row.batch)
-        found = training_step.resolve(scaled, there.cluster, self.start)
+        try:
+            found = training_step.resolve(scaled, there.cluster, self.start)
+        except SimnetError:  # what else does not fit, the simulation refuses
+            return None
         # Times belong to the workload's own batch; rows of `compute` are scaled already.
         ratio = row.batch / workload.batch_per_rank if has_times else 1.0
         return found.forward_s * ratio, found.backward_s * ratio, found.optimizer_s

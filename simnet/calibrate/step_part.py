@@ -6,14 +6,17 @@ from typing import Any
 
 from simnet.calibrate import over_base, step_fit
 from simnet.calibrate.calibration_file import as_calibration
-from simnet.calibrate.fitted_part import FittedPart, Interval, counted
+from simnet.calibrate.fitted_part import FittedPart, Interval, counted, text_with_interval
 from simnet.calibrate.step_fit import FittedNumber, StepFit
-from simnet.calibrate.step_model import Trained
+from simnet.calibrate.step_model import Batch, Trained
 from simnet.calibrate.step_rows import StepTable, TimedStep
 from simnet.comparison import Comparison
 from simnet.hardware import Calibration, Cluster
+from simnet.units import format_seconds
 
 CODEC = "codec_efficiency"
+MAX_NAMES = 8
+"""Columns that a note names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +123,7 @@ def _rounded(value: float) -> float:
 
 
 def _shown(found: StepFit) -> dict[str, str]:
-    shown = {f"compute, batch {batch}": f"{one.text} of the workload's" for (_, batch), one in found.compute.items()}
+    shown = {_compute_name(batch): _compute_text(one, found) for batch, one in found.compute.items()}
     if found.intra_node:
         shown["intra_node.efficiency"] = found.intra_node.text
     for nodes, one in found.by_nodes.items():
@@ -130,6 +133,19 @@ def _shown(found: StepFit) -> dict[str, str]:
     for kind, by_nodes in found.exchanges.items():
         shown |= {f"{kind}, efficiency, {nodes} nodes": one.text for nodes, one in by_nodes.items()}
     return shown
+
+
+def _compute_name(batch: Batch) -> str:
+    return ", ".join(filter(None, ["compute", batch[0], f"batch {batch[1]}"]))
+
+
+def _compute_text(fitted: FittedNumber, found: StepFit) -> str:
+    """Return forward and backward of a micro-batch, and what factor on the workload's own compute this is."""
+    row = fitted.rows[0]
+    workload = found.model.workload(row)
+    seconds = float(workload.forward_s or 0.0) + float(workload.backward_s or 0.0)
+    of_own = f", {fitted.value:.3g} of the workload's" if found.model.gives_compute(row) else ""
+    return text_with_interval(seconds, fitted.factors, format_seconds) + of_own
 
 
 def _comparison(row: TimedStep, found: StepFit, calibration: Calibration) -> Comparison:
@@ -163,8 +179,13 @@ def _speedups(compared: Sequence[Comparison], rows: Sequence[TimedStep], found: 
     return shown
 
 
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
 def _notes(found: StepFit, tables: Iterable[StepTable]) -> list[str]:
-    notes = [f"{table.path.name}: not read: {', '.join(table.unread)}" for table in tables if table.unread]
+    notes = [f"{table.path.name}: not read: {_names(table.unread)}" for table in tables if table.unread]
     if found.spread == step_fit.RUN_SPREAD:
         notes.append(
             f"no setting is repeated: steps are taken to differ by {step_fit.RUN_SPREAD:.0%} from run to run, as the "

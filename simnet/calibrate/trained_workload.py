@@ -87,11 +87,12 @@ def text_of_steps(found: StepFit, tables: Sequence[StepTable], nic_bytes_per_s: 
     assert workload.forward_s is not None
     assert workload.backward_s is not None
     names = ", ".join(table.path.name for table in tables)
+    is_factor = found.model.gives_compute(row)
+    of_own = f"{fitted.value:.4g} times its own compute" if is_factor else "a third of compute is taken as forward"
     return checked_text(
         {
             "title": f"{workload.name}, {batch} samples a rank, compute times by step times",
-            "source": f"simnet calibrate {names}: {fitted.value:.4g} times the compute of {workload.name}; gradients "
-            "and optimizer are those of the latter",
+            "source": f"simnet calibrate {names}: {of_own}; gradients are those of {workload.name}",
             "batch_per_rank": batch,
             **gradient_keys(workload),
             "forward": duration_text(float(workload.forward_s)),

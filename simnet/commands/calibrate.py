@@ -197,6 +197,9 @@ def _check_effect(
         raise SimnetError("--experiment, --trained: no effect without step times, or traces with --workload; drop it")
     if batch is not None and not (train.traces and workload):
         raise SimnetError("--batch: no effect without a trace and --workload; drop it")
+    for table in held_out.tables:
+        if same := [one for one in train.tables if one.digest == table.digest]:
+            raise SimnetError(f"--hold-out {table.path}: holds the same as {same[0].path}; fit one or predict it")
     if held_out.tables and not train.tables:
         raise SimnetError(
             f"--hold-out {held_out.tables[0].path}: step times are predicted by step times; give some to fit"
@@ -209,7 +212,9 @@ def _check_asked(train: "Sources", parts: "list[FittedPart]", output: Path | Non
 
     has_fit = any(part.table for part in parts)
     if output is not None and not has_fit:
-        raise SimnetError("-o: the files measure neither links nor kernels; give --workload FILE for a trace")
+        raise SimnetError(
+            "-o: the files tell neither links nor kernels; give --workload FILE for traces or steps of one rank"
+        )
     num_models = sum(map(has_model, train.measurements))
     kinds = min(len(train.traces), 1) + min(num_models, 1) + min(len(train.tables), 1)
     if workload is not None and kinds != 1:

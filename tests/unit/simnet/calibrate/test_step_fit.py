@@ -116,6 +116,7 @@ def test_repetitions_tell_how_steps_differ() -> None:
     (once,) = timed([row(2)], step_fit.with_efficiency(Calibration(), "inter_node", 0.4), {})
     repeated = [changed(once, step_s=once.step_s * factor) for factor in (0.8, 1.0, 1.25)]
     assert fit(repeated).spread == pytest.approx(1.645 * 0.223, rel=0.01)
+    assert fit([once, once, once]).spread == step_fit.RUN_SPREAD, "copies tell nothing"
     assert fit(repeated).by_nodes[2].factors[0] < fit([once]).by_nodes[2].factors[0] < 0.96
 
 
@@ -272,6 +273,19 @@ def test_bsp_rows_of_hkbu_on_8_gpus_predict_16_and_32(model: str, tmp_path: Path
         Duration.parse(tomllib.loads((tmp_path / "model.toml").read_text())[key]) for key in ("forward", "backward")
     )
     assert step_s == pytest.approx(hkbu.iteration_s(single), rel=1e-3)
+
+
+def test_step_times_that_are_there_twice_are_refused(tmp_path: Path) -> None:
+    known, copy = (write(tmp_path / name, fig5a("Adam", 8, 16), 16) for name in ("steps.csv", "copy.csv"))
+    trained = ("--experiment", "one_bit_adam_end_to_end")
+    assert_refused(run("calibrate", known, copy, *trained), "copy.csv: holds the same as")
+    assert_refused(run("calibrate", known, "--hold-out", copy, *trained), "copy.csv: holds the same as")
+
+
+def test_a_row_names_the_workload_that_cannot_be_found(tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_text(f"{HEAD},workload\n2,4,16,all_reduce,900,nope\n")
+    told = run("calibrate", tmp_path / "steps.csv", "--experiment", "one_bit_adam_end_to_end")
+    assert_refused(told, "steps.csv:2: workload: 'nope': unknown workload")
 
 
 def test_step_times_without_what_was_trained_are_refused(tmp_path: Path) -> None:

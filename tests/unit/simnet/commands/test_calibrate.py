@@ -104,7 +104,7 @@ def test_a_trace_is_shown_and_written_as_a_workload(tmp_path: Path) -> None:
         ((LOGS[0], LOGS[0]), "is given twice"),
         ((*LOGS, "--hold-out", LOGS[0]), "is also a file to fit"),
         ((*LOGS, "--hold-out", str(IPERF3)), "the fitted files predict nothing"),
-        ((str(GLOO), "-o", "x.toml"), "the files measure neither links nor kernels"),
+        ((str(GLOO), "-o", "x.toml"), "the files tell neither links nor kernels"),
         ((*LOGS, "--workload", "x.toml"), "0 traces, 0 files of simnet measure model and 0 tables"),
         ((*LOGS, "--cluster", "azure"), "'azure': unknown cluster"),
         ((*LOGS, "-o", "none/x.toml"), "no such directory"),
