@@ -32,8 +32,12 @@ NOUNS = {
     "calibration.message_cost": "posting a message",
     "calibration.poll_cost": "polling",
     "calibration.backward_slowdown": "compute during communication",
+    "calibration.hook_slowdown": "backward with hooks",
+    "calibration.intra_node.overlap_efficiency": "links inside nodes during compute",
+    "calibration.inter_node.overlap_efficiency": "links between nodes during compute",
 }
-PLURAL = ("links between nodes", "links inside nodes", "exchanges of all with all")
+PLURAL = ("links", "exchanges")
+"""First words of nouns in the plural."""
 RATES = ("efficiency", "bandwidth")
 """Ends of keys whose values make things faster the larger they are."""
 
@@ -56,7 +60,7 @@ def _clause(result: RunResult, one: Influence, factor: float, value: float) -> s
 
 def _change(key: str, factor: float) -> str:
     noun = _noun(key)
-    verb = "takes" if not key.endswith(RATES) else "are" if noun in PLURAL else "is"
+    verb = "takes" if not key.endswith(RATES) else "are" if noun.startswith(PLURAL) else "is"
     return f"{noun} {verb} {_factor_text(key, factor)}"
 
 
