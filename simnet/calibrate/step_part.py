@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simnet.calibrate import over_base, step_fit
+from simnet.calibrate import agreement, over_base, step_fit
 from simnet.calibrate.calibration_file import as_calibration
 from simnet.calibrate.fitted_part import FittedPart, Interval, counted, text_with_interval
 from simnet.calibrate.step_fit import FittedNumber, StepFit
@@ -53,7 +53,8 @@ def fit_tables(
     """
     rows = [row for table in tables for row in table.rows]
     others_rows = [row for table in held_out for row in table.rows]
-    found = step_fit.fit(rows, trained, as_calibration(others.table), others.links)
+    start = as_calibration(others.table)
+    found = step_fit.fit(rows, trained, start, others.links)
     cluster = trained.scenario(rows[0].workload).cluster
     part = _table(found, cluster, [table.path.name for table in tables])
     intervals = _intervals(found)
@@ -65,7 +66,7 @@ def fit_tables(
         shown=_shown(found) | _speedups(compared, [*rows, *others_rows], found),
         intervals=intervals,
         residuals=tuple(compared),
-        notes=(*_notes(found, tables), *found.notes),
+        notes=(*_notes(found, tables), *found.notes, *agreement.note(found, rows, trained, start, others.links)),
     )
 
 

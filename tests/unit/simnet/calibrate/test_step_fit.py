@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from simnet import scenario
-from simnet.calibrate import over_base, step_fit, step_rows
+from simnet.calibrate import agreement, over_base, step_fit, step_rows
 from simnet.calibrate.step_fit import StepFit
 from simnet.calibrate.step_model import StepModel, Trained
 from simnet.calibrate.step_rows import TimedStep
@@ -103,6 +103,18 @@ def test_a_library_of_the_base_no_longer_carries_what_was_measured() -> None:
     base = {"libraries": {"mpi": {"carries": ["one_bit_adam", "qsgd"]}, "gloo": {"carries": ["top_k"]}}}
     found = over_base.lay_over({"libraries": {"qsgd": {"carries": ["qsgd", "top_k"]}}}, base)
     assert found["libraries"] == {"mpi": {"carries": ["one_bit_adam"]}, "qsgd": {"carries": ["qsgd", "top_k"]}}
+
+
+def test_the_algorithm_that_ran_is_named_where_another_makes_two_bandwidths_of_one() -> None:
+    ran = replace(TRAINED, baseline=DenseAllReduce(algorithm="hierarchical"))
+    true = step_fit.with_efficiency(Calibration(), "inter_node", 0.4)
+    model = StepModel(trained=Trained(lambda _: ran, simulate_s), start=true)
+    rows = [changed(one, step_s=model.step_s(one, true)) for one in (row(2), row(4), row(8))]
+    as_ring = Trained(lambda _: TRAINED, simulate_s)
+    (told,) = agreement.note(step_fit.fit(rows, as_ring, true), rows, as_ring, true)
+    assert "under algorithm = 'hierarchical' they differ 1.00 times" in told
+    right = Trained(lambda _: ran, simulate_s)
+    assert agreement.note(step_fit.fit(rows, right, true), rows, right, true) == ()
 
 
 def test_a_row_takes_the_options_of_the_baseline_of_its_kind() -> None:
