@@ -5,14 +5,15 @@ Two errors are added up, as logarithms of factors and in squares:
 - The *values* were fitted to rows that another run would have given otherwise. Every calibrated row is varied by the
   spread of values that a publication prints more than once (`run_to_run`), and all sets are fitted again.
 - The *model* leaves something out. How much, is read off the rows of the other publications alone, so that a
-  publication says nothing about the width of its own intervals: the width under which 90 % of their rows are inside.
+  publication says nothing about the width of its own intervals: the width under which 90 % of the rows of each of them
+  are inside.
 
 Rows of one publication have errors in common, so that the share of rows inside is less sure than their number suggests.
 """
 
 import math
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -76,18 +77,32 @@ class Evidence:
     Attributes:
         own: logarithms, below and above, by which each predicted row may be off since its calibration is.
         residuals: how far published values are off.
+        rows_alike: whether the rows of all publications count alike, not each publication.
     """
 
     own: Mapping[RowKey, tuple[float, float]]
     residuals: tuple[Residual, ...]
+    rows_alike: bool = False
 
     def width(self, of: Quantity, without: str = "") -> float:
         """Return the half width, as a logarithm, that the model's own error needs, found without one publication.
 
         It is 0 where no other row tells.
         """
-        widths = sorted(one.unexplained for one in self.residuals if one.quantity == of and one.source != without)
-        return quantile(widths, CONFIDENCE) if widths else 0.0
+        known = [one for one in self.residuals if one.quantity == of and one.source != without]
+        return model_width(replace(one, source="") if self.rows_alike else one for one in known)
+
+
+def model_width(residuals: Iterable[Residual]) -> float:
+    """Return the half width, as a logarithm, under which 90 % of each source's rows are inside; 0 of none.
+
+    Sources, not rows, are what the next cluster is one more of: the many rows of one that is predicted well would hide
+    another that is not.
+    """
+    widths: dict[str, list[float]] = {}
+    for one in residuals:
+        widths.setdefault(one.source, []).append(one.unexplained)
+    return max((quantile(sorted(known), CONFIDENCE) for known in widths.values()), default=0.0)
 
 
 def find_evidence(outcomes: Sequence[Outcome]) -> Evidence:
@@ -139,11 +154,12 @@ def alternatives(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, t
     """Return how many published values other intervals would hold, and of how many."""
     exact = replace(evidence, own=dict.fromkeys(evidence.own, (0.0, 0.0)))
     certain = replace(evidence, residuals=tuple(replace(one, log_error=0.0) for one in evidence.residuals))
-    mixed = replace(evidence, residuals=tuple(replace(one, source="") for one in evidence.residuals))
+    seen = replace(evidence, residuals=tuple(replace(one, source=f"{one.source}, seen") for one in evidence.residuals))
     named = {
         "calibrated rows varied, no model error": certain,
         "model error alone": exact,
-        "model error of all publications, the predicted one among them (no test)": mixed,
+        "90 % of the rows of all other publications together, not of each": replace(evidence, rows_alike=True),
+        "model error of all publications, the predicted one among them (no test)": seen,
     }
     return {name: share_inside(with_intervals(outcomes, one)) for name, one in named.items()}
 
@@ -162,14 +178,16 @@ def quantity(unit: Unit) -> Quantity:
 def _residuals(outcomes: Sequence[Outcome], own: Mapping[RowKey, tuple[float, float]]) -> tuple[Residual, ...]:
     """Return how far every published value is off, and every speedup of two methods in one set-up.
 
-    A band over what a publication leaves open has no residual, and sets that tell nothing of others are left out.
+    A band over what a publication leaves open has no residual. A row that is off for a reason with a range of its own
+    (compute scaled to another batch) says nothing of the rest of the model, and sets that tell nothing of others are
+    left out.
     """
     found: list[Residual] = []
     times: list[_TimeError] = []
     published = {one.row.key for outcome in outcomes if outcome.unit == "x" for one in outcome.predictions}
     for outcome in (one for one in outcomes if one.tells_of_others):
         for one in outcome.predictions:
-            if one.band is not None:
+            if one.band is not None or one.known_range != (1.0, 1.0):
                 continue
             mine = own[outcome.name, one.row.key]
             error = math.log(one.measured / one.predicted)

@@ -5,6 +5,7 @@ must agree, so that neither is loosened alone; what a target was before is in th
 listed as missed, with the bound that it must not get worse than. A set without a target has such a bound too.
 """
 
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from simnet import files
+from simnet import files, model_error
 from simnet import scenario as scenarios
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
@@ -316,6 +317,16 @@ def test_intervals_hold_as_many_published_values_as_they_should_without_having_s
             (same,) = coverage.with_intervals([replace(found, predictions=(one,))], alone)
             assert same.predictions[0].interval == one.interval, "a publication says nothing of its own intervals"
             assert one.interval[0] < one.predicted < one.interval[1]
+
+
+def test_the_shipped_error_of_the_model_is_that_of_these_rows() -> None:
+    known = model_error.of(Calibration(kind="published"))
+    # Fits end a little elsewhere with other versions of scipy.
+    assert known.time == pytest.approx(math.exp(evidence().width("time")), rel=0.01), (
+        "python -m studies.model_error --write"
+    )
+    assert known.speedup == pytest.approx(math.exp(evidence().width("speedup")), rel=0.01)
+    assert model_error.of(Calibration(kind="estimate")) == known
 
 
 def test_every_set_has_a_committed_figure() -> None:

@@ -1,6 +1,7 @@
 """What the pages of both committed campaigns have in common: how they are evaluated, and how a page tells a point."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 from simnet.comparison import mean_error, worst_error
@@ -14,6 +15,7 @@ from simnet.validate.training_steps import TrainedPoint
 ROOT = Path(__file__).parents[2]
 
 
+@cache
 def evaluate(name: str) -> CampaignResult:
     folder = ROOT / "tests/golden" / name
     return campaign_prediction.evaluate(campaign.load(folder / "campaign.toml"), folder, draws=20)

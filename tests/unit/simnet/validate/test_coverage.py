@@ -31,7 +31,14 @@ def test_the_width_is_that_under_which_nine_tenths_of_the_other_rows_are_inside(
     found = evidence(*others, residual(9.0, source="mine"), residual(5.0, of="speedup"))
     assert found.width("time", without="mine") == pytest.approx(0.10)
     assert found.width("speedup") == 5.0
-    assert found.width("time") > 0.10, "the publication itself counts where it is not left out"
+    assert found.width("time") == 9.0, "the publication itself counts where it is not left out"
+
+
+def test_a_publication_that_is_predicted_badly_counts_however_many_rows_others_have() -> None:
+    found = evidence(*[residual(0.01)] * 50, *[residual(0.3, source="two")] * 5)
+    assert found.width("time") == pytest.approx(0.3)
+    assert replace(found, rows_alike=True).width("time") == pytest.approx(0.01)
+    assert evidence().width("time") == 0.0
 
 
 def test_what_is_known_of_a_row_is_not_asked_of_the_model_again() -> None:

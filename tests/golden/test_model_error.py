@@ -1,0 +1,19 @@
+"""The shipped error of the model on a measured cluster is the one that predictions of the lab have."""
+
+import pytest
+
+from simnet import model_error
+from simnet.hardware import Calibration
+from studies import model_error as study
+from tests.helpers.lab_pages import evaluate
+
+OTHER_MACHINES = 0.01
+"""Fits end a little elsewhere with other versions of scipy."""
+
+
+def test_the_error_of_calibrations_measured_on_the_cluster_is_that_of_the_lab() -> None:
+    residuals = [one for name in study.NAMES for one in study.of_campaign(name, evaluate(name))]
+    known = model_error.of(Calibration(kind="measured"))
+    assert known.time == pytest.approx(study.factor(residuals, "time"), rel=OTHER_MACHINES)
+    assert known.speedup == pytest.approx(study.factor(residuals, "speedup"), rel=OTHER_MACHINES)
+    assert len({one.source for one in residuals}) == 2
