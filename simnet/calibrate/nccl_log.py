@@ -1,27 +1,25 @@
 """Read the output of nccl-tests, in both of its column layouts."""
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from simnet.calibrate import nccl_head
+from simnet.calibrate.nccl_head import BusRatio
 from simnet.errors import SimnetError
 from simnet.files import label, read_text
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "unknown"]
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\](?:<\w+>)?:|\s*\d+:\s)")
-_RANK = re.compile(
-    r"#\s+Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+([^\s<>]+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
-)
 _NAMED = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast)_perf\b")
 _DATA = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\s")
 MAX_DIGITS = 18
 MIN_US, MAX_US = 1e-6, 1e15
 MEASURES = ("time", "algbw", "busbw", "wrong")
-_FACTOR_TOLERANCE = 0.03
-"""Relative error of the printed ratio of bus to algorithm bandwidth, since both have two decimals."""
+_DECIMALS_GB_PER_S = 0.005
+"""Rounding of printed bandwidths."""
 _TORN_TOLERANCE, _CHECKED_GB_PER_S = 0.1, 1.0
 """A printed bandwidth further from size over time than this, if it is so large that its two decimals say it, belongs to
 another line."""
@@ -95,42 +93,25 @@ def parse(text: str, name: str) -> NcclLog:
             or results were wrong.
     """
     lines = [_PREFIX.sub("", line).rstrip() for line in text.splitlines()]
-    nodes, per_node, gpu = _shape(lines, name)
     rows, num_torn = _rows(lines, name)
     if num_torn > MAX_TORN_SHARE * (len(rows) + num_torn):
         raise SimnetError(f"{name}: {num_torn} torn lines and {len(rows)} whole ones: run nccl-tests again")
     if not rows:
         raise SimnetError(f"{name}: no line with a time; give the whole output of nccl-tests")
-    whole = [lines[row.line - 1] for row in rows]
+    named = _named_collective(lines)
+    ratio = _bus_ratio([lines[row.line - 1].split() for row in rows]) if named in {None, "all_reduce"} else None
+    found = nccl_head.shape(lines, name, ratio, must_fit=named is not None)
+    # Some versions do not print the name of the program: then the ratio tells an all-reduce.
+    is_all_reduce = ratio is not None and ratio.fits(found.num_nodes * found.ranks_per_node)
     return NcclLog(
         name=name,
-        collective=_collective(lines, whole, nodes * per_node),
-        gpu=gpu,
-        num_nodes=nodes,
-        ranks_per_node=per_node,
+        collective=named or ("all_reduce" if is_all_reduce else "unknown"),
+        gpu=found.gpu,
+        num_nodes=found.num_nodes,
+        ranks_per_node=found.ranks_per_node,
         rows=rows,
         num_torn=num_torn,
     )
-
-
-def _shape(lines: Sequence[str], name: str) -> tuple[int, int, str]:
-    """Return nodes, ranks a node and the GPU, from the list of devices at the top."""
-    ranks = {int(found[1]): (found[2], found[3].strip()) for line in lines if (found := _RANK.match(line))}
-    if not ranks:
-        raise SimnetError(
-            f"{name}: no line '# Rank 0 Pid ... on HOST device ...'; give the whole output with its header"
-        )
-    counts = Counter(host for host, _ in ranks.values())
-    # A rank whose line is torn leaves a gap in the numbers, which go from 0 to the number of ranks.
-    total = max(ranks) + 1
-    per_node, rest = divmod(total, len(counts))
-    is_even = not rest and max(counts.values()) <= per_node and len(ranks) >= (1 - MAX_TORN_SHARE) * total
-    if not is_even:
-        raise SimnetError(
-            f"{name}: nodes with {sorted(set(counts.values()))} ranks: all nodes must have the same number; drop this "
-            "log"
-        )
-    return len(counts), per_node, next(iter(ranks.values()))[1]
 
 
 def _rows(lines: Sequence[str], name: str) -> tuple[tuple[LogRow, ...], int]:
@@ -208,15 +189,19 @@ def _is_measure(word: str) -> bool:
     return True
 
 
-def _collective(lines: Sequence[str], rows: Sequence[str], ranks: int) -> Collective:
-    """Return the collective that the log names, or else that its ratio of bus to algorithm bandwidth implies."""
+def _named_collective(lines: Sequence[str]) -> Collective | None:
+    """Return the collective whose program the log names."""
     for line in lines:
         if found := _NAMED.search(line):
             return {"alltoall": "all_to_all"}.get(found[1], found[1])  # type: ignore[return-value]
-    # Some versions do not print the name of the program. The largest size has the most digits of both bandwidths.
-    best = max((row.split() for row in rows), key=lambda words: int(words[0]))
-    algorithm_bw, bus_bw = float(best[-3]) if best[-3] != "N/A" else 0.0, float(best[-2]) if best[-2] != "N/A" else 0.0
-    ratio = bus_bw / algorithm_bw if algorithm_bw else 0.0
-    if ranks > 1 and abs(ratio / (2 * (ranks - 1) / ranks) - 1) < _FACTOR_TOLERANCE:
-        return "all_reduce"
-    return "unknown"
+    return None
+
+
+def _bus_ratio(rows: Sequence[Sequence[str]]) -> BusRatio | None:
+    """Return the ratio of bus to algorithm bandwidth where these have most digits; None if it tells nothing."""
+    pairs = [(row[at], row[at + 1]) for row in rows for at in (-7, -3) if len(row) > len(MEASURES) - at]
+    printed = [(float(algorithm), float(bus)) for algorithm, bus in pairs if "N/A" not in {algorithm, bus}]
+    algorithm_bw, bus_bw = max(printed, default=(0.0, 0.0))
+    if not (algorithm_bw > 0 and bus_bw > 0):
+        return None
+    return BusRatio(value=bus_bw / algorithm_bw, rounding=_DECIMALS_GB_PER_S * (1 / algorithm_bw + 1 / bus_bw))

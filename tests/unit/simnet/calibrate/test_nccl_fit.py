@@ -128,6 +128,21 @@ def test_a_rank_whose_line_is_torn_is_counted_by_the_gap_that_it_leaves() -> Non
     assert (found.num_nodes, found.ranks_per_node) == (2, 4)
 
 
+@pytest.mark.parametrize("gpus", [4, 8, 16, 128])
+def test_a_rank_whose_line_is_lost_at_the_end_is_told_by_the_ratio_of_bandwidths(gpus: int) -> None:
+    path = files.data_path("published", "nccl-tests", f"a100_azure_nd_v4_{gpus}gpus.log")
+    lines = [line for line in path.read_text().splitlines() if f"Rank {gpus - 1:2} " not in line]
+    found = nccl_log.parse("\n".join(lines), "x.log")
+    assert found == replace(log(gpus), name="x.log", rows=found.rows)
+
+
+def test_a_list_of_ranks_that_does_not_go_with_the_bandwidths_is_refused() -> None:
+    text = "# all_reduce_perf\n" + NEW.replace("104.86  104.86", "104.86  183.5")
+    with pytest.raises(SimnetError, match="2 ranks are listed: the bandwidths are of another number"):
+        nccl_log.parse(text, "x.log")
+    assert nccl_log.parse(text.partition("\n")[2], "x.log").collective == "unknown"
+
+
 def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SimnetError, match="cannot be read"):
         nccl_log.read(tmp_path / "x.log")

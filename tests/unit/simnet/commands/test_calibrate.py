@@ -120,7 +120,7 @@ def test_mistakes_are_told_in_one_line_and_write_nothing(
     args: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_refused(run(*args), message)
+    assert_refused(run(*args, "--draws", "20"), message)
     assert list(tmp_path.iterdir()) == []
 
 
