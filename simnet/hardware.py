@@ -344,6 +344,7 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "slowest" is that of the slowest hop (rounds in lock-step), "mean" that of all hops (NCCL's cost model).
         by_nodes: costs between nodes as measured on several numbers of nodes, in place of the plain ones.
         libraries: costs of exchanges that another library carries, by its name, such as "mpi".
+        all_reduce: the all-reduce algorithm that the bandwidths were fitted with, the default of those that name none.
         nccl: what NCCL's all-reduce costs, which `algorithm = "nccl"` then takes, the default.
         intervals: 90 % intervals of fitted values by dotted key, as factors on the value, such as
             `"inter_node.latency" = [0.9, 1.2]`; that of an efficiency curve holds for all its points.
@@ -368,6 +369,7 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     flat_ring_latency: Literal["slowest", "mean"] = "slowest"
     by_nodes: tuple[NodesPoint, ...] = ()
     libraries: dict[str, LibraryCosts] = {}
+    all_reduce: str | None = None
     nccl: NcclCosts | None = None
     intervals: Intervals = {}
     fitted_to: tuple[FittedTo, ...] = ()

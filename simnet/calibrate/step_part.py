@@ -12,6 +12,7 @@ from simnet.calibrate.step_model import Batch, Trained
 from simnet.calibrate.step_rows import StepTable, TimedStep
 from simnet.comparison import Comparison
 from simnet.hardware import Calibration, Cluster
+from simnet.strategies import DenseAllReduce
 from simnet.units import format_seconds
 
 CODEC = "codec_efficiency"
@@ -89,12 +90,21 @@ def _table(found: StepFit, cluster: Cluster, names: Iterable[str]) -> dict[str, 
             "source": source,
         }
         table["by_nodes"] = _points(found.by_nodes)
+        if algorithm := _algorithm(found):
+            table["all_reduce"] = algorithm
     if found.exchanges:
         table["libraries"] = {
             kind: {"carries": [kind], "by_nodes": _points(by_nodes), "source": source}
             for kind, by_nodes in found.exchanges.items()
         }
     return table
+
+
+def _algorithm(found: StepFit) -> str | None:
+    """Return the all-reduce that the experiment names, which the bandwidths go with."""
+    strategies = {found.model.strategy(row) for one in found.by_nodes.values() for row in one.rows}
+    named = {one.algorithm for one in strategies if isinstance(one, DenseAllReduce)}
+    return named.pop() if len(named) == 1 else None
 
 
 def _points(by_nodes: Mapping[int, FittedNumber]) -> list[dict[str, Any]]:

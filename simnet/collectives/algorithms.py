@@ -89,8 +89,16 @@ def check(name: str | None) -> None:
         raise ValueError(f"{name!r}: unknown.{did_you_mean(name, (*_KNOWN, AUTO, ANY))}")
 
 
-def default_name(costs: NcclCosts | None, num_nodes: int, otherwise: str = PLAIN) -> str:
-    """Return the algorithm of an all-reduce that names none: NCCL's where its costs are known, else another."""
+def default_name(
+    costs: NcclCosts | None, num_nodes: int, otherwise: str = PLAIN, fitted_with: str | None = None
+) -> str:
+    """Return the algorithm of an all-reduce that names none.
+
+    It is the one that the calibration's bandwidths were fitted with, else NCCL's where its costs are known, else
+    another.
+    """
+    if fitted_with is not None:
+        return fitted_with
     return NCCL if costs is not None and costs.holds_for(num_nodes) else otherwise
 
 
@@ -100,7 +108,7 @@ def choose(name: str | None, topology: Topology, message_bytes: float) -> Schedu
     Raises:
         SimnetError: the algorithm does not exist for this number of nodes and ranks, or this calibration.
     """
-    name = name or default_name(topology.nccl, topology.num_nodes)
+    name = name or default_name(topology.nccl, topology.num_nodes, fitted_with=topology.all_reduce)
     if name in (AUTO, ANY):
         return _fastest_of_all(topology, message_bytes, name == ANY)
     algorithm, world = _KNOWN[name], topology.group("world")

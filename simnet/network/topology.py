@@ -56,6 +56,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
     all_to_all_efficiency: float
     mean_ring_latency: bool
     nccl: NcclCosts | None = None
+    all_reduce: str | None = None
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -199,6 +200,7 @@ def build(cluster: Cluster, calibration: Calibration, strategy: str = "") -> Top
         all_to_all_efficiency=calibration.all_to_all_efficiency,
         mean_ring_latency=calibration.flat_ring_latency == "mean",
         nccl=nccl,
+        all_reduce=calibration.all_reduce,
         faults=cluster.all_faults,
     )
 

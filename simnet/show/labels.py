@@ -84,7 +84,8 @@ def _words(scenario: Scenario, strategy: AnyStrategy) -> str:
     """Return a strategy in words, DDP with what an all-reduce sends and by which algorithm."""
     if not isinstance(strategy, DenseAllReduce):
         return strategy.title
-    algorithm = strategy.algorithm or default_name(scenario.calibration.nccl, scenario.cluster.num_nodes)
+    calibration, num_nodes = scenario.calibration, scenario.cluster.num_nodes
+    algorithm = strategy.algorithm or default_name(calibration.nccl, num_nodes, fitted_with=calibration.all_reduce)
     return f"{strategy.title} ({strategy.wire_dtype or scenario.workload.dtype}, {algorithm})"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from simnet.collectives import algorithms
 from simnet.errors import SimnetError, did_you_mean
 from simnet.hardware import Calibration
 from simnet.registry import tag_of
@@ -29,12 +30,16 @@ def costs_of(names: frozenset[str]) -> dict[str, KernelCost]:
 
 
 def check(calibration: Calibration) -> None:
-    """Refuse times of kernels that no strategy has, a time of each result where there is none, unknown strategies.
+    """Refuse unknown kernels, strategies and algorithms, and a time of each result where a kernel has none.
 
     Raises:
         SimnetError: an unknown name, or such a time.
     """
     _check_libraries(calibration)
+    try:
+        algorithms.check(calibration.all_reduce)
+    except ValueError as error:
+        raise SimnetError(f"calibration {calibration.name!r}: all_reduce: {error}") from error
     for name, timed in calibration.kernels.items():
         if timed.s_per_result is not None and not getattr(every().get(name), "bytes_per_result", True):
             raise SimnetError(

@@ -104,6 +104,15 @@ def test_the_costs_of_a_library_are_drawn_within_their_intervals():
     assert len(drawn) > 15
 
 
+def test_the_all_reduce_that_the_bandwidths_go_with_is_the_default_and_a_named_one_is_taken() -> None:
+    fitted = {"calibration.all_reduce": "hierarchical"}
+    assert simulate(load(fitted)).baseline.algorithm == "hierarchical"
+    assert simulate(load(fitted | {"baseline.algorithm": "ring"})).baseline.algorithm == "ring"
+    assert simulate(load({})).baseline.algorithm == "ring"
+    with pytest.raises(SimnetError, match=r"all_reduce: 'rings': unknown\. Did you mean 'ring'"):
+        simulate(load({"calibration.all_reduce": "rings"}))
+
+
 def test_a_library_of_an_unknown_strategy_is_refused() -> None:
     given_ = load({"calibration.libraries": {"mpi": {"carries": ["one_bit_adm"], "efficiency": 0.5}}})
     with pytest.raises(SimnetError, match=r"libraries.mpi.carries: 'one_bit_adm': unknown strategy. Did you mean"):

@@ -10,10 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from simnet import scenario
-from simnet.calibrate import agreement, over_base, step_fit, step_rows
+from simnet.calibrate import agreement, over_base, step_fit, step_part, step_rows
 from simnet.calibrate.step_fit import StepFit
 from simnet.calibrate.step_model import StepModel, Trained
-from simnet.calibrate.step_rows import TimedStep
+from simnet.calibrate.step_part import OtherFiles
+from simnet.calibrate.step_rows import StepTable, TimedStep
 from simnet.comparison import Comparison, mean_error
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration
@@ -115,6 +116,9 @@ def test_the_algorithm_that_ran_is_named_where_another_makes_two_bandwidths_of_o
     assert "under algorithm = 'hierarchical' they differ 1.00 times" in told
     right = Trained(lambda _: ran, simulate_s)
     assert agreement.note(step_fit.fit(rows, right, true), rows, right, true) == ()
+    table = StepTable(path=WHERE, rows=tuple(rows), unread=(), digest="")
+    part = step_part.fit_tables([table], [], right, OtherFiles(table={}))
+    assert part.table["all_reduce"] == "hierarchical"
 
 
 def test_a_row_takes_the_options_of_the_baseline_of_its_kind() -> None:
