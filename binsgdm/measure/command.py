@@ -137,6 +137,9 @@ def run(function: Callable[..., Work], options: dict[str, Any]) -> None:
     with joining.joined(**layout) as ranks:
         if refusal := ranks.from_rank_0(lambda: write_error(output, force=force)):
             _refuse(refusal, ranks)
+        if ranks.rank == 0 and ranks.num_nodes > 1 and rate is None:
+            # Now, since simnet validate would ask for it when the training is over.
+            click.echo(f"note: {ranks.num_nodes} nodes: to predict these times, give --nic-gbit-per-s", err=True)
         record = Record(ranks, nic_bytes_per_s=rate and rate * BYTES_PER_S, network=network)
         speed = SpeedProbe(ranks) if with_speed else None
         with _progress(is_shown=ranks.rank == 0) as progress:

@@ -129,6 +129,6 @@ def _fit_tables(train: Sources, held_out: Sources, parts: Sequence[FittedPart], 
         )
     measured = calibration_file.merge(parts, {})
     table = over_base.lay_over(measured, options.base.table) if options.base else measured
-    known = [link for link in step_fit.LINKS if "efficiency" in measured.get(link, {})]  # type: ignore[operator]
+    known = [link for link in step_fit.LINKS if f"{link}.efficiency" in over_base.replaced_keys(measured)]
     others = step_part.OtherFiles(table=table, links=known)
     return step_part.fit_tables(train.tables, held_out.tables, options.trained, others)

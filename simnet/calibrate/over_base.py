@@ -7,10 +7,11 @@ from typing import Any
 from simnet import files
 from simnet.calibrate.calibration_file import as_calibration
 from simnet.hardware import Calibration
+from simnet.network_costs import KEYS
 from simnet.schema import build
 
 LINKS = ("intra_node", "inter_node")
-NCCL, LIBRARIES = "nccl", "libraries"
+NCCL, ALL_REDUCE, LIBRARIES = "nccl", "all_reduce", "libraries"
 HEAD = ("name", "title", "kind", "gpu", "source", "fitted_to", "intervals")
 """Keys that say what a calibration is; the others are its values."""
 OF_A_GPU = ("kernels", "memory_bandwidth", "codec_efficiency", "kernel_launch")
@@ -49,12 +50,11 @@ def lay_over(measured: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
         measured: in file form.
         given: in file form.
     """
-    replaced = values_of(measured)
-    found = {key: value for key, value in given.items() if key not in HEAD}
-    if NCCL in found and any(f"{link}.efficiency" in replaced for link in LINKS):
-        # What NCCL reached on other links than those that were measured would hide the latter.
-        del found[NCCL]
-        replaced = (*replaced, NCCL)
+    replaced = replaced_keys(measured)
+    found = {key: value for key, value in given.items() if key not in (*HEAD, *replaced)}
+    for link in LINKS:
+        if link in found:
+            found[link] = {key: value for key, value in found[link].items() if f"{link}.{key}" not in replaced}
     for key, value in measured.items():
         is_joined = key in (*LINKS, "kernels") and isinstance(found.get(key), Mapping)
         found[key] = {**found[key], **value} if is_joined else value
@@ -122,9 +122,19 @@ def notes(measured: Mapping[str, Any], base: Base | None) -> tuple[str, ...]:
 
 def values_left(measured: Mapping[str, Any], base: Base) -> tuple[str, ...]:
     """Return the dotted keys that a base gives: its values and ranges that the fit does not replace."""
-    replaced = values_of(measured)
+    replaced = replaced_keys(measured)
     given = dict.fromkeys([*values_of(base.table), *base.table.get("intervals", {})])
     return tuple(key for key in given if not _is_part_of(key, replaced))
+
+
+def replaced_keys(measured: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the dotted keys of a base that a fit replaces."""
+    points = measured.get("by_nodes", ())
+    found = [*values_of(measured), *(KEYS[key].key for point in points for key in point if key in KEYS)]
+    if any(f"{link}.efficiency" in found for link in LINKS):
+        # What NCCL reached, and the all-reduce that explained it, belong to other links than those that were measured.
+        found += [NCCL, ALL_REDUCE]
+    return tuple(dict.fromkeys(found))
 
 
 def values_of(table: Mapping[str, Any]) -> tuple[str, ...]:

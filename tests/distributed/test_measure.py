@@ -99,6 +99,9 @@ class TestTogether:
         wrote = [stderr.count("wrote ") for _, stderr in said]
         assert wrote == [len(COMMANDS) - 2, 0, 0, 0]
         assert [stderr.count("model.json: exists") for _, stderr in said] == [1, 0, 0, 0]
+        # All but the collectives, which name their NIC, and the two that end before.
+        asked = [stderr.count("2 nodes: to predict these times, give --nic-gbit-per-s") for _, stderr in said]
+        assert asked == [len(COMMANDS) - 3, 0, 0, 0]
         assert sorted(path.name for path in folder.iterdir()) == sorted(
             f"{name}.json" for name in COMMANDS if expected[name] == 0
         )

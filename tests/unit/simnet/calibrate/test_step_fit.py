@@ -17,6 +17,7 @@ from simnet.calibrate.step_part import OtherFiles
 from simnet.calibrate.step_rows import StepTable, TimedStep
 from simnet.comparison import Comparison, mean_error
 from simnet.errors import SimnetError
+from simnet.files import data_path
 from simnet.hardware import Calibration
 from simnet.network_costs import LibraryCosts, NodesPoint
 from simnet.scenario import Scenario
@@ -289,6 +290,31 @@ def test_bsp_rows_of_hkbu_on_8_gpus_predict_16_and_32(model: str, tmp_path: Path
         Duration.parse(tomllib.loads((tmp_path / "model.toml").read_text())[key]) for key in ("forward", "backward")
     )
     assert step_s == pytest.approx(hkbu.iteration_s(single), rel=1e-3)
+
+
+def test_logs_beside_step_times_give_the_links_and_steps_the_rest(tmp_path: Path) -> None:
+    logs = [data_path("published", "nccl-tests", f"a100_azure_nd_v4_{gpus}gpus.log") for gpus in (8, 16)]
+    options = ("--cluster", "azure_nd_a100_v4", "--base", "a100_tcp_estimate", "--draws", "20", "--accept-poor-fit")
+    links, both, table = (tmp_path / name for name in ("links.toml", "both.toml", "steps.csv"))
+    assert run("calibrate", *logs, *options, "-o", links).exit_code == 0
+    (tmp_path / "mine.toml").write_text(
+        'cluster = "azure_nd_a100_v4"\nstrategy = "qsgd"\n[workload]\ngradients = "resnet50"\n'
+        'forward = "30 ms"\nbackward = "60 ms"\nbatch_per_rank = 32\n'
+    )
+    trained = scenario.load(str(tmp_path / "mine.toml"), {"calibration": str(links)})
+    true = replace(trained.calibration, codec_efficiency=0.02)
+    rows = [row(1, 1), row(1, 1, "qsgd"), row(2, 8), row(2, 8, "qsgd")]
+    model = StepModel(trained=Trained(lambda _: trained, simulate_s), start=true, compute_factors={("", 32): 1.3})
+    lines = [f"{r.num_nodes},{r.ranks_per_node},32,{r.strategy},{1e3 * model.step_s(r, true)}" for r in rows]
+    table.write_text("\n".join([HEAD, *lines]))
+    done = run("calibrate", *logs, table, "--experiment", tmp_path / "mine.toml", *options[2:], "-o", both)
+    assert done.exit_code == 0, done.output
+    assert "1.3 of the workload's" in done.stdout
+    found, before = (tomllib.loads(path.read_text()) for path in (both, links))
+    assert {key: found[key] for key in ("by_nodes", "inter_node", "nccl")} == {
+        key: before[key] for key in ("by_nodes", "inter_node", "nccl")
+    }
+    assert found["codec_efficiency"] == pytest.approx(0.02, rel=0.01)
 
 
 def test_step_times_that_are_there_twice_are_refused(tmp_path: Path) -> None:
