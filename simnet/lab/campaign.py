@@ -109,13 +109,14 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         starts: how often each model is measured, from a new start each time, over the whole campaign.
         by_layout: all that is measured in place is measured so often, and the launches of a layout follow each other:
             what is measured in place first, then some of the trainings, then what is measured in place again.
-        speed: every launch times fixed pieces of work as well, and times of the CPU are brought to one speed by them.
+        speed: every launch times fixed pieces of work as well, which show how fast the machine was meanwhile.
         model_seconds: seconds at most for each model and start.
         kernel_seconds: seconds at most for each kernel and size.
         min_elements: elements of the smallest tensor that kernels are timed on.
         max_elements: elements of the largest.
         message_seconds: seconds at most for each collective and size, in place.
-        own_work_seconds: seconds at most for each strategy and model without messages; nothing leaves that out.
+        own_work_seconds: seconds at most for each strategy and model without messages, from which predictions then
+            start; needs `by_layout`, `speed` and two starts; without it, it is not measured.
         training_seconds: seconds at most for each strategy and point, after 8 steps.
     """
 
@@ -146,6 +147,8 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _check_models(self.models)
         if self.own_work_seconds is not None and not (self.by_layout and self.speed):
             raise ValueError("own_work_seconds: needs by_layout = true and speed = true")
+        if self.own_work_seconds is not None and self.starts == 1:
+            raise ValueError("own_work_seconds: needs starts of 2 or more, which show how launches differ")
 
     @property
     def specs(self) -> tuple[StrategySpec, ...]:

@@ -89,6 +89,10 @@ def page(found: CampaignResult) -> str:
         "bound_places": _bound_places(bound),
         "fit_bound": percent(BOUND),
         "fits": _fits(found),
+        "alternatives": _alternatives(found),
+        "slowness": _slowness(found),
+        "spread": percent(found.speeds.launches.spread) if found.speeds else "",
+        "own_spread": percent(found.speeds.own_work.spread) if found.speeds else "",
         "points": _points(found.points),
         "proofs": _proofs(found),
     }
@@ -230,6 +234,18 @@ def _fit_row(fit: LayoutFit) -> tuple[str, ...]:
         f"{calibration.backward_slowdown:.2f} x",
         percent(mean_error(fit.residuals)),
     )
+
+
+def _alternatives(found: CampaignResult) -> str:
+    heads = ("form", "mean error", "mean of signed errors", "worst")
+    rows = [(form, *_group_cells(points)[1:4]) for form, points in found.alternatives.items()]
+    return Table(heads, rows).markdown()
+
+
+def _slowness(found: CampaignResult) -> str:
+    """Return how slow the machine was in the launches that trained, as a range; "" where it was not probed."""
+    ratios = [point.slowness for point in found.points if point.slowness is not None]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
 
 
 def _points(points: Iterable[TrainedPoint]) -> str:

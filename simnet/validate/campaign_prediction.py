@@ -1,8 +1,10 @@
 """Calibrate on the measurements of a campaign, and predict the steps that it trained."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import structs
 
 from simnet.calibrate import calibration_file, fit_files, sources, workload_file
 from simnet.calibrate.fitted_part import check_errors, checked_residuals
@@ -16,8 +18,9 @@ from simnet.parsing import parse_toml
 from simnet.scenario import RawScenario, RunSettings, Scenario
 from simnet.strategies import DenseAllReduce
 from simnet.units import Duration
-from simnet.validate import disjoint, training_steps
+from simnet.validate import disjoint, machine_speed, own_work, training_steps
 from simnet.validate.disjoint import Disjointness
+from simnet.validate.own_work import CHOSEN, Form, OwnWork, Speeds
 from simnet.validate.training_steps import MeasuredStep, TrainedPoint
 from simnet.workload.training_step import Step as ComputeStep
 from simnet.workload.training_step import Tensor
@@ -25,17 +28,46 @@ from simnet.workload.workload import Workload
 
 BOUND = 0.3
 """Largest accepted mean relative residual of a fit, wide since kernels of some 100 us on shared cores scatter."""
-Watched = Callable[[Sequence[tuple[Scenario, MeasuredStep]]], Iterable[tuple[Scenario, MeasuredStep]]]
+IN_PLACE = ("kernels", "messages", "own_work", "model")
+"""Parts that are measured more than once in place."""
+ALTERNATIVES = {
+    "own work with the speed of the launch, nothing hidden": CHOSEN,
+    "the same, but messages hide behind compute as simulated": Form(hides=True),
+    "own work without the speed of the launch, nothing hidden": Form(at_speed=False),
+    "kernels and models added up, as where no own work is measured": None,
+}
+"""Forms of the prediction; the first is that of the points."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointToPredict:
+    """A measured step and what its prediction starts from.
+
+    Attributes:
+        fit: of its layout.
+        scenario: gives workload and calibration.
+        step: what was measured.
+        slowness_s: of the machine in its launch; None where there are no probes.
+    """
+
+    fit: "LayoutFit"
+    scenario: Scenario
+    step: MeasuredStep
+    slowness_s: float | None
+
+
+Watched = Callable[[Sequence[PointToPredict]], Iterable[PointToPredict]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutFit:
-    """The calibration fitted for one layout, also as TOML text, and its residuals."""
+    """The calibration fitted for one layout, also as TOML text, its residuals, and the own work if it was measured."""
 
     layout: Layout
     calibration: Calibration
     text: str
     residuals: tuple[Comparison, ...]
+    own: OwnWork | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +79,8 @@ class CampaignResult:
         fits: the fit of each layout.
         workloads: TOML text of fitted workloads by name, such as "mlp_4m_4x1".
         proofs: that no point was calibrated on, for each layout and each set of fitted files.
+        speeds: how times follow the machine's speed; None where no own work was measured.
+        alternatives: the same points predicted in other forms, without intervals; empty where no own work was measured.
     """
 
     campaign: Campaign
@@ -54,6 +88,8 @@ class CampaignResult:
     fits: tuple[LayoutFit, ...]
     workloads: dict[str, str]
     proofs: tuple[tuple[Layout, Disjointness], ...]
+    speeds: Speeds | None = None
+    alternatives: Mapping[str, tuple[TrainedPoint, ...]] = field(default_factory=dict)
 
 
 def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = iter) -> CampaignResult:
@@ -70,8 +106,9 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
     """
     launches = campaigns.launches(campaign)
     _check_there(launches, folder)
-    fits = [_fit(campaign, launches, folder, layout, draws) for layout in campaign.layouts]
-    steps: list[tuple[Scenario, MeasuredStep]] = []
+    speeds = _speeds(campaign, launches, folder)
+    fits = [_fit(campaign, launches, folder, layout, draws, speeds) for layout in campaign.layouts]
+    steps: list[PointToPredict] = []
     workloads: dict[str, str] = {}
     proofs: dict[tuple[Layout, Disjointness], None] = {}
     for fit in fits:
@@ -81,13 +118,51 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
             workloads[f"{file_stem(model)}_{fit.layout.text()}"] = text
             scenario = _scenario(fit, text, f"{model}_{fit.layout.text()}", draws)
             proofs[fit.layout, disjoint.check(scenario, trained)] = None
-            mine = training_steps.measured_steps([whole for _, whole in trained])
-            steps += [(scenario, step) for step in mine if step[0].labels["model"] == model]
-    # The model's own error was found on campaigns: with it, an interval would be judged by what it was made of.
-    points = tuple(
-        training_steps.predict_point(scenario, *step, with_model_error=False) for scenario, step in watched(steps)
+            steps += [
+                PointToPredict(fit=fit, scenario=scenario, step=step, slowness_s=slowness_s)
+                for _, whole in trained
+                for slowness_s in [machine_speed.slowness_s(whole) if speeds else None]
+                for step in training_steps.measured_steps([whole])
+                if step[0].labels["model"] == model
+            ]
+    points = tuple(_predict(one, CHOSEN) for one in watched(steps))
+    forms = ALTERNATIVES if speeds else {}
+    others = {name: tuple(_predict(_undrawn(one), form) for one in steps) for name, form in forms.items()}
+    return CampaignResult(
+        campaign=campaign,
+        points=points,
+        fits=tuple(fits),
+        workloads=workloads,
+        proofs=tuple(proofs),
+        speeds=speeds,
+        alternatives=others,
     )
-    return CampaignResult(campaign=campaign, points=points, fits=tuple(fits), workloads=workloads, proofs=tuple(proofs))
+
+
+def _predict(point: PointToPredict, form: Form | None) -> TrainedPoint:
+    """Predict in a form; None adds up kernels and models, as all predictions do where no own work was measured."""
+    own = point.fit.own
+    if form is None or own is None or point.slowness_s is None:
+        # The model's own error was found on campaigns: with it, an interval would be judged by what it was made of.
+        return training_steps.predict_point(point.scenario, *point.step, with_model_error=False)
+    return own_work.predict_point(point.scenario, *point.step, own, point.slowness_s, form)
+
+
+def _undrawn(point: PointToPredict) -> PointToPredict:
+    return replace(point, scenario=structs.replace(point.scenario, run=RunSettings(draws=0)))
+
+
+def _speeds(campaign: Campaign, launches: Sequence[Launch], folder: Path) -> Speeds | None:
+    """Fit how times follow the machine's speed, where own work was measured."""
+    if campaign.own_work_seconds is None:
+        return None
+    return Speeds.of([
+        sources.read(paths).measurements
+        for layout in campaign.layouts
+        for part in IN_PLACE
+        for model in (campaign.models if part == "model" else [""])
+        if (paths := _paths(launches, folder, part, layout, model))
+    ])  # fmt: skip
 
 
 def _check_there(launches: Sequence[Launch], folder: Path) -> None:
@@ -99,8 +174,12 @@ def _check_there(launches: Sequence[Launch], folder: Path) -> None:
         )
 
 
-def _paths(launches: Sequence[Launch], folder: Path, part: str, layout: Layout) -> list[Path]:
-    return [launch.path(folder) for launch in launches if launch.part == part and launch.layout == layout]
+def _paths(launches: Sequence[Launch], folder: Path, part: str, layout: Layout, model: str = "") -> list[Path]:
+    return [
+        launch.path(folder)
+        for launch in launches
+        if launch.part == part and launch.layout == layout and (not model or model in launch.arguments)
+    ]
 
 
 def _kernels(campaign: Campaign) -> set[str]:
@@ -124,12 +203,18 @@ def _is_relevant(residual: Comparison, kernels: set[str]) -> bool:
     return name == residual.series or name in kernels
 
 
-def _fit(campaign: Campaign, launches: Sequence[Launch], folder: Path, layout: Layout, draws: int) -> LayoutFit:
+def _fit(  # noqa: PLR0913, PLR0917
+    campaign: Campaign, launches: Sequence[Launch], folder: Path, layout: Layout, draws: int, speeds: Speeds | None
+) -> LayoutFit:
     links = [path for one in campaign.links.parsed_layouts for path in _paths(launches, folder, "links", one)]
-    on_layout = [path for part in ("kernels", "beside") for path in _paths(launches, folder, part, layout)]
+    on_layout = [path for part in ("kernels", "beside", "own_work") for path in _paths(launches, folder, part, layout)]
     train = sources.read([*links, *on_layout])
     in_place = sources.read(_paths(launches, folder, "messages", layout))
-    parts = fit_files.fit_parts(train, sources.Sources(), in_place, fit_files.FitOptions(bound=BOUND, draws=draws))
+    messages, slowness_s = in_place, 0.0
+    if speeds is not None:
+        files, slowness_s = own_work.at_one_speed(in_place.measurements, speeds.launches)
+        messages = replace(in_place, files=[(path, one) for (path, _), one in zip(in_place.files, files, strict=True)])
+    parts = fit_files.fit_parts(train, sources.Sources(), messages, fit_files.FitOptions(bound=BOUND, draws=draws))
     residuals = tuple(residual for part in parts for residual in part.residuals)
     kernels = _kernels(campaign)
     check_errors([one for one in checked_residuals(parts) if _is_relevant(one, kernels)], BOUND)
@@ -139,16 +224,23 @@ def _fit(campaign: Campaign, launches: Sequence[Launch], folder: Path, layout: L
         calibration=calibration_file.as_calibration(whole),
         text=calibration_file.text(whole, [calibration_file.comment(train, in_place)]),
         residuals=residuals,
+        own=_own_work(launches, folder, layout, speeds, slowness_s) if speeds is not None else None,
+    )
+
+
+def _own_work(
+    launches: Sequence[Launch], folder: Path, layout: Layout, speeds: Speeds, messages_slowness_s: float
+) -> OwnWork:
+    return OwnWork(
+        launches=tuple(sources.read(_paths(launches, folder, "own_work", layout)).measurements),
+        messages_slowness_s=messages_slowness_s,
+        num_message_launches=len(_paths(launches, folder, "messages", layout)),
+        speeds=speeds,
     )
 
 
 def _workload(launches: Sequence[Launch], folder: Path, layout: Layout, model: str, draws: int) -> str:
-    mine = [
-        launch
-        for launch in launches
-        if launch.part == "model" and launch.layout == layout and model in launch.arguments
-    ]
-    return workload_file.text_of_model(sources.read([launch.path(folder) for launch in mine]).files, draws)
+    return workload_file.text_of_model(sources.read(_paths(launches, folder, "model", layout, model)).files, draws)
 
 
 def _scenario(fit: LayoutFit, workload: str, name: str, draws: int) -> Scenario:

@@ -32,12 +32,15 @@ class TrainedPoint(Comparison):
         model: trained model.
         without_network_s: predicted step with NICs of infinite bandwidth.
         measured_interval_s: 95 % interval of the median; None for fewer than 6 steps.
+        slowness: time of the probes of the machine's speed in this launch over that in the launches that it was
+            predicted from; None where none were taken.
     """
 
     setup: Setup
     model: str
     without_network_s: float
     measured_interval_s: tuple[float, float] | None = None
+    slowness: float | None = None
 
     @property
     def network_share(self) -> float:

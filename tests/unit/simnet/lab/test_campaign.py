@@ -133,6 +133,11 @@ class TestFile:
                 'own_work_seconds = 1.0\nspeed = true\nmodels = ["mlp',
                 "needs by_layout = true and speed",
             ),
+            (
+                'models = ["mlp',
+                'starts = 1\nown_work_seconds = 1.0\nby_layout = true\nspeed = true\nmodels = ["mlp',
+                "own_work_seconds: needs starts of 2 or more",
+            ),
             ("models", "modles", "modles"),
             ("[links]", "[links", "not TOML"),
         ],
