@@ -24,19 +24,16 @@ RING_HOP_S: dict[Protocol, tuple[float, float]] = {
     "LL": (0.6e-6, 2.7e-6), "LL128": (1.9e-6, 4.0e-6), "Simple": (3.4e-6, 14.0e-6),
 }  # fmt: skip
 """Latency of a hop of a ring over NVLink and over the network [s]; that of LL over NVLink is fitted."""
-TREE_INTRA_HOP_S = 0.6e-6
-"""Latency of a hop of a tree over NVLink [s]: NCCL's table has it for LL. Its 1.25 and 4.0 us for LL128 and Simple
-hold time of chunks that the logs do not show: the start of either protocol is the same in rings and in trees."""
-TREE_INTER_HOP_S: dict[Protocol, float] = {"LL": 5.0e-6, "LL128": 8.5e-6, "Simple": 14.0e-6}
-"""Latency of a hop of a tree over the network [s]."""
+TREE_HOP_S: dict[Protocol, tuple[float, float]] = {
+    "LL": (0.6e-6, 5.0e-6), "LL128": (1.25e-6, 8.5e-6), "Simple": (4.0e-6, 14.0e-6),
+}  # fmt: skip
+"""The same of a tree [s]."""
 LL128_FRACTION = 0.92
 """Bandwidth of LL128 over that of Simple: 120 of 128 bytes are data; NCCL's table has 0.92."""
 TREE_FRACTION = 0.85
 """Bandwidth of a tree over that of a ring, in NCCL's table."""
 TWO_NODE_GAIN = 23.6 / 17.8
 """Bandwidth of a channel of a tree over two nodes over that over more, in NCCL's table for Ampere."""
-TREE_LL128_CORRECTION = 0.6
-"""NCCL's correction of the bandwidth of a tree in LL128 from 64 KiB to 2 MiB, where trees run in LL128."""
 
 
 class Candidate(NamedTuple):
@@ -138,11 +135,9 @@ def _ring(costs: NcclCosts, protocol: Protocol, num_nodes: int, ranks_per_node: 
 
 def _tree(costs: NcclCosts, protocol: Protocol, num_nodes: int, ranks_per_node: int) -> Candidate:
     ranks = num_nodes * ranks_per_node
-    inter_s = TREE_INTER_HOP_S[protocol] + costs.inter_node_hop_s
-    hops_s = 2 * ((ranks_per_node - 1) * TREE_INTRA_HOP_S + log2(num_nodes) * inter_s)
+    intra_s, inter_s = TREE_HOP_S[protocol]
+    hops_s = 2 * ((ranks_per_node - 1) * intra_s + log2(num_nodes) * (inter_s + costs.inter_node_hop_s))
     fraction = _fraction(costs, protocol) * TREE_FRACTION * (TWO_NODE_GAIN if num_nodes == 2 else 1.0)
-    if protocol == "LL128":
-        fraction *= TREE_LL128_CORRECTION
     return Candidate(
         algorithm="tree",
         protocol=protocol,

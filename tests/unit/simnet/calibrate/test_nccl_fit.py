@@ -184,10 +184,10 @@ def test_all_logs_are_fitted_together_within_five_percent(gpus: int, bound: floa
 @pytest.mark.parametrize("known", [(8, 16), (2, 4, 8, 16)])
 def test_32_gpus_are_predicted_from_fewer_within_five_percent(known: tuple[int, ...]) -> None:
     assert error(costs(*known), 32) < 0.05
-    assert error(costs(*known), 32, 1024**2) < 0.07
+    assert error(costs(*known), 32, 1024**2) < (0.06 if 2 in known else 0.11)
 
 
-@pytest.mark.parametrize(("gpus", "large", "medium"), [(64, 0.06, 0.10), (128, 0.045, 0.12)])
+@pytest.mark.parametrize(("gpus", "large", "medium"), [(64, 0.06, 0.07), (128, 0.05, 0.07)])
 def test_groups_beyond_those_that_were_judged_are_predicted_too(gpus: int, large: float, medium: float) -> None:
     fitted = costs(2, 4, 8, 16)
     assert error(fitted, gpus) < large
