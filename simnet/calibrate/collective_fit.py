@@ -374,7 +374,7 @@ def _notes(model: _LinearModel, train: Sequence[TimedCollective]) -> tuple[str, 
     notes = []
     undetermined = [key for name, key in _LATENCIES.items() if name not in model.names and name in _columns(train, {})]
     if undetermined:
-        notes.append(f"these collectives do not determine {', '.join(undetermined)}: written as 0")
+        notes.append(f"these collectives do not determine {', '.join(undetermined)}: taken as 0 in the fit")
     unknown_rates = dict.fromkeys(row.level for row in train if row.nominal_bytes_per_s is None)
     return (*notes, *(f"{level}: {NO_NOMINAL}" for level in unknown_rates))
 

@@ -295,8 +295,14 @@ def _check_compute(row: TimedStep, model: StepModel) -> None:
 
 
 def _mean_log_error(rows: Iterable[TimedStep], predict: Callable[[TimedStep], float]) -> float:
-    """Return the mean of log(predicted / measured)."""
-    return fmean(math.log(predict(row) / row.step_s) for row in rows)
+    """Return the mean of log(predicted / measured); rows of one setting are predicted once."""
+    predicted: dict[tuple[object, ...], float] = {}
+    errors = []
+    for row in rows:
+        if row.setting not in predicted:
+            predicted[row.setting] = predict(row)
+        errors.append(math.log(predicted[row.setting] / row.step_s))
+    return fmean(errors)
 
 
 def _shifted(error: Callable[[float], float], by: float, value: float) -> float:

@@ -129,6 +129,24 @@ def test_a_row_takes_the_options_of_the_baseline_of_its_kind() -> None:
     assert model.strategy(row(2)) == tree
 
 
+def test_links_that_other_files_measure_stay_as_they_are() -> None:
+    points = (NodesPoint(nodes=2, efficiency=0.2),)
+    true = replace(shipped.calibration("v100_tcp_estimate"), codec_efficiency=0.1, by_nodes=points)
+    rows = timed([row(2), row(2, strategy="qsgd")], true, {})
+    model = Trained(lambda _: TRAINED, simulate_s)
+    found = step_fit.fit(rows, model, replace(true, codec_efficiency=0.9), ("inter_node",))
+    assert not found.by_nodes
+    assert found.codec is not None
+    assert found.codec.value == pytest.approx(0.1, rel=0.01)
+
+
+def test_compute_goes_with_the_batch() -> None:
+    model = StepModel(trained=Trained(lambda _: TRAINED, simulate_s), start=Calibration())
+    assert model.compute_s(row(1, 1, batch=64)) == pytest.approx(0.18)
+    fitted = model.with_factors({("", 32): 2.0, ("", 128): 3.0})
+    assert fitted.compute_s(row(1, 1, batch=64)) == pytest.approx(0.36), "of the nearest batch"
+
+
 def test_repetitions_tell_how_steps_differ() -> None:
     (once,) = timed([row(2)], step_fit.with_efficiency(Calibration(), "inter_node", 0.4), {})
     repeated = [changed(once, step_s=once.step_s * factor) for factor in (0.8, 1.0, 1.25)]
@@ -241,7 +259,8 @@ def test_dense_steps_of_1_bit_adam_on_8_and_16_gpus_predict_32_to_256(tmp_path: 
     assert written["memory_bandwidth"] == "900 GB/s"
     assert written["intervals"]["memory_bandwidth"] == [0.75, 1.0]
     assert written["intervals"]["codec_efficiency"][0] > 0.8
-    assert {one["num_nodes"] for one in written["fitted_to"]} == {1, 2, 4}
+    told = [(one["num_nodes"], one.get("nic"), one["measured"]) for one in written["fitted_to"]]
+    assert told == [(1, None, ["training"]), (2, "40 Gbit/s", ["training"]), (4, "40 Gbit/s", ["training"])]
     told = run("simulate", "one_bit_adam_end_to_end", "--set", f"calibration={mine}", "--draws", "50")
     assert "measured on 2, 4 nodes, not on 16" in " ".join(told.stdout.split())
 
