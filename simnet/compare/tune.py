@@ -12,7 +12,8 @@ Variants = tuple[AnyStrategy, ...]
 
 # Tried as well as one bucket of all gradients after backward. None is DDP's default: 1 MiB, then 25 MiB.
 BUCKET_CAPS = (None, Size.parse("5 MiB"), Size.parse("100 MiB"))
-# The usual baseline of papers: gradients in their own precision, default buckets, a flat ring.
+# The usual baseline of papers: gradients in their own precision, default buckets, the all-reduce of the calibration, a
+# flat ring where it names none.
 PLAIN = DenseAllReduce()
 
 

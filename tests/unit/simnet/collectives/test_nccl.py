@@ -1,0 +1,146 @@
+"""NCCL's all-reduce: where it is the default, what it loads, and what it shares."""
+
+from typing import Any
+
+import pytest
+import simpy
+from msgspec.structs import replace
+
+from simnet import calibration_draws, nccl_model
+from simnet.calibration_draws import Draw
+from simnet.collectives import algorithms, loads, nccl
+from simnet.collectives.execute import Exact
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration, LinkCalibration, SlowNode
+from simnet.nccl_costs import NcclCosts
+from simnet.network_costs import LibraryCosts
+from simnet.scenario import RunSettings
+from simnet.show import labels
+from simnet.simulate import simulate
+from simnet.strategies import BinSGDM, DenseAllReduce
+from simnet.units import Duration
+from tests.helpers.step_samples import scenario
+from tests.helpers.topologies import INTER_BYTES_PER_S, run_exact, run_folded, topology
+
+COSTS = NcclCosts(
+    start_s=Duration(44e-6),
+    ll_start_s=Duration(8e-6),
+    ll_hop_s=Duration(1.4e-6),
+    inter_node_hop_s=Duration(7e-6),
+    ll_efficiency=0.07,
+    exposed=0.5,
+    intra_node_efficiency=0.8,
+    inter_node_efficiency=0.6,
+)
+FITTED = Calibration(nccl=COSTS)
+ONE_NODE = Calibration(nccl=replace(COSTS, inter_node_efficiency=None))
+
+
+@pytest.mark.parametrize(
+    ("calibration", "num_nodes", "label"),
+    [
+        (FITTED, 4, "tree LL"),
+        (FITTED, 1, "ring LL"),
+        (ONE_NODE, 1, "ring LL"),
+        (ONE_NODE, 2, "ring"),
+        (Calibration(), 4, "ring"),
+        (replace(FITTED, all_reduce="tree"), 4, "tree"),
+    ],
+)
+def test_nccl_is_the_default_where_its_costs_are_known(calibration: Calibration, num_nodes: int, label: str) -> None:
+    assert algorithms.choose(None, topology(num_nodes, 8, calibration), 1024.0).label == label
+
+
+@pytest.mark.parametrize(
+    ("calibration", "missing"), [(Calibration(), "nccl,"), (ONE_NODE, "nccl.inter_node_efficiency,")]
+)
+def test_nccl_by_name_is_refused_where_its_costs_are_not_known(calibration: Calibration, missing: str) -> None:
+    with pytest.raises(SimnetError, match=f"needs calibration.{missing} which simnet calibrate fits"):
+        algorithms.choose("nccl", topology(2, 8, calibration), 1024.0)
+
+
+def test_costs_of_neither_level_are_refused() -> None:
+    with pytest.raises(ValueError, match="intra_node_efficiency: missing"):
+        replace(COSTS, intra_node_efficiency=None, inter_node_efficiency=None)
+
+
+def test_auto_takes_nccl_and_never_what_it_does_not_have() -> None:
+    for size in (8.0, 1e5, 1e9):
+        for calibration in (FITTED, Calibration()):
+            network = topology(8, 8, calibration)
+            chosen = algorithms.choose("auto", network, size)
+            assert chosen.algorithm in {"ring", "tree"}
+            assert bool(chosen.protocol) == (calibration is FITTED)
+    assert algorithms.choose("any", topology(8, 8), 8.0).algorithm == "halving_doubling"
+
+
+def test_an_exchange_that_another_library_carries_knows_nothing_of_nccl() -> None:
+    by_mpi = replace(FITTED, libraries={"mpi": LibraryCosts(carries=("binsgdm",))})
+    dense, signs = (simulate(scenario(one, 2, calibration=by_mpi)).result for one in (DenseAllReduce(), BinSGDM()))
+    assert dense.algorithm == "tree Simple"
+    carried = {span.algorithm for span in signs.spans if span.stream == "communication"}
+    assert not any(name.endswith(nccl_model.PROTOCOLS) for name in carried)
+
+
+@pytest.mark.parametrize(("num_nodes", "tree_bytes"), [(2, 1.0), (3, 1.5), (4, 2.0), (8, 2.0), (13, 2.0)])
+def test_nics_carry_what_rings_and_trees_send(num_nodes: int, tree_bytes: float) -> None:
+    network = topology(num_nodes, 4, FITTED)
+    ring, tree = (nccl.all_reduce(network.group("world"), name, "Simple") for name in ("ring", "tree"))
+    ranks = 4 * num_nodes
+    assert loads.nic_bytes_per_node(network, ring, 1.0) == pytest.approx(2 * (ranks - 1) / ranks)
+    assert loads.nic_bytes_per_node(network, tree, 1.0) == pytest.approx(tree_bytes)
+    _, executor = run_exact(network, tree, 1e6)
+    sent = [size for link, size in executor.network.bytes_sent.items() if link.kind == "nic_tx"]
+    inflated = loads.phases(network, tree, 1e6)[0][0].inflated_bytes["nic_tx"]
+    assert max(sent) == pytest.approx(inflated)
+
+
+def test_two_all_reduces_share_the_links() -> None:
+    network = topology(4, 2, FITTED)
+    schedule, size = nccl.all_reduce(network.group("world"), "tree", "Simple"), 1e8
+    env = simpy.Environment()
+    executor = Exact(env, network)
+    ends: list[float] = []
+
+    def rank(number: int, sequence: int) -> Any:
+        _, end_s = yield from executor.run(number, sequence, schedule, size)
+        ends.append(end_s)
+
+    for sequence in range(2):
+        for number in range(network.world_size):
+            env.process(rank(number, sequence))
+    env.run()
+    alone_s, latency_s = run_folded(network, schedule, size), loads.lower_bound_s(network, schedule)
+    assert max(ends) == pytest.approx(latency_s + 2 * (alone_s - latency_s))
+
+
+def test_a_slow_nic_slows_the_whole_pipeline() -> None:
+    slow = topology(4, 2, FITTED, slow_nodes=(SlowNode(node=2, nic_slowdown=3.0),))
+    even = topology(4, 2, FITTED)
+    schedule, size = nccl.all_reduce(even.group("world"), "ring", "Simple"), 1e9
+    latency_s = loads.lower_bound_s(even, schedule)
+    bytes_s = run_exact(even, schedule, size)[0] - latency_s
+    assert run_exact(slow, schedule, size)[0] == pytest.approx(latency_s + 3 * bytes_s)
+
+
+def test_bandwidths_scale_with_the_links() -> None:
+    found = nccl_model.rates(COSTS, 3e11, INTER_BYTES_PER_S)
+    assert found == (0.8 * 3e11, 0.6 * INTER_BYTES_PER_S)
+
+
+def test_drawn_costs_move_the_time_and_fractions_stay_fractions() -> None:
+    keys = ("start", "inter_node_hop", "exposed", "inter_node_efficiency")
+    wide = replace(FITTED, intervals={f"nccl.{key}": (0.5, 3.0) for key in keys}, inter_node=LinkCalibration())
+    drawn = [calibration_draws.draw_calibration(wide, Draw(number, 20)).nccl for number in range(20)]
+    assert len({one.exposed for one in drawn if one}) > 10
+    assert all(one is not None and one.exposed <= 1 and one.inter_node_efficiency <= 1 for one in drawn)  # type: ignore[operator]
+    result = simulate(scenario(DenseAllReduce(), 2, calibration=wide, run=RunSettings(draws=20)))
+    low, high = result.intervals["iteration_s"]
+    assert low < result.result.iteration_s < high
+
+
+def test_figures_name_the_default() -> None:
+    run = simulate(scenario(BinSGDM(), 2, calibration=FITTED, baseline=DenseAllReduce()))
+    assert labels.titles([run]) == ["BinSGDM", "DDP (fp32, nccl)"]
+    assert run.baseline is not None
+    assert run.baseline.algorithm == "tree Simple"
