@@ -18,6 +18,7 @@ from simnet.system_options import SystemOptions
 from simnet.units import Bandwidth, Duration
 from simnet.values import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
 
+NCCL_BANDWIDTH = "nccl.inter_node_efficiency"
 LinkKind = Literal["port_tx", "port_rx", "nic_tx", "nic_rx", "leaf_up", "leaf_down"]
 
 
@@ -391,6 +392,9 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the calibration of clusters of so many nodes, in which plain costs have taken the place of points."""
         libraries = {name: one.at_nodes(num_nodes) for name, one in self.libraries.items()}
         found = self._with_costs(network_costs.costs_at(self.by_nodes, num_nodes)) if self.by_nodes else self
+        if self.by_nodes and (own := self.intervals.get(NCCL_BANDWIDTH)):
+            wider = {NCCL_BANDWIDTH: network_costs.widened(own, self.by_nodes, num_nodes)}
+            found = structs.replace(found, intervals=found.intervals | wider)
         return structs.replace(found, by_nodes=(), libraries=libraries) if self.by_nodes or libraries else found
 
     def for_strategy(self, strategy: str) -> "Calibration":

@@ -179,6 +179,12 @@ def _walked(widths: tuple[float, float], doublings: float) -> tuple[float, float
     return math.sqrt(widths[0] ** 2 + step), math.sqrt(widths[1] ** 2 + step)
 
 
+def widened(interval: tuple[float, float], points: Sequence[NodesPoint], num_nodes: int) -> tuple[float, float]:
+    """Return the interval of a bandwidth that was measured on the nodes of these points: wider on more nodes."""
+    widths = -math.log(interval[0]), math.log(interval[1])
+    return _interval(_walked(widths, math.log2(max(num_nodes / points[-1].nodes, 1.0)))) or interval
+
+
 def _interval(widths: tuple[float, float]) -> tuple[float, float] | None:
     if not any(widths):
         return None

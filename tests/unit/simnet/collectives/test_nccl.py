@@ -13,7 +13,7 @@ from simnet.collectives.execute import Exact
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.nccl_costs import NcclCosts
-from simnet.network_costs import LibraryCosts
+from simnet.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
 from simnet.scenario import RunSettings
 from simnet.show import labels
 from simnet.simulate import simulate
@@ -137,6 +137,15 @@ def test_drawn_costs_move_the_time_and_fractions_stay_fractions() -> None:
     result = simulate(scenario(DenseAllReduce(), 2, calibration=wide, run=RunSettings(draws=20)))
     low, high = result.intervals["iteration_s"]
     assert low < result.result.iteration_s < high
+
+
+def test_the_bandwidth_is_less_sure_on_more_nodes_than_were_measured() -> None:
+    key = "nccl.inter_node_efficiency"
+    points = (NodesPoint(nodes=2, efficiency=0.5), NodesPoint(nodes=4, efficiency=0.5))
+    fitted = replace(FITTED, by_nodes=points, intervals={key: (0.98, 1.02)})
+    assert all(fitted.at_nodes(nodes).intervals[key] == pytest.approx((0.98, 1.02)) for nodes in (1, 2, 4))
+    assert fitted.at_nodes(8).intervals[key][1] == pytest.approx(DOUBLING_FACTOR, rel=0.01)
+    assert fitted.at_nodes(64).intervals[key][0] < 1 / DOUBLING_FACTOR
 
 
 def test_figures_name_the_default() -> None:
