@@ -43,10 +43,12 @@ def _evaluate(name: str) -> CampaignResult:
 
 def of_campaign(name: str, found: CampaignResult) -> list[Residual]:
     """Return the residuals of one campaign; of a speedup nothing is taken as known: a point has no interval of it."""
+    # A user's calibration adds up kernels and models, and knows nothing of the machine's speed on the day of training.
+    judged = found.alternatives.get(campaign_prediction.ADDED_UP, found.points)
     by_setting: dict[object, list[TrainedPoint]] = {}
-    for point in found.points:
+    for point in judged:
         by_setting.setdefault(point.setting, []).append(point)
-    return [_of_time(name, point) for point in found.points] + [
+    return [_of_time(name, point) for point in judged] + [
         _of_speedup(name, dense, point)
         for points in by_setting.values()
         for dense in points[:]

@@ -30,11 +30,12 @@ BOUND = 0.3
 """Largest accepted mean relative residual of a fit, wide since kernels of some 100 us on shared cores scatter."""
 IN_PLACE = ("kernels", "messages", "own_work", "model")
 """Parts that are measured more than once in place."""
+ADDED_UP = "kernels and models added up, as where no own work is measured"
 ALTERNATIVES = {
     "own work with the speed of the launch, nothing hidden": CHOSEN,
     "the same, but messages hide behind compute as simulated": Form(hides=True),
     "own work without the speed of the launch, nothing hidden": Form(at_speed=False),
-    "kernels and models added up, as where no own work is measured": None,
+    ADDED_UP: None,
 }
 """Forms of the prediction; the first is that of the points."""
 
