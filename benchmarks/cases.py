@@ -15,7 +15,6 @@ ONE_ALL_REDUCE = {
     "baseline": None,
 }
 FLAT = {"strategy": {"kind": "all_reduce", "bucket_cap": "25 MB"}, "baseline": None}
-INTERVALS = '{"inter_node.efficiency" = [0.9, 1.1], "codec_efficiency" = [0.7, 1.2]}'
 LLAMA = (
     '{forward = "180 ms", backward = "360 ms", batch_per_rank = 4, tensors = [{shape = [32000, 2048]}, '
     "{shape = [2048], count = 49, backward_share = 0.02}, {shape = [2048, 5504], count = 24}, "
@@ -43,7 +42,7 @@ def groups() -> list[Group]:
         Group("Tensors, folded", [tensors(count) for count in (100, 1_000, 10_000)]),
         Group("Ranks, every send an event", list(exact())),
         Group("Start-up", list(start_up())),
-        Group("Calibrations drawn", [draws(number) for number in (20, 200)]),
+        Group("Draws for the intervals of a speedup", [draws(number) for number in (0, 10, 50, 200)]),
         Group("1,000 points of `simnet sweep speedup`", list(sweeps())),
         Group("Searches and pages, CPU time", list(searches())),
     ]
@@ -101,9 +100,8 @@ def start_up() -> Iterator[Case]:
 
 
 def draws(number: int) -> Case:
-    """Return BERT-Base with a calibration that has intervals."""
-    settings = ("--set", f"calibration.intervals={INTERVALS}", "--draws", str(number))
-    return command(f"`--draws {number}`", "simulate", "bert_base_10gbit", *settings)
+    """Return BERT-Base with BinSGDM and DDP, the intervals those of the shipped estimate, in one process."""
+    return step(f"BERT-Base, {number} draws", {"run.draws": number}, "bert_base_10gbit", runs=7)
 
 
 def sweeps() -> Iterator[Case]:

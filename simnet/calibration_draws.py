@@ -194,8 +194,14 @@ def middle_90_percent(values: Sequence[float]) -> tuple[float, float]:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which a share of at least one ascending value lies, interpolated between neighbours."""
-    position = share * (len(ordered) - 1)
+    """Return the value below which a share of at least one ascending value lies, interpolated between neighbours.
+
+    Each of n values stands for the middle of an nth of the distribution, as the draws do. So few of them give no
+    narrower interval than many; beyond the first and the last nothing is known.
+
+    Source: A. Hazen, 1914; definition 5 of Hyndman and Fan, "Sample Quantiles in Statistical Packages", 1996.
+    """
+    position = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])

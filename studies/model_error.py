@@ -1,23 +1,27 @@
 """How far predictions are off where nothing was fitted: `python -m studies.model_error [--write]`.
 
 Published sets give the error of a published calibration and of an estimate, the two committed campaigns of the lab that
-of a calibration measured on the cluster. `--write` writes scenarios/published/model_error.toml; else it is printed.
+of a calibration measured on the cluster. `--write` writes scenarios/published/model_error.toml and the table of
+docs/explanation/verdicts.md; else the file is printed.
 """
 
 import argparse
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from simnet.files import data_path, write_file
 from simnet.lab import campaign
-from simnet.model_error import FILE
+from simnet.model_error import FILE, ModelErrors, known
 from simnet.validate import campaign_prediction, coverage, sets
 from simnet.validate.campaign_prediction import CampaignResult
 from simnet.validate.coverage import Quantity, Residual
 from simnet.validate.training_steps import TrainedPoint
 
-CAMPAIGNS = Path(__file__).parents[1] / "tests" / "golden"
+ROOT = Path(__file__).parents[1]
+CAMPAIGNS = ROOT / "tests" / "golden"
+PAGE = ROOT / "docs" / "explanation" / "verdicts.md"
 NAMES = ("lab_campaign", "lab_systems")
 DRAWS = 20
 BASELINE = "all_reduce"
@@ -86,9 +90,9 @@ def text() -> str:
 
 
 def _table(name: str, residuals: Iterable[Residual], what: str) -> str:
-    known = list(residuals)
-    counts = {of: sum(one.quantity == of for one in known) for of in ("time", "speedup")}
-    factors = {of: factor(known, of) for of in ("time", "speedup")}  # type: ignore[arg-type]
+    found = list(residuals)
+    counts = {of: sum(one.quantity == of for one in found) for of in ("time", "speedup")}
+    factors = {of: factor(found, of) for of in ("time", "speedup")}  # type: ignore[arg-type]
     return (
         f"\n[{name}]\ntime = {factors['time']:.3f}\nspeedup = {factors['speedup']:.3f}\n"
         f'source = "{counts["time"]} times and {counts["speedup"]} speedups of {what}"\n'
@@ -100,10 +104,19 @@ def factor(residuals: Iterable[Residual], of: Quantity) -> float:
     return math.exp(coverage.model_width(one for one in residuals if one.quantity == of))
 
 
+def with_rows(page: str, errors: ModelErrors) -> str:
+    """Return the page on verdicts with the rows of these errors."""
+    for name, error in (("published, estimate", errors.published), ("measured on the cluster", errors.measured)):
+        row = rf"^\| {name} \|.*?\|.*?\|"
+        page = re.sub(row, f"| {name} | {error.time:.2f} | {error.speedup:.2f} |", page, flags=re.MULTILINE)
+    return page
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the file")
     if parser.parse_args().write:
         write_file(data_path(*FILE), text().encode())
+        write_file(PAGE, with_rows(PAGE.read_text(encoding="utf-8"), known()).encode())
     else:
         print(text(), end="")

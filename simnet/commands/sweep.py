@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from simnet.show.page import Page
     from simnet.sweep import SweepPoint
 
+MOST_POINTS = 200
+"""Points of a sweep up to which each gets an interval by default; beyond, it would take minutes."""
 RESULTS = ("results.csv", "results.json")
 
 
@@ -67,12 +69,16 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         emit(_text(whole, file.suffix.removeprefix(".")), file, output)
     emit(shown, None)
     tell(_summary(len(points), done[0], time.perf_counter() - start, files))
+    if len(points) > MOST_POINTS and draws is None and any(point.baseline for point in whole.points):
+        tell(f"note: more than {MOST_POINTS} points get no intervals of their own accord; --draws 20 makes them")
 
 
 def _with_draws(points: "tuple[SweepPoint, ...]") -> "tuple[SweepPoint, ...]":
-    """Return the points with draws for their intervals, fewer the more points there are."""
+    """Return the points with draws for their intervals, fewer the more points there are; of very many, without."""
     from simnet.uncertainty import with_default_draws
 
+    if len(points) > MOST_POINTS:
+        return points
     return tuple(replace(point, scenario=with_default_draws(point.scenario, len(points))) for point in points)
 
 

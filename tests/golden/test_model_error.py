@@ -17,3 +17,9 @@ def test_the_error_of_calibrations_measured_on_the_cluster_is_that_of_the_lab() 
     assert known.time == pytest.approx(study.factor(residuals, "time"), rel=OTHER_MACHINES)
     assert known.speedup == pytest.approx(study.factor(residuals, "speedup"), rel=OTHER_MACHINES)
     assert len({one.source for one in residuals}) == 2
+
+
+def test_the_page_on_verdicts_tells_the_shipped_errors() -> None:
+    page = study.PAGE.read_text(encoding="utf-8")
+    assert study.with_rows(page, model_error.known()) == page, "python -m studies.model_error --write"
+    assert page.count(f" {model_error.known().published.speedup:.2f} |") == 1

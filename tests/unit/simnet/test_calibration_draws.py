@@ -50,6 +50,13 @@ def test_a_tenth_of_the_draws_lies_outside_the_interval_half_on_either_side():
     assert calibration_draws.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.05)
 
 
+@pytest.mark.parametrize("count", [10, 20, 50, 200])
+def test_few_draws_give_no_narrower_an_interval_than_many(count):
+    given = replace(GIVEN, intervals={"inter_node.latency": (0.5, 3.0)})
+    drawn = [draw_calibration(given, draw).inter_node.alpha_s / 20e-6 for draw in draws(count)]
+    assert calibration_draws.middle_90_percent(drawn) == pytest.approx((0.5, 3.0), rel=0.07)
+
+
 def test_two_values_are_drawn_without_regard_to_each_other():
     drawn = [draw_calibration(GIVEN, draw) for draw in draws(NUMBER)]
     slow = [one.inter_node.alpha_s > 20e-6 for one in drawn]

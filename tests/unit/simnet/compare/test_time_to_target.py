@@ -91,7 +91,7 @@ def test_speedups_compare_trainings_of_one_seed(measured):
     ratios = sorted([90.5 / 80.5, 120.5 / 80.5, 60.5 / 60.5])
     assert runner.speedup.value == pytest.approx(ratios[1])
     low, high = runner.speedup.interval
-    assert ratios[0] < low < ratios[1] < high < ratios[2]
+    assert (low, high) == (ratios[0], ratios[2])
 
 
 def test_the_first_to_the_target_comes_first_at_every_bandwidth(measured):
@@ -217,7 +217,7 @@ def test_of_two_trainings_the_interval_holds_the_time_that_is_told(measured):
     curves = tuple(one for one in measured.curves if one.seed < 2)
     runner = by_name(run(replace(measured, curves=curves)))["dense"]
     assert runner.time_s == 0.5 + 40 * 3.0
-    assert runner.interval_s == (pytest.approx(0.5 + 30.5 * 3.0), runner.time_s)
+    assert runner.interval_s == (0.5 + 30 * 3.0, runner.time_s)
 
 
 def test_a_baseline_without_a_value_at_its_end_is_not_said_to_be_missing(measured):

@@ -1,0 +1,68 @@
+"""What a result hangs on, in words and as a figure."""
+
+import pytest
+from msgspec.structs import replace
+
+from simnet.result import Influence, RunResult
+from simnet.scenario import load
+from simnet.show import influences
+from simnet.show.figure import styled
+from simnet.simulate import simulate
+
+
+@pytest.fixture(scope="module")
+def result() -> RunResult:
+    found = simulate(load("bert_base_10gbit", {"run.draws": 20}))
+    return replace(found, hangs_on=(influence("calibration.codec_efficiency", (0.25, 4.0), (5.0, 11.0)),))
+
+
+def influence(key: str, interval: tuple[float, float], values: tuple[float, float]) -> Influence:
+    return Influence(key=key, interval=interval, values=values)
+
+
+@pytest.mark.parametrize(
+    ("one", "told"),
+    [
+        (influence("calibration.codec_efficiency", (0.25, 4.0), (5.0, 11.0)), "if the codec is 4 times slower: 5.00x"),
+        (
+            influence("calibration.inter_node.efficiency", (0.5, 2.0), (10.0, 20.0)),
+            "if links between nodes are 2 times faster: 20.0x",
+        ),
+        (
+            influence("workload.compute", (1.0, 1.4), (10.4, 7.0)),
+            "if compute takes 1.4 times as long: 7.00x",
+        ),
+        (
+            influence("calibration.kernels.compress.time_per_element", (0.9, 3.0), (10.4, 7.0)),
+            "if kernel compress takes 3 times as long: 7.00x",
+        ),
+        (
+            influence("calibration.libraries.mpi.poll_cost", (0.9, 3.0), (10.4, 7.0)),
+            "if poll cost of mpi takes 3 times as long: 7.00x",
+        ),
+    ],
+)
+def test_a_sentence_names_the_end_that_changes_most(result: RunResult, one: Influence, told: str) -> None:
+    assert influences.sentence(replace(result, hangs_on=(one,))) == told
+
+
+def test_a_time_is_told_where_there_is_no_speedup(result: RunResult) -> None:
+    alone = replace(
+        result, baseline=None, speedup=None, hangs_on=(influence("workload.compute", (1.0, 2.0), (0.08, 0.15)),)
+    )
+    assert influences.sentence(alone) == "if compute takes 2 times as long: 150 ms"
+
+
+def test_three_are_named_and_a_line_in_the_figure_is_drawn_for_each(result: RunResult) -> None:
+    many = replace(result, hangs_on=result.hangs_on * 5)
+    assert influences.sentence(many).count("; ") == influences.MOST_NAMED - 1
+    with styled():
+        (axes,) = influences.tornado(many).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["the codec"] * 5 + ["all, and the model's error"]
+    low, high = axes.get_xlim()
+    assert low < 5.0 < result.intervals["speedup"][1] < high
+
+
+def test_a_name_of_a_user_steers_no_terminal(result: RunResult) -> None:
+    one = influence("calibration.kernels.\x1b[31mx.time_per_element", (0.5, 2.0), (5.0, 11.0))
+    assert "\x1b" not in influences.sentence(replace(result, hangs_on=(one,)))

@@ -1,0 +1,103 @@
+"""How many draws are made where nobody says, and what a result hangs on."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from simnet import uncertainty
+from simnet.commands.main import cli
+from simnet.hardware import Calibration, KernelTime, LinkCalibration, SlowNode
+from simnet.scenario import RunSettings, load
+from simnet.simulate import simulate, with_influences
+from simnet.strategies import DenseAllReduce, OneBitAdam
+from simnet.uncertainty import default_draws, with_default_draws
+from simnet.units import Duration
+from tests.helpers.step_samples import scenario
+
+LINKS = Calibration(
+    kind="published",
+    inter_node=LinkCalibration(efficiency=0.5),
+    kernels={"compress": KernelTime(s_per_element=Duration(1e-10))},
+    intervals={
+        "inter_node.efficiency": (0.5, 1.5),
+        "kernels.compress.time_per_element": (0.999, 1.001),
+    },
+)
+GIVEN = scenario(OneBitAdam(), calibration=LINKS, baseline=DenseAllReduce(), run=RunSettings(draws=20))
+
+
+@pytest.mark.parametrize(("points", "draws"), [(1, 200), (5, 200), (10, 100), (50, 20), (1000, 20)])
+def test_many_points_get_fewer_draws(points, draws):
+    assert default_draws(points) == draws
+
+
+def test_a_speedup_is_drawn_by_default():
+    asked = replace(GIVEN, run=RunSettings())
+    assert with_default_draws(asked).run.draws == 200
+    assert with_default_draws(asked, 10).run.draws == 100
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        replace(GIVEN, run=RunSettings(draws=0)),
+        replace(GIVEN, run=RunSettings(draws=7)),
+        replace(GIVEN, run=RunSettings(), baseline=None),
+        replace(GIVEN, run=RunSettings(), calibration=Calibration()),
+        replace(GIVEN, run=RunSettings(fidelity="exact")),
+        replace(GIVEN, run=RunSettings(), cluster=replace(GIVEN.cluster, slow_nodes=(SlowNode(node=0),))),
+    ],
+    ids=["none asked for", "some asked for", "no speedup", "ideal", "exact", "a slow node"],
+)
+def test_what_says_how_many_or_has_no_use_for_draws_is_left(left):
+    assert with_default_draws(left) is left
+
+
+def test_a_result_hangs_on_what_changes_it_at_the_ends_of_its_interval():
+    found = with_influences(simulate(GIVEN))
+    (one,) = found.hangs_on
+    assert (one.key, one.interval) == ("calibration.inter_node.efficiency", (0.5, 1.5))
+    for factor, value in zip(one.interval, one.values, strict=True):
+        link = replace(LINKS.inter_node, efficiency=0.5 * factor)
+        there = replace(GIVEN, calibration=replace(LINKS, inter_node=link), run=RunSettings())
+        assert value == simulate(there).speedup
+    assert one.effect(found.speedup) >= uncertainty.LEAST_EFFECT
+
+
+def test_without_a_baseline_the_time_of_an_iteration_hangs_on_it():
+    found = with_influences(simulate(replace(GIVEN, baseline=None)))
+    slow, fast = found.hangs_on[0].values
+    assert slow > found.result.iteration_s > fast
+
+
+def test_the_largest_effect_comes_first():
+    found = with_influences(simulate(load("bert_base_10gbit", {"run.draws": 20})))
+    effects = [one.effect(found.speedup) for one in found.hangs_on]
+    assert len(effects) > 2
+    assert effects == sorted(effects, reverse=True)
+
+
+def test_a_result_that_hangs_on_nothing_holds_nothing():
+    certain = replace(LINKS, intervals={})
+    assert with_influences(simulate(replace(GIVEN, calibration=certain))).hangs_on == ()
+
+
+def test_the_command_draws_says_what_it_hangs_on_and_plot_draws_it(tmp_path):
+    runner, run = CliRunner(), tmp_path / "run.json"
+    told = runner.invoke(cli, ["simulate", "bert_base_10gbit"]).stdout
+    assert "90 % interval" in told
+    assert "it hangs on: if " in told
+    silent = runner.invoke(cli, ["simulate", "bert_base_10gbit", "--draws", "0"]).stdout
+    assert "90 % interval" not in silent
+    assert "hangs on" not in silent
+    runner.invoke(cli, ["simulate", "bert_base_10gbit", "--format", "json", "-o", str(run)])
+    assert json.loads(run.read_text())["hangs_on"][0]["key"].startswith("calibration.")
+    drawn = runner.invoke(cli, ["plot", str(run), "-o", str(tmp_path)])
+    assert drawn.exit_code == 0, drawn.output
+    assert (tmp_path / "hangs_on.png").read_bytes().startswith(b"\x89PNG")
+    runner.invoke(cli, ["simulate", "bert_base_10gbit", "--draws", "0", "--format", "json", "-o", str(run)])
+    refused = runner.invoke(cli, ["plot", str(run), "-o", str(tmp_path)])
+    assert refused.exit_code == 2
+    assert "one run without intervals" in refused.output
