@@ -46,20 +46,28 @@ class Repeated:
     times_s: tuple[tuple[float, ...], ...]
 
     @classmethod
-    def of(cls, launches: Sequence[MeasurementFile]) -> "Repeated":
+    def of(cls, launches: Sequence[MeasurementFile], name: str = "") -> "Repeated":
         """Collect the series, but probes, that all of some launches have.
+
+        Args:
+            launches: of one part and layout.
+            name: of the series; empty for all.
 
         Raises:
             SimnetError: a launch has no probes.
         """
         found = [
-            {_name(one): statistics.median(one.values) for one in whole.series if one.kind != "speed"}
+            {
+                _key(one): statistics.median(one.values)
+                for one in whole.series
+                if one.kind != "speed" and name in {"", one.name}
+            }
             for whole in launches
         ]
-        common = [name for name in found[0] if all(name in one for one in found)]
+        common = [key for key in found[0] if all(key in one for one in found)]
         return cls(
             slowness_s=tuple(map(slowness_s, launches)),
-            times_s=tuple(tuple(one[name] for one in found) for name in common),
+            times_s=tuple(tuple(one[key] for one in found) for key in common),
         )
 
     @property
@@ -136,5 +144,5 @@ def _centred(values: Sequence[float]) -> list[float]:
     return [log - mean for log in logs]
 
 
-def _name(series: Series) -> str:
+def _key(series: Series) -> str:
     return f"{series.kind} {series.name} {json.dumps(series.labels, sort_keys=True)}"

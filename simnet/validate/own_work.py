@@ -61,9 +61,9 @@ class Speeds:
         Raises:
             SimnetError: a launch has no probes, or nothing was measured twice.
         """
-        found = [Repeated.of(launches) for launches in by_part]
-        launches = machine_speed.fit([one.together for one in found])
-        own = [one for one, files in zip(found, by_part, strict=True) if files[0].series[0].kind == "own_work"]
+        launches = machine_speed.fit([Repeated.of(files).together for files in by_part])
+        # A step is predicted from steps: their phases scatter more.
+        own = [Repeated.of(files, "step") for files in by_part if files[0].series[0].kind == "own_work"]
         return cls(launches=launches, own_work=machine_speed.fit(own, launches))
 
 

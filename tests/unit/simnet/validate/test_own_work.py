@@ -36,6 +36,7 @@ def test_work_follows_the_probes_as_in_the_launches_that_calibrate(found: Campai
     assert found.speeds is not None
     assert found.speeds.launches.elasticity == pytest.approx(0.5, abs=0.01)
     assert found.speeds.own_work.spread < 0.01
+    assert found.speeds.own_work.freedom == 2, "steps of two strategies, each in two launches"
     assert found.points[0].slowness == pytest.approx(4 / 2**0.5)
 
 
