@@ -108,9 +108,10 @@ def notes(measured: Mapping[str, Any], base: Base | None) -> tuple[str, ...]:
     if base is None:
         if any(key in measured for key in OF_A_GPU):
             return ()
+        near = "v100_tcp_estimate" if "V100" in str(measured.get("gpu", "")) else "a100_tcp_estimate"
         return (
             "no kernel was measured: encode and decode cost nothing with this calibration, so that speedups come out "
-            "too large; lay it over an estimate with --base, such as --base a100_tcp_estimate",
+            f"too large; lay it over an estimate with --base, such as --base {near}",
         )
     rest = values_left(measured, base)
     found = [f"not measured, from {base.name} ({base.calibration.kind}): {', '.join(rest)}"] if rest else []

@@ -64,7 +64,7 @@ BOUND_PERCENT = 10.0
 @click.option("--cluster", metavar="NAME", help="Cluster whose nominal bandwidths the fitted efficiencies refer to.")
 @click.option(
     "--bound",
-    type=click.FloatRange(0, 1000),
+    type=options.Number(0, 1000),
     default=BOUND_PERCENT,
     show_default=True,
     help="Largest mean residual of a fit [%]; above it, the fit is refused.",

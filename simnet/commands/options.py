@@ -17,6 +17,17 @@ class _Output(click.Path):
         return super().convert(value, param, ctx)
 
 
+class Number(click.FloatRange):
+    """A number within bounds; "nan" is within any bounds for click, and no comparison with it holds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        found = super().convert(value, param, ctx)
+        if found != found:  # noqa: PLR0124 - only nan differs from itself
+            self.fail(f"{value!r} is no number.", param, ctx)
+        return found
+
+
 Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 
 INPUT_PATH = click.Path(path_type=Path)
@@ -42,10 +53,8 @@ JOBS = click.option(
 BOOTSTRAP_DRAWS = click.option(
     "--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="Bootstrap fits for the intervals."
 )
-MEAN = click.option("--mean", type=click.FloatRange(0), help="Largest mean error [%]; above it, the exit code is 1.")
-WORST = click.option(
-    "--worst", type=click.FloatRange(0), help="Largest error of one point [%]; above it, the exit code is 1."
-)
+MEAN = click.option("--mean", type=Number(0), help="Largest mean error [%]; above it, the exit code is 1.")
+WORST = click.option("--worst", type=Number(0), help="Largest error of one point [%]; above it, the exit code is 1.")
 
 
 def form(*names: str, of: str = "the output") -> Callable[[Command], Command]:

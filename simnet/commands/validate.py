@@ -38,7 +38,7 @@ PAGE = "validation.md"
 @click.option("--model", help="Compare only the steps of this model.")
 @click.option(
     "--nic-gbit-per-s",
-    type=click.FloatRange(0, 1e6, min_open=True),
+    type=options.Number(1e-6, 1e6),
     help="Bandwidth of all NICs of a node [Gbit/s], where the measurements do not say it.  [default for --plan: that "
     "of EXPERIMENT]",
 )

@@ -102,6 +102,7 @@ def test_a_trace_is_shown_and_written_as_a_workload(tmp_path: Path) -> None:
     ("args", "message"),
     [
         ((LOGS[0], LOGS[0]), "is given twice"),
+        ((*LOGS, "--bound", "nan"), "Invalid value for '--bound': 'nan' is no number"),
         ((*LOGS, "--hold-out", LOGS[0]), "is also a file to fit"),
         ((*LOGS, "--hold-out", str(IPERF3)), "the fitted files predict nothing"),
         ((str(GLOO), "-o", "x.toml"), "the files tell neither links nor kernels"),

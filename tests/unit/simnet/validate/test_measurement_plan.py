@@ -84,6 +84,8 @@ def test_what_no_measured_training_runs_is_said(experiment: str) -> None:
         (("speedup", "x.json"), "drop MEASUREMENTS"),
         (("speedup", "--published", "-o", "x"), "drop --published, -o"),
         (("no_such",), "'no_such': unknown experiment"),
+        (("speedup", "--nic-gbit-per-s", "nan"), "'nan' is no number"),
+        (("speedup", "--nic-gbit-per-s", "1e-300"), "is not in the range"),
     ],
 )
 def test_a_plan_is_of_one_experiment(args: tuple[str, ...], message: str) -> None:
