@@ -81,7 +81,10 @@ class StepModel:
     def step_s(self, row: TimedStep, calibration: Calibration, factor: float | None = None) -> float:
         """Return the predicted step [s]; `factor` replaces the one that was found for the compute."""
         there = replace(self._scenario(row), calibration=calibration, workload=self.workload(row, factor))
-        return self.trained.simulate_s(there)
+        try:
+            return self.trained.simulate_s(there)
+        except SimnetError as error:
+            raise SimnetError(f"{row.where}: {error}") from error
 
     def has_own_compute(self, row: TimedStep) -> bool:
         """Tell whether the workload gives compute as times, measured on what was trained."""

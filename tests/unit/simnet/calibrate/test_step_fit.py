@@ -163,6 +163,7 @@ def test_repetitions_tell_how_steps_differ() -> None:
         ([row(2, strategy="qsgd:bit=4")], "2 x 4: strategy: unknown key 'bit'"),
         ([row(2, strategy="qsgd:bits")], "'bits': write options as key=value"),
         ([row(2, strategy="ddp")], "2 x 4: strategy: 'ddp': unknown strategy"),
+        ([row(2, strategy="all_reduce:algorithm=nccl")], "2 x 4: strategy.algorithm: 'nccl': needs calibration.nccl"),
     ],
 )
 def test_what_cannot_be_is_refused(rows: list[TimedStep], message: str) -> None:
