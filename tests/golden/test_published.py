@@ -208,6 +208,15 @@ def test_the_shipped_calibration_holds_what_the_fit_finds(part: str) -> None:
         assert shipped.value_of(calibration, key) == pytest.approx(value, rel=1e-3), key
 
 
+def test_the_shipped_costs_of_nccl_are_those_that_the_logs_of_2_to_16_gpus_give() -> None:
+    found = {parameter.key: parameter for parameter in outcome("nccl_tests").parameters}
+    assert len(found) == 8
+    for key, parameter in found.items():
+        shipped_value = shipped.value_of(shipped.calibration("azure_nd_a100_v4"), key)
+        assert shipped_value == pytest.approx(parameter.value, rel=1e-3), key
+        assert not any("32gpus" in row.key for row in parameter.rows)
+
+
 @pytest.mark.parametrize("part", FITTED)
 def test_a_shipped_calibration_has_no_fitted_value_but_those_of_the_fit(part: str) -> None:
     names = ("hkbu_overlap", "one_bit_fig5a")

@@ -219,6 +219,4 @@ def _alternatives(calibrated: Calibration, sizes: SizeClass) -> Iterator[Alterna
     assert calibrated.nccl is not None
     table = structs.replace(calibrated, nccl=structs.replace(calibrated.nccl, inter_node_hop_s=Duration(0)))
     yield Alternative("hops between nodes as in NCCL's table", on, predict(table, PREDICTED_GPUS, sizes))
-    yield Alternative(
-        "the ring of links in place of NCCL", "8 and 16 GPUs", predict(calibrated, PREDICTED_GPUS, sizes, "ring")
-    )
+    yield Alternative("the ring of links in place of NCCL", on, predict(calibrated, PREDICTED_GPUS, sizes, "ring"))
