@@ -115,13 +115,18 @@ def has_intervals(given: Scenario) -> bool:
 
 def intervals(plain: Scenario) -> Intervals:
     """Return the intervals of a plain scenario by dotted key of the scenario; those without width are left out."""
-    libraries = plain.calibration.libraries
+    of_calibration = {f"calibration.{key}": ends for key, ends in calibration_intervals(plain.calibration).items()}
+    of_workload = {f"workload.{key}": ends for key, ends in plain.workload.intervals.items() if ends != (1, 1)}
+    return of_calibration | of_workload
+
+
+def calibration_intervals(plain: Calibration) -> Intervals:
+    """Return the intervals of a calibration and its libraries by dotted key; those without width are left out."""
     by_part = {
-        "calibration": plain.calibration.intervals,
-        **{f"calibration.libraries.{name}": library.intervals for name, library in libraries.items()},
-        "workload": plain.workload.intervals,
+        "": plain.intervals,
+        **{f"libraries.{name}.": library.intervals for name, library in plain.libraries.items()},
     }
-    return {f"{part}.{key}": ends for part, known in by_part.items() for key, ends in known.items() if ends != (1, 1)}
+    return {f"{part}{key}": ends for part, known in by_part.items() for key, ends in known.items() if ends != (1, 1)}
 
 
 def changed(plain: Scenario, key: str, factor: float) -> Scenario:
@@ -139,8 +144,17 @@ def changed(plain: Scenario, key: str, factor: float) -> Scenario:
     if part == "workload":
         workload = _changed_workload(plain.workload, rest, factor)
         return msgspec.structs.replace(plain, workload=workload)
-    calibration = _changed(plain.calibration, rest.split("."), factor, f"intervals: {key!r}")
-    return msgspec.structs.replace(plain, calibration=calibration)
+    return msgspec.structs.replace(plain, calibration=changed_calibration(plain.calibration, rest, factor))
+
+
+def changed_calibration(plain: Calibration, key: str, factor: float) -> Calibration:
+    """Return a calibration with one of the values of `calibration_intervals` multiplied.
+
+    Raises:
+        SimnetError: as `changed`.
+    """
+    found: Calibration = _changed(plain, key.split("."), factor, f"intervals: {key!r}")
+    return found
 
 
 def _changed_workload(given: Workload, key: str, factor: float) -> Workload:

@@ -83,6 +83,11 @@ def _intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, obj
         "inside": inside,
         "rows": total,
         "target": coverage.TARGET,
+        "weak": [
+            f"{source} ({inside_text(found)})"
+            for source, found in coverage.by_source(outcomes).items()
+            if found[0] < coverage.TARGET[0] * found[1]
+        ],
         "is_met": coverage.meets_target(outcomes),
         "spread": coverage.run_to_run(),
         "num_times": sum(one.quantity == "time" for one in evidence.residuals),

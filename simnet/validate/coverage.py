@@ -155,13 +155,25 @@ def alternatives(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, t
     exact = replace(evidence, own=dict.fromkeys(evidence.own, (0.0, 0.0)))
     certain = replace(evidence, residuals=tuple(replace(one, log_error=0.0) for one in evidence.residuals))
     seen = replace(evidence, residuals=tuple(replace(one, source=f"{one.source}, seen") for one in evidence.residuals))
+    shipped = replace(evidence, own=dict(_with_shipped_ranges(outcomes, evidence)))
     named = {
         "calibrated rows varied, no model error": certain,
         "model error alone": exact,
+        "the shipped calibrations' own intervals, too (some were set by people who had seen all rows)": shipped,
         "90 % of the rows of all other publications together, not of each": replace(evidence, rows_alike=True),
         "model error of all publications, the predicted one among them (no test)": seen,
     }
     return {name: share_inside(with_intervals(outcomes, one)) for name, one in named.items()}
+
+
+def _with_shipped_ranges(
+    outcomes: Sequence[Outcome], evidence: Evidence
+) -> Iterator[tuple[RowKey, tuple[float, float]]]:
+    for outcome in outcomes:
+        for one in outcome.predictions:
+            own, ends = evidence.own[outcome.name, one.row.key], one.shipped_range()
+            below, above = (math.hypot(known, math.log(end)) for known, end in zip(own, ends, strict=True))
+            yield (outcome.name, one.row.key), (below, above)
 
 
 def _interval(one: Prediction, own_log: tuple[float, float], width: float) -> tuple[float, float]:

@@ -53,11 +53,13 @@ class Prediction(Comparison):
         band: range of predictions over everything that the publication leaves open; `predicted` is then the point of it
             next to the measured value.
         known_range: factors between which the model itself says that the value lies, at 90 %.
+        shipped_range: returns the factors between which it lies by the intervals of the shipped calibration, at 90 %.
     """
 
     row: PublishedRow
     band: tuple[float, float] | None = None
     known_range: tuple[float, float] = (1.0, 1.0)
+    shipped_range: Callable[[], tuple[float, float]] = field(default=lambda: (1.0, 1.0), compare=False)
 
     def fits(self, wanted: Mapping[str, object]) -> bool:
         """Return whether series and columns of the row have the values, or one of a tuple of values."""

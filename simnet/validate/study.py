@@ -4,12 +4,15 @@ A set is data: the rows, the simulation of a row, and the fits, each of one numb
 model of the same rows is `replace(study, ...)`.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
-from simnet import numeric
+from simnet import calibration_draws, numeric
+from simnet.errors import SimnetError
+from simnet.hardware import Calibration
 from simnet.validate.outcome import Parameter, Prediction
 from simnet.validate.published_rows import PublishedRow
 from simnet.validate.shipped import value_of, with_value
@@ -116,9 +119,30 @@ class Study:
                 predicted=self.predict(self.fitted, row),
                 measured=self.measured(row),
                 known_range=self.known_range(row),
+                shipped_range=partial(self._shipped_range, row),
             )
             for row in rows
         )
+
+    def _shipped_range(self, row: PublishedRow) -> tuple[float, float]:
+        """Return the factors of a prediction at the ends of each interval of the calibration, added up in squares."""
+        if not isinstance(self.fitted, Calibration):
+            return 1.0, 1.0
+        plain = self.fitted.at_nodes(row.nodes)
+        usual = self.predict(plain, row)
+        squares = [0.0, 0.0]
+        for key, ends in calibration_draws.calibration_intervals(plain).items():
+            for factor in ends:
+                moved = math.log(self._at(plain, key, factor, row) / usual)
+                squares[moved > 0] += moved**2
+        return math.exp(-math.sqrt(squares[0])), math.exp(math.sqrt(squares[1]))
+
+    def _at(self, plain: Calibration, key: str, factor: float, row: PublishedRow) -> float:
+        try:
+            changed = calibration_draws.changed_calibration(plain, key, factor)
+        except SimnetError:  # a study fits fewer values than the shipped file holds
+            changed = plain
+        return self.predict(changed, row)
 
 
 def all_predictions(studies: Iterable[Study]) -> tuple[Prediction, ...]:

@@ -9,6 +9,7 @@ import pytest
 from simnet import templates
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, KernelTime
+from simnet.network_costs import DOUBLING_FACTOR, NodesPoint
 from simnet.units import Duration
 from simnet.validate import published_rows, sets
 from simnet.validate.published_rows import PublishedRow
@@ -51,6 +52,18 @@ def test_a_rate_is_fitted_to_its_rows_and_others_are_predicted() -> None:
     assert [one.error for one in STUDY.predictions] == pytest.approx([-0.2, 0.0], abs=1e-7)
     (parameter,) = STUDY.parameters
     assert (parameter.key, parameter.text, parameter.rows) == ("inter_node.efficiency", "0.5000", BANDWIDTH.rows)
+
+
+def test_the_intervals_of_the_shipped_calibration_say_how_far_a_prediction_may_be_off() -> None:
+    known = {"inter_node.efficiency": (0.5, 1.25), "kernels.other.launch": (0.1, 9.0)}
+    study = replace(STUDY, initial=msgspec.structs.replace(START, intervals=known))
+    assert study.predictions[0].shipped_range() == pytest.approx((0.8, 2.0))
+    assert STUDY.predictions[0].shipped_range() == (1.0, 1.0)
+    points = (NodesPoint(nodes=1, efficiency=0.5),)
+    beyond = replace(STUDY, initial=msgspec.structs.replace(START, by_nodes=points), fits=())
+    (one,) = beyond.compare([msgspec.structs.replace(row(8, 20.0), nodes=2)])
+    low, high = one.shipped_range()
+    assert (low, high) == pytest.approx((1 / DOUBLING_FACTOR, DOUBLING_FACTOR))
 
 
 def test_a_later_fit_starts_from_what_the_earlier_ones_found() -> None:
