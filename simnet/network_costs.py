@@ -16,7 +16,7 @@ from simnet.units import Duration, Size
 from simnet.values import MAX_SPREAD, Count, Fraction, Intervals
 
 Efficiency = Fraction | tuple[tuple[Size, Fraction], ...]
-DOUBLING_FACTOR = 1.14
+DOUBLING_FACTOR = 1.17
 """How far a bandwidth may move with the first doubling of the nodes beyond the measured ones, either way, 90 %.
 
 From the bandwidths that published dense rows show at 4, 8, 16, ... nodes, each against the one at half the nodes

@@ -190,16 +190,14 @@ def quantity(unit: Unit) -> Quantity:
 def _residuals(outcomes: Sequence[Outcome], own: Mapping[RowKey, tuple[float, float]]) -> tuple[Residual, ...]:
     """Return how far every published value is off, and every speedup of two methods in one set-up.
 
-    A band over what a publication leaves open has no residual. A row that is off for a reason with a range of its own
-    (compute scaled to another batch) says nothing of the rest of the model, and sets that tell nothing of others are
-    left out.
+    A band over what a publication leaves open has no residual, and sets that tell nothing of others are left out.
     """
     found: list[Residual] = []
     times: list[_TimeError] = []
     published = {one.row.key for outcome in outcomes if outcome.unit == "x" for one in outcome.predictions}
     for outcome in (one for one in outcomes if one.tells_of_others):
         for one in outcome.predictions:
-            if one.band is not None or one.known_range != (1.0, 1.0):
+            if one.band is not None:
                 continue
             mine = own[outcome.name, one.row.key]
             error = math.log(one.measured / one.predicted)

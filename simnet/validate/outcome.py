@@ -110,7 +110,7 @@ class Outcome:
         target: errors that were to be reached, if a target was set.
         facts: further values for the set's template; a function among them is called by the template.
         tells_of_others: whether its errors say how far predictions of other publications may be off; those of single
-            messages say nothing of steps.
+            messages, and of compute at another batch, say nothing of steps.
         make_alternatives: makes the other models of the same rows, which takes longer.
         curves: lines of the set's figure, if it is no scatter plot.
         name: name of the set's module and template.

@@ -72,7 +72,7 @@ def calibration(name: str) -> Calibration:
 
 def unfitted(name: str, **neutral: object) -> Calibration:
     """Return a shipped calibration with all links at their nominal rate, and with these attributes replaced."""
-    found = replace(calibration(name), **neutral)
+    found = replace(calibration(name), by_nodes=(), libraries={}, **neutral)
     for key in ("efficiency", "overlap_efficiency"):
         for link in ("intra_node", "inter_node"):
             found = with_value(found, f"{link}.{key}", 1.0)

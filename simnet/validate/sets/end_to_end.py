@@ -6,7 +6,7 @@ from functools import partial
 
 from simnet.hardware import Calibration
 from simnet.strategies import AnyStrategy
-from simnet.validate import published_rows
+from simnet.validate import extrapolation, published_rows
 from simnet.validate.outcome import Alternative, Limit, Outcome
 from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import one_bit_adam as paper
@@ -64,7 +64,7 @@ def _published(adam_s: float) -> dict[str, float]:
 
 
 def _study() -> Study:
-    return Study(
+    study = Study(
         initial=models.compression_stage(paper.ETHERNET).fitted,
         predict=partial(_total_s, next(iter(models.disagreements(paper.ETHERNET, models.dense_adam)))),
         measured=lambda row: row.value * 3600,
@@ -72,6 +72,7 @@ def _study() -> Study:
         label=lambda row: f"{row.method}, {row.gpus} GPUs",
         held_out=published_rows.load().select(paper.SOURCE, metric="total time"),
     )
+    return extrapolation.with_range(study)
 
 
 def _total_s(algorithm: str, calibration: Calibration, row: PublishedRow) -> float:

@@ -53,7 +53,11 @@ INFINIBAND = PublishedNetwork(
     link="intra_node",
     nominal_gbit_per_s=126,
 )
+FAST_ETHERNET = PublishedNetwork(
+    label="100GbE", column="100GbE with TCP/IP", part="hkbu_100gbe", nominal_gbit_per_s=100
+)
 NETWORKS = (ETHERNET, INFINIBAND)
+"""Those on which NCCL's bandwidth does not change with the number of nodes."""
 
 PLANNED: dict[str, dict[int, tuple[float, float]]] = {
     "10GbE": {

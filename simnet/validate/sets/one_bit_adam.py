@@ -138,8 +138,7 @@ def _scenario(network: PublishedNetwork, num_nodes: int, strategy: AnyStrategy, 
 
 def unfitted(network: PublishedNetwork) -> Calibration:
     """Return the network's calibration without any fitted value."""
-    neutral = {"poll_s": Duration(0), "all_to_all_efficiency": 1.0, "by_nodes": (), "libraries": {}}
-    return shipped.unfitted(network.part, kernels={}, **neutral)
+    return shipped.unfitted(network.part, kernels={}, poll_s=Duration(0), all_to_all_efficiency=1.0)
 
 
 def row_in_table_and_figure(network: PublishedNetwork) -> PublishedRow:

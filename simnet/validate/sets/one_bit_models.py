@@ -10,6 +10,7 @@ from simnet.hardware import Calibration, KernelTime
 from simnet.network_costs import LibraryCosts
 from simnet.strategies import AnyStrategy
 from simnet.units import Duration
+from simnet.validate import extrapolation
 from simnet.validate.outcome import Parameter
 from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import one_bit_adam as paper
@@ -60,7 +61,7 @@ def dense_all_reduce(network: PublishedNetwork, algorithm: str) -> Study:
     rows = [row for row in paper.table_rows(network, paper.ALL_REDUCE) if row.nodes > 1]
     plain = [row for row in rows if row.batch_per_gpu == str(paper.BATCH) and paper.accumulation(row) == 1]
     fits = _fits_by_nodes(network, plain, HERE, algorithm)
-    return replace(_with_fits(_table_study(network, algorithm), fits, rows), initial=_start(network))
+    return _with_fits(replace(_table_study(network, algorithm), initial=_start(network)), fits, rows)
 
 
 @cached
@@ -129,7 +130,8 @@ def _fit_on(  # noqa: PLR0913, PLR0917
 
 def _with_fits(study: Study, fits: tuple[Fit, ...], rows: Sequence[PublishedRow]) -> Study:
     known = {row for fit in fits for row in fit.rows}
-    return replace(study, fits=fits, held_out=tuple(row for row in rows if row not in known))
+    held_out = tuple(row for row in rows if row not in known)
+    return extrapolation.with_range(replace(study, fits=fits, held_out=held_out))
 
 
 def _table_study(network: PublishedNetwork, algorithm: str) -> Study:

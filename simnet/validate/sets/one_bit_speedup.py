@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from simnet.comparison import mean_error
+from simnet.validate import extrapolation
 from simnet.validate.outcome import Alternative, Limit, Outcome
 from simnet.validate.published_rows import PublishedRow
 from simnet.validate.sets import one_bit_adam as paper
@@ -73,7 +74,7 @@ def _rows(network: PublishedNetwork) -> tuple[PublishedRow, ...]:
 
 def _study(network: PublishedNetwork) -> Study:
     half = {point.row.key for point in _points(network) if point.num_fitted == 1}
-    return Study(
+    study = Study(
         initial=models.compression_stage(network).fitted,
         predict=lambda found, row: (
             models.chosen(network, models.dense_adam).predict(found, row)
@@ -84,6 +85,7 @@ def _study(network: PublishedNetwork) -> Study:
         label=lambda row: f"{network.label}, {row.gpus} GPUs{' *' if row.key in half else ''}",
         held_out=tuple(point.row for point in _points(network) if not point.is_fitted),
     )
+    return extrapolation.with_range(study)
 
 
 def _alternatives() -> Iterator[Alternative]:
