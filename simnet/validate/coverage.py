@@ -171,8 +171,13 @@ def _with_shipped_ranges(
 ) -> Iterator[tuple[RowKey, tuple[float, float]]]:
     for outcome in outcomes:
         for one in outcome.predictions:
-            own, ends = evidence.own[outcome.name, one.row.key], one.shipped_range()
-            below, above = (math.hypot(known, math.log(end)) for known, end in zip(own, ends, strict=True))
+            own = evidence.own[outcome.name, one.row.key]
+            # A larger cluster than those measured has its growing interval in both ranges: it counts once.
+            more = [
+                max(math.log(end) ** 2 - math.log(known) ** 2, 0.0)
+                for end, known in zip(one.shipped_range(), one.known_range, strict=True)
+            ]
+            below, above = (math.sqrt(width**2 + added) for width, added in zip(own, more, strict=True))
             yield (outcome.name, one.row.key), (below, above)
 
 
