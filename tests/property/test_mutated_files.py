@@ -35,6 +35,7 @@ SEED = int(os.environ.get("SIMNET_SEED", "1"))
 GOLDEN = Path(__file__).parents[1] / "golden"
 MODEL = {"gradients": "./in.json", "forward": "1 ms", "backward": "2 ms", "optimizer": "0 s"}
 TRAINING = GOLDEN / "lab_campaign/training_3x1_2000mbit.json"
+IPERF3 = GOLDEN / "calibrate/iperf3_loopback.json"
 LINKS = GOLDEN / "lab_campaign/links_2x1_100mbit.json"
 # Beyond these, a damaged file makes a command run away.
 SECONDS, MEMORY = 60, 8 * 2**30
@@ -52,6 +53,18 @@ CALIBRATION = {
     "collective_launch": "10 us", "memory_bandwidth": "1 TB/s", "intervals": {"inter_node.efficiency": [0.8, 1.1]},
     "kernels": {"quantize": {"launch": "5 us", "time_per_element": "1 ns", "source": "mine"}},
 }  # fmt: skip
+BASE = CALIBRATION | {
+    "by_nodes": [{"nodes": 2, "efficiency": 0.5, "latency": "9 us", "intervals": {"efficiency": [0.9, 1.1]}}],
+    "libraries": {"mpi": {"carries": ["qsgd"], "poll_cost": "1 us"}},
+    "all_reduce": "hierarchical",
+}  # fmt: skip
+STEPS = b"""nodes,ranks_per_node,batch,strategy,step_ms,grad_accumulation,bucket_cap_mb
+1,1,32,all_reduce,90,1,
+1,8,32,all_reduce,95,1,25
+1,8,32,qsgd:bits=4,99,1,
+2,8,32,all_reduce,300,1,25
+2,8,32,qsgd:bits=4,130,1,
+"""
 WHOLE = pod(strategy={"kind": "qsgd", "bits": 4}, run={"steps": 10, "draws": 3}, sweep=SWEEP, name="pod")
 GRADIENTS = {
     "tensors": [["a", [100, 10], 1.0], ["b", [10], 0.5]],
@@ -201,16 +214,32 @@ KINDS = {
     ),
     "iperf3": Kind(
         name="in.json",
-        whole=lambda: of_json(GOLDEN / "calibrate/iperf3_loopback.json"),
+        whole=lambda: of_json(IPERF3),
         commands=("calibrate in.json --draws 20 --cluster azure_nd_a100_v4 -o new/out",),
     ),
     "kineto": Kind(
         name="in.json.gz",
         whole=lambda: json.loads(gzip.decompress(KINETO.read_bytes())),
         wrap=gzip.compress,
-        commands=("calibrate in.json.gz --workload new/out",),
+        commands=("calibrate in.json.gz --batch 4 --workload new/out",),
     ),
-    "packed": Kind(name="in.json.gz", whole=KINETO.read_bytes, commands=("calibrate in.json.gz --workload new/out",)),
+    "base": Kind(
+        name="in.toml",
+        whole=lambda: BASE,
+        write=as_toml,
+        commands=(f"calibrate {IPERF3} --draws 20 --base in.toml -o new/out",),
+    ),
+    "steps": Kind(
+        name="in.csv",
+        whole=lambda: STEPS,
+        commands=(
+            "calibrate in.csv --trained resnet50 --cluster generic_v100_25gbit --base v100_tcp_estimate "
+            "--accept-poor-fit -o new/out",
+        ),
+    ),
+    "packed": Kind(
+        name="in.json.gz", whole=KINETO.read_bytes, commands=("calibrate in.json.gz --batch 4 --workload new/out",)
+    ),
 }
 # Commands that refuse even the whole file: it alone is not all that they need.
 NEED_MORE = {"campaign", "training"}
