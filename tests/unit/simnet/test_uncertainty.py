@@ -101,3 +101,12 @@ def test_the_command_draws_says_what_it_hangs_on_and_plot_draws_it(tmp_path):
     refused = runner.invoke(cli, ["plot", str(run), "-o", str(tmp_path)])
     assert refused.exit_code == 2
     assert "one run without intervals" in refused.output
+
+
+def test_a_run_rank_by_rank_says_that_it_has_no_intervals():
+    slow = ["--set", "cluster.slow_nodes=[{node = 0, compute_slowdown = 1.5}]", "--set", "cluster.num_nodes=2"]
+    slow += ["--set", "cluster.ranks_per_node=1"]
+    told = CliRunner().invoke(cli, ["simulate", "bert_base_10gbit", *slow])
+    assert told.exit_code == 0
+    assert "90 % interval" not in told.stdout
+    assert "no intervals; --draws 20 makes them" in told.stderr
