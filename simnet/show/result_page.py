@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from simnet.hardware import Cluster
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
-from simnet.show.influences import sentence
 from simnet.show.labels import names
 from simnet.show.page import Page
 from simnet.show.table import Column, Table
@@ -46,7 +45,7 @@ def result_page(run_result: RunResult) -> Page:
             "",
             *_uncertainty(run_result),
             *_verdict(run_result),
-            *(hanging("", f"it hangs on: {sentence(run_result)}") if run_result.hangs_on else ()),
+            *_influences(run_result),
             *(line for note in run_result.notes for line in hanging("note: ", note)),
         ]
     )
@@ -163,6 +162,14 @@ def _uncertainty(run_result: RunResult) -> Iterator[str]:
     for key, name in zip(("iteration_s", "baseline_iteration_s"), names([run_result]), strict=False):
         if between := _between(run_result, key, format_seconds):
             yield from hanging("", f"iteration time of {name}{between}")
+
+
+def _influences(run_result: RunResult) -> Iterator[str]:
+    """Yield what the result hangs on."""
+    if run_result.hangs_on:
+        from simnet.show.influences import sentence  # with the figures, which most runs need not load
+
+        yield from hanging("", f"it hangs on: {sentence(run_result)}")
 
 
 def _between(run_result: RunResult, name: str, written: Callable[[float], str]) -> str:
