@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_NAMED, MOST_DRAWN = 3, 10
+NEAR_ONE = 1.095
 ROW_IN, MARGIN_IN = 0.27, 0.85
 NOUNS = {
     "workload.compute": "compute",
@@ -66,8 +67,13 @@ def _change(key: str, factor: float) -> str:
 
 def _factor_text(key: str, factor: float) -> str:
     if not key.endswith(RATES):
-        return f"{factor:.2g} times as long"
-    return f"{max(factor, 1 / factor):.2g} times {'slower' if factor < 1 else 'faster'}"
+        return f"{_number(factor)} times as long"
+    return f"{_number(max(factor, 1 / factor))} times {'slower' if factor < 1 else 'faster'}"
+
+
+def _number(factor: float) -> str:
+    """Return two digits, but of 1.04 not "1"."""
+    return f"{factor:.{2 + (1 <= factor < NEAR_ONE)}g}"
 
 
 def _noun(key: str) -> str:

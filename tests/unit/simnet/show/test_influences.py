@@ -29,6 +29,10 @@ def influence(key: str, interval: tuple[float, float], values: tuple[float, floa
             "if links between nodes are 2 times faster: 20.0x",
         ),
         (
+            influence("calibration.inter_node.efficiency", (1.0, 1.04), (10.4, 9.0)),
+            "if links between nodes are 1.04 times faster: 9.00x",
+        ),
+        (
             influence("workload.compute", (1.0, 1.4), (10.4, 7.0)),
             "if compute takes 1.4 times as long: 7.00x",
         ),
