@@ -21,7 +21,7 @@ import click
 from msgspec import Struct
 
 from docs import commands, keys
-from simnet import files, hardware, network_costs, parsing, result, scenario, strategies, templates, units
+from simnet import files, hardware, network_costs, parsing, result, scenario, strategies, templates, timed_work, units
 from simnet.calibrate import measurement_file, series_labels
 from simnet.collectives import algorithms
 from simnet.commands import terminal
@@ -50,8 +50,8 @@ STRUCTS: dict[type[Struct], str] = {
     training_step.GradientsFile: "workload.md#gradients-files",
     hardware.Calibration: "calibration.md",
     hardware.LinkCalibration: "calibration.md#links",
-    hardware.KernelTime: "calibration.md#kernels",
-    hardware.HostCost: "calibration.md#host",
+    timed_work.KernelTime: "calibration.md#kernels",
+    timed_work.HostCost: "calibration.md#host",
     network_costs.NodesPoint: "calibration.md#by_nodes",
     NcclCosts: "calibration.md#nccl",
     network_costs.LibraryCosts: "calibration.md#libraries",

@@ -16,10 +16,10 @@ from simnet.calibrate.fitted_part import FittedPart, Floats, Interval, Resample,
 from simnet.calibrate.measurement_file import MeasurementFile, Series, Setup
 from simnet.comparison import Comparison
 from simnet.errors import SimnetError
-from simnet.hardware import fraction_beyond_cache
 from simnet.numeric import non_negative_least_squares
 from simnet.strategies.kernel_table import every
 from simnet.system_options import SystemOptions
+from simnet.timed_work import fraction_beyond_cache
 from simnet.units import Bandwidth, format_bytes, format_seconds
 from simnet.workload.kernel_cost import ADAMW
 

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from simnet.collectives import pipelines
 from simnet.collectives.representatives import busiest, representatives
 from simnet.collectives.schedule import Round, Schedule
-from simnet.hardware import HostCost, LinkId, LinkKind
+from simnet.hardware import LinkId, LinkKind
 from simnet.network.topology import Level, Topology, path
+from simnet.timed_work import HostCost
 
 NO_HOST_COST = HostCost()
 

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from simnet.hardware import HostCost, KernelTime
 from simnet.result import RunResult
 from simnet.scenario import Scenario
 from simnet.simulate import kernel_names
 from simnet.strategies import AnyStrategy, kernel_table
+from simnet.timed_work import HostCost, KernelTime
 from simnet.units import Bandwidth, Duration
 
 SLOW_KERNEL_FACTOR = 170 / 44

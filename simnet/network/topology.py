@@ -8,9 +8,10 @@ from msgspec import Struct
 from simnet import network_costs
 from simnet.collectives.schedule import Group, GroupKind, Round, group_of
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration, Cluster, Fault, HostCost, LinkCalibration, LinkId
+from simnet.hardware import Calibration, Cluster, Fault, LinkCalibration, LinkId
 from simnet.nccl_costs import NcclCosts
 from simnet.registry import tag_of
+from simnet.timed_work import HostCost
 
 MAX_FAULT_FACTOR = 1e6
 

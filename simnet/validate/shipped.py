@@ -9,9 +9,10 @@ import msgspec
 from msgspec.structs import fields, replace
 
 from simnet import files
-from simnet.hardware import Calibration, Cluster, KernelTime
+from simnet.hardware import Calibration, Cluster
 from simnet.network_costs import NodesPoint
 from simnet.scenario import RawScenario
+from simnet.timed_work import KernelTime
 from simnet.units import Duration
 from simnet.workload.workload import Workload
 

@@ -9,8 +9,9 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from simnet.hardware import Calibration, KernelTime
+from simnet.hardware import Calibration
 from simnet.system_options import SystemOptions, value_text
+from simnet.timed_work import KernelTime
 
 
 class StandIn(NamedTuple):

@@ -37,7 +37,7 @@ ORDER = (
         "templates",
         "version",
     ),
-    ("network_costs", "nccl_costs", "nccl_model", "hardware"),
+    ("network_costs", "timed_work", "nccl_costs", "nccl_model", "hardware"),
     ("collectives.schedule",),
     ("network",),
     ("collectives",),

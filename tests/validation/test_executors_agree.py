@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from simnet import nccl_model
 from simnet.collectives import algorithms, closed_form, direct, hierarchical, loads, nccl, ring, tree
 from simnet.collectives.closed_form import AlphaBeta, Shape
-from simnet.hardware import Calibration, HostCost, LinkCalibration
+from simnet.hardware import Calibration, LinkCalibration
 from simnet.nccl_costs import NcclCosts
+from simnet.timed_work import HostCost
 from simnet.units import Duration, Size
 from tests.helpers.topologies import (
     INTER_ALPHA_S,

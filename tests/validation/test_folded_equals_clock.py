@@ -8,10 +8,11 @@ from msgspec.structs import replace
 from simnet import event_runner, files, folded_runner
 from simnet.collectives import algorithms, direct, ring
 from simnet.collectives.execute import Folded
-from simnet.hardware import Calibration, HostCost, LinkCalibration
+from simnet.hardware import Calibration, LinkCalibration
 from simnet.prepared import PreparedScenario
 from simnet.program import Communicate, Compute, OperationId
 from simnet.scenario import load_experiment
+from simnet.timed_work import HostCost
 from simnet.timeline import Streams, Timeline
 from simnet.units import Duration, Size
 from tests.helpers.topologies import leaves, topology

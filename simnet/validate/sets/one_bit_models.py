@@ -6,9 +6,10 @@ from functools import partial
 
 from msgspec import structs
 
-from simnet.hardware import Calibration, KernelTime
+from simnet.hardware import Calibration
 from simnet.network_costs import LibraryCosts
 from simnet.strategies import AnyStrategy
+from simnet.timed_work import KernelTime
 from simnet.units import Duration
 from simnet.validate import extrapolation
 from simnet.validate.outcome import Parameter

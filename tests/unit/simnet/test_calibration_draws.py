@@ -11,13 +11,14 @@ from simnet import calibration_draws, files, model_error
 from simnet.calibration_draws import draw_calibration, draws
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration, KernelTime, LinkCalibration
+from simnet.hardware import Calibration, LinkCalibration
 from simnet.scenario import RunSettings
 from simnet.schema import build
 from simnet.show.result_page import result_page
 from simnet.show.rows import row
 from simnet.simulate import simulate
 from simnet.strategies import BinSGDM, DenseAllReduce
+from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import training_step
 from simnet.workload.workload import ComputeTime, Workload

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from simnet import files
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration, Cluster, Fabric, KernelTime, Link, LinkCalibration, SlowNode
+from simnet.hardware import Calibration, Cluster, Fabric, Link, LinkCalibration, SlowNode
 from simnet.scenario import RunSettings, Scenario, build, check_part, load, load_experiment, to_dict
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam
+from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 from tests.helpers.scenario_samples import SWEEP, pod, write

@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration, KernelTime, LinkCalibration, SlowNode
+from simnet.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.scenario import RunSettings, Scenario
 from simnet.simulate import check, num_exact_rounds, simulate
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam, Planner
+from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.step_samples import CAP, COSTLY, STRATEGIES, WORKLOAD, scenario

@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 from simnet import uncertainty
 from simnet.commands.main import cli
-from simnet.hardware import Calibration, KernelTime, LinkCalibration, SlowNode
+from simnet.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.scenario import RunSettings, load
 from simnet.simulate import simulate, with_influences
 from simnet.strategies import DenseAllReduce, OneBitAdam
+from simnet.timed_work import KernelTime
 from simnet.uncertainty import default_draws, with_default_draws
 from simnet.units import Duration
 from tests.helpers.step_samples import scenario

@@ -12,13 +12,14 @@ from simnet.compare.rank import advise
 from simnet.compare.tune import chosen, dense_systems, systems
 from simnet.compare.verdict import MEASURE_FIRST, PAYS, UNCERTAIN
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration, HostCost, KernelTime
+from simnet.hardware import Calibration
 from simnet.scenario import RunSettings, Scenario
 from simnet.show.advice import advice_page
 from simnet.show.advice_sentences import sentences
 from simnet.simulate import StepTimer, kernel_names, simulate
 from simnet.strategies import STRATEGIES, AnyStrategy, BinSGDM, DenseAllReduce, OneBitAdam, TopK
 from simnet.strategies.kernel_table import every
+from simnet.timed_work import HostCost, KernelTime
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.advise_samples import FAST_CODEC, GBIT, WORKLOAD, advised, dense_s, least_s, row, scenario

@@ -5,8 +5,9 @@ from msgspec.structs import replace
 
 from simnet.compare import whatif
 from simnet.compare.verdict import MEASURE_FIRST, PAYS, UNCERTAIN, Speedup, Verdict
-from simnet.hardware import Calibration, KernelTime
+from simnet.hardware import Calibration
 from simnet.strategies import DenseAllReduce, OneBitAdam, TopK
+from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration
 from tests.helpers.advise_samples import scenario
 

@@ -7,13 +7,14 @@ from msgspec.structs import replace
 
 from simnet.compare.tune import systems
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration, KernelTime
+from simnet.hardware import Calibration
 from simnet.network.topology import build
 from simnet.program import Communicate, Kernel
 from simnet.simulate import simulate
 from simnet.strategies import QSGD, BinSGDM
 from simnet.strategies.binsgdm import DEFAULT_ROUNDING, ROUNDINGS
 from simnet.strategies.former_keys import with_present_keys
+from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration
 from simnet.workload.buckets import Bucket
 from simnet.workload.training_step import Step

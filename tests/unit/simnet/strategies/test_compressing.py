@@ -5,7 +5,7 @@ from msgspec import ValidationError, convert
 from msgspec.structs import replace
 
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration, KernelTime
+from simnet.hardware import Calibration
 from simnet.scenario import RunSettings, Scenario
 from simnet.simulate import simulate
 from simnet.strategies import (
@@ -32,6 +32,7 @@ from simnet.strategies import (
     STRATEGIES as REGISTRY,
 )
 from simnet.system_options import SystemOptions
+from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.cli import assert_refused, run

@@ -8,8 +8,9 @@ import pytest
 
 from simnet import templates
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration, KernelTime
+from simnet.hardware import Calibration
 from simnet.network_costs import DOUBLING_FACTOR, NodesPoint
+from simnet.timed_work import KernelTime
 from simnet.units import Duration
 from simnet.validate import published_rows, sets
 from simnet.validate.published_rows import PublishedRow

@@ -7,8 +7,9 @@ import pytest
 
 from simnet import files
 from simnet.errors import SimnetError
-from simnet.hardware import Calibration, KernelTime
+from simnet.hardware import Calibration
 from simnet.scenario import load
+from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import training_step
 from simnet.workload.kernel_cost import OPTIMIZER_BYTES
