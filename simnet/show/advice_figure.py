@@ -36,7 +36,7 @@ def advice_figure(advice: Advice) -> Figure:
     rows = advice.compressing
     named = rows[: len(COLOURS)]
     highest = HEADROOM * max([2.0, *(speedup for row in rows for _, speedup in row.curve)])
-    axes.axhspan(PAYS, highest, color=PAYING, linewidth=0, zorder=0, label=f"pays (at least {PAYS:g})")
+    axes.axhspan(PAYS, highest, color=PAYING, linewidth=0, zorder=0, label=f"predicted {PAYS:g} times as fast or more")
     axes.axhline(1.0, color="black", linewidth=0.8, zorder=1)
     _lines(axes, named, rows[len(named) :])
     here = advice.scenario.cluster.inter_node.bytes_per_s
