@@ -26,6 +26,7 @@ from simnet.workload import training_step
 from simnet.workload.workload import Workload
 
 CONFIDENCE = 0.9
+MIN_DRAWS = 20
 SIGMAS = 1.6448536269514722
 """The 95 % point of the standard normal distribution: a 90 % interval reaches so far on either side."""
 SEED = 0
@@ -46,7 +47,13 @@ class Draw(NamedTuple):
 
 
 def draws(count: int) -> Iterator[Draw]:
-    """Yield so many draws."""
+    """Return so many draws.
+
+    Raises:
+        SimnetError: they are too few for an interval: the middle 90 % of one value is no wider than the value.
+    """
+    if 0 < count < MIN_DRAWS:
+        raise SimnetError(f"run.draws: {count}: must be 0, for no intervals, or at least {MIN_DRAWS}")
     return (Draw(number, count) for number in range(count))
 
 

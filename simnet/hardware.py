@@ -11,21 +11,15 @@ from msgspec import Meta, Struct, field, structs
 
 from simnet import network_costs
 from simnet.nccl_costs import NcclCosts
-from simnet.network_costs import Cost, Efficiency, LibraryCosts, NodesPoint
+from simnet.network_costs import Cost, Efficiency, LibraryCosts, NodesPoint, check_intervals
 from simnet.registry import StructRegistry
 from simnet.timed_work import HostCost, KernelTime
 from simnet.units import Bandwidth, Duration
 from simnet.values import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
 
 NCCL_BANDWIDTH = "nccl.inter_node_efficiency"
+LATENCY = "inter_node.latency"
 LinkKind = Literal["port_tx", "port_rx", "nic_tx", "nic_rx", "leaf_up", "leaf_down"]
-
-
-def check_intervals(intervals: Intervals) -> None:
-    """Refuse factors that do not hold 1 between them."""
-    for key, (low, high) in intervals.items():
-        if not low <= 1 <= high:
-            raise ValueError(f"intervals: {key!r}: [{low:g}, {high:g}]: must be two factors with 1 between them")
 
 
 class NamedPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -329,10 +323,18 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the calibration of clusters of so many nodes, in which plain costs have taken the place of points."""
         libraries = {name: one.at_nodes(num_nodes) for name, one in self.libraries.items()}
         found = self._with_costs(network_costs.costs_at(self.by_nodes, num_nodes)) if self.by_nodes else self
-        if self.by_nodes and (own := self.intervals.get(NCCL_BANDWIDTH)):
-            wider = {NCCL_BANDWIDTH: network_costs.widened(own, self.by_nodes, num_nodes)}
-            found = structs.replace(found, intervals=found.intervals | wider)
+        if self.by_nodes:
+            found = structs.replace(found, intervals=found.intervals | self._wider(found, num_nodes))
         return structs.replace(found, by_nodes=(), libraries=libraries) if self.by_nodes or libraries else found
+
+    def _wider(self, found: "Calibration", num_nodes: int) -> Intervals:
+        """Return the intervals of costs that no point holds, but that were measured on the nodes of the points."""
+        intervals = {key: one for key, one in found.intervals.items() if key == NCCL_BANDWIDTH}
+        has_latency = any(point.alpha_s is not None for point in self.by_nodes)
+        if found.inter_node.alpha_s is not None and not has_latency:
+            intervals[LATENCY] = found.intervals.get(LATENCY, (1.0, 1.0))
+        wider = {key: network_costs.widened(one, self.by_nodes, num_nodes) for key, one in intervals.items()}
+        return {key: one for key, one in wider.items() if one != (1.0, 1.0)}
 
     def for_strategy(self, strategy: str) -> "Calibration":
         """Return the calibration with the costs of the library that carries a strategy's exchange."""

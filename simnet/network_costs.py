@@ -36,6 +36,13 @@ def check_efficiency(efficiency: Efficiency | None) -> None:
             raise ValueError("efficiency: message sizes must be above zero and ascending; sort the points")
 
 
+def check_intervals(intervals: Intervals) -> None:
+    """Refuse factors that do not hold 1 between them."""
+    for key, (low, high) in intervals.items():
+        if not low <= 1 <= high:
+            raise ValueError(f"intervals: {key!r}: [{low:g}, {high:g}]: must be two factors with 1 between them")
+
+
 class NetworkCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Costs between nodes that replace the calibration's own; what is missing is the calibration's.
 
@@ -59,6 +66,7 @@ class NetworkCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         check_efficiency(self.efficiency)
+        check_intervals(self.intervals)
         missing = [key for key in self.intervals if key not in KEYS or getattr(self, KEYS[key].name) is None]
         if missing:
             raise ValueError(f"intervals: {missing[0]!r}: needs a value in the same table; give the value")
@@ -180,7 +188,7 @@ def _walked(widths: tuple[float, float], doublings: float) -> tuple[float, float
 
 
 def widened(interval: tuple[float, float], points: Sequence[NodesPoint], num_nodes: int) -> tuple[float, float]:
-    """Return the interval of a bandwidth that was measured on the nodes of these points: wider on more nodes."""
+    """Return the interval of a cost that was measured on the nodes of these points: wider on more nodes."""
     widths = -math.log(interval[0]), math.log(interval[1])
     return _interval(_walked(widths, math.log2(max(num_nodes / points[-1].nodes, 1.0)))) or interval
 

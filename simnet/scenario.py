@@ -31,8 +31,8 @@ class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             without faults; "auto" takes "folded" where it holds.
         grad_accumulation: micro-batches of one iteration; gradients are exchanged after the last one only.
         steps: training steps that the end-to-end time counts.
-        draws: calibrations that are drawn from the intervals of the given one, for intervals of the results; without it
-            none in Python, and as many as a command finds useful on the command line.
+        draws: calibrations that are drawn from the intervals of the given one, for intervals of the results: 0, or at
+            least 20; without it none in Python, and as many as a command finds useful on the command line.
     """
 
     fidelity: Literal["auto", "exact", "folded"] = "auto"
@@ -260,8 +260,8 @@ def build(mapping: Mapping[str, object], where: str = "scenario") -> Scenario:
     return _with_parts_filled(mapping, where, Path()).scenario()
 
 
-def check_part(kind: str, name: str) -> None:
-    """Check a cluster, workload or calibration on its own.
+def check_part(kind: str, name: str) -> NamedPart:
+    """Check a cluster, workload or calibration on its own, and return it.
 
     Args:
         kind: key of `PART_TYPES`.
@@ -271,7 +271,7 @@ def check_part(kind: str, name: str) -> None:
         SimnetError: it cannot be found or read, or something in it does not fit.
     """
     part, label = _named_part(kind, name, "", Path())
-    _checked_part(kind, part, label)
+    return _checked_part(kind, part, label)
 
 
 def to_dict(scenario: Struct) -> dict[str, object]:

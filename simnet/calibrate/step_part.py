@@ -16,6 +16,7 @@ from simnet.strategies import DenseAllReduce
 from simnet.units import format_seconds
 
 CODEC = "codec_efficiency"
+AT_THE_NOMINAL_RATE = 0.995
 MAX_NAMES = 8
 """Columns that a note names."""
 
@@ -199,7 +200,12 @@ def _notes(found: StepFit, tables: Iterable[StepTable]) -> list[str]:
     notes = [f"{table.path.name}: not read: {_names(table.unread)}" for table in tables if table.unread]
     if found.spread == step_fit.RUN_SPREAD:
         notes.append(
-            f"no setting is repeated: steps are taken to differ by {step_fit.RUN_SPREAD:.0%} from run to run, as the "
-            "intervals say; give repetitions"
+            f"no setting is repeated with another time: steps are taken to differ by {step_fit.RUN_SPREAD:.0%} from "
+            "run to run, as the intervals say; give repetitions"
         )
+    notes += [
+        f"steps on {counted(nodes, 'node')} are as short as the nominal rate of the NICs allows: check these rows"
+        for nodes, one in found.by_nodes.items()
+        if one.value > AT_THE_NOMINAL_RATE
+    ]
     return notes

@@ -7,7 +7,9 @@ from simnet.commands.parts import find
 from simnet.commands.terminal import say
 from simnet.compare import convergence
 from simnet.errors import SimnetError
+from simnet.hardware import Calibration
 from simnet.scenario import PART_TYPES, check_part, load_experiment
+from simnet.strategies import kernel_table
 
 
 @click.command(
@@ -34,7 +36,9 @@ def _checked(name: str) -> str:
     """Check one file, and say what it is."""
     kind, name = find(name)
     if kind in PART_TYPES:
-        check_part(kind, name)
+        part = check_part(kind, name)
+        if isinstance(part, Calibration):
+            kernel_table.check(part)
         return kind.removesuffix("s")
     if kind == "convergence":
         convergence.load(name)

@@ -45,7 +45,7 @@ DRAWS = click.option(
     "--draws",
     type=click.IntRange(0, 10_000),
     help="Draws from the intervals of calibration and workload and from the model's own error, for 90 % intervals of "
-    "the results; 0 for none.  [default: 200 for one speedup, fewer for each of many]",
+    "the results; 0 for none, else at least 20.  [default: 200 for one speedup, fewer for each of many]",
 )
 JOBS = click.option(
     "--jobs", type=click.IntRange(1, 1024), help="Largest number of processes.  [default: one per core]"

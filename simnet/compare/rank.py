@@ -54,7 +54,7 @@ def advise(
     """
     plain = replace(scenario, baseline=None, run=replace(scenario.run, draws=0, steps=None), strategy=PLAIN)
     names = tuple(systems()) if names is None else names
-    ranking = _Ranking(plain, num_draws=scenario.run.draws or DRAWS)
+    ranking = _Ranking(plain, num_draws=DRAWS if scenario.run.draws is None else scenario.run.draws)
     found: dict[str, RankedSystem | str] = {}
     for name, row in _rows(ranking, names, jobs):
         found[name] = row
@@ -171,7 +171,7 @@ class _Ranking:
 
         System and baseline are timed on the same draws: an error of the calibration that slows both cancels.
         """
-        if strategy == self._baseline.strategy:
+        if strategy == self._baseline.strategy or not self._errors:
             return None
         pairs = zip(self._drawn_baseline_s, self._drawn_s(strategy), strict=True)
         ratios = [baseline_s / own_s for baseline_s, own_s in pairs]

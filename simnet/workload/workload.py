@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from simnet.hardware import FittedTo, NamedPart, check_intervals
+from simnet.hardware import FittedTo, NamedPart
+from simnet.network_costs import check_intervals
 from simnet.units import Duration, Size
 from simnet.values import Count, Dtype, Intervals, Kind, Shape, Spread
 

@@ -33,7 +33,7 @@ def scenario(
     alpha_s: float = 5e-6,
     calibration: Calibration = FAST_CODEC,
     workload: Workload = WORKLOAD,
-    draws: int = 0,
+    draws: int | None = None,
 ) -> Scenario:
     cluster = Cluster(
         num_nodes=num_nodes,

@@ -65,7 +65,7 @@ STEPS = b"""nodes,ranks_per_node,batch,strategy,step_ms,grad_accumulation,bucket
 2,8,32,all_reduce,300,1,25
 2,8,32,qsgd:bits=4,130,1,
 """
-WHOLE = pod(strategy={"kind": "qsgd", "bits": 4}, run={"steps": 10, "draws": 3}, sweep=SWEEP, name="pod")
+WHOLE = pod(strategy={"kind": "qsgd", "bits": 4}, run={"steps": 10, "draws": 20}, sweep=SWEEP, name="pod")
 GRADIENTS = {
     "tensors": [["a", [100, 10], 1.0], ["b", [10], 0.5]],
     "forward_flops_per_sample": 1e9, "backward_flops_per_sample": 2e9,
@@ -170,7 +170,7 @@ KINDS = {
         whole=lambda: CALIBRATION,
         write=as_toml,
         commands=PART,
-        others={"whole.toml": pod(calibration="in.toml", run={"draws": 2})},
+        others={"whole.toml": pod(calibration="in.toml", run={"draws": 20})},
     ),
     "gradients": Kind(
         name="in.json",

@@ -45,6 +45,18 @@ def test_beyond_the_points_the_nearest_stays_and_its_interval_grows_by_doublings
     assert math.log(alone[1]) == pytest.approx(math.hypot(math.log(1.1), step))
 
 
+def test_a_latency_that_no_point_holds_is_as_unsure_beyond_them() -> None:
+    points = (NodesPoint(nodes=2, efficiency=0.8), NodesPoint(nodes=4, efficiency=0.8))
+    link = LinkCalibration(efficiency=0.99, alpha_s=Duration(1e-5))
+    found = Calibration(by_nodes=points, inter_node=link, intervals={"inter_node.latency": (0.9, 1.1)})
+    inside, outside = (found.at_nodes(nodes).intervals["inter_node.latency"] for nodes in (4, 8))
+    assert inside == pytest.approx((0.9, 1.1))
+    assert outside[1] == pytest.approx(math.exp(math.hypot(math.log(1.1), math.log(DOUBLING_FACTOR))))
+    plain = Calibration(by_nodes=points, inter_node=link)
+    assert "inter_node.latency" not in plain.at_nodes(4).intervals
+    assert "inter_node.latency" in plain.at_nodes(8).intervals
+
+
 def test_an_interval_is_interpolated_between_points():
     low, high = BOTH.at_nodes(4).intervals["inter_node.efficiency"]
     assert (low, high) == pytest.approx((0.9**0.5, 1.1**0.5))
@@ -134,6 +146,8 @@ def test_a_library_of_an_unknown_strategy_is_refused() -> None:
         ),
         ([{"nodes": 2, "efficiency": 1.5}], "efficiency"),
         ([{"nodes": 0, "efficiency": 0.5}], "nodes"),
+        ([{"nodes": 2, "efficiency": 0.5, "intervals": {"efficiency": [2.0, 3.0]}}], "two factors with 1 between them"),
+        ([{"nodes": 2, "efficiency": 0.5, "intervals": {"efficiency": [1.1, 0.9]}}], "two factors with 1 between them"),
         ([{"nodes": 2, "intervals": {"latency": [0.5, 2.0]}}], "'latency': needs a value in the same table"),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_speedup_is_drawn_by_default():
     "left",
     [
         replace(GIVEN, run=RunSettings(draws=0)),
-        replace(GIVEN, run=RunSettings(draws=7)),
+        replace(GIVEN, run=RunSettings(draws=21)),
         replace(GIVEN, run=RunSettings(), baseline=None),
         replace(GIVEN, run=RunSettings(), calibration=Calibration()),
         replace(GIVEN, run=RunSettings(fidelity="exact")),

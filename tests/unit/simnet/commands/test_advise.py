@@ -62,7 +62,7 @@ class TestFigure:
         named = [found.name for found in advice.compressing[:6]]
         assert [label.removesuffix(MARK) for label in labels if label.removesuffix(MARK) in systems()] == named
         assert f"Top-k 1 %{MARK}" in labels
-        assert {"this cluster", "others", f"pays (at least {PAYS})"} <= set(labels)
+        assert {"this cluster", "others", f"predicted {PAYS:g} times as fast or more"} <= set(labels)
         lines = {line.get_label(): line for line in axes.get_lines()}
         ((rate, speedup),) = (point for point in advice.compressing[0].curve if point[0] == GBIT)
         assert (rate / GBIT, speedup) in zip(*lines[labels[1]].get_data(), strict=True)

@@ -148,7 +148,7 @@ class TestRanking:
     def test_the_advice_is_the_same_for_any_number_of_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         workload = Workload(gradient_bytes=Size(4e7), forward_s=Duration(0.01), backward_s=Duration(0.02))
         calibration = replace(FAST_CODEC, intervals={"memory_bandwidth": (0.5, 2.0)})
-        given = scenario(workload=workload, calibration=calibration, draws=3)
+        given = scenario(workload=workload, calibration=calibration, draws=20)
         names = ["Marsit", "TernGrad", "BinSGDM", "SignSGD"]
         alone = advise(given, names=names)
         monkeypatch.setattr(rank, "PROBE_S", 0.0)
@@ -278,6 +278,10 @@ class TestCertainty:
         },
         intervals={"memory_bandwidth": (0.5, 2.0), "kernels.top_k_encode.time_per_element": (0.5, 2.0)},
     )
+
+    def test_no_draws_give_no_interval(self) -> None:
+        assert row(advised("1-bit Adam", draws=0), "1-bit Adam").speedup.interval is None
+        assert row(advised("1-bit Adam"), "1-bit Adam").speedup.interval is not None
 
     def test_a_fitted_calibration_gives_intervals(self) -> None:
         advice = advised("SignSGD", calibration=self.FITTED, draws=40)
