@@ -8,6 +8,7 @@ PYTHON ?=
 PYTEST_ARGS ?= -n auto --dist worksteal
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+CHAOS_ARGS ?=
 GPU_OUT := out/gpu
 GPU_ARGS ?=
 # Empty: the newest torch that the driver can run.
@@ -25,7 +26,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 AFTER_LAB := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-short torch lab lab-short lab-systems test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench clean
+.PHONY: help demo demo-short torch lab lab-short lab-systems lab-topologies test test-all test-most test-lab check format-check format lint types gpu gpu-commit bench chaos clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,7 +72,7 @@ torch: $(VENV)/.installed-dev ## add torch, numba, scikit-learn and, if to be ha
 	@$(BIN)/python -c 'import triton' 2>/dev/null || $(INSTALL) --no-deps '$(TRITON)' \
 		|| echo 'Triton cannot be installed here: its kernels will not be tested'
 
-lab: torch ## a campaign on real nodes of this machine, predicted and measured: an hour and more, root, a quiet machine
+lab: torch ## a campaign on real nodes of this machine, predicted and measured: an hour and a quarter, root, a quiet machine
 	$(BIN)/simnet lab run scenarios/lab/campaign.toml -o out/lab
 	$(BIN)/simnet lab report out/lab -o out/lab-report
 
@@ -83,6 +84,10 @@ lab-systems: torch ## real steps of seven compressing systems on four nodes, pre
 	$(BIN)/simnet lab run scenarios/lab/systems.toml -o out/lab-systems
 	$(BIN)/simnet lab report out/lab-systems -o out/lab-systems-report
 
+lab-topologies: torch ## real steps of three systems in three topologies on four nodes of two ranks: eighteen minutes
+	$(BIN)/simnet lab run scenarios/lab/topologies.toml -o out/lab-topologies
+	$(BIN)/simnet lab report out/lab-topologies -o out/lab-topologies-report
+
 # Finds or installs a torch with CUDA by itself: what .venv has stays as it is.
 gpu: ## measure the GPUs of this machine in ten minutes, and write their page: out/gpu, out/gpu-card (GPU_ARGS=--only=kernels)
 	@VENV='$(VENV)' PYTHON='$(PYTHON)' TORCH_GPU='$(TORCH_GPU)' sh .ci/gpu.sh $(GPU_OUT) $(GPU_ARGS)
@@ -92,6 +97,9 @@ gpu-commit: $(VENV)/.installed ## calibration, compute rows and page of the GPU 
 
 bench: $(VENV)/.installed ## benchmarks: ratios from one run, absolute figures beside
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+chaos: torch ## one rank is lost at a random moment, a hundred times; exits 1 if another hangs or does not name it (CHAOS_ARGS="17 --keep")
+	$(BIN)/python -m studies.chaos run $(CHAOS_ARGS)
 
 clean: ## remove what make has made, .venv included
 	rm -rf $(VENV) $(VENV)-gpu out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

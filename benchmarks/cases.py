@@ -21,6 +21,7 @@ LLAMA = (
     "{shape = [5504, 2048], count = 48}, {shape = [2048, 2048], count = 96}, {shape = [32000, 2048]}]}"
 )
 """1.35 billion parameters in 219 tensors."""
+ALONE = ("advise", "bert_base_10gbit", "--jobs", "1")
 NAIVE = "from benchmarks.every_hop import ring_all_reduce_s"
 
 
@@ -45,6 +46,7 @@ def groups() -> list[Group]:
         Group("Draws for the intervals of a speedup", [draws(number) for number in (0, 10, 50, 200)]),
         Group("1,000 points of `simnet sweep speedup`", list(sweeps())),
         Group("Searches and pages, CPU time", list(searches())),
+        Group("What `advise` grows with, CPU time of one process", list(growth_of_advise())),
     ]
 
 
@@ -119,10 +121,23 @@ def searches() -> Iterator[Case]:
     crossover = ("--over", "cluster.inter_node.bandwidth", "--from", "1 Gbit/s", "--to", "400 Gbit/s")
     yield command("`crossover`", "crossover", "bert_base_10gbit", *crossover)
     # By its former name, which checkouts given as --before know as well.
-    yield command("`time-to-target`", "race", "bert_base_10gbit", "characters")
+    yield command("`time-to-target`", "race", "bert_base_10gbit", "characters", "--same-task")
     yield command("`advise`, BERT-Base", "advise", "bert_base_10gbit")
     yield command("`advise`, BERT-Large on InfiniBand", "advise", "infiniband")
     nodes = ("--set", "cluster.num_nodes=16", "--set", "cluster.inter_node.bandwidth=25 Gbit/s")
     llama = ("--set", f"workload={LLAMA}", *nodes)
     yield command("`advise`, 1.35 billion parameters on 128 GPUs", "advise", "bert_base_10gbit", *llama)
     yield command("`validate --published`", "validate", "--published")
+
+
+def growth_of_advise() -> Iterator[Case]:
+    """Yield the advice on BERT-Base with more systems, more nodes and more tensors, all without workers."""
+    for systems in ("binsgdm", "binsgdm,qsgd,power_sgd,top_k", "all"):
+        chosen = () if systems == "all" else ("--systems", systems)
+        yield command(systems, *ALONE, *chosen)
+    for nodes in (2, 64, 512):
+        yield command(f"all, {nodes} nodes", *ALONE, "--set", f"cluster.num_nodes={nodes}")
+    for count in (100, 1_000):
+        rows = f"[{{shape = [{4_400_000 // count}, 25], count = {count}}}]"
+        workload = f'{{tensors = {rows}, forward = "40 ms", backward = "80 ms", optimizer = "5 ms"}}'
+        yield command(f"all, {count:,} equal tensors", *ALONE, "--set", f"workload={workload}")

@@ -62,7 +62,7 @@ def long_jobs(checkout: Path) -> Iterator[Job]:
         yield simnet(f"advise {name}", "json", "advise", name)
     for name in ("characters", "digits"):
         # The former name of time-to-target, which older checkouts know as well.
-        yield simnet(f"race {name}", "json", "race", "bert_base_10gbit", name, "--steps", "100000")
+        yield simnet(f"race {name}", "json", "race", "bert_base_10gbit", name, "--steps", "100000", "--same-task")
     golden = checkout / "tests" / "golden"
     # Older checkouts keep these logs beside the trace.
     folders = golden / "calibrate", checkout / "scenarios" / "published" / "nccl-tests"

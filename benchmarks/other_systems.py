@@ -12,6 +12,7 @@ from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.random import Key
 from binsgdm.systems.atomo import Atomo, probabilities
 from binsgdm.systems.base import numel_of
+from binsgdm.systems.eight_bit import ByteGrad
 from binsgdm.systems.low_rank import GradZip, PowerSGD
 from binsgdm.systems.matrices import is_factored, matrix_shape
 from binsgdm.systems.signs import OneBitSGD, ScaledSign, TernGrad
@@ -71,6 +72,24 @@ def terngrad_theory(gradient: Gradient, clip: float | None) -> float:
             largest = torch.minimum(largest, clip * part.square().mean().sqrt())
         kept = part.abs().clamp(max=largest)
         lost += (kept * (largest - kept) + (part.abs() - kept).square()).sum().item()
+    return lost / energy(gradient.values)
+
+
+def byte_theory(gradient: Gradient, dtype: str, block_size: int) -> float:
+    """Return what the nearest of a block's values in fp64 leaves: equal steps, or those of an 8-bit float."""
+    lost = 0.0
+    for block in gradient.values.double().split(block_size):
+        largest = {"int8": 127, "fp8_e4m3": 448, "fp8_e5m2": 57344}[dtype]
+        scale = block.abs().max().clamp(min=1e-300) / largest
+        counts = block / scale
+        if dtype == "int8":
+            step = torch.ones_like(counts)
+        else:
+            mantissa, smallest = {"fp8_e4m3": (3, -6), "fp8_e5m2": (2, -14)}[dtype]
+            # The exponent of the number below, and the smallest one, whose steps subnormal numbers have.
+            exponent = (torch.frexp(counts).exponent - 1).clamp(min=smallest)
+            step = torch.ldexp(torch.ones_like(counts), exponent - mantissa)
+        lost += ((counts - (counts / step).round() * step) * scale).square().sum().item()
     return lost / energy(gradient.values)
 
 
@@ -145,6 +164,10 @@ def losses() -> dict[str, Callable[[Gradient], Loss]]:
     def zipped(steps: int) -> Callable[[Gradient], Loss]:
         return lambda g: low_rank(GradZip(matrix_rank=MATRIX_RANK, rank=0, world_size=1), g, steps)
 
+    def byte(dtype: Any) -> Callable[[Gradient], Loss]:
+        given = ByteGrad(dtype=dtype)
+        return lambda g: compressed(given, g, byte_theory(g, dtype, given.block_size), "exact: to the nearest", 1)
+
     return {
         "EF-SignSGD, a scale a tensor": lambda g: compressed(ScaledSign(), g, sign_theory(g), "exact: 1 - delta", 1),
         "1-bit SGD": lambda g: compressed(OneBitSGD(), g, one_bit_theory(g), "exact: variance in the halves", 1),
@@ -154,6 +177,7 @@ def losses() -> dict[str, Callable[[Gradient], Loss]]:
         "TernGrad, not clipped": lambda g: compressed(
             TernGrad(clip_sigmas=None), g, terngrad_theory(g, None), "mean: variance"
         ),
+        **{f"ByteGrad, {dtype}": byte(dtype) for dtype in ("int8", "fp8_e4m3", "fp8_e5m2")},
         "Top-k, 1 %": lambda g: compressed(top, g, 1 - share(g), "at most: 1 - k/d", 1),
         "MSTop-k, 1 %, 31 samplings": lambda g: compressed(ms, g, top_k_theory(g, kept(g)), "exact: that of Top-k", 1),
         "MSTop-k, 1 %, 12 samplings": lambda g: compressed(

@@ -4,21 +4,22 @@ optimizer = binsgdm.BinSGDM(model.parameters(), lr=7e-4, weight_decay=0.01)  # 0
 binsgdm.attach(optimizer, model)
 
 BinSGDM: the optimizer. attach: lets it exchange signs with all ranks. attach_fsdp: the same for parameters that FSDP2
-shards. check_replicas: compares all ranks. BinsgdmError: what they raise. PAPER: settings of the paper's form.
+shards. detach: undoes both. check_replicas: compares all ranks. BinsgdmError: what they raise. PAPER: settings of the
+paper's form.
 help(binsgdm.attach) and so on says more.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from binsgdm.ddp import attach
+    from binsgdm.ddp import attach, detach
     from binsgdm.errors import BinsgdmError
     from binsgdm.exchange.replicas import check_replicas
     from binsgdm.fsdp import attach_fsdp
     from binsgdm.optimizers.binsgdm import BinSGDM
     from binsgdm.optimizers.settings import PAPER
 
-__all__ = ["PAPER", "BinSGDM", "BinsgdmError", "attach", "attach_fsdp", "check_replicas"]
+__all__ = ["PAPER", "BinSGDM", "BinsgdmError", "attach", "attach_fsdp", "check_replicas", "detach"]
 
 _HOMES = {
     "PAPER": "binsgdm.optimizers.settings",
@@ -27,6 +28,7 @@ _HOMES = {
     "attach": "binsgdm.ddp",
     "attach_fsdp": "binsgdm.fsdp",
     "check_replicas": "binsgdm.exchange.replicas",
+    "detach": "binsgdm.ddp",
 }
 
 

@@ -1,4 +1,9 @@
-"""The one error type that a user's mistake raises, and text that a terminal may be given."""
+"""The one error type that a user's mistake raises, and what its sentences can show."""
+
+from collections.abc import Iterable
+
+_LONGEST = 80
+_LONGEST_NAME, _MOST_NAMES = 30, 6
 
 
 class BinsgdmError(Exception):
@@ -8,3 +13,19 @@ class BinsgdmError(Exception):
 def printable(text: str) -> str:
     """Return a line for a terminal: paths and names of processes hold whatever their makers wrote."""
     return "".join(one if one.isprintable() else "?" for one in text)
+
+
+def shown(value: object) -> str:
+    """Return a value as a sentence can show it, or what it is where it takes a long text or several lines."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        text = ""
+    return text if 0 < len(text) <= _LONGEST and "\n" not in text else f"a {type(value).__name__}"
+
+
+def listed(names: Iterable[object]) -> str:
+    """Return names as a sentence can list them, sorted; of many the first."""
+    found = sorted(str(name)[:_LONGEST_NAME] for name in names)
+    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
+    return f"{found[:_MOST_NAMES]}{more}"

@@ -12,17 +12,21 @@ optimizer = binsgdm.BinSGDM(model.parameters(), lr=7e-4)
 attach_fsdp(optimizer, mesh)
 """
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from binsgdm.ddp import bucket_elements, join_together, settings_to_compare
-from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Protocol, RankContext
+from binsgdm.agreement import bucket_elements, check_optimizer, settings_to_compare
+from binsgdm.arguments import check_arguments
+from binsgdm.ddp import is_attached, join_together, take_over
+from binsgdm.errors import BinsgdmError, shown
+from binsgdm.exchange import Member, Protocol, RankContext
 from binsgdm.exchange import groups as grouping
 from binsgdm.exchange.groups import Groups
 from binsgdm.exchange.replicas import check_same_settings
@@ -35,13 +39,10 @@ from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.random import Key, RandomStream
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
 
 def attach_fsdp(
     optimizer: BinSGDM,
-    mesh: "DeviceMesh",
+    mesh: DeviceMesh,
     *,
     bucket_cap_mb: float = 25.0,
     on_sent: Callable[[Sent], None] | None = None,
@@ -54,7 +55,8 @@ def attach_fsdp(
 
     Args:
         optimizer: made after fully_shard, with all its parameters.
-        mesh: two dimensions, (nodes, ranks of a node); fully_shard was given its second dimension.
+        mesh: two dimensions, (nodes, ranks of a node), of all ranks or a part of them, which alone call; fully_shard
+            was given its second dimension.
         bucket_cap_mb: elements of a shard that travel as one message, in MiB of fp32.
         on_sent: called with every collective between nodes that this rank takes part in.
 
@@ -62,18 +64,57 @@ def attach_fsdp(
         BinsgdmError: a mesh of another form, a parameter that is not sharded over its second dimension and nothing
             else, or, on all ranks alike, ranks that differ in seed, step or parameters.
     """
-    elements = bucket_elements("attach_fsdp", bucket_cap_mb)
-    groups = grouping.from_mesh(mesh)
-    device = optimizer.param_groups[0]["params"][0].device
-    refused = None
+    refused, groups, elements, settings, device = None, None, 0, {}, None
     try:
+        groups = _groups_of(mesh)
+        check_optimizer("attach_fsdp", optimizer, BinSGDM)
+        check_arguments("attach_fsdp", on_sent=on_sent)
+        elements = bucket_elements("attach_fsdp", bucket_cap_mb)
+        device = optimizer.param_groups[0]["params"][0].device
         _check_placements(optimizer, groups)
+        settings = {"bucket_cap_mb": bucket_cap_mb, **settings_to_compare(optimizer)}
     except BinsgdmError as error:  # which all ranks are to raise, so that none waits
         refused = error
-    settings = {"bucket_cap_mb": bucket_cap_mb, **settings_to_compare(optimizer)}
-    check_same_settings("attach", settings, refused, device=device)
+    check_same_settings("attach_fsdp", settings, refused, None if groups is None else groups.world, device)
+    if groups is None:
+        raise AssertionError("check_same_settings raises what this rank refused")
     _copy_first_node(optimizer, groups)
-    join_together("attach_fsdp", optimizer, ShardedSession(groups, elements, on_sent))
+    # To its flat exchange each node is one rank: FSDP2 has averaged the gradients inside the node already.
+    transport = Transport(_of_same_shard(groups), _as_inter_node(on_sent), "BinSGDM")
+    join_together("attach_fsdp", optimizer, ShardedSession(groups, elements, transport), "", groups)
+    take_over(optimizer, transport, [])
+    _refuse_other_optimizers(optimizer)
+
+
+def _refuse_other_optimizers(optimizer: BinSGDM) -> None:
+    """Let no other optimizer step these parameters as long as this one is attached: nodes would go on apart."""
+    attached = weakref.ref(optimizer)
+    own = {id(param_state.parameter) for param_state in optimizer.param_states()}
+
+    def check(other: torch.optim.Optimizer, *_: object) -> None:
+        known = attached()
+        if other is known or (known is not None and not is_attached(known)):
+            return
+        if any(id(parameter) in own for group in other.param_groups for parameter in group["params"]):
+            raise BinsgdmError(
+                f"attach_fsdp: step() of a {type(other).__name__} on parameters of an attached BinSGDM: FSDP2 averages "
+                "their gradients inside the node only, so nodes would end differently; for another optimizer shard the "
+                "model anew, fully_shard(model, mesh=mesh) with both dimensions"
+            )
+
+    handle = register_optimizer_step_pre_hook(check)
+    # Not with the optimizer, whose name a script may give to the next one.
+    weakref.finalize(optimizer.param_groups[0]["params"][0], handle.remove)
+
+
+def _groups_of(mesh: DeviceMesh) -> Groups:
+    """Return the groups of a mesh, which must be one of two dimensions."""
+    if not isinstance(mesh, DeviceMesh):
+        raise BinsgdmError(
+            f"attach_fsdp: mesh={shown(mesh)}: must be a DeviceMesh; give init_device_mesh(device, (nodes, ranks of a "
+            "node))"
+        )
+    return grouping.from_mesh(mesh)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +134,18 @@ class ShardedSession(Session):
     Args:
         groups: of this rank.
         bucket_elements: of a shard, of one message.
-        on_sent: called with every collective between nodes.
+        transport: among the ranks that hold the same shard.
     """
 
-    def __init__(self, groups: Groups, bucket_elements: int, on_sent: Callable[[Sent], None] | None) -> None:
-        # To its flat exchange each node is one rank: FSDP2 has averaged the gradients inside the node already.
-        same_shard = Transport(_of_same_shard(groups), _as_inter_node(on_sent))
-        super().__init__(same_shard.member(), Scheme(topology="flat"), bucket_elements)
+    def __init__(self, groups: Groups, bucket_elements: int, transport: Transport) -> None:
+        super().__init__(transport.member(), Scheme(topology="flat"), bucket_elements)
         self._global_rank, self._ranks_per_node = groups.rank, groups.ranks_per_node
+        self._all_that_step = Member(
+            rank=groups.rank,
+            world_size=groups.world_size,
+            ranks_per_node=groups.ranks_per_node,
+            ranks=groups.ranks,
+        )
 
     @property
     def layout(self) -> str:
@@ -117,15 +162,24 @@ class ShardedSession(Session):
                 param_state.state.pop(name, None)
             param_state.state.update({name: local.state[name] for name in NAMES.values() if name in local.state})
 
-    def step_protocol(self, step: int, *, skip: Flag) -> Protocol:
+    @property
+    def all_that_step(self) -> Member:
+        """This rank among all, also those with other shards."""
+        return self._all_that_step
+
+    def step_protocol(self, step: int, *, skip: Flag, refused: BinsgdmError | None = None) -> Protocol:
         """Exchange every bucket of the shard, agree with all ranks whether the step counts, and apply."""
         for parameter, param_state in zip(self._parameters, self.param_states, strict=True):
             # FSDP2 reallocates and moves its tensors between steps (resharding, CPU offload): views must be taken anew.
             _point_to_shard(param_state.parameter, parameter)
-        has_moved = yield from super().step_protocol(step, skip=skip)
+        has_moved = yield from super().step_protocol(step, skip=skip, refused=refused)
         for param_state in self.param_states:
             param_state.parameter.grad = None  # or zero_grad could not free it
         return has_moved
+
+    def _common(self) -> Sequence[torch.Tensor]:
+        """Return nothing: ranks with other shards have other parameters."""
+        return ()
 
 
 def _of_same_shard(groups: Groups) -> Groups:
@@ -138,6 +192,8 @@ def _of_same_shard(groups: Groups) -> Groups:
         rank=groups.rank // local,
         world_size=groups.world_size // local,
         ranks_per_node=1,
+        ranks=groups.ranks[groups.rank % local :: local],
+        made=groups.made,
         uses_nccl=groups.uses_nccl,
         timeout=groups.timeout,
         # A step counts on all ranks or on none, also on those that hold other shards.
@@ -174,7 +230,7 @@ def _point_to_shard(local: torch.Tensor, parameter: torch.Tensor) -> None:
 def _check_placements(optimizer: BinSGDM, groups: Groups) -> None:
     """Refuse parameters that are not sharded over the ranks of this node and nothing else."""
     first = groups.rank - groups.rank % groups.ranks_per_node
-    node = list(range(first, first + groups.ranks_per_node))
+    node = list(groups.ranks[first : first + groups.ranks_per_node])
     for number, param_state in enumerate(optimizer.param_states()):
         if _ranks_of_shards(param_state.parameter) != node:
             raise BinsgdmError(

@@ -1,21 +1,29 @@
 """A session whose exchanges overlap backward: one communication thread takes the buckets in one fixed order."""
 
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from binsgdm import streams
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, Protocol, RankContext, refusal
+from binsgdm.exchange import Member, Protocol, RankContext
 from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import Kernels
-from binsgdm.optimizers.base import Flag, ParamState, check_gradients
+from binsgdm.optimizers.base import Flag, ParamState, check_gradient, frames_to_the_user
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import Worker
 from binsgdm.streams import Stream
+
+_SECOND_BACKWARD = (
+    "BinSGDM: a second backward before optimizer.step(), which adds to what was sent; wrap all but the last in "
+    "model.no_sync(), or attach with overlap=False; if another optimizer steps now, call binsgdm.detach(optimizer)"
+)
+_STEP_CALLED = "optimizer.step() called after backward"
 
 
 class OverlappedSession(Session):
@@ -36,10 +44,14 @@ class OverlappedSession(Session):
         super().__init__(member, scheme, bucket_elements)
         self._is_last_backward = is_last_backward
         self._handles: list[Any] = []
-        self._broken = False
+        self._is_broken = self._has_left_out = False
+        self._overlapped_step: _OverlappedStep | None = None
 
     def close(self) -> None:
-        """Take no part in later backwards."""
+        """Take no part in later backwards; what one has started is exchanged to its end, on all ranks."""
+        if self._overlapped_step is not None:
+            with suppress(BinsgdmError):  # of an exchange that has failed; nothing follows it here
+                self._finish(self._overlapped_step)
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -54,33 +66,32 @@ class OverlappedSession(Session):
             for index, param_state in enumerate(param_states)
             if param_state.parameter.requires_grad and index in self._bucket_of
         ]
-        self._overlapped_step: _OverlappedStep | None = None
+        self._was_zeroed = True
+        if len(self._handles) == 1:
+            (alone,) = (one.parameter for one in param_states if one.parameter.requires_grad and one.parameter.numel())
+            self._handles.append(alone.register_hook(self._look_before(alone)))  # type: ignore[no-untyped-call]
         # One parameter a bucket is enough: clipping and unscaling change all gradients of a model.
         self._watched = {bucket.segments[0].index for bucket in self.worker.buckets if bucket.segments}
         self._seen: dict[int, torch.Tensor] = {}
         self._streams = streams.of(self.worker.device)
         self._stream = self._streams.make()
 
-    def step_protocol(self, step: int, *, skip: Flag) -> Protocol:
+    def step_protocol(self, step: int, *, skip: Flag, refused: BinsgdmError | None = None) -> Protocol:
         """Wait for the exchanges that backward started, start those that it did not, agree, and apply."""
-        if self._broken:
+        if self._is_broken:
             raise BinsgdmError(
                 "BinSGDM: an exchange was interrupted, and ranks may differ; start all ranks again from their "
                 "checkpoints"
             )
-        check_gradients("BinSGDM", [param_state.parameter for param_state in self.param_states])
+        overlapped_step = self._start_step(step)
+        refused = refused or overlapped_step.refused or self._refusal(self._check_gradients)
         unchanged = self._unchanged_since_backward()
-        overlapped_step, self._overlapped_step = self._start_step(step), None
-        try:
-            signs = overlapped_step.finish()
-        except BaseException:
-            # Some buckets were exchanged and others were not; a retry would send what other ranks do not expect.
-            self._broken = True
-            raise
+        signs = self._finish(overlapped_step)
         self.worker.skip_step_if(skip)
         # The host does not wait for backward here: what was found on the device goes into the finite check there.
         self.worker.require(unchanged)
-        has_moved = yield from self.check_and_apply(overlapped_step.buckets, signs)
+        terms = self._terms(step, {_STEP_CALLED: True}, refused)
+        has_moved = yield from self.check_and_apply(overlapped_step.buckets, signs, terms)
         if not has_moved and not all(unchanged):
             raise BinsgdmError(
                 "BinSGDM: a gradient has changed since backward, with overlap=True: what was exchanged is the old one, "
@@ -100,7 +111,7 @@ class OverlappedSession(Session):
         same = []
         for index, before in seen.items():
             gradient = self.param_states[index].parameter.grad
-            if gradient is not None:
+            if gradient is not None and gradient.layout == before.layout:  # or the step is refused anyway
                 now = _sample(gradient)
                 # NaN differs from itself; a NaN that stays NaN is no change.
                 same.append(((now == before) | (now.isnan() & before.isnan())).all())
@@ -112,26 +123,94 @@ class OverlappedSession(Session):
         def hook(parameter: torch.Tensor) -> None:
             # Under no_sync() gradients only accumulate; what leaves is the sum, in the last backward before the step.
             if self._is_last_backward():
-                overlapped_step = self._start_step(self.param_states[index].group["step"] + 1)
-                gradient = parameter.grad
-                if gradient is not None and not gradient.is_sparse:
-                    self.worker.take_gradient(index, gradient)
-                    if index in self._watched:
-                        self._seen[index] = _sample(gradient)
-                overlapped_step.count_gradient(self._bucket_of[index], self._streams.current())
+                step = self.param_states[index].group["step"] + 1
+                overlapped_step = self._start_step(step)
+                if index in overlapped_step.counted:
+                    if not self._is_zeroed(index, overlapped_step):
+                        # Raised in the step, on all ranks: an error in here would end DDP's backward for good.
+                        overlapped_step.refused = BinsgdmError(_SECOND_BACKWARD)
+                        return
+                    self._leave_out(overlapped_step)
+                    overlapped_step = self._start_step(step)
+                self._take(index, parameter, overlapped_step)
+                overlapped_step.count_gradient(index, self._bucket_of[index], self._streams.current())
 
         return hook
+
+    def _take(self, index: int, parameter: torch.Tensor, overlapped_step: "_OverlappedStep") -> None:
+        """Let the gradient of a parameter leave with its bucket, or the bucket without it where it cannot."""
+        gradient = parameter.grad
+        if gradient is None:
+            return
+        try:
+            check_gradient("BinSGDM", parameter, gradient)
+        except BinsgdmError as error:
+            overlapped_step.refused = error
+            self.worker.refuse()
+            return
+        self.worker.take_gradient(index, gradient)
+        if index in self._watched:
+            self._seen[index] = _sample(gradient)
+
+    def _is_zeroed(self, index: int, overlapped_step: "_OverlappedStep") -> bool:
+        """Tell whether this backward, of which this is the first gradient, has not added to that of a step before."""
+        # The other parameters have what they had before this backward; of the only one a hook has looked before it.
+        others = [self.param_states[other].parameter.grad for other in overlapped_step.counted if other != index]
+        if not others:
+            return self._was_zeroed
+        return all(map(_is_zero, others))
+
+    def _look_before(self, parameter: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        """Return the hook that looks at a parameter's gradient before backward adds to it."""
+
+        def hook(_: torch.Tensor) -> None:
+            self._was_zeroed = _is_zero(parameter.grad)
+
+        return hook
+
+    def _leave_out(self, overlapped_step: "_OverlappedStep") -> None:
+        """End the exchange of a backward that no step has followed, if that is so on all ranks.
+
+        Raises:
+            BinsgdmError: it is not.
+        """
+        self._finish(overlapped_step)
+        self._seen = {}
+        self.member.run_protocol(self._agree_to_leave_out(overlapped_step.number))
+        if not self._has_left_out and overlapped_step.refused is None:
+            self._has_left_out = True
+            warnings.warn(
+                f"BinSGDM: step {overlapped_step.number}: a backward that no optimizer.step() followed: the averages "
+                "have taken in its gradients; run such a backward in model.no_sync(), or attach with overlap=False",
+                stacklevel=frames_to_the_user(),
+            )
+
+    def _agree_to_leave_out(self, step: int) -> Protocol:
+        yield from self.agree(self._terms(step, {_STEP_CALLED: False}))
+        return torch.tensor(False, device="cpu")
+
+    def _finish(self, overlapped_step: "_OverlappedStep") -> list[torch.Tensor]:
+        """Return the signs of every bucket, once they are there."""
+        self._overlapped_step = None
+        try:
+            return overlapped_step.finish()
+        except BaseException:
+            # Some buckets were exchanged and others were not; a retry would send what other ranks do not expect.
+            self._is_broken = True
+            raise
 
     def _start_step(self, step: int) -> "_OverlappedStep":
         """Return this step's exchange, which begins with its first gradient."""
         if self._overlapped_step is None:
-            try:
-                buckets = self.worker.begin_step(step)
-            except BinsgdmError as error:
-                self.member.run_protocol(refusal(error))
-                raise
-            self._overlapped_step = _OverlappedStep(self.worker, buckets, self.member, self._stream)
+            buckets = self.worker.begin_step(step)
+            refused = self._refusal(self.worker.refresh)
+            self._overlapped_step = _OverlappedStep(self.worker, buckets, self.member, self._stream, step)
+            self._overlapped_step.refused = refused
         return self._overlapped_step
+
+
+def _is_zero(gradient: torch.Tensor | None) -> bool:
+    return gradient is None or not gradient.any()
 
 
 def _sample(gradient: torch.Tensor) -> torch.Tensor:
@@ -140,10 +219,19 @@ def _sample(gradient: torch.Tensor) -> torch.Tensor:
 
 
 class _OverlappedStep:
-    """The exchanges of all buckets of one step."""
+    """The exchanges of all buckets of one step.
 
-    def __init__(self, worker: Worker, buckets: Sequence[FlatBucket], member: Member, stream: Stream) -> None:
-        self.buckets = buckets
+    Attributes:
+        counted: parameters whose gradients backward has brought.
+        refused: why this rank cannot take the step.
+    """
+
+    def __init__(
+        self, worker: Worker, buckets: Sequence[FlatBucket], member: Member, stream: Stream, number: int
+    ) -> None:
+        self.buckets, self.number = buckets, number
+        self.counted: set[int] = set()
+        self.refused: BinsgdmError | None = None
         self._worker, self._member = worker, member
         self._missing = {bucket.index: worker.num_expected_gradients(bucket) for bucket in buckets}
         self._next = 0
@@ -152,14 +240,10 @@ class _OverlappedStep:
         self._sources: dict[int, set[Stream]] = {bucket.index: set() for bucket in buckets}
         self._thread = CommunicationThread[FlatBucket]("binsgdm-exchange", worker.device, self._exchange, stream=stream)
 
-    def count_gradient(self, bucket: FlatBucket, source: Stream) -> None:
+    def count_gradient(self, index: int, bucket: FlatBucket, source: Stream) -> None:
         """Count one gradient of a bucket, written on a stream; submit every bucket whose turn has come."""
+        self.counted.add(index)
         self._missing[bucket.index] -= 1
-        if self._missing[bucket.index] < 0:
-            raise BinsgdmError(
-                "BinSGDM: a second backward before optimizer.step(); wrap all but the last in model.no_sync(), or "
-                "attach with overlap=False"
-            )
         # Backward writes a gradient on the stream of its forward, so those of a bucket may come from several.
         self._sources[bucket.index].add(source)
         # Only the next bucket in order may leave: ranks whose gradients become ready in another order still call the

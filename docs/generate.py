@@ -68,6 +68,7 @@ STRUCTS: dict[type[Struct], str] = {
     result.SweepResult: "results.md#a-sweep",
     result.SweptAxis: "results.md#a-sweep",
     result.PointResult: "results.md#a-sweep",
+    result.RefusedPoint: "results.md#a-sweep",
     scenario.Scenario: "scenario.md",
     measurement_file.MeasurementFile: "measurement-file.md",
     measurement_file.Hardware: "measurement-file.md#hardware",
@@ -76,6 +77,7 @@ STRUCTS: dict[type[Struct], str] = {
     measurement_file.Series: "measurement-file.md#series",
     measurement_file.Check: "measurement-file.md#checks",
     strategies.Strategy: "strategies.md",
+    strategies.CompressingStrategy: "strategies.md#keys-of-every-compressing-system",
     strategies.DenseAllReduce: "strategies.md#all_reduce",
     strategies.Planner: "strategies.md#planner",
 }
@@ -91,12 +93,29 @@ def fault_sections() -> str:
     return "\n\n".join(sections)
 
 
+def _base_of(strategy: type[strategies.Strategy]) -> type[strategies.Strategy]:
+    """Return the base whose keys have a section of their own."""
+    is_compressing = issubclass(strategy, strategies.CompressingStrategy)
+    return strategies.CompressingStrategy if is_compressing else strategies.Strategy
+
+
+def topology_rows() -> str:
+    """Return the topologies of each compressing system as a table."""
+    rows = ["| `kind` | `topology`, its own first |", "|---|---|"]
+    kinds: dict[tuple[str, ...], list[str]] = {}
+    for strategy in strategies.STRATEGIES.built_in():
+        if issubclass(strategy, strategies.CompressingStrategy):
+            kinds.setdefault(strategy.topologies, []).append(f"`{tag_of(strategy)}`")
+    rows += [f"| {', '.join(names)} | {', '.join(f'`{one}`' for one in found)} |" for found, names in kinds.items()]
+    return "\n".join(rows)
+
+
 def strategy_tables() -> dict[str, list[str]]:
     """Return the strategies with keys of their own, by the table of these keys."""
     found: dict[str, list[str]] = {}
     for strategy in strategies.STRATEGIES.built_in():
-        if keys.own_keys(strategy, strategies.Strategy):
-            made = keys.table(strategy, STRUCTS, without=strategies.Strategy)
+        if keys.own_keys(strategy, base := _base_of(strategy)):
+            made = keys.table(strategy, STRUCTS, without=base)
             found.setdefault(made, []).append(tag_of(strategy))
     return found
 
@@ -106,7 +125,7 @@ def strategy_rows() -> str:
     rows = ["| `kind` | title | what it does | keys of its own |", "|---|---|---|---|"]
     sections = {kind: "-".join(kinds) for kinds in strategy_tables().values() for kind in kinds}
     for strategy in strategies.STRATEGIES.built_in():
-        kind, own = tag_of(strategy), ", ".join(f"`{key}`" for key in keys.own_keys(strategy, strategies.Strategy))
+        kind, own = tag_of(strategy), ", ".join(f"`{key}`" for key in keys.own_keys(strategy, _base_of(strategy)))
         name = f"[`{kind}`](#{sections[kind]})" if own else f"`{kind}`"
         what = " ".join(keys.summary(strategy).partition("\n\n")[0].split()).rstrip(".")
         rows.append(f"| {name} | {strategy.title} | {what} | {own or '-'} |")
@@ -185,6 +204,7 @@ def rendered(name: str) -> str:
         "label_sections": label_sections,
         "faults": fault_sections,
         "strategies": strategy_rows,
+        "topologies": topology_rows,
         "strategy_sections": strategy_sections,
         "algorithms": algorithm_rows,
         "kernels": kernel_rows,

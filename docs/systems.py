@@ -73,22 +73,27 @@ def overview() -> str:
             entry.source,
             entry.wire_format,
             entry.aggregation,
+            ", ".join(f"`{one}`" for one in entry.topologies),
             "yes" if entry.has_feedback else "no",
         )
         for name, entry in SYSTEMS.items()
     ]
     rows += [
-        ("`binsgdm`", BinSGDM.title, BinSGDM.source, BinSGDM.wire_format, "all_to_all + all_gather", "no"),
+        ("`binsgdm`", BinSGDM.title, BinSGDM.source, BinSGDM.wire_format, "all_to_all + all_gather", "-", "no"),
         (
             "`one_bit_adam`",
             OneBitAdam.title,
             OneBitAdam.source,
             OneBitAdam.wire_format,
             "all_to_all + all_gather",
+            "-",
             "yes",
         ),
     ]
-    return _table(("name", "system", "paper", "what travels", "collectives", "error feedback"), rows)
+    return _table(
+        ("name", "system", "paper", "what travels", "own collectives", "`topology`, its own first", "error feedback"),
+        rows,
+    )
 
 
 @cache

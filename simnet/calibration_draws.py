@@ -32,6 +32,8 @@ SIGMAS = 1.6448536269514722
 SEED = 0
 COMPUTE = ("forward", "backward")
 """What the key "compute" of a workload with times stands for."""
+FREE_FACTORS = ("compute_factor",)
+"""Numbers that may lie on both sides of 1; of all others, one below 1 is a fraction, and stays one."""
 
 
 class Draw(NamedTuple):
@@ -67,7 +69,7 @@ def draw_calibration(given: Calibration, draw: Draw) -> Calibration:
     Raises:
         SimnetError: an interval of a key that the calibration does not have, or that has no number.
     """
-    where = f"calibration {given.name!r}"
+    where = given.label
     libraries = {
         name: _drawn(library, draw, f"{where}: libraries: {name!r}", f"libraries.{name}.")
         for name, library in given.libraries.items()
@@ -169,7 +171,7 @@ def _changed_workload(given: Workload, key: str, factor: float) -> Workload:
         return msgspec.structs.replace(given, compute=tuple(row.slower_by(factor) for row in given.compute))
     changed = given
     for path in COMPUTE if key == "compute" else (key,):
-        changed = _changed(changed, path.split("."), factor, f"workload {given.name!r}: intervals: {key!r}")
+        changed = _changed(changed, path.split("."), factor, f"{given.label}: intervals: {key!r}")
     return changed
 
 
@@ -250,12 +252,14 @@ def _check_known(name: str, known: list[str], where: str) -> None:
 
 
 def _scaled(name: str, value: Any, factor: float, where: str) -> Any:
-    """Multiply a quantity, a factor of at least 1, a fraction, or every fraction of a curve."""
+    """Multiply a quantity, a factor of at least 1, a free factor, a fraction, or every fraction of a curve."""
     if isinstance(value, tuple):
         return tuple((size, min(1.0, share * factor)) for size, share in value)
     if isinstance(value, Bandwidth | Duration):
         return type(value)(value * factor)
     if isinstance(value, float | int) and not isinstance(value, bool):
+        if name in FREE_FACTORS:
+            return value * factor
         # A number below 1 is a fraction: no factor on a time is.
         is_fraction = name.endswith("efficiency") or value < 1
         return min(1.0, value * factor) if is_fraction else max(1.0, value * factor)

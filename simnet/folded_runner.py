@@ -38,81 +38,6 @@ def run(streams: Streams, topology: Topology, comm_slowdown: float) -> Timeline:
     return make_timeline(rank.now, rank.gpu.busy_s, rank.spans)
 
 
-def lower_bound_s(streams: Streams, topology: Topology) -> float:
-    """Return a time below which no run of a program ends [s], at a fraction of the cost of a run.
-
-    The bound is the longer of two times: the longest chain of operations that wait for each other, as if no kernel had
-    to share the GPU; and all work of the GPU plus the collectives during which the GPU must idle.
-    """
-    factor = topology.compute_factor(0)
-    alone_s = [
-        [
-            operation.seconds * factor
-            if isinstance(operation, Compute)
-            else _collective_s(topology, operation.schedule, operation.message_bytes)
-            for operation in stream
-        ]
-        for stream in streams
-    ]
-    return max(_chain_s(streams, alone_s), _work_s(streams, alone_s))
-
-
-def _chain_s(streams: Streams, alone_s: list[list[float]]) -> float:
-    """Return the end of the longest chain of operations that wait for each other [s]."""
-    # Streams may wait for each other in turns: each is followed until it waits for an end that is not yet known.
-    ends: list[list[float]] = [[0.0] for _ in streams]
-    moved = True
-    while moved:
-        moved = False
-        for stream, lasts, mine in zip(streams, alone_s, ends, strict=True):
-            for operation, last_s in zip(stream[len(mine) - 1 :], lasts[len(mine) - 1 :], strict=True):
-                start_s = mine[-1]
-                if operation.after:
-                    if any(len(ends[other]) <= number + 1 for other, number in operation.after):
-                        break
-                    start_s = max(start_s, *(ends[other][number + 1] for other, number in operation.after))
-                mine.append(start_s + last_s)
-                moved = True
-    return max(mine[-1] for mine in ends)
-
-
-def _work_s(streams: Streams, alone_s: list[list[float]]) -> float:
-    """Return the time of all kernels, and of the collectives during which no kernel can run [s]."""
-    total_s = 0.0
-    for own, (stream, lasts) in enumerate(zip(streams, alone_s, strict=True)):
-        ended = [-1] * len(streams)
-        for number, (operation, last_s) in enumerate(zip(stream, lasts, strict=True)):
-            for other, last in operation.after:
-                ended[other] = max(ended[other], last)
-            if isinstance(operation, Compute) or _is_idle(streams, ended, (own, number)):
-                total_s += last_s
-    return total_s
-
-
-def _is_idle(streams: Streams, ended: list[int], during: tuple[int, int]) -> bool:
-    """Tell whether no other stream can use the GPU during an operation.
-
-    Args:
-        streams: all streams.
-        ended: for each stream, the last operation that must have ended when the operation starts.
-        during: stream and position of the operation.
-    """
-    own, number = during
-    for other, stream in enumerate(streams):
-        for index in range(ended[other] + 1, len(stream) if other != own else 0):
-            operation = stream[index]
-            if any(waited == own and last >= number for waited, last in operation.after):
-                break
-            if isinstance(operation, Communicate) or operation.seconds > 0:
-                return False
-    return True
-
-
-@lru_cache(maxsize=65_536)
-def _collective_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
-    return collective_end_s(topology, schedule, message_bytes, 0.0) if schedule.rounds else 0.0
-
-
 class _RepresentativeRank:
     """The rank that stands for all, while it runs."""
 
@@ -198,7 +123,7 @@ class _RepresentativeRank:
             self.spans.append(make_span(operation, start_s, self.now))
 
 
-class _Leg(NamedTuple):
+class Leg(NamedTuple):
     """One level of a phase, or a wait.
 
     Attributes:
@@ -213,22 +138,22 @@ class _Leg(NamedTuple):
 
 
 @lru_cache(maxsize=65_536)
-def _legs(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[tuple[_Leg, ...], ...]:
+def legs(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[tuple[Leg, ...], ...]:
     """Return the levels of every phase, in order."""
     phases = loads.phases(topology, schedule, message_bytes)
     return tuple(tuple(_leg(topology, load) for load in phase) for phase in phases)
 
 
-def _leg(topology: Topology, load: LevelLoad) -> _Leg:
+def _leg(topology: Topology, load: LevelLoad) -> Leg:
     most = max(load.inflated_bytes.values(), default=0.0)
     if most <= 0:
-        return _Leg(load.latency_s)
+        return Leg(load.latency_s)
     shares = {LinkId(kind, 0): size / most for kind, size in load.inflated_bytes.items() if size > 0}
     alone, beside = (
         min(topology.capacity(link, computing=computing) / share for link, share in shares.items())
         for computing in (0.0, 1.0)
     )
-    return _Leg(load.latency_s, most, (alone, beside))
+    return Leg(load.latency_s, most, (alone, beside))
 
 
 class _SlowedCollective:
@@ -239,13 +164,13 @@ class _SlowedCollective:
     """
 
     def __init__(self, topology: Topology, operation: Communicate, start_s: float) -> None:
-        phases = _legs(topology, operation.schedule, operation.message_bytes)
+        phases = legs(topology, operation.schedule, operation.message_bytes)
         self._phases = iter(phases)
         self._until_s = start_s + loads.host_s(topology, operation.schedule, operation.message_bytes)
         self._computing = False
         self._updated_s = start_s
         self._left: list[float] = []
-        self._begin((_Leg(loads.launch_s(topology, operation.schedule)),), start_s)
+        self._begin((Leg(loads.launch_s(topology, operation.schedule)),), start_s)
 
     def set_computing(self, now: float, is_computing: bool) -> None:
         """Take note whether the GPU computes from now on."""
@@ -262,10 +187,10 @@ class _SlowedCollective:
         phase = next(self._phases, None)
         if phase is None and self._until_s <= now:
             return True
-        self._begin((_Leg(self._until_s - now),) if phase is None else phase, now)
+        self._begin((Leg(self._until_s - now),) if phase is None else phase, now)
         return False
 
-    def _begin(self, phase: tuple[_Leg, ...], now: float) -> None:
+    def _begin(self, phase: tuple[Leg, ...], now: float) -> None:
         self._running, self._began_s, self._updated_s = phase, now, now
         self._left = [leg.inflated_bytes for leg in phase]
         self._plan()

@@ -19,6 +19,8 @@ from simnet.values import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind
 
 NCCL_BANDWIDTH = "nccl.inter_node_efficiency"
 LATENCY = "inter_node.latency"
+INLINE = "inline"
+"""Name of a part or a scenario that was written without one; people do not see it."""
 LinkKind = Literal["port_tx", "port_rx", "nic_tx", "nic_rx", "leaf_up", "leaf_down"]
 
 
@@ -31,9 +33,15 @@ class NamedPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         source: where the numbers come from: a paper, a data sheet, a measurement.
     """
 
-    name: str = "inline"
+    name: str = INLINE
     title: str = ""
     source: str = ""
+
+    @property
+    def label(self) -> str:
+        """What messages call the part: "workload 'bert_base'", or its kind alone where nobody has named it."""
+        kind, called = type(self).__name__.lower(), self.title if self.name == INLINE else self.name
+        return f"{kind} {called!r}" if called else kind
 
 
 class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
-"""The journal of a sweep: one line a finished point, so that a killed sweep loses nothing."""
+"""The journal of a sweep: one line a finished or refused point, so that a killed sweep loses nothing."""
 
 import fcntl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,17 +21,23 @@ _START = b'{"key": "'
 
 
 class _Entry(Struct, frozen=True):
-    """A line of the journal, of any version of the simulator."""
+    """A line of the journal, of any version of the simulator: what a point came to, or why it is refused."""
 
     key: str
-    result: dict[str, Any]
+    result: dict[str, Any] | None = None
+    refused: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.result is None) == (self.refused is None):
+            raise ValueError("must have a result, or a reason why the point is refused")
 
 
 class _Kept(Struct, frozen=True):
     """A line that this version has written."""
 
     key: str
-    result: RunResult
+    result: RunResult | None = None
+    refused: str | None = None
 
 
 class Journal:
@@ -76,14 +82,19 @@ class Journal:
         with suppress(OSError):  # closing writes once more what a full disk has refused
             self._file.close()
 
-    def append(self, key: str, result_json: bytes) -> None:
-        """Add a finished point, given as its content hash and its result in JSON; it outlives a kill at once.
+    def append(self, key: str, outcome: bytes | str, values: Mapping[str, object] | None = None) -> None:
+        """Add a finished point; it outlives a kill at once.
+
+        Args:
+            key: content hash of the point.
+            outcome: its result in JSON, or the reason why it is refused.
+            values: of the swept keys, for people who read why a point is refused.
 
         Raises:
             SimnetError: the disk is full or gone.
         """
         try:
-            self._file.write(b'{"key": "%b", "result": %b}\n' % (key.encode(), result_json))
+            self._file.write(b'{"key": "%b", %b}\n' % (key.encode(), _written(outcome, values or {})))
             self._file.flush()
         except OSError as error:
             raise write_error(self.path, error) from error
@@ -95,23 +106,26 @@ class Journal:
             rule = "another sweep is writing here; wait for it, or name another directory with -o"
             raise SimnetError(f"{self.path.parent}: {rule}") from error
 
-    def results_of(self, keys: Iterable[str]) -> dict[str, RunResult]:
-        """Return the results of those of the points that are in the file.
+    def outcomes_of(self, keys: Iterable[str]) -> dict[str, RunResult | str]:
+        """Return what those of the points came to that are in the file: results, or reasons why they are refused.
 
         Raises:
             SimnetError: one is not what the simulator writes; results of other versions of it are never asked for.
         """
         asked = set(keys)
-        return {key: self._result(key) for key in self.lines if key in asked}
+        return {key: self._outcome(key) for key in self.lines if key in asked}
 
-    def _result(self, key: str) -> RunResult:
+    def _outcome(self, key: str) -> RunResult | str:
         where = f"{self.path}: line {self._numbers[key]}"
         try:
-            return schema.decode(_Kept, self.lines[key], where).result
+            kept = schema.decode(_Kept, self.lines[key], where)
         except NotInstalledError as error:
             raise SimnetError(error.in_data) from error
         except SimnetError as error:
             raise SimnetError(f"{error}: {DAMAGED}") from error
+        outcome = kept.refused if kept.result is None else kept.result
+        assert outcome is not None  # as `_Entry` has checked
+        return outcome
 
     def _read(self) -> dict[str, bytes]:
         """Read the file, and only then cut off what a kill has left of a line."""
@@ -134,6 +148,13 @@ class Journal:
 
     def _damaged(self, number: int, line: bytes) -> SimnetError:
         return SimnetError(f"{self.path}: line {number}: {_shown(line)}: {DAMAGED}")
+
+
+def _written(outcome: bytes | str, values: Mapping[str, object]) -> bytes:
+    """Return what follows the key in the line of a point."""
+    if isinstance(outcome, bytes):
+        return b'"result": %b' % outcome
+    return b'"refused": %b, "set": %b' % (msgspec.json.encode(outcome), msgspec.json.encode(values))
 
 
 def _shown(line: bytes) -> str:

@@ -1,8 +1,9 @@
-"""The time of NCCL's all-reduce: by algorithm and protocol, each a latency plus bytes over a bandwidth.
+"""The time of NCCL's all-reduce and all-gather: by algorithm and protocol, each a latency plus bytes over a bandwidth.
 
 Symbols: n ranks on N nodes of G = n / N ranks, S bytes of the message. A ring passes 2(n - 1) hops, 2(N - 1) of them
 between nodes, and 2(n - 1)/n S bytes through every link; a double binary tree passes 2((G - 1) + log2(N)) hops, and
-2 S bytes through the NICs of its busiest node, S at two nodes. Both are pipelines: all links carry bytes at once, and
+2 S bytes through the NICs of its busiest node, S at two nodes. An all-gather is the second half of a ring: n - 1 hops,
+N - 1 of them between nodes, and (n - 1)/n S bytes. All are pipelines: all links carry bytes at once, and
 the busiest one decides.
 
 Source: NCCL, src/graph/tuning.cc @5067397, for the form, hop latencies and fractions of the bandwidth. Differs: NCCL
@@ -106,6 +107,12 @@ known_candidates = lru_cache(maxsize=4096)(candidates)
 """As `candidates`, kept: a simulation asks for the same costs and nodes again and again, a fit never does."""
 
 
+@lru_cache(maxsize=4096)
+def gather_candidates(costs: NcclCosts, num_nodes: int, ranks_per_node: int) -> tuple[Candidate, ...]:
+    """Return the ring all-gather in every protocol, at the costs that were fitted to all-reduces."""
+    return tuple(_ring(costs, protocol, num_nodes, ranks_per_node, ways=1) for protocol in PROTOCOLS)
+
+
 def _start_s(costs: NcclCosts, protocol: Protocol) -> float:
     return costs.ll_start_s if protocol == "LL" else costs.start_s
 
@@ -115,14 +122,15 @@ def _fraction(costs: NcclCosts, protocol: Protocol) -> float:
     return {"LL": costs.ll_efficiency, "LL128": LL128_FRACTION, "Simple": 1.0}[protocol]
 
 
-def _ring(costs: NcclCosts, protocol: Protocol, num_nodes: int, ranks_per_node: int) -> Candidate:
+def _ring(costs: NcclCosts, protocol: Protocol, num_nodes: int, ranks_per_node: int, ways: int = 2) -> Candidate:
+    """Return a ring in one protocol; an all-reduce goes round in two ways, reducing and then gathering."""
     ranks = num_nodes * ranks_per_node
     intra_s, inter_s = RING_HOP_S[protocol]
     if protocol == "LL":
         intra_s = costs.ll_hop_s
-    crossings = 2 * (num_nodes - 1)
-    hops_s = (2 * (ranks - 1) - crossings) * intra_s + crossings * (inter_s + costs.inter_node_hop_s)
-    sends = 2 * (ranks - 1) + (costs.exposed if num_nodes == 1 else 0.0)
+    crossings = ways * (num_nodes - 1)
+    hops_s = (ways * (ranks - 1) - crossings) * intra_s + crossings * (inter_s + costs.inter_node_hop_s)
+    sends = ways * (ranks - 1) + (costs.exposed * ways / 2 if num_nodes == 1 else 0.0)
     sent = sends / ranks / _fraction(costs, protocol)
     return Candidate(
         algorithm="ring",

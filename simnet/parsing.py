@@ -1,8 +1,8 @@
-"""Text to plain data: TOML and JSON, read alike strictly, and within limits that every part of the program can bear."""
+"""Text to plain data: TOML, JSON and tables, read strictly, and within limits that the whole program can bear."""
 
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from simnet.errors import SimnetError
 
@@ -11,6 +11,7 @@ MAX_DEPTH = 50
 # No float is larger; and Python writes no whole number of more than 4,300 digits.
 MAX_BITS = 1024
 LONG_NUMBER = "a whole number of more than 300 digits; write a shorter one"
+_DELIMITERS = ",;\t"
 _DEEP = f"nested deeper than {MAX_DEPTH} levels; write fewer levels"
 
 
@@ -52,6 +53,30 @@ def parse_json(data: bytes, where: str, *, unique: bool = True) -> object:
         raise _refused(error, where, "JSON") from error
     check_plain(value, where)
     return value
+
+
+def csv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines of a table with cells between commas, semicolons or tabs; comments begin with "#".
+
+    Yields:
+        The number of each line that is not empty, and its cells; the first is the head. A torn line has no cells.
+
+    Example:
+        >>> list(csv_rows('nodes; batch'))
+        [(1, ['nodes', 'batch'])]
+    """
+    import csv  # which most runs need not load
+
+    delimiter = ""
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        delimiter = delimiter or max(_DELIMITERS, key=line.count)
+        try:
+            cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
+        except (csv.Error, StopIteration):
+            cells = []
+        yield number, [cell.strip() for cell in cells]
 
 
 def check_plain(data: object, where: str) -> None:

@@ -1,9 +1,10 @@
 """A scenario made ready to run: its links, its step, and the program of each strategy with the time of each kernel."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from simnet import folded_runner
 from simnet.collectives import loads
@@ -33,7 +34,7 @@ class PreparedScenario:
         self.scenario = scenario
         self.topology: Topology = topologies.build(scenario.cluster, scenario.calibration)
         self._topologies: dict[str, Topology] = {}
-        self.step: Step = replace(step, micro_batches=scenario.run.grad_accumulation)
+        self.step: Step = replace(step, micro_batches=scenario.grad_accumulation)
         self.fidelity = _fidelity(scenario, self.topology)
         self._on_round = on_round
         self._plans: dict[Strategy, TimedProgram] = {}
@@ -57,21 +58,31 @@ class PreparedScenario:
         """Run one iteration.
 
         Raises:
-            SimnetError: it is too much for the exact executor.
+            SimnetError: it takes no time or never ends, or it is too much for the exact executor.
         """
+        timeline = self._timeline(plan)
+        self.checked_s(timeline.iteration_s)
+        return timeline
+
+    def checked_s(self, iteration_s: float) -> float:
+        """Return the time of an iteration [s].
+
+        Raises:
+            SimnetError: it takes no time, or never ends.
+        """
+        if not 0 < iteration_s < math.inf:
+            raise SimnetError(
+                f"{self.scenario.name}: an iteration of {iteration_s:g} s: must take some time and end; give "
+                "workload.forward and workload.backward as they are"
+            )
+        return iteration_s
+
+    def _timeline(self, plan: "TimedProgram") -> Timeline:
         comm_slowdown = float(self.scenario.calibration.backward_slowdown)
         topology = self.topology_of(plan.strategy)
         if self.fidelity == "folded" and folded_runner.can_run(plan.streams):
             return folded_runner.run(plan.streams, topology, comm_slowdown)
         return self._on_the_clock(plan, topology, comm_slowdown)
-
-    def lower_bound_s(self, plan: "TimedProgram") -> float:
-        """Return a time below which a plan's iteration does not end [s]."""
-        return (
-            folded_runner.lower_bound_s(plan.streams, self.topology_of(plan.strategy))
-            if self.fidelity == "folded"
-            else 0.0
-        )
 
     def forget_plans(self) -> None:
         """Free what plans take, which is much where many strategies are tried."""
@@ -113,18 +124,18 @@ class TimedProgram:
         self.kernels_without_time = tuple(
             sorted(name for name, cost in costs.items() if not cost.is_known(calibration))
         )
-        options = asdict(strategy)
-        wrong_options = {name: costs[name].other_options(calibration, options) for name in sorted(costs)}
+        options = strategy.kernel_options()
+        wrong_options = {
+            name: costs[name].other_options(calibration, options, strategy.timed_as) for name in sorted(costs)
+        }
         self.kernels_timed_otherwise = tuple(
             f"{name} was timed with {options}" for name, options in wrong_options.items() if options
         )
         self.kernels_timed_by_others = tuple(
             sentence for name in sorted(costs) if (sentence := costs[name].stand_in_text(calibration))
         )
-        # BinSGDM's and 1-bit Adam's last kernel moves the parameters: the workload's optimizer would count twice.
-        updating = [cost for cost in costs.values() if cost.updates]
-        updates_itself = bool(updating) and all(cost.is_known(calibration) for cost in updating)
-        timed = partial(_timed, costs=costs, calibration=calibration, without_optimizer=updates_itself)
+        without_optimizer = updates_parameters(costs, calibration)
+        timed = partial(_timed, costs=costs, calibration=calibration, without_optimizer=without_optimizer)
         self.streams: Streams = tuple(tuple(map(timed, stream)) for stream in self.program.streams)
 
     def nic_bytes_per_node(self, topology: Topology) -> float:
@@ -132,6 +143,15 @@ class TimedProgram:
         return sum(
             loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives
         )
+
+
+def updates_parameters(costs: Mapping[str, KernelCost], calibration: Calibration) -> bool:
+    """Tell whether kernels with a known time move the parameters, as BinSGDM's and 1-bit Adam's last one does.
+
+    The workload's optimizer would then count twice.
+    """
+    updating = [cost for cost in costs.values() if cost.updates]
+    return bool(updating) and all(cost.is_known(calibration) for cost in updating)
 
 
 def _program(strategy: Strategy, step: Step, topology: Topology) -> Program:

@@ -201,6 +201,18 @@ class PointResult(RunResult, frozen=True, kw_only=True, gc=False):
     set: dict[str, Any]
 
 
+class RefusedPoint(Struct, frozen=True, kw_only=True):
+    """A point of a sweep that was not simulated.
+
+    Attributes:
+        set: values of the swept keys that lead to the point, by dotted key.
+        reason: why it does not hold together, in one sentence.
+    """
+
+    set: dict[str, Any]
+    reason: str
+
+
 class SweptAxis(Struct, frozen=True, kw_only=True):
     """One swept key with its values.
 
@@ -221,8 +233,9 @@ class SweepResult(Struct, frozen=True, kw_only=True):
         version: version of simnet.
         name: name of the experiment.
         question: what the experiment asks.
-        axes: what was swept.
-        points: results in the order of the grid, the last axis fastest.
+        axes: what was swept as a grid; the keys of a list of points are in `set` of each point alone.
+        points: results of the list of points in its order, each with the grid, the last axis fastest.
+        refused: points that were not simulated, in the same order.
     """
 
     format: int = FORMAT
@@ -231,6 +244,7 @@ class SweepResult(Struct, frozen=True, kw_only=True):
     question: str = ""
     axes: tuple[SweptAxis, ...]
     points: tuple[PointResult, ...]
+    refused: tuple[RefusedPoint, ...] = ()
 
     @property
     def varied(self) -> list[str]:

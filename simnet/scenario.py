@@ -9,8 +9,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from simnet import files, nested, schema
+from simnet.axes import Axis, Override, PointList, check_apart, read_sweep
 from simnet.errors import SimnetError, did_you_mean
-from simnet.hardware import Calibration, Cluster, NamedPart
+from simnet.global_batch import MAX_MICRO_BATCHES, micro_batches
+from simnet.hardware import INLINE, Calibration, Cluster, NamedPart
 from simnet.nested import KeyPath
 from simnet.strategies import AnyStrategy
 from simnet.strategies.former_keys import with_present_keys
@@ -29,16 +31,27 @@ class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Attributes:
         fidelity: "exact" simulates every rank and every send; "folded" one node that stands for all, for clusters
             without faults; "auto" takes "folded" where it holds.
-        grad_accumulation: micro-batches of one iteration; gradients are exchanged after the last one only.
+        grad_accumulation: micro-batches of one iteration; gradients are exchanged after the last one only; 1 by
+            default, or what `global_batch` takes.
+        global_batch: samples of one iteration on all ranks; it must be a multiple of what they take in one micro-batch
+            (`cluster.num_nodes` x `cluster.ranks_per_node` x `workload.batch_per_rank`), whose number follows.
         steps: training steps that the end-to-end time counts.
         draws: calibrations that are drawn from the intervals of the given one, for intervals of the results: 0, or at
             least 20; without it none in Python, and as many as a command finds useful on the command line.
     """
 
     fidelity: Literal["auto", "exact", "folded"] = "auto"
-    grad_accumulation: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    grad_accumulation: Annotated[int, Meta(ge=1, le=MAX_MICRO_BATCHES)] | None = None
+    global_batch: Count | None = None
     steps: Count | None = None
     draws: Annotated[int, Meta(ge=0, le=10_000)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.global_batch is not None and self.grad_accumulation is not None:
+            rule = (
+                f"follows from global_batch = {self.global_batch}; drop one of the two, or vary workload.batch_per_rank"
+            )
+            raise ValueError(f"grad_accumulation: {self.grad_accumulation}: {rule}")
 
 
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +74,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     baseline: AnyStrategy | None = None
     calibration: Calibration = Calibration()
     run: RunSettings = RunSettings()
-    name: str = "inline"
+    name: str = INLINE
     question: str = ""
 
     def __post_init__(self) -> None:
@@ -69,33 +82,19 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             self.strategy.check_steps(self.run.steps)
         except ValueError as error:
             raise ValueError(f"strategy.{error}") from error
-
-
-class Override(Struct, frozen=True, kw_only=True):
-    """A value for a dotted key, the place that it was given at, and where relative paths of files start there."""
-
-    key: str
-    value: object
-    origin: str = "--set"
-    directory: Path = Path()
+        _ = self.grad_accumulation  # refused here, once
 
     @property
-    def path(self) -> KeyPath:
-        """The keys from the top."""
-        return tuple(self.key.split("."))
+    def grad_accumulation(self) -> int:
+        """Micro-batches of one iteration: as given, or what the global batch takes."""
+        if self.run.global_batch is None:
+            return self.run.grad_accumulation or 1
+        return micro_batches(self.run.global_batch, self.cluster.world_size, self.workload.batch_per_rank)
 
-
-class Axis(Struct, frozen=True, kw_only=True):
-    """A dotted key, and the values that it takes in a sweep."""
-
-    key: str
-    values: tuple[object, ...]
-    origin: str = "--set"
-    directory: Path = Path()
-
-    def override(self, value: object) -> Override:
-        """Return the override that sets this axis to one value."""
-        return Override(key=self.key, value=value, origin=self.origin, directory=self.directory)
+    def without_global_batch(self) -> "Scenario":
+        """Return the same scenario whose accumulation stays when its cluster changes."""
+        run = msgspec.structs.replace(self.run, global_batch=None, grad_accumulation=self.grad_accumulation)
+        return msgspec.structs.replace(self, run=run)
 
 
 class RawScenario(Struct, frozen=True, kw_only=True):
@@ -157,6 +156,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
         base: the scenario's data before `overrides` and axes are applied.
         overrides: keys that the user set, by --set or in code.
         axes: in the order of the file; the grid of all their values is swept, the last axis fastest.
+        listed: points listed one by one, each of them swept over the whole grid; None without a list.
     """
 
     name: str
@@ -165,6 +165,12 @@ class Experiment(Struct, frozen=True, kw_only=True):
     base: RawScenario
     overrides: tuple[Override, ...] = ()
     axes: tuple[Axis, ...] = ()
+    listed: PointList | None = None
+
+    @property
+    def swept_keys(self) -> tuple[str, ...]:
+        """Every dotted key that varies, those of listed points first."""
+        return (*(self.listed.keys if self.listed else ()), *(axis.key for axis in self.axes))
 
     @property
     def resolved(self) -> Mapping[str, object]:
@@ -179,23 +185,32 @@ class Experiment(Struct, frozen=True, kw_only=True):
         """
         return self._raw_at(values).scenario()
 
-    def each(self, points: Iterable[Mapping[str, object]]) -> Iterator[Scenario]:
-        """Yield the scenario at each of several points, as `at` gives it; parts equal to those before are not redone.
+    def each(self, points: Iterable[Mapping[str, object]]) -> Iterator[Scenario | SimnetError]:
+        """Yield the scenario at each of several points, as `at` gives it, or the error where it does not hold together.
 
-        Raises:
-            SimnetError: one does not hold together.
+        Parts equal to those before are not redone.
         """
         # Neighbouring points of a sweep differ in one part: checking the other parts again would take most of the time.
         before: tuple[Mapping[str, object], Scenario] | None = None
         for values in points:
-            raw = self._raw_at(values)
-            scenario = before and _with_parts(*before, raw.data)
-            before = raw.data, scenario or raw.scenario()
-            yield before[1]
+            try:
+                raw = self._raw_at(values)
+                scenario = before and _with_parts(*before, raw.data)
+                before = raw.data, scenario or raw.scenario()
+            except SimnetError as error:
+                yield error
+            else:
+                yield before[1]
+
+    def values_of(self, key: str) -> list[object]:
+        """Return the values that the sweep gives to a key; none where the key is not swept."""
+        listed = self.listed.values_of(key) if self.listed else ()
+        return [*listed, *(value for axis in self.axes if axis.key == key for value in axis.values)]
 
     def _raw_at(self, values: Mapping[str, object]) -> RawScenario:
+        listed = self.listed.overrides(values) if self.listed else ()
         point = [axis.override(values[axis.key]) for axis in self.axes if axis.key in values]
-        return self.base.with_overrides([*self.overrides, *point])
+        return self.base.with_overrides([*self.overrides, *listed, *point])
 
 
 def load(name_or_path: str, overrides: Mapping[str, object] | None = None) -> Scenario:
@@ -215,16 +230,19 @@ def load_experiment(
     name_or_path: str,
     overrides: Mapping[str, object] | None = None,
     axes: Mapping[str, Sequence[object]] | None = None,
+    listed: PointList | None = None,
 ) -> Experiment:
     """Load an experiment by name or path; its parts are found, but checked only at `Experiment.at`.
 
     Args:
         name_or_path: name of a shipped experiment, or path of a `.toml` or `.json` file.
-        overrides: dotted keys with the values to use instead; such a key is no longer an axis.
+        overrides: dotted keys with the values to use instead; such a key is no longer swept.
         axes: more axes, or other values for the axes of the file.
+        listed: points to sweep in place of the whole sweep of the file.
 
     Raises:
-        SimnetError: the file or a part of it cannot be found or read, or an axis has no values.
+        SimnetError: the file or a part of it cannot be found or read, or an axis has no values, or a key is
+            given twice.
     """
     path = files.locate("experiments", name_or_path)
     where = files.label(path)
@@ -235,7 +253,10 @@ def load_experiment(
     for key in data:
         if key not in known:
             raise SimnetError(f"{where}: unknown key {key!r}.{did_you_mean(key, known)}")
-    swept = _axes(data.pop("sweep", {}), where, path.parent)
+    in_file = read_sweep(data.pop("sweep", {}), where, path.parent)
+    given = {**(overrides or {}), **(axes or {})}
+    check_apart(given, listed, "--set")
+    swept, points = in_file if listed is None else ({}, listed)
     swept |= {key: Axis(key=key, values=tuple(values)) for key, values in (axes or {}).items()}
     return Experiment(
         name=str(data.setdefault("name", path.stem)),
@@ -244,6 +265,7 @@ def load_experiment(
         base=_with_parts_filled(data, where, path.parent),
         overrides=tuple(Override(key=key, value=value) for key, value in (overrides or {}).items()),
         axes=tuple(axis for key, axis in swept.items() if key not in (overrides or {})),
+        listed=points and points.without(given),
     )
 
 
@@ -301,9 +323,9 @@ def _with_parts(old_data: Mapping[str, object], old: Scenario, data: Mapping[str
         return None
     try:
         parts = {key: _checked_part(PARTS[key], table, "") for key, table in tables.items()}
-    except SimnetError:
+        return msgspec.structs.replace(old, **parts)
+    except (SimnetError, ValueError):  # the latter of what contradicts the other parts
         return None
-    return msgspec.structs.replace(old, **parts)
 
 
 def _checked_part(kind: str, table: Mapping[str, object], where: str) -> NamedPart:
@@ -365,20 +387,6 @@ def _scenario_table(data: dict[str, object], path: Path) -> dict[str, object]:
     if path.suffix != ".json" or not isinstance(inner, dict):
         return data
     return {key: _without_none(with_present_keys(value)) for key, value in inner.items() if value is not None}
-
-
-def _axes(given: object, where: str, directory: Path) -> dict[str, Axis]:
-    if not isinstance(given, Mapping):
-        raise SimnetError(f"{where}: sweep: {given!r}: write a table of keys with lists of values")
-    for key, values in given.items():
-        if not isinstance(values, list) or not values:
-            raise SimnetError(
-                f"{where}: sweep.{key}: {values!r}: write a list of at least one value, such as [1, 2, 4]"
-            )
-    origin = f"{where}: sweep"
-    return {
-        key: Axis(key=key, values=tuple(values), origin=origin, directory=directory) for key, values in given.items()
-    }
 
 
 @lru_cache(maxsize=4096, typed=True)

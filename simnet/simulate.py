@@ -1,24 +1,20 @@
 """Simulate a scenario: the one entry for commands, sweeps and the Python API."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from simnet import calibration_draws, uncertainty
 from simnet.collectives import algorithms
-from simnet.errors import SimnetError
 from simnet.hardware import Calibration
-from simnet.prepared import PreparedScenario, TimedProgram
+from simnet.prepared import PreparedScenario
 from simnet.registry import tag_of
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
 from simnet.strategies import Strategy
 from simnet.timeline import Timeline
 from simnet.version import VERSION
-
-# Relative: far more than the rounding by which a lower bound may exceed the time that it bounds.
-BOUND_ROUNDING = 1e-6
 
 
 def simulate(
@@ -121,88 +117,9 @@ def _run_strategies(scenario: Scenario) -> Iterator[Strategy]:
             yield stage.strategy
 
 
-class StepTimer:
-    """The step times of many strategies on one scenario.
-
-    A step is the mean one of a long training: steps of a dense stage count by their share.
-    """
-
-    def __init__(self, scenario: Scenario, plans: dict[Strategy, TimedProgram] | None = None) -> None:
-        """Take a scenario; its own strategy, baseline and number of steps do not matter.
-
-        Args:
-            scenario: whose steps are timed.
-            plans: kept here where they are the same for scenarios that differ in the bandwidths of links alone, which
-                may share them.
-        """
-        self._prepared = PreparedScenario(scenario)
-        self._known: dict[Strategy, float] = {}
-        self._plans = plans
-
-    def of(self, strategy: Strategy) -> float:
-        """Return what a step takes [s].
-
-        Raises:
-            SimnetError: as `simulate`.
-        """
-        step_s = _mean_step_s(strategy, self._run_s)
-        self._prepared.forget_plans()
-        return step_s
-
-    def fastest(self, strategies: Sequence[Strategy]) -> Strategy:
-        """Return the fastest strategy, the first of equals; one whose lower bound is slower is not run.
-
-        Raises:
-            SimnetError: as `simulate`, of any of them.
-        """
-        bounds = {strategy: _mean_step_s(strategy, self._lower_bound_s) for strategy in strategies}
-        found: dict[Strategy, float] = {}
-        # In the order of their lower bounds: once a bound exceeds the best time, no later strategy can be faster.
-        for strategy in sorted(bounds, key=lambda one: bounds[one]):
-            if bounds[strategy] > min(found.values(), default=math.inf) * (1 + BOUND_ROUNDING):
-                break
-            found[strategy] = _mean_step_s(strategy, self._run_s)
-        self._prepared.forget_plans()
-        return min((strategy for strategy in strategies if strategy in found), key=lambda one: found[one])
-
-    def _run_s(self, strategy: Strategy) -> float:
-        if strategy not in self._known:
-            timeline = self._prepared.run(self._plan(strategy))
-            _check_ends(timeline, self._prepared)
-            self._known[strategy] = timeline.iteration_s
-        return self._known[strategy]
-
-    def _lower_bound_s(self, strategy: Strategy) -> float:
-        return self._known[strategy] if strategy in self._known else self._prepared.lower_bound_s(self._plan(strategy))
-
-    def _plan(self, strategy: Strategy) -> TimedProgram:
-        # The class itself must say so: a class derived from it may choose by times. "mg_wfbp" always does.
-        is_rate_independent = vars(type(strategy)).get("is_rate_independent") and strategy.bucketing != "mg_wfbp"
-        if self._plans is None or not is_rate_independent:
-            return self._prepared.plan(strategy)
-        if strategy not in self._plans:
-            self._plans[strategy] = TimedProgram(strategy, self._prepared)
-        return self._plans[strategy]
-
-
-def _mean_step_s(strategy: Strategy, seconds: Callable[[Strategy], float]) -> float:
-    # The mean step of a training in which `dense_fraction` of the steps run the dense stage's strategy.
-    own_s, stage = seconds(strategy), strategy.dense_stage(None)
-    return own_s if stage is None else own_s + strategy.dense_fraction * (seconds(stage.strategy) - own_s)
-
-
-def _check_ends(timeline: Timeline, prepared: PreparedScenario) -> None:
-    if not 0 < timeline.iteration_s < math.inf:
-        raise SimnetError(
-            f"{prepared.scenario.name}: an iteration of {timeline.iteration_s:g} s: must take some time and end; give "
-            "workload.forward and workload.backward as they are"
-        )
-
-
 def _run(prepared: PreparedScenario, strategy: Strategy) -> tuple[Timeline, float | None, float | None]:
     """Return an iteration, and the time of one of the dense stage and of all steps [s], None where there is none."""
     timeline = prepared.run(prepared.plan(strategy))
-    _check_ends(timeline, prepared)
     steps = prepared.scenario.run.steps
     stage = strategy.dense_stage(steps)
     dense_s = prepared.run(prepared.plan(stage.strategy)).iteration_s if stage else None
@@ -252,16 +169,15 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
         titles = ", ".join(fault.title or tag_of(fault) for fault in cluster.faults)
         notes.append(f"the cluster has faults: {titles}")
     if calibration.kind != "measured":
-        notes.append(f"calibration {calibration.name!r} is {_of_kind(calibration.kind)}, not measured on this cluster")
+        notes.append(f"{calibration.label} is {_of_kind(calibration.kind)}, not measured on this cluster")
     if prepared.scenario.run.draws and not calibration_draws.has_intervals(prepared.scenario):
         notes.append(
-            f"calibration {calibration.name!r} and the workload have no intervals of their own: those of the result "
+            f"{calibration.label} and the workload have no intervals of their own: those of the result "
             "hold the model's error alone"
         )
     if calibration.gpu and cluster.gpu and calibration.gpu != cluster.gpu:
         notes.append(
-            f"kernel times of calibration {calibration.name!r} are those of {calibration.gpu}, the cluster has "
-            f"{cluster.gpu}"
+            f"kernel times of {calibration.label} are those of {calibration.gpu}, the cluster has {cluster.gpu}"
         )
     for name, link, calibrated in (
         ("inter_node", cluster.inter_node, calibration.inter_node),

@@ -1,4 +1,4 @@
-"""One experiment to many scenarios, simulated in parallel, resumable at every point."""
+"""One experiment to many scenarios, simulated in parallel, resumable at every point; refused points are skipped."""
 
 import hashlib
 import itertools
@@ -6,11 +6,12 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from simnet.errors import SimnetError
 from simnet.hardware import FAULTS
 from simnet.journal import Journal
 from simnet.registry import is_foreign
-from simnet.result import RunResult, SweepResult, SweptAxis, point_result, to_json
+from simnet.result import RefusedPoint, RunResult, SweepResult, SweptAxis, point_result, to_json
 from simnet.scenario import Experiment, Scenario
 from simnet.strategies import STRATEGIES
 from simnet.workers import run_in_workers
@@ -38,7 +39,7 @@ WORKERS_PAY_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class SweepPoint:
-    """One scenario of a sweep, with its values of the axes."""
+    """One scenario of a sweep, with its values of the swept keys."""
 
     values: dict[str, object]
     scenario: Scenario
@@ -56,35 +57,69 @@ class SweepPoint:
         return digest.hexdigest()
 
 
-def expand(experiment: Experiment) -> tuple[SweepPoint, ...]:
-    """Return every point of the grid of an experiment's axes, the last axis fastest.
+def points_of(experiment: Experiment) -> tuple[SweepPoint | RefusedPoint, ...]:
+    """Return every point of an experiment: those listed in their order, each with the grid, the last axis fastest.
 
     Raises:
-        SimnetError: there is nothing to sweep, too much of it, or a point does not hold together.
+        SimnetError: there is nothing to sweep, too much of it, or no point holds together.
     """
     axes = experiment.axes
-    if not axes:
+    if not experiment.swept_keys:
         rule = "nothing to sweep; add a [sweep] table or --set KEY=V1,V2, or use: simnet simulate"
         raise SimnetError(f"{experiment.where}: {rule}")
-    num_points = math.prod(len(axis.values) for axis in axes)
+    listed: list[dict[str, object]] = list(experiment.listed.points()) if experiment.listed else [{}]
+    num_points = len(listed) * math.prod(len(axis.values) for axis in axes)
     if num_points > MAX_POINTS:
         rule = f"at most {MAX_POINTS}; split it into several sweeps, or drop some values"
         raise SimnetError(f"{experiment.where}: sweep: {num_points} points: {rule}")
-    grid = itertools.product(*(axis.values for axis in axes))
-    points = [dict(zip([axis.key for axis in axes], values, strict=True)) for values in grid]
-    scenarios = experiment.each(points)
-    return tuple(
-        SweepPoint(values=values, scenario=scenario) for values, scenario in zip(points, scenarios, strict=True)
-    )
+    keys = [axis.key for axis in axes]
+    grid = [dict(zip(keys, place, strict=True)) for place in itertools.product(*(axis.values for axis in axes))]
+    values = [{**point, **place} for point in listed for place in grid]
+    points = tuple(map(_point, values, experiment.each(values)))
+    check_any(points)
+    return points
+
+
+def expand(experiment: Experiment) -> tuple[SweepPoint, ...]:
+    """Return every point of an experiment, as `points_of`, none of which may be refused.
+
+    Raises:
+        SimnetError: as `points_of`, or a point does not hold together.
+    """
+    points = points_of(experiment)
+    for point in points:
+        if isinstance(point, RefusedPoint):
+            raise SimnetError(f"{point.reason} (at {at_text(point.set)})")
+    return tuple(point for point in points if isinstance(point, SweepPoint))
+
+
+def check_any(points: Sequence[SweepPoint | RunResult | RefusedPoint]) -> None:
+    """Check that not all points, or their results, are refused.
+
+    Raises:
+        SimnetError: they are.
+    """
+    refused = [point for point in points if isinstance(point, RefusedPoint)]
+    if not refused or len(refused) < len(points):
+        return
+    first = refused[0]
+    is_common = all(point.reason == first.reason for point in refused)
+    others = "" if is_common else f" (at {at_text(first.set)}; all {len(refused)} points are refused)"
+    raise SimnetError(f"{first.reason}{others}")
+
+
+def at_text(values: Mapping[str, object]) -> str:
+    """Return the values of a point as messages name them: "cluster.num_nodes = 8, strategy = binsgdm"."""
+    return ", ".join(f"{key} = {value}" for key, value in values.items())
 
 
 def run(
-    points: Sequence[SweepPoint],
+    points: Sequence[SweepPoint | RefusedPoint],
     out_dir: Path | None = None,
     jobs: int = 1,
     progress: Callable[[int], object] = lambda _: None,
-) -> list[RunResult]:
-    """Simulate points, and return their results in the order of the points.
+) -> list[RunResult | RefusedPoint]:
+    """Simulate points, and return their results, or why they are refused, in the order of the points.
 
     Args:
         points: what to simulate; the same scenario is simulated once.
@@ -94,41 +129,103 @@ def run(
             of points that it serves.
 
     Raises:
-        SimnetError: the directory cannot be used, or a point cannot be simulated; the journal keeps the others.
+        SimnetError: the directory cannot be used, or a process died; the journal keeps what is finished.
     """
+    known = [_with_key(point) for point in points]
+    keys = [_key(point) for point in known]
+    num_points = Counter(keys)
     with Journal(out_dir) if out_dir else nullcontext() as journal:
-        results: dict[str, RunResult] = journal.results_of(point.key for point in points) if journal else {}
-        todo = {point.key: point for point in points if point.key not in results}
-        num_points = Counter(point.key for point in points)
-        progress(sum(num_points[key] for key in results))
-        for key, result_json in _simulate_all(list(todo.values()), jobs):
-            result = schema.decode(RunResult, result_json, "sweep")
-            # Scenarios of points share parts, decoded ones would not: Python's collector walks through all of them.
-            results[key] = msgspec.structs.replace(result, scenario=todo[key].scenario)
+        found: dict[str, RunResult | str] = journal.outcomes_of(keys) if journal else {}
+        todo = {key: point for key, point in zip(keys, known, strict=True) if key not in found}
+        progress(sum(num_points[key] for key in found))
+        for key, outcome in _outcomes(todo, jobs):
+            point = todo[key]
+            if isinstance(outcome, bytes) and isinstance(point, SweepPoint):
+                result = schema.decode(RunResult, outcome, "sweep")
+                # Scenarios of points share parts, decoded ones would not: Python's collector walks through all of them.
+                found[key] = msgspec.structs.replace(result, scenario=point.scenario)
+            else:
+                found[key] = str(outcome)
             if journal:
-                journal.append(key, result_json)
+                journal.append(key, outcome, _values(point))
             progress(num_points[key])
-    return [results[point.key] for point in points]
+    return [_result(point, found[key]) for key, point in zip(keys, known, strict=True)]
 
 
-def collect_results(experiment: Experiment, points: Sequence[SweepPoint], results: Sequence[RunResult]) -> SweepResult:
-    """Return the results of all points of an experiment, as results.json holds them."""
+def collect_results(
+    experiment: Experiment,
+    points: Sequence[SweepPoint | RefusedPoint],
+    results: Sequence[RunResult | RefusedPoint],
+) -> SweepResult:
+    """Return the results of all points of an experiment, as results.json holds them.
+
+    Raises:
+        SimnetError: all points are refused.
+    """
+    check_any(results)
+    ran = [(point, result) for point, result in zip(points, results, strict=True) if isinstance(result, RunResult)]
     return SweepResult(
-        version=results[0].version,
+        version=ran[0][1].version,
         name=experiment.name,
         question=experiment.question,
-        axes=tuple(SweptAxis(key=axis.key, values=axis.values) for axis in experiment.axes),
-        points=tuple(point_result(point.values, result) for point, result in zip(points, results, strict=True)),
+        axes=tuple(SweptAxis(key=axis.key, values=tuple(map(_plain, axis.values))) for axis in experiment.axes),
+        points=tuple(point_result(_values(point), result) for point, result in ran),
+        refused=tuple(result for result in results if isinstance(result, RefusedPoint)),
     )
 
 
-def _simulate_all(points: Sequence[SweepPoint], jobs: int) -> Iterator[tuple[str, bytes]]:
+def _point(values: dict[str, object], scenario: Scenario | SimnetError) -> SweepPoint | RefusedPoint:
+    if isinstance(scenario, SimnetError):
+        return RefusedPoint(set=_plain(values), reason=str(scenario))
+    return SweepPoint(values=values, scenario=scenario)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON holds it, a whole number of more than 64 bits as text: only a refused point has such."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    return str(value) if type(value) is int and value.bit_length() >= 64 else value
+
+
+def _with_key(point: SweepPoint | RefusedPoint) -> SweepPoint | RefusedPoint:
+    """Return a point whose key can be had: the gradients file of another cannot be read."""
+    try:
+        _key(point)
+    except SimnetError as error:
+        return RefusedPoint(set=_values(point), reason=str(error))
+    return point
+
+
+def _key(point: SweepPoint | RefusedPoint) -> str:
+    """Return the content hash of a point; that of a refused one has its values and the reason."""
+    if isinstance(point, SweepPoint):
+        return point.key
+    return hashlib.sha256(f"{point.set!r} {point.reason}".encode(errors="replace")).hexdigest()
+
+
+def _values(point: SweepPoint | RefusedPoint) -> dict[str, object]:
+    return point.values if isinstance(point, SweepPoint) else point.set
+
+
+def _result(point: SweepPoint | RefusedPoint, outcome: RunResult | str) -> RunResult | RefusedPoint:
+    return RefusedPoint(set=_values(point), reason=outcome) if isinstance(outcome, str) else outcome
+
+
+def _outcomes(todo: Mapping[str, SweepPoint | RefusedPoint], jobs: int) -> Iterator[tuple[str, bytes | str]]:
+    """Yield the key of each point with its result in JSON, or with the reason why it is refused."""
+    yield from ((key, point.reason) for key, point in todo.items() if isinstance(point, RefusedPoint))
+    yield from _simulate_all([point for point in todo.values() if isinstance(point, SweepPoint)], jobs)
+
+
+def _simulate_all(points: Sequence[SweepPoint], jobs: int) -> Iterator[tuple[str, bytes | str]]:
     """Simulate points, some here to see how long they take, and the rest in workers if that pays.
 
     Points of one cluster shape follow each other: they share cached schedules and loads.
 
     Yields:
-        Key and result in JSON of each point, in the order in which they finish.
+        Key and result in JSON of each point, or the reason why it is refused, in the order in which they finish.
     """
     points = sorted(points, key=_shape)
     start = time.perf_counter()
@@ -165,18 +262,17 @@ def _tasks(points: Sequence[SweepPoint], jobs: int, point_s: float) -> list[list
     return [task for task in tasks if task]
 
 
-def _simulate_points(points: Sequence[SweepPoint]) -> list[tuple[str, bytes]]:
+def _simulate_points(points: Sequence[SweepPoint]) -> list[tuple[str, bytes | str]]:
     return [_simulate_point(point) for point in points]
 
 
-def _simulate_point(point: SweepPoint) -> tuple[str, bytes]:
+def _simulate_point(point: SweepPoint) -> tuple[str, bytes | str]:
     from simnet.simulate import simulate
 
     try:
         result = simulate(point.scenario)
     except SimnetError as error:
-        at = ", ".join(f"{key} = {value}" for key, value in point.values.items())
-        raise SimnetError(f"{point.scenario.name}: sweep: at {at}: {error}") from error
+        return point.key, str(error)
     return point.key, to_json(result.without_spans())
 
 

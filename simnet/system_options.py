@@ -42,14 +42,26 @@ def value_text(value: object) -> str:
     return NONE if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
+def read_option(text: str) -> tuple[str, Option] | None:
+    """Return the name and the value of an option such as "bits=4"; None if the text is no option.
+
+    Example:
+        >>> read_option("bits=4"), read_option("warm = true"), read_option("bits=")
+        (('bits', 4), ('warm', True), None)
+    """
+    key, _, value = (part.strip() for part in text.partition("="))
+    return (key, _read_value(value)) if key and value else None
+
+
 def _pair(word: str, whole: str) -> tuple[str, Option]:
-    key, is_there, value = word.partition("=")
-    if not key or not is_there:
+    found = read_option(word)
+    if found is None:
         raise ValueError(f"{whole!r}: write a table of options, such as {SystemOptions.example}")
-    return key, _value(value)
+    return found
 
 
-def _value(text: str) -> Option:
+def _read_value(text: str) -> Option:
+    """Return what a text stands for; one that is no finite number stays text."""
     if text in _WORDS:
         return _WORDS[text]
     try:

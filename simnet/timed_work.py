@@ -18,7 +18,8 @@ class KernelTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         cached_elements: elements up to which `time_per_element` holds.
         beyond_s_per_element: time of each element from twice `cached_elements` on, for all of them; interpolated over
             the logarithm of the size in between.
-        s_per_result: time of each element of the result, beside that of each element of a vector, of `merge_shaped`.
+        s_per_result: time of each element of the result, beside that of each element of a vector, of kernels that merge
+            vectors into something of their own, such as `merge_shaped`.
         options: options of the system that was timed; a result with other options says so.
         source: where the numbers come from.
     """

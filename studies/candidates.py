@@ -37,6 +37,7 @@ class Candidate:
         choices: what the search begins with; four trials in all.
         kind: of the simulator's strategy; None for the system's name.
         system: that averages the gradients, or optimizer; None for the candidate's name.
+        tuned_as: candidate whose search says what this one runs with; None for one of its own.
     """
 
     title: str
@@ -44,6 +45,7 @@ class Candidate:
     choices: tuple[Choice, ...] = (ADAM, SGD)
     kind: str | None = None
     system: str | None = None
+    tuned_as: str | None = None
 
     @property
     def fixed_trials(self) -> tuple[Trial, ...]:
@@ -104,6 +106,9 @@ def _one_bit_adam(settings: tuple[Trial, ...]) -> Candidate:
     return Candidate(title=OneBitAdam.title, choices=tuple(({**common, **one}, (3e-3, 1e-2)) for one in settings))
 
 
+LATER = {"byte_grad": "adam"}
+"""Systems that came after the search, with the candidate whose settings they run with: a byte loses next to nothing."""
+_SEARCHED = [system for system in BUILT_IN if system is not Dense and system.name not in LATER]
 CANDIDATES: dict[str, Candidate] = {
     "adam": Candidate(title="dense, Adam", kind="all_reduce", choices=((ADAM[0], (1e-3, 3e-3, 1e-2, 3e-2)),)),
     "sgd": Candidate(title="dense, SGD", kind="all_reduce", choices=((SGD[0], (1e-2, 3e-2, 1e-1, 3e-1)),)),
@@ -115,7 +120,7 @@ CANDIDATES: dict[str, Candidate] = {
     "one_bit_adam": _one_bit_adam(
         tuple({"variance_floor": floor, "scales_momenta": True} for floor in (1e-3, 1e-2)),
     ),
-    **{system.name: _averaging(system) for system in BUILT_IN if system is not Dense},
+    **{system.name: _averaging(system) for system in _SEARCHED},
 }
 """By name, in the order of the tables: two dense optimizers, both 1-bit optimizers, and every system of binsgdm."""
 REMEDY_TEXTS = {
@@ -139,7 +144,68 @@ PLAIN: dict[str, Candidate] = {
 """By name: candidates as they were before their remedies, for comparison alone."""
 
 
+TOPOLOGIES = {
+    "gather": "gather",
+    "scatter_reduce": "scatter-reduce",
+    "hierarchical": "hierarchical",
+    "hierarchical_scatter_reduce": "hierarchical scatter-reduce",
+}
+"""In words, in the order of the tables."""
+OF_OPTIMIZERS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = {
+    ("binsgdm", "scatter_reduce"): ("binsgdm_flat", "flat", {"rounding": "shaped", "topology": "flat"}),
+    ("binsgdm", "hierarchical"): (
+        "binsgdm_updates",
+        "updates averaged in the node",
+        {"rounding": "shaped", "average": "updates"},
+    ),
+    ("one_bit_adam", "hierarchical"): ("one_bit_adam_hierarchical", "hierarchical", {"topology": "hierarchical"}),
+}
+"""Other forms of the 1-bit optimizers, by candidate and what the form is like: name, title and options.
+
+A flat exchange of theirs is a scatter-reduce of signs. BinSGDM's own form here averages gradients in the node."""
+
+
+def other_topologies(system: type[System]) -> list[str]:
+    """Return the topologies of a system whose arithmetic is not that of its own.
+
+    Example:
+        >>> [other_topologies(one) for one in BUILT_IN if one.name in ("sign_sgd", "qsgd")]
+        [['hierarchical'], ['scatter_reduce', 'hierarchical', 'hierarchical_scatter_reduce']]
+    """
+    own, *others = system.topologies
+    # Between nodes, `hierarchical` has the system's own exchange.
+    same = "hierarchical_scatter_reduce" if own == "scatter_reduce" else own
+    return [one for one in TOPOLOGIES if one in others and one != same]
+
+
+_LATER_SYSTEMS = [system for system in BUILT_IN if system.name in LATER]
+_BASES = CANDIDATES | {system.name: _plain(system) for system in _LATER_SYSTEMS}
+_OTHER_FORMS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = OF_OPTIMIZERS | {
+    (system.name, one): (f"{system.name}_{one}", TOPOLOGIES[one], _BASES[system.name].options | {"topology": one})
+    for system in [*_SEARCHED, *_LATER_SYSTEMS]
+    for one in other_topologies(system)
+}
+NAMES_IN_TOPOLOGY = {key: name for key, (name, _, _) in _OTHER_FORMS.items()}
+"""By candidate and topology: the name of that candidate in it, in `IN_TOPOLOGY`."""
+IN_TOPOLOGY: dict[str, Candidate] = {
+    system.name: replace(_BASES[system.name], tuned_as=LATER[system.name]) for system in _LATER_SYSTEMS
+} | {
+    name: replace(
+        _BASES[own],
+        title=f"{_BASES[own].title}, {form}",
+        options=options,
+        kind=own,
+        system=own,
+        tuned_as=LATER.get(own, own),
+    )
+    for (own, _), (name, form, options) in _OTHER_FORMS.items()
+}
+"""By name: candidates in topologies other than their own, with the settings that the search found for their own, and
+systems that came later."""
+ALL = CANDIDATES | PLAIN | IN_TOPOLOGY
+
+
 def strategy_of(system: str) -> dict[str, Any]:
     """Return kind and options of a system as a scenario of simnet has them."""
-    candidate = (CANDIDATES | PLAIN)[system]
+    candidate = ALL[system]
     return {"kind": candidate.kind or system, **candidate.options}

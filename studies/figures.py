@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from studies.candidates import CANDIDATES
+from studies.interval import Interval
 from studies.ledger import Row
 from studies.outcome import TARGET_RANKS, Outcome
 
@@ -127,6 +128,61 @@ def draw_systems(outcome: Outcome, path: Path) -> None:
         figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
         path.parent.mkdir(exist_ok=True)
         figure.savefig(path, dpi=130)
+
+
+def draw_topologies(
+    gaps: dict[str, dict[str, list[Interval | None]]], systems: list[str], topologies: dict[str, str], path: Path
+) -> None:
+    """Draw a panel for each task, a line of marks for each system, a mark for each topology, with its interval.
+
+    Args:
+        gaps: loss less that of the dense reference by title of the task and by topology, one a system; None for none.
+        systems: titles.
+        topologies: in words, by name; a superset of those drawn.
+        path: of the picture.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    drawn = list(next(iter(gaps.values())))
+    looks = dict(zip(drawn, zip(("0.35", *COLOURS), ("|", "o", "s", "D", "^"), strict=False), strict=False))
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9, 0.27 * len(systems) + 1.2), layout="constrained")
+        axes = figure.subplots(1, len(gaps), sharey=True, squeeze=False)
+        for axis, (title, by_topology) in zip(axes.flat, gaps.items(), strict=True):
+            axis.axvline(0, color="0.6", linewidth=1)
+            for number, (topology, found) in enumerate(by_topology.items()):
+                colour, mark = looks[topology]
+                # Side by side, so that marks of equal loss stay apart.
+                shift = 0.7 * ((number + 0.5) / len(by_topology) - 0.5)
+                places = [(place + shift, gap) for place, gap in enumerate(found) if gap is not None]
+                errors = [[gap.mean - gap.low for _, gap in places], [gap.high - gap.mean for _, gap in places]]
+                axis.errorbar(
+                    [gap.mean for _, gap in places],
+                    [place for place, _ in places],
+                    xerr=errors,
+                    fmt=mark,
+                    color=colour,
+                    markersize=7 if mark == "|" else 3.2,
+                    elinewidth=0.7,
+                    label=topologies[topology],
+                )
+            axis.set_title(title)
+            axis.set_xlim(*_middle_of(by_topology))
+            axis.locator_params(axis="x", nbins=5)
+            axis.grid(axis="y", alpha=0.3, linewidth=0.5)
+        axes.flat[0].set_yticks(range(len(systems)), systems)
+        axes.flat[0].invert_yaxis()
+        figure.supxlabel("Final test loss less that of the dense reference (nats)", fontsize=8.5)
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(drawn))
+        figure.savefig(path, dpi=130)
+
+
+def _middle_of(by_topology: dict[str, list[Interval | None]]) -> tuple[float, float]:
+    """Return ends of an axis that shows every mean, if not the whole of the widest intervals."""
+    means = [gap.mean for found in by_topology.values() for gap in found if gap is not None]
+    room = 0.12 * (max(means) - min(means))
+    return min(means) - room, max(means) + room
 
 
 def _panel(axis: Any, outcome: Outcome, system: str) -> None:

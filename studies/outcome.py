@@ -2,13 +2,14 @@
 
 import math
 import statistics
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from studies.candidates import CANDIDATES
+from studies.candidates import CANDIDATES, IN_TOPOLOGY
 from studies.interval import Interval
 from studies.ledger import Row
 from studies.search import best_of, mean_loss
-from studies.systems_study import NAME, SystemsStudy
+from studies.systems_study import NAME, TOPOLOGY_RANKS, SystemsStudy
 from studies.tasks import TASKS
 
 DENSE = ("adam", "sgd")
@@ -26,10 +27,12 @@ class Outcome:
     Args:
         study: with its files.
         task: in `TASKS["systems"]`.
+        only: seeds; None for all.
     """
 
-    def __init__(self, study: SystemsStudy, task: str) -> None:
+    def __init__(self, study: SystemsStudy, task: str, only: Sequence[int] | None = None) -> None:
         self.study, self.name, self.task = study, task, TASKS[NAME][task]
+        self._only = only
 
     @cached_property
     def reference(self) -> str:
@@ -48,14 +51,29 @@ class Outcome:
 
     def seeds(self, ranks: int) -> list[int]:
         """Return the seeds on which every system has run; only these count."""
+        found = self._seeds_of(CANDIDATES, ranks)
+        return found if self._only is None else [seed for seed in found if seed in self._only]
+
+    @property
+    def topology_seeds(self) -> list[int]:
+        """The seeds on which every system has run in all its topologies; for those, only these count."""
+        others = self._seeds_of(IN_TOPOLOGY, TOPOLOGY_RANKS)
+        return [seed for seed in self.seeds(TOPOLOGY_RANKS) if seed in others]
+
+    @property
+    def is_complete_in_topologies(self) -> bool:
+        """Whether two seeds or more are there, which an interval takes."""
+        return len(self.topology_seeds) > 1
+
+    def _seeds_of(self, systems: Iterable[str], ranks: int) -> list[int]:
         rows = [row for row in self.study.curves[self.name].rows if row["ranks"] == ranks]
         # A seed that some systems lack would favour those that had an easy one.
-        of = [{row["seed"] for row in rows if row["system"] == system} for system in CANDIDATES]
-        return sorted(set.intersection(*of))
+        of = [{row["seed"] for row in rows if row["system"] == system} for system in systems]
+        return sorted(set.intersection(*of)) if of else []
 
     def rows(self, system: str, ranks: int) -> list[Row]:
-        """Return the final runs of a system, with its remedy or plain, that count, seed by seed."""
-        seeds = self.seeds(ranks)
+        """Return the final runs of a system, with its remedy, plain or in a topology, that count, seed by seed."""
+        seeds = self.topology_seeds if system in IN_TOPOLOGY else self.seeds(ranks)
         plain = self.study.plain.having({"task": self.name})
         rows = [*self.study.curves[self.name].rows, *plain]
         rows = [row for row in rows if (row["system"], row["ranks"]) == (system, ranks)]
@@ -67,14 +85,24 @@ class Outcome:
 
     def difference(self, system: str, ranks: int) -> Interval | None:
         """Return the final loss less the reference's, paired by seed; None if a seed diverged or for the reference."""
-        has_diverged = len(self.finals(system, ranks)) < len(self.rows(system, ranks))
-        if system == self.reference or has_diverged:
+        return None if system == self.reference else self.apart(system, self.reference, ranks)
+
+    def apart(self, system: str, other: str, ranks: int) -> Interval | None:
+        """Return a system's final loss less that of another, paired by seed; None if a seed diverged with either."""
+        ours, theirs = ({row["seed"]: row["values"][-1] for row in self.rows(one, ranks)} for one in (system, other))
+        pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+        if any(None in pair for pair in pairs):
             return None
-        return Interval.paired(self.finals(system, ranks), self.finals(self.reference, ranks))
+        return Interval.paired(*zip(*pairs, strict=True))
 
     def num_at_a_guess(self, system: str, ranks: int) -> int:
         """Return how many seeds ended no better than a guess, or nearly so, without diverging."""
         return sum(final > AT_A_GUESS * math.log(self.task.classes) for final in self.finals(system, ranks))
+
+    def num_lost(self, system: str, ranks: int) -> int:
+        """Return how many seeds diverged or ended at a guess."""
+        num_diverged = len(self.rows(system, ranks)) - len(self.finals(system, ranks))
+        return num_diverged + self.num_at_a_guess(system, ranks)
 
     def steps_to_target(self, system: str, ranks: int) -> list[float]:
         """Return for each seed the first evaluated step at or below the target; infinity for never."""

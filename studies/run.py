@@ -232,9 +232,10 @@ def stack_of(run: Run, model: nn.Module) -> Stack:
         make = lockstep.binsgdm(seed=run.seed, **settings | run.options)
         return lockstep.LockStep(model.parameters(), make, **layout)
     if run.system == "one_bit_adam":
-        make = lockstep.one_bit_adam(dense_steps=run.sized_task().dense_steps(run.trial), **settings)
+        dense_steps = run.sized_task().dense_steps(run.trial)
+        make = lockstep.one_bit_adam(dense_steps=dense_steps, **settings | run.options)
         return lockstep.LockStep(model.parameters(), make, **layout)
-    systems = systems_of(run.system, run.options, run.ranks)
+    systems = systems_of(run.system, run.options, run.ranks, run.ranks_per_node)
     return AveragedGradients(optimizer_of(run.trial, model), systems, ranks_per_node=run.ranks_per_node, seed=run.seed)
 
 

@@ -21,6 +21,7 @@ from binsgdm.systems.aggregation import Aggregation
 from binsgdm.systems.base import Averager, Compressor, GradientBucket, Payload, Shapes
 from binsgdm.systems.feedback import ErrorFeedback, WithoutFeedback
 from binsgdm.systems.registry import make
+from binsgdm.systems.topologies import Hierarchical
 
 
 class Stack(typing.Protocol):
@@ -96,14 +97,35 @@ class DecodedOnce:
         return self._mean
 
 
-def systems_of(name: str, options: dict[str, Any], num_ranks: int) -> list[Averager]:
-    """Return a system's ends on all ranks, whose payloads are decoded once."""
-    systems = [make(name, rank=rank, world_size=num_ranks, **options) for rank in range(num_ranks)]
+def systems_of(name: str, options: dict[str, Any], num_ranks: int, ranks_per_node: int = 1) -> list[Averager]:
+    """Return a system's ends on all ranks; payloads that all ranks of a group gather are decoded once.
+
+    Args:
+        name: in `SYSTEMS`.
+        options: of the system; its topology may be among them.
+        num_ranks: all of them.
+        ranks_per_node: of them in a node.
+    """
+    systems = [
+        make(name, rank=rank, world_size=num_ranks, ranks_per_node=ranks_per_node, **options)
+        for rank in range(num_ranks)
+    ]
+    if isinstance(systems[0], Hierarchical):
+        # Between nodes, the ranks with the same local rank are a group of their own.
+        between = [one.between for one in systems if isinstance(one, Hierarchical)]
+        for local in range(ranks_per_node):
+            _decode_once(between[local::ranks_per_node])
+    else:
+        _decode_once(systems)
+    return systems
+
+
+def _decode_once(systems: Sequence[Averager]) -> None:
+    """Let the ends of one group decode once what they gather, where payloads are gathered."""
     if isinstance(systems[0], WithoutFeedback | ErrorFeedback):
         aggregate = DecodedOnce(systems[0].aggregate)
         for system in systems:
             system.aggregate = aggregate  # type: ignore[attr-defined]
-    return systems
 
 
 class AveragedGradients:

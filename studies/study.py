@@ -99,7 +99,8 @@ class Study:
 
 def _title(kind: str, run: Run) -> str:
     trial = ", ".join(f"{name} {value}" for name, value in run.trial.items())
-    return f"{kind}: {run.task}, {run.system}, {run.ranks} ranks, seed {run.seed}, {trial}"
+    system = ", ".join([run.system, *filter(None, [run.options.get("topology")])])
+    return f"{kind}: {run.task}, {system}, {run.ranks} ranks, seed {run.seed}, {trial}"
 
 
 def run_left(study: Study, *, num_workers: int, only: str = "", at_most: int | None = None) -> None:

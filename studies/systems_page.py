@@ -1,18 +1,19 @@
 """The tables and figures of docs/evidence/systems-training.md, from the committed files."""
 
 import math
-import statistics
+from collections.abc import Iterable
 
 from binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from simnet.show.table import Table
-from studies import figures
-from studies.candidates import CANDIDATES, PLAIN, REMEDY_TEXTS
+from studies import figures, topology_page
+from studies.candidates import ALL, CANDIDATES, IN_TOPOLOGY, PLAIN, REMEDY_TEXTS
+from studies.cells import accuracy_text, difference_text, loss_text, standing_text, steps_text
 from studies.ledger import Row
 from studies.outcome import Outcome
 from studies.page import EVIDENCE, FIGURES, number
 from studies.search import mean_loss
-from studies.systems_study import FINAL_RANKS, FINAL_SEEDS, SystemsStudy
+from studies.systems_study import FINAL_RANKS, FINAL_SEEDS, TOPOLOGY_RANKS, SystemsStudy
 
 PAGE = EVIDENCE / "systems-training.md"
 LEGEND = """\
@@ -34,6 +35,7 @@ def regions(study: SystemsStudy) -> dict[str, str]:
     outcomes = [Outcome(study, task) for task in study.curves]
     parts = ["", "## In one table", "", LEGEND, "", overview(outcomes), "", *missing_seeds_note(outcomes)]
     parts += ["## With and without the remedy", "", remedy_table(outcomes), ""]
+    parts += topology_page.section(outcomes)
     parts += ["## What the search found", "", search_table(outcomes), ""]
     for outcome in outcomes:
         parts += task_section(outcome)
@@ -46,6 +48,7 @@ def draw(study: SystemsStudy) -> None:
         outcome = Outcome(study, task)
         figures.draw_systems(outcome, FIGURES / f"systems_training_{task}.png")
         study.write_target(task, outcome.target)
+    topology_page.draw([Outcome(study, task) for task in study.curves], FIGURES)
 
 
 def overview(outcomes: list[Outcome]) -> str:
@@ -81,21 +84,6 @@ def missing_seeds_note(outcomes: list[Outcome]) -> list[str]:
         if len(outcome.seeds(ranks)) < len(FINAL_SEEDS)
     ]
     return ["**Not all has run yet.** " + "; ".join(few) + ".", ""] if few else []
-
-
-def standing_text(outcome: Outcome, system: str, ranks: int) -> str:
-    """Return the mean difference to dense, marked where its interval leaves zero out."""
-    if system == outcome.reference:
-        return "reference"
-    num_lost = len(outcome.rows(system, ranks)) - len(outcome.finals(system, ranks))
-    num_lost += outcome.num_at_a_guess(system, ranks)
-    if num_lost:
-        return f"lost {num_lost} of {len(outcome.rows(system, ranks))}"
-    difference = outcome.difference(system, ranks)
-    if difference is None:
-        raise AssertionError("a system that lost no seed has a difference")
-    mark = " behind" if difference.low > 0 else " ahead" if difference.high < 0 else ""
-    return f"{difference.mean:+.3f}{mark}"
 
 
 def complete_ranks(outcome: Outcome) -> list[int]:
@@ -151,11 +139,14 @@ def task_section(outcome: Outcome) -> list[str]:
     for ranks in complete_ranks(outcome):
         heading = f"### {task.title}, {ranks} ranks, {len(outcome.seeds(ranks))} seeds"
         parts += [heading, "", result_table(outcome, ranks), ""]
+    if outcome.is_complete_in_topologies:
+        heading = f"### {task.title}, other topologies, {TOPOLOGY_RANKS} ranks, {len(outcome.topology_seeds)} seeds"
+        parts += [heading, "", result_table(outcome, TOPOLOGY_RANKS, IN_TOPOLOGY), ""]
     return parts
 
 
-def result_table(outcome: Outcome, ranks: int) -> str:
-    """Return the table of a task and a number of ranks."""
+def result_table(outcome: Outcome, ranks: int, systems: Iterable[str] = CANDIDATES) -> str:
+    """Return the table of a task and a number of ranks, a row a system."""
     accuracy = ["accuracy"] * outcome.task.has_accuracy
     columns = [
         "system",
@@ -165,47 +156,10 @@ def result_table(outcome: Outcome, ranks: int) -> str:
         "steps to target",
     ]
     rows: list[list[str]] = []
-    for system in CANDIDATES:
-        cells = [CANDIDATES[system].title, loss_text(outcome, system, ranks)]
+    for system in systems:
+        cells = [ALL[system].title, loss_text(outcome, system, ranks)]
         if accuracy:
             cells.append(accuracy_text(outcome.finals(system, ranks, "accuracy")))
         cells += [difference_text(outcome, system, ranks), steps_text(outcome.steps_to_target(system, ranks))]
         rows.append(cells)
     return Table(columns, rows).markdown()
-
-
-def loss_text(outcome: Outcome, system: str, ranks: int) -> str:
-    """Return mean and range of the final loss over seeds, and how many diverged or ended at a guess."""
-    finals = outcome.finals(system, ranks)
-    num_lost, num_stuck = len(outcome.rows(system, ranks)) - len(finals), outcome.num_at_a_guess(system, ranks)
-    notes = [f"{num_stuck} at a guess"] * bool(num_stuck) + [f"{num_lost} diverged"] * bool(num_lost)
-    if finals:
-        notes.insert(0, f"{number(statistics.fmean(finals))} ({number(min(finals))} to {number(max(finals))})")
-    return ", ".join(notes)
-
-
-def accuracy_text(finals: list[float]) -> str:
-    """Return the mean accuracy over the seeds that did not diverge."""
-    return f"{100 * statistics.fmean(finals):.1f} %" if finals else "-"
-
-
-def difference_text(outcome: Outcome, system: str, ranks: int) -> str:
-    """Return the difference to the reference."""
-    difference = outcome.difference(system, ranks)
-    if difference is None:
-        return "-"
-    return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
-
-
-def steps_text(steps: list[float]) -> str:
-    """Return the median over seeds, and how many never got there.
-
-    Example:
-        >>> steps_text([80, 90, 70, 90, math.inf]), steps_text([math.inf, math.inf, math.inf, 120, 150])
-        ('90 (1 never)', 'never (3 of 5)')
-    """
-    num_never = sum(map(math.isinf, steps))
-    middle = statistics.median(steps)
-    if math.isinf(middle):
-        return f"never ({num_never} of {len(steps)})"
-    return f"{middle:g}" + (f" ({num_never} never)" if num_never else "")

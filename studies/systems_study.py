@@ -1,5 +1,6 @@
 """The comparison of all compressing systems on three tasks, behind docs/evidence/systems-training.md."""
 
+import itertools
 import platform
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from simnet.version import VERSION
-from studies.candidates import CANDIDATES, PLAIN, strategy_of
+from studies.candidates import ALL, CANDIDATES, IN_TOPOLOGY, PLAIN, strategy_of
 from studies.ledger import Ledger, Row
 from studies.run import ROOT, Run
 from studies.search import Search
@@ -20,10 +21,14 @@ from studies.tasks import TASKS
 NAME = "systems"
 FINAL_SEEDS = (0, 1, 2, 3, 4)
 FINAL_RANKS = (4, 16)
+TOPOLOGY_RANKS = 4
+"""Of the systems in other topologies: on 16 ranks a scatter-reduce encodes 256 pieces a step, which takes too long."""
+TOPOLOGY_SEEDS = {"digits": (0, 1, 2), "mnist_5k": (0, 1, 2), "characters": (0, 1, 2)}
+"""Of the same, by task."""
 SEARCH_RANKS = 4
 SEARCH_SEEDS = {"characters": (100,), "mnist_5k": (100, 101), "digits": (100, 101)}
 RANKS_PER_NODE = {4: 2, 16: 4}
-"""By ranks. BinSGDM averages in nodes before its first draw; no other system here looks at nodes."""
+"""By ranks, of those systems and topologies that look at nodes."""
 NUM_TRIALS = 6
 """Of every system on every task: four are fixed, two follow the best so far."""
 SEARCH = ROOT / "studies" / "results" / "systems_search.json"
@@ -67,7 +72,7 @@ class SystemsStudy:
         ledger.write(ledger.rows, head | {"target": float(f"{target:.5g}"), "systems": systems})
 
     def _curves(self, task: str, folder: Path) -> Ledger:
-        systems = list(CANDIDATES)
+        systems = [*CANDIDATES, *IN_TOPOLOGY]
         return Ledger(
             folder / f"{task}.json",
             "curves",
@@ -75,18 +80,29 @@ class SystemsStudy:
             order=lambda row: (systems.index(row["system"]), row["ranks"], row["seed"]),
         )
 
+    def search_of(self, task: str, system: str) -> Search:
+        """Return the search that says what a system runs with: for another topology, that of its own form."""
+        return self.searches[task, ALL[system].tuned_as or system]
+
     def _finals(self) -> Iterator[Final]:
         """Yield them seed by seed, so that all systems have as many seeds wherever the study is stopped."""
-        for ranks in FINAL_RANKS:
-            for seed in FINAL_SEEDS:
-                for (task, system), search in self.searches.items():
-                    if search.is_done:
-                        run = _run(task, system, ranks=ranks, trial=search.best, seed=seed)
-                        key = {"system": system, "ranks": ranks, "seed": seed}
-                        if system in PLAIN:
-                            yield Final(run=run, ledger=self.plain, key={"task": task, **key}, rounded=True)
-                        else:
-                            yield Final(run=run, ledger=self.curves[task], key=key, rounded=True)
+        trials = {key: search.best for key, search in self.searches.items() if search.is_done}
+        own = itertools.product(FINAL_RANKS, FINAL_SEEDS, TASKS[NAME], [*CANDIDATES, *PLAIN])
+        others = (
+            (TOPOLOGY_RANKS, seed, task, system)
+            for task, seeds in TOPOLOGY_SEEDS.items()
+            for seed in seeds
+            for system in IN_TOPOLOGY
+        )
+        for ranks, seed, task, system in (*own, *others):
+            if (trial := trials.get((task, ALL[system].tuned_as or system))) is not None:
+                yield self._final(task, system, _run(task, system, ranks=ranks, trial=trial, seed=seed))
+
+    def _final(self, task: str, system: str, run: Run) -> Final:
+        key = {"system": system, "ranks": run.ranks, "seed": run.seed}
+        if system in PLAIN:
+            return Final(run=run, ledger=self.plain, key={"task": task, **key}, rounded=True)
+        return Final(run=run, ledger=self.curves[task], key=key, rounded=True)
 
     def _head(self, task: str, rows: list[Row]) -> Row:
         """Return the members of a file of curves in front of the rows, in the order of the file."""
@@ -104,13 +120,14 @@ class SystemsStudy:
             "unit": TASKS[NAME][task].unit,
             "better": "lower",
             "batch": TASKS[NAME][task].batch,
+            "num_parameters": TASKS[NAME][task].num_parameters,
             "source": source,
             "systems": {system: self._described(task, system) for system in systems},
         }
 
     def _described(self, task: str, system: str) -> Row:
         """Return what simnet simulates a system as, and the settings that it was trained with."""
-        trial = self.searches[task, system].best
+        trial = self.search_of(task, system).best
         strategy = strategy_of(system)
         if strategy["kind"] in ALL_REDUCED:
             strategy["algorithm"] = "auto"
@@ -118,7 +135,7 @@ class SystemsStudy:
             strategy["dense_steps"] = TASKS[NAME][task].dense_steps(trial)
         settings = {name: value for name, value in trial.items() if name != "optimizer"}
         return {
-            "title": CANDIDATES[system].title,
+            "title": ALL[system].title,
             "strategy": strategy,
             "optimizer": trial["optimizer"],
             "settings": settings,
@@ -129,7 +146,7 @@ def _search(task: str, system: str, ledger: Ledger) -> Search:
     return Search(
         system=system,
         run=_run(task, system, ranks=SEARCH_RANKS),
-        fixed=(CANDIDATES | PLAIN)[system].fixed_trials,
+        fixed=ALL[system].fixed_trials,
         num_trials=NUM_TRIALS,
         seeds=SEARCH_SEEDS[task],
         ledger=ledger,
@@ -137,7 +154,7 @@ def _search(task: str, system: str, ledger: Ledger) -> Search:
 
 
 def _run(task: str, system: str, *, ranks: int, **changes: Any) -> Run:
-    candidate = (CANDIDATES | PLAIN)[system]
+    candidate = ALL[system]
     # The two dense candidates differ in their optimizer only, which is part of the trial.
     return Run(
         study=NAME,

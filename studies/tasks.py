@@ -40,6 +40,11 @@ class Task:
     evaluate_every: int = 10
     has_accuracy: bool = True
 
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the network."""
+        return sum(parameter.numel() for parameter in self.network().parameters())
+
     def dense_steps(self, trial: Trial) -> int:
         """Return the number of uncompressed steps with which a trial of 1-bit Adam begins."""
         return max(1, round(trial["dense_share"] * self.steps))

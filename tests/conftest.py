@@ -28,7 +28,7 @@ if threading.current_thread() is threading.main_thread():
 HERE = Path(__file__).parent
 collect_ignore = ["helpers"]
 # Folders whose tests are all of one kind.
-FOLDERS = {"distributed": pytest.mark.distributed, "lab": pytest.mark.lab}
+FOLDERS = {"distributed": pytest.mark.distributed, "works": pytest.mark.distributed, "lab": pytest.mark.lab}
 
 
 @pytest.hookimpl(tryfirst=True)

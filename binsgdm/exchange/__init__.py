@@ -14,6 +14,7 @@ from binsgdm.exchange.messages import (
     group_members,
     refusal,
     run_in_lockstep,
+    without_messages,
 )
 from binsgdm.exchange.one_bit import flat, hierarchical, hierarchical_one_bit, piece_start, slice_start
 
@@ -36,4 +37,5 @@ __all__ = [
     "refusal",
     "run_in_lockstep",
     "slice_start",
+    "without_messages",
 ]

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from binsgdm.exchange.groups import Groups
+from binsgdm.exchange.groups import Groups, store_key
+from binsgdm.exchange.stores import StoreError, ask
 
 ABORT_S = 20.0  # for which NCCL may take to stop its kernels; after it the sentence is told all the same
 
@@ -38,20 +39,24 @@ def give_up(groups: Groups, sentence: str) -> None:
 
 def abort_reason(groups: Groups) -> str | None:
     """Return the reason of the first rank that aborted, or None if no rank has."""
+    key = _key(groups)
     try:
-        store, key = _store_and_key(groups)
-        return store.get(key).decode() if store.check([key]) else None
-    except RuntimeError:  # the store is gone with the rank that had it
+        return ask(lambda store: store.get(key).decode() if store.check([key]) else None)
+    except StoreError:  # it is gone with the rank that had it
         return None
 
 
 def _leave(groups: Groups, reason: str) -> None:
+    key = _key(groups)
     # Where the store is gone, so is the rank that had it, and all others are told of that by their own means.
-    with suppress(RuntimeError):
-        store, key = _store_and_key(groups)
+    with suppress(StoreError):
         # The first reason is the cause; the ranks that fail because of it abort as well, with less to say.
-        if not store.check([key]):
-            store.set(key, reason)
+        ask(lambda store: store.check([key]) or store.set(key, reason))
+    close(groups)
+
+
+def close(groups: Groups) -> None:
+    """Make every collective with this rank fail, without a reason; see `abort`."""
     if groups.uses_nccl:
         _abort_communicators(groups.distinct)
         return
@@ -81,7 +86,5 @@ def _abort_communicator(group: dist.ProcessGroup) -> None:
         stop()
 
 
-def _store_and_key(groups: Groups) -> tuple[Any, str]:
-    """Return the store of all ranks and the key of these groups in it."""
-    store = dist.distributed_c10d._get_default_store()  # torch has no public name for it
-    return store, f"binsgdm/refused/{groups.all_that_step.group_name}"
+def _key(groups: Groups) -> str:
+    return store_key("refused", groups.all_that_step.group_name)

@@ -1,6 +1,9 @@
 """Process groups of a rank: all ranks, those of its node, and those with its local rank, one of each node."""
 
 import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,12 +24,15 @@ WATCHDOG_GRACE = timedelta(seconds=60)
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """The groups that this rank is in; ranks are numbered node by node.
+    """The groups that this rank is in; its ranks are numbered from 0, node by node, whatever their global ranks are.
 
     Attributes:
-        world: all ranks that exchange.
+        world: all ranks that exchange, which may be a part of all that there are.
         intra_node: the ranks of this node.
         inter_node: the ranks with this local rank, one of each node.
+        rank: position of this rank in `world`.
+        ranks: global ranks in the order of positions.
+        made: the groups that were made for this exchange alone, which ends with them.
         finite_check: the ranks that decide together whether a step counts; None for `world`.
         uses_nccl: NCCL carries what is exchanged.
         timeout: over NCCL, for how long a rank waits for the others before it gives up.
@@ -38,9 +44,16 @@ class Groups:
     rank: int
     world_size: int
     ranks_per_node: int
+    ranks: tuple[int, ...] = ()
+    made: tuple[dist.ProcessGroup, ...] = ()
     finite_check: dist.ProcessGroup | None = None
     uses_nccl: bool = False
     timeout: timedelta = NCCL_TIMEOUT
+
+    @property
+    def global_rank(self) -> int:
+        """This rank among all that there are, as sentences name it."""
+        return self.ranks[self.rank] if self.ranks else self.rank
 
     @property
     def all_that_step(self) -> dist.ProcessGroup:
@@ -54,39 +67,53 @@ class Groups:
 
 
 def make(
-    ranks_per_node: int | None = None, timeout: timedelta | None = None, device: torch.device | None = None
+    ranks_per_node: int | None = None,
+    timeout: timedelta | None = None,
+    device: torch.device | None = None,
+    group: dist.ProcessGroup | None = None,
 ) -> Groups:
-    """Make groups of one's own for `ranks_per_node` consecutive ranks a node; every rank must call it.
+    """Make groups of one's own for `ranks_per_node` consecutive ranks a node; every rank of `group` must call it.
 
     Args:
-        ranks_per_node: default LOCAL_WORLD_SIZE, which torchrun sets.
+        ranks_per_node: see `node_size`.
         timeout: of their collectives; default that of torch.distributed, over NCCL that of the process group.
         device: of the tensors that will be exchanged, whose communicators are made now; None where nothing may wait.
+        group: the ranks that exchange, of which this is one; default all. The other ranks need not call.
 
     Raises:
         BinsgdmError: no process group, or none for the device; or a node size that is unknown or does not divide the
-            world size.
+            number of ranks.
     """
     if not dist.is_initialized():
         raise BinsgdmError("torch.distributed: not initialized: call init_process_group first")
-    world_size = dist.get_world_size()
-    local = node_size(ranks_per_node, world_size)
-    if device is not None and world_size > 1:
-        check_backend(device)
-    over_nccl = "nccl" in dist.get_backend_config() if device is None else is_nccl(None, device)
+    ranks = ranks_of(group)
+    local = node_size(ranks_per_node, group)
+    if device is not None and len(ranks) > 1:
+        check_backend(device, group)
+    over_nccl = "nccl" in dist.get_backend_config(group) if device is None else is_nccl(group, device)
     limit = timeout
     if over_nccl:
-        timeout = timeout or timeout_of(None)
+        timeout = timeout or timeout_of(group)
         limit = timeout + WATCHDOG_GRACE
-    nodes = [list(range(first, first + local)) for first in range(0, world_size, local)]
-    rails = [list(range(rail, world_size, local)) for rail in range(local)]
+    nodes = [ranks[first : first + local] for first in range(0, len(ranks), local)]
+    rails = [ranks[rail::local] for rail in range(local)]
+    if is_world(group) and not _is_restarted():
+        made = [_made_by_all(layout, limit) for layout in ([ranks], nodes, rails)]
+    else:
+        name = f"binsgdm/{_agreed_number([group], device)}"
+        made = [
+            _made_by_members(layout, limit, f"{name}/{number}", group)
+            for number, layout in enumerate(([ranks], nodes, rails))
+        ]
     groups = Groups(
-        world=dist.new_group(timeout=limit),
-        intra_node=dist.new_subgroups_by_enumeration(nodes, timeout=limit)[0],  # type: ignore[no-untyped-call]
-        inter_node=dist.new_subgroups_by_enumeration(rails, timeout=limit)[0],  # type: ignore[no-untyped-call]
-        rank=dist.get_rank(),
-        world_size=world_size,
+        world=made[0],
+        intra_node=made[1],
+        inter_node=made[2],
+        rank=ranks.index(dist.get_rank()),
+        world_size=len(ranks),
         ranks_per_node=local,
+        ranks=tuple(ranks),
+        made=tuple(made),
         uses_nccl=over_nccl,
         timeout=timeout or NCCL_TIMEOUT,  # which gloo has no use for
     )
@@ -95,32 +122,155 @@ def make(
     return groups
 
 
-def from_mesh(mesh: "DeviceMesh") -> Groups:
+def store_key(*parts: object) -> str:
+    """Return a key in the store of torch.distributed, which torchrun keeps from one start of the ranks to the next."""
+    return "/".join(map(str, ("binsgdm", _attempt(), *parts)))
+
+
+def _attempt() -> str:
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def _is_restarted() -> bool:
+    """Tell whether the store may hold addresses of ranks that are gone, under the names that torch gives groups."""
+    return _attempt() != "0"
+
+
+def is_world(group: dist.ProcessGroup | None) -> bool:
+    """Tell whether a group is the one that init_process_group has made, of all ranks."""
+    return group is None or group is dist.group.WORLD
+
+
+def ranks_of(group: dist.ProcessGroup | None) -> list[int]:
+    """Return the global ranks of a group (default all) in ascending order, so that those of a node are neighbours."""
+    if group is None or is_world(group):
+        return list(range(dist.get_world_size()))
+    return sorted(dist.get_process_group_ranks(group))
+
+
+def _made_by_all(layout: Sequence[Sequence[int]], limit: timedelta | None) -> dist.ProcessGroup:
+    """Make groups that share out all ranks, and return this rank's; every rank must call it."""
+    mine: dist.ProcessGroup
+    mine, _ = dist.new_subgroups_by_enumeration([list(ranks) for ranks in layout], timeout=limit)  # type: ignore[no-untyped-call]
+    return mine
+
+
+def _made_by_members(
+    layout: Sequence[Sequence[int]], limit: timedelta | None, name: str, group: dist.ProcessGroup | None
+) -> dist.ProcessGroup:
+    """Make this rank's group of those that share out a part of the ranks; only the ranks of that group must call it."""
+    mine = next(list(ranks) for ranks in layout if dist.get_rank() in ranks)
+    with _named(f"{name}/{mine[0]}"):
+        made: dist.ProcessGroup = dist.new_group(
+            mine, timeout=limit, backend=dist.get_backend_config(group), use_local_synchronization=True
+        )
+    return made
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Let the next group that only its members make have this name in the store, and a communicator of its own."""
+    c10d: Any = dist.distributed_c10d
+    world: Any = dist.group.WORLD
+    # torch names such a group by how many groups this process has, which need not be the same on all of its ranks: they
+    # would wait for each other under different names. And that name comes again once groups were destroyed, with the
+    # addresses of the old one.
+    naming, c10d._process_group_name = c10d._process_group_name, lambda *_, **__: name
+    # With a device bound to it, NCCL would split the communicator of all ranks, for which all have to come.
+    device, is_bound = getattr(world, "bound_device_id", None), bool(getattr(world, "bound_device_id", None))
+    try:
+        if is_bound:
+            world.bound_device_id = None
+        yield
+    finally:
+        c10d._process_group_name = naming
+        if is_bound:
+            world.bound_device_id = device
+
+
+def _agreed_number(groups: Sequence[dist.ProcessGroup | None], device: torch.device | None) -> int:
+    """Return a number that no other call returns, the same on all ranks.
+
+    Args:
+        groups: one that holds all ranks; or the dimensions of a mesh, nodes first.
+        device: of tensors that these groups carry; default what they carry.
+    """
+    # The first position of each group has it from the group before, and the very first from the store.
+    number = dist.distributed_c10d._get_default_store().add("binsgdm/groups", 1) if _is_first(groups) else 0
+    on = torch.device("cpu") if "gloo" in backend_of(groups[0], torch.device("cpu")) else device
+    found = torch.tensor([number], device=on or torch.device("cuda"))
+    for group in groups:
+        dist.broadcast(found, src=ranks_in_order(group)[0], group=group)
+    return int(found)
+
+
+def _is_first(groups: Sequence[dist.ProcessGroup | None]) -> bool:
+    return all(ranks_in_order(group)[0] == dist.get_rank() for group in groups)
+
+
+def ranks_in_order(group: dist.ProcessGroup | None) -> list[int]:
+    """Return the global ranks of a group (default all) in the order of torch's positions in it."""
+    return ranks_of(None) if group is None else dist.get_process_group_ranks(group)
+
+
+def from_mesh(mesh: "DeviceMesh", group: dist.ProcessGroup | None = None) -> Groups:
     """Take the groups of a two-dimensional mesh, nodes first: init_device_mesh(device, (nodes, ranks_per_node)).
 
+    Args:
+        mesh: of all ranks or of a part of them; every rank of it must call.
+        group: whose ranks it must have; default any.
+
     Raises:
-        BinsgdmError: the mesh is not two-dimensional, not of all ranks, or not numbered node by node.
+        BinsgdmError: the mesh is not two-dimensional, not of these ranks, or not numbered node by node.
     """
-    if mesh.ndim != 2:
-        raise BinsgdmError(f"mesh: {mesh.ndim} dimensions: must have two, nodes and ranks of a node")
+    check_mesh(mesh, group)
     ranks = mesh.mesh.flatten().tolist()
-    if ranks != list(range(dist.get_world_size())):
-        raise BinsgdmError(f"mesh: ranks {ranks}: must be all ranks, node by node")
     device = torch.device(mesh.device_type)
-    check_backend(device)
-    limit = min(timeout_of(mesh.get_group(number)) for number in range(2))
+    inter_node, intra_node = mesh.get_group(0), mesh.get_group(1)
+    check_backend(device, inter_node)
+    limit = min(timeout_of(inter_node), timeout_of(intra_node))
+    if ranks == ranks_of(None) and not _is_restarted():
+        world = dist.new_group()
+    else:
+        name = f"binsgdm/{_agreed_number([inter_node, intra_node], device)}"
+        world = _made_by_members([ranks], None, name, inter_node)
     groups = Groups(
-        world=dist.new_group(),
-        intra_node=mesh.get_group(1),
-        inter_node=mesh.get_group(0),
-        rank=dist.get_rank(),
+        world=world,
+        intra_node=intra_node,
+        inter_node=inter_node,
+        rank=ranks.index(dist.get_rank()),
         world_size=len(ranks),
         ranks_per_node=int(mesh.mesh.shape[1]),
-        uses_nccl=is_nccl(None, device),
+        ranks=tuple(ranks),
+        made=(world,),
+        uses_nccl=is_nccl(inter_node, device),
         timeout=max(limit - WATCHDOG_GRACE, limit / 2),  # before PyTorch ends the process
     )
     make_communicators(groups, device)
     return groups
+
+
+def check_mesh(mesh: "DeviceMesh", group: dist.ProcessGroup | None = None) -> None:
+    """Refuse a mesh that says nothing of nodes.
+
+    Raises:
+        BinsgdmError: see `from_mesh`.
+    """
+    if mesh.ndim != 2:
+        raise BinsgdmError(f"mesh: {mesh.ndim} dimensions: must have two, nodes and ranks of a node")
+    ranks = mesh.mesh.flatten().tolist()
+    if group is not None and set(ranks) != set(ranks_of(group)):
+        raise BinsgdmError(f"mesh: ranks {ranks}: must be those of the process group, {ranks_of(group)}, node by node")
+    if ranks != sorted(ranks):
+        raise BinsgdmError(f"mesh: ranks {ranks}: must be in ascending order, node by node")
+    if dist.get_rank() not in ranks:
+        raise BinsgdmError(f"mesh: ranks {ranks}: must have this rank, {dist.get_rank()}; call it on these ranks alone")
+
+
+def release(groups: Groups) -> None:
+    """Free what was made for an exchange, after its last message on all ranks; groups of a mesh are the user's."""
+    for group in groups.made:
+        dist.destroy_process_group(group)
 
 
 def backend_of(group: dist.ProcessGroup | None, device: torch.device) -> str:
@@ -135,18 +285,18 @@ def is_nccl(group: dist.ProcessGroup | None, device: torch.device) -> bool:
     return "nccl" in backend_of(group, device)
 
 
-def check_backend(device: torch.device) -> None:
-    """Refuse tensors that no backend of the process group carries.
+def check_backend(device: torch.device, group: dist.ProcessGroup | None = None) -> None:
+    """Refuse tensors that no backend of a process group (default all ranks') carries.
 
     Raises:
         BinsgdmError: none does, or gloo, which has no all-to-all on a GPU.
     """
-    backend = backend_of(None, device)
+    backend = backend_of(group, device)
     if not backend or (backend == "gloo" and device.type == "cuda"):
         raise BinsgdmError(
-            f"torch.distributed: tensors on {device.type}: the process group {dist.get_backend_config()!r} must carry "
-            "them; move the model, or call init_process_group without a backend, which takes the right one for each "
-            "device"
+            f"torch.distributed: tensors on {device.type}: the process group {dist.get_backend_config(group)!r} must "
+            "carry them; move the model, or call init_process_group without a backend, which takes the right one for "
+            "each device"
         )
 
 
@@ -176,14 +326,23 @@ def make_communicators(groups: Groups, device: torch.device) -> None:
             dist.all_gather(list(torch.split(received, 1)), sent[:1], group=group)
 
 
-def node_size(given: int | None, world_size: int, default: int | None = None) -> int:
-    """Return the ranks of a node: as given, else from torchrun, else the default.
+def node_size(given: int | None, group: dist.ProcessGroup | None = None, default: int | None = None) -> int:
+    """Return how many consecutive ranks of a group are on a node.
+
+    Args:
+        given: if not None, the answer.
+        group: default all ranks. Of a part of them, those with equal global rank // LOCAL_WORLD_SIZE are on a node.
+        default: where neither `given` nor LOCAL_WORLD_SIZE (of torchrun) is known.
 
     Raises:
-        BinsgdmError: none of them is known, or it is no number that divides the world size.
+        BinsgdmError: none of them is known, or it is no number that divides the number of ranks, or the group has
+            unequal numbers of ranks on its nodes.
     """
+    ranks = ranks_of(group)
     name = "ranks_per_node" if given is not None else "LOCAL_WORLD_SIZE"
-    text = given if given is not None else os.environ.get("LOCAL_WORLD_SIZE", default)
+    text = given if given is not None else os.environ.get("LOCAL_WORLD_SIZE")
+    is_of_all_ranks = given is None and text is not None and len(ranks) < dist.get_world_size()
+    text = default if text is None else text
     if text is None:
         raise BinsgdmError(
             "ranks_per_node: not given and LOCAL_WORLD_SIZE is not set: give it, or launch with torchrun"
@@ -192,6 +351,20 @@ def node_size(given: int | None, world_size: int, default: int | None = None) ->
         local = int(text)
     except ValueError:
         local = 0
-    if local < 1 or world_size % local:
-        raise BinsgdmError(f"{name}: {text!r}: must divide the world size {world_size}; give the ranks of one node")
+    if is_of_all_ranks and local >= 1:
+        return _node_size_in_part(ranks, local)
+    if local < 1 or len(ranks) % local:
+        whose = "world" if len(ranks) == dist.get_world_size() else "group"
+        raise BinsgdmError(f"{name}: {text!r}: must divide the {whose} size {len(ranks)}; give the ranks of one node")
     return local
+
+
+def _node_size_in_part(ranks: Sequence[int], local: int) -> int:
+    """Return how many of some ranks are on each node, where a node has `local` of all."""
+    counts = Counter(rank // local for rank in ranks)
+    if len(set(counts.values())) > 1:
+        raise BinsgdmError(
+            f"LOCAL_WORLD_SIZE: {local}: the group's ranks {list(ranks)} are {list(counts.values())} on their nodes: "
+            "must be as many on each; give ranks_per_node=1, or a group with as many ranks of each node"
+        )
+    return next(iter(counts.values()))

@@ -100,10 +100,14 @@ class SendRecv:
 
 @dataclass(frozen=True, kw_only=True)
 class AllReduceSum:
-    """Sum `sent` over the group; the answer is the sum, the same bits on every rank. `sent` is not changed."""
+    """Sum `sent` over the group; the answer is the sum, the same bits on every rank.
+
+    `sent` is not changed, unless it `may_overwrite` it: then the sum may be in the same memory.
+    """
 
     group: GroupName
     sent: torch.Tensor
+    may_overwrite: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +130,21 @@ class Member:
     """The rank that an optimizer is, and the driver of its messages.
 
     Attributes:
+        rank: its position among the ranks that exchange.
         ranks_per_node: ranks of each node; ranks are numbered node by node.
         run: takes a protocol to its end; None for a rank alone, or where another driver runs all ranks.
+        ranks: the global ranks that exchange, in the order of positions, where they are not the positions themselves.
     """
 
     rank: int = 0
     world_size: int = 1
     ranks_per_node: int = 1
     run: Callable[[Protocol], torch.Tensor] | None = None
+    ranks: tuple[int, ...] = ()
+
+    def named(self, position: int) -> int:
+        """Return the global rank at a position, as sentences name ranks."""
+        return self.ranks[position] if self.ranks else position
 
     def run_protocol(self, protocol: Protocol) -> torch.Tensor:
         """Run a protocol and return its result.
@@ -160,6 +171,13 @@ def refusal(error: BinsgdmError) -> Protocol:
     """Refuse as a protocol before its first message, so that its driver tells the other ranks why."""
     # A generator that yields nothing: the `yield` below makes it one.
     raise error
+    yield
+
+
+def without_messages(result: torch.Tensor) -> Protocol:
+    """Return this as a protocol that sends nothing."""
+    # A generator that yields nothing: the `yield` below makes it one.
+    return result
     yield
 
 

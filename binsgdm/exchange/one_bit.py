@@ -14,6 +14,7 @@ from binsgdm.exchange.messages import AllGather, AllToAll, Message, Protocol, Ra
 from binsgdm.flat_buckets import BITS_PER_BYTE, FlatBucket
 from binsgdm.kernels import Kernels
 from binsgdm.random import RandomStream
+from binsgdm.stages import staged
 
 Residuals = Mapping[RandomStream, torch.Tensor]
 """What shaped rounding lost so far, int16: of the elements of a bucket that this rank rounds, by what the key of their
@@ -121,6 +122,7 @@ def piece_start(bucket: FlatBucket, context: RankContext, *, is_flat: bool = Fal
     return slice_start(bucket, context) + context.node * numel
 
 
+@staged("round")
 def _quantized(
     mean: torch.Tensor, bucket: FlatBucket, context: RankContext, kernels: Kernels, residuals: Residuals
 ) -> torch.Tensor:
@@ -148,6 +150,7 @@ def _between_nodes(
     return whole_bucket.reshape(-1)
 
 
+@staged("merge")
 def _merged(  # noqa: PLR0913, PLR0917
     packed: torch.Tensor,
     start: int,

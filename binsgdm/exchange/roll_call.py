@@ -9,7 +9,8 @@ from typing import Any
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.groups import Groups, timeout_of
+from binsgdm.exchange.groups import Groups, store_key, timeout_of
+from binsgdm.exchange.stores import default_store
 
 LONGEST_POLL_S = 0.05
 
@@ -29,7 +30,7 @@ def meet(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta 
     assert group is not None  # torch.distributed is initialized
     timeout = timeout or timeout_of(group)
     ranks = dist.get_process_group_ranks(group)
-    store, name = _store(), f"binsgdm/meet/{group.group_name}"
+    store, name = default_store(), store_key("meet", group.group_name)
     number = (store.add(f"{name}/arrived", 1) - 1) // len(ranks)  # how often all ranks have met before
     store.set(f"{name}/{number}/{dist.get_rank()}", "here")
     start, poll_s = time.monotonic(), 1e-3
@@ -47,7 +48,7 @@ def meet(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta 
 def has_store() -> bool:
     """Tell whether the store still answers; it ends with the process that has it, that of rank 0 or torchrun's."""
     try:
-        _store().check(["binsgdm"])
+        default_store().check(["binsgdm"])
     except RuntimeError:
         return False
     return True
@@ -56,12 +57,12 @@ def has_store() -> bool:
 def sign_in(groups: Groups, number: int) -> None:
     """Note that this rank waits for the others, for the n-th time."""
     with suppress(RuntimeError):  # without the store nobody can be named
-        _store().set(_key(groups, dist.get_rank()), str(number))
+        default_store().set(_key(groups, dist.get_rank()), str(number))
 
 
 def missing_ranks(groups: Groups, number: int) -> str:
     """Return which ranks do not wait as often as this one, in words that begin with a comma; empty if unknown."""
-    ranks, store = dist.get_process_group_ranks(groups.all_that_step), _store()
+    ranks, store = dist.get_process_group_ranks(groups.all_that_step), default_store()
     with suppress(RuntimeError):
         missing = [rank for rank in ranks if _number_of(store, _key(groups, rank)) != number]
         if 0 < len(missing) < len(ranks):
@@ -78,8 +79,4 @@ def _ranks(numbers: Sequence[int]) -> str:
 
 
 def _key(groups: Groups, rank: int) -> str:
-    return f"binsgdm/waits/{groups.all_that_step.group_name}/{rank}"
-
-
-def _store() -> Any:
-    return dist.distributed_c10d._get_default_store()  # torch has no public name for it
+    return store_key("waits", groups.all_that_step.group_name, rank)

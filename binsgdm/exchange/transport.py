@@ -9,8 +9,10 @@ import torch
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange.abort import abort, abort_reason, give_up
-from binsgdm.exchange.groups import Groups
+from binsgdm.exchange import lost
+from binsgdm.exchange.abort import abort
+from binsgdm.exchange.causes import end_otherwise, end_over_gloo
+from binsgdm.exchange.groups import Groups, release
 from binsgdm.exchange.messages import (
     AllGather,
     AllReduceMax,
@@ -23,6 +25,8 @@ from binsgdm.exchange.messages import (
     SendRecv,
 )
 from binsgdm.exchange.pending import Pending
+from binsgdm.exchange.roll_call import meet
+from binsgdm.stages import stage
 
 T = TypeVar("T")
 
@@ -54,10 +58,17 @@ class Transport:
     ranks and in all groups together: NCCL may deadlock where two communicators of a GPU are used in another order on
     another rank. So one thread at a time runs protocols, in groups that nobody else uses. A rank that is gone makes a
     collective fail (or time out) here.
+
+    Args:
+        groups: of this rank.
+        on_sent: called with every collective that this rank takes part in.
+        where: begins every sentence: the class or function that the user called.
     """
 
-    def __init__(self, groups: Groups, on_sent: Callable[[Sent], None] | None = None) -> None:
+    def __init__(self, groups: Groups, on_sent: Callable[[Sent], None] | None = None, where: str = "binsgdm") -> None:
         self._open_groups: Groups | None = groups
+        self._where = where
+        self._company: lost.Company | None = None
         self._on_sent = on_sent
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._pending = Pending()
@@ -67,8 +78,17 @@ class Transport:
         """Return this rank as an optimizer takes it, with messages carried here."""
         groups = self._groups
         return Member(
-            rank=groups.rank, world_size=groups.world_size, ranks_per_node=groups.ranks_per_node, run=self.run
+            rank=groups.rank,
+            world_size=groups.world_size,
+            ranks_per_node=groups.ranks_per_node,
+            run=self.run,
+            ranks=groups.ranks,
         )
+
+    def group(self, name: GroupName) -> dist.ProcessGroup:
+        """Return a group, which nobody may keep: its connections close with the last reference."""
+        group: dist.ProcessGroup = getattr(self._groups, name)
+        return group
 
     def run(self, protocol: Protocol) -> torch.Tensor:
         """Carry every message and return what the protocol returns.
@@ -87,12 +107,37 @@ class Transport:
                 if answer is None or not isinstance(error, BinsgdmError):
                     self._abort_for(error)
                 raise
-            answer = self.guarded(partial(self._communicate, message), f"{type(message).__name__} in {message.group}")
+            kind = type(message)
+            with stage(f"{COLLECTIVES.get(kind, 'finite_check')} {message.group}"):
+                answer = self.guarded(partial(self._communicate, message), f"{kind.__name__} in {message.group}")
 
     def abort(self, reason: str) -> None:
         """Tell the others why this rank cannot go on, and close its connections; nothing can be carried any more."""
         if (groups := self._close()) is not None:
             abort(groups, reason)
+
+    def close(self, where: str) -> None:
+        """End the exchange with the other ranks, each of which must call it; nothing can be carried any more.
+
+        Args:
+            where: begins the message.
+
+        Raises:
+            BinsgdmError: a rank did not come; those that did are free all the same.
+        """
+        groups = self._open_groups
+        if groups is None or not dist.is_initialized():
+            return
+        try:
+            # A rank that goes closes its connections, which another may still need for its last message.
+            if not self._has_failed:
+                meet(where, groups.all_that_step, groups.timeout)
+        except BinsgdmError as error:
+            del groups
+            self.abort(str(error))
+            raise
+        self._close()
+        release(groups)
 
     def wait(self, what: str) -> None:
         """Wait on the host until all that was carried has arrived, for which it need not wait over gloo.
@@ -113,34 +158,34 @@ class Transport:
             BinsgdmError: it failed; with the reason of the rank that aborted, if one did.
             RuntimeError: this rank cannot take part, for want of memory for example; the others are told.
         """
-        groups = self._groups
         try:
+            if self._company is None and self._has_company(self._groups):
+                self._company = lost.introduce(self._groups)
             return collective()
         except RuntimeError as error:
             if is_own_failure(error):
-                del groups  # as below
                 self._abort_for(error)
                 raise
             self._has_failed = True
-            refused = abort_reason(groups)
-            reason = str(error).splitlines()[0]
-            sentence = (
-                f"{refused} (reported by rank {groups.rank}, which cannot continue)"
-                if refused is not None
-                else f"BinSGDM: {what} failed on rank {groups.rank} ({reason}): a rank is gone or did not take this "
-                "step; restart all ranks from their checkpoints"
-            )
-            if groups.uses_nccl and self._close() is not None:
-                give_up(groups, sentence)
-            del groups  # this frame lives as long as the error, and an open group lets the others wait
-            raise BinsgdmError(sentence) from error
+            raise self._end(what, error) from error
+
+    def _end(self, what: str, error: RuntimeError) -> BinsgdmError:
+        """Let go of the groups after a collective has failed, and return why it did."""
+        end = end_over_gloo if self._has_company(self._groups) else end_otherwise
+        # In a list, out of which they are taken: no frame here may hold them, since an open group lets the others wait.
+        return end(self._where, [groups for groups in [self._close()] if groups], self._company, what, error)
+
+    @staticmethod
+    def _has_company(groups: Groups) -> bool:
+        """Tell whether gloo connects this rank to others: over NCCL, no collective fails by itself."""
+        return not groups.uses_nccl and dist.get_world_size(groups.all_that_step) > 1
 
     @property
     def _groups(self) -> Groups:
         if self._open_groups is None:
             raise BinsgdmError(
-                "BinSGDM: the exchange was aborted before, and ranks may differ; start all ranks again from their "
-                "checkpoints"
+                f"{self._where}: the exchange was aborted before, and ranks may differ; start all ranks again from "
+                "their checkpoints"
             )
         return self._open_groups
 
@@ -168,12 +213,14 @@ class Transport:
         return answer
 
     def _carry(self, message: Message, sent: torch.Tensor) -> torch.Tensor:
-        group: dist.ProcessGroup = getattr(self._groups, message.group)
+        group = self.group(message.group)
         if dist.get_world_size(group) == 1:
             # A group of one sends nothing and is not counted: with one rank a node, nothing is sent inside nodes.
             return sent.unsqueeze(0) if isinstance(message, AllGather) else sent
         if self._on_sent is not None:
             self._on_sent(Sent(COLLECTIVES[type(message)], message.group, sent.numel() * sent.element_size()))
+        if isinstance(message, AllReduceSum) and not message.may_overwrite:
+            sent = sent.clone()
         return _COMMUNICATE[type(message)](self, sent, group, message.group)
 
     def _all_reduce_max(self, flags: torch.Tensor) -> torch.Tensor:
@@ -185,9 +232,8 @@ class Transport:
         return flags
 
     def _all_reduce(self, sent: torch.Tensor, group: dist.ProcessGroup, _name: GroupName) -> torch.Tensor:
-        total = sent.clone()
-        self._enqueue(partial(dist.all_reduce, total, group=group), total, group)
-        return total
+        self._enqueue(partial(dist.all_reduce, sent, group=group), sent, group)
+        return sent
 
     def _all_to_all(self, sent: torch.Tensor, group: dist.ProcessGroup, name: GroupName) -> torch.Tensor:
         received = self._receive_buffer(sent)

@@ -24,9 +24,10 @@ from binsgdm.kernels.columns import TensorColumn
 from binsgdm.random import Key
 from binsgdm.triton_support import ENVIRONMENT_VARIABLE
 
-__all__ = ["ENVIRONMENT_VARIABLE", "NAMES", "Kernels", "TensorColumn", "select", "zeros"]
+__all__ = ["ENVIRONMENT_VARIABLE", "NAMES", "Kernels", "TensorColumn", "compile_in_turn", "select", "zeros"]
 
 NAMES = ("reference", "cpu", "triton")
+_LINE_NUMEL = 16  # fp32 values of a cache line
 
 
 class Kernels(Protocol):
@@ -153,7 +154,20 @@ def zeros(numel: int, device: torch.device | str = "cpu") -> Tensor:
     """
     if torch.device(device).type != "cpu":
         return torch.zeros(numel, device=device)
-    return torch.from_numpy(np.empty(numel, np.float32)).zero_()
+    # numpy's memory begins 16 bytes into a cache line, where every vector of 64 bytes would be in two.
+    memory = np.empty(numel + _LINE_NUMEL, np.float32)
+    first = -memory.ctypes.data // memory.itemsize % _LINE_NUMEL
+    return torch.from_numpy(memory[first : first + numel]).zero_()
+
+
+def compile_in_turn(rehearsal: Callable[[], object]) -> None:
+    """Call what uses the CPU's kernels for the first time, so that they are compiled, or loaded if that was done.
+
+    One process of a machine compiles at a time, and the others then load what it has compiled. Local rank 0 logs one
+    line if there is something to compile.
+    """
+    # numba takes a fifth of a second to import, and who uses other kernels may not have it.
+    import_module("binsgdm.kernels.first_use").compile_in_turn(rehearsal)
 
 
 def _fastest(device: torch.device) -> Kernels:

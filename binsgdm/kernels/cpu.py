@@ -51,8 +51,8 @@ def foreach_update_(  # noqa: PLR0913
     failed, decay = False, foreach.decay_of(beta, beta_b, nesterov)
     for dtype, columns, _ in by_dtype(given):
         table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 32))
-        failed |= _on_threads(jobs, partial(_update_rows, table, _like(dtype), decay))
-    return _true_unless(failed)
+        failed |= on_threads(jobs, partial(_update_rows, table, carrier(dtype), decay))
+    return _true_unless(bool(failed))
 
 
 def foreach_update_quantize_pack_(  # noqa: PLR0913
@@ -75,8 +75,10 @@ def foreach_update_quantize_pack_(  # noqa: PLR0913
     words, failed, decay = _words(key), False, foreach.decay_of(beta, beta_b, nesterov)
     for dtype, columns, (begins,) in by_dtype(given, starts):
         table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 1), begins)
-        failed |= _on_threads(jobs, partial(_update_quantize_pack_rows, table, _like(dtype), decay, float(gain), words))
-    return _true_unless(failed)
+        failed |= on_threads(
+            jobs, partial(_update_quantize_pack_rows, table, carrier(dtype), decay, float(gain), words)
+        )
+    return _true_unless(bool(failed))
 
 
 def foreach_update_shape_pack_(  # noqa: PLR0913
@@ -98,16 +100,16 @@ def foreach_update_shape_pack_(  # noqa: PLR0913
     failed, decay = False, foreach.decay_of(beta, beta_b, nesterov)
     for dtype, columns, _ in by_dtype(given):
         table, jobs = _table(columns, (8 * dtype.itemsize, 32, 32, 16, 1))
-        failed |= _on_threads(jobs, partial(_update_shape_pack_rows, table, _like(dtype), decay, float(gain)))
-    return _true_unless(failed)
+        failed |= on_threads(jobs, partial(_update_shape_pack_rows, table, carrier(dtype), decay, float(gain)))
+    return _true_unless(bool(failed))
 
 
 def quantize_pack(u: Tensor, *, key: Key, start: int, out: Tensor, gain: float = 1.0) -> None:
     """Write Q(u), packed; see `binsgdm.kernels.Kernels`."""
     checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
     checks.quantized(out, numel=u.numel(), start=start, device=u.device)
-    values, signs, words = _array(u), _array(out), _words(key)
-    _on_threads(
+    values, signs, words = as_array(u), as_array(out), _words(key)
+    on_threads(
         _pieces(u.numel()),
         lambda lo, hi: numba_kernels.quantize_pack(values[lo:hi], _bytes(signs, lo, hi), gain, start + lo, words),
     )
@@ -117,8 +119,8 @@ def shape_pack_(u: Tensor, residual: Tensor, *, gain: float, out: Tensor) -> Non
     """Write the signs of u, shaped, packed; see `binsgdm.kernels.Kernels`."""
     checks.tensor("u", u, numel=u.numel(), dtypes=checks.FP32, device=u.device)
     checks.shaped(out, residual, u)
-    values, left, signs = _array(u), _array(residual), _array(out)
-    _on_threads(
+    values, left, signs = as_array(u), as_array(residual), as_array(out)
+    on_threads(
         _pieces(u.numel()),
         lambda lo, hi: numba_kernels.shape_pack(values[lo:hi], left[lo:hi], _bytes(signs, lo, hi), gain),
     )
@@ -127,8 +129,8 @@ def shape_pack_(u: Tensor, residual: Tensor, *, gain: float, out: Tensor) -> Non
 def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
     """Write Q of the mean of K sign vectors, packed; see `binsgdm.kernels.Kernels`."""
     checks.merge(packed_rows, numel=numel, start=start, out=out)
-    rows, signs, words = packed_rows.numpy(), _array(out), _words(key)
-    _on_threads(
+    rows, signs, words = packed_rows.numpy(), as_array(out), _words(key)
+    on_threads(
         _pieces(numel), lambda lo, hi: numba_kernels.merge(rows, lo, hi, _bytes(signs, lo, hi), start + lo, words)
     )
 
@@ -136,15 +138,15 @@ def merge(packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor)
 def merge_shaped_(packed_rows: Tensor, residual: Tensor, *, numel: int, out: Tensor) -> None:
     """Write the signs of the mean of K sign vectors, shaped, packed; see `binsgdm.kernels.Kernels`."""
     checks.merge_shaped(packed_rows, residual, numel=numel, out=out)
-    rows, left, signs = packed_rows.numpy(), _array(residual), _array(out)
-    _on_threads(_pieces(numel), lambda lo, hi: numba_kernels.merge_shaped(rows, left, lo, hi, _bytes(signs, lo, hi)))
+    rows, left, signs = packed_rows.numpy(), as_array(residual), as_array(out)
+    on_threads(_pieces(numel), lambda lo, hi: numba_kernels.merge_shaped(rows, left, lo, hi, _bytes(signs, lo, hi)))
 
 
 def mean_(parts: Tensor, out: Tensor) -> None:
     """Write the mean of K vectors, summed in order and divided once; see `binsgdm.kernels.Kernels`."""
     checks.mean(parts, out)
-    rows, target = parts.detach().numpy(), _array(out)
-    _on_threads(_pieces(out.numel()), lambda lo, hi: numba_kernels.mean(rows, target, lo, hi))
+    rows, target = parts.detach().numpy(), as_array(out)
+    on_threads(_pieces(out.numel()), lambda lo, hi: numba_kernels.mean(rows, target, lo, hi))
 
 
 def foreach_unpack_apply_(
@@ -157,7 +159,7 @@ def foreach_unpack_apply_(
     decay, step = 1.0 - lr * weight_decay, -lr if maximize else lr
     for dtype, columns, _ in by_dtype(given):
         table, jobs = _table(columns, (8 * dtype.itemsize, 1))
-        _on_threads(jobs, partial(_unpack_apply_rows, table, _like(dtype), step, decay))
+        on_threads(jobs, partial(_unpack_apply_rows, table, carrier(dtype), step, decay))
 
 
 def _update_rows(table: Array, like: Array, decay: foreach.Decay, first: int, last: int) -> object:
@@ -183,9 +185,9 @@ def _unpack_apply_rows(  # noqa: PLR0913, PLR0917
 
 
 @cache
-def _like(dtype: torch.dtype) -> Array:
+def carrier(dtype: torch.dtype) -> Array:
     """Return an empty array of what the kernels know a dtype by."""
-    return _array(torch.empty(0, dtype=dtype, device="cpu"))
+    return as_array(torch.empty(0, dtype=dtype, device="cpu"))
 
 
 def _table(columns: Sequence[TensorColumn], bits: Numbers, starts: Sequence[int] | None = None) -> tuple[Array, Jobs]:
@@ -239,7 +241,7 @@ def _pieces_of_all(numels: Numbers, threads: int) -> tuple[Array, Array, Array, 
     return tensor, lo, sizes, list(pairwise(ends))
 
 
-def _array(tensor: Tensor) -> Array:
+def as_array(tensor: Tensor) -> Array:
     """View a contiguous tensor as a 1-D array; bf16 and fp16 as the integers that `numba_kernels` knows them by."""
     flat = tensor.detach().view(-1)
     return flat.view(_CARRIERS.get(tensor.dtype, tensor.dtype)).numpy()
@@ -254,7 +256,9 @@ def _words(key: Key) -> tuple[int, int, int, int, int]:
     return key.seed & 0xFFFFFFFF, key.seed >> 32, key.step, key.rank, int(key.stream)
 
 
+@cache
 def _true_unless(failed: bool) -> Tensor:
+    # Kept: making a scalar takes 60 us behind a step that has filled the caches, and nobody changes a flag.
     return torch.tensor(not failed, device="cpu")
 
 
@@ -270,7 +274,7 @@ def _pieces(numel: int) -> Jobs:
     return [(lo, min(lo + piece, numel)) for lo in range(0, numel, piece)]
 
 
-def _on_threads(jobs: Jobs, run: Callable[[int, int], object]) -> bool:
+def on_threads(jobs: Jobs, run: Callable[[int, int], object]) -> bool:
     """Run all jobs on torch's number of threads, this one among them.
 
     Args:

@@ -13,6 +13,7 @@ bf16 travels as uint16 and fp16 as int16, since numpy has no bf16.
 # ruff: noqa: PLR0913, PLR0917 - a loop takes its arrays and numbers one by one
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -215,12 +216,13 @@ def _reverse_in_bytes(build: ir.IRBuilder, word: ir.Value) -> ir.Value:
     return build.bswap(build.call(reverse, [word]))
 
 
-def _store_signs(build: ir.IRBuilder, positive: list[ir.Value], pointer: ir.Value) -> None:
-    """Store the booleans of a group as four bytes."""
+def _store_signs(build: ir.IRBuilder, positive: list[ir.Value], pointer: ir.Value) -> ir.Value:
+    """Store the booleans of a group as four bytes; return how many are true."""
     word = ir.Constant(_I32, 0)
     for number, mask in enumerate(positive):
         word = build.or_(word, build.shl(_as_number(build, mask, _I32), ir.Constant(_I32, _LANES * number)))
     build.store(_reverse_in_bytes(build, word), build.bitcast(pointer, _I32.as_pointer()), align=1)
+    return build.zext(build.ctpop(word), _I64)
 
 
 def _load_signs(build: ir.IRBuilder, pointer: ir.Value) -> list[ir.Value]:
@@ -400,6 +402,176 @@ def _write_apply_32(args: _GroupArguments) -> None:
         _store(build, build.fsub(build.fmul(_load(build, pointer, element), decay), change), pointer, element)
 
 
+def _momentum(build: ir.IRBuilder, m: ir.Value, g: ir.Value, beta: ir.Value, rest: ir.Value) -> ir.Value:
+    """Return beta m + (1 - beta) g: two products and a sum, each rounded."""
+    return build.fadd(build.fmul(m, beta), build.fmul(g, rest))
+
+
+def _magnitude(build: ir.IRBuilder, values: ir.Value) -> ir.Value:
+    bits = build.and_(build.bitcast(values, _vector(_I32)), _constant(_I32, 0x7FFFFFFF))
+    return build.bitcast(bits, values.type)
+
+
+def _write_adam_step(
+    args: _GroupArguments, m: ir.Value, v: ir.Value, pointer: ir.Value, element: Any, factors: list[ir.Value]
+) -> None:
+    """Write x decay + step m / (sqrt(v / correction) + eps), each operation rounded."""
+    build, (correction, eps, decay, step) = args.build, factors
+    root_type = ir.FunctionType(_vector(_F32), [_vector(_F32)])
+    root = build.module.declare_intrinsic(f"llvm.sqrt.v{_LANES}f32", (), root_type)
+    divisor = build.fadd(build.call(root, [build.fdiv(v, correction)]), eps)
+    change = build.fdiv(build.fmul(m, step), divisor)
+    _store(build, build.fadd(build.fmul(_load(build, pointer, element), decay), change), pointer, element)
+
+
+def _write_dense_adam_32(args: _GroupArguments) -> None:
+    """Take a dense step for a group. Arguments: sum of gradients, m, v, x, group, factors."""
+    build, group, element = args.build, args.scalar(4), args.element(3)
+    for position in range(4):
+        args.prefetch(position, group)
+    beta1, rest1, beta2, rest2, ranks, *others = (_splat(build, factor) for factor in args.tuple(5))
+    for lane in range(0, GROUP_NUMEL, _LANES):
+        g_pointer, m_pointer, v_pointer, x_pointer = (args.group(n, group, lane=lane) for n in range(4))
+        g = build.fdiv(_load(build, g_pointer, types.float32), ranks)
+        m = _momentum(build, _load(build, m_pointer, types.float32), g, beta1, rest1)
+        squares = build.fmul(build.fmul(g, rest2), g)
+        v = build.fadd(build.fmul(_load(build, v_pointer, types.float32), beta2), squares)
+        _store(build, m, m_pointer, types.float32)
+        _store(build, v, v_pointer, types.float32)
+        _write_adam_step(args, m, v, x_pointer, element, others)
+
+
+def _write_copy_32(args: _GroupArguments) -> ir.Value:
+    """Copy a group; return not 0 if a magnitude is not below a limit. Arguments: values, out, group, limit."""
+    return _copy_group(args, lambda build, value, pointer: _store(build, value, pointer, types.float32))
+
+
+def _write_stream_32(args: _GroupArguments) -> ir.Value:
+    """Do `_write_copy_32` past the caches, to memory at a multiple of 64 bytes."""
+
+    def stream(build: ir.IRBuilder, value: ir.Value, pointer: ir.Value) -> None:
+        store = build.store(value, build.bitcast(pointer, value.type.as_pointer()), align=_LINE_BYTES)
+        store.set_metadata("nontemporal", build.module.add_metadata([ir.Constant(_I32, 1)]))
+
+    return _copy_group(args, stream)
+
+
+def _copy_group(args: _GroupArguments, store: Callable[[ir.IRBuilder, ir.Value, ir.Value], None]) -> ir.Value:
+    build, group = args.build, args.scalar(2)
+    args.prefetch(0, group)
+    limit, small = _splat(build, args.scalar(3)), []
+    for lane in range(0, GROUP_NUMEL, _LANES):
+        values = _load(build, args.group(0, group, lane=lane), types.float32)
+        store(build, values, args.group(1, group, lane=lane))
+        # NaN fails the comparison as well.
+        small.append(build.fcmp_ordered("<", _magnitude(build, values), limit))
+    both = _as_number(build, build.and_(*small), _I64)
+    return build.xor(both, ir.Constant(_I64, (1 << _LANES) - 1))
+
+
+def _write_fence(args: _GroupArguments) -> None:
+    """Let other threads see what was streamed. Argument: any number."""
+    args.build.fence("seq_cst")
+
+
+def _write_local_momentum_32(args: _GroupArguments) -> None:
+    """Write the momentum with a gradient, divided by a scale. Arguments: g, m, out, group, factors."""
+    build, group = args.build, args.scalar(3)
+    for position in range(2):
+        args.prefetch(position, group)
+    beta, rest, scale = args.tuple(4)
+    is_scaled = build.fcmp_ordered("!=", scale, ir.Constant(_F32, 1.0))
+    for lane in range(0, GROUP_NUMEL, _LANES):
+        g, m = (_load(build, args.group(n, group, lane=lane), types.float32) for n in range(2))
+        own = _momentum(build, m, g, _splat(build, beta), _splat(build, rest))
+        # Few divide, and a division takes as long as all the rest.
+        here = build.block
+        with build.if_then(is_scaled, likely=False):
+            divided, there = build.fdiv(own, _splat(build, scale)), build.block
+        result = build.phi(own.type)
+        result.add_incoming(own, here)
+        result.add_incoming(divided, there)
+        _store(build, result, args.group(2, group, lane=lane), types.float32)
+
+
+def _write_has_variance_32(args: _GroupArguments) -> None:
+    """Write as int16 which v are above 0. Arguments: v, out, group."""
+    build, group = args.build, args.scalar(2)
+    args.prefetch(0, group)
+    for lane in range(0, GROUP_NUMEL, _LANES):
+        v = _load(build, args.group(0, group, lane=lane), types.float32)
+        valid = build.zext(build.fcmp_ordered(">", v, _constant(_F32, 0.0)), _vector(_I16))
+        build.store(valid, build.bitcast(args.group(1, group, lane=lane), _vector(_I16).as_pointer()), align=2)
+
+
+def _write_pack_valid_32(args: _GroupArguments) -> ir.Value:
+    """Write int16 booleans of a group as bits; return how many are true. Arguments: valid, out, group."""
+    build, group, masks = args.build, args.scalar(2), []
+    for lane in range(0, GROUP_NUMEL, _LANES):
+        pointer = build.bitcast(args.group(0, group, lane=lane), _vector(_I16).as_pointer())
+        masks.append(build.icmp_signed("!=", build.load(pointer, align=2), _constant(_I16, 0)))
+    return _store_signs(build, masks, args.pointer(1, build.mul(group, ir.Constant(_I64, 4))))
+
+
+def _write_encode_32(args: _GroupArguments) -> None:
+    """Add the residual of a group where it is valid, keep the sum there, and write its signs.
+
+    Magnitudes are added to 16 sums in fp64. Arguments: values, residual, valid (bits), out, sums, group.
+    """
+    build, group = args.build, args.scalar(5)
+    args.prefetch(1, group)
+    first = build.mul(group, ir.Constant(_I64, 4))
+    wide, positive, magnitudes = _vector(ir.DoubleType()), [], []
+    for number, valid in enumerate(_load_signs(build, args.pointer(2, first))):
+        value, pointer = (args.group(n, group, lane=_LANES * number) for n in (0, 1))
+        before = _load(build, pointer, types.float32)
+        total = build.fadd(_load(build, value, types.float32), before)
+        _store(build, build.select(valid, total, before), pointer, types.float32)
+        total = build.select(valid, total, _constant(_F32, 0.0))
+        positive.append(build.fcmp_ordered(">=", total, _constant(_F32, 0.0)))
+        magnitudes.append(build.fpext(_magnitude(build, total), wide))
+    sums = build.bitcast(args.pointer(4, ir.Constant(_I64, 0)), wide.as_pointer())
+    build.store(build.fadd(build.load(sums, align=8), build.fadd(*magnitudes)), sums, align=8)
+    _store_signs(build, positive, args.pointer(3, first))
+
+
+def _write_keep_32(args: _GroupArguments) -> None:
+    """Take what was sent from a residual where it is valid. Arguments: residual, valid, signs (bits), group, scale."""
+    build, group = args.build, args.scalar(3)
+    args.prefetch(0, group)
+    scale, first = _splat(build, args.scalar(4)), build.mul(group, ir.Constant(_I64, 4))
+    masks = zip(*(_load_signs(build, args.pointer(n, first)) for n in (1, 2)), strict=True)
+    for number, (valid, positive) in enumerate(masks):
+        pointer = args.group(0, group, lane=_LANES * number)
+        before = _load(build, pointer, types.float32)
+        sent = build.select(positive, scale, build.fneg(scale))
+        _store(build, build.select(valid, build.fsub(before, sent), before), pointer, types.float32)
+
+
+def _write_add_scaled_32(args: _GroupArguments) -> None:
+    """Add plus or minus a scale to the values of a group. Arguments: signs (bits), total, group, scale."""
+    build, group = args.build, args.scalar(2)
+    scale = _splat(build, args.scalar(3))
+    for number, positive in enumerate(_load_signs(build, args.pointer(0, build.mul(group, ir.Constant(_I64, 4))))):
+        pointer = args.group(1, group, lane=_LANES * number)
+        change = build.select(positive, scale, build.fneg(scale))
+        _store(build, build.fadd(_load(build, pointer, types.float32), change), pointer, types.float32)
+
+
+def _write_apply_average_32(args: _GroupArguments) -> None:
+    """Take an average as momentum where v is above 0, and step. Arguments: average, m, v, x, group, factors."""
+    build, group, element = args.build, args.scalar(4), args.element(3)
+    for position in (1, 2, 3):
+        args.prefetch(position, group)
+    scale, *others = (_splat(build, factor) for factor in args.tuple(5))
+    for lane in range(0, GROUP_NUMEL, _LANES):
+        average, v = (_load(build, args.group(n, group, lane=lane), types.float32) for n in (0, 2))
+        valid = build.fcmp_ordered(">", v, _constant(_F32, 0.0))
+        m = build.fmul(build.select(valid, average, _constant(_F32, 0.0)), scale)
+        _store(build, m, args.group(1, group, lane=lane), types.float32)
+        _write_adam_step(args, m, v, args.group(3, group, lane=lane), element, others)
+
+
 def _intrinsic(function: Callable[..., Any]) -> Any:
     """Make a function of the compiled loops, whose instructions are written here.
 
@@ -460,6 +632,61 @@ def _apply_32(_: Any, x: Any, packed: Any, group: Any, lr: Any, decay: Any) -> A
     return types.void(x, packed, group, lr, decay), _generator(_write_apply_32)
 
 
+@_intrinsic
+def _dense_adam_32(_: Any, total: Any, m: Any, v: Any, x: Any, group: Any, factors: Any) -> Any:
+    return types.void(total, m, v, x, group, factors), _generator(_write_dense_adam_32)
+
+
+@_intrinsic
+def _copy_32(_: Any, values: Any, out: Any, group: Any, limit: Any) -> Any:
+    return types.int64(values, out, group, limit), _generator(_write_copy_32)
+
+
+@_intrinsic
+def _stream_32(_: Any, values: Any, out: Any, group: Any, limit: Any) -> Any:
+    return types.int64(values, out, group, limit), _generator(_write_stream_32)
+
+
+@_intrinsic
+def _fence(_: Any, number: Any) -> Any:
+    return types.void(number), _generator(_write_fence)
+
+
+@_intrinsic
+def _local_momentum_32(_: Any, g: Any, m: Any, out: Any, group: Any, factors: Any) -> Any:
+    return types.void(g, m, out, group, factors), _generator(_write_local_momentum_32)
+
+
+@_intrinsic
+def _has_variance_32(_: Any, v: Any, out: Any, group: Any) -> Any:
+    return types.void(v, out, group), _generator(_write_has_variance_32)
+
+
+@_intrinsic
+def _pack_valid_32(_: Any, valid: Any, out: Any, group: Any) -> Any:
+    return types.int64(valid, out, group), _generator(_write_pack_valid_32)
+
+
+@_intrinsic
+def _encode_32(_: Any, values: Any, residual: Any, valid: Any, out: Any, sums: Any, group: Any) -> Any:
+    return types.void(values, residual, valid, out, sums, group), _generator(_write_encode_32)
+
+
+@_intrinsic
+def _keep_32(_: Any, residual: Any, valid: Any, signs: Any, group: Any, scale: Any) -> Any:
+    return types.void(residual, valid, signs, group, scale), _generator(_write_keep_32)
+
+
+@_intrinsic
+def _add_scaled_32(_: Any, signs: Any, total: Any, group: Any, scale: Any) -> Any:
+    return types.void(signs, total, group, scale), _generator(_write_add_scaled_32)
+
+
+@_intrinsic
+def _apply_average_32(_: Any, average: Any, m: Any, v: Any, x: Any, group: Any, factors: Any) -> Any:
+    return types.void(average, m, v, x, group, factors), _generator(_write_apply_average_32)
+
+
 # Loops. Arrays are 1-D and contiguous; the whole groups of 32 run in place, the ragged ends through scratch arrays.
 # The key is (low and high word of the seed, step, rank, stream).
 
@@ -468,6 +695,8 @@ def _compiled(function: Callable[..., Any]) -> Any:
     # nogil: the threads of `binsgdm.kernels.cpu` run these at once. error_model: a division by 0 gives NaN as in torch,
     # and no branch that would keep LLVM from vectorizing.
     options: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+    # What only loops call needs no entry for Python, and nothing here one for C: a tenth of the time to compile.
+    options |= {"no_cpython_wrapper": function.__name__.startswith("_"), "no_cfunc_wrapper": True}
     try:
         return njit(cache=True, **options)(function)
     except RuntimeError:  # no folder to cache in: compile anew in each process
@@ -733,7 +962,8 @@ def merge_shaped(packed_rows, residual, lo, hi, out):
                 tail_rows[row, i] = packed_rows[row, (lo + whole) // 8 + i]
         for i in range(left):
             tail_e[i] = residual[lo + whole + i]
-        _merge_shaped_block(tail_rows, 0, counts, tail_e, tail_out)
+        # Not a literal 0, for which numba would compile the block once more.
+        _merge_shaped_block(tail_rows, lo - lo, counts, tail_e, tail_out)
         for i in range(left):
             residual[lo + whole + i] = tail_e[i]
         _copy_signs(tail_out, 0, left, out[whole // 8 :])
@@ -855,3 +1085,299 @@ def unpack_apply_rows(table, first, last, like, lr, decay):
             lr,
             decay,
         )
+
+
+# 1-bit Adam. All parameters are one flat vector, cut into chunks and these into blocks of at most ADAM_BLOCK_NUMEL. A
+# piece is what a block has of one tensor: (tensor, first element there, elements, first element in the flat vector).
+# Addresses and factors stand in a row a tensor; address 0 leaves a tensor out.
+
+ADAM_BLOCK_NUMEL = 4096  # values that stay in the L1 cache between two loops
+
+
+@_compiled
+def _floats(address, first, numel):
+    return carray(_pointer(address + 4 * first), (numel,), np.float32)
+
+
+@_compiled
+def _copy(values, out, limit, streams):
+    failed, whole = 0, values.size // GROUP_NUMEL
+    if streams:
+        for group in range(whole):
+            failed |= _stream_32(values, out, group, limit)
+    else:
+        for group in range(whole):
+            failed |= _copy_32(values, out, group, limit)
+    for index in range(whole * GROUP_NUMEL, values.size):
+        out[index] = values[index]
+        failed |= 0 if abs(values[index]) < limit else 1
+    return failed
+
+
+@_compiled
+def gather_gradients(pieces, first, last, grads, out, limit, streams):
+    """Copy fp32 gradients (T addresses) to the flat vector, 0 where there is none; return not 0 if one is too large.
+
+    With `streams`, past the caches: a vector that they cannot hold need not be read before it is written.
+    """
+    failed, limit = 0, np.float32(limit)
+    for tensor, begin, numel, flat in pieces[first:last]:
+        if grads[tensor]:
+            target = out[flat : flat + numel]
+            is_aligned = flat % _LANES == 0
+            failed |= _copy(_floats(grads[tensor], begin, numel), target, limit, streams and is_aligned)
+        else:
+            for index in range(flat, flat + numel):
+                out[index] = 0
+    if streams:
+        _fence(0)
+    return failed
+
+
+@_compiled
+def _dense_adam(total, m, v, x, factors):
+    whole = total.size // GROUP_NUMEL
+    for group in range(whole):
+        _dense_adam_32(total, m, v, x, group, factors)
+    done = whole * GROUP_NUMEL
+    if done < total.size:
+        left = total.size - done
+        few, few_x = np.zeros((3, GROUP_NUMEL), np.float32), np.zeros(GROUP_NUMEL, x.dtype)
+        few_total, few_m, few_v = few[0], few[1], few[2]
+        for i in range(left):
+            few_total[i], few_m[i], few_v[i], few_x[i] = total[done + i], m[done + i], v[done + i], x[done + i]
+        _dense_adam_32(few_total, few_m, few_v, few_x, 0, factors)
+        for i in range(left):
+            m[done + i], v[done + i], x[done + i] = few_m[i], few_v[i], few_x[i]
+
+
+@_compiled
+def dense_adam(pieces, first, last, addresses, factors, total, like, size):
+    """Take a dense step from the sum of all ranks' gradients, for tensors with addresses of (m, v, x)."""
+    for tensor, begin, numel, flat in pieces[first:last]:
+        m, v, x = addresses[tensor]
+        f = factors[tensor]
+        if x:
+            _dense_adam(
+                total[flat : flat + numel],
+                _floats(m, begin, numel),
+                _floats(v, begin, numel),
+                carray(_pointer(x + size * begin), (numel,), like.dtype),
+                (f[0], f[1], f[2], f[3], f[4], f[6], f[7], f[8], f[9]),
+            )
+
+
+@_compiled
+def _local_momentum(g, m, out, factors):
+    whole = g.size // GROUP_NUMEL
+    for group in range(whole):
+        _local_momentum_32(g, m, out, group, factors)
+    done = whole * GROUP_NUMEL
+    if done < g.size:
+        left, few = g.size - done, np.zeros((3, GROUP_NUMEL), np.float32)
+        few_g, few_m, few_out = few[0], few[1], few[2]
+        for i in range(left):
+            few_g[i], few_m[i] = g[done + i], m[done + i]
+        _local_momentum_32(few_g, few_m, few_out, 0, factors)
+        for i in range(left):
+            out[done + i] = few_out[i]
+
+
+@_compiled
+def _momenta_of(pieces, first, last, start, addresses, factors, gradient, out):
+    """Write the momenta of some pieces, the first element of the flat vector being `start`."""
+    for tensor, begin, numel, flat in pieces[first:last]:
+        m = addresses[tensor, 0]
+        f = factors[tensor]
+        if m:
+            _local_momentum(
+                gradient[flat : flat + numel],
+                _floats(m, begin, numel),
+                out[flat - start : flat - start + numel],
+                (f[0], f[1], f[5]),
+            )
+
+
+@_compiled
+def local_momenta(pieces, first, last, addresses, factors, gradient, out):
+    """Write this rank's momenta with its gradient, flat, for tensors with addresses of (m, v, x)."""
+    _momenta_of(pieces, first, last, 0, addresses, factors, gradient, out)
+
+
+@_compiled
+def pack_valid(pieces, blocks, first, last, addresses, out, counts):
+    """Write as bits which elements have a variance, of tensors with addresses of (m, v, x); and how many of a block."""
+    flags, bits = np.empty(ADAM_BLOCK_NUMEL, np.int16), np.empty(ADAM_BLOCK_NUMEL // 8, np.uint8)
+    for number in range(first, last):
+        lo, hi, begin, end = blocks[number]
+        groups, count = -(-(hi - lo) // GROUP_NUMEL), 0
+        for index in range(groups * GROUP_NUMEL):
+            flags[index] = 0
+        for tensor, start, numel, flat in pieces[begin:end]:
+            if addresses[tensor, 1]:
+                v, target = _floats(addresses[tensor, 1], start, numel), flags[flat - lo : flat - lo + numel]
+                whole = numel // GROUP_NUMEL
+                for group in range(whole):
+                    _has_variance_32(v, target, group)
+                for index in range(whole * GROUP_NUMEL, numel):
+                    target[index] = 1 if v[index] > 0 else 0
+        for group in range(groups):
+            count += _pack_valid_32(flags, bits, group)
+        for index in range((hi - lo) // 8):
+            out[lo // 8 + index] = bits[index]
+        counts[number] = count
+
+
+@_compiled
+def _encode(values, residual, valid, out, sums):
+    """Encode a block; return the sum of magnitudes."""
+    for lane in range(sums.size):
+        sums[lane] = 0
+    whole = residual.size // GROUP_NUMEL
+    for group in range(whole):
+        _encode_32(values, residual, valid, out, sums, group)
+    done = whole * GROUP_NUMEL
+    if done < residual.size:
+        left = residual.size - done
+        few, few_bits = np.zeros((2, GROUP_NUMEL), np.float32), np.zeros((2, 4), np.uint8)
+        few_values, few_residual, few_valid, few_out = few[0], few[1], few_bits[0], few_bits[1]
+        for i in range(left):
+            few_values[i], few_residual[i] = values[done + i], residual[done + i]
+        for i in range(left // 8):
+            few_valid[i] = valid[done // 8 + i]
+        _encode_32(few_values, few_residual, few_valid, few_out, sums, 0)
+        for i in range(left):
+            residual[done + i] = few_residual[i]
+        for i in range(left // 8):
+            out[done // 8 + i] = few_out[i]
+    total = 0.0
+    for lane in range(sums.size):
+        total += sums[lane]
+    return total
+
+
+@_compiled
+def encode_momenta(pieces, blocks, first, last, addresses, factors, gradient, residual, valid, rows, chunk, found):
+    """Do `local_momenta` and `encode_values` without storing momenta."""
+    values, sums = np.zeros(ADAM_BLOCK_NUMEL, np.float32), np.empty(_LANES, np.float64)
+    for number in range(first, last):
+        lo, hi, begin, end = blocks[number]
+        _momenta_of(pieces, begin, end, lo, addresses, factors, gradient, values)
+        row, offset = lo // chunk, lo % chunk // 8
+        out = rows[row, 4 + offset : 4 + offset + (hi - lo) // 8]
+        # Where no tensor has written, values are of another block, and none is valid.
+        found[number] = _encode(values, residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
+
+
+@_compiled
+def encode_values(blocks, first, last, values, residual, valid, rows, chunk, found):
+    """Add values to residuals where valid and write the signs of the sums; `found` gets a block's sum of magnitudes."""
+    sums = np.empty(_LANES, np.float64)
+    for number in range(first, last):
+        lo, hi, _, _ = blocks[number]
+        row, offset = lo // chunk, lo % chunk // 8
+        out = rows[row, 4 + offset : 4 + offset + (hi - lo) // 8]
+        found[number] = _encode(values[lo:hi], residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
+
+
+@_compiled
+def _add_scaled(signs, total, scale):
+    whole = total.size // GROUP_NUMEL
+    for group in range(whole):
+        _add_scaled_32(signs, total, group, scale)
+    for index in range(whole * GROUP_NUMEL, total.size):
+        total[index] += scale if signs[index // 8] & np.uint8(128 >> index % 8) else -scale
+
+
+@_compiled
+def _mean_of_rows(rows, scales, lo, hi, out):
+    """Write the mean of some elements of encoded chunks, summed in order and divided once."""
+    size = np.float32(rows.shape[0])
+    for index in range(out.size):
+        out[index] = 0
+    for row in range(rows.shape[0]):
+        _add_scaled(rows[row, 4 + lo // 8 : 4 + hi // 8], out, scales[row])
+    for index in range(out.size):
+        out[index] /= size
+
+
+@_compiled
+def encode_mean(blocks, first, last, given, scales, residual, valid, rows, found):
+    """Do `encode_values` of the mean of encoded chunks, which is not stored, as one chunk."""
+    values, sums = np.zeros(ADAM_BLOCK_NUMEL, np.float32), np.empty(_LANES, np.float64)
+    for number in range(first, last):
+        lo, hi, _, _ = blocks[number]
+        _mean_of_rows(given, scales, lo, hi, values[: hi - lo])
+        out = rows[0, 4 + lo // 8 : 4 + hi // 8]
+        found[number] = _encode(values, residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
+
+
+@_compiled
+def keep_residual(blocks, first, last, residual, valid, rows, scales, chunk):
+    """Take what was sent from the residuals."""
+    for number in range(first, last):
+        lo, hi, _, _ = blocks[number]
+        row, offset = lo // chunk, lo % chunk // 8
+        some, bits = residual[lo:hi], valid[lo // 8 : hi // 8]
+        signs, scale = rows[row, 4 + offset : 4 + offset + (hi - lo) // 8], scales[row]
+        whole = some.size // GROUP_NUMEL
+        for group in range(whole):
+            _keep_32(some, bits, signs, group, scale)
+        for index in range(whole * GROUP_NUMEL, some.size):
+            place = np.uint8(128 >> index % 8)
+            if bits[index // 8] & place:
+                some[index] -= scale if signs[index // 8] & place else -scale
+
+
+@_compiled
+def _apply_average(average, m, v, x, factors):
+    whole = average.size // GROUP_NUMEL
+    for group in range(whole):
+        _apply_average_32(average, m, v, x, group, factors)
+    done = whole * GROUP_NUMEL
+    if done < average.size:
+        left = average.size - done
+        few, few_x = np.zeros((3, GROUP_NUMEL), np.float32), np.zeros(GROUP_NUMEL, x.dtype)
+        few_average, few_m, few_v = few[0], few[1], few[2]
+        for i in range(left):
+            few_average[i], few_v[i], few_x[i] = average[done + i], v[done + i], x[done + i]
+        _apply_average_32(few_average, few_m, few_v, few_x, 0, factors)
+        for i in range(left):
+            m[done + i], x[done + i] = few_m[i], few_x[i]
+
+
+@_compiled
+def apply_average(pieces, blocks, first, last, addresses, factors, rows, scales, chunk, like, size):
+    """Take the encoded average as the momenta, and move tensors with addresses of (m, v, x)."""
+    average = np.empty(ADAM_BLOCK_NUMEL, np.float32)
+    for number in range(first, last):
+        lo, hi, begin, end = blocks[number]
+        row, offset = lo // chunk, lo % chunk // 8
+        for index in range(hi - lo):
+            average[index] = 0
+        _add_scaled(rows[row, 4 + offset : 4 + offset + (hi - lo) // 8], average[: hi - lo], scales[row])
+        for tensor, start, numel, flat in pieces[begin:end]:
+            m, v, x = addresses[tensor]
+            f = factors[tensor]
+            if x:
+                _apply_average(
+                    average[flat - lo : flat - lo + numel],
+                    _floats(m, start, numel),
+                    _floats(v, start, numel),
+                    carray(_pointer(x + size * start), (numel,), like.dtype),
+                    (f[5], f[6], f[7], f[8], f[9]),
+                )
+
+
+# What is compiled stays in numba's cache, from which other processes load it.
+
+
+@_compiled
+def prepare():
+    """Do nothing; at the first call numba does what it does once in a process."""
+
+
+def cache_folder() -> Path | None:
+    """Return where compiled loops are kept; None where no folder can be written to."""
+    found = prepare.stats.cache_path
+    return None if found is None else Path(found)

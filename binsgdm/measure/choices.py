@@ -7,9 +7,12 @@ from typing import Any
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.measure.annotations import check_values
+from binsgdm.systems.feedback import CompressorSystem
 from binsgdm.systems.registry import BUILT_IN, SYSTEMS, check_options, make
+from binsgdm.systems.topologies import BETWEEN_NODES
 
 ONE_BIT_ADAM = "one_bit_adam"
+TOPOLOGY_OPTIONS = ("topology", "intra_node_dtype")  # of every system, beside its own
 WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 Option = str | int | float | bool | None
 
@@ -37,14 +40,52 @@ class SystemChoice:
 
     @property
     def whole(self) -> dict[str, Any]:
-        """The options with the defaults of all others."""
-        defaults = {"topology": "flat"} if self.name == ONE_BIT_ADAM else SYSTEMS[self.name].options
-        return {**defaults, **self.given}
+        """The options that kernels depend on, with the defaults of those that were not given.
+
+        A topology is one of them only where it is not the system's own.
+        """
+        if self.name == ONE_BIT_ADAM:
+            return {"topology": "flat", **self.given}
+        is_own = self.topology == SYSTEMS[self.name].topologies[0]
+        topology = {} if is_own else {"topology": self.topology}
+        return {**SYSTEMS[self.name].options, **without_topology(self.given), **topology}
 
     @property
     def steady(self) -> dict[str, Any]:
         """All options, those with which steps differ set so that all are alike."""
         return {**self.whole, **({} if self.name == ONE_BIT_ADAM else SYSTEMS[self.name].steady_options)}
+
+    @property
+    def topology(self) -> str:
+        """The topology that was given, or the system's own."""
+        own = "flat" if self.name == ONE_BIT_ADAM else SYSTEMS[self.name].topologies[0]
+        return str(self.given.get("topology") or own)
+
+    @property
+    def is_hierarchical(self) -> bool:
+        """Whether a node averages before payloads go between nodes."""
+        return self.topology in BETWEEN_NODES
+
+    @property
+    def topology_among_equals(self) -> str:
+        """The topology, or that between nodes where a node averages first."""
+        return BETWEEN_NODES.get(self.topology, self.topology) or SYSTEMS[self.name].topologies[0]
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether every rank, or node, decodes the payloads of all."""
+        return self.topology_among_equals == "gather"
+
+    @property
+    def is_scatter_reduce(self) -> bool:
+        """Whether a compressor's payloads are decoded, added up and encoded again piece by piece."""
+        among = self.topology_among_equals if self.name != ONE_BIT_ADAM else ""
+        return among == "scatter_reduce" and issubclass(SYSTEMS[self.name], CompressorSystem)
+
+
+def without_topology(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are a system's own."""
+    return {key: value for key, value in options.items() if key not in TOPOLOGY_OPTIONS}
 
 
 def choice(text: str, where: str) -> SystemChoice:
@@ -105,9 +146,10 @@ def _check(name: str, options: dict[str, Any], where: str) -> None:
             )
         return
     try:
-        check_options(name, options)  # here, too: an option may have the name of an argument of make
+        own = without_topology(options)
+        check_options(name, own)  # here, too: an option may have the name of an argument of make
         if SYSTEMS[name] not in BUILT_IN:  # those check their options in sentences of their own
-            check_values(SYSTEMS[name], options)
+            check_values(SYSTEMS[name], own)
         make(name, rank=0, world_size=2, **options)
     except (BinsgdmError, ValueError) as error:
         raise BinsgdmError(f"{where}: {error}") from error

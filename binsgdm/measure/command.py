@@ -198,7 +198,7 @@ def _work(measure_: Callable[..., None], options: dict[str, Any]) -> Work:
 
 
 _MODELS = (
-    "mlp_200k, mlp_4m, mlp_25m, cnn_400k, cnn_6m, transformer_1m, transformer_10m, transformer_25m, or "
+    "mlp_200k, mlp_2m, mlp_4m, mlp_25m, cnn_400k, cnn_6m, transformer_1m, transformer_10m, transformer_25m, or "
     "module:function, a function of the batch size that returns (module, inputs, loss of the output)."
 )
 _MODEL = click.option("--model", default="mlp_4m", show_default=True, help=_MODELS)
@@ -230,8 +230,9 @@ _FLOATS = click.Choice(["float32", "bfloat16", "float16"])
 )
 @click.option(
     "--system", "systems", multiple=True, metavar="NAME[:KEY=VALUE,...]",
-    help="Compressing system to time as well, such as qsgd:bits=4, one_bit_adam or all; repeatable. Gathered payloads "
-    "are decoded for the number of ranks that measure, or for 4 on one rank.  [default: none]",
+    help="Compressing system to time as well, such as qsgd:bits=4, one_bit_adam or all; repeatable. Its kernels are "
+    "those of its own topology, or of topology=scatter_reduce and others as an option. Payloads are decoded for the "
+    "number of ranks that measure (of nodes, in a hierarchical topology), or for 4 on one rank.  [default: none]",
 )  # fmt: skip
 def _kernels(kernels: tuple[str, ...], systems: tuple[str, ...], **sizes: Any) -> Work:
     from binsgdm.measure import choices

@@ -19,6 +19,7 @@ _OF_SYSTEMS: dict[str, tuple[float, float, float]] = {
     "qsgd": (8.5, 0, 8.5),
     "qsgd_inf": (8.5, 0, 8.5),
     "nuqsgd": (8.5, 0, 8.5),
+    "byte_grad": (9.0, 0, 9.0),
     "marsit": (20.125, 0.375, 4.125),
     "power_sgd": (12.0, 0, 12.0),
     "grad_zip": (0, 0, 12.0),
@@ -26,6 +27,10 @@ _OF_SYSTEMS: dict[str, tuple[float, float, float]] = {
     "top_k": (0, 0, 16.0),
     "ms_top_k": (136.0, 0, 16.0),
     "random_k": (0, 0, 4.0),
+}
+# Systems whose payloads of pieces are decoded, added up and encoded again, with the part of a piece that is decoded.
+_MERGED = dict.fromkeys(("one_bit_sgd", "ef_sign_sgd", "terngrad", "qsgd", "qsgd_inf", "nuqsgd", "byte_grad"), 1.0) | {
+    "ms_top_k": 0.01
 }
 _OTHERS: dict[str, float] = {
     "copy": 8.0,
@@ -51,7 +56,7 @@ _FIXED = _OTHERS | {
     for part, moved in zip(_PARTS, parts, strict=True)
     if moved
 }
-NAMES = frozenset(_FIXED) | frozenset(_OF_VECTORS)
+NAMES = frozenset(_FIXED) | frozenset(_OF_VECTORS) | {f"{system}_merge" for system in _MERGED}
 
 
 def bytes_per_element(name: str, num_vectors: int = 1) -> float | None:
@@ -65,4 +70,7 @@ def bytes_per_element(name: str, num_vectors: int = 1) -> float | None:
     """
     if name in _OF_VECTORS:
         return _OF_VECTORS[name](num_vectors)
+    if (system := name.removesuffix("_merge")) in _MERGED and name != system:
+        encode, _, decode = _OF_SYSTEMS[system]
+        return decode * _MERGED[system] + encode / num_vectors
     return _FIXED.get(name)

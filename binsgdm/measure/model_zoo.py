@@ -163,6 +163,7 @@ def _transformer(*, width: int, layers: int, vocabulary: int = 8192, length: int
 # The name states the number of parameters.
 NAMES: dict[str, Builder] = {
     "mlp_200k": _mlp(256, 3),
+    "mlp_2m": _mlp(1024, 2),
     "mlp_4m": _mlp(1024, 4),
     "mlp_25m": _mlp(2048, 6),
     "cnn_400k": _cnn(32),

@@ -200,10 +200,8 @@ def _one_bit_adam(task: Task, ranks: Ranks, _bucket_cap_mb: float, _how: Measure
 def _binsgdm(task: Task, ranks: Ranks, bucket_cap_mb: float, how: MeasuredStrategy) -> TrainingStep:
     """Return steps of BinSGDM; the ranks' models are the same, since their seed is."""
     optimizer = BinSGDM(task.module.parameters(), lr=LR, rounding=how.rounding)
-    attach(
-        optimizer, task.module, bucket_cap_mb=bucket_cap_mb, ranks_per_node=ranks.ranks_per_node, overlap=how.overlap,
-        **how.attached,
-    )  # fmt: skip
+    how_to_attach = {"ranks_per_node": ranks.ranks_per_node, "overlap": how.overlap, **how.attached}
+    attach(optimizer, bucket_cap_mb=bucket_cap_mb, **how_to_attach)  # no DDP: its gradients are local
     return _step_of(task, task.module, optimizer, ranks.device)
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
-from binsgdm.exchange import AllGather, AllReduceSum, Message
+from binsgdm.exchange import AllGather, AllReduceSum, AllToAll, Message
 from binsgdm.exchange.transport import Transport
 
 
@@ -18,7 +19,12 @@ def answered_at_once() -> Iterator[None]:
     What carries messages is replaced here and not in `Transport`, since nobody who trains may come upon such a switch.
     """
     carry, finite_check = Transport._carry, Transport._all_reduce_max
-    Transport._carry, Transport._all_reduce_max = _answer, _own_flags  # type: ignore[method-assign,assignment]
+    answers = _Answers()
+
+    def answer(transport: Transport, message: Message, sent: torch.Tensor) -> torch.Tensor:
+        return answers.to(transport, message, sent)
+
+    Transport._carry, Transport._all_reduce_max = answer, _own_flags  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
@@ -27,18 +33,33 @@ def answered_at_once() -> Iterator[None]:
 
 def is_answered_at_once() -> bool:
     """Tell whether messages of this process are answered at once; DDP's own go by no transport, and need a hook."""
-    return Transport._carry is _answer
+    return Transport._all_reduce_max is _own_flags
 
 
-def _answer(self: Transport, message: Message, sent: torch.Tensor) -> torch.Tensor:
-    """Return what this rank would receive if all ranks sent what it sends, without a copy where one can do without.
+class _Answers:
+    """What ranks would receive if all sent what they send, without a copy where one can do without.
 
-    Copying is work of the messages, which are measured by themselves.
+    Copying is work of the messages, which are measured by themselves. Payloads, which are bytes, are copied: they are
+    few, and each can only be decoded as the piece of a bucket that it encodes, since pieces differ in length.
     """
-    size = dist.get_world_size(getattr(self._groups, message.group))
-    if isinstance(message, AllGather):
-        return sent.unsqueeze(0).expand(size, *sent.shape).contiguous()  # of a group of one no copy, as in `_carry`
-    return sent * size if isinstance(message, AllReduceSum) and size > 1 else sent
+
+    def __init__(self) -> None:
+        self._scattered: WeakKeyDictionary[Transport, torch.Tensor] = WeakKeyDictionary()
+
+    def to(self, transport: Transport, message: Message, sent: torch.Tensor) -> torch.Tensor:
+        """Return the answer to a message of this rank."""
+        group = getattr(transport._groups, message.group)
+        size = dist.get_world_size(group)
+        is_payload = sent.dtype == torch.uint8 and size > 1
+        if isinstance(message, AllToAll) and is_payload:
+            self._scattered[transport] = sent
+            return sent[dist.get_rank(group)].expand_as(sent).contiguous()  # all that comes is of this rank's piece
+        if isinstance(message, AllGather):
+            pieces = self._scattered.pop(transport, None)
+            if pieces is not None and is_payload and pieces.shape == (size, *sent.shape):
+                return pieces.clone()  # of every piece a payload, as owners send them
+            return sent.unsqueeze(0).expand(size, *sent.shape).contiguous()  # of a group of one no copy, as in `_carry`
+        return sent * size if isinstance(message, AllReduceSum) and size > 1 else sent
 
 
 def _own_flags(_self: Transport, flags: torch.Tensor) -> torch.Tensor:

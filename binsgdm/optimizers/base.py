@@ -1,21 +1,26 @@
 """What both 1-bit optimizers share: checks, fp32 state, steps as protocols, skipped steps, copies, checkpoints."""
 
 import math
+import numbers
 import sys
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler now
 
-from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, Protocol, RankContext
+from binsgdm.errors import BinsgdmError, shown
+from binsgdm.exchange import Member, Protocol, RankContext, refusal
 from binsgdm.kernels import zeros
 from binsgdm.kernels.checks import FLOATS
+from binsgdm.optimizers.saved_state import check_averages, check_count, check_form, check_mapping
 
 Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]
 Flag = bool | torch.Tensor  # a bool scalar on the device where the host does not know it yet
@@ -42,7 +47,6 @@ class OneBitOptimizer(torch.optim.Optimizer):
         wire_format: what every rank sends.
         averages: names of the fp32 tensors that it keeps of each parameter.
         not_finite: in words, what makes a step be skipped.
-        num_skipped: such steps so far.
     """
 
     title: ClassVar[str]
@@ -56,15 +60,19 @@ class OneBitOptimizer(torch.optim.Optimizer):
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         self._must_attach = False
-        self.num_skipped = 0
-        # Step and format stand in the parameter groups, which torch saves and loads; attributes of an optimizer are not
-        # saved.
-        super().__init__(params, defaults | {"step": 0, "format": FORMAT})
+        # Step, skipped steps and format stand in the parameter groups, which torch saves and loads; attributes of an
+        # optimizer are not saved.
+        with self._named("params"):
+            super().__init__(params, defaults | {"step": 0, "num_skipped": 0, "format": FORMAT})
 
     @property
     @abstractmethod
     def member(self) -> Member:
         """Which of the ranks this is, alone until it is attached, and who carries its messages."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Take steps alone again (`binsgdm.detach` calls it)."""
 
     @abstractmethod
     def step_protocol(self) -> Protocol:
@@ -100,6 +108,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
                 f"{self._name}: step() while a CUDA graph is captured: the host reads in each step whether it counts; "
                 "capture forward and backward, and call step() after the graph"
             )
+        if closure is not None and not callable(closure):
+            raise BinsgdmError(f"{self._name}: step: closure: a {type(closure).__name__}: must be a function, or None")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -109,7 +119,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, checked; they start with empty averages."""
-        super().add_param_group(param_group)
+        with self._named("params"):
+            super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
             self._check_group(group)
@@ -133,6 +144,11 @@ class OneBitOptimizer(torch.optim.Optimizer):
         return self.member.context(seed=self.param_groups[0].get("seed", 0), step=self.coming_step)
 
     @property
+    def num_skipped(self) -> int:
+        """How many steps so far were skipped on all ranks."""
+        return int(self.param_groups[0].get("num_skipped", 0))
+
+    @property
     def coming_step(self) -> int:
         """The number of the next step, from 1; one that is skipped is not counted."""
         return int(self.param_groups[0]["step"]) + 1
@@ -150,13 +166,46 @@ class OneBitOptimizer(torch.optim.Optimizer):
         """Load averages and step; a resumed run goes on bit for bit. Every rank must save and load its own state.
 
         Raises:
-            BinsgdmError: a state of another format, or of parameters of other shapes.
+            BinsgdmError: a state of another format, or of parameters of other shapes, or damaged. Nothing is loaded
+                then, and the ranks that this one is attached to are told, whose next step raises.
+        """
+        try:
+            self._load(self._after_pre_hooks(state_dict))
+        except BinsgdmError as error:
+            if self.member.run is not None and self.member.world_size > 1:
+                # It would not take the next step, in which the others would wait.
+                self.member.run(refusal(error))
+            raise
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
+
+    def _after_pre_hooks(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Return a state as the hooks leave it that are to see it first."""
+        check_mapping(state_dict)
+        state_dict = dict(state_dict)
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            if (changed := hook(self, state_dict)) is not None:
+                state_dict = changed
+        return state_dict
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
+        """Load what the hooks have left, or refuse it and load nothing.
+
+        Raises:
+            BinsgdmError: see `load_state_dict`.
         """
         saved = self._checked_state(state_dict)
-        # torch refuses keys that it does not know; a subclass may have added some.
-        super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
-        for group in self.param_groups:
-            self._check_group(group)
+        before, after = self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks
+        # Called around this: torch would call those after it with averages of the parameters' dtype.
+        self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks = (
+            OrderedDict(),
+            OrderedDict(),
+        )
+        try:
+            # torch refuses keys that it does not know; a subclass may have added some.
+            super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
+        finally:
+            self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks = before, after
         for param_state, state in zip(self.param_states(), saved, strict=True):
             for name in self.averages:  # torch casts them to the parameter's dtype; they are fp32 always
                 self.state[param_state.parameter][name] = empty_average(param_state.parameter).copy_(state[name])
@@ -164,7 +213,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy has: all but the ranks that it exchanged with."""
         must_attach = self._must_attach or self.member.world_size > 1
-        return {**super().__getstate__(), "num_skipped": self.num_skipped, "_must_attach": must_attach}
+        return {**super().__getstate__(), "_must_attach": must_attach}
 
     @property
     def _name(self) -> str:
@@ -199,43 +248,55 @@ class OneBitOptimizer(torch.optim.Optimizer):
                 "more are counted in optimizer.num_skipped",
                 stacklevel=frames_to_the_user(),
             )
-        self.num_skipped += 1
+        self._set_all("num_skipped", self.num_skipped + 1)
+
+    @contextmanager
+    def _named(self, argument: str) -> Iterator[None]:
+        """Let what torch refuses name this class and the argument."""
+        try:
+            yield
+        except (TypeError, ValueError, KeyError) as error:
+            raise BinsgdmError(
+                f"{self._name}: {argument}: must be tensors, or groups of them (dictionaries with 'params'), as of "
+                f"model.parameters(): {' '.join(str(error).split())}"
+            ) from error
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        if len(set(map(id, group["params"]))) < len(group["params"]):
+            raise BinsgdmError(f"{self._name}: params: the same parameter twice: must be there once; leave one out")
         self._check_settings(group)
         check_dtypes(self._name, group["params"])
 
     def _check_settings(self, group: dict[str, Any]) -> None:
         for name, (holds, rule) in self.rules(group).items():
             if not holds:
-                raise BinsgdmError(f"{self._name}: {name}: {group[name]!r}: {rule}")
+                raise BinsgdmError(f"{self._name}: {name}: {shown(group[name])}: {rule}")
 
     def _checked_state(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the saved states in the order of the parameters, or refuse."""
-        groups = state_dict.get("param_groups", [{}])
+        check_form(state_dict, [len(group["params"]) for group in self.param_groups])
+        groups = state_dict["param_groups"]
         formats = {group.get("format") for group in groups}
         if formats != {FORMAT}:
             found = sorted(map(str, formats))
             raise BinsgdmError(f"load_state_dict: format {found}: this version reads format {FORMAT}")
-        numbers = [number for group in groups for number in group["params"]]
-        param_states = self.param_states()
-        if len(numbers) != len(param_states):
-            raise BinsgdmError(f"load_state_dict: {len(numbers)} parameters: the optimizer has {len(param_states)}")
-        saved = [state_dict["state"].get(number, {}) for number in numbers]
-        for number, (param_state, state) in enumerate(zip(param_states, saved, strict=True)):
-            shapes = {name: tuple(state[name].shape) for name in self.averages if name in state}
-            if shapes != dict.fromkeys(self.averages, tuple(param_state.parameter.shape)):
-                raise BinsgdmError(
-                    f"load_state_dict: parameter {number}: {shapes}: must be {' and '.join(self.averages)} of shape "
-                    f"{tuple(param_state.parameter.shape)}"
-                )
+        for group in groups:
+            check_count("step", group.get("step"))
+            check_count("num_skipped", group.get("num_skipped", 0))
+        saved = [state_dict["state"].get(number, {}) for group in groups for number in group["params"]]
+        for number, (param_state, state) in enumerate(zip(self.param_states(), saved, strict=True)):
+            check_averages(number, self.averages, state, param_state.parameter.shape)
         return saved
 
 
 def is_finite_from_0(value: Any) -> bool:
     """Tell whether a setting is a number of 0 or more."""
+    if isinstance(value, torch.Tensor) and value.dtype != torch.bool and value.numel() == 1:
+        value = value.item()
+    # numpy's own numbers are not all registered as numbers.
+    is_number = isinstance(value, numbers.Real | np.number) and not isinstance(value, bool)
     try:
-        return math.isfinite(value) and value >= 0
+        return is_number and math.isfinite(value) and bool(value >= 0)
     except (TypeError, OverflowError):
         return False
 

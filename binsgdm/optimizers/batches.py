@@ -165,3 +165,30 @@ def _gaps_and_sizes(bounds: Sequence[tuple[int, int]], total: int) -> list[int]:
         sizes += [offset - end, size]
         end = offset + size
     return [*sizes, total - end]
+
+
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose elements lie in memory in their logical order: itself where they do, else a copy."""
+    # Draws are numbered by the logical order, in which replicas agree whatever memory format each has. So one in
+    # channels_last is copied in each step: 8 bytes an element of memory traffic for an fp32 gradient, 16 for a
+    # parameter.
+    return tensor.resolve_neg().contiguous()
+
+
+def all_in_order(tensors: Sequence[torch.Tensor]) -> TensorColumn:
+    """Return tensors `in_order`, as kernels take them."""
+    found = TensorColumn(tensors)
+    if found.is_contiguous and not any(map(torch.Tensor.is_neg, found)):
+        return found
+    return TensorColumn(map(in_order, tensors))
+
+
+def elements_of(u: torch.Tensor, segment: Segment) -> torch.Tensor:
+    """Return the elements of a bucket's updates that belong to one parameter."""
+    return u[segment.offset : segment.offset + segment.numel]
+
+
+def packed_of(packed: torch.Tensor, segment: Segment) -> torch.Tensor:
+    """Return the bytes of a bucket's packed signs that hold one parameter."""
+    first = segment.offset // BITS_PER_BYTE
+    return packed[first : first + packed_numel(segment.numel)]

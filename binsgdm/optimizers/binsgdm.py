@@ -1,17 +1,31 @@
 """BinSGDM as a torch.optim.Optimizer."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Member, Protocol, refusal
+from binsgdm.errors import BinsgdmError, shown
+from binsgdm.exchange import Member, Protocol
+from binsgdm.kernels import NAMES as KERNELS
 from binsgdm.kernels import Kernels, select
-from binsgdm.optimizers.base import Flag, OneBitOptimizer, Params, is_finite_from_0
+from binsgdm.optimizers.base import OneBitOptimizer, Params, frames_to_the_user, is_finite_from_0
 from binsgdm.optimizers.residuals import NAMES, check_residual
+from binsgdm.optimizers.saved_state import check_magnitudes, check_text
 from binsgdm.optimizers.session import Session
-from binsgdm.optimizers.settings import FORMER, NEEDED, Rounding, is_gain, is_rounding, is_shaped
+from binsgdm.optimizers.settings import (
+    FORMER,
+    NEEDED,
+    Rounding,
+    is_gain,
+    is_rounding,
+    is_shaped,
+    ratio_limit,
+    take_momentum,
+)
+from binsgdm.optimizers.terms import is_on_gpu
+from binsgdm.optimizers.unscaling import unscale
 
 
 class BinSGDM(OneBitOptimizer):
@@ -45,7 +59,7 @@ class BinSGDM(OneBitOptimizer):
     Args:
         params: parameters, or groups with their own lr, beta, beta_b, nesterov, weight_decay or maximize.
         lr: by how much an element moves in a step, >= 0. Start from 0.7 times Adam's, with Adam's warm-up.
-        beta: decay of m, in [0, 1).
+        beta: decay of m, in [0, 1). Schedulers of momentum (OneCycleLR, CyclicLR) move it.
         beta_b: decay of b, in [0, 1); None: that of m. With another one m / b is corrected for the bias that both have
             after this optimizer's steps. Below beta, an element moves on long after its gradients have ended.
         nesterov: look ahead: (beta m + (1 - beta) g) / b in place of m / b.
@@ -85,11 +99,16 @@ class BinSGDM(OneBitOptimizer):
     ) -> None:
         momenta = {"beta": beta, "beta_b": beta_b, "nesterov": nesterov}
         defaults = {"lr": lr, **momenta, "weight_decay": weight_decay, "maximize": maximize}
-        of_all = {"seed": seed, "rounding": rounding, "gain": gain, "slices": "", "residual_layout": ""}
+        of_all = {"seed": seed, "rounding": rounding, "gain": gain, "slices": "", "saved_by": "", "residual_layout": ""}
         self._kernels_name = kernels
         self._session: Session | None = None
         self._rounding = ""  # that residuals were made for, from the first step on
+        if kernels is not None and kernels not in KERNELS:
+            known = ", ".join(map(repr, KERNELS))
+            raise BinsgdmError(f"BinSGDM: kernels: {shown(kernels)}: must be one of {known}, or None for the fastest")
         super().__init__(params, defaults | of_all)
+        # Schedulers that move momentum ask here whether there is any; see `take_momentum`.
+        self.defaults["momentum"] = beta
 
     @property
     def session(self) -> Session:
@@ -118,6 +137,7 @@ class BinSGDM(OneBitOptimizer):
         # Before the first step all averages are 0, so any slices fit.
         if self.param_groups[0]["step"]:
             _check_slices(self.param_groups[0]["slices"], slices, "attach")
+            self._check_owner(self.param_groups[0], session.member, "attach")
         self._reset_session(session)  # first, as it may refuse the state
         self._set_all("slices", slices)
         if self._session is not None:
@@ -125,22 +145,56 @@ class BinSGDM(OneBitOptimizer):
         self._session = session
         self._must_attach = False
 
+    def leave(self) -> None:
+        """Take steps alone again (`binsgdm.detach` calls it)."""
+        if self._session is not None:
+            self._session.close()
+        self._session = None  # made anew when it is needed
+
+    def check_attached(self) -> None:
+        """Refuse a copy that its original's ranks know nothing of, and to go on alone with slices of averages.
+
+        Raises:
+            BinsgdmError: it is one, or has them.
+        """
+        super().check_attached()
+        first = self.param_groups[0]
+        if first["step"] and self.member.world_size == 1 and self.member.run is None:
+            _check_slices(first["slices"], "", "BinSGDM")
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, checked, before the optimizer joins others; they start with empty averages."""
         if self.param_groups and self.member.world_size > 1:
-            raise BinsgdmError("add_param_group: after attach; add all parameters before binsgdm.attach")
-        super().add_param_group(param_group)
+            raise BinsgdmError(
+                "BinSGDM: add_param_group: after attach: the other ranks would not know of it; call "
+                "binsgdm.detach(optimizer), add the group, and attach anew, on all ranks"
+            )
+        momentum = self.defaults.pop("momentum", None)  # which no group has on its own
+        try:
+            super().add_param_group(param_group)
+        finally:
+            if momentum is not None:
+                self.defaults["momentum"] = momentum
         if self._session is not None:
             self._reset_session(self._session)
+        else:  # after detach, say: what ranks round of a bucket depends on all parameters, so it is drawn anew
+            self._set_all("residual_layout", "")
 
     @torch.no_grad()
     def step_protocol(self) -> Protocol:
         """Take one step as a protocol; see `OneBitOptimizer.step_protocol`."""
         self.check_attached()
-        self._check_live_settings()
         step, found_inf = self.coming_step, self._scaler_found_inf()
-        self._unscale(found_inf)
-        has_moved = yield from self.session.step_protocol(step, skip=found_inf)
+        session, refused = self.session, None
+        take_momentum(self.param_groups)
+        try:
+            self._check_live_settings()
+            unscale(self.param_states(), getattr(self, "grad_scale", None), found_inf, session)
+        except BinsgdmError as error:
+            if session.all_that_step.world_size == 1:
+                raise
+            refused = error  # a session takes part nevertheless, so that no other rank waits
+        has_moved = yield from session.step_protocol(step, skip=found_inf, refused=refused)
         if has_moved:
             self._set_all("step", step)
         else:
@@ -150,8 +204,8 @@ class BinSGDM(OneBitOptimizer):
     def _check_live_settings(self) -> None:
         """Refuse what a script has put into a group since the last step and no step can follow."""
         for group in self.param_groups:
-            # But for lr and weight decay: where they are tensors on a GPU, the host would wait for them.
-            self._check_settings(group | {"lr": 0.0, "weight_decay": 0.0})
+            # But for tensors on a GPU, for which the host would wait.
+            self._check_settings({name: 0.0 if is_on_gpu(value) else value for name, value in group.items()})
             _check_alike(group, self.param_groups[0])
             if self._session is not None and group["rounding"] != self._rounding:
                 raise BinsgdmError(
@@ -171,8 +225,12 @@ class BinSGDM(OneBitOptimizer):
             "beta": (is_finite_from_0(beta) and beta < 1, "must be in [0, 1)"),
             "beta_b": (beta_b is None or (is_finite_from_0(beta_b) and beta_b < 1), "must be in [0, 1), or None"),
             "nesterov": (isinstance(group["nesterov"], bool), "must be True or False"),
+            "maximize": (isinstance(group["maximize"], bool), "must be True or False"),
             "weight_decay": (is_finite_from_0(group["weight_decay"]), "must be 0 or more, and finite"),
-            "seed": (isinstance(seed, int) and 0 <= seed < 2**63, "must be a whole number from 0 on"),
+            "seed": (
+                isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**63,
+                "must be a whole number from 0 on",
+            ),
             "rounding": (is_rounding(group["rounding"]), "must be 'random' or 'shaped'"),
             "gain": (is_gain(group["gain"]), "must be a number above 0, and finite in float32"),
         }
@@ -181,37 +239,52 @@ class BinSGDM(OneBitOptimizer):
         """Load averages, residuals, step, seed and settings; a resumed run goes on bit for bit.
 
         Averages and residuals are each rank's own, so every rank must save and load its own state. Residuals of another
-        rank, number of ranks, topology or bucket_cap_mb are drawn anew, with a warning.
+        rank, number of ranks, topology or bucket_cap_mb are drawn anew, with a warning; so is a warning told of
+        averages of another rank, which fit less well for some steps. Slices of averages of another rank are refused.
 
         Raises:
             BinsgdmError: a state of another format, or of parameters of other shapes or slices, or of the other
-                rounding, or with residuals that cannot be. Nothing is loaded then, and the ranks that this one is
-                attached to are told, whose next step raises.
+                rounding, or damaged. Nothing is loaded then, and the ranks that this one is attached to are told, whose
+                next step raises.
         """
-        try:
-            self._load(state_dict)
-        except BinsgdmError as error:
-            if self.member.run is not None and self.member.world_size > 1:
-                # It would not take the next step, in which the others would wait.
-                self.member.run(refusal(error))
-            raise
+        super().load_state_dict(state_dict)
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        groups = [FORMER | group for group in state_dict.get("param_groups", [{}])]
         saved = self._checked_state(state_dict)
-        if self.member.world_size > 1 and groups[0].get("step"):
-            _check_slices(groups[0].get("slices", ""), self.param_groups[0]["slices"], "load_state_dict")
+        groups = [FORMER | group for group in state_dict["param_groups"]]
         self._check_saved_groups(groups)
+        limits = [ratio_limit(group) for group in groups for _ in group["params"]]
+        for number, (state, limit) in enumerate(zip(saved, limits, strict=True)):
+            check_magnitudes(number, state["m"], state["b"], limit)
+        if self.member.world_size > 1 and groups[0]["step"]:
+            _check_slices(groups[0]["slices"], self.param_groups[0]["slices"], "load_state_dict")
+            self._check_owner(groups[0], self.member, "load_state_dict")
         for number, state in enumerate(saved):
             for name in state.keys() & set(NAMES.values()):
                 check_residual(number, name, state[name])
         if self._session is not None:
             self._session.check_residuals(saved, groups[0]["residual_layout"])
-        super().load_state_dict(state_dict | {"param_groups": groups})
+        super()._load(state_dict | {"param_groups": groups})
         for param_state, state in zip(self.param_states(), saved, strict=True):
             self._take_residuals(param_state.state, state)
         if self._session is not None:
             self._reset_session(self._session)
+
+    def _check_owner(self, group: Mapping[str, Any], member: Member, where: str) -> None:
+        """Refuse slices of averages that are another rank's; warn of whole averages that are."""
+        owner, own = group["saved_by"], _owner(member)
+        if owner in ("", own):
+            return
+        if group["slices"]:
+            raise BinsgdmError(
+                f"{where}: averages of {owner}: here is {own}, which keeps another slice of them; load on each rank "
+                "the state that it has saved itself"
+            )
+        if not is_shaped(group):  # of whose residuals there is a warning anyway
+            warnings.warn(
+                f"BinSGDM: the averages are those of {owner}, here is {own}: the run goes on, but not bit for bit",
+                stacklevel=frames_to_the_user(),
+            )
 
     def _take_residuals(self, own: dict[str, Any], saved: Mapping[str, Any]) -> None:
         """Put saved residuals into the state of a parameter, as they are: torch casts what it loads."""
@@ -222,12 +295,12 @@ class BinSGDM(OneBitOptimizer):
 
     def _check_saved_groups(self, groups: Sequence[dict[str, Any]]) -> None:
         """Refuse settings that no state can have, and those of the other rounding."""
-        saved, own = groups[0]["rounding"], self.param_groups[0]["rounding"]
+        saved, own = shown(groups[0]["rounding"]), shown(self.param_groups[0]["rounding"])
         if saved != own:
             raise BinsgdmError(
-                f"load_state_dict: rounding of the state: {saved!r}: must be {own!r}, as of this optimizer; make it "
-                f"with rounding={saved!r}, or go on with the averages, gain and decays of the state: set 'rounding' to "
-                f"{own!r} in all param_groups of the state"
+                f"load_state_dict: rounding of the state: {saved}: must be {own}, as of this optimizer; make it with "
+                f"rounding={saved}, or go on with the averages, gain and decays of the state: set 'rounding' to {own} "
+                "in all param_groups of the state"
             )
         for group in groups:
             if missing := [name for name in NEEDED if name not in group]:
@@ -235,6 +308,8 @@ class BinSGDM(OneBitOptimizer):
                     f"load_state_dict: a group of the state without {', '.join(missing)}: must have all settings of "
                     "BinSGDM; load what state_dict() returned"
                 )
+            for name in ("slices", "saved_by", "residual_layout"):
+                check_text(name, group[name])
             super()._check_group(group | {"params": []})
             _check_alike(group, groups[0])
 
@@ -257,53 +332,10 @@ class BinSGDM(OneBitOptimizer):
         context = session.member.context(seed=self.param_groups[0]["seed"], step=self.coming_step)
         session.reset(self.param_states(), context, self.kernels())
         self._rounding = str(self.param_groups[0]["rounding"])
+        if session.member.world_size > 1:
+            self._set_all("saved_by", _owner(session.member))
         if is_shaped(self.param_groups[0]):
             self._set_all("residual_layout", session.layout)
-
-    def _unscale(self, found_inf: Flag) -> None:
-        """Divide the gradients by the scale of a GradScaler that has not done so."""
-        scale: torch.Tensor | None = getattr(self, "grad_scale", None)
-        if scale is None and found_inf is False:
-            return
-        gradients = [
-            param_state.parameter.grad for param_state in self.param_states() if param_state.parameter.grad is not None
-        ]
-        # Signs do not depend on the scale of a gradient, but m and b mix this step's gradient with those of other
-        # scales.
-        if scale is not None and self.session.starts_in_backward:
-            raise BinsgdmError(
-                "BinSGDM: a GradScaler with overlap=True: scaled gradients were already sent; attach with overlap=False"
-            )
-        if scale is not None and any(gradient.dtype == torch.float16 for gradient in gradients):
-            raise BinsgdmError(
-                "BinSGDM: fp16 gradients with a GradScaler: they would underflow when unscaled; keep the parameters in "
-                "fp32 and use autocast, as torch requires"
-            )
-        if isinstance(found_inf, torch.Tensor):
-            self._unscale_on_device(gradients, scale, found_inf)
-        elif gradients and scale is not None:
-            torch._foreach_mul_(gradients, 1.0 / float(scale))
-
-    def _unscale_on_device(
-        self, gradients: Sequence[torch.Tensor], scale: torch.Tensor | None, found_inf: torch.Tensor
-    ) -> None:
-        """Do as `_unscale`, where neither the scale nor whether the step will count is known to the host."""
-        # A step that will not count leaves the averages as they were, which the host cannot tell the kernels here: so
-        # its gradients become NaN, of which they take in nothing. In backward the averages have taken them in already,
-        # and those of a node see an infinity of this rank anyway.
-        keeps_averages = not self.session.starts_in_backward and self.session.scheme.average == "updates"
-        if scale is None and not keeps_averages:
-            return
-        scaled_by = found_inf.new_ones((), dtype=torch.float64) if scale is None else scale.to(found_inf.device)
-        factor = scaled_by.to(torch.float64).reciprocal().to(torch.float32)
-        if keeps_averages:
-            factor = factor.masked_fill(found_inf, torch.nan)
-        # A gradient of FSDP2 is a DTensor, the factor is not.
-        local = [gradient.to_local() if hasattr(gradient, "to_local") else gradient for gradient in gradients]
-        for dtype in dict.fromkeys(gradient.dtype for gradient in local):
-            some = [gradient for gradient in local if gradient.dtype == dtype]
-            # torch's own kernel of GradScaler, which takes the factor from the device; what it finds is known.
-            torch._amp_foreach_non_finite_check_and_unscale_(some, torch.zeros_like(factor), factor)
 
 
 def _check_alike(group: Mapping[str, Any], first: Mapping[str, Any]) -> None:
@@ -314,6 +346,11 @@ def _check_alike(group: Mapping[str, Any], first: Mapping[str, Any]) -> None:
                 f"BinSGDM: {name} of a group: {group[name]!r}: must equal {first[name]!r} of the first group; give it "
                 "once, for all groups"
             )
+
+
+def _owner(member: Member) -> str:
+    """Return in words whose averages a rank's are."""
+    return f"rank {member.rank} of {member.world_size}"
 
 
 def _check_slices(given: str, wanted: str, where: str) -> None:

@@ -1,14 +1,19 @@
 """1-bit Adam as a torch.optim.Optimizer, for gradients that stay local to their rank."""
 
-import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import AllGather, Member, Protocol, RankContext
-from binsgdm.optimizers.base import Flag, OneBitOptimizer, Params, is_finite_from_0
+from binsgdm.exchange import AllGather, Member, Message, Protocol, RankContext, alike
+from binsgdm.exchange.replicas import checksum_of, checksums
+from binsgdm.optimizers import kept_residuals, one_bit_adam_cpu, saved_adam
+from binsgdm.optimizers.base import OneBitOptimizer, Params, frames_to_the_user, is_finite_from_0
+from binsgdm.optimizers.kept_residuals import KeptResiduals, ResidualOwner
+from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses
 from binsgdm.optimizers.one_bit_adam_update import (
     REFUSED,
     FlatSlice,
@@ -24,8 +29,10 @@ from binsgdm.optimizers.one_bit_adam_update import (
     variance_norm,
     variance_period,
 )
-from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, Topology, padded_numel
+from binsgdm.optimizers.one_bit_momentum import Topology
+from binsgdm.optimizers.terms import Terms
 from binsgdm.systems.aggregation import all_reduce_mean
+from binsgdm.uploads import upload
 
 
 class OneBitAdam(OneBitOptimizer):
@@ -61,6 +68,7 @@ class OneBitAdam(OneBitOptimizer):
             between 0.96 and 1 / 0.96 of that 1 / (1 - beta2) steps before, looked at as often. End it no sooner than
             the lr warm-up: a step of lr / sqrt(v) is only as good as v.
         topology: "flat" sends one bit between all ranks; "hierarchical" averages in the node in fp32 first.
+        maximize: steps go up the gradient.
 
     Raises:
         BinsgdmError: a value out of range, or a parameter of another dtype.
@@ -83,7 +91,7 @@ class OneBitAdam(OneBitOptimizer):
     title = "1-bit Adam"
     source = "Tang et al., ICML 2021"
     wire_format = "1 bit per element of the momentum to its owner, 1 bit of the mean to all, an fp32 scale per chunk"
-    averages = ("exp_avg", "exp_avg_sq")
+    averages = saved_adam.AVERAGES
     not_finite = "is not finite (or 2^63 or more)"
 
     def __init__(  # noqa: PLR0913 - as torch's optimizers take theirs
@@ -98,14 +106,16 @@ class OneBitAdam(OneBitOptimizer):
         scales_momenta: bool = False,
         dense_steps: int | Literal["variance"] = "variance",
         topology: Topology = "flat",
+        maximize: bool = False,
     ) -> None:
-        _check_stage(dense_steps, topology, scales_momenta)
-        self._residuals: MomentumResiduals | None = None
-        self._residuals_belong_to: dict[str, Any] = {}
+        _check_stage(dense_steps, topology)
+        self._residuals: KeptResiduals | None = None
         self._member = Member()
+        self._passes: CpuPasses | None = None
+        self._is_new = True  # until a step has found that all ranks have the same
         hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "variance_floor": variance_floor}
-        stage = {"dense_steps": dense_steps, "topology": topology, "dense_end": 0, "variance_norm": 0.0}
-        super().__init__(params, hyper | stage | {"scales_momenta": scales_momenta})
+        stage = {"dense_steps": dense_steps, "topology": topology, **_BEGIN}
+        super().__init__(params, hyper | stage | {"scales_momenta": scales_momenta, "maximize": maximize})
 
     @property
     def is_dense(self) -> bool:
@@ -121,6 +131,14 @@ class OneBitAdam(OneBitOptimizer):
         """Take part in an exchange as one of its ranks (`attach_one_bit_adam` does)."""
         self._member = member
         self._must_attach = False
+        self._is_new = True
+        if one_bit_adam_cpu.is_used_on(self._device):
+            self._compile()
+
+    def leave(self) -> None:
+        """Take steps alone again, with residuals of 0 (`binsgdm.detach` calls it)."""
+        self._member = Member()
+        self._forget_residuals()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, checked, before the first step and before the optimizer joins others."""
@@ -136,56 +154,92 @@ class OneBitAdam(OneBitOptimizer):
         self.check_attached()
         flat_slices = list(flat_slices_of(self.param_states()))
         context = self.rank_context()
+        refused = None
         try:
-            residuals = None if self.is_dense else self._checked_residuals(context)
-            gradient, expected = self._gradient(flat_slices)
-        except BinsgdmError:
+            for group in self.param_groups:
+                self._check_settings(group)
+            residuals = None if self.is_dense else self._residuals_here()
+            gradient, is_small = self._gradient(flat_slices)
+            expected = self._scaler_found_inf()
+            mine = finite_check_flags(gradient, flat_slices, stop=expected, is_small=is_small)
+        except BinsgdmError as error:
+            if self._member.world_size == 1:
+                raise
             # Take part in the first collective before raising: the other ranks are already waiting in it.
-            yield AllGather(group="world", sent=refusal_flags(flat_slices), is_read_by_host=True)
-            raise
-        mine = finite_check_flags(gradient, flat_slices, stop=expected)
-        flags = yield AllGather(group="world", sent=mine, is_read_by_host=True)
-        # The one wait of a step for the device: the greatest flags of all ranks.
-        stop, *has_gradient = flags.amax(dim=0).tolist()
-        if stop == REFUSED:
-            raise _refused(flags, context.step)
+            refused, mine = error, refusal_flags(flat_slices)
+        stop, has_gradient = yield from self._agree(mine, context, refused)
         if stop:
             self._note_skipped(context.step, expected=expected)
             return torch.tensor(False, device="cpu")
         moving = [one for one, has in zip(flat_slices, has_gradient, strict=True) if has]
-        if residuals is None:
+        topology = self.param_groups[0]["topology"]
+        if residuals is None and self._passes is not None:
+            yield from self._passes.dense_step(flat_slices, moving, gradient, context)
+        elif residuals is None:
             mean = yield from all_reduce_mean(gradient, context)
             dense_update(moving, mean)
+        elif self._passes is not None:
+            yield from self._passes.compressed_step(flat_slices, moving, gradient, residuals.flat, context, topology)
         else:
-            yield from exchange_and_update(moving, gradient, residuals, context, self.param_groups[0]["topology"])
+            yield from exchange_and_update(moving, gradient, residuals.flat, context, topology)
         self._set_all("step", context.step)
         if residuals is None:
             yield from self._end_dense_stage_if_due(context)
         return torch.tensor(True, device="cpu")
 
+    def _agree(
+        self, mine: torch.Tensor, context: RankContext, refused: BinsgdmError | None
+    ) -> Generator[Message, torch.Tensor, tuple[bool, Sequence[int]]]:
+        """Return whether the step must not count, and which parameters had a gradient on some rank.
+
+        Raises:
+            BinsgdmError: on all ranks, where one cannot take the step, or ranks differ in what must be alike.
+        """
+        if self._member.world_size == 1:
+            stop, *has_gradient = mine.tolist()
+            return bool(stop), has_gradient
+        where = f"OneBitAdam: step {context.step}"
+        terms = Terms(where=where, groups=self.param_groups, names=COMMON, refused=refused)
+        pairs = upload(list(terms.pair() + alike.NO_PAIR), torch.uint8, mine.device)
+        if self._is_new:
+            alike.put(pairs, alike.PAIR_BYTES, checksum_of(self._common().values()))
+        if on_gpu := terms.settings_on_gpu():
+            alike.mix_in(pairs, 0, on_gpu)
+        flags = yield AllGather(group="world", sent=torch.cat([mine, pairs]), is_read_by_host=True)
+        # The one wait of a step for the device: the greatest flags of all ranks.
+        stop, *rest = flags.amax(dim=0).tolist()
+        has_gradient, both = rest[: -2 * alike.PAIR_BYTES], rest[-2 * alike.PAIR_BYTES :]
+        if stop == REFUSED or alike.differ(both[: alike.PAIR_BYTES]) or alike.differ(both[alike.PAIR_BYTES :]):
+            self._is_new = True
+            sums = {name: sums for name, _, sums in checksums(self._common())}
+            yield from replace(terms, facts=sums).refuse_together(self._member, self._device)
+        self._is_new = False
+        return bool(stop), has_gradient
+
+    def _common(self) -> dict[str, torch.Tensor]:
+        """Return by name what must be equal on all ranks, once a state was loaded."""
+        return {
+            f"{name} of parameter {number}": one.parameter if name == "values" else one.state[name]
+            for number, one in enumerate(self.param_states())
+            for name in ("values", *self.averages)
+        }
+
     def rules(self, group: dict[str, Any]) -> Mapping[str, tuple[bool, str]]:
         """Return by name whether a setting may be what it is, and what it must be."""
         if any(hasattr(parameter, "to_local") for parameter in group["params"]):
             raise BinsgdmError("OneBitAdam: sharded parameters (DTensor): must be whole on every rank, as in DDP")
-        beta1, beta2 = group["betas"]
         return {
-            "lr": (is_finite_from_0(group["lr"]), "must be 0 or more, and finite"),
-            "betas": (0 <= beta1 < 1 and 0 <= beta2 < 1, "must both be in [0, 1)"),
-            "eps": (0 < group["eps"] < math.inf, "must be above 0, and finite"),
-            "weight_decay": (is_finite_from_0(group["weight_decay"]), "must be 0 or more, and finite"),
+            "lr": (is_finite_from_0(group["lr"]), "must be a number of 0 or more, and finite"),
+            "betas": (_are_betas(group["betas"]), "must be two numbers, both in [0, 1)"),
+            "eps": (is_finite_from_0(group["eps"]) and group["eps"] > 0, "must be a number above 0, and finite"),
+            "weight_decay": (is_finite_from_0(group["weight_decay"]), "must be a number of 0 or more, and finite"),
             "variance_floor": (
                 is_finite_from_0(group["variance_floor"]) and group["variance_floor"] <= 1,
-                "must be in [0, 1]; give 0 for none, or 0.001",
+                "must be a number in [0, 1]; give 0 for none, or 0.001",
             ),
+            "scales_momenta": (isinstance(group["scales_momenta"], bool), "must be True or False"),
+            "maximize": (isinstance(group["maximize"], bool), "must be True or False"),
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, with this rank's residuals: every rank must save and load its own."""
-        found = super().state_dict()
-        kept = self._residuals
-        tensors = None if kept is None else {"worker": kept.worker, "server": kept.server}
-        found["residuals"] = None if tensors is None else tensors | self._residuals_belong_to
-        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load averages, stage and residuals; a resumed run goes on bit for bit.
@@ -193,27 +247,65 @@ class OneBitAdam(OneBitOptimizer):
         With state_dict["residuals"] set to None a frozen run goes on with residuals of 0, on any number of ranks.
 
         Raises:
-            BinsgdmError: a state of another format, or of parameters of other shapes.
+            BinsgdmError: a state of another format, or of parameters of other shapes, or with values that no run has.
+                Nothing is loaded then, and the other ranks are told.
         """
-        # Former versions had neither of these settings, which is to have none.
-        former = {"variance_floor": 0.0, "scales_momenta": False}
-        groups = [former | group for group in state_dict.get("param_groups", [{}])]
-        super().load_state_dict(state_dict | {"param_groups": groups})
-        for param_state in self.param_states():
+        super().load_state_dict(state_dict)
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
+        given = _with_residuals(state_dict, [one.parameter.numel() for one in self.param_states()])
+        saved = self._checked_state(given)
+        super()._load(given)
+        self._residuals = None
+        self._is_new = True
+        for param_state, state in zip(self.param_states(), saved, strict=True):
             param_state.state.setdefault("momentum_scale", 1.0)
-        residuals = state_dict.get("residuals")
-        self._residuals = None if residuals is None else self._load_residuals(residuals)
+            for name in kept_residuals.NAMES.values():  # torch casts them to the parameter's dtype
+                param_state.state.pop(name, None)
+                if name in state:
+                    param_state.state[name] = state[name].to(device=self._device, dtype=torch.float32, copy=True)
+        has_compressed = self.param_groups[0]["step"] > self.param_groups[0]["dense_end"] > 0
+        if has_compressed and not kept_residuals.have(saved) and "residuals" not in state_dict:
+            warnings.warn(
+                "OneBitAdam: a state of the compression stage without residuals: they begin with 0, and the run goes "
+                "on, but not bit for bit; every rank must save and load its own state",
+                stacklevel=frames_to_the_user(),
+            )
+
+    def _checked_state(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
+        saved_adam.check_form(state_dict, self.param_groups)
+        saved = super()._checked_state(state_dict)
+        for group in state_dict["param_groups"]:
+            self._check_settings(group | {"params": []})
+            _check_stage(group["dense_steps"], group["topology"])
+        saved_adam.check_values(state_dict["param_groups"], saved)
+        return saved
 
     def __getstate__(self) -> dict[str, Any]:
-        ours = {"_residuals": self._residuals, "_residuals_belong_to": self._residuals_belong_to, "_member": Member()}
-        return {**super().__getstate__(), **ours}
+        # A copy finds its residuals in its state.
+        return {**super().__getstate__(), "_residuals": None, "_passes": None, "_member": Member(), "_is_new": True}
 
-    def _gradient(self, flat_slices: Sequence[FlatSlice]) -> tuple[torch.Tensor, Flag]:
-        """Return the flat gradient, unscaled, and whether a GradScaler saw that it is not finite."""
-        gradient = flat_gradient(flat_slices, self._member.world_size)
+    def _gradient(self, flat_slices: Sequence[FlatSlice]) -> tuple[torch.Tensor, bool | None]:
+        """Return the flat gradient, unscaled, and whether it is finite and small enough, if that is known."""
+        if not one_bit_adam_cpu.is_used_on(self._device):
+            self._passes = None
+            gradient, is_small = flat_gradient(flat_slices, self._member.world_size), None
+        else:
+            self._compile()
+            self._passes = self._passes or CpuPasses()
+            gradient = self._passes.flat_gradient(flat_slices, self._member.world_size)
+            is_small = self._passes.is_small
         if (scale := getattr(self, "grad_scale", None)) is not None:
             gradient /= scale.to(gradient.device)
-        return gradient, self._scaler_found_inf()
+            is_small = None
+        for one in flat_slices:
+            if one.param_state.group["maximize"]:
+                gradient[one.start : one.end].neg_()
+        return gradient, is_small
+
+    def _compile(self) -> None:
+        dtypes = frozenset(one.dtype for group in self.param_groups for one in group["params"])
+        one_bit_adam_cpu.compile_for(dtypes)
 
     def _end_dense_stage_if_due(self, context: RankContext) -> Protocol:
         """End the dense stage if this was its last step; all ranks take the numbers of rank 0."""
@@ -242,46 +334,74 @@ class OneBitAdam(OneBitOptimizer):
         freeze(self.param_states(), means[0])
         return means
 
-    def _checked_residuals(self, context: RankContext) -> MomentumResiduals:
+    def _residuals_here(self) -> KeptResiduals:
         """Return the residuals of this rank, made when first asked for; refuse those of another rank."""
-        if self._residuals is None:
-            numel = padded_numel(
-                sum(param_state.parameter.numel() for param_state in self.param_states()), context.world_size
-            )
-            device = self.param_groups[0]["params"][0].device
-            self._residuals = MomentumResiduals.zeros(numel, context, self.param_groups[0]["topology"], device)
-            self._residuals_belong_to = self._residuals_owner()
-        if self._residuals_belong_to != self._residuals_owner():
-            raise BinsgdmError(
-                f"OneBitAdam: residuals of {self._residuals_belong_to}: this is {self._residuals_owner()}: load this "
-                'rank\'s own state, or begin with residuals of 0: set state_dict["residuals"] = None on all ranks '
-                "before loading"
-            )
+        owner = ResidualOwner.of(self._member, self.param_groups[0]["topology"])
+        if self._residuals is not None and self._residuals.are_in_place and self._residuals.owner == owner:
+            return self._residuals
+        param_states = self.param_states()
+        states, numels = [one.state for one in param_states], [one.parameter.numel() for one in param_states]
+        found = self.param_groups[0]["residual_layout"]
+        if kept_residuals.have(states) and found != owner.text:
+            raise kept_residuals.foreign(found, owner)
+        self._residuals = KeptResiduals(states, numels, owner, self._device)
+        self._set_all("residual_layout", owner.text)
         return self._residuals
 
-    def _residuals_owner(self) -> dict[str, Any]:
-        """Return the rank and the layout that residuals fit; with any other they would be another rank's loss."""
-        member = self._member
-        names = ("rank", "world_size", "ranks_per_node")
-        return {name: getattr(member, name) for name in names} | {"topology": self.param_groups[0]["topology"]}
-
-    def _load_residuals(self, saved: dict[str, Any]) -> MomentumResiduals:
-        """Return a copy of saved residuals, and note whose they are."""
-        device = self.param_groups[0]["params"][0].device
-        tensors = {name: saved[name].to(device=device, dtype=torch.float32, copy=True) for name in ("worker", "server")}
-        self._residuals_belong_to = {name: value for name, value in saved.items() if name not in tensors}
-        return MomentumResiduals(**tensors)
+    def _forget_residuals(self) -> None:
+        self._residuals = None
+        kept_residuals.drop([one.state for one in self.param_states()])
+        self._set_all("residual_layout", "")
 
 
-def _refused(flags: torch.Tensor, step: int) -> BinsgdmError:
-    ranks = [rank for rank, flag in enumerate(flags[:, 0].tolist()) if flag == REFUSED]
-    return BinsgdmError(
-        f"OneBitAdam: step {step}: ranks {ranks} refused: all must take a step together, and none has moved; read "
-        "there why"
-    )
+COMMON = (
+    "lr",
+    "betas",
+    "eps",
+    "weight_decay",
+    "variance_floor",
+    "scales_momenta",
+    "maximize",
+    "dense_steps",
+    "topology",
+    "dense_end",
+    "variance_norm",
+    "step",
+    "num_skipped",
+)
+"""Settings of each group that must be alike on all ranks."""
+_BEGIN = {"dense_end": 0, "variance_norm": 0.0, "residual_layout": ""}
+_FORMER = {"variance_floor": 0.0, "scales_momenta": False, "maximize": False, "num_skipped": 0} | _BEGIN
+"""What a state of a former version, which had none of these settings, stands for."""
 
 
-def _check_stage(dense_steps: object, topology: object, scales_momenta: object) -> None:
+def _with_residuals(state_dict: dict[str, Any], numels: Sequence[int]) -> dict[str, Any]:
+    """Return a state with residuals where they are kept now; those of former versions lie beside the state."""
+    groups = state_dict.get("param_groups") if isinstance(state_dict, Mapping) else None
+    states = state_dict.get("state") if isinstance(state_dict, Mapping) else None
+    if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups):
+        return state_dict  # which the base refuses
+    groups = [_FORMER | group for group in groups]
+    if not isinstance(states, Mapping) or not all(isinstance(state, Mapping) for state in states.values()):
+        return {**state_dict, "param_groups": groups}
+    states = {number: dict(state) for number, state in states.items()}
+    if "residuals" in state_dict:
+        kept_residuals.drop(list(states.values()))
+        if state_dict["residuals"] is not None:
+            layout, theirs = kept_residuals.of_former_version(state_dict["residuals"], numels)
+            numbers = [number for group in groups for number in group.get("params", ())]
+            for number, residuals in zip(numbers, theirs, strict=False):
+                states.setdefault(number, {}).update(residuals)
+            groups = [group | {"residual_layout": layout} for group in groups]
+    return {**state_dict, "state": states, "param_groups": groups}
+
+
+def _are_betas(value: object) -> bool:
+    is_pair = isinstance(value, tuple | list) and len(value) == 2
+    return is_pair and all(is_finite_from_0(one) and one < 1 for one in value)  # type: ignore[attr-defined]
+
+
+def _check_stage(dense_steps: object, topology: object) -> None:
     is_count = isinstance(dense_steps, int) and not isinstance(dense_steps, bool) and dense_steps >= 1
     if dense_steps != "variance" and not is_count:
         raise BinsgdmError(
@@ -290,5 +410,3 @@ def _check_stage(dense_steps: object, topology: object, scales_momenta: object) 
         )
     if topology not in ("flat", "hierarchical"):
         raise BinsgdmError(f"OneBitAdam: topology: {topology!r}: must be 'flat' or 'hierarchical'")
-    if scales_momenta not in (True, False):
-        raise BinsgdmError(f"OneBitAdam: scales_momenta: {scales_momenta!r}: must be True or False")

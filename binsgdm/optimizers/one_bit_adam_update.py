@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from binsgdm.exchange import Protocol, RankContext
@@ -15,6 +16,7 @@ from binsgdm.optimizers.one_bit_momentum import (
     one_bit_momentum,
     padded_numel,
 )
+from binsgdm.stages import staged
 from binsgdm.uploads import upload
 
 # The variance is stable when the ratio of its norms, 1 / (1 - beta2) steps apart, is within 0.96 and 1 / 0.96.
@@ -34,6 +36,7 @@ class FlatSlice(NamedTuple):
     param_state: ParamState
     start: int
     end: int
+    number: int
 
 
 def variance_period(beta2: float) -> int:
@@ -76,13 +79,14 @@ def local_momenta(moving: Sequence[FlatSlice], gradient: torch.Tensor) -> tuple[
         if some[0].param_state.group["scales_momenta"]:
             torch._foreach_div_(mine, _scales(some))
         torch._foreach_copy_(_slices(some, momenta), mine)
-    for param_state, start, end in moving:
+    for param_state, start, end, _ in moving:
         torch.gt(param_state.state["exp_avg_sq"].view(-1), 0, out=valid[start:end])
     # An element without a variance cannot be moved (lr / sqrt(0)); all ranks have the same v, so all leave the same
     # ones out.
     return momenta.masked_fill_(valid.logical_not(), 0.0), valid
 
 
+@staged("update")
 def apply_average(moving: Sequence[FlatSlice], average: torch.Tensor) -> None:
     """Take the average of all ranks as the momenta, and move the parameters."""
     for some in _together(moving):
@@ -95,15 +99,17 @@ def apply_average(moving: Sequence[FlatSlice], average: torch.Tensor) -> None:
         _adam_step(some)
 
 
+@staged("update")
 def dense_update(moving: Sequence[FlatSlice], mean: torch.Tensor) -> None:
     """Update both averages with the mean gradient, and move the parameters."""
     for some in _together(moving):
         beta1, beta2 = some[0].param_state.group["betas"]
         m, v, g = _averages(some, "exp_avg"), _averages(some, "exp_avg_sq"), _slices(some, mean)
+        # Product by product: with a factor, torch's sums fuse it on some CPUs, which rounds once less.
         torch._foreach_mul_(m, beta1)
-        torch._foreach_add_(m, g, alpha=1 - beta1)
+        torch._foreach_add_(m, torch._foreach_mul(g, 1 - beta1))
         torch._foreach_mul_(v, beta2)
-        torch._foreach_addcmul_(v, g, g, value=1 - beta2)
+        torch._foreach_add_(v, torch._foreach_mul(torch._foreach_mul(g, 1 - beta2), g))
         for one in some:
             one.param_state.state["step"] += 1
             one.param_state.state["variance_step"] += 1
@@ -118,12 +124,21 @@ def _adam_step(some: Sequence[FlatSlice]) -> None:
     roots = torch._foreach_div(
         [one.param_state.state["exp_avg_sq"] for one in some], [_variance_correction(one.param_state) for one in some]
     )
-    torch._foreach_sqrt_(roots)
+    _take_roots(roots)
     torch._foreach_add_(roots, group["eps"])
     wide = [parameter.to(torch.float32) for parameter in parameters]
     decayed = torch._foreach_mul(wide, 1 - lr * group["weight_decay"])
     torch._foreach_addcdiv_(decayed, [one.param_state.state["exp_avg"] for one in some], roots, step_sizes)
     copy_each(parameters, decayed)
+
+
+def _take_roots(tensors: tuple[torch.Tensor, ...] | list[torch.Tensor]) -> None:
+    """Replace values by their roots, rounded as IEEE 754 asks, which those of torch on a CPU are not always."""
+    if not tensors[0].is_cpu:
+        torch._foreach_sqrt_(tensors)
+        return
+    for tensor in tensors:
+        np.sqrt(tensor.numpy(), out=tensor.numpy())
 
 
 def _together(moving: Sequence[FlatSlice]) -> Iterator[list[FlatSlice]]:
@@ -181,8 +196,12 @@ def _slices(some: Sequence[FlatSlice], flat: torch.Tensor) -> list[torch.Tensor]
 
 
 def _variance_correction(param_state: ParamState) -> float:
+    return variance_correction(param_state.group["betas"][1], int(param_state.state["variance_step"]))
+
+
+def variance_correction(beta2: float, variance_step: int) -> float:
     """Return 1 - beta2^t; t counts the steps that v has seen, and a v that has seen none is 0 anyway."""
-    return float(1 - param_state.group["betas"][1] ** max(1, int(param_state.state["variance_step"])))
+    return float(1 - beta2 ** max(1, variance_step))
 
 
 def variance_norm(param_states: Sequence[ParamState]) -> torch.Tensor:
@@ -197,8 +216,8 @@ def variance_norm(param_states: Sequence[ParamState]) -> torch.Tensor:
 def flat_slices_of(param_states: Sequence[ParamState]) -> Iterator[FlatSlice]:
     """Yield every parameter with its place in the flat order."""
     start = 0
-    for param_state in param_states:
-        yield FlatSlice(param_state, start, start + param_state.parameter.numel())
+    for number, param_state in enumerate(param_states):
+        yield FlatSlice(param_state, start, start + param_state.parameter.numel(), number)
         start += param_state.parameter.numel()
 
 
@@ -218,17 +237,29 @@ def flat_gradient(flat_slices: Sequence[FlatSlice], world_size: int) -> torch.Te
     return gradient
 
 
-def finite_check_flags(gradient: torch.Tensor, flat_slices: Sequence[FlatSlice], *, stop: Flag) -> torch.Tensor:
+def finite_check_flags(
+    gradient: torch.Tensor, flat_slices: Sequence[FlatSlice], *, stop: Flag, is_small: bool | None = None
+) -> torch.Tensor:
     """Return this rank's flags, whose maximum over all ranks decides the step.
+
+    Args:
+        gradient: flat.
+        flat_slices: all parameters.
+        stop: whether a GradScaler says that the step must be skipped.
+        is_small: whether the gradient is finite and not too large; None where nobody has looked.
 
     Returns:
         uint8 (1 + parameters): 1 if the step must be skipped (`stop`, or a gradient that is not finite or too large),
         then which parameters have a gradient.
     """
-    has = [int(gradient_of(one.param_state) is not None) for one in flat_slices]
+    parameters = [one.param_state.parameter for one in flat_slices]
+    has = [int(parameter.requires_grad and parameter.grad is not None) for parameter in parameters]
     flags = upload([int(stop is True), *has], torch.uint8, gradient.device)
-    # NaN fails the comparison as well.
-    flags[0] |= torch.logical_not(gradient.abs().amax() < LARGEST_GRADIENT)
+    if is_small is None:
+        # NaN fails the comparison as well.
+        flags[0] |= torch.logical_not(gradient.abs().amax() < LARGEST_GRADIENT)
+    elif not is_small:
+        flags[0] = 1
     if isinstance(stop, torch.Tensor):
         flags[0] |= stop
     return flags

@@ -28,6 +28,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllToAll, GroupName, Message, Protocol, RankContext
 from binsgdm.flat_buckets import BITS_PER_BYTE
 from binsgdm.functional import divided
+from binsgdm.stages import staged
 
 Topology = Literal["flat", "hierarchical"]
 SCALE_BYTES = 4  # one fp32 in front of the bits of a chunk
@@ -95,6 +96,7 @@ def encode(chunks: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     return torch.cat([scales.view(torch.uint8), signs], dim=1)
 
 
+@staged("decode")
 def decode(rows: torch.Tensor) -> torch.Tensor:
     """Return what `encode` made: every element plus or minus its chunk's scale.
 
@@ -207,6 +209,7 @@ def _averaged(
     return rows
 
 
+@staged("encode")
 def encode_and_keep(values: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor, chunks: int) -> torch.Tensor:
     """Return the sum of values and residual, encoded in `chunks` chunks; put what encoding loses into the residual."""
     # Error feedback: what an exchange loses is added to the next one, so over many steps nothing is lost.

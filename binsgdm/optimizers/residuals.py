@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from binsgdm.errors import BinsgdmError
+from binsgdm.errors import BinsgdmError, shown
 from binsgdm.exchange import RankContext, piece_start, slice_start
 from binsgdm.flat_buckets import FlatBucket
 from binsgdm.functional import MAX_SHAPED_VECTORS, SCALE
@@ -176,7 +176,11 @@ class RoundingResiduals:
                 for index, piece in enumerate(self._pieces[one.stream]):
                     one.draw(index, context, piece)
         if not fits and context.step > 1:
-            found = f"those of the state belong to {saved_layout!r}, here is" if has_any else "the state has none for"
+            found = (
+                f"those of the state belong to {saved_layout!r}, here is"
+                if has_any and saved_layout
+                else "the state has none for"
+            )
             warnings.warn(
                 f"BinSGDM: residuals are drawn anew: {found} {self.layout!r}; the run goes on, but not bit for bit",
                 stacklevel=frames_to_the_user(),
@@ -213,7 +217,7 @@ def check_residual(number: int, name: str, given: Any, *, limit: int = SCALE, nu
         BinsgdmError: it is no residual of int16 of one dimension and this size, or exceeds the limit.
     """
     if not isinstance(given, torch.Tensor):
-        raise BinsgdmError(f"BinSGDM: parameter {number}: {name}: {given!r}: must be a tensor; {_REPAIR}")
+        raise BinsgdmError(f"BinSGDM: parameter {number}: {name}: {shown(given)}: must be a tensor; {_REPAIR}")
     shape = tuple(given.shape)
     if given.dtype != torch.int16 or len(shape) != 1 or shape[0] != (shape[0] if numel is None else numel):
         wanted = "one dimension" if numel is None else f"shape {(numel,)}"

@@ -1,16 +1,22 @@
 """A step of BinSGDM: the exchange of all buckets, then the finite check, which decides whether the step counts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from binsgdm.exchange import AllReduceMax, Member, Protocol, RankContext
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllReduceMax, Member, Message, Protocol, RankContext, alike
+from binsgdm.exchange.replicas import checksum_of, checksums
 from binsgdm.flat_buckets import FlatBucket
 from binsgdm.kernels import Kernels
+from binsgdm.optimizers import rehearsal
 from binsgdm.optimizers.base import Flag, ParamState, check_gradients
 from binsgdm.optimizers.scheme import Scheme
-from binsgdm.optimizers.worker import Worker
+from binsgdm.optimizers.settings import COMMON
+from binsgdm.optimizers.terms import Terms
+from binsgdm.optimizers.worker import REFUSED, Worker
 from binsgdm.random import MAX_NUMEL
 
 MIB = 2**20
@@ -64,6 +70,8 @@ class Session:
             kernels: which implementation.
         """
         self.param_states = param_states
+        self._groups = list({id(one.group): one.group for one in param_states}.values())
+        self._is_new = True  # until a step has found that all ranks have the same
         self.worker = Worker(
             param_states,
             context=context,
@@ -72,6 +80,7 @@ class Session:
             kernels=kernels,
             layout=self.layout,
         )
+        rehearsal.compile_for(param_states, context=context, scheme=self.scheme, kernels=kernels)
 
     def check_residuals(self, states: Sequence[Mapping[str, Any]], layout: str) -> None:
         """Refuse states of all parameters whose residuals are of this layout and cannot be.
@@ -82,34 +91,100 @@ class Session:
         if self.worker.residuals is not None and layout == self.layout:
             self.worker.residuals.check(states)
 
-    def step_protocol(self, step: int, *, skip: Flag) -> Protocol:
+    @property
+    def all_that_step(self) -> Member:
+        """This rank among those that decide together whether a step counts."""
+        return self.member
+
+    def step_protocol(self, step: int, *, skip: Flag, refused: BinsgdmError | None = None) -> Protocol:
         """Take a step as a protocol, which returns whether parameters moved (a bool scalar, alike on all ranks).
 
         Args:
             step: its number, from 1.
             skip: the GradScaler of this rank found gradients that are not finite.
+            refused: why this rank cannot take the step; it takes part, so that no other waits for it.
+
+        Raises:
+            BinsgdmError: on all ranks, where one cannot take the step, or ranks differ in what must be alike.
         """
-        check_gradients("BinSGDM", self.worker.parameters)
         buckets = self.worker.begin_step(step)
         self.worker.skip_step_if(skip)
+        refused = refused or self._refusal(self.worker.refresh) or self._refusal(self._check_gradients)
         # All signs are kept until the finite check: a parameter moves only if every gradient of every rank was finite,
         # and the last bucket may hold the first infinity.
         signs: list[torch.Tensor] = []
         for bucket in buckets:
             packed = yield from self.worker.signs(bucket)
             signs.append(packed)
-        return (yield from self.check_and_apply(buckets, signs))
+        return (yield from self.check_and_apply(buckets, signs, self._terms(step, {}, refused)))
 
-    def check_and_apply(self, buckets: Iterable[FlatBucket], signs: Iterable[torch.Tensor]) -> Protocol:
-        """Move the parameters, unless flags of all ranks say that a gradient was not finite."""
-        # One message decides for all ranks, also where only one of them saw an infinity (or its GradScaler did): ranks
-        # that decided alone would apply different numbers of steps and drift apart.
-        flags = yield AllReduceMax(sent=self.worker.finite_check_flags())
-        stop, *has_gradient = flags.tolist()
+    def check_and_apply(self, buckets: Iterable[FlatBucket], signs: Iterable[torch.Tensor], terms: Terms) -> Protocol:
+        """Move the parameters, unless flags of all ranks say that a gradient was not finite, or that ranks differ."""
+        stop, has_gradient = yield from self.agree(terms)
         if not stop:
             for bucket, packed in zip(buckets, signs, strict=True):
                 self.worker.apply(bucket, packed, has_gradient)
         return torch.tensor(not stop, device="cpu")
+
+    def agree(self, terms: Terms) -> Generator[Message, torch.Tensor, tuple[bool, Sequence[int]]]:
+        """Return whether the step must not count, and which parameters had a gradient on some rank.
+
+        Raises:
+            BinsgdmError: on all ranks, where one cannot take the step, or ranks differ in what must be alike.
+        """
+        # One message decides for all ranks, also where only one of them saw an infinity (or its GradScaler did): ranks
+        # that decided alone would apply different numbers of steps and drift apart.
+        flags = yield AllReduceMax(sent=self._flags(terms))
+        stop, *rest = flags.tolist()
+        count = len(self.param_states)
+        has_gradient, settings, state = rest[:count], rest[count : -alike.PAIR_BYTES], rest[-alike.PAIR_BYTES :]
+        if self.all_that_step.world_size > 1 and (stop == REFUSED or alike.differ(settings) or alike.differ(state)):
+            self._is_new = True
+            # What the host does not read before it must is what it may not have known.
+            own = terms.refused or (terms.refusal_of_gpu() if stop == REFUSED else None)
+            sums = {f"parameter {name}": sums for name, _, sums in checksums(dict(enumerate(self._common())))}
+            refused = replace(terms, refused=own, facts={**terms.facts, **sums})
+            yield from refused.refuse_together(self.all_that_step, self.worker.device)
+        self._is_new = False
+        return bool(stop), has_gradient
+
+    def _terms(self, step: int, facts: Mapping[str, Any], refused: BinsgdmError | None = None) -> Terms:
+        return Terms(where=f"BinSGDM: step {step}", groups=self._groups, names=COMMON, facts=facts, refused=refused)
+
+    def _refusal(self, check: Callable[[], None]) -> BinsgdmError | None:
+        """Return what a check finds wrong on this rank, which then takes part in the step without gradients.
+
+        Raises:
+            BinsgdmError: the same, where this rank is alone.
+        """
+        try:
+            check()
+        except BinsgdmError as error:
+            if self.all_that_step.world_size == 1:
+                raise
+            self.worker.refuse()
+            return error
+        return None
+
+    def _check_gradients(self) -> None:
+        check_gradients("BinSGDM", self.worker.parameters)
+
+    def _flags(self, terms: Terms) -> torch.Tensor:
+        if self.all_that_step.world_size == 1:
+            return self.worker.finite_check_flags()
+        appended = terms.pair() + alike.NO_PAIR
+        flags = self.worker.finite_check_flags(is_refused=terms.refused is not None, appended=appended)
+        if self._is_new and (common := self._common()):
+            alike.put(flags, flags.numel() - alike.PAIR_BYTES, checksum_of(common))
+        if on_gpu := terms.settings_on_gpu():
+            alike.mix_in(flags, 1 + len(self.param_states), on_gpu)
+            are_numbers = torch.stack([((one >= 0) & one.isfinite()).all() for one in on_gpu]).all()
+            flags[0] = torch.where(are_numbers, flags[0], REFUSED)
+        return flags
+
+    def _common(self) -> Sequence[torch.Tensor]:
+        """Return what must be equal on all ranks once a state was loaded."""
+        return self.worker.parameters
 
     def close(self) -> None:
         """Take no part any more."""

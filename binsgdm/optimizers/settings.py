@@ -1,7 +1,7 @@
 """What a group of parameters says about its decays and its rounding."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, TypedDict, get_args
 
@@ -10,10 +10,27 @@ import numpy as np
 Rounding = Literal["random", "shaped"]
 NEEDED = ("lr", "beta", "weight_decay", "maximize", "seed", "step")
 """What every version has in each group."""
+COMMON = (*NEEDED, "beta_b", "nesterov", "rounding", "gain", "num_skipped")
+"""What must be alike on all ranks in each step."""
 PAPER: dict[str, Any] = {"beta_b": None, "nesterov": False, "rounding": "random", "gain": 1.0}
 """Settings of `BinSGDM` that make it the optimizer of the paper: `BinSGDM(params, lr, beta=0.95, **PAPER)`."""
-FORMER: dict[str, Any] = PAPER | {"residual_layout": ""}
+FORMER: dict[str, Any] = PAPER | {"slices": "", "saved_by": "", "residual_layout": ""}
 """What a group of a former version, which had none of these settings, stands for."""
+
+_ROUNDED_TO_0 = 2.0**-150
+"""The largest number whose nearest in fp32 is 0; the half of the smallest, a tie."""
+_ROUNDED_TO_INFINITY = (2.0 - 2.0**-24) * 2.0**127
+"""The smallest whose nearest in fp32 would be 2^128."""
+
+
+_HIGHEST_SCHEDULED = 0.95  # by OneCycleLR and CyclicLR, unless they are told otherwise
+
+
+def take_momentum(groups: Iterable[dict[str, Any]]) -> None:
+    """Let beta be what a scheduler of momentum has set: OneCycleLR and CyclicLR know it by that name alone."""
+    for group in groups:
+        if "momentum" in group:
+            group["beta"] = group.pop("momentum")
 
 
 class Momenta(TypedDict):
@@ -46,6 +63,16 @@ def gain_of(group: Mapping[str, Any], step: int) -> float:
     return gain if of_m == of_b else gain * (1.0 - of_b**step) / (1.0 - of_m ** (step + how["nesterov"]))
 
 
+def ratio_limit(group: Mapping[str, Any]) -> float:
+    """Return what |m| / b has not exceeded, however schedulers have moved beta; infinity where nothing is known."""
+    if group["beta_b"] is None:
+        return 1.0
+    beta, beta_b = float(group["beta"]), float(group["beta_b"])
+    # Where m forgets faster, the newest gradient weighs most: 1 - beta, at most 1, in m, and 1 - beta_b in b. Where m
+    # forgets more slowly, of a gradient long ago b has nothing left. Schedulers take beta up to 0.95.
+    return 1.0 / (1.0 - beta_b) if beta_b >= max(beta, _HIGHEST_SCHEDULED) else math.inf
+
+
 def is_shaped(group: Mapping[str, Any]) -> bool:
     """Tell whether rounding keeps what it loses."""
     return bool(group.get("rounding", "random") == "shaped")
@@ -60,6 +87,6 @@ def is_gain(value: Any) -> bool:
     """Tell whether a setting is a number above 0, and finite, in fp32 as well."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         return False
-    with np.errstate(over="ignore"), suppress(OverflowError):  # of a whole number that no float holds
-        return 0 < float(np.float32(float(value))) < math.inf
+    with suppress(OverflowError):  # of a whole number that no float holds
+        return _ROUNDED_TO_0 < float(value) < _ROUNDED_TO_INFINITY
     return False

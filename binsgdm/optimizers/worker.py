@@ -8,19 +8,23 @@ from operator import is_
 import torch
 
 from binsgdm import exchange, flat_buckets
-from binsgdm.bits import packed_numel
 from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Protocol, RankContext
+from binsgdm.exchange import Protocol, RankContext, without_messages
 from binsgdm.flat_buckets import BITS_PER_BYTE, FlatBucket, Segment
 from binsgdm.functional import ratio
 from binsgdm.kernels import Kernels, TensorColumn, zeros
 from binsgdm.optimizers.base import Flag, ParamState, copy_each
-from binsgdm.optimizers.batches import Batch, Batches, BucketParam, StateViews
+from binsgdm.optimizers.batches import Batch, Batches, BucketParam, StateViews, all_in_order, elements_of, packed_of
 from binsgdm.optimizers.residuals import RoundingResiduals
+from binsgdm.optimizers.saved_state import check_average
 from binsgdm.optimizers.scheme import Scheme
-from binsgdm.optimizers.settings import gain_of, is_shaped, momenta_of
+from binsgdm.optimizers.settings import gain_of, is_shaped, momenta_of, take_momentum
 from binsgdm.random import RandomStream
+from binsgdm.stages import staged
 from binsgdm.uploads import upload
+
+SKIPPED, REFUSED = 1, 2
+"""First flags of a step that moves no rank: a gradient is not finite, or a rank cannot take it."""
 
 
 class Worker:
@@ -66,11 +70,17 @@ class Worker:
                 param_states, buckets=self.buckets, context=context, scheme=scheme, layout=layout
             )
         self._lay_out()
-        self._is_skipped = False
+        self._is_skipped = self._is_refused = False
         self._has_gradient = [0] * len(param_states)
         self.finite: list[torch.Tensor] = []
         self._taken: dict[int, torch.Tensor] = {}
         self._u = self._packed = torch.empty(0)
+
+    def _check_averages(self) -> None:
+        for number, param_state in enumerate(self._param_states):
+            for name in ("m", "b"):
+                given = param_state.state.get(name)
+                check_average(f"BinSGDM: parameter {number}", name, given, param_state.parameter.shape)
 
     def _lay_out(self) -> None:
         """Take views of the state that the parameters have now."""
@@ -91,17 +101,29 @@ class Worker:
         Returns:
             The buckets that travel: those with a parameter that is trained. All ranks must train the same ones.
         """
+        take_momentum(param_state.group for param_state in self._param_states)
         self._context = replace(self._context, step=step)
-        self._is_skipped = False
+        self._is_skipped = self._is_refused = False
         self._has_gradient = [0] * len(self._param_states)
         self.finite = []
         self._taken = {}
-        # Whoever replaces tensors of the state means them, and the flat views here would go on with the old ones.
+        return tuple(bucket for bucket in self.buckets if any(map(self._is_trained, bucket.segments)))
+
+    def refresh(self) -> None:
+        """Go on with the tensors that somebody has put into the state, which the flat views here do not see.
+
+        Raises:
+            BinsgdmError: they cannot be; the step goes on with those before.
+        """
+        if self._views.are_outdated():
+            self._check_averages()
+            self._lay_out()
         if self.residuals is not None:
             self.residuals.refresh()
-        if self._views.are_outdated():
-            self._lay_out()
-        return tuple(bucket for bucket in self.buckets if any(map(self._is_trained, bucket.segments)))
+
+    def refuse(self) -> None:
+        """Take part in this step, which will not count, without any gradient, as one of them cannot be exchanged."""
+        self._is_skipped = self._is_refused = True
 
     def num_expected_gradients(self, bucket: FlatBucket) -> int:
         """Return how many gradients of a bucket backward will bring, if it reaches all that it could."""
@@ -135,17 +157,22 @@ class Worker:
         """Let this step count only if these hold, each a bool scalar on the device."""
         self.finite.extend(flags)
 
-    def finite_check_flags(self) -> torch.Tensor:
+    def finite_check_flags(self, *, is_refused: bool = False, appended: bytes = b"") -> torch.Tensor:
         """Return this rank's flags of this step; the finite check takes their maximum over all ranks.
 
+        Args:
+            is_refused: this rank cannot take the step.
+            appended: to the flags.
+
         Returns:
-            uint8 (1 + parameters): a gradient that is not finite, then which parameters had a gradient.
+            uint8 (1 + parameters + appended): `SKIPPED` where a gradient is not finite, or `REFUSED`; then which
+            parameters had a gradient.
         """
-        if self.device.type == "cpu":  # whose flags the host reads without waiting
-            stop = self._is_skipped or not all(map(bool, self.finite))
-            return upload([int(stop), *self._has_gradient], torch.uint8, self.device)
-        flags = upload([int(self._is_skipped), *self._has_gradient], torch.uint8, self.device)
-        if self.finite:
+        is_on_cpu = self.device.type == "cpu"  # whose flags the host reads without waiting
+        is_skipped = self._is_skipped or (is_on_cpu and not all(map(bool, self.finite)))
+        stop = REFUSED if is_refused else SKIPPED * is_skipped
+        flags = upload([stop, *self._has_gradient, *appended], torch.uint8, self.device)
+        if self.finite and not is_on_cpu and not stop:
             # Computed on the device: the host reads nothing before the all-reduce, and then all flags at once.
             flags[0] |= torch.stack(self.finite).all().logical_not()
         return flags
@@ -161,7 +188,7 @@ class Worker:
         if scheme.topology == "flat":
             packed = self._compute_packed_updates(bucket)
             is_alone = self._context.world_size == 1
-            return _without_messages(packed) if is_alone else exchange.flat(packed, *where, residuals)
+            return without_messages(packed) if is_alone else exchange.flat(packed, *where, residuals)
         if scheme.intra_node_dtype == "one_bit":
             return exchange.hierarchical_one_bit(self._compute_packed_updates(bucket), *where, residuals)
         if scheme.average == "gradients":
@@ -170,6 +197,7 @@ class Worker:
             values, of_slice = self._compute_updates(bucket), self._round_slice
         return exchange.hierarchical(values, *where, quantize=partial(of_slice, bucket), residuals=residuals, bf16=bf16)
 
+    @staged("apply")
     def apply(self, bucket: FlatBucket, signs: torch.Tensor, has_gradient: Sequence[int]) -> None:
         """Move the parameters of a bucket that had a gradient on some rank."""
         chosen = [bool(has_gradient[segment.index]) for segment in bucket.segments]
@@ -207,10 +235,11 @@ class Worker:
             self._packed = torch.zeros(size, dtype=torch.uint8, device=self.device)
         return self._packed[start // BITS_PER_BYTE :][:num_bytes]
 
+    @staged("copy_gradients")
     def _copy_gradients(self, bucket: FlatBucket) -> torch.Tensor:
         """Return the gradients of a whole bucket, 0 in the padding and where there is none."""
         values = self._bucket_buffer(bucket)
-        pairs = [(_elements_of(values, s), g) for s, g in zip(bucket.segments, self._gradients(bucket), strict=True)]
+        pairs = [(elements_of(values, s), g) for s, g in zip(bucket.segments, self._gradients(bucket), strict=True)]
         given = [(elements.view(gradient.shape), gradient) for elements, gradient in pairs if gradient is not None]
         copy_each([elements for elements, _ in given], [gradient for _, gradient in given])
         # A parameter without a gradient on this rank counts as 0 in the mean of the node, as in DDP.
@@ -218,6 +247,7 @@ class Worker:
             torch._foreach_zero_(missing)
         return values
 
+    @staged("update")
     def _compute_packed_slice(self, bucket: FlatBucket, mean: torch.Tensor) -> torch.Tensor:
         """Update the momenta of this rank's slice of a bucket; return its packed signs, 0 in the padding."""
         # A slice may begin in the middle of a parameter: only its part of m and b is updated here, the other ranks of
@@ -228,6 +258,7 @@ class Worker:
             self._update_and_round(batch, batch.elements_of(mean), packed)
         return packed
 
+    @staged("round")
     def _round_slice(self, bucket: FlatBucket, mean: torch.Tensor) -> torch.Tensor:
         """Return the packed signs of this rank's slice of the mean of the node's updates."""
         signs = torch.empty(mean.numel() // BITS_PER_BYTE, dtype=torch.uint8, device=mean.device)
@@ -251,6 +282,7 @@ class Worker:
         ]
         return [(gain, lo, hi) for gain, lo, hi in bounds if lo < hi]
 
+    @staged("update")
     def _compute_updates(self, bucket: FlatBucket) -> torch.Tensor:
         """Return u of a whole bucket, 0 in the padding."""
         u = self._bucket_buffer(bucket)
@@ -258,7 +290,7 @@ class Worker:
         for param in self._staying(bucket, gradients):
             # The averages stay, and the last update is sent again: the exchange needs a vote of every rank for every
             # element.
-            _elements_of(u, param.segment).copy_(ratio(param.m, param.b))
+            elements_of(u, param.segment).copy_(ratio(param.m, param.b))
         for batch, some in self._changing(bucket, gradients):
             outs = batch.elements_of(u)
             self.finite.append(
@@ -266,12 +298,13 @@ class Worker:
             )
         return u
 
+    @staged("update")
     def _compute_packed_updates(self, bucket: FlatBucket) -> torch.Tensor:
         """Return the packed signs of u of a whole bucket, 0 in the padding."""
         packed = self._packed_buffer(bucket.start, bucket.num_bytes)
         gradients = self._gradients(bucket)
         for param in self._staying(bucket, gradients):
-            out, gain = _packed_of(packed, param.segment), gain_of(param.param_state.group, self._context.step)
+            out, gain = packed_of(packed, param.segment), gain_of(param.param_state.group, self._context.step)
             self._round(bucket, ratio(param.m, param.b), param.segment.start, gain, out)
         for batch, some in self._changing(bucket, gradients):
             self._update_and_round(batch, some, packed)
@@ -329,6 +362,8 @@ class Worker:
     def _gradients(self, bucket: FlatBucket) -> list[torch.Tensor | None]:
         """Return the gradient of each parameter of a bucket, and note which has one."""
         numbers = [segment.index for segment in bucket.segments]
+        if self._is_refused:
+            return [None] * len(numbers)
         parameters = [self.parameters[number] for number in numbers]
         found = [parameter.grad if parameter.requires_grad else None for parameter in parameters]
         if self._taken:
@@ -359,37 +394,3 @@ class Worker:
     def _is_trained(self, segment: Segment) -> bool:
         """Tell whether a parameter may have a gradient in this step; what a frozen one still holds does not count."""
         return self._param_states[segment.index].parameter.requires_grad
-
-
-def _without_messages(signs: torch.Tensor) -> Protocol:
-    """Return the signs of a rank alone, without a message."""
-    # A generator that yields nothing: the `yield` below makes it one.
-    return signs
-    yield
-
-
-def in_order(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose elements lie in memory in their logical order: itself where they do, else a copy."""
-    # Draws are numbered by the logical order, in which replicas agree whatever memory format each has. So one in
-    # channels_last is copied in each step: 8 bytes an element of memory traffic for an fp32 gradient, 16 for a
-    # parameter.
-    return tensor.resolve_neg().contiguous()
-
-
-def all_in_order(tensors: Sequence[torch.Tensor]) -> TensorColumn:
-    """Return tensors `in_order`, as kernels take them."""
-    found = TensorColumn(tensors)
-    if found.is_contiguous and not any(map(torch.Tensor.is_neg, found)):
-        return found
-    return TensorColumn(map(in_order, tensors))
-
-
-def _elements_of(u: torch.Tensor, segment: Segment) -> torch.Tensor:
-    """Return the elements of a bucket's updates that belong to one parameter."""
-    return u[segment.offset : segment.offset + segment.numel]
-
-
-def _packed_of(packed: torch.Tensor, segment: Segment) -> torch.Tensor:
-    """Return the bytes of a bucket's packed signs that hold one parameter."""
-    first = segment.offset // BITS_PER_BYTE
-    return packed[first : first + packed_numel(segment.numel)]

@@ -8,6 +8,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import AllGather, AllReduceSum, Message, Protocol, RankContext
 from binsgdm.functional import divided
 from binsgdm.random import Key, RandomStream
+from binsgdm.stages import stage
 from binsgdm.systems.base import Compressor, Payload, Shapes
 
 # From this rank's payload (and its decompressed values, if they are known) to the mean of all ranks' decompressed
@@ -51,7 +52,8 @@ def gather_payloads(
             # A copy where the sum starts: error feedback still needs the values.
             values = delivered.clone() if total is None else delivered
         else:
-            values = compressor.decompress(from_bytes(row[:length], payload), shapes, key)
+            with stage("decode"):
+                values = compressor.decompress(from_bytes(row[:length], payload), shapes, key)
         total = values if total is None else total.add_(values)
     if total is None:
         raise AssertionError("no rank sent a payload")
@@ -78,7 +80,8 @@ def all_reduce_payloads(
             "to all ranks; use gather_payloads"
         )
     mean = yield from all_reduce_mean(payload.tensors[0], context)
-    return compressor.decompress(Payload(tensors=(mean,)), shapes, context.common_key)
+    with stage("decode"):
+        return compressor.decompress(Payload(tensors=(mean,)), shapes, context.common_key)
 
 
 def all_reduce_mean(values: torch.Tensor, context: RankContext) -> Protocol:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from binsgdm.errors import BinsgdmError
+from binsgdm.errors import BinsgdmError, shown
 from binsgdm.random import Key, draws
 from binsgdm.systems.base import Shapes, is_number, numel_of
 from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
@@ -46,10 +46,13 @@ class Atomo(CheckedCompressor):
     source = "Wang et al., NeurIPS 2018"
     wire_format = "drawn singular triplets of every matrix in fp32, vectors whole"
     is_unbiased = True
+    topologies = ("gather", "hierarchical")  # the length of a payload depends on what is drawn
+    cut = "rows"
+    needs_equal_threads = True
 
     def __post_init__(self) -> None:
         if not is_number(self.budget, above=0):
-            raise BinsgdmError(f"{self.name}: budget: {self.budget!r}: must be above 0 and finite, such as 3")
+            raise BinsgdmError(f"{self.name}: budget: {shown(self.budget)}: must be above 0 and finite, such as 3")
 
     def payload_spec(self, shapes: Shapes) -> PayloadSpec:
         """Return what is not factored, fp32; the triplets of each matrix, int32; their vectors, fp32.

@@ -8,19 +8,39 @@ on every rank, in a protocol with the others (`binsgdm.exchange`). Most systems 
 
 import inspect
 import math
+import sys
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 
-from binsgdm.errors import BinsgdmError
-from binsgdm.exchange import Protocol, RankContext
+from binsgdm import streams
+from binsgdm.errors import BinsgdmError, listed, shown
+from binsgdm.exchange import GroupName, Protocol, RankContext
 from binsgdm.random import Key
 
 Shapes = tuple[tuple[int, ...], ...]
+AggregationName = Literal["all_reduce", "all_gather", "all_to_all + all_gather", "ring"]
+Topology = Literal["all_reduce", "gather", "scatter_reduce", "ring", "hierarchical", "hierarchical_scatter_reduce"]
+# Along what a piece of a matrix is cut: "elements" where a system knows no matrices.
+Cut = Literal["elements", "rows", "columns"]
+_OWN_TOPOLOGIES: Mapping[str, Topology] = {
+    "all_reduce": "all_reduce",
+    "all_gather": "gather",
+    "all_to_all + all_gather": "scatter_reduce",
+    "ring": "ring",
+}
+_NOT_OFFERED = {
+    "gather": "its own exchange sends less than a gather of every rank's payload",
+    "scatter_reduce": "its payloads cannot be decoded and added up piece by piece",
+    "hierarchical": "it leaves the way inside a node to the backend",
+    "hierarchical_scatter_reduce": "between nodes it has its own exchange",
+}
+MAX_RANKS = 2**31 - 1
+REPAIR = "load what state_dict() returned"
 ParameterId = str | int  # name of a parameter, or its number in the order of the model
 
 
@@ -52,6 +72,11 @@ class GradientBucket:
         """Elements of each tensor."""
         return [math.prod(shape) for shape in self.shapes]
 
+    def keep(self) -> None:
+        """Keep the values' memory until the current stream has read them."""
+        on_device = streams.of(self.values.device)
+        on_device.keep(on_device.current(), self.values)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Payload:
@@ -72,10 +97,15 @@ class Compressor(typing.Protocol):
         name: in messages.
         is_unbiased: the mean of what decompression gives over all draws is what was compressed.
         uses_common_key: all ranks compress with one key, so that payloads can be added up.
+        cut: along what pieces of a matrix are cut.
     """
 
     @property
     def name(self) -> str:  # noqa: D102
+        ...
+
+    @property
+    def cut(self) -> Cut:  # noqa: D102
         ...
 
     @property
@@ -107,10 +137,13 @@ class Averager(ABC):
     """One rank's end of a system, with its state.
 
     Attributes:
-        common_state: which keys of the state are the same on all ranks, whose ends check it before they begin.
+        common_state: which keys of the state are the same on all ranks of `common_group`, whose ends check it before
+            they begin.
+        common_group: all ranks, or those that hold the same piece.
     """
 
-    common_state: ClassVar[tuple[str, ...]] = ()
+    common_state: tuple[str, ...] = ()
+    common_group: GroupName = "world"
 
     @abstractmethod
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
@@ -124,6 +157,10 @@ class Averager(ABC):
         """Return a copy of the state for a checkpoint; every rank saves its own. Empty if there is none."""
         return {}
 
+    def common_values(self) -> dict[str, Any]:
+        """Return the part of the state that is the same on all ranks of `common_group`."""
+        return {name: value for name, value in self.state_dict().items() if name in self.common_state}
+
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take a copy of what `state_dict` returned.
@@ -133,9 +170,6 @@ class Averager(ABC):
         """
 
 
-AggregationName = Literal["all_reduce", "all_gather", "all_to_all + all_gather", "ring"]
-
-
 class _OptionDefaults:
     """The options of a system's class and their defaults: what its constructor takes by keyword."""
 
@@ -143,6 +177,13 @@ class _OptionDefaults:
         # Options are the keywords of the constructor, so that a system states them once.
         parameters = inspect.signature(kind).parameters.values()
         return {one.name: one.default for one in parameters if one.name not in RANK}
+
+
+class _Topologies:
+    """The topologies of a system's class, its own first: what it does by itself, and that between nodes."""
+
+    def __get__(self, _: object, kind: type) -> tuple[Topology, ...]:
+        return _OWN_TOPOLOGIES[kind.aggregation], "hierarchical"  # type: ignore[attr-defined]
 
 
 RANK = ("rank", "world_size")  # arguments of a constructor that are no options of the system
@@ -161,6 +202,10 @@ class System(ABC):
         wire_format: what every rank sends.
         aggregation: which collectives move its payloads.
         has_feedback: what it loses comes back with the next gradient.
+        topologies: among whom its payloads travel (`binsgdm.systems.topologies`), its own first.
+        cut: along what pieces of a matrix are cut.
+        needs_equal_threads: every rank computes the mean with products of matrices, whose last bits depend on the
+            number of threads.
         options: by name with their defaults: the keywords of the constructor other than `rank` and `world_size`.
         usual_options: values for options of which one must be given, such as ratio=0.01.
         steady_options: with these every step does the same, so that one can be timed.
@@ -172,6 +217,9 @@ class System(ABC):
     wire_format: ClassVar[str]
     aggregation: ClassVar[AggregationName]
     has_feedback: ClassVar[bool] = False
+    topologies: ClassVar[Any] = _Topologies()  # tuple[Topology, ...]
+    cut: ClassVar[Cut] = "elements"
+    needs_equal_threads: ClassVar[bool] = False
     options: ClassVar[_OptionDefaults] = _OptionDefaults()
     usual_options: ClassVar[Mapping[str, Any]] = {}
     steady_options: ClassVar[Mapping[str, Any]] = {}
@@ -179,11 +227,25 @@ class System(ABC):
     @classmethod
     @abstractmethod
     def averager(cls, rank: int, world_size: int, options: Mapping[str, Any]) -> Averager:
-        """Return one rank's end.
+        """Return one rank's end, in the system's own topology.
 
         Raises:
             BinsgdmError: an option out of range.
         """
+
+    @classmethod
+    def check_topology(cls, topology: object, options: Mapping[str, Any]) -> None:  # noqa: ARG003
+        """Refuse a topology that the system cannot have, or not with these options.
+
+        Raises:
+            BinsgdmError: it cannot.
+        """
+        if not isinstance(topology, str) or topology not in cls.topologies:
+            reason = f" ({found})" if isinstance(topology, str) and (found := _NOT_OFFERED.get(topology)) else ""
+            raise BinsgdmError(
+                f"{cls.name}: topology: {shown(topology)}: must be one of {list(cls.topologies)}{reason}; "
+                "give one of them"
+            )
 
 
 class ProtocolSystem(System, Averager):
@@ -267,13 +329,18 @@ def check_whole(where: str, given: object, *, low: int, high: int | None = None)
     # True is an int to Python, but no count.
     if isinstance(given, bool) or not isinstance(given, int) or given < low or (high is not None and given > high):
         most = f" to {high}" if high is not None else " on"
-        raise BinsgdmError(f"{where}: {given!r}: must be a whole number from {low}{most}; give one of them")
+        raise BinsgdmError(f"{where}: {shown(given)}: must be a whole number from {low}{most}; give one of them")
 
 
-def is_number(given: object, *, above: float, most: float = math.inf) -> bool:
+def is_number(given: object, *, above: float, most: float = sys.float_info.max) -> bool:
     """Tell whether a setting is a finite number above one and at most another."""
     is_real = isinstance(given, int | float) and not isinstance(given, bool)
-    return is_real and above < given <= most and given < math.inf  # type: ignore[operator]
+    return is_real and above < given <= most  # type: ignore[operator]
+
+
+def is_share(given: object) -> bool:
+    """Tell whether a setting is a number in [0, 1]."""
+    return is_number(given, above=-1, most=1) and given >= 0  # type: ignore[operator]
 
 
 def check_choice(where: str, given: object, choices: tuple[object, ...]) -> None:
@@ -282,17 +349,29 @@ def check_choice(where: str, given: object, choices: tuple[object, ...]) -> None
     Raises:
         BinsgdmError: it is none.
     """
-    if given not in choices:
-        raise BinsgdmError(f"{where}: {given!r}: must be one of {list(choices)}; give one of them")
+    # By type as well: 1 equals True, and an array compares with each choice element by element.
+    if not any(type(given) is type(choice) and given == choice for choice in choices):
+        raise BinsgdmError(f"{where}: {shown(given)}: must be one of {list(choices)}; give one of them")
+
+
+def check_state(where: str, state: object, wanted: Collection[str]) -> None:
+    """Refuse a state that is no dictionary of exactly these.
+
+    Raises:
+        BinsgdmError: it is none.
+    """
+    if not isinstance(state, Mapping):
+        raise BinsgdmError(f"{where}: a state that is a {type(state).__name__}: must be a dictionary; {REPAIR}")
+    if set(state) != set(wanted):
+        raise BinsgdmError(f"{where}: a state of {listed(state)}: must be {sorted(wanted)}; {REPAIR}")
 
 
 def check_stateless(name: str, state: Mapping[str, Any]) -> None:
     """Refuse a state for a system that has none.
 
     Raises:
-        BinsgdmError: it is not empty.
+        BinsgdmError: it is not empty, or no dictionary.
     """
-    if state:
-        raise BinsgdmError(
-            f"{name}: a state of {sorted(map(str, state))}: this system keeps none; load the state into its own system"
-        )
+    if not isinstance(state, Mapping) or state:
+        found = f"of {listed(state)}" if isinstance(state, Mapping) else f"that is a {type(state).__name__}"
+        raise BinsgdmError(f"{name}: a state {found}: this system keeps none; load the state into its own system")

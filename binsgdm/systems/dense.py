@@ -13,6 +13,7 @@ class Dense(ProtocolSystem):
     source = "PyTorch DDP, Li et al., VLDB 2020"
     wire_format = "gradients in fp32"
     aggregation = "all_reduce"
+    topologies = ("all_reduce",)
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Return the mean over all ranks; see `binsgdm.systems.base.Averager`."""

@@ -8,6 +8,7 @@ import torch
 
 from binsgdm.exchange import Protocol, RankContext
 from binsgdm.random import Key
+from binsgdm.stages import stage
 from binsgdm.systems.aggregation import Aggregation, gather_payloads, key_of
 from binsgdm.systems.base import (
     AggregationName,
@@ -17,14 +18,15 @@ from binsgdm.systems.base import (
     Payload,
     Shapes,
     System,
+    Topology,
     check_payload,
     check_shapes,
     check_stateless,
     check_values,
     numel_of,
 )
-from binsgdm.systems.momentum import LocalMomentum
-from binsgdm.systems.residuals import Residuals
+from binsgdm.systems.momentum import LocalMomentum, split_state
+from binsgdm.systems.residuals import Residuals, load_together
 
 
 class WithoutFeedback(Averager):
@@ -45,7 +47,8 @@ class WithoutFeedback(Averager):
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Compress the gradients of a bucket and average over all ranks; see `binsgdm.systems.base.Averager`."""
         compressor = at_step(self.compressor, context.step)
-        payload = compressor.compress(bucket.values, bucket.shapes, key_of(compressor, context))
+        with stage("encode"):
+            payload = compressor.compress(bucket.values, bucket.shapes, key_of(compressor, context))
         return (yield from self.aggregate(compressor, payload, bucket.shapes, context, None))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -93,9 +96,11 @@ class ErrorFeedback(Averager):
         corrected = self.residuals.corrected(given, context)
         compressor = at_step(self.compressor, context.step)
         key = key_of(compressor, context)
-        payload = compressor.compress(corrected, bucket.shapes, key)
+        with stage("encode"):
+            payload = compressor.compress(corrected, bucket.shapes, key)
         # This rank's own payload, as the other ranks will decode it: the difference is what was lost.
-        delivered = compressor.decompress(payload, bucket.shapes, key)
+        with stage("decode"):
+            delivered = compressor.decompress(payload, bucket.shapes, key)
         mean = yield from self.aggregate(compressor, payload, bucket.shapes, context, delivered)
         lost = corrected - delivered
         self.residuals.store(lost, bucket, mean=mean)
@@ -110,14 +115,24 @@ class ErrorFeedback(Averager):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Do `Residuals.load_state_dict`, also for the momenta if there are any."""
-        if self._momentum is not None:
-            state = self._momentum.taken_from(state)
-        self.residuals.load_state_dict(state)
+        momenta, rest = split_state(self._momentum, state)
+        load_together([*momenta, (self.residuals, rest)])
 
 
 def at_step(compressor: Compressor, step: int) -> Compressor:
     """Return what compresses in a step, from 1: a system may begin with larger payloads."""
     return compressor.at_step(step) if isinstance(compressor, CompressorSystem) else compressor
+
+
+class _CompressorTopologies:
+    """The topologies of a compressor, its own first: all, unless its payloads are added up by an all-reduce."""
+
+    def __get__(self, _: object, kind: type[System]) -> tuple[Topology, ...]:
+        if kind.aggregation == "all_reduce":
+            return "all_reduce", "hierarchical"
+        if kind.aggregation == "all_gather":
+            return "gather", "scatter_reduce", "hierarchical", "hierarchical_scatter_reduce"
+        return "scatter_reduce", "gather", "hierarchical"
 
 
 class CompressorSystem(System):
@@ -132,6 +147,7 @@ class CompressorSystem(System):
     """
 
     aggregation: ClassVar[AggregationName] = "all_gather"
+    topologies: ClassVar[Any] = _CompressorTopologies()
     uses_common_key: ClassVar[bool] = False
     aggregate: Aggregation = staticmethod(gather_payloads)
 

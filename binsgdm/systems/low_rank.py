@@ -19,16 +19,18 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import Message, Protocol, RankContext
 from binsgdm.systems.aggregation import all_reduce_mean
 from binsgdm.systems.base import (
+    REPAIR,
     GradientBucket,
     ParameterId,
     ProtocolSystem,
     Shapes,
     check_choice,
+    check_state,
     check_whole,
     numel_of,
 )
 from binsgdm.systems.matrices import Matrix, is_factored, matrix_shape, orthonormalized, split_matrices
-from binsgdm.systems.residuals import Residuals
+from binsgdm.systems.residuals import Residuals, is_parameter, tensors_of
 
 _BYTES = 4
 
@@ -41,8 +43,11 @@ class _LowRankSystem(ProtocolSystem):
     """Error feedback, the state by parameter, and the split of a bucket, which PowerSGD and GradZip share."""
 
     aggregation = "all_reduce"
+    cut = "rows"
+    needs_equal_threads = True
     has_feedback = True
     common_state = ("factors", "turns")
+    _state_keys: tuple[str, ...] = ("residuals", "factors")
 
     def __init__(self, matrix_rank: int, *, rank: int, world_size: int) -> None:
         check_whole(f"{self.name}: matrix_rank", matrix_rank, low=1)
@@ -92,19 +97,16 @@ class _LowRankSystem(ProtocolSystem):
         Raises:
             BinsgdmError: it is no such state.
         """
-        wanted = set(self.state_dict())
-        if set(state) != wanted:
-            raise BinsgdmError(
-                f"{self.name}: a state of {sorted(map(str, state))}: must be {sorted(wanted)}; load what state_dict() "
-                "returned"
-            )
-        self._check_factors(state["factors"])
+        check_state(self.name, state, self._state_keys)
+        # One that is not finite, as after a gradient that was not, starts anew.
+        factors = tensors_of(state["factors"], where=self.name, what="factor", dim=2, must_be_finite=False)
+        self._check_factors(factors)
         self.residuals.load_state_dict(state["residuals"])
-        self._factors = {parameter: factor.clone() for parameter, factor in state["factors"].items()}
+        self._factors = factors
 
     def _check_factors(self, factors: Mapping[ParameterId, torch.Tensor]) -> None:
         for parameter, factor in factors.items():
-            if factor.dim() != 2 or factor.shape[1] != self.matrix_rank:
+            if factor.shape[1] != self.matrix_rank:
                 raise BinsgdmError(
                     f"{self.name}: parameter {parameter!r}: a factor of shape {tuple(factor.shape)}: must have "
                     f"{self.matrix_rank} columns (matrix_rank); load the state of the same settings"
@@ -229,6 +231,7 @@ class GradZip(_LowRankSystem):
     title = "GradZip"
     source = "Cho et al., NeurIPS 2019 workshop"
     wire_format = "one thin factor of every matrix in fp32, vectors whole"
+    _state_keys = ("residuals", "factors", "turns")
 
     def __init__(self, *, matrix_rank: int = 4, rank: int, world_size: int) -> None:
         super().__init__(matrix_rank, rank=rank, world_size=world_size)
@@ -268,8 +271,14 @@ class GradZip(_LowRankSystem):
         Raises:
             BinsgdmError: it is no such state.
         """
+        check_state(self.name, state, self._state_keys)
+        turns = state["turns"]
+        if not isinstance(turns, Mapping) or not all(map(is_turn, turns.items())):
+            raise BinsgdmError(f"{self.name}: turns of the state: must be 0 or 1 by parameter; {REPAIR}")
+        if isinstance(state["factors"], Mapping) and turns.keys() != state["factors"].keys():
+            raise BinsgdmError(f"{self.name}: turns of the state: must be of the parameters with factors; {REPAIR}")
         super().load_state_dict(state)
-        self._turns = dict(state["turns"])
+        self._turns = dict(turns)
 
     def num_bytes(self, shapes: Shapes, *, is_odd_turn: bool = False) -> int:
         """Return the bytes of what is averaged over all ranks in a turn, in fp32, for tensors of these shapes."""
@@ -281,6 +290,12 @@ class GradZip(_LowRankSystem):
 
     def _num_sent(self, rows: int, columns: int) -> int:  # noqa: ARG002
         return self.matrix_rank * rows
+
+
+def is_turn(item: tuple[object, object]) -> bool:
+    """Tell whether something is a parameter and which of its factors comes next."""
+    parameter, turn = item
+    return is_parameter(parameter) and isinstance(turn, int) and not isinstance(turn, bool) and turn in (0, 1)
 
 
 def _averaged(tensors: Sequence[torch.Tensor], context: RankContext) -> Averaged:

@@ -27,14 +27,22 @@ from typing import Any
 import torch
 
 from binsgdm.bits import pack_signs, unpack_signs
-from binsgdm.errors import BinsgdmError
+from binsgdm.errors import BinsgdmError, shown
 from binsgdm.exchange import AllGather, GroupName, Protocol, RankContext
 from binsgdm.flat_buckets import BITS_PER_BYTE
 from binsgdm.functional import divided
 from binsgdm.random import Key, RandomStream, draws
-from binsgdm.systems.base import GradientBucket, ProtocolSystem, check_choice, check_values, check_whole, is_number
-from binsgdm.systems.momentum import check_momentum, local_momentum
-from binsgdm.systems.residuals import Residuals
+from binsgdm.systems.base import (
+    GradientBucket,
+    ProtocolSystem,
+    check_choice,
+    check_values,
+    check_whole,
+    is_number,
+    is_share,
+)
+from binsgdm.systems.momentum import check_momentum, local_momentum, split_state
+from binsgdm.systems.residuals import Residuals, load_together
 from binsgdm.systems.rings import Hop, Ring, all_reduce_round_rings
 
 NUM_DRAW_VALUES = 2**32  # a draw has 32 bits
@@ -85,15 +93,33 @@ class Marsit(ProtocolSystem):
             check_whole("marsit: sync_period", sync_period, low=1)
         check_choice("marsit: torus", torus, (True, False))
         if scale is not None and not is_number(scale, above=0):
-            raise BinsgdmError(f"marsit: scale: {scale!r}: must be above 0 and finite, or None for the mean |value|")
-        if residual_decay != 0 and not is_number(residual_decay, above=0, most=1):
-            raise BinsgdmError(f"marsit: residual_decay: {residual_decay!r}: must be in [0, 1]; give 1 to keep all")
+            raise BinsgdmError(
+                f"marsit: scale: {shown(scale)}: must be above 0 and finite, or None for the mean |value|"
+            )
+        if not is_share(residual_decay):
+            raise BinsgdmError(
+                f"marsit: residual_decay: {shown(residual_decay)}: must be in [0, 1]; give 1 to keep all"
+            )
         check_momentum(self.name, momentum)
         self.residuals = Residuals(rank=rank, world_size=world_size)
         self._residual_decay = residual_decay
         self._momentum = local_momentum(momentum, rank=rank, world_size=world_size)
         self._sync_period, self._scale = sync_period, scale
         self._groups: tuple[GroupName, ...] = ("intra_node", "inter_node") if torus else ("world",)
+
+    @classmethod
+    def check_topology(cls, topology: object, options: Mapping[str, Any]) -> None:
+        """Refuse what no system of rings has, and a torus whose rings in the node would have nothing to merge.
+
+        Raises:
+            BinsgdmError: it cannot have the topology.
+        """
+        super().check_topology(topology, options)
+        if topology == "hierarchical" and options.get("torus"):
+            raise BinsgdmError(
+                "marsit: topology: 'hierarchical' with torus=True: must not have both, since each averages in the "
+                "node; drop one of them"
+            )
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Return signs times what they stand for, or the mean; see `binsgdm.systems.base.Averager`.
@@ -132,9 +158,8 @@ class Marsit(ProtocolSystem):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Do `Residuals.load_state_dict`, also for the momenta if there are any."""
-        if self._momentum is not None:
-            state = self._momentum.taken_from(state)
-        self.residuals.load_state_dict(state)
+        momenta, rest = split_state(self._momentum, state)
+        load_together([*momenta, (self.residuals, rest)])
 
     def _what_a_sign_stands_for(self, values: torch.Tensor) -> Protocol:
         """Return a scalar, NaN on all ranks if a value of any is not finite."""

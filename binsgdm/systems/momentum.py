@@ -11,18 +11,15 @@ the first clip by that of a tensor; what goes on with the mean may be any optimi
 0), where theirs is SGD.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from binsgdm.errors import BinsgdmError
-from binsgdm.systems.base import GradientBucket, is_number
+from binsgdm.errors import BinsgdmError, listed, shown
+from binsgdm.systems.base import GradientBucket, is_share
 from binsgdm.systems.residuals import Residuals
-
-LARGEST_DECAY = math.nextafter(1.0, 0.0)
 
 
 class LocalMomentum:
@@ -75,23 +72,25 @@ class LocalMomentum:
         """Return a copy for a checkpoint; every rank saves its own."""
         return self._momenta.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do as `Residuals.load_state_dict`."""
-        self._momenta.load_state_dict(state)
+    def found_in(self, state: Mapping[str, Any]) -> tuple[Residuals, Mapping[str, Any]]:
+        """Return what takes the "momenta" of a system's state, and these, for `load_together`."""
+        return self._momenta, state["momenta"]
 
-    def taken_from(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Load the "momenta" of a system's state, and return the rest.
 
-        Raises:
-            BinsgdmError: it has none.
-        """
-        if "momenta" not in state:
-            raise BinsgdmError(
-                f"momentum: a state of {sorted(map(str, state))}: must have momenta; load the state of a system with "
-                "momentum"
-            )
-        self.load_state_dict(state["momenta"])
-        return {name: value for name, value in state.items() if name != "momenta"}
+def split_state(
+    momentum: LocalMomentum | None, state: Mapping[str, Any]
+) -> tuple[list[tuple[Residuals, Mapping[str, Any]]], Mapping[str, Any]]:
+    """Return what takes the "momenta" of a system's state, for `load_together`, and the rest of the state.
+
+    Raises:
+        BinsgdmError: it has none, though the system has momentum.
+    """
+    if momentum is None:
+        return [], state
+    if not isinstance(state, Mapping) or "momenta" not in state:
+        found = f"of {listed(state)}" if isinstance(state, Mapping) else f"that is a {type(state).__name__}"
+        raise BinsgdmError(f"momentum: a state {found}: must have momenta; load the state of a system with momentum")
+    return [momentum.found_in(state)], {name: value for name, value in state.items() if name != "momenta"}
 
 
 def local_momentum(
@@ -109,5 +108,5 @@ def check_momentum(name: str, momentum: object) -> None:
     Raises:
         BinsgdmError: it is not in [0, 1).
     """
-    if momentum != 0 and not is_number(momentum, above=0, most=LARGEST_DECAY):
-        raise BinsgdmError(f"{name}: momentum: {momentum!r}: must be in [0, 1); give 0 for none, or 0.9")
+    if not is_share(momentum) or momentum == 1:
+        raise BinsgdmError(f"{name}: momentum: {shown(momentum)}: must be in [0, 1); give 0 for none, or 0.9")

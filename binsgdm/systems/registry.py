@@ -40,10 +40,12 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import Any, TypeVar
 
-from binsgdm.errors import BinsgdmError
+from binsgdm.errors import BinsgdmError, shown
+from binsgdm.systems import topologies
 from binsgdm.systems.atomo import Atomo
-from binsgdm.systems.base import Averager, System
+from binsgdm.systems.base import MAX_RANKS, Averager, System, Topology, check_whole
 from binsgdm.systems.dense import Dense
+from binsgdm.systems.eight_bit import ByteGrad
 from binsgdm.systems.low_rank import GradZip, PowerSGD
 from binsgdm.systems.marsit import Marsit
 from binsgdm.systems.qsgd import NUQSGD, QSGD, QSGDInf
@@ -52,7 +54,20 @@ from binsgdm.systems.sparse import MSTopK, RandomK, TopK
 
 ENTRY_POINTS = "binsgdm.systems"  # group in which other packages name their systems
 # Arguments of functions that take a system's options as keywords as well: an option of this name could not be given.
-RESERVED = frozenset({"model", "system", "seed", "ranks_per_node", "timeout", "on_sent", "name", "options"})
+RESERVED = frozenset(
+    {
+        "model",
+        "system",
+        "seed",
+        "ranks_per_node",
+        "timeout",
+        "on_sent",
+        "name",
+        "options",
+        "topology",
+        "intra_node_dtype",
+    }
+)
 REQUIRED_TEXTS = ("name", "title", "source", "wire_format", "aggregation")
 # Attributes of former versions, each with the one that replaces it.
 FORMER_ATTRIBUTES = {"travels": "wire_format", "carrier": "aggregation", "carry": "aggregate"}
@@ -165,8 +180,8 @@ def _check(system: object) -> None:
 
 
 BUILT_IN: tuple[type[System], ...] = (
-    Dense, OneBitSGD, MajorityVote, ScaledSign, TernGrad, QSGD, QSGDInf, NUQSGD, Marsit, PowerSGD, GradZip, Atomo, TopK,
-    MSTopK, RandomK,
+    Dense, OneBitSGD, MajorityVote, ScaledSign, TernGrad, QSGD, QSGDInf, NUQSGD, ByteGrad, Marsit, PowerSGD, GradZip,
+    Atomo, TopK, MSTopK, RandomK,
 )  # fmt: skip
 # Systems that average gradients. BinSGDM and 1-bit Adam are optimizers: their messages hold momenta.
 SYSTEMS = SystemRegistry(BUILT_IN)
@@ -194,13 +209,25 @@ def registered(*systems: type[System]) -> Iterator[None]:
             SYSTEMS.remove(system.name)
 
 
-def make(name: str, *, rank: int, world_size: int, **options: Any) -> Averager:
+def make(  # noqa: PLR0913
+    name: str,
+    *,
+    rank: int,
+    world_size: int,
+    ranks_per_node: int = 1,
+    topology: Topology | None = None,
+    intra_node_dtype: topologies.IntraNodeDtype | None = None,
+    **options: Any,
+) -> Averager:
     """Return one rank's end of a system.
 
     Args:
         name: in `SYSTEMS`.
         rank: this rank.
         world_size: all ranks.
+        ranks_per_node: ranks of each node, which are numbered node by node.
+        topology: one of the system's `topologies`, by default the first.
+        intra_node_dtype: of what travels inside a node with a hierarchical topology; by default "fp32".
         options: as the system's class takes them; the same on all ranks.
 
     Raises:
@@ -211,7 +238,18 @@ def make(name: str, *, rank: int, world_size: int, **options: Any) -> Averager:
         8
     """
     check_options(name, options)
-    return SYSTEMS[name].averager(rank, world_size, options)
+    check_whole(f"{name}: world_size", world_size, low=1, high=MAX_RANKS)
+    check_whole(f"{name}: rank", rank, low=0, high=world_size - 1)
+    check_whole(f"{name}: ranks_per_node", ranks_per_node, low=1)
+    return topologies.averager(
+        SYSTEMS[name],
+        options,
+        rank=rank,
+        world_size=world_size,
+        ranks_per_node=ranks_per_node,
+        topology=topology,
+        intra_node_dtype=intra_node_dtype,
+    )
 
 
 def check_options(name: object, options: Iterable[str]) -> None:
@@ -223,7 +261,7 @@ def check_options(name: object, options: Iterable[str]) -> None:
     if not isinstance(name, str) or name not in SYSTEMS:
         if refusal := SYSTEMS.refusal(name):
             raise BinsgdmError(refusal)
-        raise BinsgdmError(f"system: {name!r}: unknown{_nearest(str(name), SYSTEMS)}; known are {', '.join(SYSTEMS)}")
+        raise BinsgdmError(f"system: {shown(name)}: unknown{_nearest(name, SYSTEMS)}; known are {', '.join(SYSTEMS)}")
     taken = SYSTEMS[name].options
     for option in options:
         if option not in taken:
@@ -231,6 +269,6 @@ def check_options(name: object, options: Iterable[str]) -> None:
             raise BinsgdmError(f"{name}: {option}: unknown option{_nearest(option, taken)}; it takes {known}")
 
 
-def _nearest(given: str, known: Mapping[str, Any]) -> str:
-    found = difflib.get_close_matches(given, known, n=1)
+def _nearest(given: object, known: Mapping[str, Any]) -> str:
+    found = difflib.get_close_matches(given, known, n=1) if isinstance(given, str) else []
     return f", did you mean {found[0]!r}?" if found else ""

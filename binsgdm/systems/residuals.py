@@ -7,14 +7,14 @@ Shape letters: N elements of a bucket.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from binsgdm.errors import BinsgdmError
+from binsgdm.errors import BinsgdmError, shown
 from binsgdm.exchange import RankContext
-from binsgdm.systems.base import GradientBucket, ParameterId, check_values
+from binsgdm.systems.base import MAX_RANKS, REPAIR, GradientBucket, ParameterId, check_state, check_values, check_whole
 
 _STATE_KEYS = {"rank", "world_size", "residuals"}
 
@@ -121,22 +121,27 @@ class Residuals:
         Raises:
             BinsgdmError: it is no such state.
         """
-        if set(state) != _STATE_KEYS:
-            raise BinsgdmError(
-                f"error feedback: a state of {sorted(map(str, state))}: must be {sorted(_STATE_KEYS)}; load what "
-                "state_dict() returned"
-            )
-        _check_residuals(state["residuals"])
-        self.reset()
+        load_together([(self, state)])
+
+    def read(self, state: Mapping[str, Any]) -> dict[ParameterId, torch.Tensor]:
+        """Return a copy of the residuals of a state, without taking them; see `load_state_dict`."""
+        check_state("error feedback", state, _STATE_KEYS)
+        check_whole("error feedback: world_size of the state", state["world_size"], low=1, high=MAX_RANKS)
+        check_whole("error feedback: rank of the state", state["rank"], low=0, high=state["world_size"] - 1)
+        residuals = tensors_of(state["residuals"], where="error feedback", what="residual", dim=1)
         saved, own = (state["rank"], state["world_size"]), (self.rank, self.world_size)
         if saved != own:
             warnings.warn(
                 f"error feedback: the state of rank {saved[0]} of {saved[1]} on rank {own[0]} of {own[1]}: residuals "
                 "start from zero; to continue them, load each rank's own state with as many ranks",
-                stacklevel=2,
+                stacklevel=4,
             )
-            return
-        self._by_parameter.update((parameter, residual.clone()) for parameter, residual in state["residuals"].items())
+            return {}
+        return residuals
+
+    def put(self, residuals: dict[ParameterId, torch.Tensor]) -> None:
+        """Take these in place of all that there are."""
+        self._by_parameter = residuals
 
     def _piece(self, parameter: ParameterId, numel: int, device: torch.device) -> torch.Tensor:
         residual = self._by_parameter.get(parameter)
@@ -150,12 +155,53 @@ class Residuals:
         return residual.to(device)
 
 
-def _check_residuals(residuals: object) -> None:
-    """Refuse what no residuals are, before anything is taken of it."""
-    tensors = residuals.values() if isinstance(residuals, Mapping) else [residuals]
-    for one in tensors:
-        if not isinstance(one, torch.Tensor) or one.dtype != torch.float32 or one.dim() != 1:
-            kind = f"{one.dtype} of shape {tuple(one.shape)}" if isinstance(one, torch.Tensor) else type(one).__name__
+def load_together(parts: Sequence[tuple[Residuals, Mapping[str, Any]]]) -> None:
+    """Load several states, or none of them.
+
+    Raises:
+        BinsgdmError: one is no such state.
+    """
+    read = [residuals.read(state) for residuals, state in parts]
+    for (residuals, _), found in zip(parts, read, strict=True):
+        residuals.put(found)
+
+
+def tensors_of(
+    given: object, *, where: str, what: str, dim: int, must_be_finite: bool = True
+) -> dict[ParameterId, torch.Tensor]:
+    """Return a copy of the tensors of a state, by parameter.
+
+    Args:
+        given: of the state.
+        where: begins the sentence.
+        what: each of them is, in the sentence.
+        dim: how many dimensions each has.
+        must_be_finite: whether infinities and NaN are refused.
+
+    Raises:
+        BinsgdmError: it is no dictionary of such tensors, dense and fp32, by names or numbers of parameters.
+    """
+    if not isinstance(given, Mapping):
+        raise BinsgdmError(f"{where}: {what}s that are a {type(given).__name__}: must be a dictionary; {REPAIR}")
+    for parameter, tensor in given.items():
+        if not is_parameter(parameter):
             raise BinsgdmError(
-                f"error feedback: a residual that is {kind}: must be flat float32; load what state_dict() returned"
+                f"{where}: a {what} of parameter {shown(parameter)}: must be of a name or a number; {REPAIR}"
             )
+        named = f"{where}: parameter {shown(parameter)}: a {what}"
+        if not isinstance(tensor, torch.Tensor):
+            raise BinsgdmError(f"{named} that is a {type(tensor).__name__}: must be a tensor; {REPAIR}")
+        is_dense = tensor.layout == torch.strided and not tensor.is_meta
+        if tensor.dtype != torch.float32 or tensor.dim() != dim or not is_dense:
+            rule = "flat float32" if dim == 1 else f"float32 of {dim} dimensions"
+            raise BinsgdmError(
+                f"{named} that is {tensor.dtype} of shape {tuple(tensor.shape)}: must be {rule}, and dense; {REPAIR}"
+            )
+        if must_be_finite and not bool(tensor.isfinite().all()):
+            raise BinsgdmError(f"{named} with NaN or infinity: must be finite; {REPAIR}")
+    return {parameter: tensor.detach().clone() for parameter, tensor in given.items()}
+
+
+def is_parameter(given: object) -> bool:
+    """Tell whether something names or numbers a parameter."""
+    return isinstance(given, str) or (isinstance(given, int) and not isinstance(given, bool) and given >= 0)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from binsgdm.bits import pack_signs, packed_numel, unpack_signs
-from binsgdm.errors import BinsgdmError
+from binsgdm.errors import BinsgdmError, shown
 from binsgdm.exchange import AllGather, AllToAll, Protocol, RankContext
 from binsgdm.flat_buckets import BITS_PER_BYTE
 from binsgdm.random import Key, RandomStream, draws
@@ -31,7 +31,8 @@ from binsgdm.systems.base import (
     numel_of,
 )
 from binsgdm.systems.feedback import CheckedCompressor, PayloadSpec
-from binsgdm.systems.momentum import LocalMomentum, check_momentum, local_momentum
+from binsgdm.systems.momentum import LocalMomentum, check_momentum, local_momentum, split_state
+from binsgdm.systems.residuals import load_together
 from binsgdm.uploads import constant
 
 _TERNARY = (-1.0, 0.0, 1.0)
@@ -87,7 +88,9 @@ class MajorityVote(ProtocolSystem):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take a copy of what `state_dict` returned."""
-        check_stateless(self.name, state if self._momentum is None else self._momentum.taken_from(state))
+        momenta, rest = split_state(self._momentum, state)
+        check_stateless(self.name, rest)
+        load_together(momenta)
 
 
 def _vote(values: Tensor, context: RankContext) -> Protocol:
@@ -199,6 +202,7 @@ class OneBitSGD(CheckedCompressor):
     wire_format = "1 bit per element and two fp32 means per column"
     has_feedback = True
     is_unbiased = False
+    cut = "columns"  # the two means of a column stay those of the whole column
 
     momentum: float = 0.0
 
@@ -283,7 +287,7 @@ class TernGrad(CheckedCompressor):
         given = self.clip_sigmas
         if given is not None and not is_number(given, above=0):
             raise BinsgdmError(
-                f"terngrad: clip_sigmas: {given!r}: must be a number above 0, or None for no clipping; give 2.5"
+                f"terngrad: clip_sigmas: {shown(given)}: must be a number above 0, or None for no clipping; give 2.5"
             )
 
     def payload_spec(self, shapes: Shapes) -> PayloadSpec:

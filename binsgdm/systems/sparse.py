@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import torch
 
-from binsgdm.errors import BinsgdmError
+from binsgdm.errors import BinsgdmError, shown
 from binsgdm.exchange import AllGather, Protocol, RankContext
 from binsgdm.functional import divided
 from binsgdm.random import Key, draws
@@ -87,10 +87,11 @@ class _Sparsifier(CheckedCompressor):
     def __post_init__(self) -> None:
         if (self.ratio is None) == (self.k is None):
             raise BinsgdmError(
-                f"{self.name}: ratio {self.ratio!r} and k {self.k!r}: exactly one must be given; drop the other"
+                f"{self.name}: ratio {shown(self.ratio)} and k {shown(self.k)}: exactly one must be given; "
+                "drop the other"
             )
         if self.ratio is not None and not is_number(self.ratio, above=0, most=1):
-            raise BinsgdmError(f"{self.name}: ratio: {self.ratio!r}: must be above 0 and at most 1, such as 0.01")
+            raise BinsgdmError(f"{self.name}: ratio: {shown(self.ratio)}: must be above 0 and at most 1, such as 0.01")
         if self.k is not None:
             check_whole(f"{self.name}: k", self.k, low=1)
         self._check_remedies()
@@ -99,10 +100,12 @@ class _Sparsifier(CheckedCompressor):
         check_momentum(self.name, self.momentum)
         check_choice(f"{self.name}: masks_momentum", self.masks_momentum, (True, False))
         if self.clip_norm is not None and not is_number(self.clip_norm, above=0):
-            raise BinsgdmError(f"{self.name}: clip_norm: {self.clip_norm!r}: must be above 0 and finite, or None")
+            raise BinsgdmError(f"{self.name}: clip_norm: {shown(self.clip_norm)}: must be above 0 and finite, or None")
         check_whole(f"{self.name}: warmup_steps", self.warmup_steps, low=0)
         if self.warmup_steps and self.ratio is None:
-            raise BinsgdmError(f"{self.name}: warmup_steps: {self.warmup_steps!r}: needs ratio; give it instead of k")
+            raise BinsgdmError(
+                f"{self.name}: warmup_steps: {shown(self.warmup_steps)}: needs ratio; give it instead of k"
+            )
 
     def local_momentum(self, rank: int, world_size: int) -> LocalMomentum | None:
         """Return that of the options."""

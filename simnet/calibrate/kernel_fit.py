@@ -270,7 +270,7 @@ def _select_fit(rows: Sequence[TimedKernel], bound: float) -> tuple[Sequence[Tim
         raise SimnetError(f"kernel {name}: at least {MIN_SIZES} sizes are needed; measure more sizes")
     notes = (
         [f"kernel {name}: fitted to {vectors} vectors at once; fewer take longer per element"]
-        if vectors > 1 and not _shares_results(name)
+        if vectors > 1 and len({row.num_vectors for row in rows}) == 1
         else []
     )
     line = _best_line(rows)

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from simnet import schema
 from simnet.calibrate.step_rows import TimedStep
-from simnet.errors import SimnetError, shown
+from simnet.errors import SimnetError
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
-from simnet.strategies import STRATEGIES, Strategy
+from simnet.strategies import Strategy
+from simnet.strategies.named import strategy_from_text
 from simnet.units import Duration, Size
 from simnet.workload import training_step
 from simnet.workload.workload import Workload
@@ -118,6 +118,7 @@ class StepModel:
                 backward_s=Duration(backward_s),
                 optimizer_s=Duration(optimizer_s),
                 compute=(),
+                compute_factor=1.0,
                 batch_per_rank=row.batch,
             )
             self._scenarios[key] = replace(there, workload=workload, strategy=_strategy_of(row, self._whole(row)))
@@ -127,7 +128,7 @@ class StepModel:
         whole = self._whole(row)
         try:
             cluster = replace(whole.cluster, num_nodes=row.num_nodes, ranks_per_node=row.ranks_per_node)
-            run = replace(whole.run, grad_accumulation=row.grad_accumulation, draws=0)
+            run = replace(whole.run, grad_accumulation=row.grad_accumulation, global_batch=None, draws=0)
         except ValueError as error:  # such as a slow node that is not among so few
             raise SimnetError(f"{row.where}: cluster: {error}") from error
         return replace(whole, cluster=cluster, run=run, baseline=None)
@@ -157,38 +158,10 @@ class StepModel:
 
 def _strategy_of(row: TimedStep, scenario: Scenario) -> Strategy:
     """Return the strategy that a row names: the scenario's own of this kind, else with its options or defaults."""
-    kind, _, options = row.strategy.partition(":")
     where = f"{row.where}: strategy"
-    whole = scenario.strategy, scenario.baseline
-    own = [one for one in whole if one is not None and one.kind == kind and not options]
+    found = strategy_from_text(row.strategy, where, (scenario.strategy, scenario.baseline))
+    cap = row.bucket_cap_mb
     try:
-        found: Strategy = own[0] if own else schema.build(STRATEGIES.find(kind), _options(options, where), where)
-        cap = row.bucket_cap_mb
         return found if cap is None else replace(found, bucket_cap=Size(round(cap * MIB)))
-    except SimnetError as error:
-        text = str(error)
-        raise SimnetError(text if text.startswith(where) else f"{where}: {text}") from error
     except ValueError as error:
         raise SimnetError(f"{where}: {error}") from error
-
-
-def _options(text: str, where: str) -> dict[str, object]:
-    """Return options such as "bits=4,overlap=false"."""
-    found: dict[str, object] = {}
-    for piece in filter(None, text.split(",")):
-        key, equals, value = (part.strip() for part in piece.partition("="))
-        if not (key and equals and value):
-            raise SimnetError(f"{where}: {shown(piece)}: write options as key=value, such as qsgd:bits=4")
-        found[key] = _value(value)
-    return found
-
-
-def _value(text: str) -> object:
-    if text in {"true", "false"}:
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

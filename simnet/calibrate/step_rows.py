@@ -1,6 +1,5 @@
 """Read tables of step times (CSV): a row for each training that was timed."""
 
-import csv
 import hashlib
 import math
 import re
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simnet.errors import SimnetError, did_you_mean, shown
+from simnet.parsing import csv_rows
 from simnet.values import MAX_RANKS
 
 MAX_ROWS = 2000
@@ -28,7 +28,6 @@ UNITS = {
     "us": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6,
 }  # fmt: skip
 _TIMES = ("", "step", "time", "step_time", "iteration", "iteration_time")
-_DELIMITERS = ",;\t"
 _TIME_RULE = "name it with its unit: seconds, step_s or step_ms"
 
 
@@ -87,7 +86,7 @@ class StepTable:
 
 def looks_like(text: str) -> bool:
     """Return whether a text is a table of step times: its head names nodes and a strategy, or a step's time."""
-    _, names = _head(_lines(text))
+    names = _names(next(csv_rows(text), (1, []))[1])
     return len(names) > 1 and bool({"nodes", "num_nodes"} & set(names) or "strategy" in names)
 
 
@@ -102,14 +101,14 @@ def parse(text: str, path: Path) -> StepTable:
         SimnetError: a column is missing, twice there or without a unit, a row is torn or holds no valid number, or
             nodes decrease along a curve.
     """
-    lines = _lines(text)
-    delimiter, names = _head(lines)
+    lines = csv_rows(text)
+    names = _names(next(lines, (1, []))[1])
     columns, unread, unit_s = _columns(names, str(path))
     rows: list[TimedStep] = []
-    for number, line in lines[1:]:
+    for number, cells in lines:
         if len(rows) == MAX_ROWS:
             raise SimnetError(f"{path}: more than {MAX_ROWS} rows; give the median of each setting")
-        rows.append(_row(_cells(line, delimiter), columns, len(names), f"{path}:{number}", unit_s))
+        rows.append(_row(cells, columns, len(names), f"{path}:{number}", unit_s))
     if not rows:
         raise SimnetError(f"{path}: no row below the head; add one for each training that was timed")
     _check_order(rows)
@@ -117,25 +116,9 @@ def parse(text: str, path: Path) -> StepTable:
     return StepTable(path=path, rows=tuple(rows), unread=unread, digest=digest)
 
 
-def _lines(text: str) -> list[tuple[int, str]]:
-    numbered = enumerate(text.removeprefix("\ufeff").splitlines(), start=1)
-    return [(number, line) for number, line in numbered if line.strip() and not line.lstrip().startswith("#")]
-
-
-def _cells(line: str, delimiter: str) -> list[str]:
-    try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
-    except (csv.Error, StopIteration):
-        return []
-
-
-def _head(lines: Sequence[tuple[int, str]]) -> tuple[str, list[str]]:
-    """Return the delimiter and the normalized names: "Step [ms]" is step_ms."""
-    if not lines:
-        return ",", []
-    head = lines[0][1]
-    delimiter = max(_DELIMITERS, key=head.count)
-    return delimiter, [re.sub(r"[^a-z0-9]+", "_", cell.lower()).strip("_") for cell in _cells(head, delimiter)]
+def _names(head: Sequence[str]) -> list[str]:
+    """Return the normalized names: "Step [ms]" is step_ms."""
+    return [re.sub(r"[^a-z0-9]+", "_", cell.lower()).strip("_") for cell in head]
 
 
 def _columns(names: Sequence[str], where: str) -> tuple[dict[str, int], tuple[str, ...], float]:

@@ -123,6 +123,21 @@ def choose(name: str | None, topology: Topology, message_bytes: float) -> Schedu
     return _fastest(_variants(algorithm, world), topology, message_bytes)
 
 
+def choose_on_rails(name: str | None, topology: Topology, message_bytes: float) -> Schedule:
+    """Return the all-reduce between nodes that every rail does at the same time, each of its own message.
+
+    An algorithm that links alone time is taken as it is. NCCL's costs are fitted to all ranks together and say nothing
+    of rails: in their place, as for "auto", stands the faster of ring and tree.
+    """
+    rails = topology.group("inter_node")
+    algorithm = _KNOWN.get(name or PLAIN)
+    if algorithm is None or algorithm.needs_nccl or not algorithm.fits(rails):
+        found = tuple(schedule for one in COARSE for schedule in _variants(_KNOWN[one], rails))
+    else:
+        found = _variants(algorithm, rails)
+    return _fastest(found, topology, message_bytes)
+
+
 def _nccl_costs(topology: Topology) -> NcclCosts:
     """Return the costs of NCCL.
 

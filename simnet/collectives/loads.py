@@ -81,6 +81,7 @@ def _timed(topology: Topology, load: LevelLoad) -> LevelLoad:
     return LevelLoad(load.latency_s, load.inflated_bytes, load.wire_bytes, load.latency_s + busiest_s)
 
 
+@lru_cache(maxsize=65_536)
 def duration_s(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
     """Return the time of a collective on an idle symmetric cluster [s]."""
     found = phases(topology, schedule, message_bytes)

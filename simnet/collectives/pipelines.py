@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from simnet import nccl_model
 from simnet.collectives.representatives import busiest, representatives
-from simnet.collectives.schedule import Schedule
+from simnet.collectives.schedule import Group, Schedule
 from simnet.errors import SimnetError
 from simnet.hardware import LinkId, LinkKind
 from simnet.network.topology import Topology, path
@@ -48,9 +48,10 @@ def cost(topology: Topology, schedule: Schedule) -> PipelineCost:
         raise SimnetError(
             f"{schedule.name}: needs calibration.nccl, which simnet calibrate writes; fit nccl-tests logs"
         )
+    candidates = nccl_model.gather_candidates if schedule.collective == "all_gather" else nccl_model.known_candidates
     found = next(
         one
-        for one in nccl_model.known_candidates(costs, group.nodes, group.members_per_node)
+        for one in candidates(costs, group.nodes, group.members_per_node)
         if (one.algorithm, one.protocol) == (schedule.algorithm, schedule.protocol)
     )
     most = dict(most_chunks(schedule, topology.nodes_per_leaf))
@@ -63,8 +64,14 @@ def cost(topology: Topology, schedule: Schedule) -> PipelineCost:
     return PipelineCost(
         found.latency_s,
         factor(found.intra_bytes, "port_tx", in_node),
-        factor(found.inter_bytes, "nic_tx", between),
+        # The closed form knows one group; the NICs of a node carry what all of its rails send.
+        factor(found.inter_bytes * rails_per_node(group), "nic_tx", between),
     )
+
+
+def rails_per_node(group: Group) -> int:
+    """Return how many equal groups run side by side through the NICs of a node."""
+    return group.ranks_per_node // group.members_per_node if group.nodes > 1 else 1
 
 
 def count_chunks(schedule: Schedule, ranks: Iterable[int], nodes_per_leaf: int) -> Counter[LinkId]:

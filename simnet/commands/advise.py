@@ -8,7 +8,7 @@ import click
 
 from simnet.commands import options
 from simnet.commands.output import check_figure, check_file, emit, tell_of_axes
-from simnet.commands.settings import add_draws, read_settings
+from simnet.commands.settings import add_draws, load_with_any_strategy, read_settings
 from simnet.commands.terminal import progress
 from simnet.errors import SimnetError
 from simnet.scenario import Scenario
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 @click.command(
     "advise",
     help="Rank all systems on the cluster and workload of SCENARIO against the fastest DDP: does any pay?\n\n"
-    "Every system is tuned over bucket size and overlap; DDP also over precision and algorithm. The strategy and the "
-    "baseline of SCENARIO are not used. Speed only: for the number of steps to a loss, see simnet time-to-target.",
+    "Every system and DDP are tuned alike, over topology, algorithm, bucket size, overlap and precision inside a node. "
+    "SCENARIO needs no strategy; its own and its baseline are not used. Trainings say whether a system reaches a "
+    "target, and how much sooner.",
     epilog="\b\nExample:\n  simnet advise bert_base_10gbit --set 'cluster.inter_node.bandwidth=100 Gbit/s'",
 )
 @click.argument("scenario")
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 @options.DRAWS
 @click.option(
     "--systems", metavar="NAMES", help="Rank only these: titles or kinds, such as 'BinSGDM,power_sgd'.  [default: all]"
+)
+@click.option(
+    "--convergence",
+    "trainings",
+    multiple=True,
+    metavar="CONVERGENCE",
+    help="Trainings of this workload, by which systems are judged, too: a JSON file or a shipped name; "
+    "repeatable.  [default: all shipped, which only warn]",
 )
 @options.form("table", "json")
 @options.OUTPUT
@@ -39,22 +48,23 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     settings: tuple[str, ...],
     draws: int | None,
     systems: str | None,
+    trainings: tuple[str, ...],
     form: str,
     output: Path | None,
     plot: Path | None,
     jobs: int | None,
 ) -> None:
     """Run `simnet advise`."""
+    from simnet.compare import convergence
     from simnet.compare.rank import advise
     from simnet.compare.tune import chosen
-    from simnet.scenario import load_experiment
     from simnet.show.advice import advice_page, to_object
     from simnet.workers import num_cores
 
     names = chosen(name.strip() for name in systems.split(",")) if systems is not None else chosen(())
     fixed = read_settings(settings)
     add_draws(fixed, draws)
-    experiment = load_experiment(scenario, fixed)
+    experiment = load_with_any_strategy(scenario, fixed)
     resolved = experiment.at({})
     _check_folded(resolved)
     check_file(output)
@@ -62,8 +72,16 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     if plot is not None:
         _check_nodes(resolved)
     tell_of_axes(experiment)
+    records = {Path(name).stem: convergence.load(name) for name in trainings} or convergence.shipped()
     with progress(len(names), "predicting") as advance:
-        found = advise(resolved, names=names, jobs=jobs or num_cores(), progress=advance)
+        found = advise(
+            resolved,
+            names=names,
+            trainings=records,
+            are_of_user=bool(trainings),
+            jobs=jobs or num_cores(),
+            progress=advance,
+        )
     if plot is not None:
         _draw(found, plot)
     emit(json.dumps(to_object(found), indent=2, allow_nan=False) if form == "json" else advice_page(found), output)

@@ -53,7 +53,7 @@ def _checked_experiment(name: str) -> str:
     from simnet.sweep import expand
 
     experiment = load_experiment(name)
-    if not experiment.axes:
+    if not experiment.swept_keys:
         check(experiment.at({}))
         return "experiment"
     points = expand(experiment)

@@ -30,8 +30,8 @@ def watched(items: Sequence[Item]) -> Iterator[Item]:
 
 def tell_of_axes(experiment: "Experiment") -> None:
     """Say on stderr that the axes of an experiment do not matter to a command that takes one point."""
-    if experiment.axes:
-        keys = ", ".join(axis.key for axis in experiment.axes)
+    if experiment.swept_keys:
+        keys = ", ".join(experiment.swept_keys)
         tell(f"note: this is one point, without the sweep over {keys}; choose another with --set")
 
 

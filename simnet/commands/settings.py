@@ -1,11 +1,18 @@
-"""Read the `--set KEY=VALUE` options of the command line."""
+"""Read the keys and values of the command line: `--set KEY=VALUE`, `--point KEY=VALUE,...`, a CSV file of points."""
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from simnet.axes import PointList, point_list
 from simnet.errors import SimnetError, shown
-from simnet.parsing import LONG_NUMBER, check_plain
+from simnet.files import MAX_TOML_BYTES, label, read_text
+from simnet.parsing import LONG_NUMBER, check_plain, csv_rows
+
+if TYPE_CHECKING:
+    from simnet.scenario import Experiment
 
 # A quoted text, a bracketed list or table (nested once), or any other character but a comma.
 _PIECE = re.compile(r"""(?:"[^"]*"|'[^']*'|\[(?:[^][]|\[[^][]*\])*\]|\{(?:[^{}]|\{[^{}]*\})*\}|[^,])+""")
@@ -29,6 +36,46 @@ def read_axes(texts: Iterable[str]) -> tuple[dict[str, object], dict[str, tuple[
     values = {key: read_values(text) for key, text in _split(texts).items()}
     settings = {key: several[0] for key, several in values.items() if len(several) == 1}
     return settings, {key: several for key, several in values.items() if len(several) > 1}
+
+
+def read_points(texts: Sequence[str]) -> PointList:
+    """Read the "KEY=V,KEY=V,..." texts of at least one --point.
+
+    Raises:
+        SimnetError: as `read_settings`, or the points have not the same keys.
+    """
+    points = []
+    for text in texts:
+        pieces = [piece.strip() for piece in _PIECE.findall(text)]
+        points.append({key: read_value(value) for key, value in _split(pieces, "--point").items()})
+    where = [f"--point {shown(text)}" for text in texts]
+    return point_list(points, where, "--point", Path())
+
+
+def read_points_file(path: Path) -> PointList:
+    """Read a CSV file of points: dotted keys in the head, a point in each line.
+
+    Raises:
+        SimnetError: it cannot be read, a key is none or comes twice, or a line lacks a value.
+    """
+    where = label(path)
+    rows = csv_rows(read_text(path, MAX_TOML_BYTES))
+    keys = next(rows, (1, []))[1]
+    for key in keys:
+        if not all(key.split(".")):
+            raise SimnetError(f"{where}: {shown(key)}: is no key; write keys in the head, such as cluster.num_nodes")
+        if keys.count(key) > 1:
+            raise SimnetError(f"{where}: {shown(key)}: two columns; drop one")
+    points, places = [], []
+    for number, cells in rows:
+        places.append(f"{where}:{number}")
+        if len(cells) != len(keys) or not all(cells):
+            values = len(list(filter(None, cells)))
+            raise SimnetError(f"{places[-1]}: {values} values: the head has {len(keys)} keys; give a value for each")
+        points.append({key: read_value(cell) for key, cell in zip(keys, cells, strict=True)})
+    if not points:
+        raise SimnetError(f"{where}: no points: write keys in the head, and a line of values for each point")
+    return point_list(points, places, where, path.parent)
 
 
 def add_draws(settings: dict[str, object], draws: int | None) -> None:
@@ -72,13 +119,26 @@ def read_values(text: str) -> tuple[object, ...]:
     return tuple(read_value(piece.strip()) for piece in _PIECE.findall(text))
 
 
-def _split(texts: Iterable[str]) -> dict[str, str]:
+def _split(texts: Iterable[str], option: str = "--set") -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in texts:
         key, _, value = (part.strip() for part in text.partition("="))
         if not all(key.split(".")) or not value:
-            raise SimnetError(f"--set: {shown(text)}: write KEY=VALUE, such as cluster.num_nodes=16")
+            raise SimnetError(f"{option}: {shown(text)}: write KEY=VALUE, such as cluster.num_nodes=16")
         if key in pairs:
-            raise SimnetError(f"--set: {shown(text)}: {shown(key)} set twice; drop one")
+            raise SimnetError(f"{option}: {shown(text)}: {shown(key)} set twice; drop one")
         pairs[key] = value
     return pairs
+
+
+def load_with_any_strategy(scenario: str, settings: Mapping[str, object]) -> "Experiment":
+    """Return an experiment whose strategy does not matter, so that it need not have one, as others must.
+
+    Raises:
+        SimnetError: as `simnet.scenario.load_experiment`.
+    """
+    from simnet.compare.tune import PLAIN
+    from simnet.scenario import load_experiment
+
+    found = load_experiment(scenario, settings)
+    return found if "strategy" in found.resolved else load_experiment(scenario, {"strategy": PLAIN.kind, **settings})

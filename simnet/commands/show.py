@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from simnet import files
+from simnet.axes import POINTS
 from simnet.commands.parts import find
 from simnet.commands.terminal import say
 from simnet.scenario import load_experiment
@@ -46,5 +47,7 @@ def _escape(letter: str) -> str:
 def _experiment(name: str) -> dict[str, object]:
     """Return an experiment with its parts filled in, as its file could hold it."""
     experiment = load_experiment(name)
-    axes = {axis.key: list(axis.values) for axis in experiment.axes}
-    return {**experiment.resolved, **({"sweep": axes} if axes else {})}
+    swept: dict[str, object] = {axis.key: list(axis.values) for axis in experiment.axes}
+    if experiment.listed:
+        swept[POINTS] = list(experiment.listed.points())
+    return {**experiment.resolved, **({"sweep": swept} if swept else {})}

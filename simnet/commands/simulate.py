@@ -52,7 +52,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     emit(_text(result, form), output)
     if resolved.run.draws is None and resolved.baseline is not None and result.result.fidelity == "exact":
         tell("note: simulated rank by rank, where each draw takes as long again: no intervals; --draws 20 makes them")
-    if experiment.axes:
+    if experiment.swept_keys:
         tell(f"note: this is one point; the whole sweep: simnet sweep {scenario}")
 
 

@@ -5,7 +5,8 @@ from typing import Literal
 from msgspec import Struct
 
 from simnet.compare.crossing import Range
-from simnet.compare.verdict import Speedup, Verdict
+from simnet.compare.training_record import TrainingRecord
+from simnet.compare.verdict import MISSED, PAYS, Speedup, Verdict, verdict_of
 from simnet.scenario import Scenario
 from simnet.strategies import AnyStrategy
 from simnet.units import Bandwidth
@@ -20,7 +21,9 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         is_dense: it sends gradients without compression.
         strategy: the fastest of the variants tried.
         iteration_s: mean time of a step of a long training, a dense stage counted in by its share [s].
-        speedup: over the baseline at its best.
+        speedup: of a step, over the baseline at its best.
+        records: what trainings say of the system, in the form that it has here.
+        missed_otherwise: by task where it was trained, but in no such form: whether it missed the target in all others.
         speedup_vs_plain: speedup over `tune.PLAIN`.
         headroom_s: time that a step may gain before the system no longer pays; below 0 if it does not pay [s].
         nic_bytes_per_node: sent out of a node in an iteration.
@@ -28,7 +31,6 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         faster_in: NIC bandwidths at which the system is faster than DDP tuned there.
         pays_in: NIC bandwidths at which the system pays by the rule of its verdict.
         curve: (bandwidth, speedup) at the bandwidths tried first; empty on one node.
-        missed_in: shipped trainings in which the system missed the target; empty unless it pays.
     """
 
     name: str
@@ -36,6 +38,8 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     strategy: AnyStrategy
     iteration_s: float
     speedup: Speedup
+    records: tuple[TrainingRecord, ...] = ()
+    missed_otherwise: dict[str, bool] = {}
     speedup_vs_plain: float
     headroom_s: float
     nic_bytes_per_node: float
@@ -44,7 +48,16 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     pays_in: tuple[Range, ...] = ()
     curve: tuple[tuple[Bandwidth, float], ...] = ()
     notes: tuple[str, ...] = ()
-    missed_in: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Its name, with the topology of the fastest variant where there are several."""
+        return f"{self.name}, {form}" if (form := self.strategy.form) else self.name
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it pays, by the time of its step and by its trainings."""
+        return verdict_of(self.speedup, [record.judged for record in self.records])
 
     @property
     def bound(self) -> Bound:
@@ -57,6 +70,13 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
         return tuple(end for range_ in self.faster_in for end in range_ if end is not None)
 
 
+class Accumulated(Struct, frozen=True, kw_only=True):
+    """The speedup of a system over the baseline, both tuned, with so many micro-batches a step."""
+
+    micro_batches: int
+    speedup: float
+
+
 class Advice(Struct, frozen=True, kw_only=True):
     """All systems, the fastest first.
 
@@ -65,6 +85,8 @@ class Advice(Struct, frozen=True, kw_only=True):
         plain_iteration_s: time of a step of plain DDP [s].
         speedup_without_comm: speedup of the baseline if its communication took no time: no system can gain more.
         left_out: systems that cannot be predicted here, with the reason.
+        tasks: of the trainings that systems were judged by.
+        accumulated: the speedup of the `answer` by number of micro-batches.
     """
 
     scenario: Scenario
@@ -73,6 +95,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     speedup_without_comm: float
     systems: tuple[RankedSystem, ...]
     left_out: tuple[tuple[str, str], ...]
+    tasks: tuple[str, ...] = ()
+    accumulated: tuple[Accumulated, ...] = ()
 
     @property
     def baseline_system(self) -> RankedSystem:
@@ -86,9 +110,25 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     def with_verdict(self, *verdicts: Verdict) -> tuple[RankedSystem, ...]:
         """Return the compressing systems with these verdicts, the fastest first."""
-        return tuple(row for row in self.compressing if row.speedup.verdict in verdicts)
+        return tuple(row for row in self.compressing if row.verdict in verdicts)
 
     @property
     def best(self) -> RankedSystem | None:
-        """The fastest system that pays; None if none does."""
-        return next(iter(self.with_verdict("pays")), None)
+        """The system to use: the fastest that pays, where possible one that was trained; None if none pays.
+
+        One that missed a target comes last.
+        """
+        return next(iter(self.paying), None)
+
+    @property
+    def paying(self) -> tuple[RankedSystem, ...]:
+        """The systems that pay, the one to use first, then the fastest first."""
+        pay = [*self.with_verdict("pays"), *self.with_verdict(MISSED)]
+        # A step that is faster by less than counts is no reason to prefer what nobody has trained.
+        trained = [row for row in pay if row.records and row.iteration_s < PAYS * pay[0].iteration_s]
+        return tuple(sorted(pay, key=lambda row: row is not (*trained, *pay)[0]))
+
+    @property
+    def answer(self) -> RankedSystem | None:
+        """The system that the advice is about: the best, else the fastest that compresses; None if there is none."""
+        return self.best or next(iter(self.compressing), None)

@@ -1,7 +1,6 @@
 """Measured convergence: a metric by step for several systems on one task, read from a file."""
 
 import statistics
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -85,6 +84,8 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         unit: of the values, empty if they have none.
         better: which values are better.
         batch: samples of all ranks together in a step.
+        num_parameters: trained parameters of the model, which tell whether a workload is the same task; else the
+            command must be told.
         target: a value that shows success, stated before the trainings were looked at.
         source: how, where and when it was measured.
         systems: systems by a short name; at least one without compression.
@@ -98,6 +99,7 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     unit: str = ""
     better: Literal["lower", "higher"]
     batch: Count
+    num_parameters: Annotated[int, Meta(ge=1, le=10**15)] | None = None
     target: Value | None = None
     source: str
     systems: dict[str, TrainedSystem]
@@ -173,33 +175,16 @@ def median_values(curves: tuple[TrainingCurve, ...]) -> list[tuple[int, float, f
         >>> median_values((one,))
         [(5, 1.0, 1.0, 1.0)]
     """
+    by_step = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
     rows = []
-    for place, step in enumerate(curves[0].steps):
-        values = [value for curve in curves if (value := curve.values[place]) is not None]
+    for step in sorted(set.intersection(*map(set, by_step))):  # logs of seeds may differ in their steps
+        values = [value for found in by_step if (value := found[step]) is not None]
         if len(values) < len(curves):
             break
         rows.append((step, statistics.median(values), min(values), max(values)))
     return rows
 
 
-def missed_in(strategy: AnyStrategy) -> tuple[str, ...]:
-    """Return the shipped trainings in which a kind of system missed the target, on the most ranks.
-
-    A system missed the target where half or more of its trainings did. Its options there may be others than here, but
-    for those that decide how it trains (`Strategy.trains_as`).
-    """
-    return tuple(name for name, found in _shipped().items() if _misses(found, strategy))
-
-
-@cache
-def _shipped() -> dict[str, Convergence]:
+def shipped() -> dict[str, Convergence]:
+    """Return the shipped trainings by name."""
     return {name: load(name) for name in files.names("convergence")}
-
-
-def _misses(found: Convergence, strategy: AnyStrategy) -> bool:
-    names = [name for name, system in found.systems.items() if strategy.trains_as(system.strategy)]
-    curves = [curve for name in names for curve in found.of(name, found.rank_counts[-1])]
-    if found.target is None or not curves:
-        return False
-    reached = [curve.step_at(found.target, is_lower_better=found.is_lower_better) is not None for curve in curves]
-    return 2 * sum(reached) <= len(reached)

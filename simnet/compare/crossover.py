@@ -8,12 +8,13 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from simnet.axes import Override
 from simnet.compare import whatif
 from simnet.compare.crossing import Number, bisect, midpoint, transitions
 from simnet.compare.verdict import PAYS, Speedup
 from simnet.errors import SimnetError
 from simnet.result import RunResult
-from simnet.scenario import Experiment, Override, Scenario
+from simnet.scenario import Experiment, Scenario
 from simnet.uncertainty import with_default_draws
 from simnet.units import Quantity
 
@@ -204,7 +205,7 @@ def _reason(scenario: Scenario, key: str) -> str:
         "compute rows instead, or search over workload.forward or workload.backward": (
             key == "workload.batch_per_rank" and scenario.workload.forward_s is not None
         ),
-        f"calibration.{part.rpartition('.')[2]}.latency of {calibration.name!r} replaces it; search over that": (
+        f"calibration.{part.rpartition('.')[2]}.latency replaces it; search over that": (
             field == "latency" and link is not None and link.alpha_s is not None
         ),
         "one node sends nothing over its NIC; set cluster.num_nodes": "inter_node" in key and cluster.num_nodes == 1,

@@ -1,23 +1,25 @@
 """Rank all systems on the cluster and workload of one scenario against the fastest DDP without compression."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
 
 from simnet import calibration_draws, model_error
 from simnet.compare import whatif
-from simnet.compare.advice import Advice, Bound, RankedSystem
-from simnet.compare.convergence import missed_in
+from simnet.compare.advice import Accumulated, Advice, Bound, RankedSystem
+from simnet.compare.convergence import Convergence
 from simnet.compare.crossing import Range
-from simnet.compare.tune import PLAIN, Variants, dense_systems, systems
-from simnet.compare.tuned_steps import SystemVsBaseline, TunedStep, TunedSteps
+from simnet.compare.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
+from simnet.compare.tune import PLAIN, Variants, dense_systems, systems, trained_variants, with_known_kernels
+from simnet.compare.tuned_steps import SystemVsBaseline, TunedSteps
 from simnet.compare.verdict import PAYS, Speedup
 from simnet.errors import SimnetError
 from simnet.result import RunResult
 from simnet.scenario import Scenario
-from simnet.simulate import StepTimer, simulate
+from simnet.simulate import simulate
+from simnet.step_timer import StageTimes
 from simnet.strategies import AnyStrategy
 from simnet.workers import run_in_workers
 
@@ -31,13 +33,17 @@ FREED: dict[Bound, Callable[[Scenario, RunResult], Scenario]] = {
 # workers are started only if the rest would take longer than WORKERS_PAY_S at that pace.
 PROBE_S, WORKERS_PAY_S = 0.5, 2.0
 # Drawn calibrations for the intervals, where the scenario does not set run.draws.
-DRAWS = 100
+DRAWS = 50
+# The answer is told for this many times the micro-batches, too.
+MORE_ACCUMULATION = 4
 
 
-def advise(
+def advise(  # noqa: PLR0913 - the arguments of one command
     scenario: Scenario,
     *,
     names: Sequence[str] | None = None,
+    trainings: Mapping[str, Convergence] | None = None,
+    are_of_user: bool = False,
     jobs: int = 1,
     progress: Callable[[int], object] = int,
 ) -> Advice:
@@ -46,6 +52,8 @@ def advise(
     Args:
         scenario: cluster, workload and calibration; `run.draws` drawn calibrations make the intervals.
         names: which of `tune.systems`, by default all; DDP is always among them.
+        trainings: measured ones by name of the task, so that systems are judged by the time to the target, too.
+        are_of_user: whether these are trainings of the workload, as the user says; those of other models only warn.
         jobs: number of processes at most; the advice is the same for any.
         progress: called with 1 whenever a system is done.
 
@@ -54,21 +62,25 @@ def advise(
     """
     plain = replace(scenario, baseline=None, run=replace(scenario.run, draws=0, steps=None), strategy=PLAIN)
     names = tuple(systems()) if names is None else names
-    ranking = _Ranking(plain, num_draws=DRAWS if scenario.run.draws is None else scenario.run.draws)
+    num_draws = DRAWS if scenario.run.draws is None else scenario.run.draws
+    ranking = _Ranking(plain, trainings or {}, are_of_user=are_of_user, num_draws=num_draws)
     found: dict[str, RankedSystem | str] = {}
     for name, row in _rows(ranking, names, jobs):
         found[name] = row
         progress(1)
     rows = [ranking.dense_row(name) for name in ranking.dense]
     rows += [row for name in names if isinstance(row := found[name], RankedSystem)]
-    return Advice(
+    advice = Advice(
         scenario=plain,
         baseline=ranking.baseline_name,
         plain_iteration_s=ranking.plain_iteration_s,
         speedup_without_comm=ranking.speedup_without_comm,
         systems=tuple(sorted(rows, key=lambda row: row.iteration_s)),
         left_out=tuple((name, row) for name in names if isinstance(row := found[name], str)),
+        tasks=tuple(trainings or {}),
     )
+    answer = advice.answer
+    return replace(advice, accumulated=ranking.accumulated(answer.name)) if answer else advice
 
 
 def _rows(ranking: "_Ranking", names: Sequence[str], jobs: int) -> Iterator[tuple[str, RankedSystem | str]]:
@@ -97,30 +109,38 @@ def _row_in_worker(name: str) -> tuple[str, RankedSystem | str]:
 class _Ranking:
     """What all systems share: the baseline, the drawn calibrations, and every step already timed."""
 
-    def __init__(self, scenario: Scenario, *, num_draws: int) -> None:
+    def __init__(
+        self, scenario: Scenario, trainings: Mapping[str, Convergence], *, are_of_user: bool, num_draws: int
+    ) -> None:
         self._scenario = scenario
+        self._trainings = trainings
+        self._are_of_user = are_of_user
         self._times = TunedSteps(scenario)
         self._systems = systems()
         self.dense: dict[str, Variants] = dense_systems(scenario.workload.dtype)
         self._every_dense = tuple(strategy for variants in self.dense.values() for strategy in variants)
-        self.plain_iteration_s = self._times.at(self._times.cluster_rate).of(PLAIN)
-        self._baseline = self._times.best(self._every_dense, self._times.cluster_rate)
-        self.baseline_name = next(name for name, found in self.dense.items() if self._baseline.strategy in found)
-        dense = self._baseline.strategy
-        free = whatif.free_communication(scenario, simulate(replace(scenario, strategy=dense)))
-        self.speedup_without_comm = self._baseline.step_s / StepTimer(free).of(dense)
+        here = self._times.here
+        self.plain_iteration_s = here.simulated(PLAIN)
+        self._baseline = self._times.best(self._every_dense, self._times.cluster_rate).strategy
+        self._baseline_s = here.simulated(self._baseline)
+        self.baseline_name = next(name for name, found in self.dense.items() if self._baseline in found)
+        result = simulate(replace(scenario, strategy=self._baseline))
+        freed = [free(scenario, result) for free in (whatif.free_communication, *FREED.values())]
+        without_comm, *of_bounds = self._times.timers_of(freed)
+        self.speedup_without_comm = self._baseline_s / without_comm.of(self._baseline)
+        self._freed = dict(zip(FREED, of_bounds, strict=True))
         draws = list(calibration_draws.draws(num_draws))
         has_intervals = calibration_draws.has_intervals(scenario)
         # Without an interval every draw is the scenario itself, which need not be timed again.
         drawn = [calibration_draws.draw_scenario(scenario, draw) for draw in draws] if has_intervals else [scenario]
-        self._drawn = [StepTimer(one) for one in drawn]
+        self._drawn = self._times.timers_of(drawn)
         error = model_error.of(scenario.calibration).speedup
         self._errors = [calibration_draws.model_error_factor(error, draw) for draw in draws]
-        self._drawn_baseline_s = self._drawn_s(dense)
+        self._drawn_baseline_s = [steps.of(self._baseline) for steps in self._drawn]
 
     def dense_row(self, name: str) -> RankedSystem:
         """Return DDP in one precision, ranked."""
-        return self._row(name, SystemVsBaseline(self._times, self.dense[name], self._every_dense), is_dense=True)
+        return self._row(name, self._versus(self.dense[name]), is_dense=True)
 
     def row_or_reason(self, name: str) -> RankedSystem | str:
         """Return a compressing system, ranked, or the reason why it cannot be predicted."""
@@ -131,80 +151,131 @@ class _Ranking:
 
     def row(self, name: str) -> RankedSystem:
         """Return a compressing system, ranked."""
-        versus = SystemVsBaseline(self._times, self._systems[name], self._every_dense)
+        versus = self._versus(self._known(self._systems[name]))
         row = self._row(name, versus, is_dense=False)
         return replace(
             row,
             faster_in=versus.ranges(SystemVsBaseline.gain),
-            pays_in=self._pays_in(versus, row.speedup),
+            pays_in=self._pays_in(versus, row),
             curve=versus.curve(),
-            missed_in=missed_in(row.strategy) if row.speedup.pays else (),
         )
 
+    def accumulated(self, name: str) -> tuple[Accumulated, ...]:
+        """Return the speedup of a system with one micro-batch a step, with as many as given, and with more."""
+        given = self._scenario.grad_accumulation
+        variants = self._known(self._systems[name])
+        return tuple(
+            Accumulated(micro_batches=number, speedup=self._with_micro_batches(number, variants))
+            for number in sorted({1, given, MORE_ACCUMULATION * given})
+        )
+
+    def _with_micro_batches(self, number: int, variants: Variants) -> float:
+        run = replace(self._scenario.run, grad_accumulation=number, global_batch=None)
+        times = TunedSteps(replace(self._scenario, run=run))
+        return SystemVsBaseline(times, variants, self._every_dense).speedup(times.cluster_rate)
+
+    def _versus(self, variants: Variants) -> SystemVsBaseline:
+        return SystemVsBaseline(self._times, variants, self._every_dense)
+
+    def _known(self, variants: Variants) -> Variants:
+        return with_known_kernels(variants, self._times.here, self._scenario.calibration)
+
     def _row(self, name: str, versus: SystemVsBaseline, *, is_dense: bool) -> RankedSystem:
-        found = versus.best(self._times.cluster_rate)
-        result = simulate(replace(self._scenario, strategy=found.strategy))
+        strategy = versus.best(self._times.cluster_rate).strategy
+        step_s = self._times.here.simulated(strategy)
+        result = simulate(replace(self._scenario, strategy=strategy))
+        own = [steps.stages(strategy) for steps in self._drawn]
+        speedup = self._speedup(strategy, own, step_s, versus)
         return RankedSystem(
             name=name,
             is_dense=is_dense,
-            strategy=found.strategy,
-            iteration_s=found.step_s,
-            speedup=self._speedup(found, versus),
-            speedup_vs_plain=self.plain_iteration_s / found.step_s,
-            headroom_s=self._baseline.step_s / PAYS - found.step_s,
+            strategy=strategy,
+            iteration_s=step_s,
+            speedup=speedup,
+            records=() if is_dense else tuple(self._records(strategy)),
+            missed_otherwise={} if is_dense else self._missed_otherwise(strategy),
+            speedup_vs_plain=self.plain_iteration_s / step_s,
+            headroom_s=self._baseline_s / PAYS - step_s,
             nic_bytes_per_node=result.result.nic_bytes_per_node,
-            saved=self._saved(found, result),
+            saved={bound: 1 - steps.of(strategy) / step_s for bound, steps in self._freed.items()},
             notes=result.notes,
         )
 
-    def _speedup(self, found: TunedStep, versus: SystemVsBaseline) -> Speedup:
-        kernels = whatif.kernel_coverage(found.strategy, self._scenario)
+    def _speedup(
+        self, strategy: AnyStrategy, drawn: Sequence[StageTimes], step_s: float, versus: SystemVsBaseline
+    ) -> Speedup:
+        kernels = whatif.coverage(self._times.here.kernels(strategy), self._scenario.calibration)
         return Speedup(
-            value=self._baseline.step_s / found.step_s,
-            interval=self._interval(found.strategy),
+            value=self._baseline_s / step_s,
+            interval=self._interval(strategy, drawn),
             if_kernels_slow=versus.slow_speedup(self._times.cluster_rate) if kernels.are_estimated else None,
             unmeasured=kernels.unmeasured,
         )
 
-    def _interval(self, strategy: AnyStrategy) -> tuple[float, float] | None:
+    def _interval(self, strategy: AnyStrategy, drawn: Sequence[StageTimes]) -> tuple[float, float] | None:
         """Return the 90 % interval of the speedup.
 
         System and baseline are timed on the same draws: an error of the calibration that slows both cancels.
         """
-        if strategy == self._baseline.strategy or not self._errors:
+        if strategy == self._baseline or not self._errors:
             return None
-        pairs = zip(self._drawn_baseline_s, self._drawn_s(strategy), strict=True)
-        ratios = [baseline_s / own_s for baseline_s, own_s in pairs]
+        pairs = zip(self._drawn_baseline_s, drawn, strict=True)
+        ratios = [baseline_s / own.mean_s(strategy.dense_fraction) for baseline_s, own in pairs]
         if len(ratios) < len(self._errors):
             ratios *= len(self._errors)
         return calibration_draws.middle_90_percent(
             [ratio * error for ratio, error in zip(ratios, self._errors, strict=True)]
         )
 
-    def _drawn_s(self, strategy: AnyStrategy) -> list[float]:
-        return [steps.of(strategy) for steps in self._drawn]
+    def _records(self, strategy: AnyStrategy) -> Iterator[TrainingRecord]:
+        """Yield what each file of trainings says of the system, with the time here of a step as it was trained."""
+        for task, trainings in self._trainings.items():
+            if (trained := trained_as(trainings, strategy)) is not None:
+                timed = self._timed_as_trained(trained.strategy)
+                yield trained.record(task, timed, errors=self._errors, is_of_user=self._are_of_user)
 
-    def _pays_in(self, versus: SystemVsBaseline, here: Speedup) -> tuple[Range, ...]:
+    def _timed_as_trained(self, strategy: AnyStrategy) -> TimedSystem:
+        """Return what steps of a strategy take at the fastest of the settings that train as it does."""
+        variants = self._known(trained_variants(strategy, self._scenario.workload.dtype))
+        rate, here = self._times.cluster_rate, self._times.here
+        fastest = self._times.best(variants, rate).strategy
+        kernels = whatif.coverage(here.kernels(fastest), self._scenario.calibration)
+        slow = self._times.best(variants, rate, slow=True).strategy if kernels.are_estimated else None
+        return TimedSystem(
+            usual=TimedStages(here.stages(fastest), self._baseline_s),
+            drawn=[
+                TimedStages(steps.stages(fastest), baseline_s)
+                for steps, baseline_s in zip(self._drawn, self._drawn_baseline_s, strict=True)
+            ],
+            slow=TimedStages(self._times.at(rate, slow=True).stages(slow), self._baseline_s) if slow else None,
+            unmeasured=kernels.unmeasured,
+        )
+
+    def _missed_otherwise(self, strategy: AnyStrategy) -> dict[str, bool]:
+        """Return whether a system missed the target in every form that was trained, by task; not where its own was."""
+        untrained = {task: one for task, one in self._trainings.items() if trained_as(one, strategy) is None}
+        found = {task: missed_otherwise(one, strategy) for task, one in untrained.items()}
+        return {task: missed for task, missed in found.items() if missed is not None}
+
+    def _pays_in(self, versus: SystemVsBaseline, row: RankedSystem) -> tuple[Range, ...]:
         """Return the bandwidths at which the system pays by the rule of the verdict.
 
-        The interval is known at the cluster's own bandwidth (`here`) and taken to be as wide in proportion elsewhere:
-        drawing at each step of the search would take a hundred times as long.
+        The intervals, and the steps to a target, are known at the cluster's own bandwidth and taken to be the same in
+        proportion elsewhere: drawing at each step of the search would take a hundred times as long.
         """
-        if here.unmeasured:
+        here, reached = row.speedup, [found for record in row.records if (found := record.judged)]
+        if here.unmeasured or (row.records and not reached):
             return ()
-        margin = here.interval[0] / here.value if here.interval else 1.0
+        margin = min((one.interval[0] if one.interval else one.value) / here.value for one in (here, *reached))
+        slow_here = here.if_kernels_slow
+        slow_margin = (
+            min((one.if_kernels_slow or one.value) / slow_here for one in (here, *reached)) if slow_here else 1.0
+        )
 
         def excess(versus: SystemVsBaseline, rate: float) -> float:
             found = margin * versus.speedup(rate) - PAYS
-            if found <= 0 or here.if_kernels_slow is None:
+            if found <= 0 or slow_here is None:
                 return found  # does not pay, or has no slow kernels: they need no simulation
-            return min(found, versus.slow_speedup(rate) - PAYS)
+            return min(found, slow_margin * versus.slow_speedup(rate) - PAYS)
 
-        return versus.ranges(excess, slow=here.if_kernels_slow is not None)
-
-    def _saved(self, found: TunedStep, result: RunResult) -> dict[Bound, float]:
-        """Return the fraction of a step that goes away if one part takes no time."""
-        return {
-            bound: 1 - StepTimer(freed(self._scenario, result)).of(found.strategy) / found.step_s
-            for bound, freed in FREED.items()
-        }
+        return versus.ranges(excess, slow=slow_here is not None)

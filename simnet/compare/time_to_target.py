@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from msgspec import Struct, structs
 
 from simnet import calibration_draws, model_error
-from simnet.compare import whatif
+from simnet.compare import same_task, whatif
 from simnet.compare.convergence import MAX_METRIC, Convergence, TrainingCurve
 from simnet.compare.step_cost import Notes, Simulate, StepCost, StepCosts, step_costs
-from simnet.compare.tune import PLAIN
+from simnet.compare.tune import PLAIN, trained_variants, with_known_kernels
 from simnet.compare.verdict import Speedup
 from simnet.errors import SimnetError
 from simnet.scenario import Scenario
+from simnet.step_timer import StepTimer
 from simnet.units import Bandwidth
 
+HOUR_S = 3600.0
 SeedTimes = dict[tuple[int, int], float]
 """Time to the target by seed and number of the cost [s]; infinite if never."""
 
@@ -35,6 +37,7 @@ class TargetTime(Struct, frozen=True, kw_only=True):
         speedup: baseline's time / this one's, of trainings with the same seed and the same draw; None where one of the
             two has none.
         unmeasured: kernels that have neither a time nor an estimate that is worth the name.
+        has_estimated_kernels: some kernels have an estimate in place of a time.
         sent_bytes: out of a node up to the target.
         final: median of the last values; None where a training had no number at its end.
     """
@@ -49,6 +52,7 @@ class TargetTime(Struct, frozen=True, kw_only=True):
     interval_s: tuple[float, float | None] | None
     speedup: Speedup | None
     unmeasured: tuple[str, ...]
+    has_estimated_kernels: bool
     sent_bytes: float | None
     final: float | None
 
@@ -69,6 +73,9 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
 
     Attributes:
         scale: steps of the training that one measured step stands for.
+        is_same_task: the trained model has as many parameters as the simulated one; else the user has said that it
+            counts.
+        price_per_gpu_hour: what a GPU costs an hour, in any currency; None if nobody asks.
         left_out: systems that cannot be predicted here or were not trained on this number of ranks, with the reason.
         notes: of the simulations.
     """
@@ -80,6 +87,8 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
     scale: float
     baseline: str
     bandwidths: tuple[AtBandwidth, ...]
+    is_same_task: bool = True
+    price_per_gpu_hour: float | None = None
     left_out: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -91,8 +100,14 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
 
     def baseline_training_s(self, there: AtBandwidth) -> float:
         """Return the time of the baseline's whole training at a bandwidth [s]."""
-        last = self.convergence.of(self.baseline, self.ranks)[0].steps[-1]
+        last = max(curve.steps[-1] for curve in self.convergence.of(self.baseline, self.ranks))
         return self.baseline_at(there).cost.elapsed_s(last * self.scale)
+
+    def price_of(self, time_s: float) -> float | None:
+        """Return what the cluster's GPUs cost for a time; None without a price."""
+        if self.price_per_gpu_hour is None:
+            return None
+        return time_s / HOUR_S * self.scenario.cluster.world_size * self.price_per_gpu_hour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +156,7 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
     ranks: int | None = None,
     target: float | None = None,
     steps: int | None = None,
+    price_per_gpu_hour: float | None = None,
 ) -> TimesToTarget:
     """Return what all systems of measured trainings take to a target, at each bandwidth.
 
@@ -153,6 +169,7 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
         target: of the metric; default that of the file.
         steps: of the whole training; default those measured. A measured step then stands for more or fewer of them:
             the curves are stretched, 1-bit Adam's dense stage with them; a sync period of Marsit stays.
+        price_per_gpu_hour: what a GPU costs an hour.
 
     Raises:
         SimnetError: no such ranks, no target, or not even the baseline can be predicted.
@@ -166,7 +183,7 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
         scale=1.0 if steps is None else steps / max(curve.steps[-1] for all_ in curves.values() for curve in all_),
         baseline=_baseline(convergence, curves),
     )
-    left_out = {name: f"not trained on {ranks} ranks" for name in convergence.systems if name not in curves}
+    left_out = {name: _untrained(convergence, name, ranks) for name in convergence.systems if name not in curves}
     notes: Notes = {}
     plain = structs.replace(scenario, baseline=None, strategy=PLAIN)
     times = tuple(_at(trainings, whatif.at_bandwidth(plain, rate), simulate, left_out, notes) for rate in bandwidths)
@@ -178,6 +195,8 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
         scale=trainings.scale,
         baseline=trainings.baseline,
         bandwidths=times,
+        is_same_task=same_task.is_same_task(convergence, scenario),
+        price_per_gpu_hour=price_per_gpu_hour,
         left_out=tuple(left_out.items()),
         notes=tuple(notes),
     )
@@ -195,6 +214,12 @@ def _ranks(convergence: Convergence, ranks: int | None) -> int:
     if ranks is not None and ranks not in known:
         raise SimnetError(f"--ranks: {ranks}: must be one of {', '.join(map(str, known))}, those of the trainings")
     return known[-1] if ranks is None else ranks
+
+
+def _untrained(convergence: Convergence, name: str, ranks: int) -> str:
+    """Return why a system has no curves, and where it has some."""
+    others = [other for other in convergence.rank_counts if convergence.of(name, other)]
+    return f"not trained on {ranks} ranks" + (f"; --ranks {others[-1]} has it" if others else "")
 
 
 def _target(convergence: Convergence, target: float | None) -> float:
@@ -227,10 +252,13 @@ def _at(
 ) -> AtBandwidth:
     """Return all systems at one bandwidth; fills in those left out, and the notes."""
     costs: dict[str, StepCosts] = {}
+    steps = StepTimer(scenario)
     for name in trainings.curves:
         strategy = trainings.convergence.systems[name].strategy.for_longer_training(trainings.scale)
         try:
-            costs[name] = step_costs(strategy, scenario, simulate, notes)
+            variants = trained_variants(strategy, scenario.workload.dtype)
+            fastest = steps.fastest(with_known_kernels(variants, steps, scenario.calibration))
+            costs[name] = step_costs(fastest, scenario, simulate, notes)
         except SimnetError as error:
             if name == trainings.baseline:
                 raise
@@ -266,6 +294,7 @@ def _target_time(trainings: _Trainings, name: str, own: StepCosts, base: StepCos
         interval_s=_interval(drawn, time_s) if time_s is not None else None,
         speedup=_speedup(trainings, name, own, base, errors.speedup) if has_speedup else None,
         unmeasured=own.unmeasured,
+        has_estimated_kernels=own.slow is not None,
         sent_bytes=None if steps is None else own.usual.sent_bytes(steps),
         final=_final(curves),
     )

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable
 
+from simnet.compare import whatif
 from simnet.errors import SimnetError, did_you_mean
+from simnet.hardware import Calibration
+from simnet.step_timer import StepTimer
 from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce
 from simnet.units import Size
 from simnet.values import Dtype
@@ -24,15 +27,35 @@ def systems() -> dict[str, Variants]:
 
 
 def dense_systems(dtype: Dtype) -> dict[str, Variants]:
-    """Return DDP without compression, by title, with the fastest all-reduce; for fp32 gradients also cast to bf16."""
+    """Return DDP without compression, by title; for fp32 gradients also cast to bf16."""
     found = {f"DDP {dtype}": _tuned([DenseAllReduce(algorithm="auto")])}
     if dtype == "fp32":
         found["DDP bf16"] = _tuned([DenseAllReduce(algorithm="auto", wire_dtype="bf16")])
     return found
 
 
+def trained_variants(strategy: AnyStrategy, dtype: Dtype) -> Variants:
+    """Return the settings of a strategy whose training goes as its own; of DDP all that stand for the baseline."""
+    if not strategy.compresses:
+        return tuple(variant for variants in dense_systems(dtype).values() for variant in variants)
+    return tuple(one for one in _tuned([strategy]) if one.trains_as(strategy))
+
+
+def with_known_kernels(variants: Variants, steps: StepTimer, calibration: Calibration) -> Variants:
+    """Return the variants whose kernels all have a time or a usable estimate, or all variants if none has.
+
+    A kernel without either costs nothing, so that a variant with it would win against those that are known.
+
+    Raises:
+        SimnetError: a variant cannot be simulated.
+    """
+    known = (one for one in variants if not whatif.coverage(steps.kernels(one), calibration).unmeasured)
+    return tuple(known) or variants
+
+
 def _tuned(variants: Iterable[AnyStrategy]) -> Variants:
-    return tuple(bucketed for variant in variants for bucketed in variant.bucketing_variants(BUCKET_CAPS))
+    formed = (one for variant in variants for one in variant.topology_variants())
+    return tuple(dict.fromkeys(bucketed for one in formed for bucketed in one.bucketing_variants(BUCKET_CAPS)))
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The step times of tuned systems at each bandwidth of the NICs, and the bandwidths at which one is faster."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from simnet.compare.crossing import Number, Range
 from simnet.compare.tune import Variants
 from simnet.compare.whatif import at_bandwidth, slow_kernels
 from simnet.scenario import Scenario
-from simnet.simulate import StepTimer
+from simnet.step_timer import StepTimer
 from simnet.strategies import AnyStrategy
 from simnet.units import Bandwidth
 
@@ -31,7 +31,7 @@ class TunedStep(NamedTuple):
 
 
 class TunedSteps:
-    """The fastest variant of each system at each bandwidth, simulated once and only if it may be the fastest.
+    """The fastest variant of each system at each bandwidth, each timed once.
 
     Attributes:
         cluster_rate: bandwidth of a NIC of the scenario's cluster [bytes/s].
@@ -43,13 +43,22 @@ class TunedSteps:
         self._steps = steps
         self._at: dict[tuple[float, bool], StepTimer] = {}
         self._fastest: dict[tuple[float, bool, Variants], TunedStep] = {}
-        # A plan does not depend on the bandwidth, so that all bandwidths share it.
-        self._plans: dict[bool, dict[Any, Any]] = {False: {}, True: {}}
+        # What most systems exchange does not depend on rates and kernels, so that all scenarios share it.
+        self._shared: dict[Any, Any] = {}
         self.cluster_rate = scenario.cluster.inter_node.bytes_per_s
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs: the results, without plans and topologies, which it makes again."""
-        return {**self.__dict__, "_at": {}, "_plans": {False: {}, True: {}}}
+        """Return what another process needs: the results, without what it makes again."""
+        return {**self.__dict__, "_at": {}, "_shared": {}}
+
+    @property
+    def here(self) -> StepTimer:
+        """The times of steps at the cluster's own bandwidth."""
+        return self.at(self.cluster_rate)
+
+    def timers_of(self, scenarios: Sequence[Scenario]) -> list[StepTimer]:
+        """Return the times of steps in scenarios that differ from this one in rates and times alone."""
+        return [self._steps(one, self._shared) for one in scenarios]
 
     @property
     def rates(self) -> tuple[Bandwidth, ...]:
@@ -82,17 +91,21 @@ class TunedSteps:
         """Return the times of steps at a bandwidth [bytes/s], with estimated kernels at their slowest if `slow`."""
         if (rate, slow) not in self._at:
             there = at_bandwidth(self._scenario, rate)
-            self._at[rate, slow] = self._steps(slow_kernels(there) if slow else there, self._plans[slow])
+            self._at[rate, slow] = self._steps(slow_kernels(there) if slow else there, self._shared)
         return self._at[rate, slow]
 
 
 class SystemVsBaseline:
-    """A system against the baseline, both tuned anew at every bandwidth [bytes/s]."""
+    """A system against the baseline, both tuned anew at every bandwidth [bytes/s].
+
+    Attributes:
+        variants: over which the system is tuned.
+    """
 
     def __init__(self, times: TunedSteps, variants: Variants, baseline: Variants) -> None:
         """Take the variants over which each of the two is tuned."""
         self._times = times
-        self._variants = variants
+        self.variants = variants
         self._baseline = baseline
 
     def gain(self, rate: float) -> float:
@@ -106,7 +119,7 @@ class SystemVsBaseline:
 
     def slow_speedup(self, rate: float) -> float:
         """Return the speedup if the system's estimated kernels are at their slowest."""
-        return self._baseline_step(rate).step_s / self._times.best(self._variants, rate, slow=True).step_s
+        return self._baseline_step(rate).step_s / self._times.best(self.variants, rate, slow=True).step_s
 
     def curve(self) -> tuple[tuple[Bandwidth, float], ...]:
         """Return (bandwidth, speedup) at the bandwidths tried first."""
@@ -142,14 +155,14 @@ class SystemVsBaseline:
         """
         own = [self.best(rate) for rate in rates]
         if slow:
-            own += [self._times.best(self._variants, rate, slow=True) for rate in rates]
+            own += [self._times.best(self.variants, rate, slow=True) for rate in rates]
         dense = [self._baseline_step(rate) for rate in rates]
         kept = (tuple(dict.fromkeys(one.strategy for one in side)) for side in (own, dense))
         return SystemVsBaseline(self._times, *kept)
 
     def best(self, rate: float) -> TunedStep:
         """Return the system's fastest variant at a bandwidth."""
-        return self._times.best(self._variants, rate)
+        return self._times.best(self.variants, rate)
 
     def _baseline_step(self, rate: float) -> TunedStep:
         return self._times.best(self._baseline, rate)

@@ -1,14 +1,28 @@
-"""Whether a system pays: one rule for every speedup, wherever two systems are compared."""
+"""Whether a system pays: one rule for every speedup, wherever two systems are compared, and one for all of a system."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 PAYS = 1.05
-"""The least speedup that counts: predictions of steps were off by 4.4 % on average (docs/evidence/lab-campaign.md)."""
-Verdict = Literal["pays", "may pay: measure kernels first", "may pay: within its uncertainty", "does not pay"]
+"""The least speedup that counts: predictions of steps were off by 3.8 % on average (docs/evidence/lab-campaign.md)."""
+Verdict = Literal[
+    "pays",
+    "pays, but missed a target",
+    "may pay: no sooner at a target",
+    "may pay: measure kernels first",
+    "may pay: within its uncertainty",
+    "may pay: by fewer steps",
+    "does not pay: missed its target",
+    "does not pay",
+]
+MISSED: Verdict = "pays, but missed a target"
+MISSED_ALL: Verdict = "does not pay: missed its target"
+NO_SOONER: Verdict = "may pay: no sooner at a target"
 MEASURE_FIRST: Verdict = "may pay: measure kernels first"
 UNCERTAIN: Verdict = "may pay: within its uncertainty"
+FEWER_STEPS: Verdict = "may pay: by fewer steps"
 
 
 class Speedup(Struct, frozen=True, kw_only=True):
@@ -50,3 +64,22 @@ class Speedup(Struct, frozen=True, kw_only=True):
     def pays(self) -> bool:
         """Whether it surely pays."""
         return self.verdict == "pays"
+
+
+def verdict_of(step: Speedup, to_targets: Sequence[Speedup | None]) -> Verdict:
+    """Return the verdict on a system: that of its step, unless its trainings say otherwise.
+
+    Args:
+        step: speedup of a step.
+        to_targets: speedup of the time to each target that it was trained to; None where it missed the target.
+    """
+    found = [speedup.verdict for speedup in to_targets if speedup is not None]
+    has_missed = len(found) < len(to_targets)
+    if step.verdict == "does not pay":
+        return FEWER_STEPS if "pays" in found and not has_missed else step.verdict
+    if has_missed and not found:
+        return MISSED_ALL
+    if "does not pay" in found:
+        return NO_SOONER
+    doubts: tuple[Verdict, ...] = (MEASURE_FIRST, UNCERTAIN)
+    return next((doubt for doubt in doubts if doubt in (step.verdict, *found)), MISSED if has_missed else "pays")

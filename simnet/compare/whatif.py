@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from simnet.hardware import Calibration
 from simnet.result import RunResult
 from simnet.scenario import Scenario
 from simnet.simulate import kernel_names
@@ -37,8 +38,15 @@ def kernel_coverage(strategy: AnyStrategy, scenario: Scenario) -> KernelCoverage
     Raises:
         SimnetError: the strategy cannot be simulated there.
     """
-    calibration = scenario.calibration
-    names = kernel_names(replace(scenario, strategy=strategy))
+    return coverage(kernel_names(replace(scenario, strategy=strategy)), scenario.calibration)
+
+
+def coverage(names: frozenset[str], calibration: Calibration) -> KernelCoverage:
+    """Return which of some kernels have a measured time in a calibration.
+
+    Raises:
+        SimnetError: one is not known.
+    """
     known = kernel_table.costs_of(names)
     untimed = {name for name, cost in known.items() if not (cost.is_streaming or cost.timed(calibration))}
     return KernelCoverage(

@@ -112,6 +112,7 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         speed: every launch times fixed pieces of work as well, which show how fast the machine was meanwhile.
         model_seconds: seconds at most for each model and start.
         kernel_seconds: seconds at most for each kernel and size.
+        kernel_starts: how often kernels are timed with `by_layout`; by default as often as all else.
         min_elements: elements of the smallest tensor that kernels are timed on.
         max_elements: elements of the largest.
         message_seconds: seconds at most for each collective and size, in place.
@@ -133,6 +134,7 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     speed: bool = False
     model_seconds: Seconds = 10.0
     kernel_seconds: Seconds = 0.16
+    kernel_starts: Count | None = None
     min_elements: Count = 2**16
     max_elements: Count = 2**23
     message_seconds: Seconds = 1.0
@@ -141,9 +143,9 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         _check_given(self, "models", "strategies", "points")
-        systems = [spec.system for spec in self.specs if spec.kernels_argument]
-        if len(set(systems)) < len(systems):
-            raise ValueError(f"strategies: {', '.join(systems)}: a system's kernels are timed once; give one variant")
+        labels = [spec.label for spec in self.specs]
+        if twice := [label for label in labels if labels.count(label) > 1]:
+            raise ValueError(f"strategies: {twice[0]!r}: is given twice; give each once")
         _check_models(self.models)
         if self.own_work_seconds is not None and not (self.by_layout and self.speed):
             raise ValueError("own_work_seconds: needs by_layout = true and speed = true")
@@ -244,7 +246,8 @@ def _of_layout(campaign: Campaign, layout: Layout) -> Iterator[Launch]:
     share = -(-len(training) // max(1, campaign.starts - 1))
     yield _interference(campaign, layout)
     for start in range(campaign.starts):
-        yield _kernels(campaign, layout, start)
+        if start < (campaign.kernel_starts or campaign.starts):
+            yield _kernels(campaign, layout, start)
         yield _in_place(campaign, layout, start)
         if campaign.own_work_seconds is not None:
             yield _own_work(campaign, layout, start)
@@ -279,7 +282,8 @@ def _links(campaign: Campaign, layout: Layout, rate: Bandwidth) -> Launch:
 
 def _kernels(campaign: Campaign, layout: Layout, start: int | None = None) -> Launch:
     sizes = ("--kernels", "cpu", "--min-size", campaign.min_elements, "--max-size", campaign.max_elements)
-    systems = [word for one in campaign.specs if (text := one.kernels_argument) for word in ("--system", text)]
+    specs = map(StrategySpec.of_strategy, strategies_on(campaign, layout))
+    systems = [word for one in specs if (text := one.kernels_argument) for word in ("--system", text)]
     what = ("kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
     return _launch(campaign, "kernels", layout, *what, more=_number(start))
 

@@ -71,7 +71,7 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
     @property
     def is_hierarchical(self) -> bool:
         """Whether the ranks of a node exchange among themselves first, which needs several of them."""
-        return self.options.get("topology") == "hierarchical"
+        return str(self.options.get("topology")).startswith("hierarchical")
 
     @property
     def label(self) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from simnet.compare.advice import Advice, RankedSystem
+from simnet.compare.training_record import TrainingRecord
 from simnet.compare.tune import systems
 from simnet.scenario import to_dict
 from simnet.show.advice_sentences import published, ranges_text, sentences
@@ -25,6 +26,7 @@ COLUMNS = (
     "step",
     "speedup",
     "verdict",
+    "to target",
     "slow kernels",
     "vs plain DDP",
     "bound by",
@@ -57,21 +59,23 @@ def heading(advice: Advice) -> list[str]:
     scenario, cluster = advice.scenario, advice.scenario.cluster
     nics = count_text(cluster.nics_per_node, "NIC")
     network = f"{nics} of {cluster.inter_node.bytes_per_s.text()} a node"
+    form = advice.baseline_system.strategy.form
     where = f"{nodes_text(cluster.num_nodes)} x {gpus_text(cluster.ranks_per_node)}"
     return [
         f"{workload_title(scenario)} on {where}, {network if cluster.num_nodes > 1 else 'one node'}; calibration "
         f"{part_title(scenario.calibration.name, scenario.name)} ({scenario.calibration.kind})",
-        f"speedup over {advice.baseline} at its best",
+        f"speedup over {advice.baseline} at its best{f' ({form})' if form else ''}",
     ]
 
 
 def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
     interval = " ({:.2f}-{:.2f})".format(*row.speedup.interval) if row.speedup.interval else ""
     return (
-        row.name,
+        row.label,
         format_seconds(row.iteration_s),
         speedup_text(row.speedup.value) + interval,
-        "baseline" if row.name == advice.baseline else "-" if row.is_dense else row.speedup.verdict,
+        "baseline" if row.name == advice.baseline else "-" if row.is_dense else row.verdict,
+        _to_target(row),
         speedup_text(row.speedup.if_kernels_slow),
         speedup_text(row.speedup_vs_plain),
         f"{row.bound} {100 * row.saved[row.bound]:.0f} %",
@@ -80,13 +84,24 @@ def _cells(row: RankedSystem, advice: Advice) -> tuple[str, ...]:
     )
 
 
+def _to_target(row: RankedSystem) -> str:
+    """Return the lowest and the highest speedup of the time to a target, over the trainings."""
+    if not row.records:
+        return "-"
+    found = [record.speedup.value for record in row.records if record.speedup]
+    never = ["never"] if len(found) < len(row.records) else []
+    lowest = [] if never else [f"{min(found):.2f}-"] if len(found) > 1 else [""]
+    ends = [f"{''.join(lowest)}{max(found):.2f}x"] if found else []
+    return " to ".join([*never, *ends])
+
+
 def to_object(advice: Advice) -> dict[str, object]:
     """Return an advice as a JSON object, SI units."""
     scenario = advice.scenario
     return {
-        "cluster": scenario.cluster.name,
+        "cluster": part_title(scenario.cluster.name, scenario.name),
         "workload": workload_title(scenario),
-        "calibration": scenario.calibration.name,
+        "calibration": part_title(scenario.calibration.name, scenario.name),
         "nic_bytes_per_s": scenario.cluster.inter_node.bytes_per_s,
         "baseline": advice.baseline,
         "plain_iteration_s": advice.plain_iteration_s,
@@ -94,6 +109,8 @@ def to_object(advice: Advice) -> dict[str, object]:
         "best": advice.best.name if advice.best else None,
         "advice": sentences(advice),
         "published": published(),
+        "micro_batches": scenario.grad_accumulation,
+        "speedup_by_micro_batches": {str(one.micro_batches): one.speedup for one in advice.accumulated},
         "systems": [_row_object(row) for row in advice.systems],
         "left_out": dict(advice.left_out),
         "notes": list(dict.fromkeys(note for row in advice.systems for note in row.notes)),
@@ -112,7 +129,11 @@ def _row_object(row: RankedSystem) -> dict[str, object]:
         "speedup_if_slow": row.speedup.if_kernels_slow,
         "speedup_vs_plain": row.speedup_vs_plain,
         "headroom_s": row.headroom_s,
-        "pays": None if row.is_dense else row.speedup.verdict,
+        "label": row.label,
+        "pays": None if row.is_dense else row.verdict,
+        "step_pays": None if row.is_dense else row.speedup.verdict,
+        "missed_in_other_forms": row.missed_otherwise,
+        "records": [_record_object(record) for record in row.records],
         "bound": row.bound,
         "saved": row.saved,
         "nic_bytes_per_node": row.nic_bytes_per_node,
@@ -121,5 +142,21 @@ def _row_object(row: RankedSystem) -> dict[str, object]:
         "pays_in_bytes_per_s": [list(ends) for ends in row.pays_in],
         "crossover_bytes_per_s": list(row.crossovers),
         "curve": [list(point) for point in row.curve],
-        "missed_target_in": list(row.missed_in),
+    }
+
+
+def _record_object(record: TrainingRecord) -> dict[str, object]:
+    speedup = record.speedup
+    return {
+        "task": record.task,
+        "trained_as": record.trained_as,
+        "ranks": record.ranks,
+        "num_trainings": record.num_trainings,
+        "num_reached": record.num_reached,
+        "num_diverged": record.num_diverged,
+        "is_of_user": record.is_of_user,
+        "speedup": speedup.value if speedup else None,
+        "speedup_interval": speedup.interval if speedup else None,
+        "speedup_if_slow": speedup.if_kernels_slow if speedup else None,
+        "pays": speedup.verdict if speedup else None,
     }

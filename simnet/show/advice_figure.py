@@ -1,5 +1,6 @@
 """Draw the speedup of each system over the bandwidth of a NIC, DDP tuned at each."""
 
+import math
 import textwrap
 from collections.abc import Sequence
 from itertools import cycle
@@ -31,7 +32,7 @@ def advice_figure(advice: Advice) -> Figure:
     if not advice.compressing:
         name, reason = advice.left_out[0]
         raise SimnetError(f"--plot: no system that compresses could be predicted: {name}: {reason}")
-    figure = new(PAGE_IN, 3.6)
+    figure = new(PAGE_IN, 4.6)
     axes = figure.subplots()
     rows = advice.compressing
     named = rows[: len(COLOURS)]
@@ -41,18 +42,19 @@ def advice_figure(advice: Advice) -> Figure:
     _lines(axes, named, rows[len(named) :])
     here = advice.scenario.cluster.inter_node.bytes_per_s
     axes.axvline(here / GBIT, color="black", linewidth=0.8, linestyle="--", label="this cluster")
-    _axes(axes, rows, highest)
+    least = min([1.0, *(speedup for row in rows for _, speedup in row.curve)])
+    _axes(axes, rows, max(LOWEST, 2.0 ** math.floor(math.log2(least / HEADROOM))), highest)
     where, _ = heading(advice)
     title = textwrap.fill(f"{where}; system and DDP tuned at each bandwidth", TITLE_CHARACTERS)
     figure.suptitle(title, x=0.01, ha="left")
-    figure.legend(loc="outside right center")
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
 def _lines(axes: Axes, named: Sequence[RankedSystem], others: Sequence[RankedSystem]) -> None:
     """Draw the fastest systems of this cluster in colour, a broken line where kernels must be measured first."""
     for row, colour, marker in zip(named, cycle(COLOURS), cycle(MARKERS), strict=False):
-        label = row.name + (" (kernels not measured)" if row.speedup.unmeasured else "")
+        label = row.label + (" (kernels not measured)" if row.speedup.unmeasured else "")
         dash = ":" if row.speedup.unmeasured else "-"
         axes.plot(*_points(row), color=colour, marker=marker, linestyle=dash, label=label, zorder=3)
     for number, row in enumerate(others):
@@ -63,7 +65,7 @@ def _points(row: RankedSystem) -> tuple[list[float], list[float]]:
     return [rate / GBIT for rate, _ in row.curve], [speedup for _, speedup in row.curve]
 
 
-def _axes(axes: Axes, rows: Sequence[RankedSystem], highest: float) -> None:
+def _axes(axes: Axes, rows: Sequence[RankedSystem], lowest: float, highest: float) -> None:
     rates = [rate / GBIT for rate, _ in rows[0].curve]
     axes.set_xscale("log")
     axes.set_xlim(rates[0] / EDGE, rates[-1] * EDGE)  # whole markers at both ends
@@ -72,7 +74,7 @@ def _axes(axes: Axes, rows: Sequence[RankedSystem], highest: float) -> None:
     plain_numbers(axes.xaxis)
     axes.set_xlabel("NIC bandwidth [Gbit/s]")
     axes.set_yscale("log", base=2)
-    axes.set_ylim(LOWEST, highest)
+    axes.set_ylim(lowest, highest)
     axes.yaxis.set_major_locator(LogLocator(base=2))
     plain_numbers(axes.yaxis)
     axes.yaxis.set_minor_formatter(NullFormatter())

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from simnet import templates
+from simnet import files, templates
 from simnet.compare.advice import Advice
 from simnet.compare.crossing import Range
-from simnet.compare.verdict import MEASURE_FIRST, PAYS, UNCERTAIN
+from simnet.compare.verdict import FEWER_STEPS, MEASURE_FIRST, MISSED_ALL, NO_SOONER, PAYS, UNCERTAIN
 from simnet.compare.whatif import SLOW_KERNEL_FACTOR
 from simnet.show.text import clipped, printable
 
@@ -18,7 +18,7 @@ GBIT = 1e9 / 8
 
 def sentences(advice: Advice) -> list[str]:
     """Return the system to use or the reason why none pays, the gain of tuning DDP alone, and the caveats."""
-    pay = advice.with_verdict("pays")
+    pay = advice.paying
     to_measure = advice.with_verdict(MEASURE_FIRST)
     scenario = advice.scenario
     measured_on = scenario.calibration.inter_node.measured_on
@@ -26,8 +26,15 @@ def sentences(advice: Advice) -> list[str]:
         "baseline": advice.baseline_system,
         "best": advice.best,
         "also_pay": pay[1:],
-        "names_missed_targets": any(one.missed_in for one in pay[: MAX_NAMED + 1]),
         "may_pay": advice.with_verdict(UNCERTAIN),
+        "missed": advice.with_verdict(MISSED_ALL),
+        "no_sooner": advice.with_verdict(NO_SOONER),
+        "by_fewer_steps": advice.with_verdict(FEWER_STEPS),
+        "answer": advice.answer,
+        "accumulated": advice.accumulated,
+        "micro_batches": scenario.grad_accumulation,
+        "tasks": advice.tasks,
+        "tasks_are_shipped": set(advice.tasks) <= set(files.names("convergence")),
         "to_measure": to_measure,
         "estimated": [one for one in to_measure if not one.speedup.unmeasured],
         "unmeasured": [one for one in to_measure if one.speedup.unmeasured],

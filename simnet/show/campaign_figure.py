@@ -1,6 +1,6 @@
 """Draw a campaign: the time of a step over bandwidth, measured and predicted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simnet.show import figure as looks
@@ -42,6 +42,34 @@ def curves(points: Sequence[TrainedPoint], model: str) -> bytes:
             found, labels = axes.get_legend_handles_labels()
             handles |= dict(zip(labels, found, strict=True))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+        return looks.image(figure)
+
+
+def variants(points: Sequence[TrainedPoint], model: str, systems: Mapping[str, Sequence[str]]) -> bytes:
+    """Return the same, a row a layout and a panel a system, as PNG.
+
+    Args:
+        points: of one model.
+        model: its name.
+        systems: the strategies of each panel by its title.
+    """
+    layouts = list(dict.fromkeys(point.setting[1:3] for point in points))
+    rates = sorted({point.setting[3] * MBIT for point in points})
+    with looks.styled():
+        figure = looks.new(looks.PAGE_IN, 2.9 * len(layouts) + 0.4)
+        figure.suptitle(f"{model}: measured (markers) and predicted (lines, 90 % intervals)")
+        grid = figure.subplots(len(layouts), len(systems), sharex=True, sharey=True, squeeze=False)
+        for row, (nodes, ranks) in zip(grid, layouts, strict=True):
+            row[0].set_ylabel("time of a step [ms]")
+            for axes, (title, names) in zip(row, systems.items(), strict=True):
+                there = [point for point in points if point.setting[1:3] == (nodes, ranks)]
+                _panel(axes, there, dict(zip(names, STYLES, strict=False)))
+                axes.set_title(f"{title}, {nodes} nodes x {ranks}", fontweight="normal")
+                axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+                axes.set_xlabel("NIC of a node [Mbit/s]")
+                handles, labels = axes.get_legend_handles_labels()
+                shown = [label.removeprefix(f"{title} ") for label in labels]
+                axes.legend(handles, shown, loc="upper center", bbox_to_anchor=(0.5, -0.22))
         return looks.image(figure)
 
 

@@ -1,6 +1,7 @@
 """The page of a campaign: how well it was predicted, what follows, and where it proves nothing."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 
 from simnet import templates
@@ -22,11 +23,17 @@ from simnet.validate.winners import BandwidthSweep, Speedups, Winner
 
 LEAST_SHARE = 0.1
 """Least share of the network in a predicted step; a step with less says nothing about the network."""
-PAIRS = (
-    ("binsgdm flat", "all_reduce"),
-    ("binsgdm hierarchical", "all_reduce"),
-    ("binsgdm hierarchical", "binsgdm flat"),
+DENSE = "all_reduce"
+PAIRS = tuple(
+    (f"{faster}{rounding}", slower if slower == DENSE else f"{slower}{rounding}")
+    for rounding in ("", ", shaped")
+    for faster, slower in (
+        ("binsgdm flat", DENSE),
+        ("binsgdm hierarchical", DENSE),
+        ("binsgdm hierarchical", "binsgdm flat"),
+    )
 )
+"""Strategies to compare over bandwidths, without overlap."""
 HEADS = ("model", "nodes x ranks", "NIC")
 
 
@@ -45,7 +52,11 @@ def write(found: CampaignResult, folder: Path) -> list[Path]:
     of = "" if found.campaign.page == "campaign" else f"{found.campaign.page}_"
     files = {f"lab-{found.campaign.page}.md": page(found).encode()}
     files |= {f"figures/{name}": png for name, png in drawn(found).items()}
-    files |= {f"lab/{of}calibration_{fit.layout.text()}.toml": fit.text.encode() for fit in found.fits}
+    files |= {
+        f"lab/{of}calibration_{fit.layout.text()}{f'_{number}' if number > 1 else ''}.toml": one.text.encode()
+        for fit in found.fits
+        for number, one in enumerate(fit.by_strategies, 1)
+    }
     files |= {f"lab/{of}workload_{name}.toml": text.encode() for name, text in found.workloads.items()}
     for name, content in files.items():
         write_file(folder / name, content, inside=folder)
@@ -55,9 +66,12 @@ def write(found: CampaignResult, folder: Path) -> list[Path]:
 def drawn(found: CampaignResult) -> dict[str, bytes]:
     """Return the figures as PNG by file name."""
     pictures = {_picture(found, "predicted"): comparison_figure.steps(found.points)}
+    by_system = _by_system(found)
     for model in found.campaign.models:
         mine = [point for point in found.points if point.model == model]
-        pictures[_picture(found, model)] = campaign_figure.curves(mine, model)
+        pictures[_picture(found, model)] = (
+            campaign_figure.variants(mine, model, by_system) if by_system else campaign_figure.curves(mine, model)
+        )
     return pictures
 
 
@@ -83,11 +97,12 @@ def page(found: CampaignResult) -> str:
         "winners": _winners,
         "has_systems": bool(_systems(found)),
         "ranking": _ranking(ranking.pairs(found.points)),
-        "crossings": _crossings(winners.bandwidth_sweeps(found.points, (*PAIRS, *_systems(found)))),
+        "crossings": _crossings(winners.bandwidth_sweeps(found.points, (*PAIRS, *_systems(found), *_variants(found)))),
         "least_share": percent(LEAST_SHARE),
         "bound": bound,
         "bound_places": _bound_places(bound),
         "fit_bound": percent(BOUND),
+        "poor_kernels": _poor_kernels(found),
         "fits": _fits(found),
         "alternatives": _alternatives(found),
         "slowness": _slowness(found),
@@ -113,6 +128,25 @@ def _systems(found: CampaignResult) -> tuple[tuple[str, str], ...]:
     kinds = dict.fromkeys(point.series for point in sorted(found.points, key=_order))
     others = (kind for kind in kinds if kind.partition(" ")[0] not in {"all_reduce", "binsgdm"})
     return tuple((kind, "all_reduce") for kind in others)
+
+
+def _by_system(found: CampaignResult) -> dict[str, list[str]]:
+    """Return all strategies that are no compressing system, and the variants of one, by its name.
+
+    Empty where no system has several variants.
+    """
+    compressing = [spec for spec in found.campaign.specs if spec.kernels_argument]
+    names = [spec.system for spec in compressing]
+    if len(set(names)) == len(names):
+        return {}
+    others = [spec.label for spec in found.campaign.specs if not spec.kernels_argument]
+    return {name: [*others, *(one.label for one in compressing if one.system == name)] for name in dict.fromkeys(names)}
+
+
+def _variants(found: CampaignResult) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of two variants of one compressing system, the later one first."""
+    specs = [spec for spec in found.campaign.specs if spec.kernels_argument]
+    return tuple((two.label, one.label) for one, two in combinations(specs, 2) if one.system == two.system)
 
 
 def _headlines(found: CampaignResult) -> list[str]:
@@ -219,6 +253,16 @@ def _bound_places(bound: Sequence[TrainedPoint]) -> str:
 def _fits(found: CampaignResult) -> str:
     heads = ("nodes x ranks", "NIC efficiency", "to many", "round", "message", "a byte", "backward", "mean residual")
     return Table(heads, map(_fit_row, found.fits)).markdown()
+
+
+def _poor_kernels(found: CampaignResult) -> str:
+    """Return the kernels whose fits are above the bound, by layout; "" if none is."""
+    return "; ".join(
+        f"{fit.layout.num_nodes} x {fit.layout.ranks_per_node}, "
+        + " and ".join(f"{series} {percent(error)}" for series, error in fit.poor_kernels.items())
+        for fit in found.fits
+        if fit.poor_kernels
+    )
 
 
 def _fit_row(fit: LayoutFit) -> tuple[str, ...]:

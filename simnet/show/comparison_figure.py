@@ -21,6 +21,8 @@ SMALL_IN = (looks.COLUMN_IN, 3.6)
 LARGE_IN = (4.6, 5.2)
 """For more than some twenty points."""
 STYLES = tuple(zip((*COLOURS, "black"), (*MARKERS, "X"), strict=True))
+MORE_STYLES = (*STYLES, *zip(COLOURS, (*MARKERS[2:], *MARKERS[:2]), strict=True))
+"""For more series than colours: no two are alike."""
 
 
 def png(outcome: Outcome) -> bytes:
@@ -30,8 +32,14 @@ def png(outcome: Outcome) -> bytes:
     return scatter(outcome.predictions, NOUNS[outcome.unit], SCALE[outcome.unit], outcome.title)
 
 
-def scatter(
-    comparisons: Sequence[Comparison], noun: str, scale: float, title: str = "", size_in: tuple[float, float] = SMALL_IN
+def scatter(  # noqa: PLR0913 - one argument an aspect
+    comparisons: Sequence[Comparison],
+    noun: str,
+    scale: float,
+    title: str = "",
+    size_in: tuple[float, float] = SMALL_IN,
+    *,
+    has_long_legend: bool = False,
 ) -> bytes:
     """Return predicted over measured values with their intervals as PNG, a colour a series.
 
@@ -41,6 +49,7 @@ def scatter(
         scale: from SI to that unit.
         title: none in a page that has its own.
         size_in: width and height [inches].
+        has_long_legend: a line a series, for more series than there are colours.
     """
     values = [value * scale for one in comparisons for value in (one.predicted, one.measured)]
     is_log = max(values) / min(values) > LOG_FROM
@@ -49,7 +58,8 @@ def scatter(
         figure = looks.new(*size_in)
         axes = figure.subplots()
         looks.diagonal(axes, low, high)
-        for (name, mine), style in zip(by_series(comparisons).items(), cycle(STYLES), strict=False):
+        styles = MORE_STYLES if has_long_legend else STYLES
+        for (name, mine), style in zip(by_series(comparisons).items(), cycle(styles), strict=False):
             _points(axes, mine, scale, looks.label(name), style)
         _scales(axes, high / low if is_log else None)
         axes.set_xlim(low, high)
@@ -57,14 +67,15 @@ def scatter(
         axes.set_title(title)
         axes.set_xlabel(f"measured {noun}")
         axes.set_ylabel(f"predicted {noun}")
-        figure.legend(loc="outside lower center", ncols=2)
+        figure.legend(loc="outside lower center", ncols=1 if has_long_legend else 2)
         return looks.image(figure)
 
 
 def steps(points: Sequence[Comparison]) -> bytes:
     """Return times of steps, predicted over measured, as PNG; series by name."""
     by_name = sorted(points, key=lambda point: point.series)
-    return scatter(by_name, "time of a step [ms]", 1e3, size_in=LARGE_IN)
+    has_many = len(by_series(by_name)) > len(STYLES)
+    return scatter(by_name, "time of a step [ms]", 1e3, size_in=LARGE_IN, has_long_legend=has_many)
 
 
 def _points(axes: "Axes", mine: Sequence[Comparison], scale: float, name: str, style: tuple[str, str]) -> None:

@@ -11,6 +11,7 @@ def crossover_page(found: Crossover) -> Page:
     """Return what `simnet crossover` prints."""
     sentences = [_sentence(found, crossing) for crossing in found.crossings] or [_no_crossing(found)]
     notes = notes_lines([trial.notes for trial in found.trials])
+    sentences += _paying(found)
     return Page([*sentences, "", _table(found), *([""] if notes else []), *notes])
 
 
@@ -18,8 +19,23 @@ def _sentence(found: Crossover, crossing: Crossing) -> str:
     below, above = _verdict(found, crossing.low), _verdict(found, crossing.high)
     if isinstance(crossing.low.value, int):
         return f"{found.key}: {below} up to {crossing.low.text}, {above} from {crossing.high.text} on."
-    within = f"within {100 * crossing.relative_width:.2g} %"
-    return f"{found.key}: {below} up to {crossing.high.text} ({within}), {above} from there on."
+    return f"{found.key}: {below} up to {_rounded(crossing.high.text)}, {above} from there on."
+
+
+def _rounded(text: str) -> str:
+    """Return a number and its unit with three digits: the model is no more exact, and JSON has all of them."""
+    number, _, unit = text.partition(" ")
+    return f"{float(number):.3g} {unit}".rstrip()
+
+
+def _paying(found: Crossover) -> list[str]:
+    """Say where the strategy pays, which takes more than being faster; the table shows it if there are gaps."""
+    which = [index for index, trial in enumerate(found.trials) if trial.speedup.verdict == "pays"]
+    if not which or len(which) == len(found.trials) or which[-1] - which[0] + 1 != len(which):
+        return []
+    first, last = (found.trials[index].text for index in (which[0], which[-1]))
+    where = f"from {first} to {last}" if first != last else f"at {first}"
+    return [f"{found.key}: of the values tried, {_names(found)[0]} pays {where}."]
 
 
 def _no_crossing(found: Crossover) -> str:

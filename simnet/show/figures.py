@@ -1,5 +1,6 @@
 """Draw the figures of a sweep; every function draws the points of one panel on the axes it is given."""
 
+import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -9,12 +10,14 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from simnet.result import PointResult, StrategyResult
 from simnet.show.figure import BLUE, GREEN, SKY, VERMILION, YELLOW, plain_numbers
-from simnet.show.labels import PART_KEYS, ROLES, WORKLOAD_KEYS, grouped, numbers, titles, value_label
+from simnet.show.labels import PART_KEYS, ROLES, WORKLOAD_KEYS, grouped, label, numbers, titles, value_label
 from simnet.show.text import bandwidth_text, clipped, gpus_text, key_text, nodes_text, speedup_text
 
 PARTS = {
@@ -36,6 +39,15 @@ MAX_TICKS = 12
 MAX_LINEAR_SPAN = 4
 LABEL_CHARACTERS = 26
 BASELINE_HATCH = "////"
+GREY = "#555555"
+# Factor on the time at which a speedup has the deepest colour, if no point is further from 1.
+LEAST_COLOURED = 1.5
+# Speedups that a colour bar names where there is room, the most wanted ones first, and the room of one in its length.
+SPEEDUP_TICKS = (1, 10, 100, 0.1, 0.01, 2, 0.5, 5, 0.2, 20, 50, 0.05, 0.02, 1.4, 0.7, 1.1, 0.9)
+TICK_ROOM = 0.1
+# Weights of red, green and blue in how bright a colour is (Rec. 709), and the brightness below which text is white.
+LUMINANCE = (0.2126, 0.7152, 0.0722)
+HALF_BRIGHT = 0.45
 FloatArray = NDArray[np.float64]
 
 
@@ -71,21 +83,23 @@ def speedup_over_bandwidth(axes: Axes, points: Sequence[PointResult]) -> None:
 
 
 def throughput(axes: Axes, points: Sequence[PointResult]) -> None:
-    """Draw throughput over nodes at one bandwidth: strategy, baseline, and compute alone as the linear ideal."""
-    line = sorted(points, key=lambda point: point.num_nodes)
-    nodes = [point.num_nodes for point in line]
-    for index, (result, colour, marker, dash) in enumerate(_strategies(line)):
-        axes.plot(
-            nodes,
-            [metrics.samples_per_s for metrics in result],
-            color=colour,
-            marker=marker,
-            linestyle=dash,
-            label=ROLES[index],
-        )
-    if ideal := _ideal_samples_per_s(line):
-        axes.plot(nodes, ideal, color="black", linestyle=":", label="linear (compute alone)")
-    _nodes_axis(axes, line)
+    """Draw throughput over nodes at every bandwidth: strategy, baseline, and compute alone as the linear ideal."""
+    count = len(rates(points))
+    for index, rate in enumerate(rates(points)):
+        line = sorted((p for p in points if p.nic_gbit_per_s == rate), key=lambda p: p.num_nodes)
+        own = _line_style(index, count)["color"]
+        for result, colour, marker, dash in _strategies(line):
+            heights = [metrics.samples_per_s for metrics in result]
+            look: dict[str, Any] = {"color": own if count > 1 else colour, "marker": marker, "linestyle": dash}
+            axes.plot([point.num_nodes for point in line], heights, **look)
+        if count > 1:
+            axes.plot([], [], color=own, label=bandwidth_text(rate))
+    # Entries of the legend alone: colours say the bandwidth, or where there is one only, the role.
+    for role, (_, colour, marker, dash) in zip(ROLES, _strategies(points), strict=False):
+        axes.plot([], [], color=colour if count == 1 else GREY, marker=marker, linestyle=dash, label=role)
+    if ideal := _ideal_samples_per_s(points):
+        axes.plot(list(ideal), list(ideal.values()), color="black", linestyle=":", label="linear (compute alone)")
+    _nodes_axis(axes, points)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -108,14 +122,14 @@ def breakdown_over(axes: Axes, points: Sequence[PointResult], *, key: str) -> No
     axes.set_xlabel(key_text(key))
 
 
-def breakdown_of_each(axes: Axes, points: Sequence[PointResult], *, key: str) -> None:
-    """Draw where an iteration's time goes: stacked bars to the right of the value of a key, baseline below."""
+def breakdown_of_each(axes: Axes, points: Sequence[PointResult], *, keys: Sequence[str]) -> None:
+    """Draw where an iteration's time goes: stacked bars to the right of the values of keys, baseline below."""
     scale, unit = _time_unit(max(_slowest(point) for point in points))
     results = [result for result, _, _, _ in _strategies(points)]
     for index, result in enumerate(results):
         offset = 0.4 * index - 0.2 * (len(results) - 1)
         _stack_sideways(axes, result, index=index, scale=scale, offset=offset)
-    _rows(axes, points, key)
+    _rows(axes, points, keys)
     axes.set_xlabel(f"iteration time [{unit}]")
     axes.set_xlim(0, HEADROOM * scale * max(_slowest(point) for point in points))
 
@@ -133,28 +147,31 @@ def speedup_over(axes: Axes, points: Sequence[PointResult], *, key: str, others:
     _speedup_axis(axes, points)
 
 
-def speedup_of_each(axes: Axes, points: Sequence[PointResult], *, key: str) -> None:
-    """Draw speedup as a bar to the right of the value of a key."""
+def speedup_of_each(axes: Axes, points: Sequence[PointResult], *, keys: Sequence[str]) -> None:
+    """Draw speedup as a bar to the right of the values of keys."""
     speedups = [point.speedup or 0.0 for point in points]
     bars = axes.barh(range(len(points)), speedups, 0.6, color=STRATEGY_COLOUR)
     axes.bar_label(bars, [speedup_text(speedup) for speedup in speedups], padding=2)
     axes.axvline(1.0, color="black", linewidth=0.8, label=SAME_TIME)
-    _rows(axes, points, key)
+    _rows(axes, points, keys)
     axes.set_xlim(0, max(1.25 * max(speedups), 1.5))
     axes.set_xlabel(_speedup_label(points))
 
 
 def heat_map(axes: Axes, points: Sequence[PointResult]) -> None:
-    """Draw speedup by bandwidth and nodes: the value in each cell, and a line between those above 1.0 and below."""
+    """Draw speedup by bandwidth and nodes: the value in each cell, blue above 1.0, red below, a line between them."""
     rows, columns = rates(points), node_counts(points)
     speedups = np.full((len(rows), len(columns)), np.nan)
     for point in points:
         speedups[rows.index(point.nic_gbit_per_s), columns.index(point.num_nodes)] = point.speedup
-    norm = LogNorm(vmin=min(0.95, float(np.nanmin(speedups))), vmax=max(1.05, float(np.nanmax(speedups))))
-    axes.imshow(speedups, origin="lower", aspect="auto", cmap="cividis", norm=norm)
+    lowest, highest = min(1.0, float(np.nanmin(speedups))), max(1.0, float(np.nanmax(speedups)))
+    # Twice as fast is as deep a blue as half as fast is a red.
+    end = max(highest, 1 / lowest, LEAST_COLOURED)
+    image = axes.imshow(speedups, origin="lower", aspect="auto", cmap="RdBu", norm=LogNorm(vmin=1 / end, vmax=end))
+    _colour_bar(axes, image, lowest, highest)
     _border(axes, speedups)
     for (row, column), speedup in np.ndenumerate(speedups):
-        dark = np.isnan(speedup) or norm(speedup) < 0.5
+        dark = np.isnan(speedup) or _is_dark(image.to_rgba(np.array([speedup]))[0])
         text = speedup_text(None if np.isnan(speedup) else float(speedup)).rstrip("x")
         axes.text(column, row, text, ha="center", va="center", color="white" if dark else "black")
     axes.set_facecolor("#777777")
@@ -162,6 +179,32 @@ def heat_map(axes: Axes, points: Sequence[PointResult]) -> None:
     axes.set_yticks(range(len(rows)), [f"{rate:g}" for rate in rows])
     axes.set_xlabel(_nodes_label(points))
     axes.set_ylabel("NIC bandwidth of a node [Gbit/s]")
+
+
+def _colour_bar(axes: Axes, image: AxesImage, lowest: float, highest: float) -> None:
+    """Draw what the colours of speedups mean, from the lowest to the highest."""
+    figure = axes.figure
+    assert isinstance(figure, Figure)
+    bar = figure.colorbar(image, ax=axes, label="speedup")
+    bar.ax.set_ylim(lowest, highest)
+    bar.ax.yaxis.set_minor_locator(NullLocator())
+    bar.ax.yaxis.set_major_locator(FixedLocator(_ticks(lowest, highest)))
+    plain_numbers(bar.ax.yaxis)
+
+
+def _ticks(lowest: float, highest: float) -> list[float]:
+    """Return the speedups that a logarithmic axis can name without one of them on another."""
+    found: list[float] = []
+    room = TICK_ROOM * math.log(highest / lowest)
+    for tick in SPEEDUP_TICKS:
+        if lowest <= tick <= highest and all(abs(math.log(tick / other)) >= room for other in found):
+            found.append(tick)
+    return found
+
+
+def _is_dark(colour: FloatArray) -> bool:
+    """Return whether white text is easier to read on a colour than black text."""
+    return bool(sum(weight * part for weight, part in zip(LUMINANCE, colour, strict=False)) < HALF_BRIGHT)
 
 
 def _strategies(points: Sequence[PointResult]) -> Iterable[tuple[Sequence[StrategyResult], str, str, str]]:
@@ -172,13 +215,25 @@ def _strategies(points: Sequence[PointResult]) -> Iterable[tuple[Sequence[Strate
         yield baseline, BASELINE_COLOUR, "s", "--"
 
 
-def _ideal_samples_per_s(points: Sequence[PointResult]) -> list[float]:
-    """Return the throughput in compute time alone, the least that any point takes; nothing where none computes."""
-    reference = [point.baseline or point.result for point in points]
-    compute_s = min(m.breakdown.forward_s + m.breakdown.backward_s + m.breakdown.optimizer_s for m in reference)
-    if not compute_s:
-        return []
-    return [point.result.samples_per_s * point.result.iteration_s / compute_s for point in points]
+def _ideal_samples_per_s(points: Sequence[PointResult]) -> dict[int, float]:
+    """Return the throughput in compute time alone by nodes, ascending; nothing where no point computes.
+
+    The compute time is the least of all points that accumulate as many micro-batches.
+    """
+    least_s: dict[int, float] = {}
+    for point in points:
+        parts = (point.baseline or point.result).breakdown
+        compute_s = parts.forward_s + parts.backward_s + parts.optimizer_s
+        count = point.scenario.grad_accumulation
+        least_s[count] = min(compute_s, least_s.get(count, compute_s))
+    if not all(least_s.values()):
+        return {}
+    return {
+        point.num_nodes: point.result.samples_per_s
+        * point.result.iteration_s
+        / least_s[point.scenario.grad_accumulation]
+        for point in sorted(points, key=lambda point: point.num_nodes)
+    }
 
 
 def _slowest(point: PointResult) -> float:
@@ -210,16 +265,15 @@ def _columns(axes: Axes, shown: Sequence[PointResult], labels: Sequence[str]) ->
     axes.set_ylim(0, HEADROOM * scale * slowest_s)
 
 
-def _rows(axes: Axes, points: Sequence[PointResult], key: str) -> None:
-    """Name the rows of bars, the first one on top."""
-    texts = [
-        textwrap.fill(clipped(value_label(point, key), 3 * LABEL_CHARACTERS), LABEL_CHARACTERS) for point in points
-    ]
+def _rows(axes: Axes, points: Sequence[PointResult], keys: Sequence[str]) -> None:
+    """Name the rows of bars, the first one on top, by the values of one key, or of several with their names."""
+    names = [value_label(point, keys[0]) if len(keys) == 1 else label(point, keys) for point in points]
+    texts = [textwrap.fill(clipped(name, 3 * LABEL_CHARACTERS), LABEL_CHARACTERS) for name in names]
     axes.set_yticks(range(len(points)), texts)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(points) - 0.5, -0.5)
-    if key not in (*WORKLOAD_KEYS, *PART_KEYS):
-        axes.set_ylabel(key_text(key))
+    if len(keys) == 1 and keys[0] not in (*WORKLOAD_KEYS, *PART_KEYS):
+        axes.set_ylabel(key_text(keys[0]))
 
 
 def _numbers_axis(axes: Axes, labels: dict[float, str]) -> None:

@@ -18,6 +18,7 @@ NEAR_ONE = 1.095
 ROW_IN, MARGIN_IN = 0.27, 0.85
 NOUNS = {
     "workload.compute": "compute",
+    "workload.compute_factor": "compute on this GPU",
     "workload.forward": "forward",
     "workload.backward": "backward",
     "workload.optimizer": "the optimizer",

@@ -6,7 +6,7 @@ from typing import Any
 from simnet.collectives.algorithms import default_name
 from simnet.result import PointResult, RunResult, SweepResult
 from simnet.scenario import Scenario, to_dict
-from simnet.show.text import bandwidth_text, key_text, nodes_text, part_title, printable, value_text
+from simnet.show.text import bandwidth_text, key_text, nodes_text, part_title, printable, value_text, workload_title
 from simnet.strategies import AnyStrategy, DenseAllReduce
 from simnet.units import Bandwidth, Duration, Quantity, Size
 
@@ -18,6 +18,7 @@ NODES_KEYS = ("cluster.num_nodes",)
 PART_KEYS = ("cluster", "calibration", "strategy", "baseline")
 # Beyond this, matplotlib cannot draw an axis.
 MOST = 1e30
+MOST_ALTERNATIVES = 3
 # Names of strategy and baseline where no name fits all points.
 ROLES = ("strategy", "baseline")
 QUANTITIES: tuple[type[Quantity], ...] = (Bandwidth, Size, Duration)
@@ -25,9 +26,8 @@ Panels = dict[str, list[PointResult]]
 
 
 def workload_name(point: RunResult) -> str:
-    """Return the workload's title, or else its name."""
-    workload = point.scenario.workload
-    return printable(workload.title or part_title(workload.name, point.scenario.name))
+    """Return the workload's title, or else its name, or else its size."""
+    return printable(point.scenario.workload.title or workload_title(point.scenario))
 
 
 def calibration_name(point: RunResult) -> str:
@@ -46,8 +46,14 @@ def panels(points: Iterable[PointResult]) -> Panels:
 
 def _panel(point: PointResult) -> str:
     drawn = (*WORKLOAD_KEYS, *BANDWIDTH_KEYS, *NODES_KEYS)
-    others = [f"{key.rpartition('.')[2]} {value_text(value)}" for key, value in point.set.items() if key not in drawn]
+    others = [f"{short_key(point, key)} {value_text(value)}" for key, value in point.set.items() if key not in drawn]
     return printable(", ".join([workload_name(point), *others]))
+
+
+def short_key(point: PointResult, key: str) -> str:
+    """Return the last part of a dotted key, or all of it where another swept key ends alike."""
+    last = key.rpartition(".")[2]
+    return key if any(other != key and other.rpartition(".")[2] == last for other in point.set) else last
 
 
 def names(points: Sequence[RunResult]) -> list[str]:
@@ -74,19 +80,30 @@ def titles(points: Sequence[RunResult]) -> list[str]:
     words = [
         name
         if name in ROLES
-        else _only((_words(scenario, pair[role] or scenario.strategy) for scenario, pair in pairs), name)
+        else _joined(_words(scenario, pair[role] or scenario.strategy) for scenario, pair in pairs)
         for role, name in enumerate(called)
     ]
     return words if len(set(words)) == len(words) else called
 
 
-def _words(scenario: Scenario, strategy: AnyStrategy) -> str:
-    """Return a strategy in words, DDP with what an all-reduce sends and by which algorithm."""
+def _words(scenario: Scenario, strategy: AnyStrategy) -> tuple[str, ...]:
+    """Return a strategy in words: its title, and of DDP what an all-reduce sends and by which algorithm."""
     if not isinstance(strategy, DenseAllReduce):
-        return strategy.title
+        return (strategy.title,)
     calibration, num_nodes = scenario.calibration, scenario.cluster.num_nodes
     algorithm = strategy.algorithm or default_name(calibration.nccl, num_nodes, fitted_with=calibration.all_reduce)
-    return f"{strategy.title} ({strategy.wire_dtype or scenario.workload.dtype}, {algorithm})"
+    return strategy.title, strategy.wire_dtype or scenario.workload.dtype, algorithm
+
+
+def _joined(words: Iterable[tuple[str, ...]]) -> str:
+    """Return the words of several points as one name: "DDP (fp32, nccl or ring)"."""
+    title, *details = map(_alternatives, zip(*words, strict=True))
+    return printable(f"{title} ({', '.join(details)})" if details else title)
+
+
+def _alternatives(texts: Iterable[str]) -> str:
+    known = list(dict.fromkeys(texts))
+    return " or ".join(known) if len(known) <= MOST_ALTERNATIVES else f"{len(known)} kinds"
 
 
 def _only(texts: Iterable[str], other: str) -> str:

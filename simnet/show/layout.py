@@ -41,7 +41,7 @@ class Drawing(NamedTuple):
     """One figure: its title, its needs, and how a panel of it is drawn.
 
     Attributes:
-        title: with fields for the names of strategy and baseline.
+        title: with fields for the names of strategy and baseline, and for what stays fixed over nodes.
         draw: draws the points of one panel.
         drawn: swept keys that a panel has an axis for; every value of the other keys makes a panel.
         rows: whether each point is a row of bars.
@@ -111,13 +111,14 @@ def _key_drawings(sweep: SweepResult) -> dict[str, Drawing]:
     key = labels.main_key(sweep)
     others = [other for other in sweep.varied if other != key]
     title, breakdown_title = "Speedup of {strategy} over {baseline}", NETWORK_DRAWINGS["breakdown"].title
-    if labels.numbers(sweep.points, key) is None:
-        bars, stacks = partial(figures.speedup_of_each, key=key), partial(figures.breakdown_of_each, key=key)
+    # A line needs two points that differ in its key alone, which listed points often have not.
+    is_scattered = bool(others) and all(len(line) == 1 for line in labels.grouped(sweep.points, others).values())
+    if is_scattered or labels.numbers(sweep.points, key) is None:
+        keys = tuple(sweep.varied) if is_scattered else (key,)
+        bars, stacks = partial(figures.speedup_of_each, keys=keys), partial(figures.breakdown_of_each, keys=keys)
         return {
-            "speedup": Drawing(title, bars, (key,), rows=True, needs_baseline=True, share_y="row"),
-            "breakdown": Drawing(
-                breakdown_title, stacks, (key,), rows=True, bars=True, share_y="row", split=_with_alone
-            ),
+            "speedup": Drawing(title, bars, keys, rows=True, needs_baseline=True, share_y="row"),
+            "breakdown": Drawing(breakdown_title, stacks, keys, rows=True, bars=True, share_y="row", split=_with_alone),
         }
     lines = partial(figures.speedup_over, key=key, others=others)
     columns = partial(figures.breakdown_over, key=key)
@@ -141,15 +142,6 @@ def _with_alone(panels: Panels) -> Panels:
 
 def _tallest(points: Sequence[PointResult]) -> float:
     return max(one.iteration_s for point in points for one in (point.result, point.baseline or point.result))
-
-
-def _slowest_and_fastest_network(panels: Panels) -> Panels:
-    """Split each panel in two: its lowest bandwidth and its highest."""
-    return {
-        f"{label}\n{bandwidth_text(rate)}": [point for point in points if point.nic_gbit_per_s == rate]
-        for label, points in panels.items()
-        for rate in dict.fromkeys((min(figures.rates(points)), max(figures.rates(points))))
-    }
 
 
 def _largest_cluster(panels: Panels) -> Panels:
@@ -221,7 +213,9 @@ def _wrapped(text: str, characters: int) -> str:
 
 def _title(sweep: SweepResult, drawing: Drawing) -> str:
     strategy, baseline = [*labels.titles(sweep.points), ""][:2]
-    shown = drawing.title.format(strategy=strategy, baseline=baseline)
+    is_weak = all(point.scenario.run.global_batch is None for point in sweep.points)
+    scaling = "samples per rank fixed (weak scaling)" if is_weak else "global batch fixed (strong scaling)"
+    shown = drawing.title.format(strategy=strategy, baseline=baseline, scaling=scaling)
     return f"{printable(sweep.question)}\n{shown}\n{labels.context(sweep.points)}"
 
 
@@ -276,11 +270,10 @@ NETWORK_DRAWINGS = {
         share_y=True,
     ),
     "throughput": Drawing(
-        "Throughput against linear scaling, samples per rank fixed (weak scaling)",
+        "Throughput against linear scaling, {scaling}",
         figures.throughput,
         needs_nodes=True,
         share_y="row",
-        split=_slowest_and_fastest_network,
     ),
     "breakdown": Drawing(
         "Time of one iteration by part, on the slowest rank",

@@ -17,6 +17,7 @@ from simnet.show.text import (
     part_title,
     speedup_text,
     throughput_text,
+    workload_title,
 )
 from simnet.units import format_bytes, format_seconds
 
@@ -89,8 +90,21 @@ def _workload(run_result: RunResult) -> str:
     gradients = f"gradients {format_bytes(run_result.gradient_bytes)}"
     samples = f"{count_text(workload.batch_per_rank, 'sample')} per rank"
     return (
-        f"{part_title(workload.name, scenario.name)}: {gradients}, {samples} (compute times {_compute_kind(scenario)})"
+        f"{workload_title(scenario)}: {gradients}, {samples}{_accumulation(scenario)} (compute times "
+        f"{_compute_kind(scenario)}{_factor(workload.compute_factor)})"
     )
+
+
+def _accumulation(scenario: Scenario) -> str:
+    """Return the micro-batches of an iteration where somebody has asked for them: " x 4 (global batch 4096)"."""
+    run = scenario.run
+    if run.global_batch is not None:
+        return f" x {scenario.grad_accumulation} (global batch {run.global_batch})"
+    return f" x {run.grad_accumulation}" if scenario.grad_accumulation > 1 else ""
+
+
+def _factor(factor: float) -> str:
+    return "" if factor == 1 else f" x {factor:g}"
 
 
 def _compute_kind(scenario: Scenario) -> str:

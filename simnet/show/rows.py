@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from simnet.result import Breakdown, RunResult, StrategyResult
 from simnet.show.table import Table
-from simnet.show.text import part_title
+from simnet.show.text import part_title, workload_title
 
 Row = dict[str, object]
 METRICS = (
@@ -34,10 +34,11 @@ def row(result: RunResult, values: Mapping[str, object] | None = None) -> Row:
     return {
         **(values or {}),
         "cluster": part_title(scenario.cluster.name, scenario.name),
-        "workload": part_title(scenario.workload.name, scenario.name),
+        "workload": workload_title(scenario),
         "calibration": part_title(scenario.calibration.name, scenario.name),
         "num_nodes": scenario.cluster.num_nodes,
         "ranks_per_node": scenario.cluster.ranks_per_node,
+        "grad_accumulation": scenario.grad_accumulation,
         "nic_gbit_per_s": result.nic_gbit_per_s,
         "strategy": result.result.strategy,
         "baseline": result.baseline and result.baseline.strategy,

@@ -2,11 +2,11 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from simnet.result import PointResult, StrategyResult, SweepResult
-from simnet.show.labels import names, panels
+from simnet.show.labels import BANDWIDTH_KEYS, NODES_KEYS, WORKLOAD_KEYS, names, panels, short_key, value_label
 from simnet.show.notes import notes_lines
 from simnet.show.page import Page
 from simnet.show.table import Column, Table
@@ -24,6 +24,7 @@ from simnet.units import format_seconds
 MAX_COLUMNS = 11
 RATE_WIDTH, CELL_WIDTH = 14, 7
 MAX_HEADLINE_PANELS = 3
+MAX_REFUSED = 10
 Matrix = dict[tuple[float, int], PointResult]
 
 
@@ -31,9 +32,38 @@ def sweep_page(sweep: SweepResult) -> Page:
     """Return what `simnet sweep` prints."""
     heading = [sweep.question, ""] if sweep.question else []
     tables = _matrices(sweep) if _fits_matrices(sweep) else (_list(sweep), "")
-    notes = [line for key in sweep.varied for line in _without_effect(sweep, key)]
+    notes = [*_accumulations(sweep), *(line for key in sweep.varied for line in _without_effect(sweep, key))]
     notes += notes_lines([point.notes for point in sweep.points])
-    return Page([*heading, *tables, *_headlines(sweep), *([""] if notes else []), *notes])
+    refused = refused_lines(sweep)
+    ends = [line for lines in (notes, refused) if lines for line in ("", *lines)]
+    return Page([*heading, *tables, *_headlines(sweep), *ends])
+
+
+def refused_lines(sweep: SweepResult) -> list[str]:
+    """Return the points that were not simulated, each with the reason; nothing where there is none."""
+    if not sweep.refused:
+        return []
+    count = len(sweep.points) + len(sweep.refused)
+    lines = [f"refused: {len(sweep.refused)} of {count} points, which are left out:"]
+    for point in sweep.refused[:MAX_REFUSED]:
+        lines += hanging("  ", f"{_set_text(point.set)}: {point.reason}")
+    more = len(sweep.refused) - MAX_REFUSED
+    return [*lines, *([f"  and {more} more: see 'refused' in results.json (-o DIR)"] if more > 0 else [])]
+
+
+def _accumulations(sweep: SweepResult) -> Iterator[str]:
+    """Yield how many micro-batches fixed global batches take, where the table does not say it."""
+    counts: dict[int, set[int]] = defaultdict(set)
+    for point in sweep.points:
+        if point.scenario.run.global_batch is not None:
+            counts[point.scenario.run.global_batch].add(point.scenario.grad_accumulation)
+    for batch, found in counts.items():
+        between = f"{min(found)} to {max(found)}" if len(found) > 1 else str(min(found))
+        yield f"note: run.global_batch = {batch}: gradients are accumulated over {between} micro-batches"
+
+
+def _set_text(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} = {value_text(value)}" for key, value in values.items())
 
 
 def matrix(points: list[PointResult]) -> Matrix:
@@ -48,7 +78,7 @@ def _fits_matrices(sweep: SweepResult) -> bool:
     return (
         all(point.speedup is not None for point in sweep.points)
         and sum(len(cell) for cell in cells) == len(sweep.points)
-        and len({key for cell in cells for key in cell}) > 1
+        and max(len(cell) for cell in cells) > 1
         and len(nodes) <= MAX_COLUMNS
     )
 
@@ -57,30 +87,54 @@ def _matrices(sweep: SweepResult) -> Iterator[str | Table]:
     for label, points in panels(sweep.points).items():
         gpus = gpus_text(*(point.ranks_per_node for point in points))
         yield f"{label}: speedup of {' over '.join(names(points))}, by NIC bandwidth and nodes of {gpus}"
-        yield _matrix_table(matrix(points))
+        cells = matrix(points)
+        yield _matrix_table(cells, lambda point: speedup_text(point.speedup))
+        yield f"iteration time of {names(points)[-1]}, the baseline:"
+        yield _matrix_table(cells, _baseline_time)
         yield ""
 
 
-def _matrix_table(cells: Matrix) -> Table:
+def _matrix_table(cells: Matrix, written: Callable[[PointResult], str]) -> Table:
     nodes = sorted({num_nodes for _, num_nodes in cells})
-    columns = [Column(str(num_nodes), "right", width=CELL_WIDTH, gap=0) for num_nodes in nodes]
-    rows = []
-    for rate in sorted({rate for rate, _ in cells}):
-        shown = (cells[rate, num_nodes].speedup if (rate, num_nodes) in cells else None for num_nodes in nodes)
-        rows.append([bandwidth_text(rate), *map(speedup_text, shown)])
+    rows = [
+        [bandwidth_text(rate), *(written(cells[rate, count]) if (rate, count) in cells else "-" for count in nodes)]
+        for rate in sorted({rate for rate, _ in cells})
+    ]
+    longest = max(len(cell) for row in rows for cell in row[1:])
+    width = max(CELL_WIDTH, longest + 2)
+    columns = [Column(str(num_nodes), "right", width=width, gap=0) for num_nodes in nodes]
     return Table([Column("nodes", "right", width=RATE_WIDTH), *columns], rows)
+
+
+def _baseline_time(point: PointResult) -> str:
+    return format_seconds(point.baseline.iteration_s) if point.baseline is not None else "-"
 
 
 def _list(sweep: SweepResult) -> Table:
     """Return a row for each point."""
     keys = list(dict.fromkeys(key for point in sweep.points for key in point.set))
-    rows = [[*(value_text(point.set.get(key, "")) for key in keys), *_metrics(point)] for point in sweep.points]
-    return Table([Column(title, "right") for title in (*keys, "iteration", "throughput", "speedup")], rows)
+    columns = {
+        name: written
+        for name, written in _METRICS.items()
+        if name not in _OF_BASELINE or any(point.baseline for point in sweep.points)
+    }
+    if any(point.scenario.run.global_batch is not None for point in sweep.points):
+        columns = {"accumulation": lambda point: str(point.scenario.grad_accumulation), **columns}
+    rows = [
+        [*(value_text(point.set.get(key, "")) for key in keys), *(written(point) for written in columns.values())]
+        for point in sweep.points
+    ]
+    return Table([Column(title, "right") for title in (*keys, *columns)], rows)
 
 
-def _metrics(point: PointResult) -> tuple[str, str, str]:
-    result = point.result
-    return format_seconds(result.iteration_s), throughput_text(result.samples_per_s), speedup_text(point.speedup)
+_METRICS: dict[str, Callable[[PointResult], str]] = {
+    "iteration": lambda point: format_seconds(point.result.iteration_s),
+    "baseline": _baseline_time,
+    "throughput": lambda point: throughput_text(point.result.samples_per_s),
+    "speedup": lambda point: speedup_text(point.speedup),
+}
+"""Columns of a list of points, and how each cell is written."""
+_OF_BASELINE = ("baseline", "speedup")
 
 
 def _without_effect(sweep: SweepResult, key: str) -> list[str]:
@@ -88,6 +142,8 @@ def _without_effect(sweep: SweepResult, key: str) -> list[str]:
     rows: dict[str, list[PointResult]] = defaultdict(list)
     for point in sweep.points:
         rows[repr({other: value for other, value in point.set.items() if other != key})].append(point)
+    if all(len(row) == 1 for row in rows.values()):  # of a list of points: no two differ in this key alone
+        return []
     if any(not _same_times(point, row[0]) for row in rows.values() for point in row):
         return []
     others = [
@@ -120,14 +176,43 @@ def _close(one: StrategyResult, other: StrategyResult) -> bool:
 
 def _headlines(sweep: SweepResult) -> Iterator[str]:
     """Yield the largest speedup and where the strategy is slower, of each panel, or of all at once if they are many."""
+    yield from _fastest(sweep)
     by_panel = panels(sweep.points)
-    for label, points in (by_panel if len(by_panel) <= MAX_HEADLINE_PANELS else {"all": list(sweep.points)}).items():
+    # Panels of one point each have nothing to compare: the swept keys are named at the best and the worst instead.
+    is_apart = len(by_panel) <= MAX_HEADLINE_PANELS and any(len(points) > 1 for points in by_panel.values())
+    for label, points in (by_panel if is_apart else {"": list(sweep.points)}).items():
         compared = [point for point in points if point.speedup is not None]
         if compared:
+            keys = [] if is_apart else _named_keys(sweep)
             best = max(compared, key=_speedup)
-            yield f"{label}: largest speedup {speedup_text(best.speedup)}, {_place(best)}."
+            yield f"{label or _swept_text(best, keys)}: largest speedup {speedup_text(best.speedup)}, {_place(best)}."
             if len(compared) > 1:
-                yield f"{label}: {_slower(compared)}."
+                yield f"{label or 'all points'}: {_slower(compared, keys)}."
+
+
+def _fastest(sweep: SweepResult) -> Iterator[str]:
+    """Yield the fastest point, where all points take one global batch: only then do their iterations do the same."""
+    batches = {point.scenario.run.global_batch for point in sweep.points}
+    is_one_task = len(batches) == 1 and None not in batches and not set(WORKLOAD_KEYS) & set(sweep.varied)
+    if is_one_task and len(sweep.points) > 1:
+        best, keys = min(sweep.points, key=lambda point: point.result.iteration_s), _named_keys(sweep)
+        where = ", ".join([_place(best), *([_swept_text(best, keys)] if keys else [])])
+        strategy = names(list(sweep.points))[0]
+        yield f"fastest with {strategy}: {format_seconds(best.result.iteration_s)} per iteration, {where}."
+
+
+def _named_keys(sweep: SweepResult) -> list[str]:
+    """Return the swept keys that the place of a point does not tell: neither nodes nor bandwidth."""
+    return [key for key in sweep.varied if key not in (*BANDWIDTH_KEYS, *NODES_KEYS)]
+
+
+def _swept_text(point: PointResult, keys: Sequence[str]) -> str:
+    """Return the values of swept keys at a point: "grad_accumulation = 8", of workloads their names."""
+    texts = [
+        value_label(point, key) if key in WORKLOAD_KEYS else f"{short_key(point, key)} = {value_label(point, key)}"
+        for key in keys
+    ]
+    return ", ".join(texts) or "all points"
 
 
 def _speedup(point: PointResult) -> float:
@@ -143,10 +228,11 @@ def _is_slower(point: PointResult) -> bool:
     return round(_speedup(point), 2) < 1
 
 
-def _slower(points: list[PointResult]) -> str:
+def _slower(points: list[PointResult], keys: Sequence[str]) -> str:
     """Return where the strategy is slower than its baseline, as a sentence without its end."""
     least = min(points, key=_speedup)
-    least_text = f"least {speedup_text(least.speedup)}, {_place(least)}"
+    at = f", {_swept_text(least, keys)}" if keys else ""
+    least_text = f"least {speedup_text(least.speedup)}{at}, {_place(least)}"
     slower = [point for point in points if _is_slower(point)]
     if not slower:
         return f"never slower at the points simulated; {least_text}"

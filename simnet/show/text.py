@@ -4,21 +4,44 @@ import textwrap
 import unicodedata
 from typing import TYPE_CHECKING
 
+from simnet.errors import SimnetError
+from simnet.hardware import INLINE
+
 if TYPE_CHECKING:
     from simnet.scenario import Scenario
+    from simnet.workload.workload import Workload
 
 WIDTH = 100
-INLINE = "inline"  # name of a part or a scenario without one
 
 
 def part_title(name: str, otherwise: str) -> str:
     """Return the name of a part, or something else if it was written without one."""
-    return otherwise if name == INLINE else name
+    return name if name != INLINE else "unnamed" if otherwise == INLINE else otherwise
 
 
 def workload_title(scenario: "Scenario") -> str:
-    """Return a name for the workload of a scenario: its name, its title, or the scenario's own name."""
-    return part_title(scenario.workload.name, scenario.workload.title or scenario.name)
+    """Return a name for the workload of a scenario: its name, or else its title, or else its size."""
+    workload = scenario.workload
+    return part_title(workload.name, workload.title or size_title(workload))
+
+
+def size_title(workload: "Workload") -> str:
+    """Return what a model without a name is called: "110 M parameters"."""
+    from simnet.workload import training_step
+
+    try:
+        count = training_step.num_elements(workload)
+    except SimnetError:  # a file of gradients that is elsewhere, as results are read
+        return "unnamed model"
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{_three_digits(count / size)} {letter} parameters"
+    return count_text(round(count), "parameter")
+
+
+def _three_digits(number: float) -> str:
+    """Return a number of at least 1 with three digits, or with all those before the point."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def throughput_text(samples_per_s: float) -> str:

@@ -8,16 +8,24 @@ from matplotlib.figure import Figure
 from simnet.compare.convergence import median_values
 from simnet.compare.time_to_target import AtBandwidth, TargetTime, TimesToTarget
 from simnet.show.figure import BLUE, GREEN, ORANGE, PAGE_IN, PURPLE, SKY, VERMILION, label, new
-from simnet.show.time_to_target import time_unit
+from simnet.show.time_to_target import Kernels, kernels_of, time_unit
 
 # The baseline is black.
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE, "#882255")
 BASELINE_COLOUR, OTHERS_COLOUR = "black", "#CCCCCC"
 # Systems of each panel that are drawn in colour: the first ones to the target.
 NUM_NAMED = 3
-PANEL_HEIGHT_IN, LEGEND_HEIGHT_IN = 2.3, 0.6
+PANEL_HEIGHT_IN, LEGEND_HEIGHT_IN = 2.3, 0.9
+LEGEND_COLUMNS = 2
 # End of the time axis, in times of the baseline's training.
 MARGIN = 1.15
+# Of lines, by what the kernels without a time rest on; solid where all are timed.
+STYLES: dict[Kernels | None, str] = {None: "-", "estimated": "--", "measure first": "-."}
+KERNELS_TEXT: dict[Kernels | None, str] = {
+    None: "",
+    "estimated": " (kernels estimated)",
+    "measure first": " (kernels: measure first)",
+}
 
 
 def time_to_target_figure(found: TimesToTarget) -> Figure:
@@ -63,9 +71,11 @@ def _panel(axes: Axes, found: TimesToTarget, there: AtBandwidth, colours: dict[s
 def _line(axes: Axes, found: TimesToTarget, system: TargetTime, colour: str, unit_s: float) -> None:
     rows = median_values(found.convergence.of(system.name, found.ranks))
     times = [system.cost.elapsed_s(step * found.scale) / unit_s for step, *_ in rows]
+    style = STYLES[kernels_of(system)]
     is_named = colour != OTHERS_COLOUR
     marker = "o" if len(rows) == 1 else None  # a line of one point is not seen
-    axes.plot(times, [row[1] for row in rows], color=colour, linewidth=1.4 if is_named else 0.8, marker=marker)
+    width = 1.4 if is_named else 0.8
+    axes.plot(times, [row[1] for row in rows], color=colour, linewidth=width, linestyle=style, marker=marker)
     if is_named:
         lows, highs = [row[2] for row in rows], [row[3] for row in rows]
         axes.fill_between(times, lows, highs, color=colour, alpha=0.15, linewidth=0)
@@ -88,17 +98,23 @@ def _shown(found: TimesToTarget) -> tuple[float, float]:
 
 
 def _legend(figure: Figure, found: TimesToTarget, colours: dict[str, str]) -> None:
-    systems = found.convergence.systems
+    systems = {system.name: system for there in reversed(found.bandwidths) for system in there.systems}
     entries = {
-        label(systems[name].title) + (" (baseline)" if name == found.baseline else ""): (colour, 1.4, "-")
+        _entry(found, systems[name]): (colour, 1.4, STYLES[kernels_of(systems[name])])
         for name, colour in colours.items()
     }
-    if any(system.name not in colours for there in found.bandwidths for system in there.systems):
-        entries["others"] = (OTHERS_COLOUR, 0.8, "-")
+    others = dict.fromkeys(kernels_of(system) for name, system in systems.items() if name not in colours)
+    entries |= {f"others{KERNELS_TEXT[kernels]}": (OTHERS_COLOUR, 0.8, STYLES[kernels]) for kernels in others}
     entries[f"target {found.target:g}"] = ("black", 0.7, ":")
     axes = figure.axes[0]
     lines = [
         axes.plot([], [], color=colour, linewidth=width, linestyle=style, label=title)[0]
         for title, (colour, width, style) in entries.items()
     ]
-    figure.legend(handles=lines, loc="outside lower center", ncols=4)
+    figure.legend(handles=lines, loc="outside lower center", ncols=LEGEND_COLUMNS)
+
+
+def _entry(found: TimesToTarget, system: TargetTime) -> str:
+    """Return a system's name in the legend, with what its kernels rest on."""
+    role = " (baseline)" if system.name == found.baseline else ""
+    return label(system.title) + role + KERNELS_TEXT[kernels_of(system)]

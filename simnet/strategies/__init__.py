@@ -13,6 +13,7 @@ from simnet.strategies.compressing import CompressingStrategy
 from simnet.strategies.one_bit_adam import OneBitAdam
 from simnet.strategies.signs import EFSignSGD, OneBitSGD, SignSGD, TernGrad
 from simnet.strategies.quantizing import NUQSGD, QSGD, QSGDInf
+from simnet.strategies.eight_bit import ByteGrad
 from simnet.strategies.marsit import Marsit
 from simnet.strategies.low_rank import Atomo, GradZip, PowerSGD
 from simnet.strategies.sparse import MSTopK, RandomK, TopK
@@ -25,6 +26,7 @@ __all__ = [
     "AnyStrategy",
     "Atomo",
     "BinSGDM",
+    "ByteGrad",
     "CompressingStrategy",
     "DenseAllReduce",
     "DenseStage",

@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from simnet.collectives import algorithms
 from simnet.network.topology import Topology
 from simnet.program import Kernel, Operation
@@ -11,6 +13,7 @@ from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import ADAMW, KernelCost
 from simnet.workload.training_step import Step
 
+HIERARCHICAL = "hierarchical"
 Algorithm = str
 """The name of an all-reduce algorithm, "auto" or "any"."""
 
@@ -41,6 +44,15 @@ class DenseAllReduce(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=
     def __post_init__(self) -> None:
         super().__post_init__()
         check_algorithm("algorithm", self.algorithm)
+
+    @property
+    def form(self) -> str:
+        """Whether the all-reduce is hierarchical."""
+        return self.algorithm if self.algorithm == HIERARCHICAL else ""
+
+    def topology_variants(self) -> tuple[Strategy, ...]:
+        """Return it with the fastest all-reduce that NCCL has, and with the one that sums inside the node first."""
+        return (self, replace(self, algorithm=HIERARCHICAL)) if self.algorithm == algorithms.AUTO else (self,)
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
         """Return cast, all-reduce and cast back."""

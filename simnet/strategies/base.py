@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from simnet.collectives import algorithms, loads
+from simnet.collectives import algorithms, loads, nccl
+from simnet.collectives.schedule import Group, GroupKind
 from simnet.errors import SimnetError
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Compute, Operation, OperationId, Program
 from simnet.registry import StructRegistry, tag_of
+from simnet.system_options import SystemOptions
 from simnet.units import Bandwidth, Duration, Size
 from simnet.workload import buckets as bucketing
 from simnet.workload.buckets import Bucket, LinearCost
@@ -74,7 +76,8 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         kernels: the kernels that it runs around its messages.
         compresses: whether fewer bits travel than the gradients have.
         is_rate_independent: whether the program is the same however fast links are, so that other bandwidths can share
-            it; a class says so of itself alone, since a class derived from it may choose by times.
+            it; a class says so of itself alone, since a class derived from it may choose by times. Where the
+            calibration holds NCCL's costs none is, since protocols are chosen by times.
         uses_ddp_buckets: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
         former_keys: keys of older files with the present ones.
         former_defaults: what a key that older files do not have was, by key.
@@ -144,6 +147,14 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         """Part of a long training's steps that are done without compression, 0 to 1."""
         return 0.0
 
+    def timed_as(self, options: SystemOptions) -> SystemOptions:
+        """Return options that a kernel was timed with as they compare with `kernel_options`."""
+        return options
+
+    def kernel_options(self) -> dict[str, object]:
+        """Return the options that its kernels depend on, or may."""
+        return asdict(self)
+
     def trains_as(self, other: "Strategy") -> bool:
         """Tell whether a training with another strategy says how one with this goes: any of its kind, as a rule."""
         return type(other) is type(self)
@@ -163,6 +174,15 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     def presets(cls) -> dict[str, tuple["Strategy", ...]]:
         """Return the settings to compare on a new cluster, by what to call them; each is tuned over its variants."""
         return {cls.title: (cls(),)}
+
+    @property
+    def form(self) -> str:
+        """Which of its topologies it has, for people; empty where it has one only."""
+        return ""
+
+    def topology_variants(self) -> tuple["Strategy", ...]:
+        """Return this setting with each topology that is worth a try."""
+        return (self,)
 
     def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple["Strategy", ...]:
         """Return this setting with each way to cut buckets that is worth a try: these caps, and all fused."""
@@ -243,14 +263,24 @@ def _of_bucket(operation: Operation, bucket: int, after: tuple[OperationId, ...]
     return replace(operation, bucket=bucket, after=after)
 
 
-def choose_all_reduce(algorithm: str | None, topology: Topology, message_bytes: float) -> tuple[Communicate, str]:
-    """Return an all-reduce over all ranks, and the algorithm that was chosen.
+def choose_all_reduce(
+    algorithm: str | None, topology: Topology, message_bytes: float, group: GroupKind = "world"
+) -> tuple[Communicate, str]:
+    """Return an all-reduce over all ranks of a group, and the algorithm that was chosen.
 
     Raises:
         SimnetError: the algorithm does not exist for this cluster.
     """
-    schedule = algorithms.choose(algorithm, topology, message_bytes)
+    if group == "world":
+        schedule = algorithms.choose(algorithm, topology, message_bytes)
+    else:
+        schedule = algorithms.choose_on_rails(algorithm, topology, message_bytes)
     return Communicate(schedule=schedule, message_bytes=message_bytes), schedule.label
+
+
+def all_gather(group: Group, topology: Topology, message_bytes: float) -> Communicate:
+    """Return an all-gather of a message to which each rank of a group adds an equal part."""
+    return Communicate(schedule=nccl.choose_all_gather(topology, group, message_bytes), message_bytes=message_bytes)
 
 
 def padded_sign_bytes(num_elements: float, world_size: int) -> int:

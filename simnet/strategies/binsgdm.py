@@ -13,17 +13,21 @@ Differs: the paper states the intent of the hierarchical all-reduce; the four st
 from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple, get_args
 
-from simnet.collectives import algorithms, direct, ring
+from msgspec.structs import replace
+
+from simnet.collectives import algorithms, direct
 from simnet.collectives.schedule import Group
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Kernel, Operation
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
-from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, register
+from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather, register
+from simnet.strategies.compressing import COPY
 from simnet.values import BYTES_PER_ELEMENT
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost, StandIn
 from simnet.workload.training_step import Step
 
+Average = Literal["updates", "gradients"]
 Rounding = Literal["random", "shaped"]
 ROUNDINGS: tuple[Rounding, ...] = get_args(Rounding)
 DEFAULT_ROUNDING: Rounding = "shaped"
@@ -66,7 +70,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     kernels: ClassVar[tuple[KernelCost, ...]] = (
         UPDATE,
         KernelCost(name="binsgdm_update_quantize", bytes_per_element=20.125),  # read g, m, b; write m, b and one bit
-        KernelCost(name="gather_gradients", bytes_per_element=8.0),  # read g, write it into the bucket
+        COPY,  # read g, write it into the bucket
         # per element received: read 4, write 4 for each node's worth (here 8 ranks)
         KernelCost(name="mean", bytes_per_element=4.5),
         KernelCost(name="quantize", bytes_per_element=4.125),  # read u, write one bit
@@ -77,7 +81,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     topology: Literal["hierarchical", "flat"] = "hierarchical"
     intra_node_dtype: Literal["fp32", "fp16", "bf16", "one_bit"] | None = None
-    average: Literal["updates", "gradients"] = "updates"
+    average: Average = "updates"
     rounding: Rounding = DEFAULT_ROUNDING
     finite_check: Algorithm | None = None
 
@@ -93,20 +97,35 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return the hierarchical exchange, in fp32 or bf16 inside the node, with either rounding, and the flat one.
-
-        The flat one has the default rounding: by how much roundings differ, the hierarchical one shows.
-        """
+        """Return it with either rounding, the default one first: they train differently."""
         title = cls.title
-        titles = {one: title if one == DEFAULT_ROUNDING else f"{title} {one}" for one in ROUNDINGS}
-        in_node: dict[str, tuple[Strategy, ...]] = {
-            titles[one]: (cls(rounding=one), cls(rounding=one, intra_node_dtype="bf16")) for one in ROUNDINGS
-        }
-        return {title: in_node[title], f"{title} flat": (cls(topology="flat"),)} | in_node
+        roundings = sorted(ROUNDINGS, key=lambda one: one != DEFAULT_ROUNDING)
+        return {title if one == DEFAULT_ROUNDING else f"{title} {one}": (cls(rounding=one),) for one in roundings}
+
+    @property
+    def form(self) -> str:
+        """Its topology."""
+        return self.topology
+
+    def topology_variants(self) -> tuple[Strategy, ...]:
+        """Return the hierarchical exchange of updates or gradients, in fp32 or bf16 in the node, and the flat one."""
+        in_node = (
+            replace(self, topology="hierarchical", intra_node_dtype=dtype, average=average)
+            for average in get_args(Average)
+            for dtype in (None, "bf16")
+        )
+        return (*in_node, replace(self, topology="flat", intra_node_dtype=None, average="updates"))
 
     def trains_as(self, other: Strategy) -> bool:
-        """Tell whether a training with another strategy says how one with this goes: with the same rounding."""
-        return isinstance(other, BinSGDM) and other.rounding == self.rounding
+        """Tell whether a training with another strategy says how one with this goes: where the same is rounded alike.
+
+        What is rounded depends on the topology, and on what is averaged in the node.
+        """
+        return isinstance(other, BinSGDM) and other._arithmetic == self._arithmetic
+
+    @property
+    def _arithmetic(self) -> tuple[str, str, str]:
+        return self.rounding, self.topology, "signs" if self.intra_node_dtype == "one_bit" else self.average
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Return all up to the signs that all ranks agree on."""
@@ -163,7 +182,7 @@ def _flat(kernels: _RoundingKernels, num_elements: float, topology: Topology) ->
         Kernel(name=kernels.update_and_round, part="encode", num_elements=num_elements),
         Communicate(schedule=direct.all_to_all(world), message_bytes=signs_bytes),
         kernels.merging(num_elements, world),
-        Communicate(schedule=ring.all_gather(world), message_bytes=signs_bytes),
+        all_gather(world, topology, signs_bytes),
     )
 
 
@@ -176,8 +195,8 @@ def _between_nodes(kernels: _RoundingKernels, num_elements: float, topology: Top
     return (
         Communicate(schedule=direct.all_to_all(between), message_bytes=slice_bytes),
         kernels.merging(slice_elements, between),
-        Communicate(schedule=ring.all_gather(between), message_bytes=slice_bytes),
-        Communicate(schedule=ring.all_gather(in_node), message_bytes=num_elements / BITS_PER_BYTE),
+        all_gather(between, topology, slice_bytes),
+        all_gather(in_node, topology, num_elements / BITS_PER_BYTE),
     )
 
 

@@ -7,17 +7,23 @@ writes the residual; decode, per element of each payload, reads the code, and re
 """
 
 import math
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta
+from msgspec.structs import replace
 
-from simnet.collectives import ring
+from simnet.collectives import direct
+from simnet.collectives.schedule import Group, GroupKind
 from simnet.errors import SimnetError
-from simnet.network.topology import Topology
+from simnet.network.topology import Topology as NetworkTopology
 from simnet.program import Communicate, Kernel, Operation
-from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, choose_all_reduce
+from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather, choose_all_reduce
+from simnet.system_options import SystemOptions
+from simnet.values import BYTES_PER_ELEMENT
 from simnet.workload.buckets import Bucket
-from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.kernel_cost import KernelCost, StandIn
+from simnet.workload.pieces import Cut, longest_piece
 from simnet.workload.training_step import Step
 
 # The length of a payload, sent as one int64 where it depends on the values.
@@ -25,17 +31,146 @@ LENGTH_BYTES = 8
 SCALE_BYTES = INDEX_BYTES = VALUE_BYTES = 4
 
 
+# Cut a bucket into pieces, or put pieces together: read and write each element.
+COPY = KernelCost(name="gather_gradients", bytes_per_element=8.0)
 MOMENTUM = KernelCost(name="momentum", bytes_per_element=12.0)  # read g, m; write m
 Momentum = Annotated[float, Meta(ge=0.0, lt=1.0)]
 
 
+Topology = Literal["all_reduce", "gather", "scatter_reduce", "ring", "hierarchical", "hierarchical_scatter_reduce"]
+# Topologies that average in the node first, with what they do between nodes; None: the system's own.
+BETWEEN_NODES: Mapping[str, str | None] = {"hierarchical": None, "hierarchical_scatter_reduce": "scatter_reduce"}
+
+
 class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A system that compresses gradients."""
+    """A system that compresses gradients.
+
+    Attributes:
+        topologies: those that it can have, its own first.
+        cut: along what pieces of a matrix are cut.
+        topology: among whom payloads travel: "gather": every rank gathers and decodes every rank's payload;
+            "scatter_reduce": every rank averages what all send of its piece of the bucket and encodes it once more;
+            "hierarchical": the ranks of a node first average, each a piece, which then goes between nodes in the
+            system's own exchange; "hierarchical_scatter_reduce": that, with a scatter_reduce between nodes;
+            "all_reduce" and "ring" are own exchanges. By default the system's own.
+        intra_node_dtype: what travels inside a node with a hierarchical topology; by default "fp32".
+    """
+
+    topologies: ClassVar[tuple[Topology, ...]] = ()
+    cut: ClassVar[Cut] = "elements"
+
+    topology: Topology | None = None
+    intra_node_dtype: Literal["fp32", "bf16"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.topology is not None and self.topology not in self.topologies:
+            known = ", ".join(map(repr, self.topologies)) or "none"
+            raise ValueError(f"topology: {self.topology!r}: {self.kind} cannot have it; its topologies are {known}")
+        if self.intra_node_dtype is not None and self.topology not in BETWEEN_NODES:
+            raise ValueError(
+                "intra_node_dtype: has no effect without a hierarchical topology; drop it, or set topology"
+            )
 
     @property
     def has_momentum(self) -> bool:
         """Whether each rank sends its own momentum in place of its gradients."""
         return False
+
+    @property
+    def used_topology(self) -> Topology:
+        """The topology given, or the system's own."""
+        return self.topology or self.topologies[0]
+
+    def kernel_options(self) -> dict[str, object]:
+        """Return the options, the topology as that among equals: kernels are the same with a mean in the node first."""
+        return super().kernel_options() | {"topology": self._among_equals(self.topology)}
+
+    def timed_as(self, options: SystemOptions) -> SystemOptions:
+        """Return timed options likewise; without a topology they are those of the system's own."""
+        return SystemOptions(options | {"topology": self._among_equals(options.get("topology"))})
+
+    def _among_equals(self, topology: object) -> str:
+        own = self.topologies[0] if self.topologies else ""
+        used = str(topology or own)
+        return BETWEEN_NODES.get(used, used) or own
+
+    @property
+    def form(self) -> str:
+        """Its topology where it can have several."""
+        return self.used_topology.replace("_", "-") if len(self.topologies) > 1 else ""
+
+    def topology_variants(self) -> tuple[Strategy, ...]:
+        """Return it with each topology, its own first, those that average in the node in fp32 and in bf16."""
+        _, *others = self.topologies or ("",)
+        return (
+            replace(self, topology=None, intra_node_dtype=None),
+            *(
+                replace(self, topology=topology, intra_node_dtype=dtype)
+                for topology in others
+                for dtype in ((None, "bf16") if topology in BETWEEN_NODES else (None,))
+            ),
+        )
+
+    def trains_as(self, other: Strategy) -> bool:
+        """Tell whether a training with another strategy says how one with this goes: of its kind, in its topology.
+
+        A mean in the node before encoding, and a second encoding, change what is lost. A mean in bf16 instead of fp32
+        counts as alike.
+        """
+        return isinstance(other, type(self)) and other._arithmetic == self._arithmetic
+
+    @property
+    def _arithmetic(self) -> tuple[bool, str]:
+        """Whether the ranks of a node average first, and what is done between those that exchange then."""
+        own = self.topologies[0] if self.topologies else ""
+        used = self.topology or own
+        return used in BETWEEN_NODES, BETWEEN_NODES.get(used, used) or own
+
+    def exchange(self, bucket: Bucket, step: Step, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
+        """Return what one bucket goes through in the topology."""
+        used = self.used_topology
+        if used not in BETWEEN_NODES:
+            return self.exchange_among("world", used, bucket, topology)
+        between = BETWEEN_NODES[used] or self.topologies[0]
+        piece = longest_piece(bucket, topology.ranks_per_node, self.cut)
+        found = self.exchange_among("inter_node", between, piece, topology)
+        if topology.ranks_per_node == 1:  # nothing is sent inside a node
+            return found._replace(algorithm=used)
+        operations = _with_mean_in_node(found.operations, bucket, piece, self.intra_node_dtype or "fp32", topology)
+        return Exchange(operations, found.payload_bytes * topology.ranks_per_node, used)
+
+    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:
+        """Return what a bucket, or a piece of one, goes through among the ranks of a group.
+
+        Args:
+            group: "world" or "inter_node".
+            form: one of `topologies` that averages nothing in the node first.
+            bucket: what is exchanged.
+            topology: of the network.
+
+        Raises:
+            SimnetError: the workload lacks what the exchange needs, or the strategy does not fit the cluster.
+        """
+        raise NotImplementedError  # as `Strategy.exchange`
+
+
+def _with_mean_in_node(
+    between: tuple[Operation, ...], bucket: Bucket, piece: Bucket, dtype: str, topology: NetworkTopology
+) -> tuple[Operation, ...]:
+    """Return an exchange of pieces between nodes, with the mean of a node before it and the gather of pieces after."""
+    in_node = topology.group("intra_node")
+    # Every row has the length of the longest piece.
+    message_bytes = piece.num_elements * in_node.size * BYTES_PER_ELEMENT[dtype]
+    copied = Kernel(name=COPY.name, part="encode", num_elements=bucket.num_elements)
+    return (
+        copied,
+        Communicate(schedule=direct.all_to_all(in_node), message_bytes=message_bytes),
+        Kernel(name="mean", part="encode", num_elements=bucket.num_elements, num_vectors=in_node.size),
+        *between,
+        all_gather(in_node, topology, message_bytes),
+        replace(copied, part="decode"),
+    )
 
 
 class GatheredPayload(NamedTuple):
@@ -72,26 +207,85 @@ def kernel_costs(
     )
 
 
+def gathering_kernel_costs(
+    name: str, encode: float, decode: float, *, decoded_fraction: float = 1.0, measured_only: tuple[str, ...] = ()
+) -> tuple[KernelCost, ...]:
+    """Return the kernels of a system whose payloads are gathered, or scattered and reduced.
+
+    The merge of a scatter-reduce decodes the pieces of all ranks, and encodes their mean.
+
+    Args:
+        name: of the system.
+        encode: bytes that it moves per element.
+        decode: the same, per element that a payload has something to decode of.
+        decoded_fraction: of the elements that a payload has something to decode of, as a rule.
+        measured_only: those whose bytes tell too little of their times.
+    """
+    encoding, decoding = kernel_costs(name, encode, 0.0, decode, measured_only=measured_only)
+    merge = KernelCost(
+        name=f"{name}_merge",
+        bytes_per_element=decode * decoded_fraction,
+        bytes_per_result=encode,
+        is_estimable=encoding.is_estimable and decoding.is_estimable,
+        stand_in=StandIn(decoding, "byte", result=encoding),
+    )
+    return encoding, merge, decoding
+
+
 def gather_payloads(
-    strategy: CompressingStrategy, bucket: Bucket, payload: GatheredPayload, topology: Topology
+    strategy: CompressingStrategy, bucket: Bucket, payload: GatheredPayload, group: Group, topology: NetworkTopology
 ) -> Exchange:
-    """Gather every rank's payload on every rank, which decodes all."""
-    world = topology.group("world")
-    lengths = Communicate(schedule=ring.all_gather(world), message_bytes=float(LENGTH_BYTES * world.size))
+    """Gather every rank's payload on every rank of a group, which decodes all."""
+    lengths = all_gather(group, topology, float(LENGTH_BYTES * group.size))
     operations: tuple[Operation, ...] = (
         *encode_kernels(strategy, bucket),
         *((lengths,) if payload.is_variable_length else ()),
-        Communicate(schedule=ring.all_gather(world), message_bytes=payload.num_bytes * world.size),
-        decode_kernel(strategy, payload.decoded_elements * world.size),
+        all_gather(group, topology, payload.num_bytes * group.size),
+        decode_kernel(strategy, payload.decoded_elements * group.size),
     )
     return Exchange(operations, payload.num_bytes, "all_gather")
 
 
-def all_reduce_payload(
-    strategy: CompressingStrategy, bucket: Bucket, message_bytes: float, algorithm: str | None, topology: Topology
+def scatter_reduce_payloads(
+    strategy: "GatheringStrategy", bucket: Bucket, group: Group, topology: NetworkTopology
 ) -> Exchange:
-    """Add up payloads that stand for the same on all ranks."""
-    collective, chosen = choose_all_reduce(algorithm, topology, message_bytes)
+    """Send the payload of each piece to its owner, which averages and encodes it once more; gather what owners send.
+
+    Raises:
+        SimnetError: the length of a payload depends on the values.
+    """
+    payload = strategy.payload(longest_piece(bucket, group.size, strategy.cut))
+    if payload.is_variable_length:
+        raise SimnetError(
+            f"strategy.topology: {strategy.topology!r}: the length of {strategy.kind}'s payloads must not depend on "
+            "the values; drop coding or topology"
+        )
+    # Every row has the length of the longest payload.
+    message_bytes = payload.num_bytes * group.size
+    copied = Kernel(name=COPY.name, part="encode", num_elements=bucket.num_elements)
+    merge = replace(merge_kernel(strategy, bucket), num_vectors=group.size)
+    operations: tuple[Operation, ...] = (
+        copied,
+        *encode_kernels(strategy, bucket),
+        Communicate(schedule=direct.all_to_all(group), message_bytes=message_bytes),
+        merge,
+        all_gather(group, topology, message_bytes),
+        decode_kernel(strategy, payload.decoded_elements * group.size),
+        replace(copied, part="decode"),
+    )
+    return Exchange(operations, message_bytes, "scatter_reduce")
+
+
+def all_reduce_payload(  # noqa: PLR0913, PLR0917
+    strategy: CompressingStrategy,
+    bucket: Bucket,
+    message_bytes: float,
+    algorithm: str | None,
+    group: GroupKind,
+    topology: NetworkTopology,
+) -> Exchange:
+    """Add up payloads that stand for the same on all ranks of a group."""
+    collective, chosen = choose_all_reduce(algorithm, topology, message_bytes, group)
     operations: tuple[Operation, ...] = (
         *encode_kernels(strategy, bucket),
         collective,
@@ -101,19 +295,29 @@ def all_reduce_payload(
 
 
 class GatheringStrategy(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A system whose payloads all ranks gather and decode."""
+    """A system whose payloads all ranks gather and decode, or whose payloads of pieces go to the pieces' owners."""
+
+    topologies: ClassVar[tuple[Topology, ...]] = (
+        "gather",
+        "scatter_reduce",
+        "hierarchical",
+        "hierarchical_scatter_reduce",
+    )
 
     def payload(self, bucket: Bucket) -> GatheredPayload:
-        """Return the message of one rank for a bucket.
+        """Return the message of one rank for a bucket, or for a piece of one.
 
         Raises:
             SimnetError: the workload lacks what the size depends on.
         """
         raise NotImplementedError  # as `Strategy.exchange`
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
-        """Return the gather of all payloads."""
-        return gather_payloads(self, bucket, self.payload(bucket), topology)
+    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:
+        """Return the gather of all payloads, or the scatter-reduce of those of pieces."""
+        ranks = topology.group(group)
+        if form == "scatter_reduce":
+            return scatter_reduce_payloads(self, bucket, ranks, topology)
+        return gather_payloads(self, bucket, self.payload(bucket), ranks, topology)
 
 
 def encode_kernels(strategy: CompressingStrategy, bucket: Bucket) -> tuple[Kernel, ...]:

@@ -39,11 +39,11 @@ def check(calibration: Calibration) -> None:
     try:
         algorithms.check(calibration.all_reduce)
     except ValueError as error:
-        raise SimnetError(f"calibration {calibration.name!r}: all_reduce: {error}") from error
+        raise SimnetError(f"{calibration.label}: all_reduce: {error}") from error
     for name, timed in calibration.kernels.items():
         if timed.s_per_result is not None and not getattr(every().get(name), "bytes_per_result", True):
             raise SimnetError(
-                f"calibration {calibration.name!r}: kernels.{name}.time_per_result: {timed.s_per_result.text()!r}: has "
+                f"{calibration.label}: kernels.{name}.time_per_result: {timed.s_per_result.text()!r}: has "
                 "no effect on this kernel; drop it"
             )
     if calibration.kernels.keys() <= _built_in_names():
@@ -51,9 +51,7 @@ def check(calibration: Calibration) -> None:
     known = every()
     for name in calibration.kernels:
         if name not in known:
-            raise SimnetError(
-                f"calibration {calibration.name!r}: kernels: {name!r}: unknown kernel.{did_you_mean(name, known)}"
-            )
+            raise SimnetError(f"{calibration.label}: kernels: {name!r}: unknown kernel.{did_you_mean(name, known)}")
 
 
 def _check_libraries(calibration: Calibration) -> None:
@@ -61,7 +59,7 @@ def _check_libraries(calibration: Calibration) -> None:
         for strategy in library.carries:
             if strategy not in {tag_of(one) for one in STRATEGIES.built_in()} and strategy not in STRATEGIES.names():
                 raise SimnetError(
-                    f"calibration {calibration.name!r}: libraries.{name}.carries: {strategy!r}: unknown strategy."
+                    f"{calibration.label}: libraries.{name}.carries: {strategy!r}: unknown strategy."
                     f"{did_you_mean(strategy, STRATEGIES.names())}"
                 )
 

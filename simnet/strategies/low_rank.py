@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.network.topology import Topology
+from simnet.collectives.schedule import GroupKind
+from simnet.network.topology import Topology as NetworkTopology
 from simnet.program import Operation
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import Exchange, Strategy, choose_all_reduce, register
@@ -14,6 +15,7 @@ from simnet.strategies.compressing import (
     CompressingStrategy,
     GatheredPayload,
     GatheringStrategy,
+    Topology,
     all_reduce_payload,
     decode_kernel,
     encode_kernels,
@@ -24,7 +26,7 @@ from simnet.strategies.compressing import (
 )
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
-from simnet.workload.training_step import Step
+from simnet.workload.pieces import Cut
 
 
 class LowRank(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,6 +36,9 @@ class LowRank(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         matrix_rank: columns of each factor.
         algorithm: the all-reduce algorithm, as that of `all_reduce`.
     """
+
+    topologies: ClassVar[tuple[Topology, ...]] = ("all_reduce", "hierarchical")
+    cut: ClassVar[Cut] = "rows"
 
     matrix_rank: Annotated[int, Meta(ge=1, le=65_536)] = 4
     algorithm: Algorithm | None = None
@@ -64,11 +69,11 @@ class PowerSGD(LowRank, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     # orthogonal, one after the other, on which PowerSGD spends most (pytorch/pytorch#65813): bytes tell little of it.
     kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("power_sgd", 12.0, 4.0, 12.0, measured_only=("merge",))
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
         """Average the left factors with what is not factored, then the right ones."""
         left, right, whole = self.factor_bytes(bucket)
         sizes = [size for size in (left + whole, right) if size]
-        reductions = [choose_all_reduce(self.algorithm, topology, size) for size in sizes]
+        reductions = [choose_all_reduce(self.algorithm, topology, size, group) for size in sizes]
         first, *second = (collective for collective, _ in reductions)
         operations: tuple[Operation, ...] = (
             *encode_kernels(self, bucket),
@@ -88,10 +93,10 @@ class GradZip(LowRank, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     # encode makes columns orthogonal: bytes say little of its time
     kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("grad_zip", 12.0, 0.0, 12.0, measured_only=("encode",))
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
         """Add up one factor, whose bytes are the mean of the two turns, and what is not factored."""
         left, right, whole = self.factor_bytes(bucket)
-        return all_reduce_payload(self, bucket, (left + right) / 2 + whole, self.algorithm, topology)
+        return all_reduce_payload(self, bucket, (left + right) / 2 + whole, self.algorithm, group, topology)
 
 
 @register
@@ -106,6 +111,8 @@ class Atomo(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=
     is_rate_independent: ClassVar[bool] = True
     # encode is counted as if the decomposition were one read: far from what it takes
     kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("atomo", 4.0, 0.0, 8.0, measured_only=("encode",))
+    topologies: ClassVar[tuple[Topology, ...]] = ("gather", "hierarchical")
+    cut: ClassVar[Cut] = "rows"
 
     budget: Annotated[float, Meta(gt=0.0, le=65_536.0)] = 3.0
 

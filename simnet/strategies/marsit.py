@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from simnet.collectives import ring
 from simnet.collectives.schedule import Group, GroupKind, Schedule
-from simnet.network.topology import Topology
+from simnet.network.topology import Topology as NetworkTopology
 from simnet.program import Communicate, Operation
 from simnet.strategies.all_reduce import DenseAllReduce
 from simnet.strategies.base import DenseStage, Exchange, Strategy, padded_sign_bytes, register
@@ -16,6 +16,7 @@ from simnet.strategies.compressing import (
     SCALE_BYTES,
     CompressingStrategy,
     Momentum,
+    Topology,
     decode_kernel,
     encode_kernels,
     kernel_costs,
@@ -24,7 +25,6 @@ from simnet.strategies.compressing import (
 from simnet.values import Count
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
-from simnet.workload.training_step import Step
 
 
 @register
@@ -42,6 +42,7 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     title: ClassVar[str] = "Marsit"
+    topologies: ClassVar[tuple[Topology, ...]] = ("ring", "hierarchical")
     is_rate_independent: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = (
         *kernel_costs("marsit", 20.125, 0.375, 4.125),
@@ -53,6 +54,11 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
     scale: Annotated[float, Meta(gt=0.0)] | None = None
     residual_decay: Annotated[float, Meta(ge=0.0, le=1.0)] = 1.0
     momentum: Momentum = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.torus and self.topology == "hierarchical":
+            raise ValueError("torus: has no effect with topology 'hierarchical', which averages in the node; drop one")
 
     @property
     def has_momentum(self) -> bool:
@@ -80,14 +86,23 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:
         """Return one ring, and the torus."""
-        return {cls.title: (cls(),), f"{cls.title} torus": (cls(torus=True),)}
+        return {cls.title: (cls(), cls(torus=True))}
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+    @property
+    def form(self) -> str:
+        """Its topology, or that it goes round the rings of a torus."""
+        return "torus" if self.torus else super().form
+
+    def topology_variants(self) -> tuple[Strategy, ...]:
+        """Return it with each topology; a torus has no other."""
+        return (self,) if self.torus else super().topology_variants()
+
+    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
         """Merge signs hop by hop round one ring or two, and hand them back."""
-        world = topology.group("world")
+        world = topology.group(group)
         message_bytes = float(padded_sign_bytes(bucket.num_elements, world.size))
         scales = Communicate(schedule=ring.all_gather(world), message_bytes=float(SCALE_BYTES * world.size))
-        kinds: tuple[GroupKind, ...] = ("intra_node", "inter_node") if self.torus else ("world",)
+        kinds: tuple[GroupKind, ...] = ("intra_node", "inter_node") if self.torus else (group,)
         groups = [topology.group(kind) for kind in kinds]
         operations: tuple[Operation, ...] = (
             *encode_kernels(self, bucket),

@@ -7,17 +7,17 @@ this project's own. Padding is not counted.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from msgspec import Meta
 from msgspec.structs import replace
 
-from simnet.collectives import direct, ring
+from simnet.collectives import direct
 from simnet.collectives.schedule import Group
 from simnet.network.topology import Topology
 from simnet.program import Communicate, Kernel, Operation
 from simnet.strategies.all_reduce import DenseAllReduce
-from simnet.strategies.base import BITS_PER_BYTE, DenseStage, Exchange, Strategy, register
+from simnet.strategies.base import BITS_PER_BYTE, DenseStage, Exchange, Strategy, all_gather, register
 from simnet.strategies.binsgdm import MERGE
 from simnet.strategies.compressing import MOMENTUM
 from simnet.units import Size
@@ -26,6 +26,8 @@ from simnet.workload.kernel_cost import KernelCost, StandIn
 from simnet.workload.training_step import Step
 
 SCALE_BYTES = VALUE_BYTES = 4
+CHECKSUM_BYTES = 32  # of the settings and, after loading, of the state, each with its complement
+Topologies = Literal["flat", "hierarchical"]
 DENSE_FRACTION = 23_000 / 152_000
 """Fraction of the steps without compression: BERT-Large in its authors' tutorial (one_bit_adam_end_to_end)."""
 
@@ -62,7 +64,7 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
         KernelCost(name="adam_update", bytes_per_element=16.0, updates=True),  # read m, v, x; write x
     )
 
-    topology: Literal["flat", "hierarchical"] = "flat"
+    topology: Topologies = "flat"
     finite_check: bool = True
     dense_steps: Annotated[int, Meta(ge=0)] = 0
     dense: DenseAllReduce = DenseAllReduce(bucketing="fused", overlap=False)
@@ -73,6 +75,10 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
         super().__post_init__()
         if self.overlap or self.bucketing != "fused":
             raise ValueError("overlap: 1-bit Adam exchanges one fused momentum after backward; drop overlap")
+
+    def trains_as(self, other: Strategy) -> bool:
+        """Tell whether a training with another strategy says how one with this goes: in the same topology."""
+        return isinstance(other, OneBitAdam) and other.topology == self.topology
 
     def dense_stage(self, steps: int | None) -> DenseStage:  # noqa: ARG002
         """Return the `dense_steps` at the start of the training."""
@@ -100,33 +106,50 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @classmethod
     def presets(cls) -> dict[str, tuple[Strategy, ...]]:
-        """Return the flat exchange of the paper."""
+        """Return the paper's exchange."""
         return {cls.title: (cls(dense=DenseAllReduce(algorithm="auto")),)}
 
-    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:  # noqa: ARG002
-        """Return itself: its buckets are not cut."""
-        return (self,)
+    @property
+    def form(self) -> str:
+        """Its topology."""
+        return self.topology
+
+    def topology_variants(self) -> tuple[Strategy, ...]:
+        """Return both topologies, the paper's first, with the dense stage in each form that the baseline has."""
+        stage = DenseAllReduce(algorithm="auto")
+        stages = [form for one in (stage, replace(stage, wire_dtype="bf16")) for form in one.topology_variants()]
+        return tuple(
+            replace(self, topology=topology, dense=dense) for topology in get_args(Topologies) for dense in stages
+        )
+
+    def bucketing_variants(self, caps: Sequence[Size | None]) -> tuple[Strategy, ...]:
+        """Return it with each way to cut the buckets of its dense stage; the momentum travels as a whole."""
+        return tuple(replace(self, dense=dense) for dense in self.dense.bucketing_variants(caps))
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
         """Return what the fused momentum goes through, which has the `bucket`'s elements on every rank."""
         world, num_elements = topology.group("world"), bucket.num_elements
         operations: tuple[Operation, ...] = (
-            *((_gathered_flags(bucket, world),) if self.finite_check else ()),
+            *((_gathered_flags(bucket, world, topology),) if self.finite_check else ()),
             Kernel(name="momentum", part="encode", num_elements=num_elements),
-            *(_averaged(num_elements, world) if self.topology == "flat" else _hierarchical(num_elements, topology)),
+            *(
+                _averaged(num_elements, world, topology)
+                if self.topology == "flat"
+                else _hierarchical(num_elements, topology)
+            ),
             Kernel(name="decompress", part="decode", num_elements=num_elements),
             Kernel(name="adam_update", part="optimizer", num_elements=num_elements),
         )
         return Exchange(operations, num_elements / BITS_PER_BYTE + SCALE_BYTES * world.size, self.topology)
 
 
-def _gathered_flags(bucket: Bucket, world: Group) -> Communicate:
-    """Gather a byte for the step and one for each tensor (one in all where they are not known)."""
-    flags_bytes = 1.0 + len(bucket.shapes or ((),))
-    return Communicate(schedule=ring.all_gather(world), message_bytes=flags_bytes * world.size)
+def _gathered_flags(bucket: Bucket, world: Group, topology: Topology) -> Communicate:
+    """Gather a byte for the step, one for each tensor (one in all where they are not known), and the checksums."""
+    flags_bytes = 1.0 + len(bucket.shapes or ((),)) + CHECKSUM_BYTES
+    return all_gather(world, topology, flags_bytes * world.size)
 
 
-def _averaged(num_elements: float, group: Group) -> tuple[Operation, ...]:
+def _averaged(num_elements: float, group: Group, topology: Topology) -> tuple[Operation, ...]:
     """Leave every rank of a group with the encoded average of a momentum that each has."""
     message_bytes = num_elements / BITS_PER_BYTE + SCALE_BYTES * group.size
     return (
@@ -134,7 +157,7 @@ def _averaged(num_elements: float, group: Group) -> tuple[Operation, ...]:
         Communicate(schedule=direct.all_to_all(group), message_bytes=message_bytes),
         Kernel(name="server_mean", part="encode", num_elements=num_elements),
         Kernel(name="server_residual", part="encode", num_elements=num_elements / group.size),
-        Communicate(schedule=ring.all_gather(group), message_bytes=message_bytes),
+        all_gather(group, topology, message_bytes),
     )
 
 
@@ -145,6 +168,6 @@ def _hierarchical(num_elements: float, topology: Topology) -> tuple[Operation, .
     return (
         Communicate(schedule=direct.all_to_all(in_node), message_bytes=VALUE_BYTES * num_elements),
         Kernel(name="mean", part="encode", num_elements=num_elements),
-        *_averaged(num_elements / in_node.size, between),
-        Communicate(schedule=ring.all_gather(in_node), message_bytes=gathered_bytes),
+        *_averaged(num_elements / in_node.size, between, topology),
+        all_gather(in_node, topology, gathered_bytes),
     )

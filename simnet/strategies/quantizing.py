@@ -6,7 +6,13 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from simnet.strategies.base import Strategy, register
-from simnet.strategies.compressing import SCALE_BYTES, GatheredPayload, GatheringStrategy, bytes_of_bits, kernel_costs
+from simnet.strategies.compressing import (
+    SCALE_BYTES,
+    GatheredPayload,
+    GatheringStrategy,
+    bytes_of_bits,
+    gathering_kernel_costs,
+)
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
 
@@ -58,7 +64,7 @@ class QSGD(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
     title: ClassVar[str] = "QSGD"
     is_rate_independent: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("qsgd", 8.5, 0.0, 8.5)
+    kernels: ClassVar[tuple[KernelCost, ...]] = gathering_kernel_costs("qsgd", 8.5, 8.5)
 
 
 @register
@@ -67,7 +73,7 @@ class QSGDInf(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     title: ClassVar[str] = "QSGDinf"
     is_rate_independent: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("qsgd_inf", 8.5, 0.0, 8.5)
+    kernels: ClassVar[tuple[KernelCost, ...]] = gathering_kernel_costs("qsgd_inf", 8.5, 8.5)
 
 
 @register
@@ -81,7 +87,7 @@ class NUQSGD(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     title: ClassVar[str] = "NUQSGD"
     is_rate_independent: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("nuqsgd", 8.5, 0.0, 8.5)
+    kernels: ClassVar[tuple[KernelCost, ...]] = gathering_kernel_costs("nuqsgd", 8.5, 8.5)
 
     bits: Annotated[int, Meta(ge=2, le=7)] = 4
     with_zero: bool = True

@@ -3,10 +3,11 @@
 import math
 from typing import ClassVar, Literal
 
-from simnet.collectives import direct, ring
-from simnet.network.topology import Topology
+from simnet.collectives import direct
+from simnet.collectives.schedule import GroupKind
+from simnet.network.topology import Topology as NetworkTopology
 from simnet.program import Communicate, Operation
-from simnet.strategies.base import Exchange, padded_sign_bytes, register
+from simnet.strategies.base import Exchange, all_gather, padded_sign_bytes, register
 from simnet.strategies.compressing import (
     MOMENTUM,
     SCALE_BYTES,
@@ -14,9 +15,11 @@ from simnet.strategies.compressing import (
     GatheredPayload,
     GatheringStrategy,
     Momentum,
+    Topology,
     bytes_of_bits,
     decode_kernel,
     encode_kernels,
+    gathering_kernel_costs,
     kernel_costs,
     matrix_shape,
     merge_kernel,
@@ -24,7 +27,7 @@ from simnet.strategies.compressing import (
 )
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
-from simnet.workload.training_step import Step
+from simnet.workload.pieces import Cut
 
 TRITS_PER_BYTE = 5
 
@@ -38,9 +41,10 @@ class OneBitSGD(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     title: ClassVar[str] = "1-bit SGD"
+    cut: ClassVar[Cut] = "columns"
     is_rate_independent: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = (
-        *kernel_costs("one_bit_sgd", 20.125, 0.0, 8.125),
+        *gathering_kernel_costs("one_bit_sgd", 20.125, 8.125),
         MOMENTUM,
     )
 
@@ -67,6 +71,7 @@ class SignSGD(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     title: ClassVar[str] = "SignSGD"
+    topologies: ClassVar[tuple[Topology, ...]] = ("scatter_reduce", "hierarchical")
     is_rate_independent: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = (*kernel_costs("sign_sgd", 4.125, 0.25, 4.125), MOMENTUM)
 
@@ -77,15 +82,15 @@ class SignSGD(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         """Whether `momentum` is not 0."""
         return self.momentum > 0
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
         """Swap signs among all ranks, count, and gather the winners; a byte with each chunk tells if it is finite."""
-        world = topology.group("world")
-        message_bytes = float(padded_sign_bytes(bucket.num_elements, world.size) + world.size)
+        ranks = topology.group(group)
+        message_bytes = float(padded_sign_bytes(bucket.num_elements, ranks.size) + ranks.size)
         operations: tuple[Operation, ...] = (
             *encode_kernels(self, bucket),
-            Communicate(schedule=direct.all_to_all(world), message_bytes=message_bytes),
+            Communicate(schedule=direct.all_to_all(ranks), message_bytes=message_bytes),
             merge_kernel(self, bucket),
-            Communicate(schedule=ring.all_gather(world), message_bytes=message_bytes),
+            all_gather(ranks, topology, message_bytes),
             decode_kernel(self, bucket.num_elements),
         )
         return Exchange(operations, message_bytes, "all_to_all")
@@ -103,7 +108,7 @@ class EFSignSGD(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fie
     title: ClassVar[str] = "EF-SignSGD"
     is_rate_independent: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = (
-        *kernel_costs("ef_sign_sgd", 20.125, 0.0, 8.125),
+        *gathering_kernel_costs("ef_sign_sgd", 20.125, 8.125),
         MOMENTUM,
     )
 
@@ -128,7 +133,7 @@ class TernGrad(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
 
     title: ClassVar[str] = "TernGrad"
     is_rate_independent: ClassVar[bool] = True
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("terngrad", 8.2, 0.0, 8.2)
+    kernels: ClassVar[tuple[KernelCost, ...]] = gathering_kernel_costs("terngrad", 8.2, 8.2)
 
     def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return trits and scales."""

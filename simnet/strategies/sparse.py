@@ -5,30 +5,31 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 from msgspec.structs import replace
 
-from simnet.network.topology import Topology
+from simnet.collectives.schedule import GroupKind
+from simnet.network.topology import Topology as NetworkTopology
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import DenseStage, Exchange, Strategy, register
 from simnet.strategies.compressing import (
     INDEX_BYTES,
     MOMENTUM,
     VALUE_BYTES,
-    CompressingStrategy,
     GatheredPayload,
+    GatheringStrategy,
     Momentum,
+    Topology,
     all_reduce_payload,
-    gather_payloads,
+    gathering_kernel_costs,
     kernel_costs,
 )
 from simnet.values import Count
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
-from simnet.workload.training_step import Step
 
 Ratio = Annotated[float, Meta(gt=0.0, le=1.0)]
 USUAL_RATIO = 0.01
 
 
-class Sparsifying(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Sparsifying(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keep some elements of each bucket; `ratio` or `k` says how many.
 
     Attributes:
@@ -89,10 +90,10 @@ class Sparsifying(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown
         wanted = float(self.k) if self.k is not None else max(1.0, round((self.ratio or 0.0) * num_elements))
         return min(wanted, num_elements)
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
-        """Return a gather of values with their indices, which decoding adds at their places."""
+    def payload(self, bucket: Bucket) -> GatheredPayload:
+        """Return values with their indices, which decoding adds at their places."""
         kept = self.num_kept(bucket.num_elements)
-        return gather_payloads(self, bucket, GatheredPayload((VALUE_BYTES + INDEX_BYTES) * kept, kept), topology)
+        return GatheredPayload((VALUE_BYTES + INDEX_BYTES) * kept, kept)
 
 
 @register
@@ -103,7 +104,7 @@ class TopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     is_rate_independent: ClassVar[bool] = True
     # decode counts kept elements; encode selects the k largest: bytes say little of its time
     kernels: ClassVar[tuple[KernelCost, ...]] = (
-        *kernel_costs("top_k", 20.0, 0.0, 16.0, measured_only=("encode",)),
+        *gathering_kernel_costs("top_k", 20.0, 16.0, decoded_fraction=USUAL_RATIO, measured_only=("encode",)),
         MOMENTUM,
     )
 
@@ -115,7 +116,7 @@ class MSTopK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True,
     title: ClassVar[str] = "MSTop-k"
     is_rate_independent: ClassVar[bool] = True
     kernels: ClassVar[tuple[KernelCost, ...]] = (
-        *kernel_costs("ms_top_k", 136.0, 0.0, 16.0),  # 31 counts read all
+        *gathering_kernel_costs("ms_top_k", 136.0, 16.0, decoded_fraction=USUAL_RATIO),  # 31 counts read all
         MOMENTUM,
     )
 
@@ -130,6 +131,7 @@ class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     title: ClassVar[str] = "Random-k"
+    topologies: ClassVar[tuple[Topology, ...]] = ("all_reduce", "hierarchical")
     # encode draws numbers for all elements and selects the k largest
     kernels: ClassVar[tuple[KernelCost, ...]] = (
         *kernel_costs("random_k", 12.0, 0.0, 4.0, measured_only=("encode",)),
@@ -148,7 +150,7 @@ class RandomK(Sparsifying, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return the usual ratio."""
         return {f"{cls.title} 1 %": (cls(ratio=USUAL_RATIO, algorithm="auto"),)}
 
-    def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:  # noqa: ARG002
+    def exchange_among(self, group: GroupKind, form: str, bucket: Bucket, topology: NetworkTopology) -> Exchange:  # noqa: ARG002
         """Return an all-reduce of the values, whose indices all ranks know."""
         message_bytes = VALUE_BYTES * self.num_kept(bucket.num_elements)
-        return all_reduce_payload(self, bucket, message_bytes, self.algorithm, topology)
+        return all_reduce_payload(self, bucket, message_bytes, self.algorithm, group, topology)

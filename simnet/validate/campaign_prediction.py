@@ -6,19 +6,22 @@ from pathlib import Path
 
 from msgspec import structs
 
-from simnet.calibrate import calibration_file, fit_files, sources, workload_file
-from simnet.calibrate.fitted_part import check_errors, checked_residuals
-from simnet.comparison import Comparison
+from simnet.calibrate import calibration_file, fit_files, kernel_fit, sources, workload_file
+from simnet.calibrate.fit_files import FitOptions
+from simnet.calibrate.fitted_part import FittedPart, check_errors, checked_residuals
+from simnet.calibrate.sources import Sources
+from simnet.comparison import Comparison, by_series, mean_error
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.lab import campaign as campaigns
 from simnet.lab.campaign import Campaign, Launch, Layout, file_stem
+from simnet.lab.strategy_spec import StrategySpec
 from simnet.network import topology as topologies
 from simnet.parsing import parse_toml
 from simnet.scenario import RawScenario, RunSettings, Scenario
-from simnet.strategies import DenseAllReduce
+from simnet.strategies import DenseAllReduce, Strategy
 from simnet.units import Duration
-from simnet.validate import disjoint, machine_speed, own_work, training_steps
+from simnet.validate import disjoint, kernel_variants, machine_speed, own_work, training_steps
 from simnet.validate.disjoint import Disjointness
 from simnet.validate.own_work import CHOSEN, Form, OwnWork, Speeds
 from simnet.validate.training_steps import MeasuredStep, TrainedPoint
@@ -28,6 +31,8 @@ from simnet.workload.workload import Workload
 
 BOUND = 0.3
 """Largest accepted mean relative residual of a fit, wide since kernels of some 100 us on shared cores scatter."""
+KERNEL = "kernel "
+"""Begins the series of a kernel's residuals."""
 IN_PLACE = ("kernels", "messages", "own_work", "model")
 """Parts that are measured more than once in place."""
 ADDED_UP = "kernels and models added up, as where no own work is measured"
@@ -61,14 +66,41 @@ Watched = Callable[[Sequence[PointToPredict]], Iterable[PointToPredict]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayoutFit:
-    """The calibration fitted for one layout, also as TOML text, its residuals, and the own work if it was measured."""
+class StrategiesFit:
+    """The calibration for some of the strategies, also as TOML text: kernels are those of their variants."""
 
-    layout: Layout
+    specs: tuple[StrategySpec, ...]
     calibration: Calibration
     text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutFit:
+    """What was fitted for one layout.
+
+    Attributes:
+        by_strategies: a calibration for each set of strategies without two variants of one system; they differ in
+            kernels alone.
+        residuals: of all fits.
+        own: the own work, if it was measured.
+        poor_kernels: mean errors of kernels above `BOUND` by series; only where own work stands for kernels.
+    """
+
+    layout: Layout
+    by_strategies: tuple[StrategiesFit, ...]
     residuals: tuple[Comparison, ...]
     own: OwnWork | None = None
+    poor_kernels: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration for the first variant of each system."""
+        return self.by_strategies[0].calibration
+
+    def calibration_of(self, spec: StrategySpec) -> Calibration:
+        """Return the calibration with the kernels of a trained strategy."""
+        mine = (one.calibration for one in self.by_strategies if spec in one.specs)
+        return next(mine, self.calibration)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +152,7 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
             scenario = _scenario(fit, text, f"{model}_{fit.layout.text()}", draws)
             proofs[fit.layout, disjoint.check(scenario, trained)] = None
             steps += [
-                PointToPredict(fit=fit, scenario=scenario, step=step, slowness_s=slowness_s)
+                PointToPredict(fit=fit, scenario=_of_step(scenario, fit, step), step=step, slowness_s=slowness_s)
                 for _, whole in trained
                 for slowness_s in [machine_speed.slowness_s(whole) if speeds else None]
                 for step in training_steps.measured_steps([whole])
@@ -147,6 +179,11 @@ def _predict(point: PointToPredict, form: Form | None) -> TrainedPoint:
         # The model's own error was found on campaigns: with it, an interval would be judged by what it was made of.
         return training_steps.predict_point(point.scenario, *point.step, with_model_error=False)
     return own_work.predict_point(point.scenario, *point.step, own, point.slowness_s, form)
+
+
+def _of_step(scenario: Scenario, fit: LayoutFit, step: MeasuredStep) -> Scenario:
+    calibration = fit.calibration_of(StrategySpec.of_labels(step[0].labels))
+    return structs.replace(scenario, calibration=calibration)
 
 
 def _undrawn(point: PointToPredict) -> PointToPredict:
@@ -200,7 +237,7 @@ def _kernels(campaign: Campaign) -> set[str]:
 
 def _is_relevant(residual: Comparison, kernels: set[str]) -> bool:
     """Return whether a residual belongs to a link, or to a kernel that a trained strategy runs."""
-    name = residual.series.removeprefix("kernel ")
+    name = residual.series.removeprefix(KERNEL)
     return name == residual.series or name in kernels
 
 
@@ -215,17 +252,65 @@ def _fit(  # noqa: PLR0913, PLR0917
     if speeds is not None:
         files, slowness_s = own_work.at_one_speed(in_place.measurements, speeds.launches)
         messages = replace(in_place, files=[(path, one) for (path, _), one in zip(in_place.files, files, strict=True)])
-    parts = fit_files.fit_parts(train, sources.Sources(), messages, fit_files.FitOptions(bound=BOUND, draws=draws))
-    residuals = tuple(residual for part in parts for residual in part.residuals)
+    sets = kernel_variants.group(campaigns.strategies_on(campaign, layout))
+    by_set = _fit_sets(train, messages, sets, FitOptions(bound=BOUND, draws=draws))
+    parts = list({id(part): part for one in by_set for part in one}.values())
     kernels = _kernels(campaign)
-    check_errors([one for one in checked_residuals(parts) if _is_relevant(one, kernels)], BOUND)
-    whole = calibration_file.merge(parts, calibration_file.header(train, in_place))
+    judged = [one for one in checked_residuals(parts) if _is_relevant(one, kernels)]
+    # Where own work is measured, kernels serve another form alone: their scatter refuses no prediction.
+    poor = _poor_kernels(judged) if speeds is not None else {}
+    check_errors([one for one in judged if one.series not in poor], BOUND)
+    head, comment = calibration_file.header(train, in_place), calibration_file.comment(train, in_place)
     return LayoutFit(
         layout=layout,
-        calibration=calibration_file.as_calibration(whole),
-        text=calibration_file.text(whole, [calibration_file.comment(train, in_place)]),
-        residuals=residuals,
+        by_strategies=tuple(
+            _of_set(mine, calibration_file.merge(found, head), [comment, *_kernels_text(mine, sets)])
+            for mine, found in zip(sets, by_set, strict=True)
+        ),
+        residuals=tuple(residual for part in parts for residual in part.residuals),
         own=_own_work(launches, folder, layout, speeds, slowness_s) if speeds is not None else None,
+        poor_kernels=poor,
+    )
+
+
+def _poor_kernels(residuals: Iterable[Comparison]) -> dict[str, float]:
+    errors = {series: mean_error(rows) for series, rows in by_series(residuals).items() if series.startswith(KERNEL)}
+    return {series: error for series, error in errors.items() if error > BOUND}
+
+
+def _fit_sets(
+    train: Sources, messages: Sources, sets: Sequence[Sequence[Strategy]], options: FitOptions
+) -> list[list[FittedPart]]:
+    """Return what was fitted for each set of strategies: they share all but kernels timed with several options."""
+    timed = [kernel_variants.keep_kernels_of(train.measurements, one) for one in sets]
+    first = replace(train, files=[(path, one) for (path, _), one in zip(train.files, timed[0], strict=True)])
+    parts = fit_files.fit_parts(first, Sources(), messages, options)
+    several = kernel_variants.find_ambiguous(train.measurements)
+    shared = [part for part in parts if not several & set(_kernel_names(part))]
+    found = [parts]
+    for files in timed[1:]:
+        own = [one for one in kernel_fit.select_kernels(files) if one.kernel in several]
+        found.append([*shared, *kernel_fit.fit_kernels(own, options.bound, options.draws)])
+    return found
+
+
+def _kernel_names(part: FittedPart) -> Iterable[str]:
+    kernels = part.table.get("kernels")
+    return kernels if isinstance(kernels, dict) else ()
+
+
+def _kernels_text(strategies: Sequence[Strategy], sets: Sequence[object]) -> Iterable[str]:
+    """Yield whose kernels a calibration holds, where there are several."""
+    if len(sets) > 1:
+        yield f"Kernels as in {'; '.join(StrategySpec.of_strategy(one).label for one in strategies)}"
+
+
+def _of_set(strategies: Sequence[Strategy], whole: Mapping[str, object], comments: Sequence[str]) -> StrategiesFit:
+    specs = tuple(map(StrategySpec.of_strategy, strategies))
+    return StrategiesFit(
+        specs=specs,
+        calibration=calibration_file.as_calibration(whole),
+        text=calibration_file.text(whole, comments),
     )
 
 

@@ -66,13 +66,13 @@ def plan(experiment: Experiment, nic_bytes_per_s: float | None) -> MeasurementPl
     Raises:
         SimnetError: no run can be judged.
     """
-    scenario = experiment.at({})
+    scenario = experiment.at({}).without_global_batch()
     cluster = scenario.cluster
     rate = nic_bytes_per_s or float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node
     # A measurement names the bandwidth of a node's NICs together, and so does the cluster that predicts it.
     link = replace(cluster.inter_node, bytes_per_s=Bandwidth(rate))
     scenario = replace(scenario, cluster=replace(cluster, inter_node=link, nics_per_node=1))
-    values = [value for axis in experiment.axes if axis.key == NODES for value in axis.values]
+    values = experiment.values_of(NODES)
     nodes = sorted({experiment.at({NODES: value}).cluster.num_nodes for value in values} or {cluster.num_nodes})
     specs, unfit = _specs([one for one in (scenario.strategy, scenario.baseline) if one is not None])
     unfit += _accumulation(scenario)
@@ -109,7 +109,7 @@ def _specs(strategies: Iterable[Strategy]) -> tuple[list[tuple[StrategySpec, Str
 
 
 def _accumulation(scenario: Scenario) -> list[str]:
-    accumulated = scenario.run.grad_accumulation
+    accumulated = scenario.grad_accumulation
     if accumulated == 1:
         return []
     return [

@@ -119,19 +119,28 @@ class Study:
                 predicted=self.predict(self.fitted, row),
                 measured=self.measured(row),
                 known_range=self.known_range(row),
-                shipped_range=partial(self._shipped_range, row),
+                shipped_range=partial(self.calibrated_range, row),
             )
             for row in rows
         )
 
-    def _shipped_range(self, row: PublishedRow) -> tuple[float, float]:
-        """Return the factors of a prediction at the ends of each interval of the calibration, added up in squares."""
+    def calibrated_range(
+        self, row: PublishedRow, is_wanted: Callable[[str], bool] = lambda _: True
+    ) -> tuple[float, float]:
+        """Return the factors of a prediction at the ends of each interval of the calibration, added up in squares.
+
+        Args:
+            row: what is predicted.
+            is_wanted: tells by its dotted key whether an interval counts; all do if not given.
+        """
         if not isinstance(self.fitted, Calibration):
             return 1.0, 1.0
         plain = self.fitted.at_nodes(row.nodes)
         usual = self.predict(plain, row)
-        squares = [0.0, 0.0]
+        squares = [0.0, 0.0]  # independent intervals add up so, as independent draws do
         for key, ends in calibration_draws.calibration_intervals(plain).items():
+            if not is_wanted(key):
+                continue
             for factor in ends:
                 moved = math.log(self._at(plain, key, factor, row) / usual)
                 squares[moved > 0] += moved**2

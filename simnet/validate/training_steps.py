@@ -139,7 +139,7 @@ def scenario_of_step(scenario: Scenario, series: Series, setup: Setup) -> Scenar
         )
     cap = Size(round(series.number("bucket_cap_mb") * MIB))
     strategy = StrategySpec.of_labels(series.labels).strategy(cap, is_ring=setup.backend == "gloo")
-    return replace(scenario, cluster=cluster, strategy=strategy, baseline=None)
+    return replace(scenario.without_global_batch(), cluster=cluster, strategy=strategy, baseline=None)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

@@ -4,7 +4,7 @@ The bytes are what a fused kernel must read and write at least, per element; the
 The strategies that run the kernels declare them (`simnet.strategies.kernel_table`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -13,12 +13,22 @@ from simnet.hardware import Calibration
 from simnet.system_options import SystemOptions, value_text
 from simnet.timed_work import KernelTime
 
+TimedAs = Callable[[SystemOptions], SystemOptions]
+
 
 class StandIn(NamedTuple):
-    """The kernel whose time another takes that has none of its own, for as many elements or for as many bytes."""
+    """The kernel whose time another takes that has none of its own.
+
+    Attributes:
+        kernel: is timed.
+        per: for as many elements, or for as many bytes.
+        result: where it is timed, too, each element of the result takes its time, and the first kernel is taken for
+            what each element of a vector moves alone.
+    """
 
     kernel: "KernelCost"
     per: Literal["element", "byte"]
+    result: "KernelCost | None" = None
 
 
 class KernelCost(Struct, frozen=True, kw_only=True):
@@ -63,9 +73,10 @@ class KernelCost(Struct, frozen=True, kw_only=True):
             return ""
         if stand_in.kernel.bytes_of_each() == self.bytes_of_each():
             return ""
-        return (
-            f"kernel {self.name} was not timed: it takes what {stand_in.kernel.name} takes for as many {stand_in.per}s"
-        )
+        taken = f"what {stand_in.kernel.name} takes for as many {stand_in.per}s"
+        if stand_in.result is not None and stand_in.result.name in calibration.kernels:
+            taken = f"what {stand_in.kernel.name} takes for each vector and {stand_in.result.name} for the result"
+        return f"kernel {self.name} was not timed: it takes {taken}"
 
     def bytes_of_each(self, num_vectors: float = 1) -> float:
         """Return the bytes of each element of all vectors together, where so many are combined to one."""
@@ -76,24 +87,41 @@ class KernelCost(Struct, frozen=True, kw_only=True):
         own, each = calibration.kernels.get(self.name), self.bytes_of_each(num_vectors)
         if own is not None:
             return own.seconds(num_elements, num_elements / num_vectors)
-        stand_in, timed = self.stand_in, self._stand_in_time(calibration)
-        if stand_in is not None and timed is not None:
-            return timed.seconds(
-                num_elements * (each / stand_in.kernel.bytes_of_each() if stand_in.per == "byte" else 1)
-            )
+        if (found_s := self._stand_in_s(calibration, num_elements, num_vectors)) is not None:
+            return found_s
         if calibration.memory_bytes_per_s is None or num_elements <= 0:
             return 0.0
         efficiency = 1.0 if self.is_streaming else calibration.codec_efficiency
         bytes_per_s = calibration.memory_bytes_per_s * efficiency
         return float(calibration.kernel_launch_s) + each * num_elements / bytes_per_s
 
+    def _stand_in_s(self, calibration: Calibration, num_elements: float, num_vectors: float) -> float | None:
+        stand_in, timed = self.stand_in, self._stand_in_time(calibration)
+        if stand_in is None or timed is None:
+            return None
+        if stand_in.per == "element":
+            return timed.seconds(num_elements)
+        by_result = calibration.kernels.get(stand_in.result.name) if stand_in.result is not None else None
+        if by_result is None:
+            return timed.seconds(num_elements * self.bytes_of_each(num_vectors) / stand_in.kernel.bytes_of_each())
+        of_vectors_s = timed.seconds(num_elements * self.bytes_per_element / stand_in.kernel.bytes_of_each())
+        return of_vectors_s + by_result.seconds(num_elements / num_vectors)
+
     def _stand_in_time(self, calibration: Calibration) -> KernelTime | None:
         return calibration.kernels.get(self.stand_in.kernel.name) if self.stand_in is not None else None
 
-    def other_options(self, calibration: Calibration, options: Mapping[str, object]) -> str:
-        """Return how its timed options differ from these, "bits=4, not bits=8"; empty where none of these does."""
+    def other_options(
+        self, calibration: Calibration, options: Mapping[str, object], timed_as: TimedAs = SystemOptions
+    ) -> str:
+        """Return how its timed options differ from these, "bits=4, not bits=8"; empty where none of these does.
+
+        Args:
+            calibration: has the timed options.
+            options: of the strategy.
+            timed_as: makes of timed options what can be compared with these.
+        """
         timed = self.timed(calibration)
-        timed_options = timed.options if timed is not None else SystemOptions()
+        timed_options = timed_as(timed.options) if timed is not None and timed.options else SystemOptions()
         # An option that the strategy does not have, or leaves at None, contradicts nothing.
         differing = {key: value for key, value in timed_options.items() if options.get(key) not in (None, value)}
         return "; ".join(

@@ -79,18 +79,31 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
     """
     tensors, flops = _gradients(workload)
     width = BYTES_PER_ELEMENT[workload.dtype]
-    num_elements = _num_elements(workload, tensors)
-    forward_s, backward_s, update_s, notes = _compute(workload, cluster, calibration, num_elements, flops)
+    total = _num_elements(workload, tensors)
+    forward_s, backward_s, update_s, notes = _compute(workload, cluster, calibration, total, flops)
+    factor = workload.compute_factor
     return Step(
         tensors=tensors,
-        num_elements=num_elements,
+        num_elements=total,
         bytes_per_element=width,
-        forward_s=forward_s,
-        backward_s=backward_s,
-        optimizer_s=update_s,
+        forward_s=forward_s * factor,
+        backward_s=backward_s * factor,
+        optimizer_s=update_s * factor,
         samples=workload.batch_per_rank,
-        notes=notes,
+        notes=(*notes, *_notes_of_factor(workload)),
         hook_slowdown=calibration.hook_slowdown if cluster.world_size > 1 else 1.0,
+    )
+
+
+def _notes_of_factor(workload: Workload) -> tuple[str, ...]:
+    """Say that compute times are scaled, and how sure that is."""
+    if workload.compute_factor == 1:
+        return ()
+    scaled = f"workload.compute_factor multiplies compute times by {workload.compute_factor:g}"
+    if "compute_factor" in workload.intervals:
+        return (scaled,)
+    return (
+        f"{scaled}, which the intervals take as exact: give workload.intervals.compute_factor, such as [0.8, 1.25]",
     )
 
 
@@ -100,8 +113,17 @@ def gradient_bytes(workload: Workload) -> float:
     Raises:
         SimnetError: gradients given twice or not at all.
     """
+    return num_elements(workload) * BYTES_PER_ELEMENT[workload.dtype]
+
+
+def num_elements(workload: Workload) -> float:
+    """Return the elements of all gradients of a workload.
+
+    Raises:
+        SimnetError: as `gradient_bytes`.
+    """
     tensors, _ = _gradients(workload)
-    return _num_elements(workload, tensors) * BYTES_PER_ELEMENT[workload.dtype]
+    return _num_elements(workload, tensors)
 
 
 def _num_elements(workload: Workload, tensors: tuple[Tensor, ...]) -> float:
@@ -120,7 +142,7 @@ def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, flo
     named = [key for key, is_given in given.items() if is_given]
     if len(named) != 1:
         raise SimnetError(
-            f"workload {workload.name!r}: {' and '.join(named) or 'no gradients'}: must be given once; give one of "
+            f"{workload.label}: {' and '.join(named) or 'no gradients'}: must be given once; give one of "
             f"{', '.join(given)}"
         )
     if workload.gradients is not None:
@@ -195,12 +217,12 @@ def _compute(
     times = workload.forward_s, workload.backward_s, workload.optimizer_s
     if workload.compute and any(value is not None for value in times):
         raise SimnetError(
-            f"workload {workload.name!r}: times (forward, backward, optimizer) and compute rows; give one of the two"
+            f"{workload.label}: times (forward, backward, optimizer) and compute rows; give one of the two"
         )
     if not workload.compute:
         if workload.forward_s is None or workload.backward_s is None:
             raise SimnetError(
-                f"workload {workload.name!r}: no compute time; give forward, backward and optimizer, or compute rows"
+                f"{workload.label}: no compute time; give forward, backward and optimizer, or compute rows"
             )
         return float(workload.forward_s), float(workload.backward_s), float(workload.optimizer_s or 0.0), ()
     rows = _matching_rows(workload, cluster)
@@ -209,11 +231,11 @@ def _compute(
     compute_s = step_s - (update_s if rows[0].includes_optimizer else 0.0)
     if not math.isfinite(step_s):
         raise SimnetError(
-            f"workload {workload.name!r}: a step of {step_s} s: must be finite and above 0; check compute and batch"
+            f"{workload.label}: a step of {step_s} s: must be finite and above 0; check compute and batch"
         )
     if compute_s <= 0:
         raise SimnetError(
-            f"workload {workload.name!r}: a step of {step_s:.3g} s is shorter than its optimizer ({update_s:.3g} s): "
+            f"{workload.label}: a step of {step_s:.3g} s is shorter than its optimizer ({update_s:.3g} s): "
             "check memory_bandwidth and the compute row"
         )
     forward_part = flops[0] / sum(flops) if flops else 1 / 3
@@ -229,7 +251,7 @@ def _matching_rows(workload: Workload, cluster: Cluster) -> tuple[ComputeTime, .
     if not of_gpu:
         known = sorted({row.gpu for row in workload.compute})
         raise SimnetError(
-            f"workload {workload.name!r}: no compute time for GPU {cluster.gpu!r}: it has {', '.join(known)}; set "
+            f"{workload.label}: no compute time for GPU {cluster.gpu!r}: it has {', '.join(known)}; set "
             "cluster.gpu to one of them, or give forward, backward and optimizer"
         )
     precision = workload.precision or of_gpu[0].precision
@@ -237,14 +259,14 @@ def _matching_rows(workload: Workload, cluster: Cluster) -> tuple[ComputeTime, .
     if not rows:
         known = sorted({row.precision for row in of_gpu})
         raise SimnetError(
-            f"workload {workload.name!r}: no compute time in {precision!r} on {cluster.gpu}: it has {', '.join(known)}"
+            f"{workload.label}: no compute time in {precision!r} on {cluster.gpu}: it has {', '.join(known)}"
         )
     measured = [row for row in rows if row.kind == "measured"]
     rows = sorted(measured or rows, key=lambda row: row.batch)
     for row, other in pairwise(rows):
         if row.batch == other.batch:
             raise SimnetError(
-                f"workload {workload.name!r}: compute: batch {row.batch}: two rows of {cluster.gpu} in {precision!r}; "
+                f"{workload.label}: compute: batch {row.batch}: two rows of {cluster.gpu} in {precision!r}; "
                 "give each batch once"
             )
     return tuple(rows)

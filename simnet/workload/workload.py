@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from simnet.hardware import FittedTo, NamedPart
 from simnet.network_costs import check_intervals
 from simnet.units import Duration, Size
-from simnet.values import Count, Dtype, Intervals, Kind, Shape, Spread
+from simnet.values import MAX_SPREAD, Count, Dtype, Intervals, Kind, Shape, Spread
 
 
 class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,10 +103,13 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
         backward_s: time of backward.
         optimizer_s: time of the optimizer; 0 if it is left out.
         compute: times of whole steps; `precision` and `cluster.gpu` choose rows, which are scaled to `batch_per_rank`.
+        compute_factor: factor on the time of forward, backward and optimizer: 1.4 for a GPU 1.4 times as slow as that
+            which was measured. Kernels that compress are those of the calibration, which it leaves alone.
         precision: number format of the step to take from `compute`; empty takes that of the GPU's first row.
         batch_per_rank: samples of one micro-batch on one rank.
         intervals: 90 % intervals of fitted values by key, as factors on the value; the key "compute" stands for forward
-            and backward together, or for all compute rows, whose own intervals it replaces.
+            and backward together, or for all compute rows, whose own intervals it replaces; "compute_factor" tells
+            how sure that factor is.
         fitted_to: measurement files that the times were fitted to, written by `simnet calibrate`.
     """
 
@@ -119,6 +122,7 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
     backward_s: Duration | None = field(name="backward", default=None)
     optimizer_s: Duration | None = field(name="optimizer", default=None)
     compute: tuple[ComputeTime, ...] = ()
+    compute_factor: Annotated[float, Meta(gt=0.0, le=MAX_SPREAD)] = 1.0
     precision: str = ""
     batch_per_rank: Count = 1
     intervals: Intervals = field(default_factory=dict)

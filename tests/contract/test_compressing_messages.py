@@ -24,6 +24,8 @@ OPTIONS = [
     ("qsgd", {"bits": 2, "block_size": 100}),
     ("qsgd_inf", {"bits": 8}),
     ("nuqsgd", {"bits": 3, "with_zero": False}),
+    ("byte_grad", {}),
+    ("byte_grad", {"dtype": "fp8_e4m3", "block_size": 100}),
     ("marsit", {}),
     ("marsit", {"torus": True, "scale": 0.1}),
     ("power_sgd", {}),
@@ -40,6 +42,29 @@ OPTIONS = [
     ("top_k", {"ratio": 0.01, "momentum": 0.9}),
     ("random_k", {"ratio": 0.1, "momentum": 0.9}),
 ]
+
+
+# Each system with its usual options in each topology but its own, in fp32 or bf16 inside the node.
+TOPOLOGIES = [
+    (name, {**options, "topology": topology} | extra)
+    for name, options in dict(OPTIONS[::-1]).items()
+    for topology in SYSTEMS[name].topologies[1:]
+    for extra in ({}, *([{"intra_node_dtype": "bf16"}] if "hierarchical" in topology else []))
+]
+
+
+def test_every_topology_of_a_system_is_simulated():
+    for name in set(SYSTEMS) - {"dense"}:
+        assert strategies.STRATEGIES.find(name).topologies == SYSTEMS[name].topologies
+        assert strategies.STRATEGIES.find(name).cut == SYSTEMS[name].cut
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "options"), TOPOLOGIES)
+def test_a_system_sends_what_is_simulated_in_each_topology(name, options, layout):
+    real = real_messages(name, options, layout)
+    assert real == simulated_messages(name, options, layout)
+    assert real
 
 
 def test_every_system_is_compared():
@@ -82,6 +107,18 @@ def test_grad_zip_sends_on_average_what_is_simulated():
     (simulated,) = simulated_messages("grad_zip", {}, (2, 2))
     assert [message[:2] for message in real] == [simulated[:2]] * 2
     assert (real[0][2] + real[1][2]) / 2 == simulated[2]
+
+
+def test_grad_zip_and_atomo_send_on_average_what_is_simulated_between_nodes():
+    turns = real_messages("grad_zip", {"topology": "hierarchical"}, (2, 2), steps=2)
+    simulated = simulated_messages("grad_zip", {"topology": "hierarchical"}, (2, 2))
+    assert [turns[0], turns[2]] == [simulated[0], simulated[2]]
+    assert (turns[1][2] + turns[4][2]) / 2 == simulated[1][2]
+    real = real_messages("atomo", {"topology": "hierarchical"}, (2, 2), steps=100)
+    in_node, lengths, drawn, gathered = simulated_messages("atomo", {"topology": "hierarchical"}, (2, 2))
+    assert [real[0], real[1], real[3]] == [in_node, lengths, gathered]
+    # One standard deviation of the mean of 100 draws is about 3 %.
+    assert sum(message[2] for message in real[2::4]) / 100 == pytest.approx(drawn[2], rel=0.09)
 
 
 def test_atomo_sends_on_average_what_is_simulated():

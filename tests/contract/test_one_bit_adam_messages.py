@@ -13,6 +13,7 @@ from simnet.collectives.schedule import Group, group_of
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.network.topology import build as build_topology
 from simnet.program import Communicate
+from simnet.strategies.one_bit_adam import CHECKSUM_BYTES
 from simnet.units import Bandwidth, Duration
 from simnet.workload.buckets import Bucket
 from simnet.workload.training_step import Step
@@ -94,7 +95,7 @@ def test_a_compressed_step_sends_what_is_simulated(topology, layout, options):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_dense_step_sends_flags_and_one_all_reduce(layout):
     flags, *real = real_messages("flat", layout, num_steps=1)
-    assert flags == ("all_gather", group_of("world", *layout), 3)
+    assert flags == ("all_gather", group_of("world", *layout), 3 + CHECKSUM_BYTES)
     assert real == simulated_messages(strategies.OneBitAdam().dense, layout)
 
 

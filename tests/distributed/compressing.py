@@ -1,5 +1,6 @@
 """What a gloo rank does with the communication hook of every system, and the one-process control."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import torch.distributed as dist
 from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.exchange import RankContext, run_in_lockstep
 from binsgdm.exchange.replicas import check_replicas
 from binsgdm.systems.base import GradientBucket
-from binsgdm.systems.ddp_hook import GradientExchange, compress_gradients
+from binsgdm.systems.ddp_hook import compress_gradients
+from binsgdm.systems.gradient_exchange import GradientExchange
 from binsgdm.systems.registry import SYSTEMS, make
 
 STEPS = 4
@@ -26,6 +29,24 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("top_k", {"ratio": 0.1}),
     ("ms_top_k", {"k": 5}),
     ("random_k", {"ratio": 0.2}),
+    ("qsgd", {"topology": "scatter_reduce"}),
+    ("ef_sign_sgd", {"topology": "scatter_reduce"}),
+    ("one_bit_sgd", {"topology": "hierarchical_scatter_reduce"}),
+    ("ef_sign_sgd", {"topology": "hierarchical", "intra_node_dtype": "bf16"}),
+    ("power_sgd", {"topology": "hierarchical"}),
+    ("marsit", {"topology": "hierarchical"}),
+    ("sign_sgd", {"topology": "hierarchical"}),
+    ("byte_grad", {"dtype": "fp8_e4m3", "topology": "hierarchical", "intra_node_dtype": "bf16"}),
+]
+
+
+RESUMED = [
+    ("marsit", {"torus": True}),
+    *(
+        (name, {"topology": topology, **SYSTEMS[name].usual_options})
+        for name in SYSTEMS
+        for topology in SYSTEMS[name].topologies
+    ),
 ]
 
 
@@ -34,7 +55,11 @@ def work(rank: int, folder: str) -> None:
     with process_group(rank, folder):
         results: dict[str, Any] = {str(case): train(rank, *case) for case in CASES}
         results["refused"] = refused(rank)
-        results["resumed"] = resumed(rank)
+        results["threads"] = threads(rank)
+        results["detached"] = detached(rank)
+        results["copied"] = copied(rank)
+        results["resumed"] = {str(case): resumed(rank, *case) for case in RESUMED}
+        results["joined"] = joined(rank)  # the last, as it closes connections
         if rank == 0:
             torch.save(results, Path(folder) / "results.pt")
 
@@ -84,7 +109,10 @@ def _gradients(module: nn.Module) -> list[torch.Tensor]:
 
 def control_of(name: str, options: dict[str, Any], gathered: list[Any], used: list[Any]) -> list[list[torch.Tensor]]:
     """Return what all ranks in one process get from the same gradients in the same buckets."""
-    systems = [make(name, rank=rank, world_size=WORLD_SIZE, **options) for rank in range(WORLD_SIZE)]
+    systems = [
+        make(name, rank=rank, world_size=WORLD_SIZE, ranks_per_node=RANKS_PER_NODE, **options)
+        for rank in range(WORLD_SIZE)
+    ]
     steps = []
     for step, layouts in enumerate(used):
         means: dict[int, torch.Tensor] = {}
@@ -128,19 +156,95 @@ def refused(rank: int) -> list[str]:
     return said
 
 
-def resumed(rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the gradients of the third step, in one go and after a checkpoint of the second."""
-    ends = []
-    for saves in (False, True):
-        module = DistributedDataParallel(model(), find_unused_parameters=True)  # whose buckets stay as they are
-        exchange = compress_gradients(module, "ef_sign_sgd", seed=SEED)
-        for step in range(3):
-            if saves and step == 2:
-                state = exchange.state_dict()
-                module = DistributedDataParallel(module.module, find_unused_parameters=True)
-                exchange = compress_gradients(module, "ef_sign_sgd", seed=SEED)
-                exchange.load_state_dict(state)
-            module.zero_grad()
+def threads(rank: int) -> dict[str, str]:
+    """Return what ranks with other numbers of threads get to hear."""
+    heard = {}
+    for name in ("power_sgd", "atomo", "qsgd"):
+        torch.set_num_threads(1 + rank % 2)
+        try:
+            compress_gradients(DistributedDataParallel(model()), name)
+            heard[name] = ""
+        except BinsgdmError as error:
+            heard[name] = str(error)
+        torch.set_num_threads(1)
+    return heard
+
+
+def detached(rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the gradients of a model whose exchange has ended, and those of DDP."""
+    module, plain = DistributedDataParallel(model()), DistributedDataParallel(model())
+    exchange = compress_gradients(module, "sign_sgd", seed=SEED)
+    loss(module, rank, 0).backward()
+    exchange.detach()
+    for one in (module, plain):
+        one.zero_grad()
+        loss(one, rank, 1).backward()
+    return _gradients(module), _gradients(plain)
+
+
+def copied(rank: int) -> dict[str, Any]:
+    """Return what a copy of a model with a system, and a moving average of it, do: they are DDP models without one."""
+    module, plain = DistributedDataParallel(model()), DistributedDataParallel(model())
+    compress_gradients(module, "sign_sgd", seed=SEED)
+    loss(module, rank, 0).backward()
+    average = AveragedModel(module)
+    average.update_parameters(module)
+    copy = deepcopy(module)
+    for one in (copy, plain):
+        one.zero_grad()
+        loss(one, rank, 0).backward()
+    found = _gradients(copy)
+    compress_gradients(copy, "sign_sgd", seed=SEED)  # it may have one of its own
+    return {"copy": found, "plain": _gradients(plain), "averaged": int(average.n_averaged)}
+
+
+def joined(rank: int) -> list[str]:
+    """Return what all ranks hear of where one has fewer batches, inside DDP.join()."""
+    module = DistributedDataParallel(model())
+    compress_gradients(module, "sign_sgd", seed=SEED)
+    heard = "nothing"
+    try:
+        with module.join():
+            for step in range(1 if rank == 0 else 2):
+                loss(module, rank, step).backward()
+    except (BinsgdmError, RuntimeError) as error:
+        heard = str(error)
+    everybody: list[Any] = [None] * WORLD_SIZE
+    dist.all_gather_object(everybody, heard)
+    return everybody
+
+
+def resumed(rank: int, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what two more steps make of a run that goes on, and of one that begins with its state and parameters."""
+    module = DistributedDataParallel(model(), bucket_cap_mb=0.002)
+    exchange = compress_gradients(module, name, seed=SEED, **options)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def steps(module: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
+        for step in range(first, last):
+            optimizer.zero_grad()
             loss(module, rank, step).backward()
-        ends.append(_gradients(module))
-    return ends[0], ends[1]
+            optimizer.step()
+
+    steps(module, optimizer, 0, 3)
+    fresh = DistributedDataParallel(deepcopy(module.module), bucket_cap_mb=0.002)
+    state = exchange.state_dict()
+    begun = compress_gradients(fresh, name, seed=SEED, **options)
+    begun.load_state_dict(state)
+    steps(module, optimizer, 3, 5)
+    steps(fresh, torch.optim.SGD(fresh.parameters(), lr=0.1), 3, 5)
+    ends = [
+        [*_gradients(one), *one.parameters(), *_tensors(of.state_dict())]
+        for one, of in ((module, exchange), (fresh, begun))
+    ]
+    same = all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+    everybody: list[Any] = [None] * WORLD_SIZE
+    dist.all_gather_object(everybody, same)
+    return {"same": everybody, "buckets": [len(one["layout"]) for one in (state, begun.state_dict())]}
+
+
+def _tensors(state: Any) -> list[torch.Tensor]:
+    """Return all tensors of a state, in order."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    return [found for one in state.values() for found in _tensors(one)] if isinstance(state, dict) else []

@@ -3,7 +3,7 @@
 import copy
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,9 +53,7 @@ CASES = [
     Case(GRADIENTS_BF16, overlap=True, is_shaped=True),
     Case(FLAT, overlap=True, is_shaped=True),
 ]
-RESUMED = [(case, "torch.save") for case in CASES if case.is_shaped] + [
-    (Case(HIERARCHICAL, is_shaped=True), "a distributed checkpoint")
-]
+RESUMED = [(case, "torch.save") for case in CASES] + [(Case(HIERARCHICAL, is_shaped=True), "a distributed checkpoint")]
 
 
 def parameters() -> list[torch.nn.Parameter]:
@@ -104,7 +102,7 @@ def train(rank: int, case: Case, saved: "Save | None" = None, **options: Any) ->
             values = [torch.nn.Parameter(value.detach().clone()) for value in values]
             optimizer = attached(values, case, **options)
             optimizer.load_state_dict(state)
-    binsgdm.check_replicas(torch.nn.ParameterList(values))
+    binsgdm.check_replicas(torch.nn.ParameterList(values), options.get("group"))
     return [value.detach() for value in values]
 
 
@@ -186,8 +184,15 @@ def _one_rank_overflows(rank: int, rounding: Rounding) -> dict[str, Any]:
     return {"overflow": after_overflow, "next": (value.detach().clone(), optimizer.param_groups[0]["step"])}
 
 
-def control(world_size: int, ranks_per_node: int, case: Case) -> list[torch.Tensor]:
-    """Return the parameters after the same steps, of all ranks in this process."""
+def control(world_size: int, ranks_per_node: int, case: Case, members: Sequence[int] = ()) -> list[torch.Tensor]:
+    """Return the parameters after the same steps, of all ranks in this process.
+
+    Args:
+        world_size: how many exchange.
+        ranks_per_node: of them.
+        case: how.
+        members: whose gradients they have; default those of the first ranks.
+    """
     values = [parameters() for _ in range(world_size)]
     workers = [
         Worker(
@@ -201,7 +206,7 @@ def control(world_size: int, ranks_per_node: int, case: Case) -> list[torch.Tens
     ]
     with torch.no_grad():
         for step in range(STEPS):
-            _control_step(workers, values, step, ranks_per_node)
+            _control_step(workers, values, step, ranks_per_node, members or range(world_size))
     return [value.detach() for value in values[0]]
 
 
@@ -215,10 +220,12 @@ def param_states_of(values: list[torch.nn.Parameter], case: Case) -> list[ParamS
     return found
 
 
-def _control_step(workers: list[Worker], values: list[list[torch.nn.Parameter]], step: int, local: int) -> None:
+def _control_step(
+    workers: list[Worker], values: list[list[torch.nn.Parameter]], step: int, local: int, members: Sequence[int]
+) -> None:
     for rank, worker in enumerate(workers):
         worker.begin_step(step + 1)
-        for value, gradient in zip(values[rank], gradients(rank, step), strict=True):
+        for value, gradient in zip(values[rank], gradients(members[rank], step), strict=True):
             value.grad = gradient
     for number, bucket in enumerate(workers[0].buckets):
         signs = run_in_lockstep([worker.signs(bucket) for worker in workers], local)
@@ -238,6 +245,8 @@ def lose_a_rank(rank: int, folder: str, how: str) -> None:
             time.sleep(6)
         os._exit(0)
     try:
+        if how == "check":
+            binsgdm.check_replicas(torch.nn.ParameterList([value]))
         value.sum().backward()
         optimizer.step()
     except binsgdm.BinsgdmError as error:

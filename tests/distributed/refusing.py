@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import differing
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -16,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 import binsgdm
 from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
-from binsgdm.systems.ddp_hook import GradientExchange, compress_gradients
+from binsgdm.systems.ddp_hook import compress_gradients
+from binsgdm.systems.gradient_exchange import GradientExchange
 from binsgdm.systems.registry import SYSTEMS
 
 WORLD_SIZE, WRONG = 3, 1
@@ -42,6 +44,7 @@ def work(rank: int, folder: str) -> None:
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD_SIZE, timeout=TIMEOUT)
     results = {name: _of_all(told(case)) for name, case in cases(rank == WRONG).items()}
+    results["differing"] = {name: _of_all(case()) for name, case in differing.cases(rank == WRONG).items()}
     results |= {("nan", name): _of_all(with_nan(rank, name)) for name in SYSTEMS}
     if rank == 0:
         torch.save(results, Path(folder) / "results.pt")
@@ -85,6 +88,13 @@ def cases(is_wrong: bool) -> dict[str, Callable[[], object]]:
         "ratio of zero": lambda: attach("random_k", ratio=0.0 if is_wrong else 0.5),
         "matrix_rank": lambda: attach("power_sgd", matrix_rank=0 if is_wrong else 1),
         "seed": lambda: attach(seed=-1 if is_wrong else 0),
+        "seed, a text": lambda: attach(seed="1" if is_wrong else 1),
+        "bits, a function": lambda: attach(bits=(lambda: 4) if is_wrong else 4),
+        "system, a class": lambda: attach(SYSTEMS["qsgd"] if is_wrong else "qsgd"),
+        "topology, a list": lambda: attach(topology=["gather"] if is_wrong else "gather"),
+        "ranks_per_node, a list": lambda: attach(ranks_per_node=[3] if is_wrong else 3),
+        "timeout, a number": lambda: attach(timeout=60 if is_wrong else TIMEOUT),
+        "on_sent, a list": lambda: attach(on_sent=[] if is_wrong else None),
         "LOCAL_WORLD_SIZE": environment,
         "no DDP": lambda: attach(module=model().module[1] if is_wrong else model()),
         "sparse": lambda: attach(module=_unlike_the_others(is_wrong, sparse=True)),

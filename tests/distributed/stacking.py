@@ -25,6 +25,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("marsit", {"sync_period": 4, "momentum": 0.9, "residual_decay": 0.5}),
     ("power_sgd", {}),
     ("top_k", {"ratio": 0.1, "momentum": 0.9, "warmup_steps": 2}),
+    ("qsgd", {"topology": "scatter_reduce"}),
+    ("ef_sign_sgd", {"topology": "hierarchical", "momentum": 0.9}),
     ("one_bit_adam", {}),
 ]
 
@@ -45,7 +47,7 @@ def train(rank: int, name: str, options: dict[str, Any]) -> list[torch.Tensor]:
         optimizer = one_bit = OneBitAdam(module.parameters(), **ONE_BIT_ADAM)
         attach_one_bit_adam(one_bit, module)
     else:
-        compress_gradients(module, name, seed=SEED, **options)
+        compress_gradients(module, name, seed=SEED, ranks_per_node=RANKS_PER_NODE, **options)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -73,7 +75,7 @@ def _control(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
         stack = lockstep.LockStep(parameters, make, num_ranks=WORLD_SIZE, ranks_per_node=RANKS_PER_NODE)
     else:
         optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
-        systems = systems_of(name, options, WORLD_SIZE)
+        systems = systems_of(name, options, WORLD_SIZE, RANKS_PER_NODE)
         stack = AveragedGradients(optimizer, systems, ranks_per_node=RANKS_PER_NODE, seed=SEED)
     for step in range(STEPS):
         gradients = [gradient(module, rank, step) for rank in range(WORLD_SIZE)]

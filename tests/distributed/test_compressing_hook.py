@@ -45,6 +45,30 @@ def test_what_is_wrong_is_told_in_a_sentence_on_all_ranks(results):
     assert "bits of rank 1: 4: must equal rank 0's 3" in differs
 
 
-def test_a_resumed_run_goes_on_bit_for_bit(results):
-    for one, other in zip(*results["resumed"], strict=True):
-        assert torch.equal(one, other)
+def test_ranks_with_other_numbers_of_threads_are_refused_where_replicas_would_differ(results):
+    heard = results["threads"]
+    assert "torch.get_num_threads() of rank 1: 2: must equal rank 0's 1" in heard["power_sgd"]
+    assert "torch.get_num_threads() of rank 1" in heard["atomo"]
+    assert not heard["qsgd"]
+
+
+def test_a_detached_exchange_leaves_ddps_mean(results):
+    found, wanted = results["detached"]
+    torch.testing.assert_close(found, wanted)
+
+
+def test_a_copy_of_a_model_has_no_exchange_and_may_get_one(results):
+    copied = results["copied"]
+    torch.testing.assert_close(copied["copy"], copied["plain"])
+    assert copied["averaged"] == 1
+
+
+def test_join_is_refused_on_all_ranks(results):
+    assert all("a backward inside DDP.join()" in heard for heard in results["joined"]), results["joined"]
+
+
+@pytest.mark.parametrize("case", compressing.RESUMED, ids=str)
+def test_a_resumed_run_goes_on_bit_for_bit_though_ddp_begins_with_other_buckets(results, case):
+    found = results["resumed"][str(case)]
+    assert found["same"] == [True] * compressing.WORLD_SIZE
+    assert found["buckets"][0] == found["buckets"][1] > 1

@@ -23,6 +23,13 @@ SETTINGS = {
     "ratio of zero": "random_k: ratio: 0.0: must be above 0 and at most 1",
     "matrix_rank": "power_sgd: matrix_rank: 0: must be a whole number from 1 on",
     "seed": "compress_gradients: seed: -1: must be a whole number from 0 to",
+    "seed, a text": "compress_gradients: seed: '1': must be a whole number from 0 to",
+    "bits, a function": "qsgd: bits: <function ",
+    "system, a class": "system: <class ",
+    "topology, a list": "qsgd: topology: ['gather']: must be one of",
+    "ranks_per_node, a list": "compress_gradients: ranks_per_node=[3]: must be a whole number, or None",
+    "timeout, a number": "compress_gradients: timeout=60: must be a datetime.timedelta above 0, or None",
+    "on_sent, a list": "compress_gradients: on_sent=[]: must be a function of one argument, or None",
     "LOCAL_WORLD_SIZE": "LOCAL_WORLD_SIZE: 'two': must divide the world size 3",
     "no DDP": "compress_gradients: a Linear: must be a DistributedDataParallel model",
     "sparse": "compress_gradients: module.0: sparse gradients: must be dense",
@@ -62,6 +69,7 @@ def test_what_one_rank_cannot_exchange_is_told_to_all_in_backward(results, name,
     for rank, (kind, said, seconds) in enumerate(results[name]):
         assert kind, "it went on"
         assert sentence in said
+        assert said.startswith("compress_gradients: ") or rank == refusing.WRONG
         assert (f"rank {refusing.WRONG} refused: " in said) == (rank != refusing.WRONG)
         assert seconds < SECONDS
 
@@ -143,13 +151,13 @@ def test_a_state_after_backward_is_refused(results):
     ("name", "sentence"),
     [
         ("1-bit Adam, sparse", "OneBitAdam: a sparse gradient"),
-        ("1-bit Adam, residuals", "OneBitAdam: residuals of {"),
+        ("1-bit Adam, residuals", "OneBitAdam: residuals of rank 0 of 1, flat"),
     ],
 )
 def test_a_step_of_one_bit_adam_that_one_rank_refuses_is_refused_by_all(results, name, sentence):
     for rank, (kind, said, seconds) in enumerate(results[name]):
         assert kind == "BinsgdmError"
-        wanted = sentence if rank == refusing.WRONG else "OneBitAdam: step 2: ranks [1] refused: "
+        wanted = sentence if rank == refusing.WRONG else "OneBitAdam: step 2: rank 1 refused: "
         assert said.startswith(wanted)
         assert seconds < SECONDS
 

@@ -136,7 +136,7 @@ def test_the_kernel_counts_those_bytes_on_the_connections_between_nodes(world_si
         ("no node size", "ranks_per_node: not given and LOCAL_WORLD_SIZE is not set: give it, or launch with torchrun"),
         ("mesh of one dimension", "mesh: 1 dimensions: must have two, nodes and ranks of a node"),
         ("mesh of three dimensions", "mesh: 3 dimensions: must have two, nodes and ranks of a node"),
-        ("mesh in another order", "mesh: ranks [0, 2, 1, 3]: must be all ranks, node by node"),
+        ("mesh in another order", "mesh: ranks [0, 2, 1, 3]: must be in ascending order, node by node"),
         ("two devices", "BinSGDM: parameters on cpu, meta: must be on one device"),
         ("seed", "attach: seed of rank 2: 5: must equal rank 0's 4"),
         ("shapes", "attach: shape of parameter 1 of rank 3: (4,): must equal rank 0's (5,)"),

@@ -59,7 +59,9 @@ class Bytes(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("Scales end at 100. Note: so says its author")
 
     def exchange(self, bucket: Bucket, step: Step, topology: Topology) -> Exchange:
-        return gather_payloads(self, bucket, GatheredPayload(bucket.num_elements, bucket.num_elements), topology)
+        return gather_payloads(
+            self, bucket, GatheredPayload(bucket.num_elements, bucket.num_elements), topology.group("world"), topology
+        )
 
 
 def swap_then_gather(group: Group) -> tuple[Schedule, ...]:

@@ -1,11 +1,11 @@
-"""The file of trainings that docs/how-to/time-to-target.md shows is one that the command takes."""
+"""The file of trainings that docs/how-to/bring-your-own-trainings.md shows is one that the command takes."""
 
 import re
 from pathlib import Path
 
 from simnet.compare.convergence import load
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "time-to-target.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "bring-your-own-trainings.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The committed campaign of seven systems: its page says what its measurements and this simulator say."""
+"""The committed campaigns of compressing systems: their pages say what their measurements and this simulator say."""
 
 import re
 
@@ -10,42 +10,55 @@ from simnet.validate import ranking
 from simnet.validate.campaign_prediction import CampaignResult
 from tests.helpers.lab_pages import ROOT, errors_line, evaluate, found_points, page, told_points
 
-FOLDER = ROOT / "tests/golden/lab_systems"
-PAGE = page("lab-systems.md")
+SYSTEMS = {
+    "systems": {"all_reduce", "binsgdm", "one_bit_adam", "ef_sign_sgd", "qsgd", "power_sgd", "top_k"},
+    "topologies": {"all_reduce", "qsgd_inf", "ef_sign_sgd", "top_k"},
+}
+LAYOUTS = {"systems": {"4x1"}, "topologies": {"4x2"}}
+
+
+@pytest.fixture(scope="module", params=SYSTEMS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def found() -> CampaignResult:
-    return evaluate("lab_systems")
+def found(name: str) -> CampaignResult:
+    return evaluate(f"lab_{name}")
 
 
-def test_the_page_tells_the_errors_of_these_measurements(found: CampaignResult) -> None:
-    assert errors_line(found) in PAGE
+@pytest.fixture(scope="module")
+def text(name: str) -> str:
+    return page(f"lab-{name}.md")
 
 
-def test_the_page_tells_the_errors_of_every_system(found: CampaignResult) -> None:
+def test_the_page_tells_the_errors_of_these_measurements(found: CampaignResult, text: str) -> None:
+    assert errors_line(found) in text
+
+
+def test_the_page_tells_the_errors_of_every_system(found: CampaignResult, text: str) -> None:
     for strategy in {point.series for point in found.points}:
         mine = [point for point in found.points if point.series == strategy]
         told = f"| strategy | {strategy} | {len(mine)} | {percent(mean_error(mine))} |"
-        assert told in PAGE
+        assert told in text
 
 
-def test_every_point_of_the_page_is_measured_and_predicted_so(found: CampaignResult) -> None:
-    assert told_points(PAGE) == found_points(found)
+def test_every_point_of_the_page_is_measured_and_predicted_so(found: CampaignResult, text: str) -> None:
+    assert told_points(text) == found_points(found)
 
 
-def test_the_page_tells_how_many_pairs_are_ranked_as_measured(found: CampaignResult) -> None:
+def test_the_page_tells_how_many_pairs_are_ranked_as_measured(found: CampaignResult, text: str) -> None:
     pairs = ranking.pairs(found.points)
     apart = [pair for pair in pairs if pair.measured_intervals_are_disjoint]
-    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"- of {len(pairs)} pairs")]
+    (line,) = [line for line in text.splitlines() if line.startswith(f"- of {len(pairs)} pairs")]
     assert [int(number) for number in re.findall(r"\d+(?! %)\b", line)] == [
         len(pairs), len(apart), sum(pair.is_right for pair in apart)
     ]  # fmt: skip
 
 
-def test_what_is_shipped_is_the_campaign_that_was_measured(found: CampaignResult) -> None:
-    assert (FOLDER / "campaign.toml").read_text() == (ROOT / "scenarios/lab/systems.toml").read_text()
-    kinds = {spec.system for spec in found.campaign.specs}
-    assert kinds == {"all_reduce", "binsgdm", "one_bit_adam", "ef_sign_sgd", "qsgd", "power_sgd", "top_k"}
-    assert {layout.text() for layout, _ in found.proofs} == {"4x1"}
+def test_what_is_shipped_is_the_campaign_that_was_measured(found: CampaignResult, name: str) -> None:
+    measured = ROOT / "tests/golden" / f"lab_{name}" / "campaign.toml"
+    assert measured.read_text() == (ROOT / f"scenarios/lab/{name}.toml").read_text()
+    assert {spec.system for spec in found.campaign.specs} == SYSTEMS[name]
+    assert {layout.text() for layout, _ in found.proofs} == LAYOUTS[name]
     assert all(proof.is_proven for _, proof in found.proofs)

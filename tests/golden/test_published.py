@@ -16,6 +16,7 @@ import pytest
 
 from simnet import files, model_error
 from simnet import scenario as scenarios
+from simnet.comparison import mean_error
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
 from simnet.show import validation_page
@@ -24,7 +25,7 @@ from simnet.strategies import OneBitAdam
 from simnet.units import Duration
 from simnet.validate import coverage, published_rows, row_usage, sets, shipped
 from simnet.validate.outcome import Limit, Outcome
-from simnet.validate.sets import hkbu, one_bit_adam, one_bit_models
+from simnet.validate.sets import hipress, hkbu, one_bit_adam, one_bit_models
 from simnet.workload.workload import Workload
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,9 @@ NO_TARGET = {
     "one_bit_compute": Limit(mean=0.35, worst=0.97),
     "hkbu_one_node": Limit(mean=0.03, worst=0.06),
     "pytorch_ddp": Limit(mean=0.03, worst=0.05),
+    "hipress_local": Limit(mean=0.09, worst=0.18),
+    "hipress_aws": Limit(mean=0.07, worst=0.22),
+    "global_qsgd": Limit(mean=0.05, worst=0.15),
 }
 ANY_CLUSTER = {"cluster": "a100_8x8_10gbit", "strategy": "all_reduce"}
 FITTED = ("hkbu_10gbe", "hkbu_100gb_ib", "hkbu_100gbe", "one_bit_adam_ethernet", "one_bit_adam_infiniband")
@@ -139,10 +143,45 @@ def test_every_published_row_is_used_by_some_set() -> None:
 
 def test_the_sets_that_predict_speedups_say_how_well() -> None:
     told = {name: outcome(name).text("speedups") for name in sets.names() if outcome(name).text("speedups")}
-    assert list(told) == ["end_to_end", "binsgdm_band", "one_bit_speedup", "one_bit_fig9"]
+    assert list(told) == [
+        "end_to_end",
+        "binsgdm_band",
+        "one_bit_speedup",
+        "one_bit_fig9",
+        "hipress_local",
+        "hipress_aws",
+    ]
     adam, one_bit = outcome("end_to_end").predictions
     assert f"{adam.predicted / one_bit.predicted:.2f}x predicted for 3.38x published" in told["end_to_end"]
     assert "only a band" in told["binsgdm_band"]
+
+
+def test_nothing_is_fitted_to_a_compressed_row_of_hipress() -> None:
+    for name in ("hipress_local", "hipress_aws"):
+        methods = {row.method for row in outcome(name).calibration_rows if row.source.startswith(hipress.SOURCE)}
+        assert methods == {"Ring", "Linear", "Default"}
+        assert {p.row.method for p in outcome(name).predictions} >= {hipress.RING, hipress.ONEBIT}
+
+
+def test_compressed_rows_are_met_in_the_form_in_which_they_were_run_and_in_no_other() -> None:
+    for name in ("hipress_local", "hipress_aws"):
+        others = {one.variant: mean_error(one.predictions) for one in outcome(name).alternatives}
+        assert others["every GPU gathers the payloads of all"] > 4 * outcome(name).mean
+        assert others["one exchange after backward"] > 2 * outcome(name).mean
+
+
+def test_vgg19_has_its_parameters_and_its_first_gradients_are_ready_almost_at_once() -> None:
+    workload = hipress._workload(hipress.LOCAL, "VGG19", hipress.BATCH)
+    sizes = [math.prod(one.shape or ()) for one in workload.tensors]
+    assert (len(sizes), sum(sizes)) == (38, hipress.NUM_PARAMETERS["VGG19"])
+    shares = [one.backward_share for one in workload.tensors]
+    # 19.6 giga multiply-adds, torchvision's count of a forward of one image
+    assert sum(shares) == pytest.approx(19.632e9, rel=2e-3)
+    assert sum(shares[:6]) / sum(shares) < 0.01
+
+
+def test_the_batch_of_hipress_follows_from_what_is_printed() -> None:
+    assert hipress.printed_batches() == pytest.approx({"VGG19": 32.0, "BERT-Base": 32.0}, rel=2e-3)
 
 
 @pytest.mark.parametrize("name", ["hkbu_overlap", "one_bit_table1", "one_bit_fig5a", "end_to_end", "binsgdm_band"])

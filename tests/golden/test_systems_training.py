@@ -10,12 +10,12 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from benchmarks.regions import filled, region
-from studies import systems_page
-from studies.candidates import CANDIDATES, PLAIN
+from studies import systems_page, topology_page
+from studies.candidates import ALL, CANDIDATES, IN_TOPOLOGY, PLAIN
 from studies.outcome import Outcome
 from studies.page import FIGURES
 from studies.search import best_of, mean_loss, next_trial
-from studies.systems_study import CURVES, FINAL_SEEDS, NUM_TRIALS, SEARCH, SEARCH_SEEDS, SystemsStudy
+from studies.systems_study import CURVES, FINAL_SEEDS, NUM_TRIALS, SEARCH, SEARCH_SEEDS, TOPOLOGY_RANKS, SystemsStudy
 from studies.tasks import TASKS as ALL_TASKS
 
 TASKS = ALL_TASKS["systems"]
@@ -23,6 +23,8 @@ TASKS = ALL_TASKS["systems"]
 LARGEST_BYTES = 1_500_000
 NUM_SEEDS = {4: 5, 16: 5}
 """On which all systems have run, by ranks."""
+NUM_TOPOLOGY_SEEDS = {"characters": 3, "mnist_5k": 3, "digits": 3}
+"""On which all systems have run in all topologies, by task."""
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +44,11 @@ def test_the_page_says_what_the_files_say(study: SystemsStudy) -> None:
 
 def test_the_page_shows_every_figure() -> None:
     made = region(systems_page.PAGE.read_text(encoding="utf-8"), "results")
-    for task in TASKS:
-        assert f"](figures/systems_training_{task}.png)" in made
-        assert (FIGURES / f"systems_training_{task}.png").stat().st_size > 10_000
+    shown = [f"systems_training_{task}.png" for task in TASKS]
+    shown += [topology_page.FIGURE] if any(NUM_TOPOLOGY_SEEDS.values()) else []
+    for name in shown:
+        assert f"](figures/{name})" in made
+        assert (FIGURES / name).stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -60,6 +64,14 @@ def test_every_system_has_a_curve_of_every_seed_of_the_page(study: SystemsStudy,
         wanted = {(system, ranks, seed) for system in CANDIDATES for seed in FINAL_SEEDS[:number]}
         assert wanted <= set(found)
         assert Outcome(study, task).seeds(ranks)[:number] == list(FINAL_SEEDS[:number])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_system_has_a_curve_of_as_many_seeds_in_every_topology(study: SystemsStudy, task: str) -> None:
+    found = [(row["system"], row["ranks"], row["seed"]) for row in document(task)["curves"]]
+    seeds = list(range(NUM_TOPOLOGY_SEEDS[task]))
+    assert {(name, TOPOLOGY_RANKS, seed) for name in IN_TOPOLOGY for seed in seeds} <= set(found)
+    assert Outcome(study, task).topology_seeds == seeds
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -80,12 +92,12 @@ def test_curves_are_rounded_rows_of_numbers_to_the_last_step(task: str) -> None:
 def test_the_file_says_what_each_system_ran_with(study: SystemsStudy, task: str) -> None:
     head = document(task)
     assert (head["format"], head["version"], head["better"]) == ("simnet-convergence", 1, "lower")
-    assert list(head["systems"]) == list(CANDIDATES)
+    assert list(head["systems"]) == [*CANDIDATES, *(IN_TOPOLOGY if NUM_TOPOLOGY_SEEDS[task] else ())]
     for system, described in head["systems"].items():
-        rows = [row for row in study.searches[task, system].rows if None not in row["losses"]]
+        rows = [row for row in study.search_of(task, system).rows if None not in row["losses"]]
         best = min(rows, key=lambda row: float(sum(row["losses"])))
         assert {"optimizer": described["optimizer"], **described["settings"]} == best["trial"]
-        assert described["strategy"]["kind"] == (CANDIDATES[system].kind or system)
+        assert described["strategy"]["kind"] == (ALL[system].kind or system)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -24,7 +24,7 @@ layouts = ["2x1"]
 bandwidths = ["100 Mbit/s"]
 """
 FLAT = DENSE | {"strategy": "binsgdm", "topology": "flat", "intra_node_dtype": "fp32", "overlap": 0}
-OWN_S: Mapping[str, float] = {"all_reduce": 0.1, "binsgdm": 0.3}
+OWN_S: Mapping[str, float] = {"all_reduce": 0.1, "binsgdm": 0.3, "qsgd": 0.4}
 """Own work of a step at a slowness of 1 ms."""
 ELEMENTS, EFFICIENCY, STEP_S = 1_000_000, 0.95, 9.0
 NAMES = ("step", "forward", "backward", "optimizer")
@@ -33,7 +33,11 @@ PROBES_MS: Mapping[str, float] = {"1": 1.0, "2": 2.0, "training": 4.0}
 
 
 def write(
-    folder: Path, probes_ms: Mapping[str, float] = PROBES_MS, step_s: float = STEP_S, message_s: float = 1e-9
+    folder: Path,
+    probes_ms: Mapping[str, float] = PROBES_MS,
+    step_s: float = STEP_S,
+    message_s: float = 1e-9,
+    kernels_s: Mapping[str, float] = {},
 ) -> Path:
     """Write the campaign and its measurements; return the folder.
 
@@ -42,17 +46,27 @@ def write(
         probes_ms: what the probes take in each launch.
         step_s: every trained step.
         message_s: CPU time of a collective in place, at a slowness of 1 ms; so short that the wire decides.
+        kernels_s: time of an element in the kernels of QSGD, by topology; QSGD is trained in these.
     """
-    (folder / "campaign.toml").write_text(TEXT)
+    forms = "".join(f', {{kind = "qsgd", topology = "{form}"}}' for form in kernels_s)
+    (folder / "campaign.toml").write_text(TEXT.replace("}]\n", "}" + forms + "]\n"))
     for launch in campaign.launches(campaign.load(folder / "campaign.toml")):
         start = launch.part if launch.part == "training" else next((n for n in "12" if f"_{n}_" in launch.name), "1")
         layout, rate = launch.layout, launch.bandwidth
         ranks = layout.num_nodes * layout.ranks_per_node
         setup = SETUP | {"num_nodes": layout.num_nodes, "ranks_on_machine": ranks, "nic_bytes_per_s": rate}
-        rows = [_series(*row, **labels) for row, labels in _rows(launch, probes_ms[start] ** 0.5, step_s, message_s)]
+        rows = [
+            _series(*row, **labels)
+            for row, labels in _rows(launch, probes_ms[start] ** 0.5, step_s, message_s, kernels_s)
+        ]
         rows += [_series("speed", name, probes_ms[start] * 1e-3) for name in ("multiply", "stream")]
         launch.path(folder).write_text(json.dumps({**HEAD, "setups": [setup], "series": rows}))
     return folder
+
+
+def _qsgd(topology: str) -> dict[str, Any]:
+    scheme = dict.fromkeys(("topology", "intra_node_dtype"), "")
+    return {"strategy": "qsgd", **scheme, "overlap": 1, "options": {"topology": topology, "bits": 4}}
 
 
 def _series(kind: str, name: str, seconds: float, **labels: Any) -> dict[str, Any]:
@@ -60,14 +74,17 @@ def _series(kind: str, name: str, seconds: float, **labels: Any) -> dict[str, An
 
 
 def _rows(
-    launch: Launch, slow: float, step_s: float, message_s: float
+    launch: Launch, slow: float, step_s: float, message_s: float, kernels_s: Mapping[str, float]
 ) -> list[tuple[tuple[str, str, float], dict[str, Any]]]:
     model = {"model": "m", "batch": 8}
     of_model = model | {"dtype": "float32"}
     ready = of_model | {"num_elements": ELEMENTS // 2}
     message = {"group": "world", "group_size": launch.layout.num_nodes, "dtype": "float32", "num_groups": 1}
     sizes = (2**20, 2**21, 2**22)
-    of_step = [(name, how | model | {"bucket_cap_mb": 1.0}) for how in (DENSE, FLAT) for name in NAMES]
+    of_step = [
+        (name, how | model | {"bucket_cap_mb": 1.0}) for how in (DENSE, FLAT, *map(_qsgd, kernels_s)) for name in NAMES
+    ]
+    kernel = {"dtype": "float32", "kernels": "torch"}
     beside = model | {"collective": "all_reduce"}
     wire = EFFICIENCY * float(launch.bandwidth or 0)
     return {
@@ -81,6 +98,15 @@ def _rows(
         ],
         "kernels": [
             (("kernel", "copy", slow * size * 1e-9), {"num_elements": size, "dtype": "float32", "kernels": "cpu"})
+            for size in sizes
+        ]
+        + [
+            (
+                ("kernel", f"qsgd_{part}", slow * size * each_s),
+                kernel | {"num_elements": size, "options": {"bits": 4, "topology": form}},
+            )
+            for form, each_s in kernels_s.items()
+            for part in ("encode", "merge", "decode")
             for size in sizes
         ],
         "beside": [

@@ -44,7 +44,7 @@ def drive(protocol, context: RankContext, seen: list[Message]) -> torch.Tensor:
 
 def real_messages(name: str, options: dict, layout: tuple[int, int], steps: int = 1) -> Messages:
     context = RankContext(rank=0, world_size=layout[0] * layout[1], ranks_per_node=layout[1], seed=0, step=1)
-    system = make(name, rank=0, world_size=context.world_size, **options)
+    system = make(name, rank=0, world_size=context.world_size, ranks_per_node=layout[1], **options)
     values = torch.randn(numel_of(SHAPES), generator=torch.Generator().manual_seed(1))
     bucket = GradientBucket(values=values, parameters=tuple(range(len(SHAPES))), shapes=SHAPES)
     seen: list[Message] = []
@@ -66,7 +66,10 @@ def simulated_messages(name: str, options: dict, layout: tuple[int, int]) -> Mes
     found: Messages = []
     for operation in strategy.exchange(bucket, STEP, topology).operations:
         if isinstance(operation, Communicate) and operation.schedule.rounds:
-            found += as_sent(operation, is_ring=name == "marsit")
+            # A torus has rings in the node, too; a hierarchical topology swaps and gathers there.
+            is_in_node = operation.schedule.group == topology.group("intra_node")
+            is_hop = name == "marsit" and not (options.get("topology") == "hierarchical" and is_in_node)
+            found += as_sent(operation, is_ring=is_hop)
     return found
 
 

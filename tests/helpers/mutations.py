@@ -60,7 +60,7 @@ def _change(holder: Any, key: Any, whole: Any, rng: random.Random) -> None:
         case 4 if isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
             holder[key] = holder[key] * rng.choice((-1, 0, 1e-9, 1e9, 1e300, 10**6, 0.5))
         case _:
-            holder[key] = rng.choice(VALUES)
+            holder[key] = copy.deepcopy(rng.choice(VALUES))  # may be damaged itself
 
 
 def damaged_bytes(data: bytes, rng: random.Random) -> bytes:

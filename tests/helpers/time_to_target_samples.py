@@ -18,6 +18,8 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "quick": {"title": "QSGD", "strategy": {"kind": "qsgd"}},
     "adam": {"title": "1-bit Adam", "strategy": {"kind": "one_bit_adam", "dense_steps": 15}},
 }
+NUM_PARAMETERS = 10_000_000
+"""Those of `WORKLOAD`."""
 VALUES: dict[str, list[list[float | None]]] = {
     "dense": [[4.0, 3.0, 2.0, 1.0], [4.0, 3.0, 2.2, 2.0], [4.0, 2.0, 1.5, 1.0]],
     "quick": [[4.5, 3.5, 2.5, 2.0], [4.5, 3.5, 2.5, 1.9], [4.5, 3.0, 2.0, 1.5]],
@@ -40,6 +42,7 @@ def trainings(**changes: Any) -> dict[str, Any]:
         "unit": "nats",
         "better": "lower",
         "batch": 64,
+        "num_parameters": NUM_PARAMETERS,
         "target": 2.0,
         "source": "made up for a test",
         "systems": SYSTEMS,

@@ -7,12 +7,23 @@ import simpy
 from simnet.collectives.execute import Exact, Folded
 from simnet.collectives.schedule import Schedule
 from simnet.hardware import Calibration, Cluster, Fabric, Link
+from simnet.nccl_costs import NcclCosts
 from simnet.network import topology as topologies
 from simnet.network.topology import Topology
 from simnet.units import Bandwidth, Duration
 
 INTRA_BYTES_PER_S, INTRA_ALPHA_S = 300e9, 0.5e-6
 INTER_BYTES_PER_S, INTER_ALPHA_S = 1.25e9, 5e-6
+NCCL_COSTS = NcclCosts(
+    start_s=Duration(44e-6),
+    ll_start_s=Duration(8e-6),
+    ll_hop_s=Duration(1.4e-6),
+    inter_node_hop_s=Duration(7e-6),
+    ll_efficiency=0.07,
+    exposed=0.5,
+    intra_node_efficiency=0.8,
+    inter_node_efficiency=0.6,
+)
 
 
 def link(bytes_per_s: float, alpha_s: float) -> Link:

@@ -66,6 +66,7 @@ STEPS = b"""nodes,ranks_per_node,batch,strategy,step_ms,grad_accumulation,bucket
 2,8,32,qsgd:bits=4,130,1,
 """
 WHOLE = pod(strategy={"kind": "qsgd", "bits": 4}, run={"steps": 10, "draws": 20}, sweep=SWEEP, name="pod")
+POINTS = [{"cluster.num_nodes": nodes, "workload.batch_per_rank": 2} for nodes in (1, 2, 4)]
 GRADIENTS = {
     "tensors": [["a", [100, 10], 1.0], ["b", [10], 0.5]],
     "forward_flops_per_sample": 1e9, "backward_flops_per_sample": 2e9,
@@ -144,12 +145,26 @@ KINDS = {
             *SCENARIO,
             "simulate in.toml --trace new/out",
             "advise in.toml --systems BinSGDM -o new/out",
-            "race in.toml digits --at 10Gbit/s -o new/out",
+            "race in.toml digits --same-task --at 10Gbit/s -o new/out",
             "crossover in.toml --over cluster.inter_node.bandwidth --from 1Gbit/s --to 9Gbit/s -o new/out",
         ),
     ),
     "shipped scenario": Kind(
         name="in.toml", whole=files.locate("experiments", "overlap").read_bytes, commands=SCENARIO
+    ),
+    "listed points": Kind(
+        name="in.toml",
+        whole=lambda: pod(
+            run={"global_batch": 64, "draws": 0}, sweep={"strategy": ["binsgdm", "qsgd"], "points": POINTS}
+        ),
+        write=as_toml,
+        commands=SCENARIO,
+    ),
+    "points": Kind(
+        name="in.csv",
+        whole=lambda: b"cluster.num_nodes,cluster.inter_node.bandwidth\n2,10 Gbit/s\n3,25 Gbit/s\n",
+        commands=("sweep whole.toml --points in.csv -o new --draws 0 --jobs 1",),
+        others={"whole.toml": pod(run={"global_batch": 64})},
     ),
     "cluster": Kind(
         name="in.toml",
@@ -205,7 +220,7 @@ KINDS = {
         name="in.json",
         whole=few_trainings,
         others={"pod.toml": pod()},
-        commands=("check in.json", "show in.json", "race pod.toml in.json --at 10Gbit/s -o new/out"),
+        commands=("check in.json", "show in.json", "race pod.toml in.json --same-task --at 10Gbit/s -o new/out"),
     ),
     "nccl-tests": Kind(
         name="in.log",

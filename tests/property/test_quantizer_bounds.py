@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch")
 from benchmarks import bounds, other_systems
 from benchmarks.gradients import Gradient, relative_errors
 from benchmarks.quantizers import coded, largest_bound, quantizers
+from binsgdm.random import Key
+from binsgdm.systems.eight_bit import ByteGrad
 from binsgdm.systems.qsgd import NUQSGD, QSGD, LevelQuantizer, QSGDInf
 
 NUMEL = 4096
@@ -145,6 +147,23 @@ def test_the_length_of_a_code_is_that_of_the_encoder() -> None:
 
     numbers = torch.arange(1, 3000)
     assert omega(numbers)[1].tolist() == [bounds.omega_bits(number) for number in numbers.tolist()]
+
+
+@settings(max_examples=50)
+@given(
+    values=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=40),
+    dtype=st.sampled_from(["int8", "fp8_e4m3", "fp8_e5m2"]),
+    block_size=st.integers(1, 16),
+)
+def test_no_value_is_farther_from_its_byte_than_half_a_step(values: list[float], dtype: Any, block_size: int) -> None:
+    compressor, given_, shapes = ByteGrad(dtype=dtype, block_size=block_size), torch.tensor(values), ((len(values),),)
+    found = compressor.decompress(compressor.compress(given_, shapes, Key(seed=1)), shapes, Key(seed=1))
+    for block, restored in zip(given_.double().split(block_size), found.double().split(block_size), strict=True):
+        largest = block.abs().max()
+        part, least = {"int8": (0.0, 254), "fp8_e4m3": (1 / 16, 458752), "fp8_e5m2": (1 / 8, 7.5e9)}[dtype]
+        bound = torch.maximum(block.abs() * part, largest / least)
+        # A subnormal step is itself rounded.
+        assert ((restored - block).abs() <= bound * 1.00001 + 1e-40).all()
 
 
 @pytest.mark.parametrize("name", other_systems.losses())

@@ -8,7 +8,6 @@ from simnet import nccl_model
 from simnet.collectives import algorithms, closed_form, direct, hierarchical, loads, nccl, ring, tree
 from simnet.collectives.closed_form import AlphaBeta, Shape
 from simnet.hardware import Calibration, LinkCalibration
-from simnet.nccl_costs import NcclCosts
 from simnet.timed_work import HostCost
 from simnet.units import Duration, Size
 from tests.helpers.topologies import (
@@ -16,6 +15,7 @@ from tests.helpers.topologies import (
     INTER_BYTES_PER_S,
     INTRA_ALPHA_S,
     INTRA_BYTES_PER_S,
+    NCCL_COSTS,
     leaves,
     run_exact,
     run_folded,
@@ -45,16 +45,7 @@ SHARED = Calibration(
 NCCL = Calibration(
     collective_launch_s=Duration(1e-3),  # what other collectives pay, which NCCL's costs hold themselves
     message_s=Duration(1e-3),
-    nccl=NcclCosts(
-        start_s=Duration(44e-6),
-        ll_start_s=Duration(8e-6),
-        ll_hop_s=Duration(1.4e-6),
-        inter_node_hop_s=Duration(7e-6),
-        ll_efficiency=0.07,
-        exposed=0.5,
-        intra_node_efficiency=0.8,
-        inter_node_efficiency=0.6,
-    ),
+    nccl=NCCL_COSTS,
 )
 
 

@@ -29,7 +29,7 @@ from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Rounding
 from binsgdm.overlapped import OverlappedSession
-from binsgdm.systems.ddp_hook import GradientExchange, exchange_bucket
+from binsgdm.systems.gradient_exchange import GradientExchange, exchange_bucket
 from binsgdm.systems.registry import SYSTEMS, make
 
 Late = Literal["nothing", "backward", "exchange", "update"]
@@ -76,8 +76,8 @@ class LateTraining:
         """Return the parameters after a few steps with a system in DDP's hook."""
         layer_mb = self.side**2 * torch.float32.itemsize / BYTES_PER_MIB
         model = DistributedDataParallel(self._model(), bucket_cap_mb=layer_mb)
-        ranks = {"rank": self.groups.rank, "world_size": self.groups.world_size}
-        system = make(name, **ranks, **OPTIONS.get(name, {}))
+        rank, world_size = self.groups.rank, self.groups.world_size
+        system = make(name, rank=rank, world_size=world_size, **OPTIONS.get(name, {}))
         system.mean = self._after_pause("exchange", system.mean)  # type: ignore[method-assign]
         exchange = GradientExchange(model, system, self.groups, seed=0, on_sent=None)
         model.register_comm_hook(exchange, exchange_bucket)

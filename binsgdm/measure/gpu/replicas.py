@@ -28,7 +28,7 @@ from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.overlapped import OverlappedSession
 from binsgdm.systems.base import Averager, GradientBucket
-from binsgdm.systems.ddp_hook import GradientExchange, exchange_bucket
+from binsgdm.systems.gradient_exchange import GradientExchange, exchange_bucket
 from binsgdm.systems.registry import SYSTEMS, make
 
 SHAPES = ((64, 33), (7,), (0,), (96, 65), (1,), (1024,))

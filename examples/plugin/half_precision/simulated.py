@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from simnet.strategies.compressing import GatheredPayload, GatheringStrategy, kernel_costs
+from simnet.strategies.compressing import GatheredPayload, GatheringStrategy, gathering_kernel_costs
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import KernelCost
 
@@ -14,7 +14,7 @@ class HalfPrecision(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown
 
     title: ClassVar[str] = "Half precision"
     # Encode reads g and the residual, and writes codes and the residual; decode reads a code, reads and writes the sum.
-    kernels: ClassVar[tuple[KernelCost, ...]] = kernel_costs("half_precision", 14.0, 0.0, 10.0)
+    kernels: ClassVar[tuple[KernelCost, ...]] = gathering_kernel_costs("half_precision", 14.0, 10.0)
 
     largest: float = 65504.0
 

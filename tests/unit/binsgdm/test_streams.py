@@ -17,15 +17,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from binsgdm import BinSGDM, streams
-from binsgdm.ddp import keep_gradients_local
 from binsgdm.exchange import groups
 from binsgdm.exchange.thread import CommunicationThread
 from binsgdm.exchange.transport import Transport
+from binsgdm.local_gradients import OwnParameters, keep_gradients_local
 from binsgdm.optimizers.scheme import SCHEMES, Scheme
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.worker import Worker
 from binsgdm.overlapped import OverlappedSession
-from binsgdm.systems.ddp_hook import GradientExchange, exchange_bucket
+from binsgdm.systems.gradient_exchange import GradientExchange, exchange_bucket
 from binsgdm.systems.registry import SYSTEMS, make
 from tests.helpers.fake_cuda import fake_cuda
 from tests.helpers.race_detector import COLLECTIVE_S, FakeEvent, FakeStream, RaceDetector
@@ -151,7 +151,7 @@ def train_binsgdm(
             session = OverlappedSession(member, scheme, 100, lambda: is_last[0])
         if ddp is not None:
             model = DistributedDataParallel(model, bucket_cap_mb=0.0001, **ddp)
-            keep_gradients_local(model, optimizer.param_states())
+            keep_gradients_local([model], OwnParameters(optimizer, model.parameters(), print))
         optimizer.join(session)
         for _ in range(STEPS):
             for number in range(backwards):
@@ -313,7 +313,8 @@ def test_backward_that_waits_for_collectives_is_found(monkeypatch: pytest.Monkey
     detector = watched(HasOneStream(), monkeypatch)
     train_binsgdm(detector)
     assert detector.races == []
-    assert detector.waited_in_backward[0] == "c10d.alltoall_base_.default runs on default"
+    # Before the first one over gloo ranks introduce themselves, by an all-gather.
+    assert "c10d.alltoall_base_.default runs on default" in detector.waited_in_backward[:2]
     assert detector.backwards_end_s[0] > COLLECTIVE_S
 
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from simnet import calibration_draws, files, model_error
-from simnet.calibration_draws import draw_calibration, draws
+from simnet.calibration_draws import draw_calibration, draw_workload, draws
 from simnet.commands.main import cli
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, LinkCalibration
@@ -204,3 +204,22 @@ def test_the_commands_take_draws(tmp_path):
 def test_too_few_draws_for_an_interval_are_refused(count: int) -> None:
     with pytest.raises(SimnetError, match=rf"run.draws: {count}: must be 0, for no intervals, or at least 20"):
         simulate(scenario(calibration=GIVEN, run=RunSettings(draws=count)))
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.0, 1.1])
+def test_a_compute_factor_is_drawn_on_both_sides_of_one(factor):
+    given = replace(scenario().workload, compute_factor=factor, intervals={"compute_factor": (0.5, 2.0)})
+    drawn = [draw_workload(given, draw).compute_factor for draw in draws(200)]
+    low, high = calibration_draws.middle_90_percent(drawn)
+    assert (low, high) == pytest.approx((0.5 * factor, 2.0 * factor), rel=0.03)
+
+
+def test_an_unsure_compute_factor_widens_the_interval_of_the_result():
+    widths = []
+    for ends in ((1.0, 1.0), (0.5, 2.0)):
+        given = scenario(DenseAllReduce(), 1, 1, run=RunSettings(draws=60))
+        workload = replace(given.workload, compute_factor=1.4, intervals={"compute_factor": ends})
+        low, high = simulate(replace(given, workload=workload), with_model_error=False).intervals["iteration_s"]
+        widths.append(high / low)
+    assert widths[0] == 1
+    assert widths[1] == pytest.approx(4, rel=0.1)

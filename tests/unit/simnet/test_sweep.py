@@ -16,7 +16,7 @@ from simnet import files, scenario, sweep
 from simnet import simulate as simulator
 from simnet.errors import SimnetError
 from simnet.journal import NAME, Journal
-from simnet.result import RunResult, to_json
+from simnet.result import RefusedPoint, RunResult, to_json
 from simnet.scenario import Experiment, Scenario, load_experiment
 from simnet.show import rows
 from simnet.sweep import SweepPoint, expand
@@ -222,17 +222,21 @@ class TestRun:
         assert sweep.run(points, tmp_path) == first
         assert not simulated
 
-    def test_a_point_that_fails_is_named_and_the_others_are_kept(self, tmp_path: Path) -> None:
+    def test_a_point_that_fails_says_why_and_the_others_are_kept(self, tmp_path: Path) -> None:
         changed = pod(sweep={"workload.gradients": ["bert_base", "./nonesuch.json"]})
         del changed["workload"]["num_elements"]
         path = write(tmp_path / "pod.toml", changed)
         point, other = expand(load_experiment(str(path)))
         broken = SweepPoint(values={"workload.gradients": "both"}, scenario=_contradicting(point.scenario))
-        with pytest.raises(SimnetError, match=r"^pod: sweep: at workload.gradients = both: workload 'inline': .*once"):
-            sweep.run([point, broken], tmp_path)
-        with pytest.raises(SimnetError, match=r"nonesuch.json': no such file"):
-            sweep.run([other], tmp_path)
-        assert len((tmp_path / NAME).read_bytes().splitlines()) == 1
+        result, contradiction, missing = sweep.run([point, broken, other], tmp_path)
+        assert isinstance(result, RunResult)
+        assert contradiction == RefusedPoint(
+            set={"workload.gradients": "both"},
+            reason="workload: gradients and num_elements: must be given once; give one of gradients, tensors, "
+            "gradient, num_elements",
+        )
+        assert "nonesuch.json': no such file" in missing.reason
+        assert len((tmp_path / NAME).read_bytes().splitlines()) == 3
 
     def test_another_gradients_file_is_another_point(self, tmp_path: Path) -> None:
         gradients = tmp_path / "mine.json"

@@ -30,6 +30,7 @@ def test_the_text_of_older_files_and_the_table_are_one() -> None:
         ("4", "4: write a table of options, such as { bits = 4 }"),
         ('"bits"', "'bits': write a table of options, such as { bits = 4 }"),
         ('"=4"', "'=4': write a table of options, such as { bits = 4 }"),
+        ('"bits="', "'bits=': write a table of options, such as { bits = 4 }"),
         ("{ bits = [4] }", "bits: [4]: an option is a number, true, false or text"),
         ("{ bits = nan }", "bits: nan: must be finite"),
         ("{ bits = -inf }", "bits: -inf: must be finite"),

@@ -55,7 +55,6 @@ def test_over_nccl_the_watchdog_of_pytorch_waits_longer_than_we_do(monkeypatch, 
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda _group=None: 1)
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(dist, "new_group", lambda timeout: seen.append(timeout) or group)
     monkeypatch.setattr(
         dist, "new_subgroups_by_enumeration", lambda _ranks, timeout: (seen.append(timeout) or group, [])
     )
@@ -63,3 +62,62 @@ def test_over_nccl_the_watchdog_of_pytorch_waits_longer_than_we_do(monkeypatch, 
     assert seen == [of_torch] * 3
     assert made.uses_nccl == ("nccl" in config)
     assert made.timeout == (given or grouping.NCCL_TIMEOUT)
+
+
+@pytest.fixture
+def one_rank(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_groups_of_a_part_have_names_of_their_own_that_never_come_again(one_rank) -> None:
+    """torch names them by how many groups a process has, which differs between ranks and comes again."""
+    part = dist.new_group([0], use_local_synchronization=True)
+    seen = set()
+    for _ in range(3):
+        made = grouping.make(1, device=CPU, group=part)
+        seen |= {group.group_name for group in made.made}
+        grouping.release(made)
+    assert len(seen) == 9
+    assert all(name.startswith("binsgdm/") for name in seen)
+    assert not dist.new_group([0], use_local_synchronization=True).group_name.startswith("binsgdm/")
+
+
+def test_a_group_of_a_part_is_not_split_from_the_communicator_of_all_ranks(one_rank) -> None:
+    """All ranks would have to come for that, and those of other parts do not."""
+    world = dist.group.WORLD
+    world.bound_device_id = CUDA
+    with grouping._named("ours"):
+        assert world.bound_device_id is None
+    assert world.bound_device_id == CUDA
+    world.bound_device_id = None
+
+
+def test_after_a_restart_by_torchrun_groups_of_all_ranks_have_new_names_too(one_rank, monkeypatch) -> None:
+    assert not grouping.make(1, device=CPU).world.group_name.startswith("binsgdm/")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert grouping.make(1, device=CPU).world.group_name.startswith("binsgdm/")
+    assert grouping.store_key("refused", "g") == "binsgdm/1/refused/g"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "local_world_size", "found"),
+    [([0, 1], 2, 2), ([0, 1], 8, 2), ([0, 2], 2, 1), ([1, 2, 5, 6], 4, 2), ([3, 7, 11], 4, 1)],
+)
+def test_nodes_of_a_part_follow_from_global_ranks(monkeypatch, ranks, local_world_size, found) -> None:
+    monkeypatch.setattr(grouping, "ranks_of", lambda _group: ranks)
+    monkeypatch.setattr(dist, "get_world_size", lambda _group=None: 16)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(local_world_size))
+    assert grouping.node_size(None) == found
+
+
+@pytest.mark.parametrize(("ranks", "counts"), [([0, 1, 2], [2, 1]), ([0, 4, 5], [1, 2])])
+def test_a_part_with_unequal_numbers_of_ranks_on_its_nodes_is_refused_with_the_repair(monkeypatch, ranks, counts):
+    monkeypatch.setattr(grouping, "ranks_of", lambda _group: ranks)
+    monkeypatch.setattr(dist, "get_world_size", lambda _group=None: 16)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(BinsgdmError, match="must be as many on each; give ranks_per_node=1, or a group with") as error:
+        grouping.node_size(None)
+    assert f"ranks {ranks} are {counts} on their nodes" in str(error.value)

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist
 
 from binsgdm.exchange import pending
-from binsgdm.exchange.groups import Groups
+from binsgdm.exchange.groups import Groups, store_key
 from binsgdm.exchange.pending import Pending
 
 
@@ -74,14 +74,21 @@ def test_without_collectives_it_does_not_touch_the_gpu(groups) -> None:
 
 
 def test_it_ends_when_another_rank_has_left_a_reason(groups, monkeypatch) -> None:
-    groups[1].set("binsgdm/refused/g", "rank 2 refused: no")
+    groups[1].set(store_key("refused", "g"), "rank 2 refused: no")
     with pytest.raises(RuntimeError, match="another rank has aborted"):
         waiting(Work(ended=False), None, monkeypatch).wait(groups[0])
 
 
+def test_a_reason_that_a_rank_left_before_torchrun_started_all_again_is_not_read(groups, monkeypatch) -> None:
+    groups[1].set(store_key("refused", "g"), "rank 2 refused: no")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(RuntimeError, match="no answer for"):
+        waiting(Work(ended=False), None, monkeypatch).wait(groups[0])
+
+
 def test_it_names_the_ranks_that_do_not_wait_when_time_is_up(groups, monkeypatch) -> None:
-    groups[1].set("binsgdm/waits/g/1", "1")
-    groups[1].set("binsgdm/waits/g/2", "7")  # of an earlier step
+    groups[1].set(store_key("waits", "g", 1), "1")
+    groups[1].set(store_key("waits", "g", 2), "7")  # of an earlier step
     with pytest.raises(RuntimeError, match=r"no answer for 0\.4 s, rank 2 not among those that wait"):
         waiting(Work(ended=False), None, monkeypatch).wait(groups[0])
 

@@ -1,6 +1,8 @@
 """Kernels of compressing systems: what is timed, under which names and sizes, and what a calibration makes of it."""
 
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from binsgdm.exchange import Member, RankContext
 from binsgdm.measure import choices, one_bit_adam, systems, training
 from binsgdm.measure.choices import choice
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.systems.pieces import Pieces
 from binsgdm.systems.registry import SYSTEMS, make
 from simnet.calibrate import calibration_file, fit_files, sources
 from simnet.calibrate.measurement_file import MeasurementFile, Series, read
@@ -36,6 +39,10 @@ def measured(folder: Path, *args: str) -> MeasurementFile:
     return read(path)
 
 
+# What gathers every rank's payload merges nothing, unless another topology is asked for.
+MERGES = {f"{name}_merge" for name, entry in SYSTEMS.items() if entry.aggregation == "all_gather"}
+
+
 @pytest.fixture(scope="module")
 def every(tmp_path_factory: pytest.TempPathFactory) -> MeasurementFile:
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +58,8 @@ def test_every_kernel_that_is_simulated_is_timed_at_every_size(every: Measuremen
     for one in every.series:
         if one.labels.get("world_size"):
             sizes.setdefault(one.name, []).append(int(one.labels["num_elements"]))
-    assert set(sizes) == wanted
+    assert set(sizes) == wanted - MERGES
+    assert sizes.pop("byte_grad_merge") == [1024, 256, 2048, 512, 4096, 1024]
     assert {len(found) for found in sizes.values()} == {3}
     assert sizes["qsgd_decode"] == sizes["power_sgd_merge"] == [4096, 8192, 16384]
     assert sizes["top_k_decode"] == [41, 82, 164]
@@ -59,10 +67,14 @@ def test_every_kernel_that_is_simulated_is_timed_at_every_size(every: Measuremen
 
 
 def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does(every: MeasurementFile) -> None:
-    several = {one.name for one in every.series if one.labels.get("world_size") and one.labels.get("num_vectors")}
+    counts: dict[str, set[Any]] = {}
+    for one in every.series:
+        if one.labels.get("world_size") and one.labels.get("num_vectors"):
+            counts.setdefault(one.name, set()).add(one.labels["num_vectors"])
     gathered = {f"{name}_decode" for name, entry in SYSTEMS.items() if entry.aggregation == "all_gather"}
-    assert several == gathered | {"server_mean"}
-    assert {one.labels["num_vectors"] for one in every.series if one.name in several} == {systems.ASSUMED_WORLD_SIZE}
+    assert set(counts) == gathered | {"server_mean", "byte_grad_merge"}
+    assert counts.pop("byte_grad_merge") == {4, 16}
+    assert set.union(*counts.values()) == {systems.ASSUMED_SIZE}
 
 
 def test_options_are_written_as_a_table_of_plain_values(every: MeasurementFile) -> None:
@@ -98,12 +110,90 @@ def test_a_calibration_takes_the_kernels_with_their_options(every: MeasurementFi
     assert found.kernels["merge"].options == {}
 
 
+@pytest.mark.parametrize(
+    ("text", "layout", "sizes"),
+    [
+        ("qsgd", (8, 2), [8]),
+        ("qsgd:topology=hierarchical", (8, 2), [4]),
+        ("qsgd:topology=hierarchical", (8, 8), [4]),
+        ("qsgd:topology=scatter_reduce", (3, 3), [3]),
+        ("qsgd:topology=hierarchical_scatter_reduce", (8, 8), [4, 16]),
+        ("sign_sgd", (1, 1), [4]),
+        ("one_bit_adam", (1, 1), [4]),
+    ],
+)
+def test_payloads_are_those_of_the_ranks_or_nodes_that_measure(text: str, layout: Any, sizes: list[int]) -> None:
+    world_size, ranks_per_node = layout
+    ranks = SimpleNamespace(world_size=world_size, num_nodes=world_size // ranks_per_node)
+    assert systems._group_sizes(choice(text, "--system"), ranks) == sizes  # type: ignore[arg-type]
+
+
 def test_one_system_with_two_settings_is_no_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     whole = measured(tmp_path, "--system", "power_sgd", "--system", "power_sgd:matrix_rank=2")
     known = sources.Sources(files=((Path("k.json"), in_proportion(whole)),))
     with pytest.raises(SimnetError, match="timed with matrix_rank=2 warm_start=true and with matrix_rank=4"):
         fit_files.fit_parts(known, sources.Sources(), sources.Sources(), fit_files.FitOptions(bound=9.0, draws=20))
+
+
+def test_a_merge_is_timed_where_payloads_of_pieces_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    scattered, hierarchical = "qsgd:topology=scatter_reduce", "top_k:ratio=0.01,topology=hierarchical"
+    whole = measured(tmp_path, "--system", scattered, "--system", hierarchical)
+    found: dict[tuple[str, Any], list[Any]] = {}
+    for one in whole.series:
+        if one.labels.get("world_size"):
+            found.setdefault((one.name, one.labels.get("num_vectors")), []).append(one.labels["num_elements"])
+    assert found == {
+        ("qsgd_encode", None): [4096, 8192, 16384],
+        ("qsgd_merge", 4): [1024, 2048, 4096],
+        ("qsgd_merge", 16): [256, 512, 1024],
+        ("qsgd_decode", None): [4096, 8192, 16384],
+        ("top_k_encode", None): [4096, 8192, 16384],
+        ("top_k_decode", 4): [41, 82, 164],
+    }
+    options = {one.name: one.labels["options"] for one in whole.series if "options" in one.labels}
+    assert options["qsgd_merge"] == {"bits": 4, "block_size": 8192, "coding": "packed", "topology": "scatter_reduce"}
+    assert options["top_k_decode"] == {"ratio": 0.01, "topology": "hierarchical"} | SPARSE
+    known = sources.Sources(files=((Path("k.json"), in_proportion(whole)),))
+    parts = fit_files.fit_parts(known, sources.Sources(), sources.Sources(), fit_files.FitOptions(bound=9.0, draws=20))
+    merge = calibration_file.as_calibration(
+        calibration_file.merge(parts, calibration_file.header(known, sources.Sources()))
+    ).kernels["qsgd_merge"]
+    assert merge.s_per_element == pytest.approx(1e-9)
+    assert merge.s_per_result is not None
+    fewer = replace(whole, series=tuple(one for one in whole.series if one.labels.get("num_vectors") != 16))
+    known = sources.Sources(files=((Path("k.json"), in_proportion(fewer)),))
+    parts = fit_files.fit_parts(known, sources.Sources(), sources.Sources(), fit_files.FitOptions(bound=9.0, draws=20))
+    notes = [note for part in parts for note in part.notes]
+    assert "kernel qsgd_merge: fitted to 4 vectors at once; fewer take longer per element" in notes
+
+
+@pytest.mark.parametrize("text", ["qsgd:topology=scatter_reduce", "ef_sign_sgd:topology=hierarchical_scatter_reduce"])
+def test_cutting_and_joining_pieces_is_no_part_of_a_kernel(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    split, join = Pieces.split, Pieces.join
+    waits: list[str] = []
+    clock = itertools.count(1)
+    passed_s = [0.0]  # in cutting and joining
+
+    def slowly(name: str, call: Any) -> Any:
+        def slow(*args: Any) -> Any:
+            waits.append(name)
+            passed_s[0] += 1000.0
+            return call(*args)
+
+        return slow
+
+    # Error feedback joins what was sent, too, in encoding; that counts.
+    monkeypatch.setattr(Pieces, "split", slowly("split", split))
+    monkeypatch.setattr(Pieces, "join", slowly("join", join))
+    monkeypatch.setattr(systems.Stopwatch, "stamp", lambda _: next(clock) + passed_s[0])
+    _, trial = systems._kernels_and_trial(choice(text, "--system"), NUMEL, 4, CPU)
+    whole, *times = trial()
+    assert waits == ["split", *(["join"] if "ef" in text else []), "join"]
+    assert whole == pytest.approx(sum(times))
+    assert 0 <= whole - 1000 * (len(waits) - 2) < 100
+    assert min(times) > 0
 
 
 @pytest.mark.parametrize("name", [name for name in choices.names() if name != "one_bit_adam"])
@@ -115,7 +205,7 @@ def test_the_parts_of_a_trial_are_those_of_the_conversation(name: str) -> None:
     assert whole == pytest.approx(sum(times))
     assert [time > 0 for time in times] == [
         True,
-        f"{name}_merge" in {cost.name for cost in STRATEGIES.find(name).kernels},
+        f"{name}_merge" in {cost.name for cost in STRATEGIES.find(name).kernels} - MERGES,
         True,
     ]
 
@@ -164,6 +254,9 @@ class TestChoice:
         assert choice("top_k", "").given == {"ratio": 0.01}
         assert choice("top_k:k=7", "").whole == {"ratio": None, "k": 7, "clip_norm": None} | SPARSE
         assert choices.text_of(choice("power_sgd:warm_start=false", "").whole) == "matrix_rank=4 warm_start=false"
+        assert choice("top_k:topology=gather,k=7", "").whole == choice("top_k:k=7", "").whole
+        hierarchical = choice("top_k:topology=hierarchical,intra_node_dtype=bf16,k=7", "").whole
+        assert hierarchical == choice("top_k:k=7", "").whole | {"topology": "hierarchical"}
 
     def test_every_name_can_be_made(self) -> None:
         for name in choices.names():
@@ -181,6 +274,9 @@ class TestChoice:
             ("qsgd:bit=4", "qsgd: bit: unknown option, did you mean 'bits'?"),
             ("power_sgd:rank=4", "power_sgd: rank: unknown option; it takes matrix_rank"),
             ("qsgd:bits=4,bits=5", "an option comes twice; give it once"),
+            ("qsgd:topology=ring", "qsgd: topology: 'ring': must be one of ['gather', 'scatter_reduce', "),
+            ("qsgd:coding=elias,topology=scatter_reduce", "the length of its payloads must not depend on the values"),
+            ("qsgd:intra_node_dtype=bf16", "intra_node_dtype: 'bf16': has no effect with topology 'gather'"),
             ("one_bit_adam:topology=hierarchical", "one_bit_adam is measured with flat topology"),
         ],
     )

@@ -131,7 +131,7 @@ def test_an_interrupt_waits_for_the_threads_that_write():
     torch.set_num_threads(2)
     try:
         with pytest.raises(KeyboardInterrupt):
-            cpu._on_threads([(number, number + 1) for number in range(100)], run)
+            cpu.on_threads([(number, number + 1) for number in range(100)], run)
     finally:
         torch.set_num_threads(threads)
     count = len(written)

@@ -255,7 +255,8 @@ def test_a_state_that_does_not_fit_is_refused(make: Any) -> None:
     with pytest.raises(BinsgdmError, match=r"parameter 'conv': a factor of shape .*: must have 3 columns"):
         make(3)[0].load_state_dict(system.state_dict())
     other = make(2)[0]
-    other.load_state_dict(system.state_dict() | {"factors": {"conv": torch.zeros(5, 2)}})
+    state = system.state_dict()
+    other.load_state_dict(state | {"factors": state["factors"] | {"conv": torch.zeros(5, 2)}})
     with pytest.raises(BinsgdmError, match=r"parameter 'conv': a factor of shape \(5, 2\) for a matrix"):
         mean_of([other], [normal(NUMEL)], 1)
 

@@ -101,6 +101,44 @@ def test_options_out_of_range_are_refused(name: str, options: dict[str, Any]) ->
     assert is_sentence(str(caught.value))
 
 
+STRANGE: tuple[Any, ...] = (
+    None, True, -1, 0, 1.5, float("nan"), float("inf"), 10**400, 10**5000, "x" * 3000, "a\nb", [], {}, (1,), b"1", 1j,
+    torch.ones(2), torch.tensor(1), object, lambda: 1, {"a": 1}, "\x1b[2J",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [(name, option) for name in SYSTEMS for option in SYSTEMS[name].options], ids=str
+)
+def test_an_option_of_another_type_is_refused_in_a_sentence_or_works(name: str, option: str) -> None:
+    for value in STRANGE:
+        options = ({} if option in ("k", "ratio") else OPTIONS.get(name, {})) | {option: value}
+        try:
+            system = make(name, rank=0, world_size=1, **options)
+        except BinsgdmError as error:
+            said = str(error)
+        else:
+            said = ""
+        if said:
+            assert is_sentence(said), said
+            assert said.startswith(f"{name}: "), said
+            continue
+        assert mean_of([system], [normal()])[0].isfinite().all(), (option, value)
+
+
+@pytest.mark.parametrize("argument", ["rank", "world_size", "ranks_per_node", "topology", "intra_node_dtype"])
+def test_an_argument_of_another_type_is_refused_in_a_sentence(argument: str) -> None:
+    topology = {} if argument == "topology" else {"topology": "hierarchical"}
+    right = (0,) if argument == "rank" else (None,) if argument in ("topology", "intra_node_dtype") else ()
+    for value in STRANGE:
+        if any(value is one for one in right):
+            continue
+        with pytest.raises(BinsgdmError) as caught:
+            make("qsgd", **{"rank": 0, "world_size": 2, "ranks_per_node": 1, **topology, argument: value})
+        assert is_sentence(str(caught.value)), str(caught.value)
+        assert str(caught.value).startswith(f"qsgd: {argument}: "), str(caught.value)
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_unknown_options_are_refused(name: str) -> None:
     with pytest.raises(BinsgdmError, match=f"^{name}: nonsense: unknown option"):

@@ -10,30 +10,22 @@ from simnet import calibration_draws, nccl_model
 from simnet.calibration_draws import Draw
 from simnet.collectives import algorithms, loads, nccl
 from simnet.collectives.execute import Exact
+from simnet.collectives.schedule import GroupKind
+from simnet.compare import whatif
 from simnet.errors import SimnetError
 from simnet.hardware import Calibration, LinkCalibration, SlowNode
-from simnet.nccl_costs import NcclCosts
 from simnet.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
+from simnet.prepared import TimedProgram
 from simnet.scenario import RunSettings
 from simnet.show import labels
 from simnet.simulate import simulate
-from simnet.strategies import BinSGDM, DenseAllReduce
-from simnet.units import Duration
+from simnet.step_timer import StepTimer
+from simnet.strategies import BinSGDM, DenseAllReduce, Strategy, TopK
 from tests.helpers.step_samples import scenario
-from tests.helpers.topologies import INTER_BYTES_PER_S, run_exact, run_folded, topology
+from tests.helpers.topologies import INTER_BYTES_PER_S, NCCL_COSTS, run_exact, run_folded, topology
 
-COSTS = NcclCosts(
-    start_s=Duration(44e-6),
-    ll_start_s=Duration(8e-6),
-    ll_hop_s=Duration(1.4e-6),
-    inter_node_hop_s=Duration(7e-6),
-    ll_efficiency=0.07,
-    exposed=0.5,
-    intra_node_efficiency=0.8,
-    inter_node_efficiency=0.6,
-)
-FITTED = Calibration(nccl=COSTS)
-ONE_NODE = Calibration(nccl=replace(COSTS, inter_node_efficiency=None))
+FITTED = Calibration(nccl=NCCL_COSTS)
+ONE_NODE = Calibration(nccl=replace(NCCL_COSTS, inter_node_efficiency=None))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +53,7 @@ def test_nccl_by_name_is_refused_where_its_costs_are_not_known(calibration: Cali
 
 def test_costs_of_neither_level_are_refused() -> None:
     with pytest.raises(ValueError, match="intra_node_efficiency: missing"):
-        replace(COSTS, intra_node_efficiency=None, inter_node_efficiency=None)
+        replace(NCCL_COSTS, intra_node_efficiency=None, inter_node_efficiency=None)
 
 
 def test_auto_takes_nccl_and_never_what_it_does_not_have() -> None:
@@ -95,6 +87,54 @@ def test_nics_carry_what_rings_and_trees_send(num_nodes: int, tree_bytes: float)
     assert max(sent) == pytest.approx(inflated)
 
 
+@pytest.mark.parametrize("kind", ["world", "inter_node", "intra_node"])
+@pytest.mark.parametrize("size", [64.0, 1e6, 3e7, 1e9])
+@pytest.mark.parametrize("layout", [(4, 2), (2, 8), (3, 1), (1, 8)])
+def test_an_all_gather_takes_the_closed_form_in_both_executors(
+    layout: tuple[int, int], size: float, kind: GroupKind
+) -> None:
+    network = topology(*layout, FITTED)
+    group = network.group(kind)
+    gather = nccl.choose_all_gather(network, group, size)
+    if group.size == 1:
+        assert not gather.rounds
+        return
+    # The rails of a node send their messages through the same NICs.
+    at = nccl_model.rates(NCCL_COSTS, network.intra_node.bytes_per_s, network.inter_node.bytes_per_s)
+    rails = layout[1] if kind == "inter_node" else 1
+    found = nccl_model.gather_candidates(NCCL_COSTS, group.nodes, group.members_per_node)
+    least_s = min(one.latency_s + rails * size * nccl_model.s_per_byte(one, at) for one in found)
+    assert run_folded(network, gather, size) == pytest.approx(least_s)
+    assert run_exact(network, gather, size)[0] == pytest.approx(run_folded(network, gather, size))
+
+
+def test_an_all_gather_is_half_of_a_ring_all_reduce() -> None:
+    network = topology(4, 8, FITTED)
+    world = network.group("world")
+    gather = nccl.choose_all_gather(network, world, 1e9)
+    both = nccl.all_reduce(world, "ring", "Simple")
+    assert gather.label == "ring Simple"
+    start_s = float(NCCL_COSTS.start_s)
+    assert 2 * (run_folded(network, gather, 1e9) - start_s) == pytest.approx(run_folded(network, both, 1e9) - start_s)
+    assert nccl.choose_all_gather(network, world, 1e3).label == "ring LL"
+
+
+def test_without_costs_for_these_nodes_an_all_gather_is_a_plain_ring() -> None:
+    for calibration, num_nodes in ((Calibration(), 4), (ONE_NODE, 2)):
+        network = topology(num_nodes, 8, calibration)
+        assert nccl.choose_all_gather(network, network.group("world"), 1e6).label == "ring"
+    assert nccl.choose_all_gather(topology(2, 8, ONE_NODE), topology(2, 8).group("intra_node"), 1e3).protocol == "LL"
+
+
+def test_a_system_takes_at_each_bandwidth_the_protocol_that_is_fastest_there() -> None:
+    gathering = TopK(ratio=1e-4, bucketing="fused", overlap=False)
+    shared: dict[Strategy, TimedProgram] = {}
+    given = scenario(gathering, 4, calibration=FITTED)
+    for rate in (1e6, 1e9, 1e12, 1e15):
+        at_rate = whatif.at_bandwidth(given, rate)
+        assert StepTimer(at_rate, shared).of(gathering) == pytest.approx(simulate(at_rate).result.iteration_s)
+
+
 def test_two_all_reduces_share_the_links() -> None:
     network = topology(4, 2, FITTED)
     schedule, size = nccl.all_reduce(network.group("world"), "tree", "Simple"), 1e8
@@ -124,7 +164,7 @@ def test_a_slow_nic_slows_the_whole_pipeline() -> None:
 
 
 def test_bandwidths_scale_with_the_links() -> None:
-    found = nccl_model.rates(COSTS, 3e11, INTER_BYTES_PER_S)
+    found = nccl_model.rates(NCCL_COSTS, 3e11, INTER_BYTES_PER_S)
     assert found == (0.8 * 3e11, 0.6 * INTER_BYTES_PER_S)
 
 

@@ -37,13 +37,13 @@ class TestOutput:
     def test_the_table_has_a_line_a_system(self) -> None:
         advice = advised("BinSGDM", "1-bit Adam")
         lines = str(advice_page(advice)).splitlines()
-        assert [line.split("  ")[0] for line in lines[4:8]] == [found.name for found in advice.systems]
-        assert any(line.startswith("note: calibration 'inline'") for line in lines)
+        assert [line.split("  ")[0] for line in lines[4:8]] == [found.label for found in advice.systems]
+        assert any(line.startswith("note: calibration is ideal") for line in lines)
 
 
 @pytest.fixture(scope="module")
 def advice() -> Advice:
-    return advised("BinSGDM", "top_k", "qsgd", "terngrad", "marsit", "sign_sgd")
+    return advised("binsgdm", "top_k", "qsgd", "terngrad", "marsit", "sign_sgd")
 
 
 class TestFigure:
@@ -59,9 +59,11 @@ class TestFigure:
     def test_it_names_the_fastest_systems_and_what_is_to_be_measured(self, advice: Advice) -> None:
         axes = advice_figure(advice).axes[0]
         labels = axes.get_legend_handles_labels()[1]
-        named = [found.name for found in advice.compressing[:6]]
-        assert [label.removesuffix(MARK) for label in labels if label.removesuffix(MARK) in systems()] == named
-        assert f"Top-k 1 %{MARK}" in labels
+        named = [found.label for found in advice.compressing[:6]]
+        assert [
+            label.removesuffix(MARK) for label in labels if label.removesuffix(MARK).split(", ")[0] in systems()
+        ] == named
+        assert f"{row(advice, 'Top-k 1 %').label}{MARK}" in labels
         assert {"this cluster", "others", f"predicted {PAYS:g} times as fast or more"} <= set(labels)
         lines = {line.get_label(): line for line in axes.get_lines()}
         ((rate, speedup),) = (point for point in advice.compressing[0].curve if point[0] == GBIT)
@@ -81,10 +83,21 @@ class TestCommand:
     def test_a_table_and_a_sentence_are_printed(self, file: Path) -> None:
         result = run(file, "--systems", "BinSGDM, one_bit_adam")
         assert result.exit_code == 0
-        assert result.stdout.splitlines()[0].startswith("pod on 2 nodes x 8 GPUs, 1 NIC of 25 Gbit/s a node; cal")
+        assert result.stdout.splitlines()[0].startswith(
+            "110 M parameters on 2 nodes x 8 GPUs, 1 NIC of 25 Gbit/s a node; cal"
+        )
         assert "pays" in result.stdout
         assert "QSGD" not in result.stdout
         assert result.stderr == ""
+
+    def test_a_scenario_needs_no_strategy_and_trainings_may_be_ones_own(self, tmp_path: Path) -> None:
+        given = {key: value for key, value in pod().items() if key not in ("strategy", "baseline")}
+        file = write(tmp_path / "pod.toml", given)
+        trainings = write_trainings(tmp_path / "ours.json")
+        result = run(file, "--systems", "BinSGDM", "--convergence", trainings, "--format", "json", "--draws", "0")
+        assert result.exit_code == 0, result.stderr
+        found = json.loads(result.stdout)["systems"]
+        assert {record["task"] for one in found for record in one["records"]} <= {"ours"}
 
     def test_json_goes_to_a_file(self, file: Path, tmp_path: Path) -> None:
         out = tmp_path / "advice.json"
@@ -107,7 +120,7 @@ class TestCommand:
         ("args", "message"),
         [
             (["--systems", "BinSGM"], "--systems: 'BinSGM': unknown system. Did you mean 'BinSGDM'?"),
-            (["--systems", ""], "--systems: '': unknown system. Known: BinSGDM, BinSGDM flat, BinSGDM "),
+            (["--systems", ""], "--systems: '': unknown system. Known: BinSGDM, BinSGDM random, 1-bit Adam, "),
             (["--plot", "x.jpg"], "x.jpg: '.jpg': a figure is a .png, .pdf or .svg file; name one"),
             (["--plot", "no/x.png"], "no such directory; make it, or name another file with --plot"),
             (["--plot", "x.png", "-o", "x.png"], "x.png: is named by -o and by --plot; name two files"),
@@ -136,14 +149,18 @@ class TestCommand:
 
 @pytest.mark.parametrize(
     ("workload", "called"),
-    [({"title": "Llama-like, 1.35 B"}, "Llama-like, 1.35 B"), ({}, "pod"), ({"name": "mine", "title": "Mine"}, "mine")],
+    [
+        ({"title": "Llama-like, 1.35 B"}, "Llama-like, 1.35 B"),
+        ({}, "110 M parameters"),
+        ({"name": "mine", "title": "Mine"}, "mine"),
+    ],
 )
-def test_a_workload_without_a_name_is_called_by_its_title_or_by_the_scenario(
+def test_a_workload_without_a_name_is_called_by_its_title_or_by_its_size(
     workload: dict[str, object], called: str, tmp_path: Path
 ) -> None:
     file = write(tmp_path / "pod.toml", pod() | {"workload": pod()["workload"] | workload})
     assert run(file, "--systems", "BinSGDM").stdout.startswith(f"{called} on 2 nodes x 8 GPUs")
     trainings = write_trainings(tmp_path / "trainings.json")
-    raced = CliRunner().invoke(cli, ["race", str(file), str(trainings), "--at", "10 Gbit/s"])
+    raced = CliRunner().invoke(cli, ["race", str(file), str(trainings), "--same-task", "--at", "10 Gbit/s"])
     assert f"steps of {called} on 2 nodes" in raced.stdout
-    assert f"steps are those of {called}: are they" in " ".join(raced.stdout.split())
+    assert f"--same-task: steps of {called} (" in " ".join(raced.stdout.split())

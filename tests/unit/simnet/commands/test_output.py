@@ -62,7 +62,7 @@ COMMANDS: dict[str, list[Any]] = {
     "part": ["simulate", "in.toml", "-o", "cluster.toml"],
     "crossover": ["crossover", "in.toml", "--over", "cluster.num_nodes", "--from", 1, "--to", 4, "-o", "in.toml"],
     "advise": ["advise", "in.toml", "-o", "in.toml"],
-    "race": ["race", "in.toml", "characters", "-o", "cluster.toml"],
+    "race": ["race", "in.toml", "characters", "--same-task", "-o", "cluster.toml"],
     "calibrate": ["calibrate", "in.log", "--cluster", "azure_nd_a100_v4", "-o", "in.log"],
     "workload": ["calibrate", "in.log", "--workload", "in.log"],
     "figure": ["calibrate", "in.log", "--figure", "in.log"],

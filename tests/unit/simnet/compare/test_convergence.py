@@ -3,9 +3,9 @@
 import pytest
 
 from simnet import files
-from simnet.compare.convergence import TrainingCurve, load, median_values, missed_in
+from simnet.compare.convergence import TrainingCurve, load, median_values
 from simnet.errors import SimnetError
-from simnet.strategies import BinSGDM, Marsit, TopK
+from simnet.strategies import BinSGDM
 from tests.helpers.time_to_target_samples import STEPS, SYSTEMS, VALUES, trainings, write_trainings
 
 SHAPED = {"rounding": "shaped"}
@@ -145,15 +145,3 @@ def test_medians_end_where_the_first_training_has_no_number(tmp_path):
 def test_what_cannot_be_drawn_or_told_apart_is_refused_in_a_sentence(changes, said, tmp_path):
     with pytest.raises(SimnetError, match=said):
         load(str(write_trainings(tmp_path / "t.json", **changes)))
-
-
-def test_shipped_trainings_tell_which_systems_missed_their_targets():
-    assert missed_in(Marsit(torus=True)) == ("mnist_5k",)
-    assert missed_in(BinSGDM(topology="flat")) == ()
-    for name in ("characters", "digits", "mnist_5k"):
-        found = load(name)
-        reached = [
-            one.step_at(found.target, is_lower_better=found.is_lower_better) is not None
-            for one in found.of("top_k", found.rank_counts[-1])
-        ]
-        assert (name in missed_in(TopK(ratio=0.5))) is (sum(reached) <= len(reached) / 2)

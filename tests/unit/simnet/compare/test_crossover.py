@@ -191,7 +191,7 @@ def test_keys_inside_lists_and_tables_are_reached(tmp_path: Path) -> None:
             "cluster.inter_node.latency",
             "1 us",
             "1 ms",
-            "calibration.inter_node.latency of 'inline' replaces it",
+            "calibration.inter_node.latency replaces it",
         ),
         ({"cluster__num_nodes": 1}, BANDWIDTH, "1 Gbit/s", "2 Gbit/s", "one node sends nothing over its NIC"),
         ({"cluster__ranks_per_node": 1}, "cluster.intra_node.bandwidth", "1 GB/s", "2 GB/s", "nodes of one rank send"),

@@ -4,7 +4,18 @@ import pytest
 from msgspec.structs import replace
 
 from simnet.compare import whatif
-from simnet.compare.verdict import MEASURE_FIRST, PAYS, UNCERTAIN, Speedup, Verdict
+from simnet.compare.verdict import (
+    FEWER_STEPS,
+    MEASURE_FIRST,
+    MISSED,
+    MISSED_ALL,
+    NO_SOONER,
+    PAYS,
+    UNCERTAIN,
+    Speedup,
+    Verdict,
+    verdict_of,
+)
 from simnet.hardware import Calibration
 from simnet.strategies import DenseAllReduce, OneBitAdam, TopK
 from simnet.timed_work import KernelTime
@@ -30,6 +41,31 @@ from tests.helpers.advise_samples import scenario
 def test_it_pays_if_nothing_that_is_unsure_undoes_it(speedup: Speedup, verdict: Verdict) -> None:
     assert speedup.verdict == verdict
     assert speedup.pays is (verdict == "pays")
+
+
+PAYING, FASTER, SLOWER = Speedup(value=2.0), Speedup(value=1.5), Speedup(value=0.9)
+UNSURE = Speedup(value=1.5, interval=(0.9, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("step", "to_targets", "verdict"),
+    [
+        (PAYING, [], "pays"),
+        (PAYING, [FASTER, PAYING], "pays"),
+        (PAYING, [FASTER, None], MISSED),
+        (PAYING, [None], MISSED_ALL),
+        (PAYING, [SLOWER, None], NO_SOONER),
+        (PAYING, [UNSURE, FASTER], UNCERTAIN),
+        (UNSURE, [None, FASTER], UNCERTAIN),
+        (SLOWER, [FASTER], FEWER_STEPS),
+        (SLOWER, [FASTER, None], "does not pay"),
+        (SLOWER, [SLOWER], "does not pay"),
+    ],
+)
+def test_a_system_is_judged_by_its_step_and_by_its_trainings(
+    step: Speedup, to_targets: list[Speedup | None], verdict: Verdict
+) -> None:
+    assert verdict_of(step, to_targets) == verdict
 
 
 def test_the_least_counts_each_limit_alone() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from msgspec import structs
 
 from simnet.calibrate.measurement_file import Setup
 from simnet.commands.main import cli
@@ -16,23 +15,7 @@ from simnet.lab import campaign, run_campaign
 from simnet.lab.campaign import Launch
 from simnet.lab.idle_probe import IdleProbe, probe_s
 from simnet.lab.ranks import LaunchResult
-from simnet.lab.strategy_spec import StrategySpec
-from simnet.strategies import (
-    NUQSGD,
-    QSGD,
-    AnyStrategy,
-    Atomo,
-    BinSGDM,
-    DenseAllReduce,
-    EFSignSGD,
-    Marsit,
-    MSTopK,
-    OneBitAdam,
-    PowerSGD,
-    SignSGD,
-    TopK,
-)
-from simnet.units import Bandwidth, Size
+from simnet.units import Bandwidth
 from simnet.validate import ranking, training_steps, winners
 from simnet.validate.training_steps import TrainedPoint
 from tests.helpers.training_samples import SETUP
@@ -59,7 +42,7 @@ def write(folder: Path, text: str = TEXT) -> Path:
 
 class TestFile:
     def test_the_shipped_ones_are_read_and_their_points_are_not_calibrated_on(self) -> None:
-        for name in ("campaign", "short", "systems"):
+        for name in ("campaign", "short", "systems", "topologies"):
             launches = campaign.launches(campaign.load(ROOT / f"scenarios/lab/{name}.toml"))
             assert len({launch.name for launch in launches}) == len(launches)
             links = {(launch.layout, launch.bandwidth) for launch in launches if launch.part == "links"}
@@ -96,6 +79,8 @@ class TestFile:
         assert len({launch.name for launch in launches}) == len(launches)
         assert all("--speed" in launch.arguments for launch in launches)
         names = {launch.name: launch for launch in launches}
+        once = campaign.launches(campaign.load(write(tmp_path, "kernel_starts = 1\n" + text)))
+        assert set(names) - {launch.name for launch in once} == {"kernels_2_3x1", "kernels_2_2x2"}
         own, trained = names["own_work_2_3x1"].arguments, names["training_3x1_50mbit"].arguments
         assert own[own.index("--max-seconds") + 1] == "2.0"
         assert "--without-messages" in own
@@ -125,7 +110,7 @@ class TestFile:
             ),
             ('kind = "all_reduce"', 'kind = "random_k", ratio = 0.1, algorithm = "tree"', "random_k runs with rings"),
             ('kind = "all_reduce"', 'kind = "qsgd", coding = "elias", coded_bits = 2.0', "codes of a fixed width"),
-            ('kind = "all_reduce"}', 'kind = "qsgd"}, {kind = "qsgd", bits = 8}', "are timed once; give one variant"),
+            ('kind = "all_reduce"}', 'kind = "qsgd"}, {kind = "qsgd", bits = 4}', "'qsgd bits=4': is given twice"),
             ('kind = "all_reduce"', 'kind = "qsdg"', "qsdg"),
             ('models = ["mlp', 'page = "../x"\nmodels = ["mlp', "page"),
             (
@@ -177,6 +162,18 @@ class TestFile:
         assert [kernels[place + 1] for place, word in enumerate(kernels) if word == "--system"] == chosen
         plain = campaign.launches(campaign.load(write(tmp_path)))
         assert not any("--system" in launch.arguments for launch in plain), "BinSGDM's kernels are timed anyway"
+
+    def test_variants_of_a_system_are_trained_and_their_kernels_timed_each(self, tmp_path: Path) -> None:
+        forms = ("gather", "scatter_reduce", "hierarchical", "hierarchical_scatter_reduce")
+        given = ", ".join(f'{{kind = "qsgd", topology = "{form}"}}' for form in forms)
+        text = TEXT.replace('{kind = "all_reduce"}', given)
+        names = {one.name: one for one in campaign.launches(campaign.load(write(tmp_path, text)))}
+        asked = [f"qsgd:topology={form},bits=4" for form in forms]
+        kernels = names["kernels_2x2"].arguments
+        assert [kernels[place + 1] for place, word in enumerate(kernels) if word == "--system"] == asked
+        assert [word for word in names["training_2x2_50mbit"].arguments if word.startswith("qsgd")] == asked
+        alone = [word for word in names["training_3x1_50mbit"].arguments if word.startswith("qsgd")]
+        assert alone == asked[:2], "without several ranks on a node there is nothing to average in it"
 
     def test_a_point_that_is_calibrated_on_is_refused(self, tmp_path: Path) -> None:
         text = TEXT.replace('["2x1"]', '["3x1"]').replace('["100 Mbit/s"]', '["100 Mbit/s", "200 Mbit/s"]')
@@ -369,32 +366,3 @@ class TestRanking:
         values = [float(number * number) for number in range(count)]
         assert training_steps.median_interval(values) == timing.interval_of_median(values)
         assert training_steps.median_interval(values[:5]) is None
-
-
-STRATEGIES = [
-    DenseAllReduce(), BinSGDM(topology="flat", finite_check="ring"), BinSGDM(intra_node_dtype="bf16",
-    overlap=False, finite_check="ring"), BinSGDM(intra_node_dtype="one_bit", rounding="random", finite_check="ring"),
-    BinSGDM(topology="flat", rounding="shaped", finite_check="ring"),
-    OneBitAdam(finite_check=True), QSGD(bits=2, block_size=64), NUQSGD(with_zero=False), SignSGD(),
-    EFSignSGD(scale_per="bucket"), TopK(k=3), MSTopK(ratio=0.25), PowerSGD(matrix_rank=2), Atomo(budget=1.5),
-    Marsit(sync_period=None, torus=True), Marsit(scale=0.5),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_what_is_trained_with_comes_back_from_its_labels(strategy: AnyStrategy) -> None:
-    pytest.importorskip("torch")
-    from binsgdm.measure import training
-
-    run = training.strategy(StrategySpec.of_strategy(strategy).argument)
-    cap = Size(8 * 2**20)
-    found = StrategySpec.of_labels(run.labels)
-    assert found.strategy(cap, is_ring=True) == structs.replace(
-        strategy, bucket_cap=None if isinstance(strategy, OneBitAdam) else cap
-    )
-    assert found.label.startswith(str(strategy.__struct_config__.tag))
-
-
-def test_labels_of_a_system_that_is_not_known_are_refused() -> None:
-    with pytest.raises(SimnetError, match="training with qsgd bit=4: unknown to the simulator"):
-        StrategySpec.of_labels({"strategy": "qsgd", "options": "bit=4"}).strategy(Size(1e6), is_ring=True)

@@ -287,3 +287,54 @@ def test_more_than_fits_one_figure_is_refused(
 ) -> None:
     with pytest.raises(SimnetError, match=rf"^results.json: {message}"):
         draw(change(small))
+
+
+def test_throughput_is_drawn_at_every_bandwidth() -> None:
+    drawn = draw(sweep_document(("bert_base",), (10, 25, 100), (1, 8)))["throughput"]
+    (axes,) = drawn.axes
+    assert [line.get_linestyle() for line in axes.lines if len(line.get_xdata()) == 2] == ["-", "--"] * 3 + [":"]
+    (legend,) = drawn.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "10 Gbit/s", "25 Gbit/s", "100 Gbit/s", "BinSGDM", "DDP (fp32, ring)", "linear (compute alone)"
+    ]  # fmt: skip
+
+
+def test_the_ideal_of_a_fixed_global_batch_is_linear_in_its_own_compute() -> None:
+    document = sweep_document(("bert_base",), (10,), (1, 2))
+    for point, count in zip(document["points"], (4, 2), strict=True):
+        point["scenario"]["run"] |= {"global_batch": 4 * 8 * 32, "grad_accumulation": None}
+        parts = point["baseline"]["breakdown"] | {"forward_s": count * 0.04, "backward_s": count * 0.08}
+        point["baseline"]["breakdown"] = parts | {"exposed_comm_s": 0.0}
+        point["result"] |= {"samples_per_s": 1024 / point["result"]["iterations_s"][0]}
+    ideal = figures._ideal_samples_per_s(sweep_of(document).points)
+    assert ideal == {1: pytest.approx(1024 / 0.486), 2: pytest.approx(1024 / 0.246)}
+    assert "global batch fixed (strong scaling)" in texts(draw(document)["throughput"]).replace("\n", " ")
+
+
+def test_several_algorithms_of_the_baseline_are_all_named(small: Document) -> None:
+    for index, point in enumerate(small["points"]):
+        point["scenario"]["baseline"]["algorithm"] = ("ring", "tree")[index % 2]
+    assert "speedup over DDP (fp32, ring or tree)" in texts(draw(small)["speedup_over_nodes"])
+
+
+def test_the_colours_of_the_heat_map_part_at_one(small: Document) -> None:
+    drawn = draw(small)["heat_map"]
+    axes, bar = drawn.axes
+    (image,) = axes.images
+    slower, same, faster = (image.cmap(image.norm(value)) for value in (0.5, 1.0, 2.0))
+    assert slower[0] > slower[2]
+    assert faster[2] > faster[0]
+    assert min(same[:3]) > 0.95
+    assert bar.get_ylabel() == "speedup"
+    assert bar.get_ylim() == pytest.approx((0.949, 4.16), rel=1e-2)
+
+
+def test_listed_points_of_which_no_two_share_a_line_are_bars(small: Document) -> None:
+    pairs = [(batch, 64 // batch) for batch in (1, 2, 4, 8, 16, 32, 64)] + [(100 + n, 200 + n) for n in range(7)]
+    document = over(small, "workload.batch_per_rank", [batch for batch, _ in pairs])
+    for point, (_, steps) in zip(document["points"], pairs, strict=True):
+        point["set"]["run.steps"] = steps
+    drawn = draw(document)
+    assert list(drawn) == ["speedup", "breakdown"]
+    assert "batch per rank 16, steps 4" in texts(drawn["speedup"])
+    assert len(drawn["speedup"].axes[0].patches) == len(pairs)

@@ -165,7 +165,7 @@ def test_other_swept_keys_get_a_matrix_each() -> None:
 
 def test_points_without_a_matrix_are_listed_one_a_line() -> None:
     table = sweep_table(sweep_document(bandwidths=(10,), nodes=(8,)))
-    assert re.search(r"^ *bert_base +10 Gbit/s +8 +148.8 ms +13,763 samples/s +4.16x$", table, re.MULTILINE)
+    assert re.search(r"^ *bert_base +10 Gbit/s +8 +148.8 ms +619.6 ms +13,763 samples/s +4.16x$", table, re.MULTILINE)
 
 
 def test_the_columns_of_a_list_end_at_the_same_place() -> None:
@@ -262,7 +262,7 @@ def test_nodes_of_one_gpu_are_singular_in_a_sweep() -> None:
     assert "nodes of 1 GPU\n" in sweep_table(document)
 
 
-def test_inline_parts_go_by_the_name_of_the_scenario() -> None:
+def test_parts_without_a_name_go_by_that_of_the_scenario_and_models_by_their_size() -> None:
     run = run_result()
     parts = {
         name: msgspec.structs.replace(getattr(run.scenario, name), name="inline", title="")
@@ -270,11 +270,13 @@ def test_inline_parts_go_by_the_name_of_the_scenario() -> None:
     }
     table = result_table(msgspec.structs.replace(run, scenario=msgspec.structs.replace(run.scenario, **parts)))
     assert "inline" not in table
-    assert [row(table, part).split()[1].rstrip(":") for part in parts] == ["sample"] * 3
+    assert row(table, "cluster").startswith("cluster      sample: ")
+    assert row(table, "workload").startswith("workload     110 M parameters: ")
+    assert row(table, "calibration").startswith("calibration  sample (")
     document = sweep_document(("bert_base",), (10, 100), (2, 8))
     for point in document["points"]:
         point["scenario"]["workload"] |= {"name": "inline", "title": ""}
-    assert "sample: speedup of" in sweep_table(document)
+    assert "110 M parameters: speedup of" in sweep_table(document)
 
 
 def test_the_headlines_name_the_largest_speedup_and_where_there_is_none() -> None:

@@ -144,17 +144,19 @@ def test_one_row_of_the_advice_shows_the_other_rounding():
     assert mine == {
         "BinSGDM": {DEFAULT_ROUNDING},
         f"BinSGDM {other}": {other},
-        "BinSGDM flat": {DEFAULT_ROUNDING},
     }
 
 
 class TestTrainings:
-    def test_a_training_with_the_other_rounding_says_nothing_of_this_one(self):
+    def test_a_training_with_another_rounding_or_topology_says_nothing_of_this_one(self):
         drawn, shaped = (BinSGDM(rounding=one) for one in ("random", "shaped"))
-        assert drawn.trains_as(replace(drawn, topology="flat"))
+        assert drawn.trains_as(replace(drawn, intra_node_dtype="bf16"))
         assert not drawn.trains_as(shaped)
+        assert not drawn.trains_as(replace(drawn, intra_node_dtype="one_bit"))
+        for other in ({"topology": "flat"}, {"average": "gradients"}):
+            assert not drawn.trains_as(replace(drawn, **other))
+            assert replace(drawn, **other).trains_as(replace(drawn, **other))
         assert not drawn.trains_as(QSGD())
-        assert QSGD().trains_as(QSGD(bits=8))
 
     def test_older_files_hold_random_rounding(self):
         assert with_present_keys({"kind": "binsgdm", "intra": "bf16"}) == {

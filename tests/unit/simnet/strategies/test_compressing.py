@@ -12,6 +12,7 @@ from simnet.strategies import (
     NUQSGD,
     QSGD,
     Atomo,
+    ByteGrad,
     CompressingStrategy,
     DenseAllReduce,
     EFSignSGD,
@@ -67,6 +68,7 @@ STRATEGIES: list[Strategy] = [
     QSGD(coding="elias", coded_bits=2.5),
     QSGDInf(bits=2),
     NUQSGD(bits=3, with_zero=False),
+    ByteGrad(dtype="fp8_e4m3", block_size=1000),
     Marsit(),
     Marsit(torus=True, scale=0.1),
     PowerSGD(),
@@ -216,6 +218,14 @@ def test_options_out_of_range_are_refused_where_they_are_built(given, said):
             ["kernel qsgd_encode was timed with bits=4, not bits=8: measure again with the strategy's options"],
         ),
         (NUQSGD(bits=8 - 1), []),
+        (QSGD(topology="hierarchical"), []),
+        (
+            QSGD(topology="hierarchical_scatter_reduce"),
+            [
+                "kernel qsgd_encode was timed with topology=gather, not topology=scatter_reduce: measure again with "
+                "the strategy's options"
+            ],
+        ),
     ],
 )
 def test_a_kernel_that_was_timed_with_other_options_is_told(strategy, said):

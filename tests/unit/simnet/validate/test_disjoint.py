@@ -92,12 +92,12 @@ def test_a_file_that_was_fitted_is_refused_however_it_is_written(by_workload: bo
 
 def test_a_digest_does_not_change_with_the_names_of_labels(tmp_path: Path) -> None:
     written = ROOT / "tests/golden/lab_campaign/links_2x1_1000mbit.json"
-    digest = "6d25a0c4b0fca39dad4f5196d9754bf2"
+    digest = provenance.digest(read(written))
     assert f'digest = "{digest}"' in (ROOT / "docs/evidence/lab/calibration_3x2.toml").read_text()
-    assert '"lanes"' in written.read_text()
-    present = tmp_path / "present.json"
-    present.write_text(written.read_text().replace('"lanes"', '"num_groups"'))
-    assert provenance.digest(read(written)) == provenance.digest(read(present)) == digest
+    assert '"num_groups"' in written.read_text()
+    former = tmp_path / "former.json"
+    former.write_text(written.read_text().replace('"num_groups"', '"lanes"'))
+    assert provenance.digest(read(former)) == digest
     assert read(written).series[0].labels["num_groups"] == 1
 
 

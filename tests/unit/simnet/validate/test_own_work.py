@@ -10,7 +10,7 @@ from simnet.errors import SimnetError
 from simnet.lab import campaign
 from simnet.show import campaign_page
 from simnet.validate import campaign_prediction
-from simnet.validate.campaign_prediction import ALTERNATIVES, CampaignResult
+from simnet.validate.campaign_prediction import ADDED_UP, ALTERNATIVES, CampaignResult
 from simnet.validate.machine_speed import SpeedFit
 from tests.helpers import campaign_samples
 from tests.helpers.campaign_samples import EFFICIENCY, ELEMENTS, OWN_S
@@ -112,4 +112,44 @@ def test_a_launch_without_probes_is_refused(tmp_path: Path) -> None:
     whole["series"] = [one for one in whole["series"] if one["kind"] != "speed"]
     path.write_text(json.dumps(whole))
     with pytest.raises(SimnetError, match="no series of kind speed: measure again with --speed"):
+        evaluate(folder)
+
+
+def test_each_topology_of_a_system_has_its_own_kernels_and_calibration(tmp_path: Path) -> None:
+    seconds = {"gather": 1e-8, "scatter_reduce": 4e-8}
+    folder = tmp_path / "measured"
+    folder.mkdir()
+    other = evaluate(campaign_samples.write(folder, kernels_s=seconds))
+    # Launches of two speeds, by whose square root kernels follow.
+    slow = (1 + 2**0.5) / 2
+    calibrations = [one.calibration for one in other.fits[0].by_strategies]
+    for calibration, each_s in zip(calibrations, seconds.values(), strict=True):
+        assert calibration.kernels["qsgd_encode"].s_per_element == pytest.approx(each_s * slow, rel=0.2)
+        assert calibration.host == calibrations[0].host
+    added_up = {point.series: point.predicted for point in other.alternatives[ADDED_UP]}
+    assert added_up["qsgd topology=scatter_reduce bits=4"] > 1.2 * added_up["qsgd topology=gather bits=4"]
+    names = {path.name for path in campaign_page.write(other, tmp_path / "report")}
+    assert {"calibration_4x1.toml", "calibration_4x1_2.toml"} <= names
+
+
+def test_a_poor_kernel_is_told_and_changes_no_step_whose_own_work_is_measured(
+    found: CampaignResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = campaign_samples.write(tmp_path)
+    for path in folder.glob("kernels_*.json"):
+        whole = json.loads(path.read_text())
+        copies = [one for one in whole["series"] if one["name"] == "copy"]
+        scattered = [
+            one | {"name": "unpack_apply_", "values": [value * factor for value in one["values"]]}
+            for one, factor in zip(copies, (1.0, 9.0, 2.0), strict=True)
+        ]
+        path.write_text(json.dumps(whole | {"series": [*whole["series"], *scattered]}))
+    other = evaluate(folder)
+    for point, before in zip(other.points, found.points, strict=True):
+        assert (point.predicted, *(point.interval or ())) == pytest.approx((before.predicted, *(before.interval or ())))
+    assert set(other.fits[0].poor_kernels) == {"kernel binsgdm_apply"}
+    assert "(4 x 1, kernel binsgdm_apply 4" in campaign_page.page(other)
+    assert "(4 x 1, kernel" not in campaign_page.page(found)
+    monkeypatch.setattr(campaign_prediction, "_speeds", lambda *_: None)
+    with pytest.raises(SimnetError, match="kernel binsgdm_apply: a mean error of"):
         evaluate(folder)

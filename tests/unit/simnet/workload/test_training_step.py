@@ -187,3 +187,19 @@ def test_a_measured_adamw_takes_its_time_in_place_of_its_bytes():
             Workload(num_elements=10**8, batch_per_rank=100, compute=(row(optimizer=optimizer),)), calibration
         )
         assert step.optimizer_s == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("factor", [1.4, 0.5])
+def test_a_compute_factor_scales_every_part_of_compute_and_says_so(factor):
+    fast = Calibration(memory_bytes_per_s=Bandwidth(1e12))
+    rows = {"num_elements": 10_000_000, "batch_per_rank": 100, "compute": (row(),)}
+    for fields in ({"num_elements": 100, **TIMES}, rows):
+        plain = resolve(Workload(**fields), fast)
+        scaled = resolve(Workload(**fields, compute_factor=factor), fast)
+        for part in ("forward_s", "backward_s", "optimizer_s"):
+            assert getattr(scaled, part) == pytest.approx(factor * getattr(plain, part), rel=1e-12)
+        *notes, note = scaled.notes
+        assert tuple(notes) == plain.notes
+        assert note.startswith(f"workload.compute_factor multiplies compute times by {factor:g}, which the intervals")
+    sure = Workload(**fields, compute_factor=factor, intervals={"compute_factor": (0.8, 1.25)})
+    assert resolve(sure, fast).notes[-1] == f"workload.compute_factor multiplies compute times by {factor:g}"

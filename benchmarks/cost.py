@@ -1,0 +1,256 @@
+"""`python -m benchmarks.cost [-o docs/evidence/cost.md]`: what a step of every optimizer and system takes, and memory.
+
+Each contestant is a process of its own, rank 0 of four, whose messages are answered at once as if all ranks had sent
+the same: what is left is the work of one rank. A contestant takes turns with the two that it is compared with, so that
+a busy machine slows all of them down alike, and each turn gives a ratio.
+"""
+
+import argparse
+import ctypes
+import gc
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch._dynamo  # which every optimizer imports when it is made
+
+from benchmarks.contestants import ADAMW, DDP, OPTIMIZERS, SIZES, SYSTEMS, Model, Step, contestant
+from binsgdm.systems.base import numel_of
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+LARGEST_OF_SYSTEMS = "1 M"  # most take seconds a step at 25 M
+TURN_S = 0.05  # at least, and at least one step
+TURNS, LONG_TURNS, LONG_S = 7, 3, 1.0  # fewer of steps that take longer
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+PAGE = "<!-- measured -->", "<!-- end of measured -->"
+
+
+# One process a contestant.
+
+
+def serve(requests: "Connection", name: str, size: str, clock: Callable[[], float]) -> None:
+    """Send the bytes a parameter that a contestant takes at its peak; then, for each number of threads, of a turn."""
+    made = contestant(name)
+    torch.set_num_threads(1)
+    small = Model(SIZES["1 M"].shapes()[1:13])
+    step = made(small)
+    for _ in range(2):  # compiles, and loads what is loaded once
+        step()
+    del small, step
+    model = Model(SIZES[size].shapes())
+    peak = _Peak()
+    step = made(model)
+    if "compression" in name:
+        peak.forget()  # that of the dense step before
+    for _ in range(2):
+        model.refresh()
+        step()
+    requests.send(peak.taken_bytes() / model.numel)
+    model.messages.clock = clock
+    while threads := requests.recv():
+        torch.set_num_threads(threads)
+        requests.send(_turn(model, step, clock))
+
+
+def _turn(model: Model, step: Step, clock: Callable[[], float]) -> float:
+    """Return the median seconds of some steps; the first is not among them, unless it is long."""
+    start, times = time.perf_counter(), []
+    while not times or time.perf_counter() - start < TURN_S:
+        model.refresh()
+        begin, before_s = clock(), model.messages.taken_s
+        step()
+        times.append(clock() - begin - (model.messages.taken_s - before_s))
+    return statistics.median(times[1:] or times)
+
+
+class _Peak:
+    """Memory of this process at its peak since this was made, beyond what it had then."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # free memory of this process would be taken without being seen
+        self._before = _kib("VmRSS")
+        self.forget()
+
+    def forget(self) -> None:
+        """Let the peak be what is taken now."""
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+    def taken_bytes(self) -> int:
+        """Return the peak's bytes."""
+        return (_kib("VmHWM") - self._before) * 1024
+
+
+def _kib(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+class Process:
+    """A contestant in its process, forked from this one, which has loaded torch and uses no thread."""
+
+    def __init__(self, name: str, size: str, clock: str) -> None:
+        forked = multiprocessing.get_context("fork")
+        self._requests, other = forked.Pipe()
+        self._process = forked.Process(target=serve, args=(other, name, size, CLOCKS[clock]), daemon=True)
+        self._process.start()
+        other.close()  # so that the end of the process ends what waits for it
+        self.peak_bytes = float(self._requests.recv())
+
+    def turn(self, threads: int) -> float:
+        """Return the seconds of a step."""
+        self._requests.send(threads)
+        return float(self._requests.recv())
+
+    def end(self) -> None:
+        """End it."""
+        self._requests.send(0)
+        self._process.join()
+
+
+# The tables.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What was measured of a contestant.
+
+    Attributes:
+        peak_bytes: a parameter, beyond parameters and gradients.
+        times_s: of a step, in each turn, by number of threads.
+        adamw_s: of AdamW in the same turns.
+        ddp_s: of DDP's mean in fp32 in the same turns.
+    """
+
+    name: str
+    peak_bytes: float
+    times_s: Mapping[int, Sequence[float]]
+    adamw_s: Mapping[int, Sequence[float]]
+    ddp_s: Mapping[int, Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How to measure: with which numbers of threads, in how many turns, by which of `CLOCKS`."""
+
+    threads: Sequence[int] = (1, 2)
+    turns: int = TURNS
+    clock: str = "wall"
+
+
+def measure(size: str, names: Sequence[str], how: How) -> Iterator[Cost]:
+    """Yield what each contestant costs."""
+    references = {name: Process(name, size, how.clock) for name in (ADAMW, DDP)}
+    for name in names:
+        process = references.get(name) or Process(name, size, how.clock)
+        samples: dict[str, dict[int, list[float]]] = {which: {n: [] for n in how.threads} for which in (ADAMW, DDP, "")}
+        for number in how.threads:
+            process.turn(number)  # another number of threads than before
+            for _ in range(how.turns):
+                own_s = process.turn(number)
+                samples[""][number].append(own_s)
+                for reference, one in references.items():
+                    samples[reference][number].append(own_s if one is process else one.turn(number))
+                if own_s > LONG_S and len(samples[""][number]) >= LONG_TURNS:
+                    break
+        yield Cost(
+            name=name,
+            peak_bytes=process.peak_bytes,
+            times_s=samples[""],
+            adamw_s=samples[ADAMW],
+            ddp_s=samples[DDP],
+        )
+        if name not in references:
+            process.end()
+    for one in references.values():
+        one.end()
+
+
+def header(threads: Sequence[int]) -> list[str]:
+    """Return the head of a table."""
+    cells = ["", "ms a step, 1 thread"]
+    cells += [f"of AdamW, {_threads(number)}" for number in threads]
+    cells += [f"of DDP's mean, {_threads(number)}" for number in threads]
+    return [_row([*cells, "bytes a parameter"]), f"|{'---|' * (len(cells) + 1)}"]
+
+
+def row(cost: Cost) -> str:
+    """Return a contestant's row."""
+    ratios = [_ratio(cost.times_s[n], of[n]) for of in (cost.adamw_s, cost.ddp_s) for n in cost.times_s]
+    first = next(iter(cost.times_s.values()))
+    return _row([cost.name, f"{statistics.median(first) * 1e3:.3g}", *ratios, f"{cost.peak_bytes:.1f}"])
+
+
+def _ratio(times: Sequence[float], of: Sequence[float]) -> str:
+    """Return the median ratio of all turns, and that of the first and third quarter."""
+    ratios = [time_s / other for time_s, other in zip(times, of, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return f"{_short(middle)} ({_short(low)}-{_short(high)})"
+
+
+def _short(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _threads(number: int) -> str:
+    return "1 thread" if number == 1 else f"{number} threads"
+
+
+def contestants(size: str) -> list[str]:
+    """Return who is measured with a model."""
+    return [*OPTIMIZERS, *(SYSTEMS if list(SIZES).index(size) <= list(SIZES).index(LARGEST_OF_SYSTEMS) else [])]
+
+
+def title(size: str) -> str:
+    """Return the line above a table."""
+    shapes = SIZES[size].shapes()
+    return f"### {size}: {numel_of(shapes):,} parameters in {len(shapes)} tensors"
+
+
+def tables(sizes: Sequence[str], names: Sequence[str], how: How) -> Iterator[str]:
+    """Measure, and yield the tables line by line."""
+    clock = "wall clock" if how.clock == "wall" else "CPU time"
+    where = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}"
+    yield f"{where}; {clock}, {how.turns} turns, {LONG_TURNS} where a step takes more than {LONG_S:g} s."
+    for size in sizes:
+        yield from ["", title(size), "", *header(how.threads)]
+        for cost in measure(size, [name for name in contestants(size) if not names or name in names], how):
+            yield row(cost)
+
+
+def main() -> None:
+    """Print the tables, and put them into a page if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=SIZES)
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--only", nargs="+", default=[], choices=[*OPTIMIZERS, *SYSTEMS], metavar="NAME")
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--clock", default="wall", choices=CLOCKS, help="cpu: on a machine that does other work, too")
+    parser.add_argument("-o", "--output", type=Path, help="a page; the tables go between its two marks")
+    given = parser.parse_args()
+    lines = []
+    how = How(threads=given.threads, turns=given.turns, clock=given.clock)
+    for line in tables(given.sizes, given.only, how):
+        print(line, flush=True)
+        lines.append(line)
+    if given.output:
+        text = given.output.read_text(encoding="utf-8")
+        before, after = text.split(PAGE[0])[0], text.split(PAGE[1])[1]
+        given.output.write_text(f"{before}{PAGE[0]}\n" + "\n".join(lines) + f"\n{PAGE[1]}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

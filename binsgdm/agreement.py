@@ -1,0 +1,167 @@
+"""What all ranks must give alike when an optimizer joins them: its arguments, its settings, its model."""
+
+import math
+import numbers
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from binsgdm.errors import BinsgdmError, shown
+from binsgdm.exchange.models import LOCAL, check_hook
+from binsgdm.exchange.replicas import check_same_tensors
+from binsgdm.optimizers.base import OneBitOptimizer
+from binsgdm.optimizers.session import BYTES_PER_ELEMENT, MIB
+
+FORMER_ARGUMENTS = {"intra": "intra_node_dtype"}
+
+
+def refuse_former_arguments(where: str, given: Mapping[str, Any]) -> None:
+    """Refuse arguments that a function does not take, with the present name of those that it took once.
+
+    Raises:
+        BinsgdmError: an argument of a former version.
+        TypeError: any other argument, as Python raises it.
+    """
+    for name, value in given.items():
+        if name not in FORMER_ARGUMENTS:
+            raise TypeError(f"{where}() got an unexpected keyword argument {name!r}")
+        present = FORMER_ARGUMENTS[name]
+        raise BinsgdmError(f"{where}: {name}={value!r}: is now {present!r}; give {present}={value!r}")
+
+
+def check_optimizer(where: str, optimizer: object, kind: type[Any]) -> None:
+    """Refuse what is no optimizer of this kind.
+
+    Raises:
+        BinsgdmError: it is none.
+    """
+    if not isinstance(optimizer, kind):
+        wanted = "BinSGDM or OneBitAdam" if kind is OneBitOptimizer else kind.__name__
+        raise BinsgdmError(
+            f"{where}: optimizer: a {type(optimizer).__name__}: must be a {wanted}; attach takes a BinSGDM, "
+            "attach_one_bit_adam a OneBitAdam, and for others DDP averages gradients"
+        )
+
+
+def bucket_elements(where: str, bucket_cap_mb: float) -> int:
+    """Return the elements of a message of `bucket_cap_mb` MiB of fp32.
+
+    Raises:
+        BinsgdmError: none.
+    """
+    is_number = isinstance(bucket_cap_mb, numbers.Real) and not isinstance(bucket_cap_mb, bool)
+    if not is_number or not 0 < bucket_cap_mb < math.inf:
+        raise BinsgdmError(
+            f"{where}: bucket_cap_mb={shown(bucket_cap_mb)}: must be above 0, and finite; PyTorch's default is 25"
+        )
+    return max(1, int(bucket_cap_mb * MIB / BYTES_PER_ELEMENT))
+
+
+def check_alone(where: str) -> None:
+    """Refuse to go on alone where there are other ranks."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise BinsgdmError(
+            f"{where}: WORLD_SIZE is above 1, but there is no process group: call init_process_group first"
+        )
+
+
+def check_model(
+    where: str, model: object, replicated: Sequence[DistributedDataParallel], optimizer: OneBitOptimizer
+) -> None:
+    """Refuse a model whose gradients DDP would go on averaging beside the optimizer.
+
+    Args:
+        where: begins the message.
+        model: as the user gave it; None if gradients are local anyway.
+        replicated: the DDP modules in it.
+        optimizer: which is to exchange.
+
+    Raises:
+        BinsgdmError: no DDP model, FSDP1, another model than the optimizer's, or one with another hook.
+    """
+    if model is None:
+        return
+    _check_modules(where, model)
+    if not replicated:
+        if dist.get_world_size() == 1:  # a script that wraps only where there are other ranks
+            return
+        raise BinsgdmError(
+            f"{where}: model: a {type(model).__name__}: must be the DistributedDataParallel model, not its .module, "
+            "whose gradients DDP would go on averaging; leave it out if gradients are local anyway"
+        )
+    for one in replicated:
+        check_hook(where, one, LOCAL)
+    its_own = {id(parameter) for one in replicated for parameter in one.parameters()}
+    for number, param_state in enumerate(optimizer.param_states()):
+        if id(param_state.parameter) not in its_own:
+            raise BinsgdmError(
+                f"{where}: model: it does not have parameter {number} of the optimizer: must have all of them; give "
+                "the model that the optimizer was made for (of several, torch.nn.ModuleList([one, other]))"
+            )
+
+
+def _check_modules(where: str, model: object) -> None:
+    """Refuse what is no model, FSDP1, and layers whose gradients cannot be exchanged."""
+    if not isinstance(model, torch.nn.Module):
+        raise BinsgdmError(
+            f"{where}: model: a {type(model).__name__}: must be a DistributedDataParallel model, or None; give the "
+            "model"
+        )
+    for path, module in model.named_modules():
+        if getattr(module, "sparse", False) is True:
+            raise BinsgdmError(f"{where}: {path}: sparse gradients: must be dense; build it with sparse=False")
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise BinsgdmError(
+            f"{where}: FullyShardedDataParallel (FSDP1) is not supported: use fully_shard and attach_fsdp"
+        )
+
+
+def check_whole(where: str, optimizer: OneBitOptimizer) -> None:
+    """Refuse parameters of which each rank holds a shard.
+
+    Raises:
+        BinsgdmError: there is one.
+    """
+    if any(hasattr(param_state.parameter, "to_local") for param_state in optimizer.param_states()):
+        raise BinsgdmError(
+            f"{where}: sharded parameters (DTensor): must be whole on every rank, as in DDP; call binsgdm.attach_fsdp"
+        )
+
+
+def check_same_parameters(where: str, optimizer: OneBitOptimizer, group: dist.ProcessGroup | None = None) -> None:
+    """Compare the parameters of all ranks.
+
+    Raises:
+        BinsgdmError: on every rank, if any differs.
+    """
+    named = [
+        (f"parameter {number}", param_state.parameter) for number, param_state in enumerate(optimizer.param_states())
+    ]
+    check_same_tensors(where, named, "wrap the model in DistributedDataParallel, or broadcast them first", group)
+
+
+_OF_NO_GROUP = ("params", "seed", "step", "saved_by", "residual_layout")  # compared once, or each rank's own
+
+
+def settings_to_compare(optimizer: OneBitOptimizer) -> dict[str, Any]:
+    """Return by name what must be the same on all ranks: settings, step, and what the parameters are."""
+    first = optimizer.param_groups[0]
+    found: dict[str, Any] = {name: first[name] for name in ("seed", "step") if name in first}
+    for number, group in enumerate(optimizer.param_groups):
+        settings = {name: value for name, value in group.items() if name not in _OF_NO_GROUP}
+        found |= {f"{name} of group {number}": _plain(value) for name, value in settings.items()}
+    for number, param_state in enumerate(optimizer.param_states()):
+        found[f"shape of parameter {number}"] = tuple(param_state.parameter.shape)
+    for number, param_state in enumerate(optimizer.param_states()):
+        found[f"dtype of parameter {number}"] = str(param_state.parameter.dtype)
+        found[f"requires_grad of parameter {number}"] = param_state.parameter.requires_grad
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as a number where it is one: lr may be a tensor."""
+    return float(value) if isinstance(value, int | float | torch.Tensor) else value

@@ -1,0 +1,250 @@
+"""1-bit Adam's passes over CPU tensors: compiled loops that leave no temporary of a model's size.
+
+All parameters are one flat vector in the order in which they were given, with padding, cut into as many chunks as there
+are ranks. Loops go through it block by block, so that what one of them leaves for the next stays in a cache. Results
+are those of `binsgdm.optimizers.one_bit_adam_update` and `one_bit_momentum` in plain torch, to the bit; magnitudes are
+summed in fp64 in the order of elements, which no number of threads changes.
+
+Shape letters: N elements with padding; W chunks of N / W elements; T tensors.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from binsgdm.kernels import numba_kernels
+from binsgdm.kernels.cpu import as_array, carrier, on_threads
+
+Array = NDArray[Any]
+FACTORS = 10
+"""Of a tensor: beta1, 1 - beta1, beta2, 1 - beta2, ranks, scale of its momentum, bias correction of v, eps, decay of x,
+step size."""
+_LEAST_JOB_NUMEL = 1 << 16
+_JOBS_PER_THREAD = 8
+_STREAMED_NUMEL = 1 << 22  # 16 MiB, more than caches keep until the next pass
+_KEPT_PLANS = 16
+_SCALE_BYTES = 4
+
+
+class Plan(NamedTuple):
+    """How a flat vector is cut.
+
+    Attributes:
+        chunk: elements of a chunk.
+        pieces: int64 (P, 4): tensor, first element there, elements, first element in the vector.
+        blocks: int64 (B, 4): first element and end; first piece and end.
+        starts: first block of each chunk.
+    """
+
+    chunk: int
+    pieces: Array
+    blocks: Array
+    starts: Array
+
+
+@lru_cache(maxsize=_KEPT_PLANS)
+def plan(numels: tuple[int, ...], numel: int, chunks: int) -> Plan:
+    """Return how a vector of `numel` elements, which begins with tensors of `numels`, is cut."""
+    chunk = numel // chunks
+    firsts = np.arange(0, chunk, numba_kernels.ADAM_BLOCK_NUMEL)
+    los = (np.arange(chunks)[:, None] * chunk + firsts).reshape(-1)
+    ends = np.append(los[1:], numel)
+    tensor_starts = np.cumsum([0, *numels])
+    # A piece begins where a block or a tensor does.
+    begins = np.union1d(los[los < tensor_starts[-1]], tensor_starts[:-1][np.array(numels, np.int64) > 0])
+    tensors = np.searchsorted(tensor_starts, begins, side="right") - 1
+    sizes = np.diff(np.append(begins, tensor_starts[-1]))
+    pieces = np.stack([tensors, begins - tensor_starts[tensors], sizes, begins], axis=1).astype(np.int64)
+    first_pieces, end_pieces = np.searchsorted(begins, los), np.searchsorted(begins, ends)
+    blocks = np.stack([los, ends, first_pieces, end_pieces], axis=1).astype(np.int64)
+    return Plan(chunk, pieces, blocks, np.arange(chunks) * firsts.size)
+
+
+def addresses(tensors: Sequence[torch.Tensor | None]) -> Array:
+    """Return where tensors begin, 0 for none: int64 (T)."""
+    return np.array([0 if tensor is None else tensor.data_ptr() for tensor in tensors], np.int64)
+
+
+def gather_gradients(cut: Plan, grads: Array, out: torch.Tensor, limit: float) -> bool:
+    """Copy contiguous fp32 gradients into the flat vector; tell whether all magnitudes are below a limit."""
+    flat = as_array(out)
+    # Streams want whole cache lines; a tensor may come with memory of any alignment.
+    streams = out.numel() >= _STREAMED_NUMEL and out.data_ptr() % 64 == 0
+    flat[int(cut.pieces[-1, 2] + cut.pieces[-1, 3]) if len(cut.pieces) else 0 :] = 0
+    return not on_threads(
+        _jobs(cut),
+        lambda first, last: numba_kernels.gather_gradients(
+            cut.pieces, cut.blocks[first, 2], cut.blocks[last - 1, 3], grads, flat, limit, streams
+        ),
+    )
+
+
+def dense_step(cut: Plan, places: Array, factors: Array, total: torch.Tensor, dtype: torch.dtype) -> None:
+    """Take a dense step from the sum of all ranks' gradients.
+
+    Args:
+        cut: of the flat vector.
+        places: int64 (T, 3), addresses of m, v and x, 0 for tensors of another dtype or without a gradient.
+        factors: fp32 (T, FACTORS).
+        total: of gradients, flat.
+        dtype: of x.
+    """
+    flat = as_array(total)
+    on_threads(
+        _jobs(cut),
+        lambda first, last: numba_kernels.dense_adam(
+            cut.pieces,
+            cut.blocks[first, 2],
+            cut.blocks[last - 1, 3],
+            places,
+            factors,
+            flat,
+            carrier(dtype),
+            dtype.itemsize,
+        ),
+    )
+
+
+def pack_valid(cut: Plan, places: Array) -> tuple[torch.Tensor, Array]:
+    """Return which elements have a variance, packed (N / 8), and how many of each chunk (W)."""
+    valid, counts = (
+        torch.empty(cut.chunk * len(cut.starts) // 8, dtype=torch.uint8, device="cpu"),
+        np.empty(len(cut.blocks)),
+    )
+    bits = as_array(valid)
+    on_threads(
+        _jobs(cut),
+        lambda first, last: numba_kernels.pack_valid(cut.pieces, cut.blocks, first, last, places, bits, counts),
+    )
+    return valid, np.add.reduceat(counts, cut.starts)
+
+
+def local_momenta(cut: Plan, places: Array, factors: Array, gradient: torch.Tensor) -> None:
+    """Write this rank's momenta over the flat gradient; where an element has no variance, they stand for nothing."""
+    flat = as_array(gradient)
+    on_threads(
+        _jobs(cut),
+        lambda first, last: numba_kernels.local_momenta(
+            cut.pieces, cut.blocks[first, 2], cut.blocks[last - 1, 3], places, factors, flat, flat
+        ),
+    )
+
+
+def encode_momenta(  # noqa: PLR0913, PLR0917
+    cut: Plan,
+    places: Array,
+    factors: Array,
+    gradient: torch.Tensor,
+    residual: torch.Tensor,
+    valid: torch.Tensor,
+    counts: Array,
+) -> torch.Tensor:
+    """Do `local_momenta` and `encode_values` without storing momenta; the gradient stays as it is."""
+    rows, found = _rows(cut), np.empty(len(cut.blocks))
+    given, left, bits, out = as_array(gradient), as_array(residual), as_array(valid), rows.numpy()
+    on_threads(
+        _jobs(cut),
+        lambda first, last: numba_kernels.encode_momenta(
+            cut.pieces, cut.blocks, first, last, places, factors, given, left, bits, out, cut.chunk, found
+        ),
+    )
+    _keep(cut, left, bits, out, found, counts)
+    return rows
+
+
+def encode_values(values: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor, counts: Array) -> torch.Tensor:
+    """Return values and residual encoded, a row a chunk; the residual becomes what this loses.
+
+    Args:
+        values: fp32, flat.
+        residual: likewise.
+        valid: bits of the elements that count, the others keep their residuals.
+        counts: how many of each chunk.
+    """
+    cut = plan((), values.numel(), len(counts))
+    rows, found = _rows(cut), np.empty(len(cut.blocks))
+    given, left, bits, out = as_array(values), as_array(residual), as_array(valid), rows.numpy()
+    on_threads(
+        _jobs(cut),
+        lambda first, last: numba_kernels.encode_values(
+            cut.blocks, first, last, given, left, bits, out, cut.chunk, found
+        ),
+    )
+    _keep(cut, left, bits, out, found, counts)
+    return rows
+
+
+def encode_mean(given: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor, counts: Array) -> torch.Tensor:
+    """Return the mean of encoded chunks, encoded again; as `encode_values`."""
+    cut = plan((), residual.numel(), 1)
+    rows, found = _rows(cut), np.empty(len(cut.blocks))
+    received, left, bits, out = given.numpy(), as_array(residual), as_array(valid), rows.numpy()
+    scales = _scales(received)
+    on_threads(
+        _jobs(cut),
+        lambda first, last: numba_kernels.encode_mean(
+            cut.blocks, first, last, received, scales, left, bits, out, found
+        ),
+    )
+    _keep(cut, left, bits, out, found, counts)
+    return rows
+
+
+def apply_average(cut: Plan, places: Array, factors: Array, rows: torch.Tensor, dtype: torch.dtype) -> None:
+    """Take the encoded average of all ranks as the momenta, and move parameters; as `dense_step`."""
+    given = rows.numpy()
+    scales = _scales(given)
+    on_threads(
+        _jobs(cut),
+        lambda first, last: numba_kernels.apply_average(
+            cut.pieces,
+            cut.blocks,
+            first,
+            last,
+            places,
+            factors,
+            given,
+            scales,
+            cut.chunk,
+            carrier(dtype),
+            dtype.itemsize,
+        ),
+    )
+
+
+def _rows(cut: Plan) -> torch.Tensor:
+    return torch.empty(len(cut.starts), _SCALE_BYTES + cut.chunk // 8, dtype=torch.uint8, device="cpu")
+
+
+def _scales(rows: Array) -> Array:
+    return np.ascontiguousarray(rows[:, :_SCALE_BYTES]).view(np.float32).reshape(-1)
+
+
+def _keep(  # noqa: PLR0913, PLR0917
+    cut: Plan, residual: Array, valid: Array, rows: Array, found: Array, counts: Array
+) -> None:
+    """Put the scales of chunks in front of their rows, and take what is sent from the residual."""
+    sums = np.add.reduceat(found, cut.starts)
+    scales = (sums / np.maximum(counts, 1)).astype(np.float32)
+    rows[:, :_SCALE_BYTES] = scales.view(np.uint8).reshape(-1, _SCALE_BYTES)
+    on_threads(
+        _jobs(cut),
+        lambda first, last: numba_kernels.keep_residual(
+            cut.blocks, first, last, residual, valid, rows, scales, cut.chunk
+        ),
+    )
+
+
+def _jobs(cut: Plan) -> list[tuple[int, int]]:
+    return _jobs_of(len(cut.blocks), torch.get_num_threads())
+
+
+@lru_cache(maxsize=64)
+def _jobs_of(blocks: int, threads: int) -> list[tuple[int, int]]:
+    least = _LEAST_JOB_NUMEL // numba_kernels.ADAM_BLOCK_NUMEL
+    size = max(least, -(-blocks // (threads * _JOBS_PER_THREAD)))
+    return [(first, min(first + size, blocks)) for first in range(0, blocks, size)]

@@ -1,0 +1,187 @@
+"""1-bit Adam's residuals in the state of its parameters, where checkpoints of every kind find them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Member
+from binsgdm.kernels import zeros
+from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, Topology, padded_numel
+
+NAMES = {"worker": "worker_residual", "server": "server_residual"}
+"""Of each residual in the state of a parameter."""
+_REPAIR = (
+    'load this rank\'s own state, or begin with residuals of 0: set state_dict["residuals"] = None on all ranks before '
+    "loading"
+)
+
+
+class ResidualOwner(NamedTuple):
+    """A rank and the exchange that residuals belong to; those of any other would be another rank's loss."""
+
+    rank: int
+    world_size: int
+    ranks_per_node: int
+    topology: Topology
+
+    @classmethod
+    def of(cls, member: Member, topology: Topology) -> "ResidualOwner":
+        """Return the owner that a rank is."""
+        return cls(member.rank, member.world_size, member.ranks_per_node, topology)
+
+    @property
+    def text(self) -> str:
+        """In words, by which a state names it."""
+        nodes = "" if self.topology == "flat" else f", {self.ranks_per_node} a node"
+        return f"rank {self.rank} of {self.world_size}, {self.topology}{nodes}"
+
+    def extents(self, numel: int) -> dict[str, tuple[int, int]]:
+        """Return by name the first element and the end of what this rank rounds.
+
+        Args:
+            numel: of all parameters, with padding.
+
+        Example:
+            >>> ResidualOwner(1, 4, 2, "hierarchical").extents(64)
+            {'worker': (32, 64), 'server': (32, 48)}
+        """
+        chunk = numel // self.world_size
+        if self.topology == "flat":
+            return {"worker": (0, numel), "server": (self.rank * chunk, (self.rank + 1) * chunk)}
+        node, local_rank = divmod(self.rank, self.ranks_per_node)
+        slice_numel = numel // self.ranks_per_node
+        first = local_rank * slice_numel
+        server = first + node * chunk
+        return {"worker": (first, first + slice_numel), "server": (server, server + chunk)}
+
+
+class _ParameterView(NamedTuple):
+    """What one residual has of one parameter, in the flat tensor."""
+
+    number: int
+    name: str
+    values: torch.Tensor
+
+
+class KeptResiduals:
+    """A rank's residuals: flat tensors, with a view of each in the state of every parameter, empty where it has none.
+
+    They go on with what the states have, and else begin with 0.
+
+    Args:
+        states: of all parameters, in order; they get the views.
+        numels: elements of the parameters.
+        owner: whose they are.
+        device: where the parameters are.
+
+    Attributes:
+        owner: whose they are.
+        flat: what the exchange changes in place.
+
+    Raises:
+        BinsgdmError: a state has residuals that cannot be of this owner.
+    """
+
+    def __init__(
+        self, states: Sequence[dict[str, Any]], numels: Sequence[int], owner: ResidualOwner, device: torch.device
+    ) -> None:
+        self.owner = owner
+        self._states = states
+        extents = owner.extents(padded_numel(sum(numels), owner.world_size))
+        self.flat = MomentumResiduals(**{name: zeros(end - first, device) for name, (first, end) in extents.items()})
+        self._views = _views(self.flat, extents, numels)
+        for number, name, values in self._views:
+            if (given := states[number].get(name)) is not None:
+                check_residual(number, name, given, values.numel())
+                values.copy_(given)
+        for number, name, values in self._views:
+            states[number][name] = values
+
+    @property
+    def are_in_place(self) -> bool:
+        """Tell whether nobody has put others into the state."""
+        return all(self._states[number].get(name) is values for number, name, values in self._views)
+
+
+def _views(
+    flat: MomentumResiduals, extents: Mapping[str, tuple[int, int]], numels: Sequence[int]
+) -> list[_ParameterView]:
+    found = []
+    for name, (first, end) in extents.items():
+        values, start = getattr(flat, name), 0
+        for number, numel in enumerate(numels):
+            low, high = max(start, first) - first, min(start + numel, end) - first
+            found.append(_ParameterView(number, NAMES[name], values[low:high] if low < high else values[:0]))
+            start += numel
+    return found
+
+
+def drop(states: Sequence[dict[str, Any]]) -> None:
+    """Let the states have no residuals."""
+    for state in states:
+        for name in NAMES.values():
+            state.pop(name, None)
+
+
+def have(states: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether any state has residuals."""
+    return any(name in state for state in states for name in NAMES.values())
+
+
+def check_residual(number: int, name: str, given: object, numel: int | None = None) -> None:
+    """Refuse what cannot be a residual of a parameter.
+
+    Args:
+        number: of the parameter.
+        name: in its state.
+        given: to check.
+        numel: its elements, if they are known.
+
+    Raises:
+        BinsgdmError: it is no flat fp32 tensor of this size, or has a value that is not finite.
+    """
+    where = f"OneBitAdam: parameter {number}: {name}"
+    if not isinstance(given, torch.Tensor):
+        raise BinsgdmError(f"{where}: a {type(given).__name__}: must be a tensor; {_REPAIR}")
+    shape = tuple(given.shape)
+    if given.dtype != torch.float32 or len(shape) != 1 or (numel is not None and shape[0] != numel):
+        wanted = "one dimension" if numel is None else f"shape {(numel,)}"
+        raise BinsgdmError(f"{where} of {given.dtype} and shape {shape}: must be torch.float32 of {wanted}; {_REPAIR}")
+    if not given.isfinite().all():
+        raise BinsgdmError(f"{where}: a value that is not finite: must be; {_REPAIR}")
+
+
+def foreign(found: str, here: ResidualOwner) -> BinsgdmError:
+    """Return the refusal of residuals of another owner."""
+    return BinsgdmError(f"OneBitAdam: residuals of {found or 'nobody'}: this is {here.text}: {_REPAIR}")
+
+
+def of_former_version(saved: object, numels: Sequence[int]) -> tuple[str, list[dict[str, torch.Tensor]]]:
+    """Return whose residuals of a former version are, and what each parameter's state has of them.
+
+    Args:
+        saved: "worker" and "server", flat, and the fields of a `ResidualOwner`.
+        numels: elements of the parameters.
+
+    Raises:
+        BinsgdmError: they do not fit each other.
+    """
+    names = {*NAMES, *ResidualOwner._fields}
+    if not isinstance(saved, Mapping) or set(saved) != names:
+        found = sorted(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
+        raise BinsgdmError(f"OneBitAdam: residuals of a state: {found}: must be {sorted(names)}; {_REPAIR}")
+    owner = ResidualOwner(**{name: saved[name] for name in ResidualOwner._fields})
+    counts = (owner.rank, owner.world_size, owner.ranks_per_node)
+    fits = all(type(one) is int for one in counts) and 0 <= owner.rank < owner.world_size
+    if not fits or owner.ranks_per_node < 1 or owner.topology not in ("flat", "hierarchical"):
+        raise BinsgdmError(f"OneBitAdam: residuals of a state: of {tuple(owner)}: no rank has them; {_REPAIR}")
+    extents = owner.extents(padded_numel(sum(numels), owner.world_size))
+    for name, (first, end) in extents.items():
+        check_residual(0, name, saved[name], end - first)
+    flat = MomentumResiduals(**{name: saved[name] for name in NAMES})
+    states: list[dict[str, torch.Tensor]] = [{} for _ in numels]
+    for number, name, values in _views(flat, extents, numels):
+        states[number][name] = values
+    return owner.text, states

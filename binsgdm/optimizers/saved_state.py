@@ -1,0 +1,167 @@
+"""What a state that was saved must be, so that an optimizer can go on from it."""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from binsgdm.errors import BinsgdmError, shown
+
+_REPAIR = "load what state_dict() returned, undamaged"
+_ROUNDED = 1.001
+_SMALL = 1e-30
+
+
+def check_mapping(state_dict: object) -> None:
+    """Refuse what is no dictionary.
+
+    Raises:
+        BinsgdmError: it is none.
+    """
+    if not isinstance(state_dict, Mapping):
+        raise BinsgdmError(f"load_state_dict: state_dict: a {_type(state_dict)}: must be a dictionary; {_REPAIR}")
+
+
+def check_form(state_dict: Mapping[str, Any], sizes: Sequence[int]) -> None:
+    """Refuse what has not the form of a state.
+
+    Args:
+        state_dict: to check.
+        sizes: how many parameters each group of the optimizer has.
+
+    Raises:
+        BinsgdmError: without "state" or "param_groups", or with other groups, or parameters that have no number.
+    """
+    check_mapping(state_dict)
+    for name, kind, is_one in (("state", "a dictionary", _is_mapping), ("param_groups", "a list", _is_list)):
+        if name not in state_dict:
+            raise BinsgdmError(f"load_state_dict: a state without {name!r}: must have it; {_REPAIR}")
+        if not is_one(state_dict[name]):
+            given = _type(state_dict[name])
+            raise BinsgdmError(f"load_state_dict: {name}: a {given}: must be {kind}; {_REPAIR}")
+    groups = state_dict["param_groups"]
+    if len(groups) != len(sizes):
+        raise BinsgdmError(
+            f"load_state_dict: {len(groups)} groups of parameters: the optimizer has {len(sizes)}; make it with the "
+            "same groups"
+        )
+    for number, (group, size) in enumerate(zip(groups, sizes, strict=True)):
+        if not _is_mapping(group) or not _is_list(group.get("params")):
+            raise BinsgdmError(f"load_state_dict: group {number}: must have a list of params; {_REPAIR}")
+        if len(group["params"]) != size:
+            raise BinsgdmError(
+                f"load_state_dict: group {number}: {len(group['params'])} parameters: the optimizer has {size}; make "
+                "it with the same groups"
+            )
+    names = [name for group in groups for name in group["params"]]
+    if not all(isinstance(name, Hashable) for name in names) or len(set(names)) < len(names):
+        raise BinsgdmError(f"load_state_dict: params of the groups: must be different numbers; {_REPAIR}")
+
+
+def check_count(name: str, given: object) -> None:
+    """Refuse what counts no steps.
+
+    Raises:
+        BinsgdmError: it is no whole number from 0 on.
+    """
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        raise BinsgdmError(f"load_state_dict: {name}: {shown(given)}: must be a whole number from 0 on; {_REPAIR}")
+
+
+def check_text(name: str, given: object) -> None:
+    """Refuse what is no text.
+
+    Raises:
+        BinsgdmError: it is none.
+    """
+    if not isinstance(given, str):
+        raise BinsgdmError(f"load_state_dict: {name}: {shown(given)}: must be a text; {_REPAIR}")
+
+
+def check_averages(number: int, names: Sequence[str], state: object, shape: Sequence[int]) -> None:
+    """Refuse the state of a parameter that has not its averages.
+
+    Args:
+        number: of the parameter.
+        names: of the averages.
+        state: to check.
+        shape: of the parameter.
+
+    Raises:
+        BinsgdmError: one is missing, or no tensor of this shape of finite real numbers.
+    """
+    where = f"load_state_dict: parameter {number}"
+    if not isinstance(state, Mapping):
+        raise BinsgdmError(f"{where}: a {_type(state)}: must be a dictionary of {' and '.join(names)}; {_REPAIR}")
+    found = {name: _shape(state[name]) for name in names if name in state}
+    if found != dict.fromkeys(names, tuple(shape)):
+        raise BinsgdmError(f"{where}: {found}: must be {' and '.join(names)} of shape {tuple(shape)}; {_REPAIR}")
+    for name in names:
+        check_average(where, name, state[name], shape)
+
+
+def check_average(where: str, name: str, given: object, shape: Sequence[int]) -> None:
+    """Refuse what is no average of gradients.
+
+    Args:
+        where: begins the sentence, with the parameter.
+        name: in the state.
+        given: to check.
+        shape: of the parameter.
+
+    Raises:
+        BinsgdmError: it is no tensor of this shape of finite real numbers.
+    """
+    if not isinstance(given, torch.Tensor):
+        raise BinsgdmError(f"{where}: {name}: a {_type(given)}: must be a tensor of shape {tuple(shape)}; {_REPAIR}")
+    if tuple(given.shape) != tuple(shape) or not given.is_floating_point() or given.layout != torch.strided:
+        raise BinsgdmError(
+            f"{where}: {name} of {given.dtype} and shape {tuple(given.shape)}: must be float32 of shape "
+            f"{tuple(shape)}, and dense; {_REPAIR}"
+        )
+    if not bool(torch.isfinite(_local(given)).all()):
+        raise BinsgdmError(f"{where}: {name}: NaN or infinity: must be finite; {_REPAIR}")
+
+
+def check_magnitudes(number: int, m: torch.Tensor, b: torch.Tensor, limit: float) -> None:
+    """Refuse averages of gradients and of their magnitudes that cannot be of the same gradients.
+
+    Args:
+        number: of the parameter.
+        m: average of gradients.
+        b: average of magnitudes.
+        limit: which |m| / b does not exceed; infinity if nothing is known.
+
+    Raises:
+        BinsgdmError: b is below 0, or |m| / b above the limit.
+    """
+    where, m, b = f"load_state_dict: parameter {number}", _local(m), _local(b)
+    if bool((b < 0).any()):
+        raise BinsgdmError(f"{where}: b below 0: must be an average of magnitudes; {_REPAIR}")
+    # Rounding goes beyond it by a little, and numbers so small that b is 0.
+    if limit < math.inf and bool((m.abs() > b * (limit * _ROUNDED) + _SMALL).any()):
+        raise BinsgdmError(f"{where}: |m| above {limit:g} b: must be averages of the same gradients; {_REPAIR}")
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a sharded tensor, any other as it is."""
+    found: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return found
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _shape(value: object) -> object:
+    """Return the shape of a tensor; of anything else its type."""
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else _type(value)
+
+
+def _type(value: object) -> str:
+    return type(value).__name__

@@ -1,0 +1,238 @@
+"""Measured convergence from the logs of trainers: which system each log is of, its seeds, and its steps."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from simnet import files
+from simnet.compare.convergence import Convergence, TrainedSystem, TrainingCurve
+from simnet.errors import SimnetError, cut, did_you_mean, shown
+from simnet.parsing import parse_json
+from simnet.scenario import Scenario
+from simnet.strategies import Strategy
+from simnet.strategies.named import strategy_from_text
+from simnet.training_logs import rows
+from simnet.training_logs.curve import LoggedCurve
+from simnet.training_logs.read import EVENTS, is_folder, is_there, read_curves
+
+BETWEEN_RUN = "::"
+SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".gz")
+# "SYSTEM=LOG" or "SYSTEM:KEY=VALUE,...=LOG"; no other "=" is meant, and a path may hold some.
+_WITH_SYSTEM = re.compile(r"(\w+(?::\w+=[^,=/]+(?:,\w+=[^,=/]+)*)?)=(.+)", re.DOTALL)
+DENSE = "all_reduce"
+
+
+class LogReference(NamedTuple):
+    """A log as the command line names it: `[SYSTEM=]LOG[::RUN]`; `run` may hold wildcards."""
+
+    text: str
+    system: str
+    path: Path
+    run: str
+
+
+class _NamedLog(NamedTuple):
+    """A training of a log, and how the command line named the log."""
+
+    reference: LogReference
+    curve: LoggedCurve
+
+    @property
+    def is_named(self) -> bool:
+        """Whether anything says of which system it is."""
+        return bool(self.reference.system or self.curve.system)
+
+    @property
+    def name(self) -> str:
+        """The strategy with its options."""
+        return self.reference.system or self.curve.system or DENSE
+
+
+class LoggedTrainings(Struct, frozen=True, kw_only=True):
+    """The trainings of some logs, and what a reader should know of how they were read."""
+
+    convergence: Convergence
+    notes: tuple[str, ...]
+
+
+def names_a_log(text: str) -> bool:
+    """Tell whether an argument names a log; else it is a shipped name, or the path of a convergence file."""
+    reference = _reference(text)
+    path = reference.path
+    if reference.system or reference.run or is_folder(path):
+        return True
+    if path.suffix == ".json":
+        return is_there(path) and not _is_convergence(path)
+    if path.suffix == ".toml" or text in files.names("convergence"):
+        return False
+    return path.suffix in SUFFIXES or EVENTS in path.name or is_there(path)
+
+
+def _is_convergence(path: Path) -> bool:
+    """Tell whether a JSON file is one table, but not one that a trainer writes; neither are JSON lines."""
+    data = files.gunzipped(files.read_bytes(path), path)
+    try:
+        found = parse_json(data, str(path), unique=False)
+    except SimnetError:
+        return not rows.are_json_lines(data)
+    return isinstance(found, dict) and not rows.is_trainer_state(found)
+
+
+def load_logs(
+    texts: Sequence[str], scenario: Scenario, *, metric: str | None = None, ranks: int | None = None
+) -> LoggedTrainings:
+    """Read the logs of trainings.
+
+    A log names its system in front of "=" or in a column, as a strategy and its options; a bare name stands for the
+    scenario's own strategy or baseline of that kind. One log of one training without a system is of DDP.
+
+    Args:
+        texts: arguments of the command line.
+        scenario: whose strategies bare names stand for; its ranks and batch are those of logs that do not say.
+        metric: column or tag to take.
+        ranks: on which the trainings ran, where a log does not say; default those of the scenario.
+
+    Raises:
+        SimnetError: a log cannot be read, does not hold together, or does not say of which system it is.
+    """
+    found = [_NamedLog(reference, curve) for reference in map(_reference, texts) for curve in _of(reference, metric)]
+    _check_names(found, texts)
+    ranks = ranks or scenario.cluster.world_size
+    batch = scenario.workload.batch_per_rank * scenario.grad_accumulation * ranks
+    systems = {one.name: _system(one, scenario) for one in found}
+    if all(system.strategy.compresses for system in systems.values()):
+        raise SimnetError(
+            f"{texts[0]}: {', '.join(systems)}: none without compression, with which others are compared; add the log "
+            f"of such a training as {DENSE}=LOG"
+        )
+    return LoggedTrainings(
+        convergence=Convergence(
+            format="simnet-convergence",
+            version=1,
+            task=cut(", ".join(dict.fromkeys(str(one.reference.path) for one in found)), 80),
+            metric=_metric([one.curve for one in found]),
+            better="lower",
+            batch=batch,
+            source="logs of trainings",
+            systems=systems,
+            curves=_curves(found, ranks, batch),
+        ),
+        notes=(
+            *dict.fromkeys(note for one in found for note in one.curve.notes),
+            *_assumed(found, systems, ranks, batch),
+        ),
+    )
+
+
+def _check_names(found: Sequence[_NamedLog], texts: Sequence[str]) -> None:
+    """Check that no log comes twice, and that each has a system; one training alone is DDP, with all its seeds.
+
+    Raises:
+        SimnetError: as above.
+    """
+    if twice := next((text for text in texts if texts.count(text) > 1), None):
+        raise SimnetError(f"{twice}: named twice: a training counts once; drop one")
+    nameless = [one for one in found if not one.is_named]
+    num_trained = max(len(texts), len({one.curve.run for one in found}))
+    if nameless and (num_trained > 1 or len(nameless) < len(found)):
+        where, path = nameless[0].curve.where, nameless[0].reference.path
+        raise SimnetError(
+            f"{where}: one of {len(found)} trainings, without a system: name it in front, such as {DENSE}={path}, or "
+            "in a column 'system'"
+        )
+
+
+def _curves(found: Sequence[_NamedLog], ranks: int, batch: int) -> tuple[TrainingCurve, ...]:
+    """Return the curves over steps; trainings without a seed are numbered.
+
+    Raises:
+        SimnetError: two trainings of a system have one seed.
+    """
+    curves: dict[tuple[str, int, int], TrainingCurve] = {}
+    number: Counter[tuple[str, int]] = Counter()
+    for name, curve in ((one.name, one.curve) for one in found):
+        on = curve.ranks or ranks
+        seed = number[name, on] if curve.seed is None else curve.seed
+        number[name, on] += 1
+        if (name, on, seed) in curves:
+            raise SimnetError(
+                f"{curve.where}: {name}: seed {seed} on {on} ranks: two trainings; give each a seed of its own"
+            )
+        steps, values = _by_step(curve, batch)
+        curves[name, on, seed] = TrainingCurve(system=name, ranks=on, seed=seed, steps=steps, values=values)
+    return tuple(curves.values())
+
+
+def _reference(text: str) -> LogReference:
+    rest, _, run = text.partition(BETWEEN_RUN)
+    match = _WITH_SYSTEM.fullmatch(rest)
+    # A file may have a name with "=" in it.
+    if match and not is_there(Path(rest)):
+        return LogReference(text, match[1], Path(match[2]), run)
+    return LogReference(text, "", Path(rest), run)
+
+
+def _of(reference: LogReference, metric: str | None) -> list[LoggedCurve]:
+    """Return the curves of a log, those of the runs that were asked for."""
+    curves = read_curves(reference.path, metric)
+    if not reference.run:
+        return list(curves)
+    chosen = [curve for curve in curves if fnmatchcase(curve.run, reference.run)]
+    if not chosen:
+        known = did_you_mean(reference.run, dict.fromkeys(curve.run for curve in curves if curve.run))
+        raise SimnetError(f"{reference.path}: no run {shown(reference.run)} in it.{known or ' Drop ' + BETWEEN_RUN}")
+    return chosen
+
+
+def _system(one: _NamedLog, scenario: Scenario) -> TrainedSystem:
+    where = f"{one.curve.where}: system {shown(one.name)}"
+    strategy: Strategy = strategy_from_text(one.name, where, (scenario.strategy, scenario.baseline))
+    title = ", ".join(filter(None, [strategy.title, one.name.partition(":")[2].replace(",", ", ")]))
+    return TrainedSystem(title=title, strategy=strategy)
+
+
+def _by_step(curve: LoggedCurve, batch: int) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    """Return a curve over steps; of several numbers of samples within one step the last counts."""
+    if curve.counted == "steps":
+        return curve.positions, curve.values
+    values = {math.ceil(at / batch): value for at, value in zip(curve.positions, curve.values, strict=True)}
+    return tuple(values), tuple(values.values())
+
+
+def _metric(curves: Sequence[LoggedCurve]) -> str:
+    """Return the one metric of all curves; a log that does not name its metric has any.
+
+    Raises:
+        SimnetError: there are several.
+    """
+    names = {curve.metric: curve for curve in curves if curve.metric}
+    if len(names) > 1:
+        (first, one), (second, other), *_ = names.items()
+        raise SimnetError(
+            f"{other.where}: {shown(second)}, but {shown(first)} in {one.where}: must be one metric; choose it "
+            "with --metric"
+        )
+    return next(iter(names), "loss")
+
+
+def _assumed(found: Sequence[_NamedLog], systems: Mapping[str, TrainedSystem], ranks: int, batch: int) -> list[str]:
+    """Return what was assumed where logs do not say."""
+    texts = []
+    if any(one.curve.ranks is None for one in found):
+        texts.append(f"logs do not say on how many ranks they were trained: taken as {ranks} (--ranks)")
+    for name, system in systems.items():
+        if getattr(system.strategy, "dense_steps", None) == 0:
+            texts.append(
+                f"{name}: no dense steps at its start are counted; name those of the log: {name}:dense_steps=1000"
+            )
+    if any(one.curve.counted == "samples" for one in found):
+        texts.append(f"steps are samples / {batch}, the batch of all ranks")
+    if not any(one.is_named for one in found):
+        texts.append(f"the log names no system: taken as DDP ({DENSE})")
+    return texts

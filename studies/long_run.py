@@ -1,0 +1,161 @@
+"""Ten thousand steps on four ranks: do replicas stay equal, and memory, threads, files and process groups the same?
+
+OMP_NUM_THREADS=1 python -m studies.long_run      # what is not done yet, minutes each; stop and start at any time
+python -m studies.long_run_page                   # the table and the figure of docs/evidence/long-run.md
+
+Results are in studies/results/long_run.json.
+"""
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import binsgdm
+from binsgdm.ddp import attach_one_bit_adam
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.systems.ddp_hook import compress_gradients
+from studies.ledger import Ledger
+
+RESULTS = Path(__file__).parent / "results" / "long_run.json"
+STEPS, EVERY = 10_000, 100
+WORLD_SIZE, RANKS_PER_NODE = 4, 2
+WARM_UP = 1_000
+"""Steps after which memory has to be flat: caches and allocators have filled by then."""
+CASES: dict[str, dict[str, Any]] = {
+    "BinSGDM, random rounding": {"kind": "BinSGDM", "rounding": "random"},
+    "BinSGDM, shaped rounding": {"kind": "BinSGDM", "rounding": "shaped"},
+    "1-bit Adam": {"kind": "OneBitAdam", "dense_steps": 1_000},
+    "top_k, gather": {"system": "top_k", "topology": "gather", "ratio": 0.05},
+    "qsgd, scatter_reduce": {"system": "qsgd", "topology": "scatter_reduce"},
+}
+Step = Callable[[], torch.Tensor]
+
+
+def trainer(case: dict[str, Any], rank: int) -> tuple[DistributedDataParallel, Step]:
+    """Return a model of 4 thousand parameters under DDP, and a function that takes a step and returns its loss."""
+    options = dict(case)
+    torch.manual_seed(0)
+    teacher = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).requires_grad_(requires_grad=False)
+    module = nn.Sequential(nn.Linear(16, 48), nn.Tanh(), nn.Linear(48, 64), nn.Tanh(), nn.Linear(64, 4))
+    ddp = DistributedDataParallel(module, bucket_cap_mb=0.008)
+    kind, optimizer = options.pop("kind", None), None
+    if kind == "BinSGDM":
+        optimizer = binsgdm.BinSGDM(ddp.parameters(), lr=1e-3, rounding=options.pop("rounding"))
+        binsgdm.attach(optimizer, ddp, bucket_cap_mb=0.008, **options)
+    elif kind == "OneBitAdam":
+        optimizer = OneBitAdam(ddp.parameters(), lr=1e-3, **options)
+        attach_one_bit_adam(optimizer, ddp)
+    else:
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.02)
+        compress_gradients(ddp, **options)
+    generator = torch.Generator().manual_seed(rank + 1)
+
+    def step() -> torch.Tensor:
+        samples = torch.randn(8, 16, generator=generator)
+        optimizer.zero_grad()
+        loss = (ddp(samples) - teacher(samples)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return ddp, step
+
+
+def work(rank: int, name: str, folder: Path, steps: int) -> None:
+    """Train as one rank; compare replicas and leave a sample of this process every hundred steps."""
+    torch.set_num_threads(1)
+    os.environ["LOCAL_WORLD_SIZE"] = str(RANKS_PER_NODE)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD_SIZE)
+    ddp, step = trainer(CASES[name], rank)
+    samples, start = [], time.monotonic()
+    for number in range(steps):
+        loss = step()
+        if (number + 1) % EVERY == 0:
+            binsgdm.check_replicas(ddp)
+            samples.append(sample() | {"step": number + 1, "loss": loss.item(), "seconds": time.monotonic() - start})
+    (folder / f"{rank}.json").write_text(json.dumps(samples))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def sample() -> dict[str, Any]:
+    """Return what this process holds: memory [KiB], threads, open files and process groups."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "rss_kib": pages * resource.getpagesize() // 1024,
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "files": len(list(Path("/proc/self/fd").iterdir())),
+        "groups": len(dist.distributed_c10d._world.pg_map),
+    }
+
+
+def train(name: str, steps: int) -> dict[str, Any]:
+    """Train a case with ranks that are forked from here, and return the largest of their samples, step by step."""
+    with tempfile.TemporaryDirectory() as folder:
+        children = [_fork(lambda rank=rank: work(rank, name, Path(folder), steps)) for rank in range(WORLD_SIZE)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        if any(codes):
+            raise SystemExit(f"{name}: ranks ended with {codes}")
+        of_ranks = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
+    rows = list(zip(*of_ranks, strict=True))
+    found = {key: [max(one[key] for one in row) for row in rows] for key in ("rss_kib", "threads", "files", "groups")}
+    grown = [[one["rss_kib"] for one in of_rank] for of_rank in of_ranks]
+    return found | {
+        "steps": steps,
+        "loss": [round(sum(one["loss"] for one in row) / WORLD_SIZE, 5) for row in rows],
+        "seconds": round(rows[-1][0]["seconds"], 1),
+        # Of the rank that grew most, not of the largest.
+        "grown_kib": max(one[-1] - one[WARM_UP // EVERY - 1] for one in grown) if steps > WARM_UP else None,
+    }
+
+
+def _fork(task: Callable[[], None]) -> int:
+    """Start a process that does the task; torch is there already, and has started no thread that a fork would lose."""
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            task()
+            code = 0
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(code)
+    return child
+
+
+def parse() -> argparse.Namespace:
+    """Return what the command line asks for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m studies.long_run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=STEPS, help="(default %(default)s)")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only cases with this text in their name")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Do what the command line asks for."""
+    options = parse()
+    ledger = Ledger(RESULTS)
+    for name in CASES:
+        if options.only in name and not ledger.having({"case": name, "steps": options.steps}):
+            row = train(name, options.steps)
+            ledger.put({"case": name, "steps": options.steps}, row)
+            print(
+                f"{name}: {row['seconds']} s, memory grew by {row['grown_kib']} KiB, loss {row['loss'][-1]}", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What ranks do that make models, join them, train a step, leave, and drop them, again and again."""
+
+import gc
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import binsgdm
+from binsgdm.ddp import attach_one_bit_adam
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.systems.ddp_hook import compress_gradients
+
+ROUNDS, WARM_UP = 4, 2
+"""Models of each kind, and after how many of them counting begins."""
+
+
+def work(rank: int, folder: str) -> None:
+    """Leave in a file what this process holds after every model."""
+    torch.set_num_threads(1)
+    gc.freeze()  # what torch has made needs no look after every model, half a second each
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    found = {name: [_held_after(live) for _ in range(ROUNDS)] for name, live in LIVES.items()}
+    torch.save(found, Path(folder) / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _held_after(live: Callable[[DistributedDataParallel], object]) -> dict[str, int]:
+    live(DistributedDataParallel(nn.Linear(6, 3)))
+    gc.collect()
+    dist.barrier()  # connections close when both ranks have let go of them
+    return {
+        "groups": len(dist.distributed_c10d._world.pg_map),
+        "threads": threading.active_count(),
+        "tasks": len(list(Path("/proc/self/task").iterdir())),
+        "files": len(list(Path("/proc/self/fd").iterdir())),
+    }
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model(torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+
+
+def bin_sgdm(model: DistributedDataParallel, **options: Any) -> None:
+    optimizer = binsgdm.BinSGDM(model.parameters())
+    binsgdm.attach(optimizer, model, ranks_per_node=1, **options)
+    _step(model, optimizer)
+    binsgdm.detach(optimizer)
+
+
+def one_bit_adam(model: DistributedDataParallel) -> None:
+    optimizer = OneBitAdam(model.parameters(), dense_steps=1)
+    attach_one_bit_adam(optimizer, model, ranks_per_node=1)
+    _step(model, optimizer)
+    _step(model, optimizer)
+    binsgdm.detach(optimizer)
+
+
+def hook(model: DistributedDataParallel) -> None:
+    exchange = compress_gradients(model, "qsgd")
+    _step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    exchange.detach()
+
+
+def replicas(model: DistributedDataParallel) -> None:
+    binsgdm.check_replicas(model)
+
+
+LIVES: dict[str, Callable[[DistributedDataParallel], object]] = {
+    "BinSGDM": bin_sgdm,
+    "BinSGDM, overlap": lambda model: bin_sgdm(model, overlap=True),
+    "1-bit Adam": one_bit_adam,
+    "hook": hook,
+    "check_replicas": replicas,
+}

@@ -1,0 +1,82 @@
+"""What is of a wrong type in any argument of BinSGDM is refused in a sentence that names class and argument."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import binsgdm
+from binsgdm.errors import BinsgdmError
+
+VALUE = torch.nn.Parameter(torch.ones(3))
+WRONG = [
+    *(("lr", wrong) for wrong in ("x", None, True, [0.1], torch.ones(2), torch.tensor(True), 1j, -1.0, torch.nan)),
+    *(("beta", wrong) for wrong in ("x", None, True, 1.0, (0.9, 0.99), torch.inf)),
+    *(("beta_b", wrong) for wrong in ("x", False, 1, [0.9], torch.nan)),
+    *(("nesterov", wrong) for wrong in ("yes", None, 1)),
+    *(("weight_decay", wrong) for wrong in ("x", None, True, {}, -0.1, torch.tensor([0.1, 0.2]))),
+    *(("maximize", wrong) for wrong in ("no", None, 0)),
+    *(("seed", wrong) for wrong in ("x", None, True, 1.0, -1, 2**63)),
+    *(("rounding", wrong) for wrong in (None, 3, "exact", ["shaped"])),
+    *(("gain", wrong) for wrong in ("x", None, True, 0.0, torch.ones(1))),
+    *(("kernels", wrong) for wrong in (3, False, "cuda", ["cpu"], torch.ones(2))),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong"), WRONG, ids=lambda one: " ".join(str(one).split()))
+def test_a_setting_of_a_wrong_type_is_refused(name, wrong):
+    with pytest.raises(BinsgdmError) as refused:
+        binsgdm.BinSGDM([VALUE], **{name: wrong})
+    assert str(refused.value).startswith(f"BinSGDM: {name}: ")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        None,
+        5,
+        "weights",
+        VALUE,
+        [],
+        [VALUE, VALUE],
+        [1, 2],
+        ["weight"],
+        [VALUE * 2],
+        [{"lr": 0.1}],
+        [{"params": [VALUE]}, {"params": [VALUE]}],
+        [{"params": {VALUE}}],
+        {"params": [VALUE]},
+    ],
+    ids=lambda one: f"{type(one).__name__} {str(one)[:20]}",
+)
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+def test_params_that_are_none_are_refused(params):
+    with pytest.raises(BinsgdmError, match=r"^BinSGDM: params: .*must be ") as refused:
+        binsgdm.BinSGDM(params)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("group", [None, 5, [VALUE], {}, {"params": [VALUE]}, {"params": [1]}], ids=str)
+def test_a_group_that_is_none_is_refused_and_not_kept(group):
+    optimizer = binsgdm.BinSGDM([VALUE])
+    with pytest.raises(BinsgdmError, match=r"^BinSGDM: params: "):
+        optimizer.add_param_group(group)
+    assert len(optimizer.param_groups) == 1
+
+
+def test_a_closure_that_is_no_function_is_refused():
+    with pytest.raises(BinsgdmError, match=r"^BinSGDM: step: closure: a float: must be a function, or None"):
+        binsgdm.BinSGDM([VALUE]).step(0.5)
+
+
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
+def test_what_becomes_no_number_later_is_refused_before_a_parameter_moves(name):
+    value = torch.nn.Parameter(torch.ones(3))
+    optimizer = binsgdm.BinSGDM([value])
+    value.grad = torch.ones(3)
+    for wrong in (float("nan"), torch.tensor(float("nan")), float("inf"), -1.0, "x", None):
+        optimizer.param_groups[0][name] = wrong
+        with pytest.raises(BinsgdmError, match=f"^BinSGDM: {name}: .*: must be 0 or more, and finite"):
+            optimizer.step()
+    assert torch.equal(value.detach(), torch.ones(3))
+    assert optimizer.param_groups[0]["step"] == 0

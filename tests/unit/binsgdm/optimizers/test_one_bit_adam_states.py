@@ -1,0 +1,232 @@
+"""1-bit Adam: states that are saved, damaged or of another rank; settings that differ or change; wrong types."""
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import Member, run_in_lockstep
+from binsgdm.optimizers.kept_residuals import ResidualOwner
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
+
+DENSE, LAST = 2, 4
+SHAPES = [(3, 2), (5,), (4, 4)]
+
+
+def team(topology: str = "flat", dtype: Any = torch.float32, **options: Any) -> list[OneBitAdam]:
+    made = []
+    for rank in range(4):
+        parameters = [torch.nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in SHAPES]
+        made.append(OneBitAdam(parameters, **{"dense_steps": DENSE, "topology": topology, **options}))
+        made[-1].join(Member(rank=rank, world_size=4, ranks_per_node=2))
+    return made
+
+
+def step(ranks: list[OneBitAdam], number: int) -> list[str]:
+    """Take a step on all ranks, and return what each one raised."""
+    heard = [""] * len(ranks)
+
+    def listening(rank: int, optimizer: OneBitAdam) -> Any:
+        try:
+            return (yield from optimizer.step_protocol())
+        except BinsgdmError as error:
+            heard[rank] = str(error)
+            return torch.empty(0)
+
+    for rank, optimizer in enumerate(ranks):
+        generator = torch.Generator().manual_seed(100 * number + rank)
+        for one in optimizer.param_states():
+            one.parameter.grad = torch.randn(one.parameter.shape, generator=generator).to(one.parameter.dtype)
+    with torch.no_grad():
+        run_in_lockstep([listening(rank, optimizer) for rank, optimizer in enumerate(ranks)], 2)
+    return heard
+
+
+def trained(steps: int, *args: Any, **options: Any) -> list[OneBitAdam]:
+    ranks = team(*args, **options)
+    for number in range(1, steps + 1):
+        assert step(ranks, number) == [""] * 4
+    return ranks
+
+
+def values(optimizer: OneBitAdam) -> list[Any]:
+    """Return parameters and the whole state, in order."""
+    return [
+        one
+        for param_state in optimizer.param_states()
+        for one in (param_state.parameter.detach(), *param_state.state.values())
+    ]
+
+
+@pytest.mark.parametrize("topology", ["flat", "hierarchical"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_state_of_parameters_alone_holds_the_residuals(topology: str, dtype: Any) -> None:
+    """Checkpoints that keep `state` and `param_groups`, as those of torch.distributed.checkpoint, lose nothing."""
+    ranks = trained(LAST, topology, dtype)
+    resumed = team(topology, dtype)
+    for one, other in zip(ranks, resumed, strict=True):
+        state = copy.deepcopy(one.state_dict())
+        assert set(state) == {"state", "param_groups"}
+        other.load_state_dict(state)
+        for mine, theirs in zip(one.param_states(), other.param_states(), strict=True):
+            theirs.parameter.data.copy_(mine.parameter)
+    for number in (LAST + 1, LAST + 2):
+        assert step(ranks, number) == step(resumed, number) == [""] * 4
+    for one, other in zip(ranks, resumed, strict=True):
+        assert all(
+            torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(values(one), values(other), strict=True)
+        )
+    assert any(state["worker_residual"].abs().sum() for state in ranks[0].state.values())
+
+
+@pytest.mark.parametrize("topology", ["flat", "hierarchical"])
+def test_a_state_of_a_former_version_with_residuals_beside_it_goes_on_bit_for_bit(topology: str) -> None:
+    ranks = trained(LAST, topology)
+    former = [_as_a_former_version_saved(one, rank, topology) for rank, one in enumerate(ranks)]
+    kept = [copy.deepcopy(values(one)) for one in ranks]
+    for one, state in zip(ranks, former, strict=True):
+        one.load_state_dict(state)
+    assert step(ranks, LAST + 1) == [""] * 4
+    expected = trained(LAST, topology)
+    step(expected, LAST + 1)
+    for one, other in zip(ranks, expected, strict=True):
+        assert all(
+            torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(values(one), values(other), strict=True)
+        )
+    assert len(kept) == 4
+
+
+def _as_a_former_version_saved(one: OneBitAdam, rank: int, topology: str) -> dict[str, Any]:
+    state = copy.deepcopy(one.state_dict())
+    for group in state["param_groups"]:
+        for name in ("residual_layout", "maximize", "num_skipped"):
+            del group[name]
+    for of_parameter in state["state"].values():
+        del of_parameter["worker_residual"], of_parameter["server_residual"]
+    flat = one._residuals.flat
+    owner = ResidualOwner(rank, 4, 2, topology)._asdict()
+    return state | {"residuals": {"worker": flat.worker.clone(), "server": flat.server.clone(), **owner}}
+
+
+def test_a_compressing_state_without_residuals_warns_and_with_none_on_purpose_does_not(recwarn: Any) -> None:
+    ranks = trained(LAST)
+    state = copy.deepcopy(ranks[0].state_dict())
+    for of_parameter in state["state"].values():
+        del of_parameter["worker_residual"], of_parameter["server_residual"]
+    ranks[0].load_state_dict(state | {"residuals": None})
+    assert not recwarn
+    with pytest.warns(UserWarning, match="without residuals: they begin with 0"):
+        ranks[0].load_state_dict(state)
+
+
+def test_residuals_of_another_rank_are_refused_on_all_ranks() -> None:
+    ranks = trained(LAST)
+    ranks[2].load_state_dict(copy.deepcopy(ranks[0].state_dict()))
+    heard = step(ranks, LAST + 1)
+    assert "residuals of rank 0 of 4, flat: this is rank 2 of 4, flat" in heard[2]
+    assert all("OneBitAdam: step 5: rank 2 refused: OneBitAdam: residuals" in heard[rank] for rank in (0, 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("lr", 0.5), ("betas", (0.8, 0.9)), ("weight_decay", 0.1), ("eps", 1e-3), ("step", 1)]
+)
+@pytest.mark.parametrize("steps", [1, LAST])
+def test_a_setting_of_one_rank_is_named_in_the_same_step_and_nothing_moves(steps: int, name: str, value: Any) -> None:
+    ranks = trained(steps)
+    before = [copy.deepcopy(values(one)) for one in ranks]
+    ranks[1].param_groups[0][name] = value if name != "step" else steps + 1
+    heard = step(ranks, steps + 1)
+    assert all(f"{name} of group 0 of rank 1" in one and "must equal rank 0's" in one for one in heard), heard
+    for one, kept in zip(ranks, before, strict=True):
+        assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(values(one), kept, strict=True))
+
+
+def test_averages_that_one_rank_alone_has_loaded_are_found_in_the_next_step() -> None:
+    ranks, others = trained(LAST), trained(LAST)
+    for state in others[3].state.values():
+        state["exp_avg"].add_(1.0)
+    for rank in range(4):
+        ranks[rank].load_state_dict(copy.deepcopy(others[rank].state_dict()))
+    assert all("exp_avg of parameter 0 of rank 3" in heard for heard in step(ranks, LAST + 1))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -1.0, "x", None])
+def test_a_learning_rate_that_is_none_is_refused_when_it_is_set_later(value: Any) -> None:
+    ranks = trained(1)
+    for one in ranks:
+        one.param_groups[0]["lr"] = value
+    assert all("lr" in heard and "must be a number of 0 or more" in heard for heard in step(ranks, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"lr": "x"}, "lr"),
+        ({"lr": None}, "lr"),
+        ({"betas": 0.9}, "betas"),
+        ({"betas": ("a", "b")}, "betas"),
+        ({"betas": (0.9,)}, "betas"),
+        ({"eps": "x"}, "eps"),
+        ({"eps": None}, "eps"),
+        ({"weight_decay": []}, "weight_decay"),
+        ({"variance_floor": "x"}, "variance_floor"),
+        ({"scales_momenta": 1}, "scales_momenta"),
+        ({"maximize": "yes"}, "maximize"),
+        ({"dense_steps": 1.5}, "dense_steps"),
+        ({"topology": None}, "topology"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_class_and_argument(options: dict[str, Any], argument: str) -> None:
+    with pytest.raises(BinsgdmError, match=f"^OneBitAdam: {argument}: "):
+        OneBitAdam([torch.nn.Parameter(torch.zeros(2))], **options)
+
+
+def test_maximize_goes_the_other_way() -> None:
+    up, down = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
+    for parameter, maximize, sign in ((up, True, 1.0), (down, False, -1.0)):
+        optimizer = OneBitAdam([parameter], lr=0.1, maximize=maximize, dense_steps=1)
+        for _ in range(3):
+            parameter.grad = sign * torch.tensor([1.0, -2.0, 0.5])
+            optimizer.step()
+    assert torch.equal(up, down)
+    assert up[0] > 0
+
+
+def test_left_alone_it_forgets_its_residuals() -> None:
+    one = trained(LAST)[1]
+    one.leave()
+    assert not any("worker_residual" in state for state in one.state.values())
+    one.step()
+
+
+STATE = trained(LAST)[0].state_dict()
+WRONG = st.sampled_from([None, "x", -1, -5.0, float("nan"), float("inf"), [], {}, True, 10**400, torch.tensor([1.0])])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_damaged_state_is_refused_in_a_sentence_or_taken_whole(data: Any) -> None:
+    """Whatever one place of a state is changed to: one sentence and nothing changed, or a state that can be."""
+    state = copy.deepcopy(STATE)
+    place: Any = state
+    while True:
+        key = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else list(range(len(place)))))
+        if not isinstance(place[key], dict | list) or not place[key] or data.draw(st.booleans()):
+            break
+        place = place[key]
+    if data.draw(st.booleans()) and isinstance(place, dict):
+        del place[key]
+    else:
+        place[key] = data.draw(WRONG)
+    (optimizer,) = team()[:1]
+    before = copy.deepcopy(values(optimizer))
+    try:
+        optimizer.load_state_dict(state)
+    except BinsgdmError:
+        after = values(optimizer)
+        assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(before, after, strict=True))

@@ -1,0 +1,199 @@
+"""Loading a state: what it must be, in one sentence each; hooks of scripts and libraries; whose averages it has."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
+
+import binsgdm
+from binsgdm.errors import BinsgdmError
+
+
+def trained(steps: int = 3, **settings) -> binsgdm.BinSGDM:
+    values = [torch.nn.Parameter(torch.linspace(-1, 1, 33)), torch.nn.Parameter(torch.ones(2, 3))]
+    optimizer = binsgdm.BinSGDM([{"params": values[:1]}, {"params": values[1:]}], **settings)
+    for _ in range(steps):
+        step(optimizer)
+    return optimizer
+
+
+def step(optimizer) -> None:
+    for param_state in optimizer.param_states():
+        param_state.parameter.grad = param_state.parameter.detach() - 0.3
+    optimizer.step()
+
+
+def put(*names, value):
+    """Return what puts a value into a state."""
+
+    def damage(state) -> None:
+        inside = state
+        for name in names[:-1]:
+            inside = inside[name]
+        inside[names[-1]] = value
+
+    return damage
+
+
+def without(*names):
+    def damage(state) -> None:
+        inside = state
+        for name in names[:-1]:
+            inside = inside[name]
+        del inside[names[-1]]
+
+    return damage
+
+
+DAMAGES = [
+    (without("state"), "a state without 'state': must have it; "),
+    (put("state", value=[]), "state: a list: must be a dictionary; "),
+    (without("param_groups"), "a state without 'param_groups': must have it; "),
+    (put("param_groups", value={}), "param_groups: a dict: must be a list; "),
+    (put("param_groups", value=[]), "0 groups of parameters: the optimizer has 2; "),
+    (put("param_groups", 0, value=None), "group 0: must have a list of params; "),
+    (put("param_groups", 0, "params", value=[0, 1]), "group 0: 2 parameters: the optimizer has 1; "),
+    (put("param_groups", 1, "params", value=[0]), "params of the groups: must be different numbers; "),
+    (without("param_groups", 0, "beta"), "a group of the state without beta: must have all settings of BinSGDM; "),
+    (put("param_groups", 0, "step", value=-5), "step: -5: must be a whole number from 0 on; "),
+    (put("param_groups", 1, "step", value="x"), "step: 'x': must be a whole number from 0 on; "),
+    (put("param_groups", 0, "num_skipped", value=1.5), "num_skipped: 1.5: must be a whole number from 0 on; "),
+    (put("param_groups", 0, "slices", value=3), "slices: 3: must be a text; "),
+    (without("state", 0), "parameter 0: {}: must be m and b of shape (33,); "),
+    (put("state", 1, value=7), "parameter 1: a int: must be a dictionary of m and b; "),
+    (put("state", 0, "m", value=[1.0]), "parameter 0: {'m': 'list', 'b': (33,)}: must be m and b of shape (33,); "),
+    (put("state", 1, "b", value=torch.ones(3, 2)), "parameter 1: {'m': (2, 3), 'b': (3, 2)}: must be m and b of "),
+    (put("state", 1, "m", value=torch.ones(2, 3).int()), "parameter 1: m of torch.int32 and shape (2, 3): must be "),
+    (put("state", 0, "m", value=torch.full((33,), torch.nan)), "parameter 0: m: NaN or infinity: must be finite; "),
+    (put("state", 0, "b", value=torch.full((33,), torch.inf)), "parameter 0: b: NaN or infinity: must be finite; "),
+    (put("state", 1, "b", value=torch.full((2, 3), -1e-9)), "parameter 1: b below 0: must be an average of magnitudes"),
+    (
+        put("state", 1, "m", value=torch.full((2, 3), 50.0)),
+        "parameter 1: |m| above 100 b: must be averages of the same",
+    ),
+]
+
+
+@pytest.mark.parametrize(("damage", "sentence"), DAMAGES, ids=[sentence for _, sentence in DAMAGES])
+def test_a_damaged_state_is_refused_in_one_sentence_and_nothing_is_loaded(damage, sentence):
+    state = copy.deepcopy(trained().state_dict())
+    damage(state)
+    optimizer = trained(steps=0)
+    with pytest.raises(BinsgdmError) as refused:
+        optimizer.load_state_dict(state)
+    assert str(refused.value).startswith(f"load_state_dict: {sentence}")
+    assert optimizer.param_groups[0]["step"] == 0
+    assert not any(state["m"].any() for state in optimizer.state.values())
+
+
+@pytest.mark.parametrize("state", [None, 5, "state", [("state", {})]])
+def test_what_is_no_dictionary_is_refused(state):
+    with pytest.raises(BinsgdmError, match=r"^load_state_dict: state_dict: a \w+: must be a dictionary"):
+        trained(steps=0).load_state_dict(state)
+
+
+def test_averages_that_no_equal_decays_leave_are_refused_and_those_of_a_fast_m_are_not():
+    for beta_b in (None, 0.99):
+        state = copy.deepcopy(trained(beta_b=beta_b).state_dict())
+        for one in state["state"].values():
+            one["m"] = 2.0 * one["b"]
+        optimizer = trained(steps=0, beta_b=beta_b)
+        if beta_b is None:
+            with pytest.raises(BinsgdmError, match=r"parameter 0: \|m\| above 1 b: "):
+                optimizer.load_state_dict(state)
+        else:
+            optimizer.load_state_dict(state)
+
+
+def test_averages_of_gradients_of_any_size_and_of_rows_seen_once_are_loaded():
+    value = torch.nn.Parameter(torch.zeros(5))
+    for settings in ({}, {"beta_b": None}, {"beta": 0.99, "beta_b": 0.5}, {"beta": 0.0, "beta_b": 0.999}):
+        optimizer = binsgdm.BinSGDM([value], **settings)
+        for number in range(60):
+            value.grad = torch.tensor([1e30, 1e-38, 1e-45, 0.0, -3.0]) * float(number < 2)
+            optimizer.step()
+        other = binsgdm.BinSGDM([value], **settings)
+        other.load_state_dict(optimizer.state_dict())
+        assert torch.equal(other.state[value]["b"], optimizer.state[value]["b"])
+
+
+def test_hooks_see_and_change_what_is_loaded_before_and_after():
+    saved = trained()
+    saved.register_state_dict_post_hook(lambda _, state: {"of_a_library": state})
+    state = saved.state_dict()
+    optimizer, seen = trained(steps=0), []
+
+    def after(loaded) -> None:
+        first = loaded.param_states()[0]
+        seen.append(first.state["m"].dtype)
+        first.state["m"].zero_()
+
+    optimizer.register_load_state_dict_pre_hook(lambda _, given: given["of_a_library"])
+    optimizer.register_load_state_dict_post_hook(after)
+    optimizer.load_state_dict(state)
+    assert list(state) == ["of_a_library"]
+    assert seen == [torch.float32]
+    first, second = optimizer.param_states()
+    assert not first.state["m"].any()
+    assert torch.equal(second.state["m"], saved.param_states()[1].state["m"])
+    assert optimizer.param_groups[0]["step"] == 3
+
+
+def test_hooks_stay_after_a_state_that_was_refused():
+    optimizer, called = trained(steps=0), []
+    optimizer.register_load_state_dict_pre_hook(lambda *_: called.append("before"))
+    optimizer.register_load_state_dict_post_hook(lambda *_: called.append("after"))
+    with pytest.raises(BinsgdmError):
+        optimizer.load_state_dict({})
+    optimizer.load_state_dict(trained().state_dict())
+    assert called == ["before", "before", "after"]
+
+
+def test_skipped_steps_are_counted_on_after_loading_and_states_of_former_versions_have_none():
+    saved = trained()
+    for param_state in saved.param_states():
+        param_state.parameter.grad = torch.full_like(param_state.parameter, torch.nan)
+    with pytest.warns(UserWarning, match="step 4 was skipped"):
+        saved.step()
+    state = saved.state_dict()
+    optimizer = trained(steps=0)
+    optimizer.load_state_dict(state)
+    assert (optimizer.num_skipped, copy.deepcopy(optimizer).num_skipped) == (1, 1)
+    former = copy.deepcopy(state)
+    for group in former["param_groups"]:
+        for name in ("num_skipped", "saved_by"):
+            del group[name]
+    optimizer.load_state_dict(former)
+    assert optimizer.num_skipped == 0
+    step(optimizer)
+
+
+@pytest.mark.parametrize("make", [OneCycleLR, CyclicLR])
+def test_schedulers_of_momentum_move_beta(make):
+    optimizer = trained(steps=0, beta=0.9)
+    given = {"total_steps": 9} if make is OneCycleLR else {"base_lr": 0.001, "step_size_up": 4, "base_momentum": 0.7}
+    scheduler = make(optimizer, max_lr=0.01, **given)
+    betas = []
+    for _ in range(6):
+        step(optimizer)
+        betas.append(optimizer.param_groups[1]["beta"])
+        scheduler.step()
+    assert len(set(betas)) > 3
+    assert all(0.6 < beta < 0.96 for beta in betas)
+    assert all("momentum" not in group for group in trained(steps=1).param_groups)
+    again = trained(steps=0)
+    again.load_state_dict(optimizer.state_dict())  # with what the scheduler has set since the last step
+    step(again)
+    step(optimizer)
+    assert again.param_groups[1]["beta"] == optimizer.param_groups[1]["beta"] != betas[-1]
+
+
+def test_a_group_that_is_added_keeps_its_own_beta():
+    optimizer = trained(beta=0.8)
+    for given, beta in (({"beta": 0.5}, 0.5), ({"momentum": 0.6}, 0.6), ({}, 0.8)):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))], **given})
+        step(optimizer)
+        assert optimizer.param_groups[-1]["beta"] == beta

@@ -1,0 +1,252 @@
+"""Topologies: the mean where nothing is lost, nothing lost for good where something is, one result on all ranks."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.exchange import AllToAll, RankContext, run_in_lockstep
+from binsgdm.systems.base import GradientBucket
+from binsgdm.systems.registry import SYSTEMS, make
+
+SHAPES = ((9, 7), (), (5,), (3, 2, 4))
+NAMES = ("matrix", "scale", "bias", "conv")
+NUMEL = 63 + 1 + 5 + 24
+LAYOUTS = [(1, 1), (1, 3), (3, 1), (2, 2), (3, 4)]
+GATHERING = [
+    name for name in SYSTEMS if "scatter_reduce" in SYSTEMS[name].topologies and "gather" in SYSTEMS[name].topologies
+]
+FORMS = [(name, topology) for name in SYSTEMS for topology in SYSTEMS[name].topologies]
+
+
+def ends(name, topology, layout, **options):
+    nodes, local = layout
+    options = dict(SYSTEMS[name].usual_options) | options
+    return [
+        make(name, rank=rank, world_size=nodes * local, ranks_per_node=local, topology=topology, **options)
+        for rank in range(nodes * local)
+    ]
+
+
+def gradients(world_size, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(NUMEL, generator=generator) for _ in range(world_size)]
+
+
+def mean_of(systems, values, layout, step=1, names=NAMES, shapes=SHAPES, on_sent=None):
+    protocols = [
+        system.mean(
+            GradientBucket(values=one, parameters=names, shapes=shapes),
+            RankContext(rank=rank, world_size=len(systems), ranks_per_node=layout[1], seed=3, step=step),
+        )
+        for rank, (system, one) in enumerate(zip(systems, values, strict=True))
+    ]
+    return run_in_lockstep(protocols, layout[1], on_sent)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "topology"), FORMS)
+def test_all_ranks_get_the_same_estimate_of_the_mean(name, topology, layout):
+    systems = ends(name, topology, layout)
+    for step in (1, 2):
+        values = gradients(len(systems), step)
+        before = [one.clone() for one in values]
+        means = mean_of(systems, values, layout, step)
+        assert all(torch.equal(one, means[0]) for one in means)
+        assert means[0].shape == (NUMEL,)
+        assert means[0].isfinite().all()
+        assert all(map(torch.equal, values, before))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("topology", SYSTEMS["top_k"].topologies)
+def test_a_compressor_that_loses_nothing_gives_the_mean(topology, layout):
+    systems = ends("top_k", topology, layout, ratio=1.0)
+    values = gradients(len(systems))
+    wanted = torch.stack(values).to(torch.float64).mean(dim=0).to(torch.float32)
+    torch.testing.assert_close(mean_of(systems, values, layout)[0], wanted, rtol=0, atol=3e-7)
+
+
+@pytest.mark.parametrize("name", ["power_sgd", "random_k", "grad_zip", "atomo"])
+def test_equal_gradients_of_a_node_change_nothing_by_being_averaged(name):
+    """Two nodes of two equal ranks are two ranks, whose pieces are averaged."""
+    systems = ends(name, "hierarchical", (2, 2), **({"ratio": 1.0} if name == "random_k" else {}))
+    first, second = gradients(2)
+    mean = mean_of(systems, [first, first, second, second], (2, 2))[0]
+    assert mean.isfinite().all()
+    if name == "random_k":
+        torch.testing.assert_close(mean, (first + second) / 2, rtol=0, atol=3e-7)
+
+
+@pytest.mark.parametrize("name", ["ef_sign_sgd", "one_bit_sgd", "top_k"])
+@pytest.mark.parametrize("layout", [(3, 1), (2, 2)])
+@pytest.mark.parametrize("topology", ["scatter_reduce", "hierarchical", "hierarchical_scatter_reduce"])
+def test_over_many_steps_only_what_residuals_hold_is_not_delivered(name, topology, layout):
+    """Over 40 steps the mean of all gradients less what was delivered stays as small as after a few."""
+    systems = ends(name, topology, layout)
+    missing = torch.zeros(NUMEL, dtype=torch.float64)
+    largest = []
+    for step in range(1, 41):
+        # As much in every step, so that what is lost for good would grow by as much in every step.
+        values = [one.abs() for one in gradients(len(systems), 7)]
+        missing += torch.stack(values).to(torch.float64).mean(dim=0)
+        missing -= mean_of(systems, values, layout, step)[0]
+        largest.append(missing.norm().item())
+    if name != "top_k":
+        assert max(largest[20:]) < 2.5 * max(largest[:20])
+    scatter = systems[0] if topology == "scatter_reduce" else getattr(systems[0], "between", None)
+    if topology != "hierarchical":
+        assert scatter.owner_residuals["matrix"].count_nonzero()
+
+
+@pytest.mark.parametrize("name", ["ef_sign_sgd", "one_bit_sgd", "top_k"])
+def test_what_a_scatter_reduce_misses_is_in_the_residuals_of_both_places(name):
+    systems = ends(name, "scatter_reduce", (3, 1))
+    missing = torch.zeros(NUMEL, dtype=torch.float64)
+    for step in range(1, 6):
+        values = gradients(3, step)
+        missing += torch.stack(values).to(torch.float64).mean(dim=0) - mean_of(systems, values, (3, 1), step)[0]
+    kept = torch.stack([torch.cat([one.residuals[parameter] for parameter in NAMES]) for one in systems]).mean(dim=0)
+    from binsgdm.systems.pieces import Pieces
+
+    owned = [torch.cat([one.owner_residuals[parameter] for parameter in NAMES]) for one in systems]
+    kept = kept + Pieces(SHAPES, 3, SYSTEMS[name].cut).join(owned)
+    torch.testing.assert_close(missing.to(torch.float32), kept, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("topology", ["scatter_reduce", "hierarchical", "hierarchical_scatter_reduce"])
+def test_residuals_follow_parameters_into_other_buckets(topology):
+    """Two buckets in the first step and one in the second, in another order: as if they had been one from the start."""
+    layout, order = (2, 2), (2, 0, 3, 1)
+    starts = (0, 63, 64, 69, NUMEL)
+    one, other = ends("ef_sign_sgd", topology, layout), ends("ef_sign_sgd", topology, layout)
+    values = gradients(4, 1)
+    mean_of(one, values, layout)
+    mean_of(other, [v[:64] for v in values], layout, names=NAMES[:2], shapes=SHAPES[:2])
+    mean_of(other, [v[64:] for v in values], layout, names=NAMES[2:], shapes=SHAPES[2:])
+    values = gradients(4, 2)
+    wanted = mean_of(one, values, layout, 2)[0]
+    turned = [torch.cat([v[starts[n] : starts[n + 1]] for n in order]) for v in values]
+    names, shapes = tuple(NAMES[n] for n in order), tuple(SHAPES[n] for n in order)
+    found = mean_of(other, turned, layout, 2, names=names, shapes=shapes)[0]
+    assert torch.equal(found, torch.cat([wanted[starts[n] : starts[n + 1]] for n in order]))
+
+
+@pytest.mark.parametrize(("name", "topology"), FORMS)
+def test_a_state_goes_on_bit_for_bit(name, topology):
+    layout = (2, 2)
+    one, other = ends(name, topology, layout), ends(name, topology, layout)
+    for step in (1, 2):
+        mean_of(one, gradients(4, step), layout, step)
+    for end, again in zip(one, other, strict=True):
+        again.load_state_dict(end.state_dict())
+    values = gradients(4, 3)
+    assert torch.equal(mean_of(one, values, layout, 3)[0], mean_of(other, values, layout, 3)[0])
+
+
+def test_the_state_of_another_piece_is_not_taken():
+    first, second = ends("ef_sign_sgd", "hierarchical", (2, 2))[:2]
+    mean_of(ends_ := ends("ef_sign_sgd", "hierarchical", (2, 2)), gradients(4), (2, 2))
+    with pytest.warns(UserWarning, match="state starts anew"):
+        second.load_state_dict(ends_[0].state_dict())
+    first.load_state_dict(ends_[0].state_dict())
+    assert len(first.between.residuals) == 4
+    assert len(second.between.residuals) == 0
+    with pytest.raises(BinsgdmError, match="must be"):
+        first.load_state_dict({"rank": 0})
+    with pytest.raises(BinsgdmError, match="must have 'owner'"):
+        ends("ef_sign_sgd", "scatter_reduce", (2, 1))[0].load_state_dict({"rank": 0})
+
+
+@pytest.mark.parametrize(("name", "topology"), FORMS)
+def test_a_gradient_that_is_not_finite_is_seen_on_all_ranks_and_leaves_no_trace(name, topology):
+    layout = (2, 2)
+    systems, clean = ends(name, topology, layout), ends(name, topology, layout)
+    values = gradients(4, 1)
+    for one in (systems, clean):
+        mean_of(one, values, layout)
+    broken = [one.clone() for one in gradients(4, 2)]
+    broken[1][5] = torch.inf
+    means = mean_of(systems, broken, layout, 2)
+    assert all(not one.isfinite().all() for one in means)
+    if SYSTEMS[name].has_feedback and name != "marsit":
+        values = gradients(4, 3)
+        assert torch.equal(mean_of(systems, values, layout, 3)[0], mean_of(clean, values, layout, 3)[0])
+
+
+def test_draws_of_pieces_differ():
+    """Four pieces of equal values are rounded at random independently, on the way to their owners and back."""
+    shapes, values = ((4096,),), [torch.full((4096,), 0.3)] * 4
+    for value in values:
+        value[::1024] = 1.0
+    for topology, layout in (("scatter_reduce", (4, 1)), ("hierarchical", (2, 4)), ("hierarchical", (2, 2))):
+        systems = ends("qsgd_inf", topology, layout, bits=2, block_size=1024)
+        given = [values[0]] * len(systems)
+        mean = mean_of(systems, given, layout, names=("w",), shapes=shapes)[0].view(4, 1024)
+        assert not any(torch.equal(mean[0], mean[other]) for other in (1, 2, 3))
+
+
+def test_bf16_travels_inside_the_node_only():
+    sent = []
+    systems = [
+        make(
+            "top_k",
+            rank=rank,
+            world_size=4,
+            ranks_per_node=2,
+            topology="hierarchical",
+            intra_node_dtype="bf16",
+            ratio=1.0,
+        )
+        for rank in range(4)
+    ]
+    values = gradients(4)
+    mean = mean_of(systems, values, (2, 2), on_sent=lambda _, message: sent.append(message))[0]
+    dtypes = {(message.group, message.sent.dtype) for message in sent}
+    assert dtypes == {("intra_node", torch.bfloat16), ("inter_node", torch.uint8)}
+    torch.testing.assert_close(mean, torch.stack(values).mean(dim=0), rtol=2e-2, atol=2e-2)
+
+
+def test_a_scatter_reduce_sends_about_two_payloads_whatever_the_ranks():
+    for world_size in (2, 8, 16):
+        sent = []
+        systems = ends("qsgd", "scatter_reduce", (world_size, 1), bits=8, block_size=16)
+        mean_of(
+            systems,
+            gradients(world_size),
+            (world_size, 1),
+            on_sent=lambda rank, message, sent=sent: sent.append(message) if rank == 0 else None,
+        )
+        scattered, gathered = sent
+        assert isinstance(scattered, AllToAll)
+        assert scattered.sent.numel() + gathered.sent.numel() * world_size < 2 * (NUMEL + 4 * NUMEL) + 40 * world_size
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "rule"),
+    [
+        ("qsgd", {"topology": "ring"}, "must be one of \\['gather', 'scatter_reduce'"),
+        ("power_sgd", {"topology": "scatter_reduce"}, "cannot be decoded and added up piece by piece"),
+        ("power_sgd", {"topology": "gather"}, "sends less than a gather"),
+        ("atomo", {"topology": "scatter_reduce"}, "must be one of"),
+        ("dense", {"topology": "hierarchical"}, "to the backend"),
+        ("sign_sgd", {"topology": "hierarchical_scatter_reduce"}, "between nodes it has its own"),
+        ("marsit", {"topology": "hierarchical", "torus": True}, "must not have both"),
+        ("qsgd", {"topology": "scatter_reduce", "coding": "elias", "bits": 2}, "coding='packed'"),
+        ("qsgd", {"intra_node_dtype": "bf16"}, "has no effect with topology 'gather'"),
+        ("qsgd", {"topology": "hierarchical", "intra_node_dtype": "fp8"}, "must be one of \\['fp32', 'bf16'\\]"),
+        ("qsgd", {"topology": "hierarchical", "ranks_per_node": 3}, "must divide the world size 4"),
+        ("qsgd", {"topology": ["gather"]}, "must be one of"),
+        ("qsgd", {"topology": "hierarchical", "ranks_per_node": 0}, "must be a whole number from 1"),
+    ],
+)
+def test_what_a_system_cannot_have_is_refused_with_the_reason(name, options, rule):
+    with pytest.raises(BinsgdmError, match=rule):
+        make(name, **{"rank": 0, "world_size": 4, **options})
+
+
+def test_a_context_of_another_layout_is_refused():
+    system = ends("qsgd", "hierarchical", (2, 2))[0]
+    bucket = GradientBucket(values=torch.zeros(NUMEL), parameters=NAMES, shapes=SHAPES)
+    with pytest.raises(BinsgdmError, match="make one system per rank"):
+        next(system.mean(bucket, RankContext(rank=0, world_size=4, ranks_per_node=4, seed=0, step=1)))

@@ -1,0 +1,124 @@
+"""Convergence from logs: which system a log is of, its seed, and its steps."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from simnet.compare.convergence import median_values
+from simnet.compare.logged_trainings import load_logs, names_a_log
+from simnet.errors import SimnetError
+from simnet.strategies import QSGD, DenseAllReduce, PowerSGD
+from tests.helpers.event_files import losses
+from tests.helpers.time_to_target_samples import scenario, write_trainings
+
+CHART = '"Step","adam-0 - loss","adam-1 - loss","qsgd-0 - loss"\n10,4,5,6\n20,3,4,\n30,2,,3\n'
+LONG = "system,seed,step,loss\nall_reduce,3,10,4\nqsgd:bits=4,3,10,5\n"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("chart.csv", CHART), ("long.csv", LONG), ("one.csv", "step,loss\n10,4\n"), ("a=b.csv", LONG)):
+        Path(name).write_text(text)
+    Path("runs/lr=0.1").mkdir(parents=True)
+    Path("runs/lr=0.1/events.out.tfevents.1").write_bytes(losses(4.0, 3.0, tag="train/loss"))
+
+
+def test_one_log_of_one_training_is_of_ddp() -> None:
+    found = load_logs(["one.csv"], scenario())
+    (curve,) = found.convergence.curves
+    assert (curve.system, curve.ranks, curve.seed, curve.steps, curve.values) == ("all_reduce", 4, 0, (10,), (4.0,))
+    assert "taken as DDP" in " ".join(found.notes)
+    assert "taken as 4 (--ranks)" in " ".join(found.notes)
+    assert load_logs(["one.csv"], scenario(), ranks=8).convergence.rank_counts == (8,)
+
+
+def test_a_column_names_systems_with_their_options() -> None:
+    found = load_logs(["long.csv"], scenario()).convergence
+    assert found.systems["qsgd:bits=4"].strategy == QSGD(bits=4)
+    assert found.systems["qsgd:bits=4"].title == "QSGD, bits=4"
+    assert [(one.system, one.seed) for one in found.curves] == [("all_reduce", 3), ("qsgd:bits=4", 3)]
+
+
+def test_a_system_in_front_and_runs_behind_choose_curves() -> None:
+    texts = ["all_reduce=chart.csv::adam-*", "power_sgd:matrix_rank=2=chart.csv::qsgd-0"]
+    found = load_logs(texts, scenario()).convergence
+    assert [(one.system, one.seed, one.steps) for one in found.curves] == [
+        ("all_reduce", 0, (10, 20, 30)),
+        ("all_reduce", 1, (10, 20)),
+        ("power_sgd:matrix_rank=2", 0, (10, 30)),
+    ]
+    assert found.systems["power_sgd:matrix_rank=2"].strategy == PowerSGD(matrix_rank=2)
+    assert [row[0] for row in median_values(found.of("all_reduce", 4))] == [10, 20]
+
+
+def test_a_bare_name_stands_for_the_scenarios_own_strategy() -> None:
+    own = DenseAllReduce(wire_dtype="bf16")
+    found = load_logs(["all_reduce=one.csv"], replace(scenario(), strategy=own)).convergence
+    assert found.systems["all_reduce"].strategy == own
+
+
+def test_paths_may_hold_an_equals_sign() -> None:
+    assert load_logs(["runs/lr=0.1"], scenario()).convergence.metric == "train/loss"
+    both = load_logs(["qsgd=runs/lr=0.1", "all_reduce=runs/lr=0.1"], scenario()).convergence
+    assert set(both.systems) == {"qsgd", "all_reduce"}
+    assert len(load_logs(["a=b.csv"], scenario()).convergence.curves) == 2
+
+
+def test_samples_become_steps_by_the_batch_of_all_ranks() -> None:
+    Path("s.csv").write_text("samples,loss\n2,5\n4,4\n6,3\n8,2\n")
+    found = load_logs(["s.csv"], scenario())  # 4 ranks with a sample each
+    assert (found.convergence.curves[0].steps, found.convergence.curves[0].values) == ((1, 2), (4.0, 2.0))
+    assert "steps are samples / 4" in " ".join(found.notes)
+
+
+def test_1_bit_adam_without_dense_steps_is_remarked() -> None:
+    notes = load_logs(["one_bit_adam=one.csv", "all_reduce=one.csv"], scenario()).notes
+    assert "one_bit_adam: no dense steps" in " ".join(notes)
+    notes = load_logs(["one_bit_adam:dense_steps=5=one.csv", "all_reduce=one.csv"], scenario()).notes
+    assert "no dense steps" not in " ".join(notes)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (
+            ["one.csv", "./one.csv"],
+            "one.csv: one of 2 trainings, without a system: name it in front, such as all_reduce=",
+        ),
+        (["all_reduce=one.csv", "all_reduce=one.csv"], "all_reduce=one.csv: named twice"),
+        (["chart.csv"], "chart.csv: adam-0: one of 3 trainings, without a system"),
+        (["qsgd=one.csv"], "qsgd=one.csv: qsgd: none without compression"),
+        (["qsdg=one.csv"], "'qsdg': unknown strategy. Did you mean 'qsgd'?"),
+        (["qsgd:bits=77=one.csv", "all_reduce=one.csv"], "bits: 77: must be"),
+        (["all_reduce=chart.csv::sgd"], "chart.csv: no run 'sgd' in it. "),
+        (["all_reduce=one.csv::sgd"], "one.csv: no run 'sgd' in it. Drop ::"),
+        (["long.csv", "all_reduce=long.csv"], "all_reduce: seed 3 on 4 ranks: two trainings"),
+        (["all_reduce=one.csv", "qsgd=runs/lr=0.1"], "'train/loss', but 'loss' in one.csv: must be one metric"),
+        (["all_reduce=none.csv"], "none.csv: cannot be read"),
+    ],
+)
+def test_logs_that_do_not_go_together_are_refused(texts: list[str], said: str) -> None:
+    with pytest.raises(SimnetError) as caught:
+        load_logs(texts, scenario())
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_convergence_file_and_a_shipped_name_are_no_logs() -> None:
+    Path("lines.json").write_text('{"step": 1, "loss": 2}\n{"step": 2, "loss": 1}\n')
+    Path("state.json").write_text('{"log_history": []}')
+    Path("torn.json").write_text('{"format": ')
+    write_trainings(Path("t.json"))
+    logs = ["one.csv", "runs/lr=0.1", "qsgd=t.json", "lines.json", "state.json", "none.csv", "chart.csv::a"]
+    assert [text for text in logs if not names_a_log(text)] == []
+    assert [
+        text for text in ("t.json", "torn.json", "none.json", "t.toml", "characters", "nothing") if names_a_log(text)
+    ] == []
+
+
+def test_seeds_of_one_log_without_a_system_are_all_of_ddp() -> None:
+    Path("seeds.csv").write_text("step,loss,seed\n10,4,7\n10,5,8\n")
+    found = load_logs(["seeds.csv"], scenario()).convergence
+    assert [(one.system, one.seed) for one in found.curves] == [("all_reduce", 7), ("all_reduce", 8)]

@@ -1,0 +1,79 @@
+"""The topology in which a system is found best, and what accumulation, kernels and trainings do to the answer."""
+
+import pytest
+from msgspec.structs import replace
+
+from simnet.compare.convergence import shipped
+from simnet.compare.rank import advise
+from simnet.compare.time_to_target import times_to_target
+from simnet.compare.tune import BUCKET_CAPS, chosen
+from simnet.compare.verdict import UNCERTAIN
+from simnet.scenario import RunSettings, load
+from simnet.show.advice_sentences import sentences
+from simnet.simulate import simulate
+from simnet.strategies import QSGD
+from tests.helpers.advise_samples import least_s, row, scenario
+
+
+def test_each_system_stands_in_its_fastest_topology_and_says_which() -> None:
+    given = scenario(num_nodes=8, ranks_per_node=4)
+    found = row(advise(given, names=["QSGD 4 bit"]), "QSGD 4 bit")
+    times = {
+        topology: least_s(QSGD(topology=topology).bucketing_variants(BUCKET_CAPS), given)
+        for topology in QSGD.topologies
+    }
+    fastest = min(times, key=lambda one: times[one])
+    assert found.iteration_s <= times[fastest] < times["gather"] / 2
+    assert found.label == f"QSGD 4 bit, {fastest.replace('_', '-')}"
+
+
+def test_what_accumulation_does_to_the_answer_is_told() -> None:
+    given = replace(scenario(), run=RunSettings(grad_accumulation=2))
+    advice = advise(given, names=["BinSGDM"])
+    assert [one.micro_batches for one in advice.accumulated] == [1, 2, 8]
+    assert advice.accumulated[1].speedup == pytest.approx(row(advice, "BinSGDM").speedup.value)
+    often = replace(scenario(), run=RunSettings(grad_accumulation=8))
+    expected = row(advise(often, names=["BinSGDM"]), "BinSGDM").speedup.value
+    assert advice.accumulated[2].speedup == pytest.approx(expected)
+    said = " ".join(sentences(advice))
+    assert "with 1 micro-batch a step BinSGDM is " in said
+    assert "with 2 micro-batches a step (as here) " in said
+
+
+def test_a_topology_with_unknown_kernels_does_not_hide_one_whose_kernels_are_known() -> None:
+    """On its authors' Ethernet cluster all kernels of 1-bit Adam's own exchange are known, one by a stand-in."""
+    given = load("one_bit_adam_end_to_end")
+    advice = advise(given, names=chosen(["one_bit_adam"]), trainings=shipped())
+    assert advice.best is not None
+    assert advice.best.label == "1-bit Adam, flat"
+    assert "missed the target in mnist_5k" in sentences(advice)[0]
+
+
+def test_trainings_of_the_workload_count_with_their_doubts_and_others_only_warn() -> None:
+    given, trainings = scenario(ranks_per_node=1), shipped()
+    ours, others = (
+        row(advise(given, names=["SignSGD"], trainings=trainings, are_of_user=are), "SignSGD") for are in (True, False)
+    )
+    assert [record.speedup for record in ours.records] == [record.speedup for record in others.records]
+    assert (ours.verdict, others.verdict) == (UNCERTAIN, "pays")
+
+
+def test_an_advice_and_a_time_to_target_say_the_same_of_a_system() -> None:
+    """Both tune it and the baseline alike; what is left is the first step of DDP, which has one bucket."""
+    given, trainings = scenario(gbit_per_s=4, draws=0), shipped()
+    advice = advise(given, names=chosen(["BinSGDM", "Marsit", "random_k"]), trainings=trainings, are_of_user=True)
+    compared = 0
+    for task, convergence in trainings.items():
+        rate = given.cluster.inter_node.bytes_per_s
+        (there,) = times_to_target(given, convergence, simulate, bandwidths=[rate]).bandwidths
+        for one in advice.compressing:
+            for record in one.records:
+                found = there.find(one.strategy.kind)
+                assert found is not None
+                if record.task == task:
+                    compared += 1
+                    assert (record.speedup is None) is (found.speedup is None)
+                    if record.speedup and found.speedup:
+                        assert record.speedup.value == pytest.approx(found.speedup.value, rel=0.05)
+                        assert record.speedup.verdict == found.speedup.verdict
+    assert compared >= 8

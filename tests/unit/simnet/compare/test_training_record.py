@@ -1,0 +1,114 @@
+"""What trainings say of a system whose steps take a given time."""
+
+import pytest
+
+from simnet.compare.convergence import Convergence, TrainedSystem, TrainingCurve, shipped
+from simnet.compare.training_record import TimedStages, TimedSystem, TrainingRecord, missed_otherwise, trained_as
+from simnet.step_timer import StageTimes
+from simnet.strategies import QSGD, AnyStrategy, BinSGDM, DenseAllReduce, Marsit, OneBitAdam, SignSGD
+
+USUAL = TimedStages(StageTimes(0.5), 1.0)
+
+
+def curve(system: str, seed: int, *values: float | None, ranks: int = 2) -> TrainingCurve:
+    steps = tuple(10 * number for number in range(1, len(values) + 1))
+    return TrainingCurve(system=system, ranks=ranks, seed=seed, steps=steps, values=values)
+
+
+def trainings(*curves: TrainingCurve, own: AnyStrategy) -> Convergence:
+    """Dense needs 30 steps with seed 0, and 40 with seed 1."""
+    dense = curve("dense", 0, 4.0, 3.0, 2.0, 1.5), curve("dense", 1, 4.0, 3.0, 2.5, 2.0)
+    return Convergence(
+        format="simnet-convergence",
+        version=1,
+        task="a task",
+        metric="loss",
+        better="lower",
+        batch=4,
+        target=2.0,
+        source="made up",
+        systems={
+            "dense": TrainedSystem(title="dense", strategy=DenseAllReduce()),
+            "own": TrainedSystem(title="own", strategy=own),
+        },
+        curves=(*dense, *curves),
+    )
+
+
+def record(*curves: TrainingCurve, own: AnyStrategy | None = None, usual: TimedStages = USUAL) -> TrainingRecord:
+    own = own or SignSGD()
+    found = trained_as(trainings(*curves, own=own), own)
+    assert found is not None
+    return found.record("task", TimedSystem(usual, [usual]))
+
+
+def test_the_time_to_the_target_counts_steps_and_seconds_seed_by_seed() -> None:
+    found = record(curve("own", 0, 4.0, 3.0, 2.0), curve("own", 1, 4.0, 2.0, 2.0))
+    assert found.speedup is not None
+    # 30 s over 15 s, and 40 s over 10 s; the median of two is their mean.
+    assert found.speedup.value == pytest.approx(3.0)
+    assert (found.num_reached, found.num_diverged, found.is_missed) == (2, 0, False)
+
+
+def test_half_that_missed_is_a_miss_and_the_end_tells_what_diverged() -> None:
+    found = record(curve("own", 0, 2.0, 3.0, None), curve("own", 1, 4.0, 3.0, 3.0))
+    assert (found.num_reached, found.num_diverged, found.num_trainings) == (1, 1, 2)
+    assert found.is_missed
+
+
+def test_steps_of_a_dense_stage_take_their_own_time() -> None:
+    usual = TimedStages(StageTimes(0.5, dense_s=1.0), 1.0)
+    found = record(curve("own", 0, 4.0, 2.0), own=OneBitAdam(dense_steps=12), usual=usual)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(30 / (12 * 1.0 + 8 * 0.5))
+
+
+def test_draws_and_seeds_make_the_interval() -> None:
+    own = SignSGD()
+    found = trained_as(trainings(curve("own", 0, 2.0), own=own), own)
+    assert found is not None
+    drawn = [TimedStages(StageTimes(step_s), 1.0) for step_s in (0.25, 0.5, 1.0)]
+    speedup = found.record("task", TimedSystem(USUAL, drawn, USUAL._replace(baseline_s=0.5)), errors=[1.0] * 3).speedup
+    assert speedup is not None
+    assert speedup.interval == (3.0, 12.0)
+    assert (speedup.value, speedup.if_kernels_slow) == (6.0, 3.0)
+
+
+def test_the_trainings_nearest_in_options_count_and_other_kinds_do_not() -> None:
+    given = trainings(curve("own", 0, 2.0), own=QSGD(bits=8))
+    assert trained_as(given, SignSGD()) is None
+    found = trained_as(given, QSGD(bits=4))
+    assert found is not None
+    assert found.title == "own"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "missed"),
+    [(Marsit(torus=True), ["mnist_5k"]), (BinSGDM(average="gradients"), []), (BinSGDM(rounding="random"), None)],
+)
+def test_shipped_trainings_tell_which_systems_missed_their_targets(
+    strategy: AnyStrategy, missed: list[str] | None
+) -> None:
+    found = {task: trained_as(one, strategy) for task, one in shipped().items()}
+    known = {task: one.record(task, TimedSystem(USUAL, [USUAL])) for task, one in found.items() if one}
+    assert (None if not known else [task for task, one in known.items() if one.is_missed]) == missed
+
+
+def test_a_topology_that_was_not_trained_has_no_record_and_others_that_missed_are_told() -> None:
+    given = trainings(curve("own", 0, 4.0, 3.0), own=QSGD())
+    assert trained_as(given, QSGD(topology="scatter_reduce")) is None
+    assert missed_otherwise(given, QSGD(topology="scatter_reduce")) is True
+    assert missed_otherwise(trainings(curve("own", 0, 2.0), own=QSGD()), QSGD(topology="hierarchical")) is False
+    assert missed_otherwise(given, SignSGD()) is None
+
+
+def test_without_a_target_or_a_baseline_that_ends_nothing_is_said() -> None:
+    own = SignSGD()
+    given = trainings(curve("own", 0, 2.0), own=own)
+    assert trained_as(Convergence(**{**_fields(given), "target": None}), own) is None
+    diverged = curve("dense", 0, 2.0, None)
+    assert trained_as(Convergence(**{**_fields(given), "curves": (diverged, given.curves[-1])}), own) is None
+
+
+def _fields(given: Convergence) -> dict[str, object]:
+    return {name: getattr(given, name) for name in given.__struct_fields__}

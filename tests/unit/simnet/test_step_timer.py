@@ -1,0 +1,102 @@
+"""Times of steps of many settings: the same as one simulation each gives."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from simnet.compare.tune import dense_systems, systems
+from simnet.hardware import Calibration, LinkCalibration
+from simnet.scenario import RunSettings
+from simnet.simulate import simulate
+from simnet.step_timer import StepTimer
+from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam, SignSGD
+from simnet.timed_work import HostCost
+from simnet.units import Bandwidth, Duration
+from tests.helpers.advise_samples import FAST_CODEC, WORKLOAD, scenario
+
+EVERY = {**systems(), **dense_systems("fp32")}
+SLOWED_LINKS = LinkCalibration(overlap_efficiency=0.4, efficiency=0.8)
+CALIBRATIONS = {
+    "fast kernels": FAST_CODEC,
+    "slow kernels": Calibration(memory_bytes_per_s=Bandwidth(20e9)),
+    "no kernels": Calibration(),
+    "costly messages": replace(FAST_CODEC, collective_launch_s=Duration(1e-4), message_s=Duration(1e-5)),
+    "costly CPU": replace(FAST_CODEC, host=HostCost(launch_s=Duration(1e-3), s_per_byte=Duration(1e-9))),
+    "slowed backward": replace(FAST_CODEC, backward_slowdown=1.4, hook_slowdown=1.1),
+    "slowed links": replace(FAST_CODEC, intra_node=SLOWED_LINKS, inter_node=SLOWED_LINKS, backward_slowdown=1.2),
+}
+ROUNDING = 1e-9
+
+
+@given(
+    name=st.sampled_from(sorted(EVERY)),
+    calibration=st.sampled_from(sorted(CALIBRATIONS)),
+    gbit_per_s=st.floats(0.1, 800),
+    backward_s=st.floats(1e-5, 1.0),
+    num_nodes=st.sampled_from([1, 3, 4]),
+    grad_accumulation=st.sampled_from([1, 3]),
+    data=st.data(),
+)
+def test_a_step_takes_what_a_simulation_says(
+    name: str, calibration: str, gbit_per_s: float, backward_s: float, num_nodes: int, grad_accumulation: int, data: Any
+) -> None:
+    given_ = scenario(
+        gbit_per_s=gbit_per_s,
+        num_nodes=num_nodes,
+        calibration=CALIBRATIONS[calibration],
+        workload=replace(WORKLOAD, backward_s=Duration(backward_s)),
+    )
+    given_ = replace(given_, run=RunSettings(grad_accumulation=grad_accumulation))
+    strategy, other = (data.draw(st.sampled_from(EVERY[name])) for _ in range(2))
+    steps, times = StepTimer(given_), {}
+    for one in (strategy, other):
+        result = simulate(replace(given_, strategy=one)).result
+        dense_s = result.dense_iteration_s or result.iteration_s
+        times[one] = result.iteration_s + one.dense_fraction * (dense_s - result.iteration_s)
+        assert steps.simulated(one) == times[one]
+        assert steps.of(one) == pytest.approx(times[one], rel=ROUNDING)
+    assert times[steps.fastest((strategy, other))] == pytest.approx(min(times.values()), rel=ROUNDING)
+
+
+def test_of_equals_the_first_is_taken() -> None:
+    alike = (OneBitAdam(dense_steps=3), OneBitAdam(dense_steps=2), OneBitAdam())
+    assert StepTimer(scenario()).fastest(alike) == alike[0]
+
+
+def test_a_merging_rule_is_timed_by_its_program() -> None:
+    given_ = replace(scenario(), strategy=DenseAllReduce(bucketing="mg_wfbp"))
+    assert StepTimer(given_).of(given_.strategy) == simulate(given_).result.iteration_s
+
+
+def test_exchanges_are_shared_where_they_are_the_same_at_all_bandwidths() -> None:
+    slow, fast = (scenario(gbit_per_s=rate) for rate in (0.3, 300))
+    kept: dict[Any, Any] = {}
+    first, second, alone = StepTimer(slow, kept), StepTimer(fast, kept), StepTimer(fast)
+    for strategies in EVERY.values():
+        for strategy in strategies:
+            first.of(strategy)
+            assert second.of(strategy) == alone.of(strategy)
+    shared = {strategy.kind for strategy in kept}
+    assert {"sign_sgd", "marsit", "qsgd", "top_k"} <= shared
+    assert not {"all_reduce", "binsgdm", "power_sgd", "random_k", "one_bit_adam"} & shared
+
+
+def test_a_class_that_is_derived_does_not_inherit_that_rates_are_ignored() -> None:
+    class Choosing(SignSGD, frozen=True, tag="sign_sgd"):
+        """Might choose an algorithm by its time."""
+
+    kept: dict[Any, Any] = {}
+    StepTimer(scenario(), kept).of(SignSGD())
+    assert list(kept) == [SignSGD()]
+    StepTimer(scenario(), kept).of(Choosing())
+    assert list(kept) == [SignSGD()]
+
+
+def test_kernels_are_those_of_the_program() -> None:
+    for strategy in (BinSGDM(), BinSGDM(topology="flat"), DenseAllReduce(bucketing="mg_wfbp", wire_dtype="bf16")):
+        given_ = replace(scenario(), strategy=strategy)
+        steps = StepTimer(given_)
+        assert steps.kernels(strategy) == steps._prepared.plan(strategy).program.kernels

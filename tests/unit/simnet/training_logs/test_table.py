@@ -1,0 +1,151 @@
+"""Loss curves in tables: long ones, charts and histories of W&B, and what does not hold together."""
+
+from pathlib import Path
+
+import pytest
+
+from simnet.errors import SimnetError
+from simnet.training_logs import rows, table
+
+FILE = Path("f.csv")
+
+
+def curves(text: str, metric: str | None = None) -> tuple:
+    return table.curves_in(rows.from_csv(text, FILE), metric)
+
+
+def of_json(text: str, metric: str | None = None) -> tuple:
+    return table.curves_in(rows.from_json(text.encode(), FILE), metric)
+
+
+def test_steps_and_losses_are_read() -> None:
+    (curve,) = curves("step,loss\n1,2.5\n2,2e0\n")
+    assert (curve.positions, curve.values, curve.counted) == ((1, 2), (2.5, 2.0), "steps")
+    assert (curve.system, curve.seed, curve.ranks, curve.run) == ("", None, None, "")
+
+
+@pytest.mark.parametrize(
+    "text", ["Step;Loss\n1;2.5\n\n2;2\n", "step\tloss\n1\t2.5\n2\t2\n", '"step","loss"\r\n"1.0","2.5"\r\n"2","2"\r\n']
+)
+def test_other_delimiters_quotes_and_cases_are_read(text: str) -> None:
+    (curve,) = curves(text)
+    assert (curve.positions, curve.values) == ((1, 2), (2.5, 2.0))
+
+
+def test_columns_may_name_system_seed_and_ranks() -> None:
+    text = "system,seed,ranks,samples,loss\nadam,0,8,64,3\nadam,1,8,64,4\nqsgd,0,8,64,5\nadam,0,8,128,2\n"
+    found = curves(text)
+    assert [(one.system, one.seed, one.ranks) for one in found] == [("adam", 0, 8), ("adam", 1, 8), ("qsgd", 0, 8)]
+    assert (found[0].positions, found[0].values, found[0].counted) == ((64, 128), (3.0, 2.0), "samples")
+
+
+def test_a_chart_that_wb_exports_has_a_column_a_run() -> None:
+    text = (
+        '"Step","a - b - eval/loss","a - b - eval/loss__MIN","a - b - eval/loss__MAX","c - eval/loss",'
+        '"c - eval/loss__MIN","c - eval/loss__MAX"\n"10","3","3","3","","",""\n"20","2","2","2","2.5","2.5","2.5"\n'
+    )
+    first, second = curves(text)
+    assert (first.run, first.metric, first.positions) == ("a - b", "eval/loss", (10, 20))
+    assert (second.run, second.positions, second.values) == ("c", (20,), (2.5,))
+    assert [one.run for one in curves(text, "eval/loss")] == ["a - b", "c"]
+
+
+def test_a_history_of_wb_takes_the_trainers_step_before_the_count_of_logs() -> None:
+    text = "_step,_runtime,_timestamp,train/global_step,eval/loss\n0,1,2,500,3\n1,2,3,,\n2,3,4,1000,2\n"
+    (curve,) = curves(text, "eval/loss")
+    assert (curve.positions, curve.notes) == ((500, 1000), ())
+    (counted,) = curves("_step,_runtime,loss\n1,2,3\n")
+    assert "'_step', which counts calls of wandb.log" in counted.notes[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2, "lr": 0.1}, {"step": 3, "lr": 0.1, "loss": null}]',
+        '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2}\n',
+        '{"log_history": [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2}, {"step": 2, "eval_loss": 2}]}',
+        '{"columns": ["step", "loss"], "data": [[1, 2.5], [2, 2]]}',
+    ],
+)
+def test_json_of_several_trainers_is_read(text: str) -> None:
+    (curve,) = of_json(text)
+    assert (curve.positions, curve.values) == ((1, 2), (2.5, 2.0))
+
+
+def test_tensorboards_own_csv_is_read() -> None:
+    (curve,) = curves("Wall time,Step,Value\n1.5e9,1,2.5\n1.5e9,2,2\n")
+    assert (curve.metric, curve.values) == ("", (2.5, 2.0))
+
+
+def test_the_only_other_column_is_the_loss() -> None:
+    (curve,) = curves("step,validation perplexity,epoch\n1,25,1\n")
+    assert curve.metric == "validation perplexity"
+
+
+def test_what_was_logged_before_training_is_left_out() -> None:
+    (curve,) = curves("step,loss\n0,9\n5,2\n")
+    assert curve.positions == (5,)
+
+
+def test_a_training_that_ends_in_no_number_has_diverged() -> None:
+    (curve,) = curves("step,loss\n1,2\n2,nan\n3,inf\n")
+    assert curve.values == (2.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "f.csv: is empty; its first line must name columns"),
+        ("step,loss\n", "f.csv: no row"),
+        ("a,b\n1,2\n", "f.csv: columns 'a', 'b': none of steps; needs 'step' or 'samples', and 'loss'"),
+        ("step\n1\n", "f.csv: columns 'step': none of losses"),
+        ("step,a,b\n1,2,3\n", "f.csv: several columns may be the loss: choose one with --metric: 'a', 'b'"),
+        ("step,loss,loss\n1,2,3\n", "f.csv: column 'loss': is there twice"),
+        ("step,loss\n1\n", "f.csv:2: 1 cells: the head has 2 columns"),
+        ("step,loss\n1,x\n", "f.csv:2: 'loss': 'x': must be a number"),
+        ("step,loss\n1,٣\n", "must be a number"),
+        ("step,loss\n1,1_0\n", "must be a number"),
+        ("step,loss\nx,1\n", "f.csv:2: 'step': 'x': must be a number"),
+        ("step,loss\n1.5,1\n", "f.csv:2: 'step': '1.5': must be a whole number"),
+        ("step,loss\nnan,1\n", "f.csv:2: 'step': 'nan': must be a whole number"),
+        ("step,loss\n-1,1\n", "f.csv:2: 'step': '-1': must be a whole number"),
+        ("step,loss\n,1\n", "f.csv:2: 'step': missing in a row with a loss"),
+        ("step,loss\n1,2\n1,1\n", "f.csv:3: 1 steps after 1: must increase"),
+        ("step,loss\n2,2\n1,1\n", "f.csv:3: 1 steps after 2: must increase"),
+        ("step,loss\n1,2\n2,nan\n3,1\n", "f.csv:3: 'loss' is nan and later a number"),
+        ("step,loss\n1,nan\n2,nan\n", "f.csv: 'loss': no number after step 0"),
+        ("step,loss\n1,\n", "f.csv: 'loss': no number after step 0"),
+        ("step,loss\n1,1e300\n", "f.csv:2: 1e+300: must be at most 1e+100"),
+        ("step,loss,seed\n1,2,a\n", "f.csv:2: seed: 'a': must be a number"),
+        ("step,loss,ranks\n1,2,0\n", "f.csv:2: ranks: '0': must be a whole number from 1 on"),
+        ("step,损失,λ\n1,2,3\n", "choose one with --metric: '损失', 'λ'"),
+        ('step,loss\n1,"' + "9" * 200_000, "f.csv:2: no CSV"),
+    ],
+)
+def test_a_table_that_does_not_hold_together_is_refused_in_a_sentence(text: str, said: str) -> None:
+    with pytest.raises(SimnetError) as caught:
+        curves(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "f.csv: no row"),
+        ("[1, 2]", "f.csv: no table"),
+        ('{"log_history": 3}', "f.csv: no table"),
+        ('[{"step": 1, "loss": true}]', "f.csv: row 1: 'loss': True: must be a number"),
+        ('[{"step": 1, "loss": [1]}]', "must be a number"),
+        ('{"step": 1}\n{"step": 2', "f.csv:2: "),
+        ('[{"step": 1', "f.csv: "),
+    ],
+)
+def test_json_of_another_kind_is_refused(text: str, said: str) -> None:
+    with pytest.raises(SimnetError, match=said.replace("[", r"\[")):
+        of_json(text)
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    with pytest.raises(SimnetError, match="no column 'x'; name one with --metric: 'loss'"):
+        curves("step,loss\n1,2\n", "x")

@@ -1,0 +1,78 @@
+"""The kernels of a scatter-reduce: what a merge takes that was timed, and one where encoding and decoding were."""
+
+import pytest
+
+from simnet.hardware import Calibration
+from simnet.result import RunResult
+from simnet.scenario import RunSettings, Scenario
+from simnet.simulate import simulate
+from simnet.strategies import QSGD, ByteGrad, CompressingStrategy, TopK
+from simnet.timed_work import KernelTime
+from simnet.units import Bandwidth, Duration, Size
+from simnet.workload.workload import Workload
+from tests.helpers.topologies import cluster
+
+ELEMENTS = 2**22
+WORKLOAD = Workload(
+    gradient_bytes=Size(4 * ELEMENTS), forward_s=Duration(0.04), backward_s=Duration(0.08), optimizer_s=Duration(0.0)
+)
+ENCODE = KernelTime(launch_s=Duration(1e-5), s_per_element=Duration(4e-10))
+DECODE = KernelTime(launch_s=Duration(2e-5), s_per_element=Duration(1e-10))
+FREE = KernelTime(s_per_element=Duration(1e-30))
+
+
+def outcome(strategy: CompressingStrategy, num_nodes: int = 4, **calibration: object) -> RunResult:
+    """Return the outcome of one bucket without the copies of pieces."""
+    kernels = {"gather_gradients": FREE, **calibration.pop("kernels", {})}
+    return simulate(
+        Scenario(
+            strategy=strategy,
+            workload=WORKLOAD,
+            cluster=cluster(num_nodes, 1),
+            calibration=Calibration(kernels=kernels, **calibration),
+            run=RunSettings(),
+        )
+    )
+
+
+def fused(kind: type[CompressingStrategy], **options: object) -> CompressingStrategy:
+    return kind(bucketing="fused", overlap=False, topology="scatter_reduce", **options)
+
+
+@pytest.mark.parametrize("num_nodes", [2, 8])
+def test_a_merge_that_was_timed_has_a_time_of_each_element_and_one_of_each_result(num_nodes):
+    merge = KernelTime(s_per_element=Duration(1e-10), s_per_result=Duration(4e-10))
+    found = outcome(fused(QSGD), num_nodes, kernels={"qsgd_encode": FREE, "qsgd_decode": FREE, "qsgd_merge": merge})
+    assert found.result.breakdown.encode_s == pytest.approx((1e-10 + 4e-10 / num_nodes) * ELEMENTS)
+    assert not any("was not timed" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("num_nodes", [2, 8])
+def test_a_merge_that_was_not_decodes_the_pieces_of_all_and_encodes_its_own(num_nodes):
+    timed = {"qsgd_encode": ENCODE, "qsgd_decode": DECODE}
+    found = outcome(fused(QSGD), num_nodes, kernels=timed, memory_bytes_per_s=Bandwidth(1e9))
+    encode_s, decode_s = 1e-5 + 4e-10 * ELEMENTS, 2e-5 + 1e-10 * ELEMENTS
+    own_s = 1e-5 + 4e-10 * ELEMENTS / num_nodes
+    assert found.result.breakdown.encode_s == pytest.approx(encode_s + decode_s + own_s)
+    assert found.result.breakdown.decode_s == pytest.approx(decode_s)
+    assert (
+        "kernel qsgd_merge was not timed: it takes what qsgd_decode takes for each vector and qsgd_encode for the "
+        "result: measure it" in found.notes
+    )
+
+
+def test_where_decoding_alone_was_timed_a_merge_takes_as_long_for_as_many_bytes():
+    found = outcome(fused(ByteGrad), 4, kernels={"byte_grad_decode": DECODE})
+    assert found.result.breakdown.encode_s == pytest.approx(2e-5 + 1e-10 * ELEMENTS * (9 + 9 / 4) / 9)
+
+
+def test_of_few_kept_elements_few_are_decoded():
+    timed = {"top_k_encode": ENCODE, "top_k_decode": DECODE}
+    found = outcome(fused(TopK, ratio=0.01), 4, kernels=timed)
+    merge_s = 2e-5 + 1e-10 * ELEMENTS * 0.01 + 1e-5 + 4e-10 * ELEMENTS / 4
+    assert found.result.breakdown.encode_s == pytest.approx(1e-5 + 4e-10 * ELEMENTS + merge_s)
+
+
+def test_by_bytes_a_merge_reads_all_codes_and_encodes_one_piece():
+    found = outcome(fused(ByteGrad), 4, memory_bytes_per_s=Bandwidth(1e12), codec_efficiency=1.0)
+    assert found.result.breakdown.encode_s == pytest.approx((9 + 9 + 9 / 4) * ELEMENTS / 1e12)

@@ -1,0 +1,37 @@
+"""What works with binsgdm: every row of the page is shown on two gloo ranks, in every way to train."""
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.helpers.launch import launch, once
+from tests.works import ranks
+from tests.works.rows import ROWS
+from tests.works.table import WAYS
+
+SECONDS = 15
+"""Far above what a row takes: a rank that waits for one that refused would take longer."""
+SHOWN = [(name, way) for name, row in ROWS.items() for way in WAYS if row.show is not None]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    def make(folder: Path) -> None:
+        launch(ranks.work, str(folder), nprocs=ranks.WORLD_SIZE)
+
+    return torch.load(once(tmp_path_factory, "works", make) / "results.pt", weights_only=False)
+
+
+@pytest.mark.parametrize(("name", "way"), SHOWN, ids=str)
+def test_a_cell_of_the_table_is_true(results, name, way):
+    cell = ROWS[name].cells[way.column]
+    for rank, (kind, said, seconds) in enumerate(results[name, str(way)]):
+        assert seconds < SECONDS
+        if cell.verdict == "works":
+            assert (kind, said) == ("", ""), f"rank {rank}"
+        else:
+            assert kind == "BinsgdmError", f"rank {rank}: {said or 'nothing was said'}"
+            assert cell.note in said, f"rank {rank}"
+            assert "\n" not in said
