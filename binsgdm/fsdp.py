@@ -93,7 +93,9 @@ def _refuse_other_optimizers(optimizer: BinSGDM) -> None:
 
     def check(other: torch.optim.Optimizer, *_: object) -> None:
         known = attached()
-        if other is known or (known is not None and not is_attached(known)):
+        if isinstance(other, BinSGDM) and is_attached(other):  # this one, or one in its place after a checkpoint
+            return
+        if known is not None and not is_attached(known):
             return
         if any(id(parameter) in own for group in other.param_groups for parameter in group["params"]):
             raise BinsgdmError(

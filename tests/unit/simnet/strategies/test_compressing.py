@@ -32,6 +32,7 @@ from simnet.strategies import (
 from simnet.strategies import (
     STRATEGIES as REGISTRY,
 )
+from simnet.strategies.one_bit_adam import CHECKSUM_BYTES
 from simnet.system_options import SystemOptions
 from simnet.timed_work import KernelTime
 from simnet.units import Bandwidth, Duration, Size
@@ -247,7 +248,7 @@ def test_the_mean_of_one_bit_adam_takes_the_time_of_a_merge_unless_it_has_its_ow
 
 def test_ranks_of_one_bit_adam_may_agree_on_a_step_in_a_gather_of_flags():
     with_flags, without = (simulate(scenario(OneBitAdam(finite_check=agree))).result for agree in (True, False))
-    flags_bytes = 1 + 2 * NUM_MATRICES
+    flags_bytes = 1 + 2 * NUM_MATRICES + CHECKSUM_BYTES
     assert with_flags.nic_bytes_per_node - without.nic_bytes_per_node == pytest.approx(63 * flags_bytes)
     assert with_flags.iteration_s > without.iteration_s
 
