@@ -84,6 +84,7 @@ def train(rank: int, name: str, options: dict[str, Any]) -> dict[str, Any]:
         found.append(_gradients(module))
         optimizer.step()
     check_replicas(module)
+    exchange.detach()  # hundreds of groups would be hundreds of threads
     gathered: list[Any] = [None] * WORLD_SIZE
     dist.all_gather_object(gathered, local)
     control = control_of(name, options, gathered, used) if rank == 0 else None
@@ -238,9 +239,12 @@ def resumed(rank: int, name: str, options: dict[str, Any]) -> dict[str, Any]:
         for one, of in ((module, exchange), (fresh, begun))
     ]
     same = all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+    buckets = [len(one["layout"]) for one in (state, begun.state_dict())]
+    for one in (exchange, begun):
+        one.detach()
     everybody: list[Any] = [None] * WORLD_SIZE
     dist.all_gather_object(everybody, same)
-    return {"same": everybody, "buckets": [len(one["layout"]) for one in (state, begun.state_dict())]}
+    return {"same": everybody, "buckets": buckets}
 
 
 def _tensors(state: Any) -> list[torch.Tensor]:

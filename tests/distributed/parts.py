@@ -20,6 +20,7 @@ from binsgdm.fsdp import attach_fsdp
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.ddp_hook import compress_gradients
 from binsgdm.systems.registry import SYSTEMS
+from tests.helpers.launch import join
 
 WORLD_SIZE = 4
 HALVES, PAIRS = ((0, 1), (2, 3)), ((0, 2), (1, 3))
@@ -32,9 +33,7 @@ def work(rank: int, folder: str) -> None:
     """Do all cases; rank 0 leaves in a file what all ranks had."""
     torch.set_num_threads(1)
     os.environ.pop("LOCAL_WORLD_SIZE", None)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD_SIZE, timeout=TIMEOUT
-    )
+    join(rank, WORLD_SIZE, folder, TIMEOUT)
     halves, pairs = _group_of(rank, HALVES), _group_of(rank, PAIRS)
     results = {name: _of_all(mine) for name, mine in trainings(rank, halves, pairs).items()}
     results["told"] = {name: _of_all(_told(case)) for name, case in mistakes(rank, halves).items()}

@@ -19,6 +19,7 @@ from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.settings import Rounding
 from binsgdm.optimizers.worker import Worker
+from tests.helpers.launch import join
 
 SHAPES = [(5, 3), (7,), (0,), (33, 9), (1,), (64,)]
 STEPS = 3
@@ -142,7 +143,7 @@ def work(rank: int, world_size: int, ranks_per_node: int, folder: str) -> None:
     """Train every case as one rank; rank 0 leaves the results in a file."""
     torch.set_num_threads(1)
     os.environ["LOCAL_WORLD_SIZE"] = str(ranks_per_node)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
+    join(rank, world_size, folder)
     results: dict[Any, Any] = {str(case): train(rank, case) for case in CASES}
     saves = ways_to_save(rank, folder)
     results |= {(case, how): train(rank, case, saves[how]) for case, how in RESUMED}

@@ -24,6 +24,7 @@ from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.fsdp import attach_fsdp
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.ddp_hook import compress_gradients
+from tests.helpers.launch import join
 
 WORLD_SIZE = 2
 TIMEOUT = timedelta(seconds=20)
@@ -34,8 +35,7 @@ def work(rank: int, folder: str) -> None:
     """Do all cases; rank 0 leaves in a file what all ranks had."""
     torch.set_num_threads(1)
     os.environ["LOCAL_WORLD_SIZE"] = "1"
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD_SIZE, timeout=TIMEOUT)
+    join(rank, WORLD_SIZE, folder, TIMEOUT)
     results: dict[Any, Any] = {("detach", way): _of_all(detached(rank, way)) for way in WAYS}
     results["one of two"] = _of_all(one_of_two_detached(rank))
     results["leaks"] = {way: _of_all(left_behind(rank, way)) for way in (*WAYS, "FSDP2")}

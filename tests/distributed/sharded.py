@@ -18,6 +18,7 @@ from binsgdm.kernels import select
 from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.scheme import Scheme
 from binsgdm.optimizers.worker import Worker
+from tests.helpers.launch import join
 
 NODES, LOCAL = 2, 2
 STEPS, SEED, WEIGHT_DECAY, BUCKET_ELEMENTS = 3, 7, 0.1, 40
@@ -153,7 +154,7 @@ def _spoil_second_node(model: nn.Module, rank: int) -> None:
 def work(rank: int, folder: str) -> None:
     """Train every case as one rank; every rank leaves a file."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=NODES * LOCAL)
+    join(rank, NODES * LOCAL, folder)
     mesh = init_device_mesh("cpu", (NODES, LOCAL), mesh_dim_names=("node", "local"))
     results: dict[str, Any] = {name: train(rank, mesh, case) for name, case in CASES.items()}
     results["overflow"] = _one_shard_overflows(rank, mesh)

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from tests.helpers.launch import join
 
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 
@@ -28,8 +29,7 @@ def process_group(rank: int, folder: str) -> Iterator[None]:
     """Take part as one of the ranks; all leave together."""
     torch.set_num_threads(1)
     os.environ["LOCAL_WORLD_SIZE"] = str(RANKS_PER_NODE)
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD_SIZE, timeout=timedelta(seconds=60))
+    join(rank, WORLD_SIZE, folder)
     yield
     dist.barrier()
     dist.destroy_process_group()

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
 from binsgdm.optimizers.settings import Rounding
+from tests.helpers.launch import join
 
 HIERARCHICAL, ONE_BIT, FLAT = ranks.Case(ranks.HIERARCHICAL), ranks.Case(ranks.ONE_BIT), ranks.Case(ranks.FLAT)
 SHAPED, SHAPED_ONE_BIT = ranks.Case(ranks.HIERARCHICAL, is_shaped=True), ranks.Case(ranks.ONE_BIT, is_shaped=True)
@@ -40,7 +41,7 @@ MICRO_BATCHES = 2
 def work(rank: int, world_size: int, folder: str) -> None:
     """Do all that is asked of a world of this size; rank 0 leaves the results in a file."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store{world_size}", rank=rank, world_size=world_size)
+    join(rank, world_size, folder)
     results: dict[Any, Any] = {}
     for size, local, case in CASES:
         if size == world_size:

@@ -7,13 +7,16 @@ import runpy
 import shutil
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 # The compiler takes two seconds to import, in each process that makes its first optimizer.
 PRELOAD = [
@@ -26,6 +29,24 @@ def launch(work: Callable[..., None], *args: Any, nprocs: int) -> None:
     """Run `work(rank, *args)` in as many processes and wait for all."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOAD)
     torch.multiprocessing.start_processes(work, args, nprocs=nprocs, start_method="forkserver")
+
+
+def join(rank: int, world_size: int, folder: str | Path, timeout: timedelta = timedelta(seconds=60)) -> None:
+    """Take part as a rank of gloo; rank 0 has the store, as under torchrun, and leaves its port in the folder.
+
+    A store in a file is read again and again by all who wait, which takes longer than what is tested.
+    """
+    port = Path(folder) / f"port{world_size}"
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False)
+        partial = port.with_suffix(".partial")
+        partial.write_text(str(store.port), encoding="ascii")
+        partial.rename(port)
+    else:
+        while not port.exists():
+            time.sleep(0.002)
+        store = dist.TCPStore("127.0.0.1", int(port.read_text(encoding="ascii")), world_size, timeout=timeout)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 
 class Ended(NamedTuple):

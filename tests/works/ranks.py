@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from binsgdm.errors import BinsgdmError
+from tests.helpers.launch import join
 from tests.works import training
 from tests.works.rows import ROWS
 from tests.works.table import WAYS, Way
@@ -31,8 +32,7 @@ def work(rank: int, folder: str, only: str = "") -> None:
     """Show every row that works or is refused; rank 0 leaves what all ranks found in a file."""
     torch.set_num_threads(1)
     os.environ["LOCAL_WORLD_SIZE"] = "1"  # two nodes: one bit travels
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD_SIZE, timeout=timedelta(seconds=60))
+    join(rank, WORLD_SIZE, folder)
     reports = dist.new_group(timeout=timedelta(seconds=60))
     training.FOLDER[:] = [Path(folder)]
     results = {}
