@@ -8,7 +8,7 @@ from msgspec import structs
 
 from simnet.hardware import Calibration, Cluster, Link
 from simnet.scenario import Scenario
-from simnet.simulate import simulate
+from simnet.step_timer import StepTimer
 from simnet.strategies import AnyStrategy, DenseAllReduce, EFSignSGD, QSGDInf, TopK
 from simnet.strategies.compressing import Topology
 from simnet.units import Bandwidth, Duration, Size
@@ -216,7 +216,7 @@ def _predict_s(
     if strategy.compresses:
         strategy = structs.replace(strategy, **dict(change))
     scenario = _scenario(nodes, row.model, row.nodes, batch)
-    return simulate(structs.replace(scenario, strategy=strategy, calibration=calibration)).result.iteration_s
+    return StepTimer(structs.replace(scenario, calibration=calibration)).of(strategy)
 
 
 @cached

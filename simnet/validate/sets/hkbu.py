@@ -9,7 +9,7 @@ from msgspec import structs
 from simnet import numeric
 from simnet.hardware import Calibration
 from simnet.scenario import Scenario
-from simnet.simulate import simulate
+from simnet.step_timer import StepTimer
 from simnet.strategies import DenseAllReduce, Planner
 from simnet.units import Bandwidth, Duration
 from simnet.validate import published_rows, shipped
@@ -225,7 +225,7 @@ def _predict_s(
     network: PublishedNetwork, memory_bytes_per_s: float, calibration: Calibration, row: PublishedRow
 ) -> float:
     scenario = structs.replace(_scenario(network, row, memory_bytes_per_s), calibration=calibration)
-    return simulate(scenario).result.iteration_s
+    return StepTimer(scenario).of(scenario.strategy)
 
 
 @cached
