@@ -2,10 +2,12 @@
 # `make help` lists the targets.
 
 VENV := .venv
+# Half as many again as cores: ranks under test wait for each other.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 BIN := $(VENV)/bin
 OUT := out/demo
 PYTHON ?=
-PYTEST_ARGS ?= -n auto --dist worksteal
+PYTEST_ARGS ?= -n $(WORKERS) --dist worksteal
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 CHAOS_ARGS ?=

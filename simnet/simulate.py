@@ -12,6 +12,7 @@ from simnet.prepared import PreparedScenario
 from simnet.registry import tag_of
 from simnet.result import RunResult, StrategyResult
 from simnet.scenario import Scenario
+from simnet.step_timer import StepTimer
 from simnet.strategies import Strategy
 from simnet.timeline import Timeline
 from simnet.version import VERSION
@@ -49,14 +50,15 @@ def with_influences(result: RunResult) -> RunResult:
 
 
 def _metrics(scenario: Scenario) -> dict[str, float]:
-    """Simulate what of a result has an interval, and nothing else."""
-    prepared = PreparedScenario(scenario)
+    """Return what of a result has an interval, as `simulate` does but for rounding; draws ask hundreds of times."""
+    timer, steps = StepTimer(scenario), scenario.run.steps
     found = {}
     for prefix, strategy in (("", scenario.strategy), ("baseline_", scenario.baseline)):
         if strategy is not None:
-            timeline, _, total_s = _run(prepared, strategy)
-            found[f"{prefix}iteration_s"] = timeline.iteration_s
-            if total_s is not None:
+            iteration_s, stage = timer.iteration_s(strategy), strategy.dense_stage(steps)
+            found[f"{prefix}iteration_s"] = iteration_s
+            dense_s = timer.iteration_s(stage.strategy) if stage else None
+            if (total_s := _total_s(strategy, steps, iteration_s, dense_s)) is not None:
                 found[f"{prefix}total_s"] = total_s
     if scenario.baseline is not None:
         found["speedup"] = found["baseline_iteration_s"] / found["iteration_s"]

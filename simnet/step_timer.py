@@ -62,7 +62,7 @@ class StepTimer:
         Raises:
             SimnetError: as `simulate`.
         """
-        return _stages(strategy, self._run_s)
+        return _stages(strategy, self.iteration_s)
 
     def simulated(self, strategy: Strategy) -> float:
         """Return what a step takes, to the bit as `simulate` does [s].
@@ -91,7 +91,12 @@ class StepTimer:
         found = self._exchanges_of(strategy)
         return self._prepared.plan(strategy).program.kernels if found is None else found.kernels
 
-    def _run_s(self, strategy: Strategy) -> float:
+    def iteration_s(self, strategy: Strategy) -> float:
+        """Return what an iteration takes, without a dense stage, as `simulate` does but for rounding [s].
+
+        Raises:
+            SimnetError: as `simulate`.
+        """
         if strategy not in self._known:
             found = self._exchanges_of(strategy)
             self._known[strategy] = self._simulated_s(strategy) if found is None else self._iteration_s(strategy, found)
