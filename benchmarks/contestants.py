@@ -130,9 +130,10 @@ def _binsgdm(model: Model, ranks_per_node: int = 0, options: Mapping[str, Any] =
     return optimizer.step
 
 
-def _one_bit_adam(model: Model, *, is_dense: bool) -> Step:
+def _one_bit_adam(model: Model, *, is_dense: bool, is_alone: bool = False) -> Step:
     optimizer = OneBitAdam(model.parameters, dense_steps=10**6 if is_dense else 1)
-    optimizer.join(Member(rank=0, world_size=RANKS, run=partial(model.messages.run, 1)))
+    if not is_alone:
+        optimizer.join(Member(rank=0, world_size=RANKS, run=partial(model.messages.run, 1)))
     if not is_dense:
         optimizer.step()
     return optimizer.step
@@ -181,6 +182,8 @@ OPTIMIZERS: dict[str, Callable[[Model], Step]] = {
     "BinSGDM, 2 x 2": partial(_binsgdm, ranks_per_node=2),
     "BinSGDM, random, 2 x 2": partial(_binsgdm, ranks_per_node=2, options=RANDOM),
     "BinSGDM, 2 x 2, average gradients": partial(_binsgdm, ranks_per_node=2, average="gradients"),
+    "1-bit Adam, dense stage, alone": partial(_one_bit_adam, is_dense=True, is_alone=True),
+    "1-bit Adam, compression stage, alone": partial(_one_bit_adam, is_dense=False, is_alone=True),
     "1-bit Adam, dense stage": partial(_one_bit_adam, is_dense=True),
     "1-bit Adam, compression stage": partial(_one_bit_adam, is_dense=False),
 }

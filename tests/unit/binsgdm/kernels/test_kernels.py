@@ -257,23 +257,22 @@ def test_two_threads_may_call_at_once() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "dtypes"), [("generic", DTYPES), ("haswell", DTYPES[:1])])
-def test_another_cpu_gets_the_same_bits(target: str, dtypes: list[Any], tmp_path: Any) -> None:
+def test_a_cpu_without_avx_gets_the_same_bits(tmp_path: Any) -> None:
     pytest.importorskip("numba")
     if os.uname().machine != "x86_64":
         pytest.skip("the names are those of x86-64 processors")
-    program = f"""
+    program = """
 from binsgdm.kernels import select
 from tests.helpers import kernel_samples as t
-for dtype in t.DTYPES[:{len(dtypes)}]:
+for dtype in t.DTYPES:
     for numel in (33, 1000):
         grad, m, b = t.state(numel, numel)
         t.assert_equal(select("cpu"), grad.to(dtype), m, b, 8)
 """
-    environment = {**os.environ, "NUMBA_CPU_NAME": target, "NUMBA_CACHE_DIR": str(tmp_path)}
-    if target == "generic":
-        environment["NUMBA_CPU_FEATURES"] = ""
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    target = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **target}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
