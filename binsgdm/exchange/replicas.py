@@ -15,8 +15,8 @@ from binsgdm.exchange.models import check_group, check_module, group_of, replica
 from binsgdm.exchange.roll_call import meet
 
 _MODULUS = 65521  # the largest prime below 2^16, as in Adler-32
-# Elements widened to 64 bits at a time: on a CPU few, since the heap keeps what the first step after attach has taken.
-_CHUNK_ON_CPU, _CHUNK = 1 << 17, 1 << 22
+# Elements widened to 64 bits at a time.
+_CHUNK = 1 << 22
 
 
 def check_replicas(model: torch.nn.Module, group: dist.ProcessGroup | None = None) -> None:
@@ -109,9 +109,8 @@ def _checksum(values: torch.Tensor) -> torch.Tensor:
         data = bits.numpy().data
         return torch.tensor([zlib.crc32(data), zlib.adler32(data)], dtype=torch.int64, device="cpu")
     sums = torch.zeros(2, dtype=torch.int64, device=bits.device)
-    chunk = _CHUNK_ON_CPU if bits.device.type == "cpu" else _CHUNK
-    for first in range(0, bits.numel(), chunk):
-        some = bits[first : first + chunk].to(torch.int64)
+    for first in range(0, bits.numel(), _CHUNK):
+        some = bits[first : first + _CHUNK].to(torch.int64)
         # A plain sum does not see two exchanged elements; the weighted one does. int64 sums wrap, alike on all ranks.
         weights = torch.arange(first + 1, first + 1 + some.numel(), device=bits.device) % _MODULUS
         sums += torch.stack([some.sum(), (some * weights).sum()])
