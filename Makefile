@@ -2,8 +2,8 @@
 # `make help` lists the targets.
 
 VENV := .venv
-# Half as many again as cores: ranks under test wait for each other.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
+# Twice the cores: ranks under test wait for each other.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
 BIN := $(VENV)/bin
 OUT := out/demo
 PYTHON ?=
