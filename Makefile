@@ -2,12 +2,13 @@
 # `make help` lists the targets.
 
 VENV := .venv
-# Twice the cores: ranks under test wait for each other.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
+# Half as many again as cores: ranks under test wait for each other, and each worker loads and compiles for itself.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 BIN := $(VENV)/bin
 OUT := out/demo
 PYTHON ?=
 PYTEST_ARGS ?= -n $(WORKERS) --dist worksteal
+EXAMPLES ?= all
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 CHAOS_ARGS ?=
@@ -47,13 +48,13 @@ test-all: $(VENV)/.installed-dev ## run all tests, with all examples
 	@$(MAKE) --no-print-directory --jobs test-most test-lab
 
 test-most: $(VENV)/.installed-dev ## all tests but those of the lab
-	$(AFTER_LAB) $(BIN)/python -m pytest -m 'not lab' --hypothesis-profile=ci $(PYTEST_ARGS)
+	$(AFTER_LAB) $(BIN)/python -m pytest -m 'not lab' --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
 test-lab: $(VENV)/.installed-dev ## the tests of the lab, one after another, shown when they have ended; they need root
 	@said=$$($(BIN)/python -m pytest -m lab tests/lab 2>&1); code=$$?; printf '%s\n' "$$said"; exit $$code
 
 check: format-check lint ## what CI runs: format, lint, types, all tests
-	@$(MAKE) --no-print-directory --jobs types test-most test-lab
+	@$(MAKE) --no-print-directory --jobs EXAMPLES=ci types test-most test-lab
 
 format-check: $(VENV)/.installed-dev ## fail where `make format` would change a file
 	$(BIN)/ruff format --check .

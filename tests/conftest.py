@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# `make test-all` takes "ci": as many examples as prove something; the first of the same are tried while one works.
-settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, max_examples=100)
-settings.register_profile("quick", settings.get_profile("ci"), max_examples=25)
+# `make test-all` takes "all": as many examples as prove something. CI tries the first half of the same, and while one
+# works, a quarter is tried.
+settings.register_profile("all", deadline=None, print_blob=True, derandomize=True, max_examples=100)
+settings.register_profile("ci", settings.get_profile("all"), max_examples=50)
+settings.register_profile("quick", settings.get_profile("all"), max_examples=25)
 settings.load_profile("quick")
 
 # One process a core: with more threads torch spends three times as long, most of it waiting for a core.

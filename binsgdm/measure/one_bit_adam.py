@@ -2,13 +2,19 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 
+import numpy as np
 import torch
 
 from binsgdm.exchange import RankContext
+from binsgdm.kernels import cpu_adam
+from binsgdm.measure.kernel_bytes import bytes_per_element
 from binsgdm.measure.timing import Stopwatch, Trial, phases
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
+from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses, is_used_on
 from binsgdm.optimizers.one_bit_adam_update import (
+    FlatSlice,
     apply_average,
     finite_check_flags,
     flat_gradient,
@@ -18,6 +24,8 @@ from binsgdm.optimizers.one_bit_adam_update import (
 from binsgdm.optimizers.one_bit_momentum import MomentumResiduals, decode, encode_and_keep, padded_numel
 
 LR = 1e-6
+LEAST_SHARE = 0.01
+"""Of a pass: what a kernel in it takes at least, where the difference of two times leaves nothing of it."""
 
 
 def parts(numel: int, world_size: int) -> dict[str, dict[str, int]]:
@@ -50,6 +58,8 @@ def trial(numel: int, world_size: int, device: torch.device) -> Trial:
     context = RankContext(rank=0, world_size=world_size, ranks_per_node=1, seed=0, step=2)
     residuals = MomentumResiduals.zeros(padded_numel(numel, world_size), context, "flat", device)
     watch = Stopwatch(device)
+    if is_used_on(device):
+        return _trial_of_passes(flat_slices, residuals, context, watch)
 
     @torch.no_grad()
     def step() -> Sequence[float]:
@@ -76,3 +86,48 @@ def trial(numel: int, world_size: int, device: torch.device) -> Trial:
         return [sum(found), *found]
 
     return step
+
+
+def _trial_of_passes(
+    flat_slices: Sequence[FlatSlice], residuals: MomentumResiduals, context: RankContext, watch: Stopwatch
+) -> Trial:
+    """Return a trial of a CPU's compiled passes, each of which does the work of two kernels, and shares its time out.
+
+    The second server kernel is timed by itself, what is left of its pass is the first; others go by the bytes moved.
+    """
+    passes, world_size = CpuPasses(), context.world_size
+    mean, residual = torch.randn_like(residuals.server), torch.zeros_like(residuals.server)
+    bits, counts = torch.full((mean.numel() // 8,), 255, dtype=torch.uint8), np.array([mean.numel()])
+
+    @torch.no_grad()
+    def step() -> Sequence[float]:
+        marks = [watch.stamp()]
+        gradient = passes.flat_gradient(flat_slices, world_size)
+        finite_check_flags(gradient, flat_slices, stop=False, is_small=passes.is_small)
+        marks.append(watch.stamp())
+        exchange = passes.compressed_step(flat_slices, flat_slices, gradient, residuals, context, "flat")
+        sent = next(exchange).sent
+        marks.append(watch.stamp())
+        row = exchange.send(sent).sent
+        marks.append(watch.stamp())
+        gathered = row.expand(world_size, -1).clone()
+        marks.append(watch.stamp())
+        with suppress(StopIteration):
+            exchange.send(gathered)
+        marks.append(watch.stamp())
+        cpu_adam.encode_values(mean, residual, bits, counts)
+        marks.append(watch.stamp())
+        gather_s, encode_s, server_s, _, update_s, residual_s = phases(watch, marks)
+        momentum_s, compress_s = _shared_out(encode_s, ("momentum", "compress"))
+        mean_s = max(server_s - residual_s, LEAST_SHARE * server_s)
+        found = [gather_s + momentum_s, compress_s, mean_s, server_s - mean_s]
+        found += _shared_out(update_s, ("decompress", "adam_update"))
+        return [sum(found), *found]
+
+    return step
+
+
+def _shared_out(pass_s: float, kernels: Sequence[str]) -> list[float]:
+    """Return the seconds of each kernel of a pass over the same elements, by the bytes that it moves."""
+    moved = [bytes_per_element(name) or 0.0 for name in kernels]
+    return [pass_s * one / sum(moved) for one in moved]

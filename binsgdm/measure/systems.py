@@ -21,6 +21,7 @@ from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.record import Record
 from binsgdm.measure.stream_timing import LAUNCH
 from binsgdm.measure.timing import Stopwatch, Trial, interleave, pause_s
+from binsgdm.optimizers.one_bit_adam_cpu import is_used_on
 from binsgdm.systems.base import Averager, Cut, GradientBucket, Shapes
 from binsgdm.systems.feedback import ErrorFeedback, WithoutFeedback
 from binsgdm.systems.pieces import Pieces
@@ -124,10 +125,11 @@ def _add(  # noqa: PLR0913, PLR0917
     only_merge: bool,
 ) -> None:
     options = {key: value for key, value in system.steady.items() if value is not None}
+    made_with = "cpu" if system.name == choices.ONE_BIT_ADAM and is_used_on(device) else "torch"
     for column, (name, elements) in enumerate(parts.items(), 1):
         times = [row[column] for row in rows]
         if all(time > 0 for time in times) and (name.endswith("_merge") or not only_merge):
-            labels: dict[str, str | int] = {"dtype": "float32", "kernels": "torch", **elements}
+            labels: dict[str, str | int] = {"dtype": "float32", "kernels": made_with, **elements}
             labels |= {"timing": LAUNCH} if device.type == "cuda" else {}
             record.add("kernel", name, times, **labels, world_size=size, options=options)
 
