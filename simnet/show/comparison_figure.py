@@ -20,6 +20,8 @@ FINE_TO, COARSE_FROM = 20.0, 5000.0
 SMALL_IN = (looks.COLUMN_IN, 3.6)
 LARGE_IN = (4.6, 5.2)
 """For more than some twenty points."""
+LEGEND_CHARACTERS = 40
+"""Of two columns; "binsgdm hierarchical, shaped, overlap" has 37."""
 STYLES = tuple(zip((*COLOURS, "black"), (*MARKERS, "X"), strict=True))
 MORE_STYLES = (*STYLES, *zip(COLOURS, (*MARKERS[2:], *MARKERS[:2]), strict=True))
 """For more series than colours: no two are alike."""
@@ -60,7 +62,7 @@ def scatter(  # noqa: PLR0913 - one argument an aspect
         looks.diagonal(axes, low, high)
         styles = MORE_STYLES if has_long_legend else STYLES
         for (name, mine), style in zip(by_series(comparisons).items(), cycle(styles), strict=False):
-            _points(axes, mine, scale, looks.label(name), style)
+            _points(axes, mine, scale, looks.label(name, LEGEND_CHARACTERS), style)
         _scales(axes, high / low if is_log else None)
         axes.set_xlim(low, high)
         axes.set_ylim(low, high)
