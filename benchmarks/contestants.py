@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from binsgdm.exchange import AllToAll, Member, Message, Protocol, RankContext
-from binsgdm.exchange.answers import fake_received
+from binsgdm.exchange.answers import fake_received, run_as_if_alike
 from binsgdm.measure import choices
 from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
@@ -56,16 +56,13 @@ class Messages:
     def run(self, ranks_per_node: int, protocol: Protocol) -> torch.Tensor:
         """Run the protocol of rank 0 as if all ranks sent what it sends."""
         context = RankContext(rank=0, world_size=RANKS, ranks_per_node=ranks_per_node, seed=0, step=1)
-        answer: torch.Tensor | None = None
-        while True:
-            try:
-                message = protocol.send(answer)  # type: ignore[arg-type]
-            except StopIteration as stop:
-                result: torch.Tensor = stop.value
-                return result
-            start = self.clock()
-            answer = self._to(message, context)
-            self.taken_s += self.clock() - start
+        return run_as_if_alike(protocol, context, self._timed)
+
+    def _timed(self, message: Message, context: RankContext) -> torch.Tensor:
+        start = self.clock()
+        answer = self._to(message, context)
+        self.taken_s += self.clock() - start
+        return answer
 
     def _to(self, message: Message, context: RankContext) -> torch.Tensor:
         if not isinstance(message, AllToAll):

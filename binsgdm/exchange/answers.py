@@ -1,5 +1,7 @@
 """What a rank would receive if all ranks sent what it sends, for work that needs no other rank."""
 
+from collections.abc import Callable
+
 import torch
 
 from binsgdm.exchange.messages import AllGather, AllReduceSum, Message, Protocol, RankContext, group_members
@@ -15,12 +17,22 @@ def fake_received(message: Message, context: RankContext) -> torch.Tensor:
     return message.sent.clone()
 
 
-def run_as_if_alike(protocol: Protocol, context: RankContext) -> torch.Tensor:
-    """Run a rank's protocol as if all ranks sent what it sends, and return its result."""
+def run_as_if_alike(
+    protocol: Protocol,
+    context: RankContext,
+    answer_to: Callable[[Message, RankContext], torch.Tensor] = fake_received,
+) -> torch.Tensor:
+    """Run a rank's protocol as if all ranks sent what it sends, and return its result.
+
+    Args:
+        protocol: of the rank.
+        context: its place among all.
+        answer_to: makes what it receives.
+    """
     answer: torch.Tensor | None = None
     while True:
         try:
-            answer = fake_received(protocol.send(answer), context)  # type: ignore[arg-type]
+            answer = answer_to(protocol.send(answer), context)  # type: ignore[arg-type]
         except StopIteration as stop:
             result: torch.Tensor = stop.value
             return result

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model, process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -18,6 +17,7 @@ from binsgdm.systems.base import GradientBucket
 from binsgdm.systems.ddp_hook import compress_gradients
 from binsgdm.systems.gradient_exchange import GradientExchange
 from binsgdm.systems.registry import SYSTEMS, make
+from tests.helpers.launch import of_all
 
 STEPS = 4
 SEED = 11
@@ -85,8 +85,7 @@ def train(rank: int, name: str, options: dict[str, Any]) -> dict[str, Any]:
         optimizer.step()
     check_replicas(module)
     exchange.detach()  # hundreds of groups would be hundreds of threads
-    gathered: list[Any] = [None] * WORLD_SIZE
-    dist.all_gather_object(gathered, local)
+    gathered = of_all(local)
     control = control_of(name, options, gathered, used) if rank == 0 else None
     return {"found": found, "control": control, "buckets": [len(one) for one in used]}
 
@@ -210,9 +209,7 @@ def joined(rank: int) -> list[str]:
                 loss(module, rank, step).backward()
     except (BinsgdmError, RuntimeError) as error:
         heard = str(error)
-    everybody: list[Any] = [None] * WORLD_SIZE
-    dist.all_gather_object(everybody, heard)
-    return everybody
+    return of_all(heard)
 
 
 def resumed(rank: int, name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -242,9 +239,7 @@ def resumed(rank: int, name: str, options: dict[str, Any]) -> dict[str, Any]:
     buckets = [len(one["layout"]) for one in (state, begun.state_dict())]
     for one in (exchange, begun):
         one.detach()
-    everybody: list[Any] = [None] * WORLD_SIZE
-    dist.all_gather_object(everybody, same)
-    return {"same": everybody, "buckets": buckets}
+    return {"same": of_all(same), "buckets": buckets}
 
 
 def _tensors(state: Any) -> list[torch.Tensor]:

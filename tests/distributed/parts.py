@@ -20,7 +20,7 @@ from binsgdm.fsdp import attach_fsdp
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.ddp_hook import compress_gradients
 from binsgdm.systems.registry import SYSTEMS
-from tests.helpers.launch import join
+from tests.helpers.launch import join, of_all
 
 WORLD_SIZE = 4
 HALVES, PAIRS = ((0, 1), (2, 3)), ((0, 2), (1, 3))
@@ -35,8 +35,8 @@ def work(rank: int, folder: str) -> None:
     os.environ.pop("LOCAL_WORLD_SIZE", None)
     join(rank, WORLD_SIZE, folder, TIMEOUT)
     halves, pairs = _group_of(rank, HALVES), _group_of(rank, PAIRS)
-    results = {name: _of_all(mine) for name, mine in trainings(rank, halves, pairs).items()}
-    results["told"] = {name: _of_all(_told(case)) for name, case in mistakes(rank, halves).items()}
+    results = {name: of_all(mine) for name, mine in trainings(rank, halves, pairs).items()}
+    results["told"] = {name: of_all(_told(case)) for name, case in mistakes(rank, halves).items()}
     if rank == 0:
         torch.save(results, Path(folder) / "results.pt")
     dist.barrier()
@@ -45,12 +45,6 @@ def work(rank: int, folder: str) -> None:
 
 def _group_of(rank: int, layout: Sequence[Sequence[int]]) -> Any:
     return [dist.new_group(list(members)) for members in layout][[rank in members for members in layout].index(True)]
-
-
-def _of_all(mine: Any) -> list[Any]:
-    theirs: list[Any] = [None] * WORLD_SIZE
-    dist.all_gather_object(theirs, mine)
-    return theirs
 
 
 def trainings(rank: int, halves: Any, pairs: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.ddp_hook import compress_gradients
 from binsgdm.systems.gradient_exchange import GradientExchange
 from binsgdm.systems.registry import SYSTEMS
+from tests.helpers.launch import of_all
 
 WORLD_SIZE, WRONG = 3, 1
 TIMEOUT = timedelta(seconds=120)
@@ -43,19 +44,13 @@ def work(rank: int, folder: str) -> None:
     os.environ.pop("LOCAL_WORLD_SIZE", None)
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD_SIZE, timeout=TIMEOUT)
-    results = {name: _of_all(told(case)) for name, case in cases(rank == WRONG).items()}
-    results["differing"] = {name: _of_all(case()) for name, case in differing.cases(rank == WRONG).items()}
-    results |= {("nan", name): _of_all(with_nan(rank, name)) for name in SYSTEMS}
+    results = {name: of_all(told(case)) for name, case in cases(rank == WRONG).items()}
+    results["differing"] = {name: of_all(case()) for name, case in differing.cases(rank == WRONG).items()}
+    results |= {("nan", name): of_all(with_nan(rank, name)) for name in SYSTEMS}
     if rank == 0:
         torch.save(results, Path(folder) / "results.pt")
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _of_all(mine: Any) -> list[Any]:
-    theirs: list[Any] = [None] * WORLD_SIZE
-    dist.all_gather_object(theirs, mine)
-    return theirs
 
 
 def told(case: Callable[[], object]) -> tuple[str, str, float]:

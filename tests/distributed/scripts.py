@@ -24,7 +24,7 @@ from binsgdm.ddp import attach_one_bit_adam
 from binsgdm.fsdp import attach_fsdp
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.systems.ddp_hook import compress_gradients
-from tests.helpers.launch import join
+from tests.helpers.launch import join, of_all
 
 WORLD_SIZE = 2
 TIMEOUT = timedelta(seconds=20)
@@ -36,22 +36,16 @@ def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_WORLD_SIZE"] = "1"
     join(rank, WORLD_SIZE, folder, TIMEOUT)
-    results: dict[Any, Any] = {("detach", way): _of_all(detached(rank, way)) for way in WAYS}
-    results["one of two"] = _of_all(one_of_two_detached(rank))
-    results["leaks"] = {way: _of_all(left_behind(rank, way)) for way in (*WAYS, "FSDP2")}
-    results |= {("told", name): _of_all(_told(case)) for name, case in cases(rank).items()}
-    results["copies"] = _of_all(copies(rank))
-    results["types"] = {name: _of_all(_told(case)) for name, case in wrong_types(rank == 1).items()}
+    results: dict[Any, Any] = {("detach", way): of_all(detached(rank, way)) for way in WAYS}
+    results["one of two"] = of_all(one_of_two_detached(rank))
+    results["leaks"] = {way: of_all(left_behind(rank, way)) for way in (*WAYS, "FSDP2")}
+    results |= {("told", name): of_all(_told(case)) for name, case in cases(rank).items()}
+    results["copies"] = of_all(copies(rank))
+    results["types"] = {name: of_all(_told(case)) for name, case in wrong_types(rank == 1).items()}
     if rank == 0:
         torch.save(results, Path(folder) / "results.pt")
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _of_all(mine: Any) -> list[Any]:
-    theirs: list[Any] = [None] * WORLD_SIZE
-    dist.all_gather_object(theirs, mine)
-    return theirs
 
 
 def _told(case: Callable[[], object]) -> str:
@@ -339,8 +333,8 @@ def copies(rank: int) -> dict[str, Any]:
             with model.no_sync():
                 backward(model, rank)
             backward(copied, rank)
-            of_all = [torch.stack(_of_all(p.grad)).mean(dim=0) for p in model.parameters()]
-            is_averaged = all(torch.allclose(p.grad, q) for p, q in zip(copied.parameters(), of_all, strict=True))
+            means = [torch.stack(of_all(p.grad)).mean(dim=0) for p in model.parameters()]
+            is_averaged = all(torch.allclose(p.grad, q) for p, q in zip(copied.parameters(), means, strict=True))
             of_copy = attached(copied, way)
             train(copied, of_copy, rank)
             binsgdm.check_replicas(copied)

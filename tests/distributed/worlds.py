@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
 from binsgdm.optimizers.settings import Rounding
-from tests.helpers.launch import join
+from tests.helpers.launch import join, of_all
 
 HIERARCHICAL, ONE_BIT, FLAT = ranks.Case(ranks.HIERARCHICAL), ranks.Case(ranks.ONE_BIT), ranks.Case(ranks.FLAT)
 SHAPED, SHAPED_ONE_BIT = ranks.Case(ranks.HIERARCHICAL, is_shaped=True), ranks.Case(ranks.ONE_BIT, is_shaped=True)
@@ -48,25 +48,18 @@ def work(rank: int, world_size: int, folder: str) -> None:
             results[local, case] = ranks.train(rank, case, ranks_per_node=local)
     for size, local in WIRE:
         if size == world_size:
-            results["wire", local] = _of_all(wire.one_step(world_size, local))
+            results["wire", local] = of_all(wire.one_step(world_size, local))
     if world_size == 4:
         results["mesh"] = ranks.train(rank, HIERARCHICAL, mesh=init_device_mesh("cpu", (2, 2)))
-        results["ddp"] = {case: _of_all(ddp_and_plain(rank, *case)) for case in DDP}
-        results["two optimizers"] = _of_all(two_optimizers(rank))
-        results["told"] = {name: _of_all(_told(mistake)) for name, mistake in _mistakes(rank).items()}
+        results["ddp"] = {case: of_all(ddp_and_plain(rank, *case)) for case in DDP}
+        results["two optimizers"] = of_all(two_optimizers(rank))
+        results["told"] = {name: of_all(_told(mistake)) for name, mistake in _mistakes(rank).items()}
     if world_size == 1:
         results["alone"] = {case: ranks.train(rank, case, ranks_per_node=1) for case in (HIERARCHICAL, SHAPED)}
     if rank == 0:
         torch.save(results, Path(folder) / f"results{world_size}.pt")
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _of_all(mine: Any) -> list[Any]:
-    """Return what every rank has, in the order of ranks."""
-    theirs: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(theirs, mine)
-    return theirs
 
 
 def _model() -> nn.Module:

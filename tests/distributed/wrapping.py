@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
-from small_model import WORLD_SIZE, process_group
+from small_model import process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.exchange.replicas import check_replicas
 from binsgdm.systems.ddp_hook import compress_gradients
 from binsgdm.systems.gradient_exchange import GradientExchange
+from tests.helpers.launch import of_all
 
 SEED = 5
 SYSTEMS: dict[str, dict[str, Any]] = {
@@ -110,9 +110,7 @@ def resumed(rank: int, setting: Setting, system: str) -> dict[str, Any]:
     ends = [train(one, setting, rank, range(3, 6)) for one in (module, fresh)]
     check_replicas(module)
     same = _are_equal(ends) and _are_equal([_all_of(module, exchange), _all_of(fresh, begun)])
-    everybody: list[Any] = [None] * WORLD_SIZE
-    dist.all_gather_object(everybody, same)
-    return {"same": everybody, "step": begun.step, "layout": begun.state_dict()["layout"], "was": state["layout"]}
+    return {"same": of_all(same), "step": begun.step, "layout": begun.state_dict()["layout"], "was": state["layout"]}
 
 
 def _all_of(module: nn.Module, exchange: GradientExchange) -> list[torch.Tensor]:

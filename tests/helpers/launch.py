@@ -49,6 +49,13 @@ def join(rank: int, world_size: int, folder: str | Path, timeout: timedelta = ti
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 
+def of_all(mine: Any) -> list[Any]:
+    """Return what every rank has, in the order of ranks."""
+    theirs: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(theirs, mine)
+    return theirs
+
+
 class Ended(NamedTuple):
     """How a script ended: the first exit code that is not 0, and what all ranks have printed, rank by rank."""
 
