@@ -1,10 +1,10 @@
-"""The time of NCCL's all-reduce and all-gather: by algorithm and protocol, each a latency plus bytes over a bandwidth.
+"""The time of NCCL's collectives: by algorithm and protocol, each a latency plus bytes over a bandwidth.
 
 Symbols: n ranks on N nodes of G = n / N ranks, S bytes of the message. A ring passes 2(n - 1) hops, 2(N - 1) of them
 between nodes, and 2(n - 1)/n S bytes through every link; a double binary tree passes 2((G - 1) + log2(N)) hops, and
 2 S bytes through the NICs of its busiest node, S at two nodes. An all-gather is the second half of a ring: n - 1 hops,
-N - 1 of them between nodes, and (n - 1)/n S bytes. All are pipelines: all links carry bytes at once, and
-the busiest one decides.
+N - 1 of them between nodes, and (n - 1)/n S bytes; a reduce-scatter is the first half. A broadcast or a reduce goes
+once round, too, with S bytes. All are pipelines: all links carry bytes at once, and the busiest one decides.
 
 Source: NCCL, src/graph/tuning.cc @5067397, for the form, hop latencies and fractions of the bandwidth. Differs: NCCL
 chooses by its own table of bandwidths, this model takes the fastest; start costs, bandwidths, the fraction of LL and
@@ -111,6 +111,17 @@ known_candidates = lru_cache(maxsize=4096)(candidates)
 def gather_candidates(costs: NcclCosts, num_nodes: int, ranks_per_node: int) -> tuple[Candidate, ...]:
     """Return the ring all-gather in every protocol, at the costs that were fitted to all-reduces."""
     return tuple(_ring(costs, protocol, num_nodes, ranks_per_node, ways=1) for protocol in PROTOCOLS)
+
+
+@lru_cache(maxsize=4096)
+def broadcast_candidates(costs: NcclCosts, num_nodes: int, ranks_per_node: int) -> tuple[Candidate, ...]:
+    """Return the ring of a broadcast or reduce in every protocol: the hops of an all-gather, S bytes on every link."""
+    ranks = num_nodes * ranks_per_node
+    more = ranks / (ranks - 1) if ranks > 1 else 1.0
+    return tuple(
+        one._replace(intra_bytes=one.intra_bytes * more, inter_bytes=one.inter_bytes * more)
+        for one in gather_candidates(costs, num_nodes, ranks_per_node)
+    )
 
 
 def _start_s(costs: NcclCosts, protocol: Protocol) -> float:

@@ -60,7 +60,7 @@ class PreparedScenario:
         Raises:
             SimnetError: it takes no time or never ends, or it is too much for the exact executor.
         """
-        timeline = self._timeline(plan)
+        timeline = self._timeline(plan).of_one_step(plan.program.num_steps)
         self.checked_s(timeline.iteration_s)
         return timeline
 
@@ -140,9 +140,8 @@ class TimedProgram:
 
     def nic_bytes_per_node(self, topology: Topology) -> float:
         """Return the bytes that leave the busiest node in one iteration."""
-        return sum(
-            loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives
-        )
+        sent = (loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives)
+        return sum(sent) / self.program.num_steps
 
 
 def updates_parameters(costs: Mapping[str, KernelCost], calibration: Calibration) -> bool:

@@ -5,7 +5,7 @@ Every strategy makes such a program (`simnet.strategies`); the runners know prog
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
@@ -59,19 +59,23 @@ Operation = Compute | Kernel | Communicate
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """One iteration of one rank; all ranks do the same.
+    """One iteration of one rank, or as many as its operations repeat after; all ranks do the same.
 
     Attributes:
         streams: the operations of each stream in order; compute is stream 0.
         num_buckets: buckets of gradients.
-        payload_bytes: size of all gradients in the form in which they are sent.
+        payload_bytes: size of all gradients of an iteration in the form in which they are sent.
         algorithm: of the collectives, for people.
+        num_steps: optimizer steps that the streams hold; an iteration is one of them.
+        notes: sentences that a reader of the result must know.
     """
 
     streams: tuple[tuple[Operation, ...], ...]
     num_buckets: int
     payload_bytes: float
     algorithm: str
+    num_steps: int = 1
+    notes: tuple[str, ...] = ()
 
     @property
     def operations(self) -> Iterator[Operation]:
@@ -108,6 +112,8 @@ def check_program(program: object) -> Program:
         raise ValueError(
             f"{program.num_buckets} buckets of {program.payload_bytes} B: must be above 0 B; fix the strategy"
         )
+    if program.num_steps < 1:
+        raise ValueError(f"num_steps: {program.num_steps}: must be at least 1; fix the strategy")
     if not _terminates(program):
         raise ValueError("an operation waits for one that never ends; fix its `after`")
     return program
@@ -130,14 +136,20 @@ def _check_operation(operation: Operation) -> None:
 
 def _terminates(program: Program) -> bool:
     """Tell whether every operation can start once those that it waits for have ended: no cycle, no unknown id."""
-    ended = [0] * len(program.streams)
+    ended = ended_operations([[operation.after for operation in stream] for stream in program.streams])
+    return ended == [len(stream) for stream in program.streams]
+
+
+def ended_operations(streams: Sequence[Sequence[tuple[OperationId, ...]]]) -> list[int]:
+    """Return how many operations of each stream ever end, each given by those that it waits for."""
+    ended = [0] * len(streams)
     moved = True
     while moved:
         moved = False
-        for number, stream in enumerate(program.streams):
+        for number, stream in enumerate(streams):
             while ended[number] < len(stream) and all(
-                0 <= one.stream < len(ended) and ended[one.stream] > one.position for one in stream[ended[number]].after
+                0 <= one.stream < len(ended) and ended[one.stream] > one.position for one in stream[ended[number]]
             ):
                 ended[number] += 1
                 moved = True
-    return ended == [len(stream) for stream in program.streams]
+    return ended

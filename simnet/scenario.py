@@ -8,13 +8,14 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from simnet import files, nested, schema
+from simnet import files, nested, schema, step_file
 from simnet.axes import Axis, Override, PointList, check_apart, read_sweep
 from simnet.errors import SimnetError, did_you_mean
 from simnet.global_batch import MAX_MICRO_BATCHES, micro_batches
 from simnet.hardware import INLINE, Calibration, Cluster, NamedPart
 from simnet.nested import KeyPath
-from simnet.strategies import AnyStrategy
+from simnet.registry import tag_of
+from simnet.strategies import STRATEGIES, AnyStrategy
 from simnet.strategies.former_keys import with_present_keys
 from simnet.units import Quantity
 from simnet.values import Count
@@ -249,6 +250,9 @@ def load_experiment(
     data = _scenario_table(files.read_file(path), path)
     if {"format", "axes", "points"} <= data.keys():
         raise SimnetError(f"{where}: results of a sweep, not a scenario; draw them with: simnet plot {where} -o DIR")
+    if data.get("format") == step_file.FORMAT:
+        rule = 'name it in a scenario by strategy = { kind = "recorded", file = "..." }, or see it with: simnet show'
+        raise SimnetError(f"{where}: a recorded step, not a scenario; {rule} {where}")
     known = [*Scenario.__struct_fields__, "sweep"]
     for key in data:
         if key not in known:
@@ -344,8 +348,8 @@ def _with_parts_filled(data: Mapping[str, object], where: str, directory: Path) 
 
 def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object, dict[KeyPath, str]]:
     """Return the data of a top-level key with names replaced by what they stand for, and where its keys were given."""
-    if key in schema.BY_NAME and isinstance(given, str):
-        return {"kind": given}, {}
+    if key in schema.BY_NAME:
+        return ({"kind": given} if isinstance(given, str) else _with_paths_at(given, directory)), {}
     if key not in PARTS:
         return given, {}
     changes = dict(given) if isinstance(given, Mapping) else {}
@@ -379,6 +383,16 @@ def _with_gradients_at(part: dict[str, object], directory: Path) -> dict[str, ob
     if isinstance(gradients, str) and files.is_path(gradients):
         return part | {"gradients": str(directory / gradients)}
     return part
+
+
+def _with_paths_at(strategy: object, directory: Path) -> object:
+    """Return the table of a strategy whose relative paths of files start from the working directory."""
+    if not isinstance(strategy, Mapping):
+        return strategy
+    known = {tag_of(one): one for one in STRATEGIES.built_in()}
+    kind = known.get(str(strategy.get("kind")))
+    paths = {key: given for key in kind.path_keys if isinstance(given := strategy.get(key), str)} if kind else {}
+    return {**strategy, **{key: str(directory / given) for key, given in paths.items() if given}}
 
 
 def _scenario_table(data: dict[str, object], path: Path) -> dict[str, object]:

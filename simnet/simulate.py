@@ -189,6 +189,7 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
         if on is not None and not math.isclose(on, link.bytes_per_s, rel_tol=0.01):
             own = link.bytes_per_s.text()
             notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {own}")
+    notes += dict.fromkeys(note for s in _run_strategies(prepared.scenario) for note in prepared.plan(s).program.notes)
     notes += _beyond_measured_nodes(cluster.num_nodes, calibration)
     notes += _beyond_nccl(prepared)
     free = sorted(

@@ -46,15 +46,27 @@ class SweepPoint:
 
     @cached_property
     def key(self) -> str:
-        """Content hash of the scenario, its gradients file if it has one of its own, and the simulator's code."""
+        """Content hash of the scenario, the files of its own that it names, and the simulator's code."""
         # Results of other code are never taken from the journal: a model that changed would go unnoticed.
         digest = hashlib.sha256(_code_hash().encode())
         digest.update(_foreign_code())
         digest.update(msgspec.json.encode(self.scenario, enc_hook=float, order="deterministic"))
-        gradients = self.scenario.workload.gradients
-        if gradients and files.is_path(gradients):
-            digest.update(files.read_bytes(files.gradients_path(gradients)))
+        for path in _input_files(self.scenario):
+            digest.update(files.read_bytes(path))
         return digest.hexdigest()
+
+
+def _input_files(scenario: Scenario) -> Iterator[Path]:
+    """Yield the files that a scenario names by path: gradients, and those of its strategies.
+
+    Raises:
+        SimnetError: the gradients file is not there.
+    """
+    gradients = scenario.workload.gradients
+    if gradients and files.is_path(gradients):
+        yield files.gradients_path(gradients)
+    for strategy in filter(None, (scenario.strategy, scenario.baseline)):
+        yield from (Path(getattr(strategy, key)) for key in strategy.path_keys)
 
 
 def points_of(experiment: Experiment) -> tuple[SweepPoint | RefusedPoint, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from simnet.program import Communicate, Compute, IterationPart
 from simnet.result import Breakdown, Span
@@ -27,6 +28,18 @@ class Timeline(Struct, frozen=True, kw_only=True):
         if self.comm_s <= 0:
             return 0.0
         return min(max(1 - self.breakdown.exposed_comm_s / self.comm_s, 0.0), 1.0)
+
+    def of_one_step(self, num_steps: int) -> "Timeline":
+        """Return the mean of so many steps; spans stay those of all of them."""
+        if num_steps == 1:
+            return self
+        parts = {name: getattr(self.breakdown, name) / num_steps for name in Breakdown.__struct_fields__}
+        return replace(
+            self,
+            iteration_s=self.iteration_s / num_steps,
+            breakdown=Breakdown(**parts),
+            comm_s=self.comm_s / num_steps,
+        )
 
 
 def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Span]) -> Timeline:

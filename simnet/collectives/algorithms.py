@@ -1,4 +1,4 @@
-"""The all-reduce algorithms by name, and which of them is fastest for a message, as NCCL's tuner chooses.
+"""The all-reduce algorithms by name, and which of them is fastest for a message, as NCCL's tuner chooses; broadcasts.
 
 NCCL itself is one of them where the calibration holds its costs. Without a name it is the default there, the ring
 elsewhere; "auto" takes what NCCL has, and "any" takes everything.
@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from simnet.collectives import closed_form, halving_doubling, hierarchical, loads, nccl, ring, tree
+from simnet.collectives import broadcast, closed_form, halving_doubling, hierarchical, loads, nccl, ring, tree
 from simnet.collectives.closed_form import Shape
 from simnet.collectives.schedule import Group, Schedule
 from simnet.errors import SimnetError, did_you_mean
@@ -123,19 +123,54 @@ def choose(name: str | None, topology: Topology, message_bytes: float) -> Schedu
     return _fastest(_variants(algorithm, world), topology, message_bytes)
 
 
-def choose_on_rails(name: str | None, topology: Topology, message_bytes: float) -> Schedule:
-    """Return the all-reduce between nodes that every rail does at the same time, each of its own message.
+def choose_on(name: str | None, topology: Topology, message_bytes: float, group: Group) -> Schedule:
+    """Return the all-reduce of any groups: all ranks as `choose` does, else groups side by side.
+
+    Where a group is a part of a node, or whole nodes, NCCL's costs hold for it as for a cluster of this size.
+
+    Raises:
+        SimnetError: as `choose`.
+    """
+    if group == topology.group("world"):
+        return choose(name, topology, message_bytes)
+    costs, is_whole = topology.nccl, group.nodes == 1 or group.members_per_node == topology.ranks_per_node
+    name = name or default_name(costs, group.nodes, fitted_with=topology.all_reduce)
+    if name in (NCCL, AUTO, ANY) and is_whole and costs is not None and costs.holds_for(group.nodes):
+        return nccl.choose(topology, costs, message_bytes, group)
+    return choose_side_by_side(name, topology, message_bytes, group)
+
+
+def choose_side_by_side(name: str | None, topology: Topology, message_bytes: float, group: Group) -> Schedule:
+    """Return the all-reduce that groups such as rails do at the same time, each of its own message.
 
     An algorithm that links alone time is taken as it is. NCCL's costs are fitted to all ranks together and say nothing
     of rails: in their place, as for "auto", stands the faster of ring and tree.
     """
-    rails = topology.group("inter_node")
     algorithm = _KNOWN.get(name or PLAIN)
-    if algorithm is None or algorithm.needs_nccl or not algorithm.fits(rails):
-        found = tuple(schedule for one in COARSE for schedule in _variants(_KNOWN[one], rails))
+    if algorithm is None or algorithm.needs_nccl or not algorithm.fits(group):
+        found = tuple(schedule for one in COARSE for schedule in _variants(_KNOWN[one], group))
     else:
-        found = _variants(algorithm, rails)
+        found = _variants(algorithm, group)
     return _fastest(found, topology, message_bytes)
+
+
+def choose_broadcast(
+    name: broadcast.Form | None,
+    topology: Topology,
+    message_bytes: float,
+    group: Group,
+    way: broadcast.Way = "broadcast",
+) -> Schedule:
+    """Return a broadcast or reduce in groups side by side: a tree, a pipeline, or without a name the faster of both.
+
+    The pipeline is NCCL's where the calibration holds its costs for as many nodes.
+    """
+    of_nccl = nccl.choose_broadcast(topology, group, message_bytes, way) if name != "tree" else None
+    if of_nccl is not None:
+        return of_nccl
+    pipelines = () if name == "tree" else tuple(broadcast.pipeline(group, chunks, way) for chunks in broadcast.CHUNKS)
+    trees = () if name == "pipeline" else (broadcast.tree(group, way),)
+    return _fastest((*trees, *pipelines), topology, message_bytes)
 
 
 def _nccl_costs(topology: Topology) -> NcclCosts:

@@ -5,7 +5,7 @@ inside a node (per rank), e between nodes (of a node's NICs together). Nothing h
 must not agree with its own closed form.
 """
 
-from math import log2
+from math import ceil, log2
 
 from msgspec import Struct
 
@@ -66,6 +66,31 @@ def tree_all_reduce_s(shape: Shape, message_bytes: float, num_chunks: int) -> fl
     chunk_s = message_bytes / 2 / num_chunks / shape.inter_node.bytes_per_s
     intra_s = ring_all_reduce_s(shape.ranks_per_node, message_bytes, shape.intra_node)
     return intra_s + 2 * (rounds * shape.inter_node.alpha_s + (2 * rounds - 1) * chunk_s)
+
+
+def tree_broadcast_s(shape: Shape, message_bytes: float) -> float:
+    """Return log2(G) (a_i + S/B_i) + ceil(log2 N) (a_e + G S/B_e) of a binomial tree, G a power of two.
+
+    In a round between nodes each of the G ranks of a node sends the whole message.
+    """
+    local, nodes = shape.ranks_per_node, shape.num_nodes
+    inside_s = log2(local) * (shape.intra_node.alpha_s + message_bytes / shape.intra_node.bytes_per_s)
+    between_s = shape.inter_node.alpha_s + local * message_bytes / shape.inter_node.bytes_per_s
+    return inside_s + ceil(log2(nodes)) * between_s
+
+
+def pipeline_broadcast_s(shape: Shape, message_bytes: float, num_chunks: int) -> float:
+    """Return (N + c - 2) (a_e + S/(c B_e)) + (G - 1) (a_i + S/(c B_i)), where a hop in a node is no slower.
+
+    The first chunk goes through N - 1 nodes, c - 1 follow, and the last goes through its node; in one node
+    (G + c - 2) (a_i + S/(c B_i)).
+    """
+    chunk_bytes = message_bytes / num_chunks
+    inside_s = shape.intra_node.alpha_s + chunk_bytes / shape.intra_node.bytes_per_s
+    between_s = shape.inter_node.alpha_s + chunk_bytes / shape.inter_node.bytes_per_s
+    if shape.num_nodes == 1:
+        return (shape.ranks_per_node + num_chunks - 2) * inside_s if shape.ranks_per_node > 1 else 0.0
+    return (shape.num_nodes + num_chunks - 2) * between_s + (shape.ranks_per_node - 1) * inside_s
 
 
 def all_to_all_s(shape: Shape, message_bytes: float) -> float:

@@ -1,14 +1,16 @@
-"""NCCL's all-reduce and all-gather: a ring, or a double binary tree, in one of three protocols, by the message's size.
+"""NCCL's collectives: a ring, or for an all-reduce a double binary tree, in one of three protocols, by message size.
 
 The schedules are those of the ring and of the tree. As pipelines they load the same links, and `nccl_model` times them.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from msgspec.structs import replace
 
 from simnet import nccl_model
-from simnet.collectives import ring, tree
+from simnet.collectives import broadcast, ring, tree
+from simnet.collectives.broadcast import Way
 from simnet.collectives.pipelines import rails_per_node
 from simnet.collectives.schedule import Group, Schedule
 from simnet.nccl_costs import NcclCosts
@@ -16,14 +18,11 @@ from simnet.nccl_model import PROTOCOLS, Algorithm, Protocol
 from simnet.network.topology import Topology
 
 
-def choose(topology: Topology, costs: NcclCosts, message_bytes: float) -> Schedule:
-    """Return the fastest all-reduce over all ranks for a message, by the closed form alone."""
-    found = nccl_model.fastest(
-        nccl_model.known_candidates(costs, topology.num_nodes, topology.ranks_per_node),
-        nccl_model.rates(costs, topology.intra_node.bytes_per_s, topology.inter_node.bytes_per_s),
-        message_bytes,
-    )
-    return all_reduce(topology.group("world"), found.algorithm, found.protocol)
+def choose(topology: Topology, costs: NcclCosts, message_bytes: float, group: Group | None = None) -> Schedule:
+    """Return the fastest all-reduce of a group, by default all ranks, for a message by the closed form alone."""
+    group = group or topology.group("world")
+    found = _fastest(topology, costs, nccl_model.known_candidates, group, message_bytes)
+    return all_reduce(group, found.algorithm, found.protocol)
 
 
 def variants(group: Group) -> tuple[Schedule, ...]:
@@ -50,15 +49,50 @@ def choose_all_gather(topology: Topology, group: Group, message_bytes: float) ->
 
     It is NCCL's ring in its fastest protocol where the calibration holds its costs for as many nodes, else a plain one.
     """
-    costs, gather = topology.nccl, ring.all_gather(group)
-    if costs is None or not costs.holds_for(group.nodes) or not gather.rounds:
-        return gather
-    found = nccl_model.fastest(
-        nccl_model.gather_candidates(costs, group.nodes, group.members_per_node),
+    return _half_ring(topology, ring.all_gather(group), message_bytes)
+
+
+def choose_reduce_scatter(topology: Topology, group: Group, message_bytes: float) -> Schedule:
+    """Return the reduce-scatter of a message of each rank: the other half of the ring, at the same costs."""
+    return _half_ring(topology, ring.reduce_scatter(group), message_bytes)
+
+
+def _half_ring(topology: Topology, half: Schedule, message_bytes: float) -> Schedule:
+    costs, group = topology.nccl, half.group
+    if costs is None or not costs.holds_for(group.nodes) or not half.rounds:
+        return half
+    found = _fastest(topology, costs, nccl_model.gather_candidates, group, message_bytes)
+    return _in_protocol(half, found.protocol)
+
+
+def choose_broadcast(topology: Topology, group: Group, message_bytes: float, way: Way) -> Schedule | None:
+    """Return a broadcast or reduce through the ring in its fastest protocol; None without costs for these nodes."""
+    costs, passed_on = topology.nccl, broadcast.pipeline(group, 1, way)
+    if costs is None or not costs.holds_for(group.nodes) or not passed_on.rounds:
+        return None
+    found = _fastest(topology, costs, nccl_model.broadcast_candidates, group, message_bytes)
+    return _counted_in_full(passed_on, found.protocol)
+
+
+def _fastest(
+    topology: Topology,
+    costs: NcclCosts,
+    candidates: Callable[[NcclCosts, int, int], tuple[nccl_model.Candidate, ...]],
+    group: Group,
+    message_bytes: float,
+) -> nccl_model.Candidate:
+    return nccl_model.fastest(
+        candidates(costs, group.nodes, group.members_per_node),
         nccl_model.rates(costs, topology.intra_node.bytes_per_s, topology.inter_node.bytes_per_s),
         message_bytes * rails_per_node(group),
     )
-    return _in_protocol(gather, found.protocol)
+
+
+@lru_cache(maxsize=16_384)
+def _counted_in_full(schedule: Schedule, protocol: Protocol) -> Schedule:
+    """Return a pipeline whose chunks are counted over all repetitions, since they are one stream on the links."""
+    rounds = tuple(replace(one, distinct_loads=None) for one in schedule.rounds)
+    return replace(schedule, protocol=protocol, rounds=rounds)
 
 
 @lru_cache(maxsize=16_384)

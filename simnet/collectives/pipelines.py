@@ -16,6 +16,12 @@ from simnet.hardware import LinkId, LinkKind
 from simnet.network.topology import Topology, path
 
 PORTS = ("port_tx", "port_rx")
+_CANDIDATES = {
+    "all_gather": nccl_model.gather_candidates,
+    "reduce_scatter": nccl_model.gather_candidates,
+    "broadcast": nccl_model.broadcast_candidates,
+    "reduce": nccl_model.broadcast_candidates,
+}
 
 
 class PipelineCost(NamedTuple):
@@ -48,7 +54,7 @@ def cost(topology: Topology, schedule: Schedule) -> PipelineCost:
         raise SimnetError(
             f"{schedule.name}: needs calibration.nccl, which simnet calibrate writes; fit nccl-tests logs"
         )
-    candidates = nccl_model.gather_candidates if schedule.collective == "all_gather" else nccl_model.known_candidates
+    candidates = _CANDIDATES.get(schedule.collective, nccl_model.known_candidates)
     found = next(
         one
         for one in candidates(costs, group.nodes, group.members_per_node)

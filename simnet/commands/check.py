@@ -1,12 +1,16 @@
 """`simnet check`: files without simulating."""
 
+from pathlib import Path
+
 import click
 
+from simnet import step_file
 from simnet.commands.main import Failure
 from simnet.commands.parts import find
 from simnet.commands.terminal import say
 from simnet.compare import convergence
 from simnet.errors import SimnetError
+from simnet.files import is_path
 from simnet.hardware import Calibration
 from simnet.scenario import PART_TYPES, check_part, load_experiment
 from simnet.strategies import kernel_table
@@ -15,7 +19,7 @@ from simnet.strategies import kernel_table
 @click.command(
     "check",
     help="Check FILES or shipped names without simulating: experiments (every point of the sweep), clusters, "
-    "workloads, calibrations, convergence.",
+    "workloads, calibrations, convergence, recorded steps.",
     epilog="\b\nExample:\n  simnet check my_cluster.toml my_experiment.toml",
 )
 @click.argument("files", nargs=-1, required=True)
@@ -34,6 +38,9 @@ def command(ctx: click.Context, files: tuple[str, ...]) -> None:
 
 def _checked(name: str) -> str:
     """Check one file, and say what it is."""
+    if is_path(name) and step_file.holds_step(Path(name)):
+        step_file.read(Path(name))
+        return "recorded step"
     kind, name = find(name)
     if kind in PART_TYPES:
         part = check_part(kind, name)

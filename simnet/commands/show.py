@@ -1,24 +1,52 @@
-"""`simnet show`: one part or experiment, as TOML."""
+"""`simnet show`: one part or experiment as TOML, or what a recorded step holds."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import click
 
-from simnet import files
+from simnet import files, step_file
 from simnet.axes import POINTS
 from simnet.commands.parts import find
 from simnet.commands.terminal import say
+from simnet.errors import SimnetError
 from simnet.scenario import load_experiment
 
 
 @click.command(
     "show",
-    help="Print the file NAME (or KIND/NAME, or a path) as TOML, an experiment with its parts filled in.",
+    help="Print the file NAME (or KIND/NAME, or a path) as TOML, an experiment with its parts filled in; of a recorded "
+    "step, what it computes and sends.",
     epilog="\b\nExample:\n  simnet show clusters/a100_8x8_10gbit",
 )
 @click.argument("name")
-def command(name: str) -> None:
+@click.option(
+    "--format", "form", type=click.Choice(("table", "json", "csv")), help="Format of a recorded step.  [default: table]"
+)
+def command(name: str, form: str | None) -> None:
     """Run `simnet show`."""
+    if files.is_path(name) and step_file.holds_step(Path(name)):
+        _show_step(Path(name), form or "table")
+        return
+    if form is not None:
+        raise SimnetError(f"--format: {form!r}: has no effect on {name!r}, which is no recorded step; drop it")
+    _show_part(name)
+
+
+def _show_step(path: Path, form: str) -> None:
+    from simnet.show import recorded_step
+
+    step = step_file.read(path)
+    if form == "table":
+        say(recorded_step.step_page(step))
+    elif form == "csv":
+        say(recorded_step.csv_table(step).csv())
+    else:
+        say(json.dumps(recorded_step.to_object(step), indent=2, allow_nan=False))
+
+
+def _show_part(name: str) -> None:
     import tomli_w
 
     kind, name = find(name)

@@ -17,6 +17,7 @@ from simnet.strategies.eight_bit import ByteGrad
 from simnet.strategies.marsit import Marsit
 from simnet.strategies.low_rank import Atomo, GradZip, PowerSGD
 from simnet.strategies.sparse import MSTopK, RandomK, TopK
+from simnet.strategies.recorded import RecordedStep
 # isort: on
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "PowerSGD",
     "QSGDInf",
     "RandomK",
+    "RecordedStep",
     "SignSGD",
     "Strategy",
     "TernGrad",

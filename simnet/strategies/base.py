@@ -79,6 +79,8 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
             it; a class says so of itself alone, since a class derived from it may choose by times. Where the
             calibration holds NCCL's costs none is, since protocols are chosen by times.
         uses_ddp_buckets: whether DDP forms the buckets of bucketing "ddp", anew after the first step.
+        path_keys: keys that hold the path of a file, which in a scenario file starts from its folder.
+        takes_other_micro_batches: whether its program holds for any number of micro-batches.
         former_keys: keys of older files with the present ones.
         former_defaults: what a key that older files do not have was, by key.
         bucketing: "ddp" closes a bucket when its gradients reach `bucket_cap`, as PyTorch's DDP does; "per_tensor"
@@ -95,6 +97,8 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     compresses: ClassVar[bool] = True
     uses_ddp_buckets: ClassVar[bool] = True
     is_rate_independent: ClassVar[bool] = False
+    path_keys: ClassVar[tuple[str, ...]] = ()
+    takes_other_micro_batches: ClassVar[bool] = True
     former_keys: ClassVar[dict[str, str]] = {}
     former_defaults: ClassVar[dict[str, str]] = {}
 
@@ -274,7 +278,7 @@ def choose_all_reduce(
     if group == "world":
         schedule = algorithms.choose(algorithm, topology, message_bytes)
     else:
-        schedule = algorithms.choose_on_rails(algorithm, topology, message_bytes)
+        schedule = algorithms.choose_side_by_side(algorithm, topology, message_bytes, topology.group(group))
     return Communicate(schedule=schedule, message_bytes=message_bytes), schedule.label
 
 

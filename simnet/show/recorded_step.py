@@ -1,0 +1,162 @@
+"""What a recorded step holds, as a page, as rows and as an object: layouts, streams, collectives, compute and waits."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from simnet.show.page import Page
+from simnet.show.table import Column, Table
+from simnet.show.text import count_text, hanging, printable
+from simnet.step_file import RecordedLayout, RecordedOperation, StepFile
+from simnet.units import format_bytes, format_seconds
+
+NO_NUMBER = "-"
+COLUMNS = (
+    Column("layout"),
+    Column("stream"),
+    Column("operations"),
+    Column("group"),
+    Column("number", "right"),
+    Column("messages", "right"),
+    Column("largest", "right"),
+    Column("FLOPs", "right"),
+    Column("memory", "right"),
+    Column("time", "right"),
+    Column("exposed waits", "right"),
+)
+Row = dict[str, Any]
+
+
+def step_page(step: StepFile) -> Page:
+    """Return what `simnet show` prints of a recorded step."""
+    source = step.source
+    known = filter(None, (source.command, source.torch and f"torch {source.torch}", source.gpu or source.device))
+    lines = hanging("source   ", printable(f"{source.how}, compute {source.compute}: {', '.join(known)}"))
+    for layout in step.recordings:
+        lines += hanging("layout   ", _summary(layout))
+    notes = dict.fromkeys(note for layout in step.recordings for note in layout.notes)
+    lines += ["", *(line for note in notes for line in hanging("note: ", printable(note)))] if notes else []
+    return Page([*lines, "", Table(COLUMNS, map(_cells, rows(step)))])
+
+
+def csv_table(step: StepFile) -> Table:
+    """Return the rows with plain numbers."""
+    found = list(rows(step))
+    return Table(list(found[0]), [["" if cell is None else str(cell) for cell in row.values()] for row in found])
+
+
+def to_object(step: StepFile) -> dict[str, object]:
+    """Return the same as plain data."""
+    source = {key: getattr(step.source, key) for key in step.source.__struct_fields__}
+    layouts = [
+        {
+            "num_nodes": layout.num_nodes,
+            "ranks_per_node": layout.ranks_per_node,
+            "num_steps": layout.num_steps,
+            "micro_batches": layout.micro_batches,
+            "gradient_bytes": layout.gradient_bytes,
+            "num_buckets": len(_buckets(layout)),
+            "notes": list(layout.notes),
+            "operations": [{key: cell for key, cell in row.items() if key != "layout"} for row in _rows(layout)],
+        }
+        for layout in step.recordings
+    ]
+    return {"source": source, "layouts": layouts}
+
+
+def rows(step: StepFile) -> Iterator[Row]:
+    """Yield a row for each kind of operation of each stream of each layout."""
+    for layout in step.recordings:
+        yield from _rows(layout)
+
+
+def _rows(layout: RecordedLayout) -> Iterator[Row]:
+    exposed = _exposed_waits(layout)
+    for number, stream in enumerate(layout.streams):
+        by_kind: dict[tuple[str, int | None], list[tuple[int, RecordedOperation]]] = defaultdict(list)
+        for position, one in enumerate(stream.operations):
+            is_compute = one.kind == "compute"
+            by_kind[str(one.part if is_compute else one.kind), None if is_compute else one.group].append(
+                (position, one)
+            )
+        for (kind, group), found in by_kind.items():
+            waits = sum((number, position) in exposed for position, _ in found)
+            operations = [one for _, one in found]
+            head = {"layout": layout.text, "stream": _stream_name(layout, number), "operations": kind}
+            yield head | _numbers(layout, group, operations) | {"exposed_waits": None if group is None else waits}
+
+
+def _numbers(layout: RecordedLayout, group: int | None, operations: Iterable[RecordedOperation]) -> Row:
+    ops = list(operations)
+    if group is None:
+        return {
+            "group": None,
+            "number": len(ops),
+            "message_bytes": None,
+            "largest_bytes": None,
+            "flops": sum(one.flops for one in ops),
+            "memory_bytes": sum(one.num_bytes for one in ops),
+            "seconds": sum(one.seconds for one in ops),
+        }
+    return {
+        "group": _group_name(layout, group),
+        "number": len(ops),
+        "message_bytes": sum(one.message_bytes for one in ops),
+        "largest_bytes": max(one.message_bytes for one in ops),
+        "flops": None,
+        "memory_bytes": None,
+        "seconds": None,
+    }
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    number_of = {"message_bytes": format_bytes, "largest_bytes": format_bytes, "memory_bytes": format_bytes}
+    cells = [row["layout"], row["stream"], row["operations"], row["group"] or NO_NUMBER, str(row["number"])]
+    cells += [_text(row[key], number_of[key]) for key in ("message_bytes", "largest_bytes")]
+    cells += [_text(row["flops"], lambda flops: f"{flops:.3g}"), _text(row["memory_bytes"], format_bytes)]
+    cells += [_text(row["seconds"], format_seconds)]
+    return (*cells, NO_NUMBER if row["exposed_waits"] is None else str(row["exposed_waits"]))
+
+
+def _text(number: float | None, written: Any) -> str:
+    return NO_NUMBER if not number else str(written(number))
+
+
+def _summary(layout: RecordedLayout) -> str:
+    steps = count_text(layout.num_steps, "step")
+    parts = [steps if layout.num_steps == 1 else f"{steps}, after which they repeat"]
+    parts.append(count_text(layout.micro_batches, "micro-batch").replace("batchs", "batches"))
+    parts.append(f"gradients {format_bytes(layout.gradient_bytes)}")
+    parts.append(count_text(len(layout.streams), "stream"))
+    if buckets := _buckets(layout):
+        parts.append(count_text(len(buckets), "bucket"))
+    if all(one.kind == "compute" for one in layout.operations):
+        parts.append("never communicates")
+    return f"{layout.text}: {', '.join(parts)}"
+
+
+def _buckets(layout: RecordedLayout) -> set[int]:
+    return {one.bucket for one in layout.operations if one.bucket is not None}
+
+
+def _group_name(layout: RecordedLayout, number: int) -> str:
+    group = layout.groups[number]
+    name = printable(group.name) or f"group {number}"
+    return f"{name} ({group.size} ranks{f', stride {group.stride}' if group.stride > 1 else ''})"
+
+
+def _stream_name(layout: RecordedLayout, number: int) -> str:
+    return printable(layout.streams[number].name) or f"stream {number}"
+
+
+def _exposed_waits(layout: RecordedLayout) -> set[tuple[int, int]]:
+    """Return the collectives that an operation waits for right after the one before it has made them ready."""
+    found: set[tuple[int, int]] = set()
+    for number, stream in enumerate(layout.streams):
+        for position, one in enumerate(stream.operations):
+            for other, place in one.after if one.kind == "compute" else ():
+                waited = layout.streams[other].operations[place]
+                begun = [before for on, before in waited.after if on == number]
+                if waited.kind != "compute" and begun and max(begun) == position - 1:
+                    found.add((other, place))
+    return found

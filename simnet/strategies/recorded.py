@@ -1,0 +1,251 @@
+"""A recorded step of the user's own script, simulated as any strategy: its streams, its collectives, its groups."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from simnet import files, step_file, step_layouts
+from simnet.collectives import algorithms, direct, nccl, ring
+from simnet.collectives.broadcast import Form, Way
+from simnet.collectives.schedule import Group, Schedule
+from simnet.errors import SimnetError
+from simnet.network.topology import Topology
+from simnet.program import Communicate, Compute, IterationPart, Kernel, Operation, OperationId, Program
+from simnet.step_file import RecordedLayout, RecordedOperation, TimedBy
+from simnet.strategies.all_reduce import Algorithm, check_algorithm
+from simnet.strategies.base import Strategy, register
+from simnet.units import format_bytes
+from simnet.workload.kernel_cost import KernelCost
+from simnet.workload.training_step import Step
+
+# What a barrier sends: an all-reduce of one number.
+BARRIER_BYTES = 4.0
+# Gradients of the recording and of the workload that differ more are those of two models.
+SAME_MODEL = 0.01
+CONTRIBUTED = ("all_reduce", "reduce_scatter", "all_to_all", "reduce")
+"""Collectives that carry what each rank has to add; the others hand out what is there."""
+MEMORY_TRAFFIC = KernelCost(name="recorded_bytes", bytes_per_element=1.0, is_streaming=True)
+WORKLOAD_PARTS: tuple[IterationPart, ...] = ("forward", "backward", "optimizer")
+
+
+@register
+class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="recorded"):
+    """Do what a training script did in steps that `simnet record` has recorded.
+
+    Attributes:
+        file: the recorded step.
+        algorithm: the all-reduce algorithm, as of `all_reduce`.
+        broadcast: "tree" as gloo does, or "pipeline" as NCCL does; by default the faster of both.
+        reduce_scatter_as: "all_reduce" sends the bytes of a whole all-reduce, as gloo does in torch 2.13.
+        compute: "workload" shares the workload's times of forward, backward and optimizer out among the recorded
+            operations, by their seconds or else by their FLOPs and bytes; what compresses takes its bytes over the
+            calibration's memory bandwidth. "recorded" takes the recorded seconds as they are.
+    """
+
+    title: ClassVar[str] = "recorded step"
+    kernels: ClassVar[tuple[KernelCost, ...]] = (MEMORY_TRAFFIC,)
+    uses_ddp_buckets: ClassVar[bool] = False
+    path_keys: ClassVar[tuple[str, ...]] = ("file",)
+    takes_other_micro_batches: ClassVar[bool] = False
+
+    file: str
+    algorithm: Algorithm | None = None
+    broadcast: Form | None = None
+    reduce_scatter_as: Literal["ring", "all_reduce"] = "ring"
+    compute: Literal["workload", "recorded"] = "workload"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.file:
+            raise ValueError("file: '': is empty; name a file that simnet record writes")
+        check_algorithm("algorithm", self.algorithm)
+        for key, default in (("bucketing", "ddp"), ("bucket_cap", None), ("overlap", True)):
+            if getattr(self, key) != default:
+                raise ValueError(f"{key}: has no effect on a recorded step, whose buckets are as recorded; drop it")
+
+    @classmethod
+    def presets(cls) -> dict[str, tuple[Strategy, ...]]:
+        """Return none: there is no step without a file."""
+        return {}
+
+    def bucketing_variants(self, caps: object) -> tuple[Strategy, ...]:  # noqa: ARG002
+        """Return it alone: its buckets are as recorded."""
+        return (self,)
+
+    def program(self, step: Step, topology: Topology) -> Program:
+        """Return the recorded streams on the cluster's nodes and ranks.
+
+        Raises:
+            SimnetError: the file cannot be read, or its step does not fit the cluster, the workload or the run.
+        """
+        path = Path(self.file)
+        layout = _layout_at(path, files.file_stamp(path), topology.num_nodes, topology.ranks_per_node)
+        self._check_fits(layout, step)
+        seconds = _seconds(layout, self._timed_by(path), step, self.compute)
+        streams = tuple(
+            tuple(self._operation(one, seconds.get((number, place)), layout, topology) for place, one in enumerate(ops))
+            for number, ops in enumerate(stream.operations for stream in layout.streams)
+        )
+        found = tuple(one for stream in streams for one in stream if isinstance(one, Communicate))
+        return Program(
+            streams=streams,
+            num_buckets=_num_buckets(layout),
+            payload_bytes=_payload_bytes(layout) or step.gradient_bytes,
+            algorithm="+".join(sorted({one.schedule.label for one in found if one.schedule.rounds})) or "none",
+            num_steps=layout.num_steps,
+            notes=(*layout.notes, *_notes(path, layout, step)),
+        )
+
+    def _timed_by(self, path: Path) -> TimedBy:
+        timed_by = step_file.read(path).source.compute
+        if self.compute == "recorded" and timed_by != "timed":
+            raise SimnetError(
+                f"strategy.compute: 'recorded': {self.file} has no seconds, its compute is {timed_by!r}; record it on "
+                "the GPU with --timed, or use 'workload'"
+            )
+        return timed_by
+
+    def _check_fits(self, layout: RecordedLayout, step: Step) -> None:
+        if layout.micro_batches != step.micro_batches:
+            raise SimnetError(
+                f"run.grad_accumulation: {step.micro_batches}: {self.file} has a step of {layout.micro_batches} "
+                f"micro-batches; set run.grad_accumulation = {layout.micro_batches}, or record the step with "
+                f"{step.micro_batches}"
+            )
+
+    def _operation(
+        self, one: RecordedOperation, seconds: float | None, layout: RecordedLayout, topology: Topology
+    ) -> Operation:
+        after = tuple(OperationId(*waited) for waited in one.after)
+        if one.kind != "compute":
+            message_bytes = BARRIER_BYTES if one.kind == "barrier" else one.message_bytes
+            group = _group(layout, one.group, topology, self.file)
+            schedule = self._schedule(one.kind, group, topology, message_bytes)
+            return Communicate(schedule=schedule, message_bytes=message_bytes, bucket=one.bucket, after=after)
+        assert one.part is not None
+        if seconds is not None:
+            return Compute(part=one.part, seconds=seconds, name=one.name, bucket=one.bucket, after=after)
+        traffic = step_file.bytes_of_memory(one)
+        return Kernel(name=MEMORY_TRAFFIC.name, part=one.part, num_elements=traffic, bucket=one.bucket, after=after)
+
+    def _schedule(self, kind: str, group: Group, topology: Topology, message_bytes: float) -> Schedule:
+        if group.size == 1:
+            return ring.all_reduce(group)  # which sends nothing
+        as_all_reduce = kind == "reduce_scatter" and self.reduce_scatter_as == "all_reduce"
+        if kind in ("all_reduce", "barrier") or as_all_reduce:
+            return algorithms.choose_on(self.algorithm, topology, message_bytes, group)
+        if kind in ("broadcast", "reduce"):
+            way: Way = "reduce" if kind == "reduce" else "broadcast"
+            return algorithms.choose_broadcast(self.broadcast, topology, message_bytes, group, way)
+        if kind == "all_to_all":
+            return direct.all_to_all(group)
+        choose = nccl.choose_all_gather if kind == "all_gather" else nccl.choose_reduce_scatter
+        return choose(topology, group, message_bytes)
+
+
+@lru_cache(maxsize=256)
+def _layout_at(path: Path, _stamp: tuple[int, ...], num_nodes: int, ranks_per_node: int) -> RecordedLayout:
+    """Return a recorded step on a number of nodes and ranks, made once for each state of its file."""
+    return step_layouts.at_layout(step_file.read(path), num_nodes, ranks_per_node, files.label(path))
+
+
+def _group(layout: RecordedLayout, number: int, topology: Topology, where: str) -> Group:
+    """Return the process groups of a collective.
+
+    Raises:
+        SimnetError: some have more ranks in one node than in another.
+    """
+    recorded, per_node = layout.groups[number], topology.ranks_per_node
+    size, stride = recorded.size, recorded.stride
+    is_inside = per_node % (size * stride) == 0
+    is_regular = is_inside or stride % per_node == 0 or (per_node % stride == 0 and size % (per_node // stride) == 0)
+    if not is_regular:
+        raise SimnetError(
+            f"{where}: group {recorded.name!r}: size {size}, stride {stride}: must have as many ranks in each node of "
+            f"{per_node} that it reaches; set cluster.ranks_per_node, or record another mesh"
+        )
+    return Group(
+        first=0, size=size, stride=stride, num_nodes=topology.num_nodes, ranks_per_node=topology.ranks_per_node
+    )
+
+
+def _seconds(
+    layout: RecordedLayout, timed_by: TimedBy, step: Step, compute: Literal["workload", "recorded"]
+) -> Mapping[tuple[int, int], float]:
+    """Return the seconds of each compute operation by its place; of none whose bytes the calibration times.
+
+    Raises:
+        SimnetError: the workload computes in a part of the step in which the recording does not.
+    """
+    computed = {
+        (number, place): one
+        for number, stream in enumerate(layout.streams)
+        for place, one in enumerate(stream.operations)
+        if one.kind == "compute"
+    }
+    if compute == "recorded":
+        return {place: one.seconds for place, one in computed.items()}
+    found: dict[tuple[int, int], float] = {}
+    for part, total_s in _part_seconds(layout, step).items():
+        weights = {place: _weight(one, timed_by) for place, one in computed.items() if one.part == part}
+        if not weights and total_s > 0:
+            raise SimnetError(
+                f"strategy.file: no compute of {part!r} in {layout.text}: the workload takes {total_s:g} s for it; "
+                f"{step_file.REPAIR} with its compute, or leave workload.{part} out"
+            )
+        found |= _shared_out(total_s, weights)
+    # A trace times what compresses and does not count its bytes.
+    only_timed = {place: one.seconds for place, one in computed.items() if not step_file.bytes_of_memory(one)}
+    return only_timed | found
+
+
+def _part_seconds(layout: RecordedLayout, step: Step) -> dict[IterationPart, float]:
+    """Return what the workload takes in each part, in all steps of the recording [s]."""
+    forward_s = step.micro_batches * step.forward_s
+    backward_s = (step.micro_batches - 1) * step.backward_s + step.exchanged_backward_s
+    times = zip(WORKLOAD_PARTS, (forward_s, backward_s, step.optimizer_s), strict=True)
+    return {part: layout.num_steps * seconds for part, seconds in times}
+
+
+def _weight(operation: RecordedOperation, timed_by: TimedBy) -> float:
+    return operation.seconds if timed_by == "timed" else step_file.bytes_of_memory(operation)
+
+
+def _shared_out(total: float, weights: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    """Share a total out by weights, or evenly where all of them are 0."""
+    whole = sum(weights.values())
+    return {place: total * (weight / whole if whole else 1 / len(weights)) for place, weight in weights.items()}
+
+
+def _num_buckets(layout: RecordedLayout) -> int:
+    """Return the buckets of gradients, or the collectives where none is named."""
+    sent = [one for one in layout.operations if one.kind not in ("compute", "barrier")]
+    return max(1, len({one.bucket for one in sent if one.bucket is not None}) or len(sent))
+
+
+def _payload_bytes(layout: RecordedLayout) -> float:
+    """Return what a rank adds to the exchanges of one step: in the group to which it adds most [B]."""
+    of_groups: dict[int, float] = defaultdict(float)
+    for one in layout.operations:
+        if one.kind in CONTRIBUTED:
+            of_groups[one.group] += one.message_bytes
+    if not of_groups:
+        for one in layout.operations:
+            if one.kind == "all_gather":
+                of_groups[one.group] += one.message_bytes / layout.groups[one.group].size
+    return max(of_groups.values(), default=0.0) / layout.num_steps
+
+
+def _notes(path: Path, layout: RecordedLayout, step: Step) -> Iterable[str]:
+    """Yield what a reader must know of a recorded step."""
+    yield f"the step was recorded: {files.label(path)}, SHA-256 {step_file.content_hash(path)}"
+    if not any(one.kind != "compute" for one in layout.operations):
+        yield "the recorded step never communicates"
+    recorded, given = layout.gradient_bytes, step.gradient_bytes
+    if recorded and abs(recorded / given - 1) > SAME_MODEL:
+        yield (
+            f"the recorded step has gradients of {format_bytes(recorded)}, the workload of {format_bytes(given)}: is "
+            "it the same model?"
+        )

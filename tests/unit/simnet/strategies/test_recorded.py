@@ -1,0 +1,126 @@
+"""A recorded step is simulated as the strategy would be that does the same."""
+
+import pytest
+from msgspec.structs import replace
+
+from simnet import scenario
+from simnet.errors import SimnetError
+from simnet.simulate import simulate
+from simnet.strategies import DenseAllReduce, RecordedStep
+from simnet.units import Size
+from tests.helpers import scenario_samples, step_files
+from tests.helpers.step_files import collective, compute
+
+MB = 1e6
+
+
+def point(tmp_path, data, strategy=None, **changes):
+    """Return a scenario file's scenario whose strategy is a recorded step."""
+    step_files.write(tmp_path / "step.json", data)
+    own = {"kind": "recorded", "file": "step.json", **(strategy or {})}
+    return scenario.load(
+        str(scenario_samples.write(tmp_path / "pod.toml", scenario_samples.pod(strategy=own, **changes)))
+    )
+
+
+def test_a_recorded_ddp_takes_what_ddp_takes(tmp_path):
+    # 110 M elements of 4 bytes in 11 buckets of 40 MB, as DDP's equal pieces.
+    dense = DenseAllReduce(bucket_cap=Size(40 * MB))
+    found = point(tmp_path, step_files.step(step_files.layout(step_files.ddp(11, 40 * MB))))
+    recorded = simulate(found).result
+    known = simulate(replace(found, strategy=dense)).result
+    assert known.num_buckets == recorded.num_buckets == 11
+    assert recorded.iteration_s == pytest.approx(known.iteration_s, rel=1e-12)
+    assert recorded.nic_bytes_per_node == pytest.approx(known.nic_bytes_per_node)
+    assert recorded.compression_ratio == pytest.approx(1.0)
+
+
+def test_a_relative_path_starts_from_the_folder_of_the_scenario(tmp_path, monkeypatch):
+    found = point(tmp_path, step_files.step(step_files.layout(step_files.ddp())))
+    monkeypatch.chdir(tmp_path.parent)
+    assert found.strategy == RecordedStep(file=str(tmp_path / "step.json"))
+    assert simulate(found).result.iteration_s > 0
+
+
+def test_several_steps_that_repeat_are_one_iteration_each(tmp_path):
+    once, twice = step_files.ddp(2), step_files.ddp(2)
+    later = [
+        {**one, "after": [[stream, place + len(once[stream])] for stream, place in one.get("after", ())]}
+        for one in (*twice[0], *twice[1])
+    ]
+    both = [[*once[0], *later[:4]], [*once[1], *later[4:]]]
+    # The second step begins when the first has ended, as a synchronous optimizer has it.
+    one = simulate(point(tmp_path, step_files.step(step_files.layout(once))))
+    two = simulate(point(tmp_path, step_files.step(step_files.layout(both, num_steps=2))))
+    assert two.result.iteration_s == pytest.approx(one.result.iteration_s, rel=1e-9)
+    assert two.result.nic_bytes_per_node == pytest.approx(one.result.nic_bytes_per_node)
+    assert two.result.breakdown.total_s == pytest.approx(two.result.iteration_s)
+    assert two.result.breakdown.backward_s == pytest.approx(one.result.breakdown.backward_s)
+
+
+def test_compute_is_shared_out_by_bytes_and_by_seconds(tmp_path):
+    # The all-reduce starts after a quarter of backward by bytes, after three quarters by seconds.
+    ops = [
+        compute("forward", seconds=1.0),
+        compute("backward", gbytes=1.0, seconds=3.0),
+        compute("backward", gbytes=3.0, seconds=1.0),
+        compute("optimizer", seconds=1.0),
+    ]
+    sent = [collective("all_reduce", 1e6, after=[[0, 1]])]
+    for timed_by, share in (("counted", 0.25), ("timed", 0.75)):
+        data = step_files.step(step_files.layout([ops, sent]), compute=timed_by)
+        spans = simulate(point(tmp_path, data)).result.spans
+        assert next(one.start_s for one in spans if one.stream == "communication") == pytest.approx(0.04 + 0.08 * share)
+
+
+def test_recorded_seconds_are_taken_as_they_are(tmp_path):
+    ops = [compute("forward", seconds=1.0), compute("backward", seconds=2.0), compute("encode", seconds=0.5)]
+    data = step_files.step(step_files.layout([ops]), compute="timed")
+    found = simulate(point(tmp_path, data, {"compute": "recorded"}))
+    assert found.result.iteration_s == pytest.approx(3.5)
+    assert any("never communicates" in note for note in found.notes)
+
+
+def test_what_compresses_takes_its_bytes_over_the_memory_bandwidth(tmp_path):
+    ops = [compute("forward"), compute("backward"), compute("optimizer"), compute("encode", gbytes=0.5, flops=75e9)]
+    found = simulate(point(tmp_path, step_files.step(step_files.layout([ops]))))
+    assert found.result.breakdown.encode_s == pytest.approx(1e9 / 100e9)  # 100 GB/s, 150 FLOPs as a byte
+
+
+def test_gloo_may_reduce_and_scatter_by_an_all_reduce(tmp_path):
+    ops = [compute("forward"), compute("backward"), compute("optimizer")]
+    for as_, factor in (("ring", 1.0), ("all_reduce", 2.0)):
+        data = step_files.step(step_files.layout([ops, [collective("reduce_scatter", 16e6)]]))
+        found = simulate(point(tmp_path, data, {"reduce_scatter_as": as_}))
+        assert found.result.nic_bytes_per_node == pytest.approx(factor * 15e6)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "rule"),
+    [
+        ({"file": "none.json"}, {}, "none.json: cannot be read"),
+        ({"file": ""}, {}, "strategy.file: '': is empty"),
+        ({"bucketing": "fused"}, {}, "strategy.bucketing: has no effect on a recorded step"),
+        ({"overlap": False}, {}, "strategy.overlap: has no effect on a recorded step"),
+        ({"algorithm": "rng"}, {}, "strategy.algorithm: 'rng': unknown. Did you mean 'ring'?"),
+        ({"compute": "recorded"}, {}, "strategy.compute: 'recorded': "),
+        ({}, {"run": {"grad_accumulation": 2}}, "run.grad_accumulation: 2: "),
+    ],
+)
+def test_what_does_not_fit_is_refused(strategy, changes, rule, tmp_path):
+    data = step_files.step(step_files.layout(step_files.ddp()))
+    with pytest.raises(SimnetError) as caught:
+        simulate(point(tmp_path, data, strategy, **changes))
+    assert rule in str(caught.value)
+
+
+def test_a_part_that_the_workload_has_and_the_recording_lacks_is_refused(tmp_path):
+    with pytest.raises(SimnetError, match="no compute of 'optimizer' in 2 x 8 ranks"):
+        simulate(point(tmp_path, step_files.step(step_files.layout([[compute("forward"), compute("backward")]]))))
+
+
+def test_the_result_tells_the_file_by_its_content(tmp_path):
+    data = step_files.step(step_files.layout(step_files.ddp(), gradient_bytes=88e6))
+    notes = simulate(point(tmp_path, data)).notes
+    assert any("SHA-256" in note for note in notes)
+    assert any("gradients of 88 MB, the workload of 440 MB" in note for note in notes)
