@@ -5,7 +5,7 @@ binsgdm.attach(optimizer, model)
 
 BinSGDM: the optimizer. attach: lets it exchange signs with all ranks. attach_fsdp: the same for parameters that FSDP2
 shards. detach: undoes both. check_replicas: compares all ranks. BinsgdmError: what they raise. PAPER: settings of the
-paper's form.
+paper's form. record: notes what training steps send, for simnet.
 help(binsgdm.attach) and so on says more.
 """
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from binsgdm.fsdp import attach_fsdp
     from binsgdm.optimizers.binsgdm import BinSGDM
     from binsgdm.optimizers.settings import PAPER
+    from binsgdm.recording.recording import record
 
-__all__ = ["PAPER", "BinSGDM", "BinsgdmError", "attach", "attach_fsdp", "check_replicas", "detach"]
+__all__ = ["PAPER", "BinSGDM", "BinsgdmError", "attach", "attach_fsdp", "check_replicas", "detach", "record"]
 
 _HOMES = {
     "PAPER": "binsgdm.optimizers.settings",
@@ -29,6 +30,7 @@ _HOMES = {
     "attach_fsdp": "binsgdm.fsdp",
     "check_replicas": "binsgdm.exchange.replicas",
     "detach": "binsgdm.ddp",
+    "record": "binsgdm.recording.recording",
 }
 
 

@@ -6,7 +6,7 @@ work is done when its call returns, and nothing here has an effect.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any, Protocol
 
@@ -45,24 +45,28 @@ class DeviceStreams(Protocol):
         """Return a future for a tensor; whose stream waits for it also keeps the tensor."""
 
 
-class NoStreams:
-    """A CPU's, where calls return when their work is done."""
+class CpuStreams:
+    """A CPU's, where calls return when their work is done: torch's stand-ins, which do nothing but for a recorder."""
 
     def current(self) -> Stream:
-        """Return None."""
+        """Return the stream that this thread enqueues to."""
+        return torch.cpu.current_stream()
 
     def make(self) -> Stream:
-        """Return None."""
+        """Return a new stream."""
+        return torch.cpu.Stream()
 
     def use(self, stream: Stream) -> AbstractContextManager[object]:
-        """Change nothing."""
-        return nullcontext(stream)
+        """Let this thread enqueue to a stream."""
+        return torch.cpu.stream(stream)
 
     def record(self, stream: Stream) -> Event:
-        """Return None."""
+        """Return an event that is over when all is done that has been enqueued to a stream so far."""
+        return stream.record_event()
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """Do nothing."""
+        """Let what is enqueued to a stream from now on begin when an event is over."""
+        stream.wait_event(event)
 
     def keep(self, stream: Stream, *tensors: torch.Tensor) -> None:
         """Do nothing."""
@@ -120,4 +124,4 @@ class CudaStreams:
 @cache
 def of(device: torch.device) -> DeviceStreams:
     """Return the streams of the device of some tensor."""
-    return CudaStreams(device) if device.type == "cuda" else NoStreams()
+    return CudaStreams(device) if device.type == "cuda" else CpuStreams()

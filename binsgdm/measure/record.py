@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import shlex
-import stat
 import statistics
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from binsgdm.errors import BinsgdmError
+from binsgdm.files import write_file
 from binsgdm.measure.choices import text_of
 from binsgdm.measure.ranks import Ranks
 from binsgdm.measure.timing import relative_error
@@ -113,29 +113,6 @@ def write_error(path: Path, *, force: bool) -> str:
     except OSError as error:
         return f"{path}: cannot be written ({error.strerror}); name another file with -o"
     return ""
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write text to a new file next to `path`, and rename it to `path` when it is on the disk.
-
-    Raises:
-        BinsgdmError: it cannot be written.
-    """
-    path = path.resolve()
-    partial = ""
-    try:
-        handle, partial = tempfile.mkstemp(prefix=".measure-", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(handle)
-        # A new file may be read by all, a replaced one by those who could before; mkstemp gives 0o600.
-        os.chmod(partial, stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644)  # noqa: PTH101 - a str
-        os.replace(partial, path)  # noqa: PTH105
-    except OSError as error:
-        if partial:
-            Path(partial).unlink(missing_ok=True)
-        raise BinsgdmError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error
 
 
 def hardware() -> dict[str, Any]:

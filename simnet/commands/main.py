@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "advise": "Rank all systems on a cluster, and say whether any pays.",
     "time-to-target": "Find the system that reaches a target metric first.",
     "plot": "Draw the figures of a sweep.",
+    "record": "Record the training steps of a script, as rank 0 of any cluster.",
     "measure": "Time kernels, models, collectives and training on this machine or cluster.",
     "calibrate": "Fit a calibration to measured times.",
     "card": "Make a calibration, compute rows and a page of a measured GPU.",

@@ -122,7 +122,7 @@ CARDS = 2
 
 def on_cards(rank: int, folder: str) -> None:
     """Attach and step on pretended GPUs, none of which but the first is the current one; leave the parameters."""
-    streams.of = lambda _: streams.NoStreams()  # type: ignore[assignment]
+    streams.of = lambda _: streams.CpuStreams()  # type: ignore[assignment]
     with fake_nccl.ranks(rank, CARDS, f"file://{folder}/store", has_card=True), pretended_device() as gpu:
         gpu.current = 0
         found = {}

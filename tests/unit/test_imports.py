@@ -67,6 +67,7 @@ ORDER = (
 """The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
 BINSGDM_ORDER = (
     ("errors",),
+    ("files",),
     ("triton_support", "triton_tiles"),
     ("triton_signs",),
     ("random", "arguments", "bits", "flat_buckets", "functional", "stages", "streams", "uploads"),
@@ -79,6 +80,7 @@ BINSGDM_ORDER = (
     ("agreement",),
     ("overlapped", "ddp", "fsdp"),
     ("measure",),
+    ("recording",),
     ("compressors", "__init__"),
 )
 """The same of binsgdm; `compressors` is the former name of what scripts use, and `__init__` loads lazily."""
@@ -184,11 +186,17 @@ def test_only_those_that_measure_reach_binsgdm_by_name() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and re.fullmatch(r"(binsgdm|torch)(\.\w+)+", str(node.value))
     }
-    assert reached == {"simnet/commands/measure.py", "simnet/lab/campaign.py"}
+    assert reached == {
+        "simnet/commands/measure.py",
+        "simnet/commands/of_binsgdm.py",
+        "simnet/commands/record.py",
+        "simnet/lab/campaign.py",
+    }
 
 
-def test_the_command_that_measures_starts_without_a_heavy_library() -> None:
-    code = "import json, sys, simnet.commands.measure; print(json.dumps(sorted(sys.modules)))"
+@pytest.mark.parametrize("command", ["measure", "record"])
+def test_a_command_of_binsgdm_starts_without_a_heavy_library(command: str) -> None:
+    code = f"import json, sys, simnet.commands.{command}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert HEAVY & {name.partition(".")[0] for name in json.loads(done.stdout)} == set()
 

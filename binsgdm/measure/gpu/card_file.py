@@ -74,7 +74,7 @@ class CardFile:
         Raises:
             BinsgdmError: it cannot be written.
         """
-        from binsgdm.measure.record import write_file
+        from binsgdm.files import write_file
 
         write_file(self._path, json.dumps(self.content, indent=1) + "\n")
 

@@ -1,0 +1,251 @@
+"""Let a script believe that it is rank 0 of a world: its environment, its process groups, its hooks."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import optimizer as optimizers
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.recording.alone_store import AloneStore
+from binsgdm.recording.recorder import Recorder, in_graph_task
+from binsgdm.recording.recording_group import BACKEND, RecordingGroup
+from binsgdm.recording.replaced import replaced
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A cluster that is not there.
+
+    Attributes:
+        num_nodes: nodes.
+        ranks_per_node: ranks on each.
+    """
+
+    num_nodes: int
+    ranks_per_node: int
+
+    @property
+    def size(self) -> int:
+        """Ranks in all."""
+        return self.num_nodes * self.ranks_per_node
+
+    def environment(self) -> dict[str, str]:
+        """Return what torchrun sets for rank 0."""
+        return {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "GROUP_RANK": "0",
+            "ROLE_RANK": "0",
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_WORLD_SIZE": str(self.ranks_per_node),
+            "GROUP_WORLD_SIZE": str(self.num_nodes),
+            "ROLE_WORLD_SIZE": str(self.size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "1",
+            "TORCHELASTIC_RUN_ID": "recording",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshGroup:
+    """Ranks of a group: a dimension of a device mesh, whose groups tile the world.
+
+    Attributes:
+        name: torch's description or name of it.
+        size: ranks.
+        stride: distance of neighbours.
+    """
+
+    name: str
+    size: int
+    stride: int
+
+
+@dataclass
+class MeshGroups:
+    """The process groups of a script.
+
+    Attributes:
+        found: by number.
+    """
+
+    world: World
+    recorder: Recorder
+    found: list[MeshGroup] = field(default_factory=list)
+
+    def create(self, options: Any, _: Any) -> RecordingGroup:
+        """Make the group that torch asks for.
+
+        Raises:
+            BinsgdmError: its ranks are no dimension of a mesh.
+        """
+        ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+        name = f"group {len(self.found)}" if self.found else "world"
+        self.found.append(_mesh_group(name, ranks, self.world.size))
+        return RecordingGroup(self.recorder, len(self.found) - 1, options.group_rank, options.group_size, name)
+
+
+def _mesh_group(name: str, ranks: Sequence[int], world_size: int) -> MeshGroup:
+    stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+    is_regular = list(ranks) == list(range(ranks[0], ranks[0] + stride * len(ranks), stride)) if stride > 0 else False
+    if ranks[0] != 0 or not is_regular or world_size % (stride * len(ranks)):
+        shown = f"{list(ranks[:6])}{'...' if len(ranks) > 6 else ''}"
+        raise BinsgdmError(
+            f"{name} of ranks {shown} in a world of {world_size}: must be one dimension of a mesh that holds rank 0 "
+            "(ranks 0, s, 2 s, ..., whose equals tile the world); measure other groups on the cluster"
+        )
+    return MeshGroup(name=name, size=len(ranks), stride=stride)
+
+
+@contextmanager
+def alone(
+    world: World, recorder: Recorder, on_step_end: Callable[[], None], on_gradients: Callable[[Any], None]
+) -> Iterator[MeshGroups]:
+    """Let what runs inside be rank 0 of a world.
+
+    Args:
+        world: to be in.
+        recorder: takes notes.
+        on_step_end: called at the end of a step of the first optimizer that follows a backward pass.
+        on_gradients: called with every optimizer before its step.
+    """
+    if dist.is_initialized():
+        raise BinsgdmError("record: the process group exists already: start to record before init_process_group")
+    groups = MeshGroups(world, recorder)
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, lambda *_: None, extended_api=True, devices=["cpu", "cuda"])
+    plugin = dist.Backend._BackendPlugin(groups.create, True)
+    with ExitStack() as stack:
+        stack.enter_context(_environment(world))
+        stack.enter_context(replaced(dist.Backend, _plugins={**dist.Backend._plugins, BACKEND.upper(): plugin}))
+        init_process_group, new_group = _init_alone(world), _new_group(c10d.new_group)
+        for home in (dist, c10d):
+            stack.enter_context(replaced(home, init_process_group=init_process_group, new_group=new_group))
+        stack.enter_context(_noted_hooks(recorder))
+        stack.enter_context(_noted_backward(recorder))
+        stack.enter_context(_noted_optimizers(recorder, on_step_end, on_gradients))
+        try:
+            yield groups
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+@contextmanager
+def _environment(world: World) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(world.environment())
+    try:
+        yield
+    finally:
+        for name in world.environment():
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+def _init_alone(world: World) -> Callable[..., None]:
+    original = c10d.init_process_group
+    store = AloneStore(world.size)  # kept here: torch keeps the part of it that is not Python's alone
+
+    @functools.wraps(original)
+    def init_process_group(
+        backend: str | None = None, init_method: str | None = None, timeout: Any = None,
+        world_size: int = -1, rank: int = -1, *others: Any, **named: Any,
+    ) -> None:  # fmt: skip
+        del backend, init_method, timeout, others, named
+        if world_size not in (-1, world.size) or rank not in (-1, 0):
+            raise BinsgdmError(
+                f"init_process_group(world_size={world_size}, rank={rank}): the recording is rank 0 of {world.size}: "
+                "leave both out, or take them from the environment (WORLD_SIZE, RANK)"
+            )
+        original(BACKEND, store=store, rank=0, world_size=world.size)
+
+    return init_process_group
+
+
+def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *others: Any, **named: Any) -> Any:
+        del timeout, backend, others
+        kept = {key: value for key, value in named.items() if key in ("group_desc", "use_local_synchronization")}
+        return original(ranks, backend=BACKEND, **kept)
+
+    return new_group
+
+
+@contextmanager
+def _noted_hooks(recorder: Recorder) -> Iterator[None]:
+    """Note what communication hooks of DDP compute, and wait for their futures at the end of backward."""
+    original = DistributedDataParallel.register_comm_hook
+
+    def register_comm_hook(self: Any, state: object, hook: Callable[[Any, Any], Any]) -> None:
+        @functools.wraps(hook)
+        def noted(state: object, bucket: Any) -> Any:
+            with recorder.in_part("encode"), recorder.of_bucket(bucket.index()):
+                future = hook(state, bucket)
+            recorder.wait_after_backward_for(future)
+            return future
+
+        original(self, state, noted)
+
+    with replaced(DistributedDataParallel, register_comm_hook=register_comm_hook):
+        yield
+
+
+@contextmanager
+def _noted_backward(recorder: Recorder) -> Iterator[None]:
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(*given: Any, **named: Any) -> None:
+        if in_graph_task():  # one that checkpoints run inside another
+            original(*given, **named)
+            return
+        with recorder.backward():
+            original(*given, **named)
+
+    with replaced(torch.autograd, backward=backward):
+        yield
+
+
+@contextmanager
+def _noted_optimizers(
+    recorder: Recorder, on_step_end: Callable[[], None], on_gradients: Callable[[Any], None]
+) -> Iterator[None]:
+    running: list[Any] = []
+    first: list[Any] = []
+
+    def before(optimizer: Any, *_: Any) -> None:
+        if not running:
+            recorder.enter_optimizer()
+            on_gradients(optimizer)
+        running.append(optimizer)
+
+    def after(optimizer: Any, *_: Any) -> None:
+        running.pop()
+        if running:
+            return
+        recorder.leave_optimizer()
+        first[:] = first or [optimizer]
+        if optimizer is first[0] and recorder.step_has_ended:
+            on_step_end()
+
+    handles = [
+        optimizers.register_optimizer_step_pre_hook(before),
+        optimizers.register_optimizer_step_post_hook(after),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,238 @@
+"""Where a script is: in which part of which step, on which stream of which thread; what it does goes to the tape."""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+
+from binsgdm.recording.tape import COMPUTE, NOTHING, Collective, Mark, Part, Tape
+
+ComputeForm = Literal["counted", "timed"]
+
+
+class _OfThread(threading.local):
+    stream: int | None = None
+    part: Part | None = None
+    lap_s: float | None = None
+    is_unnoticed: bool = False
+    bucket: int | None = None
+    has_sent: bool = False
+
+
+class Recorder:
+    """The state of a recording.
+
+    Args:
+        compute: whether work is counted by `OperatorCounter`, or timed on this machine.
+    """
+
+    def __init__(self, compute: ComputeForm = "counted") -> None:
+        self.tape = Tape()
+        self.compute_form = compute
+        self.cuts: list[tuple[int, ...]] = []  # lengths of all streams at the end of every step
+        self.backwards: list[int] = []  # backward passes of every step
+        self.gradient_bytes = 0.0
+        self._main = threading.get_ident()
+        self._of_thread = _OfThread()
+        self._lock = threading.Lock()
+        self._names: dict[str, int] = {}  # streams of other threads
+        self._num_backwards = 0
+        self._in_optimizer = 0
+        self._in_backward = 0
+        self._after_backward: Mark = NOTHING
+        self._is_queued = False
+        self._futures: list[torch.futures.Future[object]] = []
+
+    # Streams
+
+    @property
+    def stream(self) -> int:
+        """Stream that this thread enqueues to."""
+        own = self._of_thread.stream
+        if own is not None:
+            return own
+        ident = threading.get_ident()
+        # The autograd engine runs backward of a GPU in a thread of its own: it goes on for the thread that called it.
+        if ident == self._main or in_graph_task():
+            return COMPUTE
+        # Threads that do the same one after the other, such as one a bucket, share a stream.
+        name = re.sub(r"\d+", "N", threading.current_thread().name)
+        with self._lock:
+            if name not in self._names:
+                self._names[name] = self.tape.add_stream(f"thread {name}")
+            return self._names[name]
+
+    @contextmanager
+    def on_stream(self, stream: int, part: Part | None = None) -> Iterator[None]:
+        """Let this thread enqueue to a stream, what it computes being of a part."""
+        self.lap()
+        before = self._of_thread.stream, self._of_thread.part
+        self._of_thread.stream = stream
+        self._of_thread.part = part if part is not None else before[1]
+        try:
+            yield
+        finally:
+            self.lap()
+            self._of_thread.stream, self._of_thread.part = before
+
+    @contextmanager
+    def in_part(self, part: Part) -> Iterator[None]:
+        """Count what this thread computes as of a part."""
+        with self.on_stream(self.stream, part):
+            yield
+
+    def mark(self) -> Mark:
+        """Return what has ended when the stream of this thread has come so far."""
+        self.lap()
+        return self.tape.mark(self.stream)
+
+    def wait(self, mark: Mark, stream: int | None = None) -> None:
+        """Let the stream of this thread, or another, wait for a mark."""
+        self.lap()
+        self.tape.wait(self.stream if stream is None else stream, mark)
+
+    # Work
+
+    @property
+    def part(self) -> Part:
+        """Part that this thread computes for."""
+        if self._of_thread.part is not None:
+            return self._of_thread.part
+        if self._in_optimizer:
+            return "optimizer"
+        if in_graph_task():
+            return "backward"
+        if threading.get_ident() == self._main:
+            return "forward"
+        return "decode" if self._of_thread.has_sent else "encode"
+
+    def count(self, flops: float, num_bytes: float) -> None:
+        """Add counted work."""
+        if self.compute_form == "counted" and not self._of_thread.is_unnoticed:
+            self.tape.compute(self.stream, self.part, flops=flops, num_bytes=num_bytes)
+
+    @contextmanager
+    def unnoticed(self) -> Iterator[None]:
+        """Count nothing of what this thread does."""
+        before, self._of_thread.is_unnoticed = self._of_thread.is_unnoticed, True
+        try:
+            yield
+        finally:
+            self._of_thread.is_unnoticed = before
+
+    def lap(self) -> None:
+        """Add the time since the last call on this thread, if work is timed."""
+        if self.compute_form != "timed":
+            return
+        now, since = time.perf_counter(), self._of_thread.lap_s
+        if since is not None:
+            self.tape.compute(self.stream, self.part, seconds=now - since)
+        self._of_thread.lap_s = time.perf_counter()
+
+    def forget_time(self) -> None:
+        """Start the clock of this thread anew: what it did since the last call was no work of the step."""
+        self._of_thread.lap_s = time.perf_counter()
+
+    def collective(self, kind: str, group: int, group_name: str, tensors: list[torch.Tensor], num_bytes: float) -> Mark:
+        """Add a collective that this thread starts, and return the mark at which it has ended."""
+        self.lap()
+        dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "uint8"
+        one = Collective(kind=kind, group=group, message_bytes=num_bytes, dtype=dtype, bucket=self._of_thread.bucket)
+        self._of_thread.has_sent = True
+        if self._of_thread.part == "encode":
+            self._of_thread.part = "decode"  # until the hook sends once more, which makes no difference in time
+        return self.tape.collective(self.stream, one, group_name)
+
+    # Parts of a step
+
+    def enter_optimizer(self) -> None:
+        """Begin an optimizer's step."""
+        self.lap()
+        self._in_optimizer += 1
+
+    def leave_optimizer(self) -> None:
+        """End an optimizer's step."""
+        self.lap()
+        self._in_optimizer -= 1
+
+    @contextmanager
+    def of_bucket(self, number: int) -> Iterator[None]:
+        """Note that collectives are of a bucket of DDP."""
+        self._of_thread.bucket = number
+        try:
+            yield
+        finally:
+            self._of_thread.bucket = None
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Be in a backward pass, at whose end the stream waits for what DDP has started in it."""
+        self.lap()
+        self._in_backward += 1
+        try:
+            yield
+        finally:
+            self.lap()
+            self._in_backward -= 1
+            self._num_backwards += 1
+            self._wait_as_ddp()
+
+    def wait_after_backward(self, mark: Mark) -> None:
+        """Let the stream wait for a mark at the end of this backward, as DDP's reducer does."""
+        if self._in_backward:
+            self._after_backward |= mark
+            self._wait_before_finalizing()
+
+    def wait_after_backward_for(self, future: "torch.futures.Future[object]") -> None:
+        """Let the stream wait for what a hook has returned, when its value is there."""
+        if isinstance(getattr(future, "mark", None), frozenset):
+            self.wait_after_backward(future.mark)  # type: ignore[attr-defined]
+            return
+
+        def note(_: object) -> None:
+            self._after_backward |= getattr(future, "mark", NOTHING)
+
+        future.add_done_callback(note)
+        self._futures.append(future)
+        self._wait_before_finalizing()
+
+    def _wait_before_finalizing(self) -> None:
+        """Wait where DDP does, before it copies buckets back.
+
+        DDP queues its own callback when all buckets have been started: a callback that is queued earlier runs before
+        that.
+        """
+        if not self._is_queued and in_graph_task():
+            self._is_queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._wait_as_ddp)
+
+    def _wait_as_ddp(self) -> None:
+        self.lap()
+        for future in self._futures:
+            if not future.done():
+                future.wait()
+        self._futures.clear()
+        self.tape.wait(self.stream, self._after_backward)
+        self._after_backward, self._is_queued = NOTHING, False
+        self.forget_time()
+
+    @property
+    def step_has_ended(self) -> bool:
+        """Tell whether an optimizer's step follows a backward pass."""
+        return not self._in_optimizer and self._num_backwards > 0
+
+    def end_step(self) -> None:
+        """End a step."""
+        self.lap()
+        self.cuts.append(self.tape.lengths)
+        self.backwards.append(self._num_backwards)
+        self._num_backwards = 0
+
+
+def in_graph_task() -> bool:
+    """Tell whether this thread runs backward."""
+    return torch._C._current_graph_task_id() >= 0

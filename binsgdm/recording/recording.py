@@ -1,0 +1,204 @@
+"""One recording, from its start to what is written."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.recording import side_streams, step_file
+from binsgdm.recording.alone import MeshGroups, World, alone
+from binsgdm.recording.noted_threads import counting, noted_threads
+from binsgdm.recording.periods import Period, find_period
+from binsgdm.recording.recorder import ComputeForm, Recorder
+from binsgdm.recording.recording_group import ONE_SIDED
+from binsgdm.recording.tape import Collective, Recorded
+
+Runs = Literal["gpu", "cpu"]
+"""Where the step is to run: side streams overlap on a GPU; on a CPU a call returns when its work is done."""
+DTYPES = {
+    "float32": "fp32",
+    "float64": "fp64",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+}
+
+
+class RecordingIsDone(BaseException):
+    """Ends a script when enough steps are recorded; no `except Exception` of the script holds it up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingSettings:
+    """How to record.
+
+    Attributes:
+        steps: to record, at least 1.
+        warm_up: steps before them: DDP forms its buckets anew after the first one.
+        compute: whether work is counted, or timed on this machine.
+        runs_on: whether work of side streams overlaps.
+        stops_script: whether to end the script, by RecordingIsDone, when enough steps are recorded.
+    """
+
+    steps: int = 8
+    warm_up: int = 2
+    compute: ComputeForm = "counted"
+    runs_on: Runs = "gpu"
+    stops_script: bool = False
+
+
+class Recording:
+    """Records the training steps of what runs inside `running`.
+
+    Args:
+        world: that the script believes to be in.
+        settings: how to record.
+    """
+
+    def __init__(self, world: World, settings: RecordingSettings) -> None:
+        self.world, self.recorder, self._settings = world, Recorder(settings.compute), settings
+        self._groups: MeshGroups | None = None
+        self._gradient_bytes: dict[int, float] = {}
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Record what runs inside.
+
+        Raises:
+            BinsgdmError: it does something that one process cannot do for all.
+        """
+        with ExitStack() as stack:
+            self._groups = stack.enter_context(alone(self.world, self.recorder, self.end_step, self._note_gradients))
+            if self._settings.runs_on == "gpu" and not torch.cuda.is_available():
+                stack.enter_context(side_streams.in_place_of_stand_ins(self.recorder))
+            stack.enter_context(noted_threads(self.recorder))
+            stack.enter_context(counting(self.recorder))
+            self.recorder.forget_time()
+            yield
+
+    def end_step(self) -> None:
+        """End a step, where its end is not that of the first optimizer's step."""
+        self.recorder.end_step()
+        settings = self._settings
+        if settings.stops_script and len(self.recorder.cuts) == settings.warm_up + settings.steps:
+            raise RecordingIsDone
+
+    def source(self) -> dict[str, str]:
+        """Return what work was counted or timed with, as the step file holds it."""
+        has_gpu = torch.cuda.is_available()
+        gpu = torch.cuda.get_device_name() if has_gpu else ""
+        device = "cuda" if has_gpu else "cpu"
+        return {"torch": torch.__version__, "device": device, "gpu": gpu, "compute": self.recorder.compute_form}
+
+    def _note_gradients(self, optimizer: Any) -> None:
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        gradients = [one.grad for one in parameters if one.grad is not None]
+        self._gradient_bytes[id(optimizer)] = float(sum(one.numel() * one.element_size() for one in gradients))
+
+    def document(self) -> dict[str, Any]:
+        """Return the recording of this world as the step file holds it.
+
+        Raises:
+            BinsgdmError: too few steps were done, or nothing was sent in them.
+        """
+        recorder, groups = self.recorder, self._groups
+        skipped = self._settings.warm_up
+        if groups is None or len(recorder.cuts) <= skipped:
+            raise BinsgdmError(
+                f"the script ended after {len(recorder.cuts)} steps: at least {skipped + 1} are needed ({skipped} to "
+                "warm up): let it train longer, or give a smaller --warm-up"
+            )
+        period = find_period(recorder.tape, recorder.cuts, skipped)
+        if not any(isinstance(one, Collective) for stream in period.streams for one in stream):
+            raise BinsgdmError(
+                f"the script never communicates in {len(recorder.cuts) - skipped} steps: wrap its model (DDP, FSDP2, "
+                "binsgdm.attach), or give more --steps where it communicates seldom"
+            )
+        for name in ONE_SIDED:
+            if any(isinstance(one, Collective) and one.kind == name for stream in period.streams for one in stream):
+                raise BinsgdmError(
+                    f"{name} in a training step: one rank alone sends or receives all: a recording needs ranks that "
+                    "all do the same; measure such a step on the cluster"
+                )
+        return {
+            "num_nodes": self.world.num_nodes,
+            "ranks_per_node": self.world.ranks_per_node,
+            "num_steps": period.num_steps,
+            "micro_batches": max(recorder.backwards[-1], 1),
+            "gradient_bytes": sum(self._gradient_bytes.values()),
+            "groups": [{"name": one.name, "size": one.size, "stride": one.stride} for one in groups.found],
+            "streams": _used_streams(recorder.tape.names, period),
+            "notes": _notes(period),
+        }
+
+
+@contextmanager
+def record(
+    file: str | Path, *, num_nodes: int, ranks_per_node: int, settings: RecordingSettings | None = None
+) -> Iterator[Recording]:
+    """Record the training steps that run inside, and write them to a step file.
+
+    The block must be entered before `init_process_group`, and is rank 0 of a world that is not there. A step ends with
+    that of the first optimizer; where it does not, `recording.end_step()` says so.
+
+    Args:
+        file: to write; one that exists is replaced.
+        num_nodes: nodes of the world.
+        ranks_per_node: ranks on each.
+        settings: how to record.
+
+    Raises:
+        BinsgdmError: what runs inside needs another rank, ends too early, or never communicates.
+
+    Example:
+        with binsgdm.record("step.json", num_nodes=8, ranks_per_node=8):
+            train(steps=10)
+    """
+    recording = Recording(World(num_nodes=num_nodes, ranks_per_node=ranks_per_node), settings or RecordingSettings())
+    with recording.running():
+        yield recording
+    found = {"source": recording.source(), "recording": recording.document()}
+    step_file.write(Path(file), [found], command=" ".join(sys.argv))
+
+
+def _notes(period: Period) -> list[str]:
+    notes = []
+    if not period.repeats:
+        notes.append(
+            f"its {period.num_steps} steps do not repeat (sizes or order differ from step to step): all of them stand "
+            "for the training"
+        )
+    if period.num_dropped:
+        notes.append(
+            f"{period.num_dropped} operations wait for some of the steps before, which are taken to have ended: what "
+            "overlaps the next step is simulated as if it did not"
+        )
+    return notes
+
+
+def _used_streams(names: tuple[str, ...], period: Period) -> list[dict[str, Any]]:
+    """Return the streams that hold something, and compute, which is the first."""
+    used = [number for number, stream in enumerate(period.streams) if stream or number == 0]
+    place = {number: index for index, number in enumerate(used)}
+    return [
+        {"name": names[number], "operations": [_operation(one, place) for one in period.streams[number]]}
+        for number in used
+    ]
+
+
+def _operation(one: Recorded, place: dict[int, int]) -> dict[str, Any]:
+    after = [[place[stream], position] for stream, position in sorted(one.after)]
+    waits = {"after": after} if after else {}
+    if isinstance(one, Collective):
+        bucket = {} if one.bucket is None else {"bucket": one.bucket}
+        dtype = DTYPES.get(one.dtype, one.dtype)
+        sent = {"kind": one.kind, "group": one.group, "message_bytes": one.message_bytes, "dtype": dtype}
+        return sent | bucket | waits
+    work = {"flops": one.flops, "bytes": one.num_bytes, "seconds": float(f"{one.seconds:.9f}")}
+    return {"kind": "compute", "part": one.part} | {key: value for key, value in work.items() if value} | waits

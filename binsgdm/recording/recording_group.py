@@ -1,0 +1,276 @@
+"""A process group without other ranks: it notes a collective, and answers as if all ranks sent what this one sends."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.recording.recorder import Recorder
+from binsgdm.recording.works import RecordedWork
+
+_ProcessGroup: Any = dist.ProcessGroup  # whose overloads, of another API, torch never calls on a group in Python
+
+
+class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
+    """The group of some ranks, as rank 0 of the world sees it.
+
+    Args:
+        recorder: takes notes.
+        number: of the group in the recording.
+        rank: of this process in it.
+        size: its ranks.
+        name: for people.
+    """
+
+    def __init__(self, recorder: Recorder, number: int, rank: int, size: int, name: str) -> None:
+        super().__init__(rank, size)
+        self._recorder, self._number, self._rank, self._size = recorder, number, rank, size
+        self._label = name
+        self._callbacks: int | None = None
+
+    def rank(self) -> int:
+        """Return the rank of this process in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return self._size
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return how torch calls the backend."""
+        return BACKEND
+
+    @property
+    def pg_name(self) -> str:
+        """Name under which torch knows the group."""
+        return str(dist.distributed_c10d._world.pg_names[self])
+
+    @property
+    def group_name(self) -> str:
+        """Name under which torch knows the group."""
+        return self.pg_name
+
+    def _note(
+        self, kind: str, tensors: list[Tensor], num_bytes: float, answer: Callable[[], object], result: list[Tensor]
+    ) -> RecordedWork:
+        if self._callbacks is None:
+            self._callbacks = self._recorder.tape.add_stream(f"callbacks {self._label}")
+        mark = self._recorder.collective(kind, self._number, self._label, tensors, num_bytes)
+        with torch.no_grad(), self._recorder.unnoticed():
+            answer()
+        self._recorder.forget_time()
+        return RecordedWork(self._recorder, mark, self._callbacks, result)
+
+    # Reductions
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> RecordedWork:
+        """Sum as if all ranks were alike."""
+        return self._note("all_reduce", tensors, _bytes(tensors), lambda: self._sum(tensors, opts), tensors)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RecordedWork:
+        """Sum several tensors in one message."""
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: list[Tensor], opts: Any = None) -> RecordedWork:
+        """Sum at one rank."""
+        return self._note("reduce", tensors, _bytes(tensors), lambda: self._sum(tensors, opts), tensors)
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> RecordedWork:
+        """Sum, and keep the part of this rank."""
+        given = [one for row in inputs for one in row]
+        self._check_alike([one.numel() for one in given], "reduce_scatter")
+
+        def answer() -> None:
+            for output, row in zip(outputs, inputs, strict=True):
+                output.copy_(row[self._rank].reshape(output.shape))
+            self._sum(outputs, opts)
+
+        return self._note("reduce_scatter", given, _bytes(given), answer, outputs)
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> RecordedWork:
+        """Sum, and keep the part of this rank."""
+
+        def answer() -> None:
+            part = given.reshape(-1)[self._rank * output.numel() :][: output.numel()]
+            output.copy_(part.reshape(output.shape))
+            self._sum([output], opts)
+
+        return self._note("reduce_scatter", [given], _bytes([given]), answer, [output])
+
+    def _reduce_scatter_base(self, output: Tensor, given: Tensor, opts: Any = None) -> RecordedWork:
+        return self.reduce_scatter_single(output, given, opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> RecordedWork:
+        """Sum several, and keep the parts of this rank."""
+        works = [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
+        return works[-1]
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # Copies
+
+    def broadcast(self, tensors: list[Tensor], *_: Any) -> RecordedWork:
+        """Leave tensors as they are: the first rank sends its own, and any other one's are taken to be the same."""
+        return self._note("broadcast", tensors, _bytes(tensors), lambda: None, tensors)
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
+        """Give every rank what this rank has."""
+        gathered = [one for row in outputs for one in row]
+
+        def answer() -> None:
+            for row, given in zip(outputs, inputs, strict=True):
+                for output in row:
+                    output.copy_(given.reshape(output.shape))
+
+        return self._note("all_gather", inputs, _bytes(gathered), answer, gathered)
+
+    def all_gather_single(self, output: Tensor, given: Tensor, *_: Any) -> RecordedWork:
+        """Give every rank what this rank has."""
+
+        def answer() -> None:
+            # The source may be a part of the result, as FSDP's is.
+            output.view(self._size, -1).copy_(given.reshape(1, -1).clone().expand(self._size, -1))
+
+        return self._note("all_gather", [given], _bytes([output]), answer, [output])
+
+    def _allgather_base(self, output: Tensor, given: Tensor, opts: Any = None) -> RecordedWork:
+        return self.all_gather_single(output, given, opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> RecordedWork:
+        """Gather several."""
+        works = [self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)]
+        return works[-1]
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
+        """Gather several: one list of tensors a rank."""
+        gathered = [one for row in outputs for one in row]
+
+        def answer() -> None:
+            for row in outputs:
+                for output, given in zip(row, inputs, strict=True):
+                    output.copy_(given)
+
+        return self._note("all_gather", inputs, _bytes(gathered), answer, gathered)
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> RecordedWork:
+        """Give rank 0 what this rank has; no step may hold it, since one rank alone receives."""
+        del opts
+        gathered = [one for row in outputs for one in row]
+
+        def answer() -> None:
+            for output in gathered:
+                output.copy_(inputs[0].reshape(output.shape))
+
+        return self._note("gather", inputs, _bytes(inputs) * self._size, answer, gathered)
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], *_: Any) -> RecordedWork:
+        """Keep the part of this rank; no step may hold it, since one rank alone sends."""
+
+        def answer() -> None:
+            for output, row in zip(outputs, inputs, strict=False):
+                output.copy_(row[self._rank].reshape(output.shape))
+
+        return self._note("scatter", outputs, _bytes(outputs) * self._size, answer, outputs)
+
+    # Exchanges
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        given: Tensor,
+        output_sizes: list[int],
+        sizes: list[int],
+        *_: Any,
+    ) -> RecordedWork:
+        """Give every rank the first part of what this rank has."""
+        self._check_alike([*output_sizes, *sizes], "all_to_all")
+
+        def answer() -> None:
+            first = given.reshape(self._size, -1)[self._rank]
+            output.view(self._size, -1).copy_(first.clone().expand(self._size, -1))
+
+        return self._note("all_to_all", [given], _bytes([given]), answer, [output])
+
+    def alltoall_base(
+        self, output: Tensor, given: Tensor, output_sizes: list[int], sizes: list[int], opts: Any = None
+    ) -> RecordedWork:
+        """As `all_to_all_single`."""
+        return self.all_to_all_single(output, given, output_sizes, sizes, opts)
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> RecordedWork:
+        """Give every rank the part of this rank."""
+        self._check_alike([one.numel() for one in (*outputs, *inputs)], "all_to_all")
+
+        def answer() -> None:
+            first = inputs[self._rank].clone()
+            for output in outputs:
+                output.copy_(first.reshape(output.shape))
+
+        return self._note("all_to_all", inputs, _bytes(inputs), answer, outputs)
+
+    # What has no place in a step that all ranks do alike
+
+    def send(self, tensors: list[Tensor], destination: int, tag: int = 0) -> RecordedWork:
+        """Refuse."""
+        del tensors, destination, tag
+        self._refuse("send", "one rank alone sends")
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> RecordedWork:
+        """Refuse."""
+        del tensors, source, tag
+        self._refuse("recv", "one rank alone receives")
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> RecordedWork:
+        """Refuse."""
+        del tensors, tag
+        self._refuse("recv", "one rank alone receives")
+
+    def barrier(self, opts: Any = None) -> RecordedWork:
+        """Wait for all ranks."""
+        del opts
+        return self._note("barrier", [], 0.0, lambda: None, [])
+
+    def monitored_barrier(self, timeout: object = None, wait_all_ranks: bool = False) -> None:
+        """Wait for all ranks."""
+        del timeout, wait_all_ranks
+        self.barrier().wait()
+
+    def abort(self) -> None:
+        """Do nothing."""
+
+    def shutdown(self) -> None:
+        """Do nothing."""
+
+    def _sum(self, tensors: Sequence[Tensor], opts: Any) -> None:
+        operation = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
+        if operation == dist.ReduceOp.SUM:
+            for tensor in tensors:
+                tensor.mul_(self._size)
+
+    def _check_alike(self, sizes: Sequence[int], kind: str) -> None:
+        if len(set(sizes)) > 1:
+            self._refuse(kind, f"parts of {min(sizes)} to {max(sizes)} elements hang on the data")
+
+    def _refuse(self, kind: str, why: str) -> NoReturn:
+        raise BinsgdmError(
+            f"{kind} in group {self._label!r}: {why}: a recording needs ranks that all do the same; measure such a "
+            "step on the cluster"
+        )
+
+
+BACKEND = "recording"
+ONE_SIDED = ("gather", "scatter")
+"""What no step may hold; before the steps, models are handed out so."""
+
+
+def _bytes(tensors: Sequence[Tensor]) -> float:
+    return float(sum(one.numel() * one.element_size() for one in tensors))

@@ -1,0 +1,172 @@
+"""What one rank does, as streams of operations, each with the operations that must have ended before it.
+
+The tape knows CUDA's rules and no tensor: operations of one stream run in order; a mark is what a stream has been given
+so far (an event); a stream that waits for a mark starts its next operation when the mark is over.
+"""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+Part = Literal["forward", "backward", "encode", "decode", "optimizer"]
+
+COMPUTE = 0
+"""The stream of forward, backward and the optimizer."""
+
+
+class Position(NamedTuple):
+    """An operation by its stream and its position there, both from 0."""
+
+    stream: int
+    position: int
+
+
+Mark = frozenset[Position]
+NOTHING: Mark = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """Work between two marks of one stream.
+
+    Attributes:
+        part: of the step.
+        flops: of matrix products and convolutions.
+        num_bytes: read and written by all other operators.
+        seconds: measured; 0 where work is counted.
+        after: operations that must have ended.
+    """
+
+    part: Part
+    flops: float = 0.0
+    num_bytes: float = 0.0
+    seconds: float = 0.0
+    after: Mark = NOTHING
+
+    def plus(self, flops: float, num_bytes: float, seconds: float) -> "Computed":
+        """Return it with more work."""
+        return replace(
+            self, flops=self.flops + flops, num_bytes=self.num_bytes + num_bytes, seconds=self.seconds + seconds
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """A collective of one group.
+
+    Attributes:
+        kind: such as "all_reduce".
+        group: number of the group.
+        message_bytes: the whole array, as nccl-tests counts.
+        dtype: of its elements.
+        bucket: of DDP; None outside of its hook.
+        after: operations that must have ended.
+    """
+
+    kind: str
+    group: int
+    message_bytes: float
+    dtype: str
+    bucket: int | None = None
+    after: Mark = NOTHING
+
+
+Recorded = Computed | Collective
+
+
+@dataclass
+class _Stream:
+    name: str
+    operations: list[Recorded] = field(default_factory=list)
+    waits: Mark = NOTHING
+    is_open: bool = False  # whether the last operation takes on more work
+
+
+class Tape:
+    """Streams, as they are written."""
+
+    def __init__(self) -> None:
+        self._streams = [_Stream("compute")]
+        self._group_streams: dict[int, int] = {}
+        self._lock = threading.RLock()  # a communication thread records beside backward
+
+    def add_stream(self, name: str) -> int:
+        """Return the number of a new stream."""
+        with self._lock:
+            self._streams.append(_Stream(name))
+            return len(self._streams) - 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all streams."""
+        return tuple(stream.name for stream in self._streams)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of operations of every stream; what follows is a new operation."""
+        for stream in self._streams:
+            stream.is_open = False
+        return tuple(len(stream.operations) for stream in self._streams)
+
+    def operations(self, stream: int) -> tuple[Recorded, ...]:
+        """Return the operations of a stream."""
+        return tuple(self._streams[stream].operations)
+
+    def compute(
+        self, stream: int, part: Part, *, flops: float = 0.0, num_bytes: float = 0.0, seconds: float = 0.0
+    ) -> None:
+        """Add work to a stream."""
+        with self._lock:
+            if not (flops or num_bytes or seconds):
+                return
+            on = self._streams[stream]
+            last = on.operations[-1] if on.is_open else None
+            if isinstance(last, Computed) and last.part == part and not on.waits:
+                on.operations[-1] = last.plus(flops, num_bytes, seconds)
+                return
+            work = Computed(part=part, flops=flops, num_bytes=num_bytes, seconds=seconds)
+            self._append(on, stream, work)
+
+    def collective(self, stream: int, collective: Collective, group_name: str) -> Mark:
+        """Add a collective that a stream starts, and return the mark at which it has ended.
+
+        It runs on the stream of its group, as on a communicator of NCCL, when the starting stream has come to it.
+        """
+        with self._lock:
+            before = self.mark(stream)
+            number = self._group_streams.get(collective.group)
+            if number is None:
+                number = self._group_streams[collective.group] = self.add_stream(group_name)
+            on = self._streams[number]
+            on.waits |= before
+            self._append(on, number, collective)
+            on.is_open = False
+            return frozenset({Position(number, len(on.operations) - 1)})
+
+    def mark(self, stream: int) -> Mark:
+        """Return what must have ended when a stream has come so far."""
+        with self._lock:
+            on = self._streams[stream]
+            on.is_open = False
+            done = {Position(stream, len(on.operations) - 1)} if on.operations else set()
+            return on.waits | done
+
+    def wait(self, stream: int, mark: Mark) -> None:
+        """Let the next operation of a stream start when a mark is over."""
+        with self._lock:
+            on = self._streams[stream]
+            on.waits |= {one for one in mark if one.stream != stream}
+
+    def _append(self, on: _Stream, number: int, operation: Recorded) -> None:
+        on.operations.append(replace(operation, after=_latest(on.waits, number)))
+        on.waits, on.is_open = NOTHING, True
+
+
+def _latest(marks: Iterable[Position], stream: int) -> Mark:
+    """Return the last position of every other stream: the earlier ones have ended then."""
+    last: dict[int, int] = {}
+    for number, position in marks:
+        if number != stream:
+            last[number] = max(position, last.get(number, -1))
+    return frozenset(Position(*entry) for entry in last.items())

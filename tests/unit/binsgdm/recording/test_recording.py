@@ -1,0 +1,284 @@
+"""One process records what every rank of a world would do, whatever it trains with."""
+
+import threading
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+import binsgdm
+from binsgdm.errors import BinsgdmError
+from tests.helpers.recorded_steps import (
+    LAYER_BYTES,
+    LAYERS,
+    WIDTH,
+    collectives,
+    model,
+    recorded,
+    stream_of,
+    train,
+)
+
+WORLD = (8, 1)
+IN_NODE, RAILS = (4, 1), (2, 4)
+CAP_MB = 2 * LAYER_BYTES / 2**20  # two layers a bucket
+
+
+def data_parallel(hook: Any = None, state: object = None) -> DistributedDataParallel:
+    module = DistributedDataParallel(model(), bucket_cap_mb=CAP_MB)
+    if hook is not None:
+        module.register_comm_hook(state, hook)
+    return module
+
+
+def adam(module: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(module.parameters())
+
+
+def train_data_parallel(hook: Any = None, state: object = None) -> None:
+    module = data_parallel(hook, state)
+    train(module, adam(module))
+
+
+def test_ddp_sends_its_buckets_during_backward_and_the_optimizer_waits():
+    found = recorded(train_data_parallel)
+    assert collectives(found) == [("all_reduce", WORLD, 2.0 * LAYER_BYTES)] * 2
+    assert (found["num_steps"], found["micro_batches"]) == (1, 1)
+    assert found["gradient_bytes"] == LAYERS * LAYER_BYTES
+    compute = stream_of(found, "compute")
+    assert [one["part"] for one in compute] == ["forward", "backward", "backward", "backward", "optimizer"]
+    assert [one["after"] for one in stream_of(found, "world")] == [[[0, 1]], [[0, 2]]]
+    # The reducer copies buckets back when the last one has come.
+    assert [one.get("after") for one in compute] == [None, None, None, [[1, 1]], None]
+    flops_of_layer = 2 * 2 * WIDTH * WIDTH
+    assert compute[0]["flops"] == LAYERS * flops_of_layer
+    assert sum(one.get("flops", 0) for one in compute[1:4]) == (2 * LAYERS - 1) * flops_of_layer
+
+
+def test_torchs_fp16_hook_sends_half_and_is_cast_back_beside_backward():
+    found = recorded(lambda: train_data_parallel(default_hooks.fp16_compress_hook))
+    assert collectives(found) == [("all_reduce", WORLD, float(LAYER_BYTES))] * 2
+    assert {one["dtype"] for one in stream_of(found, "world")} == {"fp16"}
+    assert [one["part"] for one in stream_of(found, "callbacks world")] == ["decode"] * 2
+    assert [one["part"] for one in stream_of(found, "compute")].count("encode") == 2
+    assert [one["bucket"] for one in stream_of(found, "world")] == [0, 1]
+
+
+def test_power_sgd_hook_sends_three_messages_a_bucket_each_after_the_one_before():
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    found = recorded(lambda: train_data_parallel(powerSGD_hook.powerSGD_hook, state))
+    biases, factor = 2.0 * 4 * WIDTH, 2.0 * 4 * WIDTH
+    assert collectives(found) == [("all_reduce", WORLD, size) for size in (biases, factor, factor)] * 2
+    names = [stream["name"] for stream in found["streams"]]
+    sent, callbacks = names.index("world"), names.index("callbacks world")
+    # P waits for what the first message's callback has computed, Q for P's.
+    assert [one["after"] for one in stream_of(found, "world")][1:3] == [[[callbacks, 0]], [[callbacks, 1]]]
+    assert [one["after"] for one in stream_of(found, "callbacks world")][:3] == [[[sent, 0]], [[sent, 1]], [[sent, 2]]]
+
+
+def test_a_hook_may_answer_from_a_thread_of_its_own():
+    def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+
+        def exchange() -> None:
+            buffer = bucket.buffer()
+            dist.all_reduce(buffer)
+            future.set_result(buffer.div_(8))
+
+        threading.Thread(target=exchange, name="sender").start()
+        future.wait()
+        return future
+
+    found = recorded(lambda: train_data_parallel(hook))
+    assert collectives(found) == [("all_reduce", WORLD, 2.0 * LAYER_BYTES)] * 2
+    computed = stream_of(found, "thread sender")
+    assert [one["part"] for one in computed] == ["decode"] * 2  # the division
+    # Each is sent when the gradients of its bucket are there, and backward waits at its end.
+    assert next(one["after"] for one in stream_of(found, "world")) == [[0, 1]]
+    assert any(one.get("after") for one in stream_of(found, "compute") if one["part"] == "backward")
+
+
+def test_who_waits_for_a_thread_or_a_future_waits_for_what_it_has_done():
+    def script() -> None:
+        module = model()
+
+        def average(step: int) -> None:
+            del step
+            answer: torch.futures.Future[None] = torch.futures.Future()
+            threads = [
+                threading.Thread(target=lambda: dist.all_reduce(next(module.parameters()).data), name="joined"),
+                threading.Thread(target=lambda: answer.set_result(dist.barrier()), name="asked"),
+            ]
+            for thread in threads:
+                thread.start()
+            answer.wait()
+            for thread in threads:
+                thread.join()
+            next(module.parameters()).data.div_(8)
+
+        train(module, adam(module), after_step=average)
+
+    found = recorded(script, runs_on="cpu")
+    names = [stream["name"] for stream in found["streams"]]
+    waits = [one["after"] for one in stream_of(found, "compute") if "after" in one]
+    assert {names[stream] for after in waits for stream, _ in after} >= {"world"}
+
+
+def test_gradients_that_accumulate_are_sent_once():
+    def script() -> None:
+        module = data_parallel()
+        optimizer = adam(module)
+        for _ in range(6):
+            with module.no_sync():
+                module(torch.ones(2, WIDTH)).mean().backward()
+            module(torch.ones(2, WIDTH)).mean().backward()
+            optimizer.step()
+
+    found = recorded(script)
+    assert found["micro_batches"] == 2
+    assert len(collectives(found)) == 2
+
+
+def test_fsdp2_gathers_and_scatters_layer_by_layer_on_side_streams():
+    def script() -> None:
+        module = model()
+        for layer in module:
+            fully_shard(layer)
+        fully_shard(module)
+        train(module, adam(module))
+
+    found = recorded(script)
+    sent = collectives(found)
+    # The last layer is not gathered again for backward.
+    assert sent.count(("all_gather", WORLD, float(LAYER_BYTES))) in (2 * LAYERS - 1, 2 * LAYERS)
+    assert sent.count(("reduce_scatter", WORLD, float(LAYER_BYTES))) == LAYERS
+    # The next layer is gathered while this one computes: no gather of forward waits for the layer before it.
+    first, second = (one["after"] for one in stream_of(found, "world")[:2])
+    assert not any(stream == 0 and position > 0 for stream, position in first + second)
+    optimizer = [one for one in stream_of(found, "compute") if one["part"] == "optimizer"]
+    assert optimizer
+    assert sum(one.get("bytes", 0) for one in optimizer) < 40 * LAYERS * LAYER_BYTES / 8  # of the shard alone
+
+
+def test_hybrid_fsdp2_reduces_its_shard_between_replicas():
+    def script() -> None:
+        module = model()
+        mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("replicate", "shard"))
+        for layer in module:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(module, mesh=mesh)
+        train(module, adam(module))
+
+    sent = collectives(recorded(script))
+    assert sent.count(("reduce_scatter", IN_NODE, float(LAYER_BYTES))) == LAYERS
+    assert sent.count(("all_reduce", RAILS, LAYER_BYTES / 4)) == LAYERS
+    assert {group for kind, group, _ in sent if kind == "all_gather"} == {IN_NODE}
+
+
+def test_tensor_parallel_layers_reduce_in_their_group():
+    def script() -> None:
+        module = model()
+        mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("data", "tensor"))
+        plan = {str(index): (ColwiseParallel, RowwiseParallel)[index % 2]() for index in range(LAYERS)}
+        parallelize_module(module, mesh["tensor"], plan)
+        train(module, adam(module))
+
+    sent = collectives(recorded(script))
+    assert set(sent) == {("all_reduce", (2, 1), 4.0 * 2 * WIDTH)}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_zero_broadcasts_parameters_after_the_step():
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of what torch itself does
+
+    def script() -> None:
+        module = data_parallel()
+        optimizer = ZeroRedundancyOptimizer(module.parameters(), torch.optim.AdamW, lr=1e-3)
+        train(module, optimizer)
+
+    sent = collectives(recorded(script))
+    assert sum(size for kind, _, size in sent if kind == "broadcast") == LAYERS * LAYER_BYTES
+    assert [kind for kind, _, _ in sent][:2] == ["all_reduce"] * 2
+
+
+def test_local_sgd_repeats_after_its_inner_steps():
+    def script() -> None:
+        module = model()
+
+        def average(step: int) -> None:
+            if step % 3 == 2:
+                for parameter in module.parameters():
+                    dist.all_reduce(parameter.data, op=dist.ReduceOp.AVG)
+
+        train(module, adam(module), steps=11, after_step=average)
+
+    found = recorded(script, steps=9)
+    assert found["num_steps"] == 3
+    assert len(collectives(found)) == 2 * LAYERS
+    assert found["notes"] == []
+
+
+def test_binsgdm_sends_in_the_node_and_then_between_nodes():
+    def script() -> None:
+        module = DistributedDataParallel(model())
+        optimizer = binsgdm.BinSGDM(module.parameters(), lr=1e-3)
+        binsgdm.attach(optimizer, module)
+        train(module, optimizer)
+
+    sent = collectives(recorded(script))
+    assert [(kind, group) for kind, group, _ in sent if kind != "all_reduce"].count(("all_to_all", IN_NODE)) == 1
+    assert [(kind, group) for kind, group, _ in sent if kind != "all_reduce"].count(("all_to_all", RAILS)) == 1
+
+
+def test_time_is_taken_instead_of_counted():
+    found = recorded(train_data_parallel, compute="timed")
+    compute = stream_of(found, "compute")
+    assert all(one["seconds"] > 0 and "flops" not in one for one in compute)
+    assert {one["part"] for one in compute} == {"forward", "backward", "optimizer"}
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (lambda: train(model(), torch.optim.SGD(model().parameters())), "never communicates"),
+        (lambda: None, "ended after 0 steps: at least 3"),
+        (lambda: dist.send(torch.ones(1), 1), "send in group 'world': one rank alone sends"),
+        (lambda: dist.recv(torch.ones(1), 1), "recv in group 'world'"),
+        (lambda: dist.new_group([0, 1, 5]), r"group 1 of ranks \[0, 1, 5\] in a world of 8: must be one dimension"),
+        (lambda: dist.distributed_c10d._get_default_store().get("peer"), "another rank would set it"),
+        (lambda: dist.init_process_group(world_size=3, rank=1), "the recording is rank 0 of 8"),
+        (
+            lambda: dist.all_to_all_single(torch.ones(8), torch.ones(8), [1] * 7 + [2], [1] * 8),
+            "parts of 1 to 2 elements hang on the data",
+        ),
+    ],
+)
+def test_what_one_process_cannot_do_for_all_is_refused(script, sentence):
+    with pytest.raises(BinsgdmError, match=sentence):
+        recorded(script)
+    assert not dist.is_initialized()
+
+
+def test_a_process_group_that_exists_is_refused():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(BinsgdmError, match="exists already"):
+            recorded(lambda: None)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_torch_is_as_it_was_afterwards():
+    kept = (dist.init_process_group, dist.new_group, torch.autograd.backward, torch.cpu.Stream, threading.Thread.run)
+    recorded(train_data_parallel)
+    now = (dist.init_process_group, dist.new_group, torch.autograd.backward, torch.cpu.Stream, threading.Thread.run)
+    assert now == kept
+    assert not dist.is_initialized()
