@@ -1,7 +1,24 @@
-"""A recorded step on other numbers of nodes and ranks than those that it was recorded on."""
+"""A recorded step on other numbers of nodes and ranks than those that it was recorded on.
+
+Groups of a mesh follow the cluster: the world, a node and the rails between nodes stay what they are; of other groups
+inner sizes stay, and the outermost takes the rest. Messages follow the law that two or more recordings show; of one
+recording they are assumed to stay, but for an all-gather whose group grows, which may hold a part of each rank or a
+whole.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from simnet.errors import SimnetError
-from simnet.step_file import RecordedLayout, StepFile
+from simnet.step_file import RecordedGroup, RecordedLayout, RecordedOperation, StepFile
+from simnet.step_laws import ROUNDING, LayoutSizes, Message, compute_at, constant
+
+KEEPS_WHOLE = ("all_reduce", "reduce_scatter", "all_to_all", "broadcast", "reduce")
+"""Collectives whose message is that of a rank, which more ranks do not make longer."""
+CODEC_PARTS = ("encode", "decode")
 
 
 def at_layout(step: StepFile, num_nodes: int, ranks_per_node: int, where: str) -> RecordedLayout:
@@ -14,10 +31,173 @@ def at_layout(step: StepFile, num_nodes: int, ranks_per_node: int, where: str) -
         where: how messages call the file.
 
     Raises:
-        SimnetError: the recordings do not tell.
+        SimnetError: the recordings do not tell, or differ in more than sizes.
     """
     for layout in step.recordings:
         if (layout.num_nodes, layout.ranks_per_node) == (num_nodes, ranks_per_node):
             return layout
-    known = ", ".join(layout.text for layout in step.recordings)
-    raise SimnetError(f"{where}: {num_nodes} x {ranks_per_node} ranks: recorded on {known}; record this layout, too")
+    first, *others = step.recordings
+    for other in others:
+        _check_same(first, other, where)
+    wanted = replace(first, num_nodes=num_nodes, ranks_per_node=ranks_per_node)
+    groups = tuple(_group_at(group, first, wanted, where) for group in first.groups)
+    return _Resized(step.recordings, replace(wanted, groups=groups), where).layout()
+
+
+def _group_at(group: RecordedGroup, recorded: RecordedLayout, wanted: RecordedLayout, where: str) -> RecordedGroup:
+    """Return a process group on other nodes and ranks.
+
+    Raises:
+        SimnetError: it does not tile them.
+    """
+    own = group.size, group.stride
+    # Of equals the first: on one node the ranks of the node are the world.
+    if own == (recorded.world_size, 1):
+        size, stride = wanted.world_size, 1
+    elif own == (recorded.ranks_per_node, 1):
+        size, stride = wanted.ranks_per_node, 1
+    elif own == (recorded.num_nodes, recorded.ranks_per_node):
+        size, stride = wanted.num_nodes, wanted.ranks_per_node
+    elif group.size == 1:
+        size, stride = 1, 1
+    elif group.size * group.stride == recorded.world_size:
+        size, stride = wanted.world_size // group.stride, group.stride
+    else:
+        size, stride = own
+    if size < 1 or wanted.world_size % (size * stride):
+        raise SimnetError(
+            f"{where}: group {group.name!r}: size {group.size}, stride {group.stride} on {recorded.text}: does not "
+            f"tile {wanted.text}; choose other nodes, or record this layout"
+        )
+    return replace(group, size=size, stride=stride)
+
+
+def _check_same(first: RecordedLayout, other: RecordedLayout, where: str) -> None:
+    """Check that two recordings differ in nothing but sizes.
+
+    Raises:
+        SimnetError: they do; the message names the first difference.
+    """
+    for key in ("num_steps", "micro_batches"):
+        one, two = getattr(first, key), getattr(other, key)
+        if one != two:
+            raise _differ(f"{where}: {key}", first, str(one), other, str(two))
+    wanted = replace(other, groups=first.groups)
+    groups = [replace(_group_at(group, first, wanted, where), name="") for group in first.groups]
+    actual = [replace(group, name="") for group in other.groups]
+    if groups != actual:
+        raise _differ(f"{where}: groups", first, _groups_text(first.groups), other, _groups_text(other.groups))
+    for stream in range(max(len(first.streams), len(other.streams))):
+        mine, theirs = _operations(first, stream), _operations(other, stream)
+        for place in range(max(len(mine), len(theirs))):
+            one, two = _kind_text(first, mine, place), _kind_text(other, theirs, place)
+            if one != two:
+                raise _differ(f"{where}: streams.{stream}.operations.{place}", first, one, other, two)
+
+
+def _differ(where: str, first: RecordedLayout, one: str, other: RecordedLayout, two: str) -> SimnetError:
+    rule = "must be the same for a step on other ranks; record it on the ranks that you want"
+    return SimnetError(f"{where}: {one} on {first.text}, {two} on {other.text}: {rule}")
+
+
+def _groups_text(groups: Sequence[RecordedGroup]) -> str:
+    return " and ".join(f"size {group.size}, stride {group.stride}" for group in groups) or "none"
+
+
+def _operations(layout: RecordedLayout, stream: int) -> tuple[RecordedOperation, ...]:
+    return layout.streams[stream].operations if stream < len(layout.streams) else ()
+
+
+def _kind_text(layout: RecordedLayout, operations: Sequence[RecordedOperation], place: int) -> str:
+    """Return what tells an operation from others, without its sizes."""
+    if place >= len(operations):
+        return "nothing"
+    one = operations[place]
+    what = (
+        f"compute of {one.part}" if one.kind == "compute" else f"{one.kind} in group {layout.groups[one.group].name!r}"
+    )
+    bucket = "" if one.bucket is None else f" of bucket {one.bucket}"
+    return f"{what}{bucket}" + "".join(f", after {stream}.{position}" for stream, position in one.after)
+
+
+class _Resized:
+    """A step on its way to another layout."""
+
+    def __init__(self, recordings: Sequence[RecordedLayout], wanted: RecordedLayout, where: str) -> None:
+        """Take recordings that differ in sizes alone, and the wanted layout with its groups."""
+        self._recordings, self._wanted, self._where = recordings, wanted, where
+        self._recorded = [_sizes(layout) for layout in recordings]
+        self._sizes = _sizes(wanted)
+        ratios = [abs(math.log(one.world_size / self._sizes.world_size)) for one in self._recorded]
+        self._nearest = ratios.index(min(ratios))
+        self._assumed: Counter[str] = Counter()
+
+    def layout(self) -> RecordedLayout:
+        """Return the wanted layout.
+
+        Raises:
+            SimnetError: the recordings do not tell how a message grows.
+        """
+        streams = tuple(
+            replace(stream, operations=tuple(self._operation(number, place) for place in range(len(stream.operations))))
+            for number, stream in enumerate(self._wanted.streams)
+        )
+        return replace(self._wanted, streams=streams, notes=(*self._wanted.notes, *self._notes()))
+
+    def _operation(self, stream: int, place: int) -> RecordedOperation:
+        each = [layout.streams[stream].operations[place] for layout in self._recordings]
+        if each[0].kind == "compute":
+            return self._compute(each)
+        if each[0].kind == "barrier":
+            return each[0]
+        return replace(each[0], message_bytes=self._message_bytes(each, f"streams.{stream}.operations.{place}"))
+
+    def _compute(self, each: Sequence[RecordedOperation]) -> RecordedOperation:
+        if each[0].part in CODEC_PARTS and len(each) == 1:
+            self._assumed["compute of " + str(each[0].part)] += 1
+        amounts = {
+            key: compute_at([getattr(one, key) for one in each], self._recorded, self._sizes)
+            for key in ("flops", "num_bytes")
+        }
+        # Seconds differ by chance, too: no line is drawn through them.
+        return replace(each[0], **amounts, seconds=each[self._nearest].seconds)
+
+    def _message_bytes(self, each: Sequence[RecordedOperation], place: str) -> float:
+        first = each[0]
+        message = Message(tuple(one.message_bytes for one in each), first.group, first.dtype)
+        laws = message.laws(self._recorded)
+        found = [message.at(law, self._recorded, self._sizes) for law in laws]
+        if found and max(found) <= min(found) * (1 + ROUNDING):
+            return found[0]
+        if found and first.kind in KEEPS_WHOLE and constant in laws:
+            if self._sizes.groups[first.group] != self._recorded[0].groups[first.group]:
+                self._assumed[first.kind] += 1
+            return first.message_bytes
+        raise SimnetError(f"{self._where}: {place}: {self._why_not(first, bool(found))}")
+
+    def _why_not(self, operation: RecordedOperation, is_open: bool) -> str:
+        group, wanted = self._recordings[0].groups[operation.group], self._wanted
+        what = f"{operation.kind} in group {group.name!r} of {group.size} ranks"
+        if is_open:
+            known = ",".join(str(nodes) for nodes in sorted({layout.num_nodes for layout in self._recordings}))
+            return (
+                f"{what}: for {wanted.text} a message may grow with the ranks or stay; record a second layout, such as "
+                f"simnet record --nodes {known},{wanted.num_nodes}"
+            )
+        return f"{what}: no law fits its messages on all recordings; record {wanted.text}, too"
+
+    def _notes(self) -> list[str]:
+        texts = ", ".join(f"{number} {kind}" for kind, number in self._assumed.items())
+        recorded = " and ".join(layout.text for layout in self._recordings)
+        found = [f"the recorded step is of {recorded}, resized to {self._wanted.text}"]
+        if texts:
+            found.append(f"sizes assumed from one recording to be the same on {self._wanted.text}: {texts}")
+        if all(layout.ranks_per_node != self._wanted.ranks_per_node for layout in self._recordings):
+            found.append(
+                f"no recording has {self._wanted.ranks_per_node} ranks per node: messages in nodes are assumed"
+            )
+        return found
+
+
+def _sizes(layout: RecordedLayout) -> LayoutSizes:
+    return LayoutSizes(layout.num_nodes, layout.ranks_per_node, tuple(group.size for group in layout.groups))

@@ -42,7 +42,7 @@ ORDER = (
     ("network",),
     ("collectives",),
     ("workload",),
-    ("program", "step_file", "step_layouts"),
+    ("program", "step_file", "step_laws", "step_layouts"),
     ("strategies",),
     ("axes", "global_batch", "scenario"),
     ("result", "calibration_draws", "model_error"),
