@@ -207,11 +207,18 @@ def _notes(prepared: PreparedScenario) -> tuple[str, ...]:
         sentence for s in _run_strategies(prepared.scenario) for sentence in prepared.plan(s).kernels_timed_otherwise
     }
     notes += [f"kernel {sentence}: measure again with the strategy's options" for sentence in sorted(others)]
-    if prepared.fidelity == "folded" and any(
-        c.schedule.folded_is_upper_bound
+    uneven = {
+        c.schedule.collective
         for s in _run_strategies(prepared.scenario)
         for c in prepared.plan(s).program.collectives
-    ):
+        if c.schedule.folded_is_upper_bound and prepared.fidelity == "folded"
+    }
+    if uneven & {"broadcast", "reduce"}:
+        notes.append(
+            "broadcasts or reduces by a tree of ranks that are no power of two: their folded time may be off, by up to "
+            "11 % for large messages; run.fidelity = 'exact' gives the time itself"
+        )
+    if "all_reduce" in uneven:
         notes.append(
             f"trees over {cluster.num_nodes} nodes are not level: their folded time is an upper bound, up to 12 % too "
             "long; run.fidelity = 'exact' gives the time itself"

@@ -92,7 +92,7 @@ def _fastest(
 def _counted_in_full(schedule: Schedule, protocol: Protocol) -> Schedule:
     """Return a pipeline whose chunks are counted over all repetitions, since they are one stream on the links."""
     rounds = tuple(replace(one, distinct_loads=None) for one in schedule.rounds)
-    return replace(schedule, protocol=protocol, rounds=rounds)
+    return replace(schedule, algorithm="ring", protocol=protocol, rounds=rounds)
 
 
 @lru_cache(maxsize=16_384)

@@ -1,9 +1,10 @@
 """Which ranks stand for all, and the busiest link of each kind among those that they load."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from simnet.collectives.schedule import Schedule
+from simnet.collectives.schedule import Group, Schedule
 from simnet.hardware import LinkId, LinkKind
 
 TX = ("port_tx", "nic_tx", "leaf_up")
@@ -30,11 +31,17 @@ def representatives(schedule: Schedule, nodes_per_leaf: int) -> Iterator[int]:
     one_leaf = nodes_per_leaf >= group.num_nodes
     nodes: Iterable[int] = range(group.num_nodes)
     if schedule.nodes_are_symmetric:
-        nodes = range(1 if one_leaf else nodes_per_leaf)
+        nodes = range(1 if one_leaf else _nodes_of_a_period(group, nodes_per_leaf))
     elif one_leaf and schedule.busiest_nodes:
         nodes = (_node_at(schedule, position) for position in schedule.busiest_nodes)
     rails = 1 if schedule.rails_are_symmetric else group.ranks_per_node
     return (node * group.ranks_per_node + rail for node in nodes for rail in range(rails))
+
+
+def _nodes_of_a_period(group: Group, nodes_per_leaf: int) -> int:
+    """Return after how many nodes leaves are loaded alike again: groups that end within a leaf do not turn with it."""
+    reached = max(group.size * group.stride // group.ranks_per_node, 1)
+    return nodes_per_leaf if reached == group.num_nodes else math.lcm(reached, nodes_per_leaf)
 
 
 def _node_at(schedule: Schedule, position: int) -> int:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simnet.collectives import direct, halving_doubling, hierarchical, ring, tree
+from simnet.collectives import broadcast, direct, halving_doubling, hierarchical, ring, tree
 from simnet.collectives.schedule import Round, Schedule, Send
 from tests.helpers.topologies import link, run_exact, run_folded, topology
 
@@ -15,6 +15,9 @@ MAKERS = {
     "all_to_all": direct.all_to_all,
     "tree": tree.all_reduce,
     "all_gather": ring.all_gather,
+    "broadcast": broadcast.tree,
+    "pipeline": lambda group: broadcast.pipeline(group, 3),
+    "reduce": lambda group: broadcast.pipeline(group, 3, "reduce"),
 }
 makers = st.sampled_from(sorted(MAKERS))
 small = st.integers(1, 5)

@@ -4,11 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.collectives import direct, hierarchical, ring, tree
+from simnet.collectives import algorithms, broadcast, direct, hierarchical, nccl, ring, tree
 from simnet.collectives.schedule import Group, group_of
+from simnet.hardware import Calibration
 from tests.helpers.proof import complete, own_contributions, walk
-from tests.helpers.topologies import run_exact, run_folded, topology
+from tests.helpers.topologies import NCCL_COSTS, leaves, run_exact, run_folded, topology
 
+FITTED = Calibration(nccl=NCCL_COSTS)
 MAKERS = [ring.all_reduce, hierarchical.all_reduce, lambda group: tree.all_reduce(group, 2)]
 
 
@@ -34,6 +36,65 @@ def test_both_executors_time_a_ring_and_a_direct_exchange_alike(group):
     for make in (ring.all_reduce, ring.all_gather, direct.all_to_all):
         exact_s, _ = run_exact(network, make(group), 6e6)
         assert run_folded(network, make(group), 6e6) == pytest.approx(exact_s, rel=1e-9)
+
+
+@st.composite
+def dimensions(draw) -> Group:
+    """A dimension of a mesh of a x b x c ranks, or two of them together, on nodes that it fills evenly."""
+    a, b, c = (draw(st.integers(1, 4)) for _ in range(3))
+    size, stride = draw(st.sampled_from([(c, 1), (b, c), (a, b * c), (b * c, 1), (a * b, c), (a * b * c, 1)]))
+    ranks_per_node = draw(st.sampled_from([1, c, b * c, a * b * c]))
+    return Group(
+        first=0, size=size, stride=stride, num_nodes=a * b * c // ranks_per_node, ranks_per_node=ranks_per_node
+    )
+
+
+SIDE_BY_SIDE = {
+    "ring": ring.all_reduce,
+    "reduce_scatter": ring.reduce_scatter,
+    "all_gather": ring.all_gather,
+    "all_to_all": direct.all_to_all,
+    "pipeline": lambda group: broadcast.pipeline(group, 3),
+    "reduce": lambda group: broadcast.pipeline(group, 3, "reduce"),
+    "tree": broadcast.tree,
+    "tree_reduce": lambda group: broadcast.tree(group, "reduce"),
+}
+
+
+@given(group=dimensions(), name=st.sampled_from(sorted(SIDE_BY_SIDE)))
+def test_groups_side_by_side_share_nics_and_ports(group, name):
+    network, schedule = topology(group.num_nodes, group.ranks_per_node), SIDE_BY_SIDE[name](group)
+    if not schedule.folded_is_upper_bound:
+        exact_s, _ = run_exact(network, schedule, 6e6)
+        assert run_folded(network, schedule, 6e6) == pytest.approx(exact_s, rel=1e-9)
+
+
+@given(group=dimensions(), name=st.sampled_from(["ring", "all_gather", "all_to_all"]), nodes_per_leaf=st.integers(2, 4))
+def test_groups_side_by_side_share_uplinks_where_they_cross_leaves(group, name, nodes_per_leaf):
+    if group.num_nodes % nodes_per_leaf:
+        return
+    network = topology(group.num_nodes, group.ranks_per_node, fabric=leaves(nodes_per_leaf, 3.0))
+    exact_s, _ = run_exact(network, SIDE_BY_SIDE[name](group), 6e6)
+    assert run_folded(network, SIDE_BY_SIDE[name](group), 6e6) == pytest.approx(exact_s, rel=1e-9)
+
+
+@given(group=dimensions(), name=st.sampled_from(["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"]))
+def test_nccls_collectives_take_the_same_in_both_executors_wherever_its_costs_hold(group, name):
+    network = topology(group.num_nodes, group.ranks_per_node, FITTED)
+    choose = {
+        "all_reduce": lambda: algorithms.choose_on(None, network, 6e6, group),
+        "reduce_scatter": lambda: nccl.choose_reduce_scatter(network, group, 6e6),
+        "all_gather": lambda: nccl.choose_all_gather(network, group, 6e6),
+        "broadcast": lambda: algorithms.choose_broadcast(None, network, 6e6, group),
+        "reduce": lambda: algorithms.choose_broadcast(None, network, 6e6, group, "reduce"),
+    }
+    schedule = choose[name]()
+    if group.size == 1 or schedule.folded_is_upper_bound:
+        return
+    is_side_by_side = group.nodes > 1 and group.members_per_node < group.ranks_per_node
+    assert bool(schedule.protocol) is not (name == "all_reduce" and is_side_by_side)
+    exact_s, _ = run_exact(network, schedule, 6e6)
+    assert run_folded(network, schedule, 6e6) == pytest.approx(exact_s, rel=1e-9)
 
 
 @given(group=meshes())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simnet.collectives import algorithms, direct, halving_doubling, hierarchical, ring, tree
+from simnet.collectives import algorithms, broadcast, direct, halving_doubling, hierarchical, ring, tree
 from simnet.collectives.schedule import Group, Round, Schedule, Send, group_of
 from tests.helpers.proof import complete, own_contributions, walk
 
@@ -70,6 +70,27 @@ def test_all_gather_hands_each_owners_chunk_to_all(kind, num_nodes, ranks_per_no
     for rank, held in enumerate(walk(schedule, start)):
         expected = {p: Counter({schedule.group.rank_at(rank, p): 1}) for p in range(schedule.group.size)}
         assert held == expected
+
+
+@given(kind=st.sampled_from(KINDS), num_nodes=sizes, ranks_per_node=sizes, num_chunks=st.integers(1, 5))
+def test_broadcast_hands_the_first_ranks_message_to_all_of_its_group(kind, num_nodes, ranks_per_node, num_chunks):
+    among = group(kind, num_nodes, ranks_per_node)
+    for schedule in (broadcast.tree(among), broadcast.pipeline(among, num_chunks)):
+        own = own_contributions(schedule)
+        start = [mine if among.position(rank) == 0 else {} for rank, mine in enumerate(own)]
+        for rank, held in enumerate(walk(schedule, start)):
+            first = Counter({among.group_id(rank): 1})
+            assert held == dict.fromkeys(range(schedule.num_chunks), first), f"{schedule.name}: rank {rank}"
+
+
+@given(kind=st.sampled_from(KINDS), num_nodes=sizes, ranks_per_node=sizes, num_chunks=st.integers(1, 5))
+def test_reduce_gives_the_first_rank_every_contribution_once(kind, num_nodes, ranks_per_node, num_chunks):
+    among = group(kind, num_nodes, ranks_per_node)
+    for schedule in (broadcast.tree(among, "reduce"), broadcast.pipeline(among, num_chunks, "reduce")):
+        held = walk(schedule, own_contributions(schedule))
+        for rank in range(among.world_size):
+            if among.position(rank) == 0:
+                assert held[rank] == dict.fromkeys(range(schedule.num_chunks), complete(schedule, rank)), schedule.name
 
 
 @pytest.mark.parametrize("nodes", range(1, 70))

@@ -1,11 +1,13 @@
 """Exact executor == folded executor == closed form on symmetric idle clusters, for every algorithm."""
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet import nccl_model
-from simnet.collectives import algorithms, closed_form, direct, hierarchical, loads, nccl, ring, tree
+from simnet.collectives import algorithms, broadcast, closed_form, direct, hierarchical, loads, nccl, ring, tree
 from simnet.collectives.closed_form import AlphaBeta, Shape
 from simnet.hardware import Calibration, LinkCalibration
 from simnet.timed_work import HostCost
@@ -131,6 +133,11 @@ def test_folded_equals_the_closed_forms(num_nodes, ranks_per_node, message_bytes
         expected |= {
             tree.all_reduce(world, c): closed_form.tree_all_reduce_s(shape, message_bytes, c) for c in (1, 3, 8)
         }
+    if ranks_per_node in (1, 2, 4, 8):
+        expected[broadcast.tree(world)] = closed_form.tree_broadcast_s(shape, message_bytes)
+    for way, chunks in product(("broadcast", "reduce"), (1, 3, 8)):
+        pipeline_s = closed_form.pipeline_broadcast_s(shape, message_bytes, chunks)
+        expected[broadcast.pipeline(world, chunks, way)] = pipeline_s
     for schedule, seconds in expected.items():
         assert run_folded(network, schedule, message_bytes) == pytest.approx(seconds, rel=REL), schedule.name
     for algorithm in algorithms.every():
