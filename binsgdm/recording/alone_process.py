@@ -6,12 +6,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from binsgdm.errors import BinsgdmError
 from binsgdm.recording.alone import World
 from binsgdm.recording.launched_script import LaunchedScript
-from binsgdm.recording.recording import Recording, RecordingIsDone, RecordingSettings
+from binsgdm.recording.recording import Recording, RecordingIsDone, usual_settings
 
 FAILED, MISTAKE = 1, 2
 
@@ -24,9 +22,8 @@ def main(settings: dict[str, Any]) -> int:
     """
     world = World(num_nodes=settings["num_nodes"], ranks_per_node=settings["ranks_per_node"])
     script = LaunchedScript(settings["script"], settings["is_module"], tuple(settings["arguments"]))
-    chosen = {key: settings[key] for key in ("steps", "warm_up", "runs_on")}
-    chosen["compute"] = settings["compute"] or ("timed" if torch.cuda.is_available() else "counted")
-    recording = Recording(world, RecordingSettings(**chosen, stops_script=True))
+    chosen = {key: settings[key] for key in ("steps", "warm_up", "runs_on", "compute", "device")}
+    recording = Recording(world, usual_settings(**chosen, stops_script=True))
     found = Path(settings["found"])
     try:
         _run(recording, script)

@@ -75,18 +75,21 @@ class _Counts(click.ParamType[tuple[int, ...]]):
     help="Count work, or time it on this machine.  [default: timed on a GPU, else counted]",
 )
 @click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), help="Where the script computes.  [default: cuda if there]"
+)
+@click.option(
     "--runs-on", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True,
     help="Where the step is to run: work of side streams overlaps on a GPU; on a CPU calls wait.",
 )  # fmt: skip
 def record(  # noqa: PLR0913, PLR0917 - one argument an option
     words: tuple[str, ...], output: Path, force: bool, nodes: tuple[int, ...], ranks_per_node: int, steps: int,
-    warm_up: int, compute: str | None, runs_on: str,
+    warm_up: int, compute: str | None, device: str | None, runs_on: str,
 ) -> None:  # fmt: skip
     """Run `simnet record`."""
     if output.exists() and not force:
         raise BinsgdmError(f"{output}: exists: name another file with -o, or replace it with --force")
     script = from_words(words)
-    chosen = {"steps": steps, "warm_up": warm_up, "runs_on": runs_on, "compute": compute}
+    chosen = {"steps": steps, "warm_up": warm_up, "runs_on": runs_on, "compute": compute, "device": device}
     found = [
         _recorded(script, {**chosen, "num_nodes": number, "ranks_per_node": ranks_per_node})
         for number in _announced(nodes)

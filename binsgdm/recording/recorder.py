@@ -2,22 +2,22 @@
 
 import re
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
 import torch
 
+from binsgdm.recording.clocks import Clock, CudaClock, HostClock, NoClock
 from binsgdm.recording.tape import COMPUTE, NOTHING, Collective, Mark, Part, Tape
 
 ComputeForm = Literal["counted", "timed"]
+Device = Literal["cpu", "cuda"]
 
 
 class _OfThread(threading.local):
     stream: int | None = None
     part: Part | None = None
-    lap_s: float | None = None
     is_unnoticed: bool = False
     bucket: int | None = None
     has_sent: bool = False
@@ -28,14 +28,20 @@ class Recorder:
 
     Args:
         compute: whether work is counted by `OperatorCounter`, or timed on this machine.
+        device: on which it is timed.
+
+    Attributes:
+        current_side_stream: gives the number of the stream of a GPU that this thread enqueues to, if it is not the
+            default one.
     """
 
-    def __init__(self, compute: ComputeForm = "counted") -> None:
+    def __init__(self, compute: ComputeForm = "counted", device: Device = "cpu") -> None:
         self.tape = Tape()
         self.compute_form = compute
+        self.clock = _clock(compute, device, self.tape)
+        self.current_side_stream: Callable[[], int | None] = lambda: None
         self.cuts: list[tuple[int, ...]] = []  # lengths of all streams at the end of every step
         self.backwards: list[int] = []  # backward passes of every step
-        self.gradient_bytes = 0.0
         self._main = threading.get_ident()
         self._of_thread = _OfThread()
         self._lock = threading.Lock()
@@ -53,6 +59,8 @@ class Recorder:
     def stream(self) -> int:
         """Stream that this thread enqueues to."""
         own = self._of_thread.stream
+        if own is None:
+            own = self.current_side_stream()
         if own is not None:
             return own
         ident = threading.get_ident()
@@ -126,16 +134,11 @@ class Recorder:
 
     def lap(self) -> None:
         """Add the time since the last call on this thread, if work is timed."""
-        if self.compute_form != "timed":
-            return
-        now, since = time.perf_counter(), self._of_thread.lap_s
-        if since is not None:
-            self.tape.compute(self.stream, self.part, seconds=now - since)
-        self._of_thread.lap_s = time.perf_counter()
+        self.clock.lap(self.stream, self.part)
 
     def forget_time(self) -> None:
         """Start the clock of this thread anew: what it did since the last call was no work of the step."""
-        self._of_thread.lap_s = time.perf_counter()
+        self.clock.skip()
 
     def collective(self, kind: str, group: int, group_name: str, tensors: list[torch.Tensor], num_bytes: float) -> Mark:
         """Add a collective that this thread starts, and return the mark at which it has ended."""
@@ -231,6 +234,12 @@ class Recorder:
         self.cuts.append(self.tape.lengths)
         self.backwards.append(self._num_backwards)
         self._num_backwards = 0
+
+
+def _clock(compute: ComputeForm, device: Device, tape: Tape) -> Clock:
+    if compute == "counted":
+        return NoClock()
+    return CudaClock(tape) if device == "cuda" else HostClock(tape)
 
 
 def in_graph_task() -> bool:

@@ -12,9 +12,10 @@ import torch
 from binsgdm.errors import BinsgdmError
 from binsgdm.recording import side_streams, step_file
 from binsgdm.recording.alone import MeshGroups, World, alone
+from binsgdm.recording.cuda_streams import noted_cuda_streams
 from binsgdm.recording.noted_threads import counting, noted_threads
 from binsgdm.recording.periods import Period, find_period
-from binsgdm.recording.recorder import ComputeForm, Recorder
+from binsgdm.recording.recorder import ComputeForm, Device, Recorder
 from binsgdm.recording.recording_group import ONE_SIDED
 from binsgdm.recording.tape import Collective, Recorded
 
@@ -43,6 +44,7 @@ class RecordingSettings:
         warm_up: steps before them: DDP forms its buckets anew after the first one.
         compute: whether work is counted, or timed on this machine.
         runs_on: whether work of side streams overlaps.
+        device: on which the script computes.
         stops_script: whether to end the script, by RecordingIsDone, when enough steps are recorded.
     """
 
@@ -50,6 +52,7 @@ class RecordingSettings:
     warm_up: int = 2
     compute: ComputeForm = "counted"
     runs_on: Runs = "gpu"
+    device: Device = "cpu"
     stops_script: bool = False
 
 
@@ -62,7 +65,7 @@ class Recording:
     """
 
     def __init__(self, world: World, settings: RecordingSettings) -> None:
-        self.world, self.recorder, self._settings = world, Recorder(settings.compute), settings
+        self.world, self.recorder, self._settings = world, Recorder(settings.compute, settings.device), settings
         self._groups: MeshGroups | None = None
         self._gradient_bytes: dict[int, float] = {}
 
@@ -75,7 +78,9 @@ class Recording:
         """
         with ExitStack() as stack:
             self._groups = stack.enter_context(alone(self.world, self.recorder, self.end_step, self._note_gradients))
-            if self._settings.runs_on == "gpu" and not torch.cuda.is_available():
+            if self._settings.device == "cuda":
+                stack.enter_context(noted_cuda_streams(self.recorder))
+            elif self._settings.runs_on == "gpu":
                 stack.enter_context(side_streams.in_place_of_stand_ins(self.recorder))
             stack.enter_context(noted_threads(self.recorder))
             stack.enter_context(counting(self.recorder))
@@ -91,10 +96,9 @@ class Recording:
 
     def source(self) -> dict[str, str]:
         """Return what work was counted or timed with, as the step file holds it."""
-        has_gpu = torch.cuda.is_available()
-        gpu = torch.cuda.get_device_name() if has_gpu else ""
-        device = "cuda" if has_gpu else "cpu"
-        return {"torch": torch.__version__, "device": device, "gpu": gpu, "compute": self.recorder.compute_form}
+        device = self._settings.device
+        gpu = torch.cuda.get_device_name() if device == "cuda" else ""
+        return {"torch": torch.__version__, "device": device, "gpu": gpu, "compute": self._settings.compute}
 
     def _note_gradients(self, optimizer: Any) -> None:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
@@ -108,6 +112,7 @@ class Recording:
             BinsgdmError: too few steps were done, or nothing was sent in them.
         """
         recorder, groups = self.recorder, self._groups
+        recorder.clock.settle()
         skipped = self._settings.warm_up
         if groups is None or len(recorder.cuts) <= skipped:
             raise BinsgdmError(
@@ -138,6 +143,17 @@ class Recording:
         }
 
 
+def usual_settings(**given: Any) -> RecordingSettings:
+    """Return settings for this machine: work is timed on a GPU where there is one, and counted on a CPU.
+
+    Args:
+        given: those that are chosen; None for what is usual.
+    """
+    device = given.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
+    compute = given.get("compute") or ("timed" if device == "cuda" else "counted")
+    return RecordingSettings(**{**given, "device": device, "compute": compute})
+
+
 @contextmanager
 def record(
     file: str | Path, *, num_nodes: int, ranks_per_node: int, settings: RecordingSettings | None = None
@@ -151,7 +167,7 @@ def record(
         file: to write; one that exists is replaced.
         num_nodes: nodes of the world.
         ranks_per_node: ranks on each.
-        settings: how to record.
+        settings: how to record; by default work is timed on a GPU where there is one, else counted.
 
     Raises:
         BinsgdmError: what runs inside needs another rank, ends too early, or never communicates.
@@ -160,7 +176,7 @@ def record(
         with binsgdm.record("step.json", num_nodes=8, ranks_per_node=8):
             train(steps=10)
     """
-    recording = Recording(World(num_nodes=num_nodes, ranks_per_node=ranks_per_node), settings or RecordingSettings())
+    recording = Recording(World(num_nodes=num_nodes, ranks_per_node=ranks_per_node), settings or usual_settings())
     with recording.running():
         yield recording
     found = {"source": recording.source(), "recording": recording.document()}

@@ -128,6 +128,22 @@ class Tape:
             work = Computed(part=part, flops=flops, num_bytes=num_bytes, seconds=seconds)
             self._append(on, stream, work)
 
+    def open(self, stream: int, part: Part) -> Position:
+        """Return the place of work of a stream whose time is not known yet."""
+        with self._lock:
+            on = self._streams[stream]
+            last = on.operations[-1] if on.is_open else None
+            if not isinstance(last, Computed) or last.part != part or on.waits:
+                self._append(on, stream, Computed(part=part))
+            return Position(stream, len(on.operations) - 1)
+
+    def add_seconds(self, place: Position, seconds: float) -> None:
+        """Add time to work."""
+        operations = self._streams[place.stream].operations
+        work = operations[place.position]
+        assert isinstance(work, Computed)
+        operations[place.position] = work.plus(0.0, 0.0, seconds)
+
     def collective(self, stream: int, collective: Collective, group_name: str) -> Mark:
         """Add a collective that a stream starts, and return the mark at which it has ended.
 
