@@ -12,7 +12,7 @@ from simnet import files, schema
 from simnet.errors import SimnetError, shown
 from simnet.parsing import parse_json
 from simnet.program import IterationPart, OperationId, ended_operations
-from simnet.values import MAX_RANKS, Count
+from simnet.values import MAX_RANKS, Count, Shape
 
 FORMAT, VERSION = "simnet-step", 1
 # A step of a thousand collectives and ten thousand kernels takes some megabytes.
@@ -103,6 +103,18 @@ class RecordedStream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     operations: tuple[RecordedOperation, ...] = ()
 
 
+class RecordedGradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A gradient of the recorded model.
+
+    Attributes:
+        shape: its dimensions.
+        backward_share: part of backward between the previous gradient and this one, 0 to 1.
+    """
+
+    shape: Shape
+    backward_share: Annotated[float, Meta(ge=0.0, le=1.0)]
+
+
 class RecordedLayout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What rank 0 did on one number of nodes and ranks.
 
@@ -112,6 +124,7 @@ class RecordedLayout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         num_steps: optimizer steps that the streams hold, after which they repeat.
         micro_batches: backward passes of one step.
         gradient_bytes: of all gradients of one step, in their own number format.
+        gradients: in the order in which backward makes them ready; empty where that was not seen.
         groups: process groups of rank 0, by number.
         streams: the first one computes; others communicate, one a process group, or are side streams.
         notes: sentences on what the recorder has marked.
@@ -122,6 +135,7 @@ class RecordedLayout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     num_steps: Count = 1
     micro_batches: Count = 1
     gradient_bytes: Amount = 0.0
+    gradients: tuple[RecordedGradient, ...] = ()
     groups: tuple[RecordedGroup, ...] = ()
     streams: tuple[RecordedStream, ...]
     notes: tuple[str, ...] = ()

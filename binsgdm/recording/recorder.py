@@ -13,6 +13,8 @@ from binsgdm.recording.tape import COMPUTE, NOTHING, Collective, Mark, Part, Tap
 
 ComputeForm = Literal["counted", "timed"]
 Device = Literal["cpu", "cuda"]
+FLOPS_PER_BYTE = 150.0
+"""What a GPU computes while it moves a byte, about: as in `simnet.step_file`."""
 
 
 class _OfThread(threading.local):
@@ -31,6 +33,7 @@ class Recorder:
         device: on which it is timed.
 
     Attributes:
+        on_backward: called when a backward pass begins.
         current_side_stream: gives the number of the stream of a GPU that this thread enqueues to, if it is not the
             default one.
     """
@@ -42,6 +45,8 @@ class Recorder:
         self.current_side_stream: Callable[[], int | None] = lambda: None
         self.cuts: list[tuple[int, ...]] = []  # lengths of all streams at the end of every step
         self.backwards: list[int] = []  # backward passes of every step
+        self.backward_work = 0.0  # counted so far, in bytes of memory traffic
+        self.on_backward: Callable[[], object] = lambda: None
         self._main = threading.get_ident()
         self._of_thread = _OfThread()
         self._lock = threading.Lock()
@@ -121,7 +126,10 @@ class Recorder:
     def count(self, flops: float, num_bytes: float) -> None:
         """Add counted work."""
         if self.compute_form == "counted" and not self._of_thread.is_unnoticed:
-            self.tape.compute(self.stream, self.part, flops=flops, num_bytes=num_bytes)
+            part = self.part
+            if part == "backward":
+                self.backward_work += flops / FLOPS_PER_BYTE + num_bytes
+            self.tape.compute(self.stream, part, flops=flops, num_bytes=num_bytes)
 
     @contextmanager
     def unnoticed(self) -> Iterator[None]:
@@ -175,6 +183,7 @@ class Recorder:
     def backward(self) -> Iterator[None]:
         """Be in a backward pass, at whose end the stream waits for what DDP has started in it."""
         self.lap()
+        self.on_backward()
         self._in_backward += 1
         try:
             yield

@@ -13,6 +13,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.recording import side_streams, step_file
 from binsgdm.recording.alone import MeshGroups, World, alone
 from binsgdm.recording.cuda_streams import noted_cuda_streams
+from binsgdm.recording.gradient_order import GradientOrder
 from binsgdm.recording.noted_threads import counting, noted_threads
 from binsgdm.recording.periods import Period, find_period
 from binsgdm.recording.recorder import ComputeForm, Device, Recorder
@@ -68,6 +69,8 @@ class Recording:
         self.world, self.recorder, self._settings = world, Recorder(settings.compute, settings.device), settings
         self._groups: MeshGroups | None = None
         self._gradient_bytes: dict[int, float] = {}
+        self._order = GradientOrder(lambda: self.recorder.backward_work)
+        self.recorder.on_backward = self._order.begin
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -101,6 +104,8 @@ class Recording:
         return {"torch": torch.__version__, "device": device, "gpu": gpu, "compute": self._settings.compute}
 
     def _note_gradients(self, optimizer: Any) -> None:
+        if self._settings.compute == "counted":
+            self._order.watch(optimizer)
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         gradients = [one.grad for one in parameters if one.grad is not None]
         self._gradient_bytes[id(optimizer)] = float(sum(one.numel() * one.element_size() for one in gradients))
@@ -137,6 +142,7 @@ class Recording:
             "num_steps": period.num_steps,
             "micro_batches": max(recorder.backwards[-1], 1),
             "gradient_bytes": sum(self._gradient_bytes.values()),
+            "gradients": self._order.gradients(),
             "groups": [{"name": one.name, "size": one.size, "stride": one.stride} for one in groups.found],
             "streams": _used_streams(recorder.tape.names, period),
             "notes": _notes(period),

@@ -63,6 +63,26 @@ def test_ddp_sends_its_buckets_during_backward_and_the_optimizer_waits():
     assert sum(one.get("flops", 0) for one in compute[1:4]) == (2 * LAYERS - 1) * flops_of_layer
 
 
+def test_gradients_are_noted_as_backward_makes_them_ready():
+    found = recorded(train_data_parallel)["gradients"]
+    assert [tuple(one["shape"]) for one in found] in (
+        [(WIDTH,), (WIDTH, WIDTH)] * LAYERS,
+        [(WIDTH, WIDTH), (WIDTH,)] * LAYERS,
+    )
+    assert sum(one["backward_share"] for one in found) == pytest.approx(1)
+    layers = [sum(one["backward_share"] for one in found[first : first + 2]) for first in range(0, len(found), 2)]
+    assert layers[1] == pytest.approx(layers[2], rel=1e-6)
+
+
+@pytest.mark.parametrize(("settings", "sharded"), [({"compute": "timed"}, False), ({}, True)])
+def test_an_order_that_is_not_seen_is_left_out(settings, sharded):
+    def script() -> None:
+        module = fully_shard(model()) if sharded else data_parallel()
+        train(module, adam(module))
+
+    assert recorded(script, **settings)["gradients"] == []
+
+
 def test_torchs_fp16_hook_sends_half_and_is_cast_back_beside_backward():
     found = recorded(lambda: train_data_parallel(default_hooks.fp16_compress_hook))
     assert collectives(found) == [("all_reduce", WORLD, float(LAYER_BYTES))] * 2
