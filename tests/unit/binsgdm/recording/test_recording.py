@@ -74,13 +74,14 @@ def test_gradients_are_noted_as_backward_makes_them_ready():
     assert layers[1] == pytest.approx(layers[2], rel=1e-6)
 
 
-@pytest.mark.parametrize(("settings", "sharded"), [({"compute": "timed"}, False), ({}, True)])
-def test_an_order_that_is_not_seen_is_left_out(settings, sharded):
-    def script() -> None:
-        module = fully_shard(model()) if sharded else data_parallel()
-        train(module, adam(module))
+def test_sharded_gradients_are_ready_together_and_have_their_whole_shape():
+    found = recorded(lambda: train(module := fully_shard(model()), adam(module)))["gradients"]
+    assert sorted(tuple(one["shape"]) for one in found) == sorted([(WIDTH,), (WIDTH, WIDTH)] * LAYERS)
+    assert [one["backward_share"] for one in found] == [1.0] + [0.0] * (2 * LAYERS - 1)
 
-    assert recorded(script, **settings)["gradients"] == []
+
+def test_the_order_of_gradients_is_left_out_where_work_is_not_counted():
+    assert recorded(train_data_parallel, compute="timed")["gradients"] == []
 
 
 def test_torchs_fp16_hook_sends_half_and_is_cast_back_beside_backward():
