@@ -247,7 +247,9 @@ def load_experiment(
     """
     path = files.locate("experiments", name_or_path)
     where = files.label(path)
-    data = _scenario_table(files.read_file(path), path)
+    whole = files.read_file(path)
+    data = _scenario_table(whole, path)
+    is_result = data is not whole
     if {"format", "axes", "points"} <= data.keys():
         raise SimnetError(f"{where}: results of a sweep, not a scenario; draw them with: simnet plot {where} -o DIR")
     if data.get("format") == step_file.FORMAT:
@@ -266,7 +268,8 @@ def load_experiment(
         name=str(data.setdefault("name", path.stem)),
         question=str(data.get("question", "")),
         where=where,
-        base=_with_parts_filled(data, where, path.parent),
+        # The files that a result names are those of its run, whose paths started from the working directory.
+        base=_with_parts_filled(data, where, Path() if is_result else path.parent),
         overrides=tuple(Override(key=key, value=value) for key, value in (overrides or {}).items()),
         axes=tuple(axis for key, axis in swept.items() if key not in (overrides or {})),
         listed=points and points.without(given),

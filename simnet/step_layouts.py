@@ -179,10 +179,10 @@ class _Resized:
         group, wanted = self._recordings[0].groups[operation.group], self._wanted
         what = f"{operation.kind} in group {group.name!r} of {group.size} ranks"
         if is_open:
-            known = ",".join(str(nodes) for nodes in sorted({layout.num_nodes for layout in self._recordings}))
+            nodes = sorted({wanted.num_nodes, *(layout.num_nodes for layout in self._recordings)})
             return (
                 f"{what}: for {wanted.text} a message may grow with the ranks or stay; record a second layout, such as "
-                f"simnet record --nodes {known},{wanted.num_nodes}"
+                f"simnet record --nodes {','.join(map(str, nodes))}"
             )
         return f"{what}: no law fits its messages on all recordings; record {wanted.text}, too"
 

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     "--systems", metavar="NAMES", help="Rank only these: titles or kinds, such as 'BinSGDM,power_sgd'.  [default: all]"
 )
 @click.option(
+    "--step",
+    "steps",
+    multiple=True,
+    metavar="STEP",
+    help="A step of your own script, recorded by simnet record, to rank with the systems; repeatable.",
+)
+@click.option(
     "--convergence",
     "trainings",
     multiple=True,
@@ -48,6 +55,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     settings: tuple[str, ...],
     draws: int | None,
     systems: str | None,
+    steps: tuple[str, ...],
     trainings: tuple[str, ...],
     form: str,
     output: Path | None,
@@ -57,11 +65,12 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     """Run `simnet advise`."""
     from simnet.compare import convergence
     from simnet.compare.rank import advise
-    from simnet.compare.tune import chosen
+    from simnet.compare.tune import chosen, recorded_systems
     from simnet.show.advice import advice_page, to_object
     from simnet.workers import num_cores
 
     names = chosen(name.strip() for name in systems.split(",")) if systems is not None else chosen(())
+    recorded = recorded_systems(steps)
     fixed = read_settings(settings)
     add_draws(fixed, draws)
     experiment = load_with_any_strategy(scenario, fixed)
@@ -73,10 +82,11 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         _check_nodes(resolved)
     tell_of_axes(experiment)
     records = {Path(name).stem: convergence.load(name) for name in trainings} or convergence.shipped()
-    with progress(len(names), "predicting") as advance:
+    with progress(len(names) + len(recorded), "predicting") as advance:
         found = advise(
             resolved,
             names=names,
+            recorded=recorded,
             trainings=records,
             are_of_user=bool(trainings),
             jobs=jobs or num_cores(),

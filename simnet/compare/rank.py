@@ -42,6 +42,7 @@ def advise(  # noqa: PLR0913 - the arguments of one command
     scenario: Scenario,
     *,
     names: Sequence[str] | None = None,
+    recorded: Mapping[str, Variants] | None = None,
     trainings: Mapping[str, Convergence] | None = None,
     are_of_user: bool = False,
     jobs: int = 1,
@@ -52,6 +53,7 @@ def advise(  # noqa: PLR0913 - the arguments of one command
     Args:
         scenario: cluster, workload and calibration; `run.draws` drawn calibrations make the intervals.
         names: which of `tune.systems`, by default all; DDP is always among them.
+        recorded: further systems, as `tune.recorded_systems` gives them.
         trainings: measured ones by name of the task, so that systems are judged by the time to the target, too.
         are_of_user: whether these are trainings of the workload, as the user says; those of other models only warn.
         jobs: number of processes at most; the advice is the same for any.
@@ -61,9 +63,10 @@ def advise(  # noqa: PLR0913 - the arguments of one command
         SimnetError: not even DDP can be predicted.
     """
     plain = replace(scenario, baseline=None, run=replace(scenario.run, draws=0, steps=None), strategy=PLAIN)
-    names = tuple(systems()) if names is None else names
+    known = {**systems(), **(recorded or {})}
+    names = (*(systems() if names is None else names), *(recorded or {}))
     num_draws = DRAWS if scenario.run.draws is None else scenario.run.draws
-    ranking = _Ranking(plain, trainings or {}, are_of_user=are_of_user, num_draws=num_draws)
+    ranking = _Ranking(plain, known, trainings or {}, are_of_user=are_of_user, num_draws=num_draws)
     found: dict[str, RankedSystem | str] = {}
     for name, row in _rows(ranking, names, jobs):
         found[name] = row
@@ -110,13 +113,19 @@ class _Ranking:
     """What all systems share: the baseline, the drawn calibrations, and every step already timed."""
 
     def __init__(
-        self, scenario: Scenario, trainings: Mapping[str, Convergence], *, are_of_user: bool, num_draws: int
+        self,
+        scenario: Scenario,
+        known: Mapping[str, Variants],
+        trainings: Mapping[str, Convergence],
+        *,
+        are_of_user: bool,
+        num_draws: int,
     ) -> None:
         self._scenario = scenario
         self._trainings = trainings
         self._are_of_user = are_of_user
         self._times = TunedSteps(scenario)
-        self._systems = systems()
+        self._systems = known
         self.dense: dict[str, Variants] = dense_systems(scenario.workload.dtype)
         self._every_dense = tuple(strategy for variants in self.dense.values() for strategy in variants)
         here = self._times.here
@@ -161,9 +170,14 @@ class _Ranking:
         )
 
     def accumulated(self, name: str) -> tuple[Accumulated, ...]:
-        """Return the speedup of a system with one micro-batch a step, with as many as given, and with more."""
+        """Return the speedup of a system with one micro-batch a step, with as many as given, and with more.
+
+        Of a recorded step, which has as many as it was recorded with, there is none.
+        """
         given = self._scenario.grad_accumulation
         variants = self._known(self._systems[name])
+        if not all(one.takes_other_micro_batches for one in variants):
+            return ()
         return tuple(
             Accumulated(micro_batches=number, speedup=self._with_micro_batches(number, variants))
             for number in sorted({1, given, MORE_ACCUMULATION * given})

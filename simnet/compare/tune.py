@@ -1,12 +1,14 @@
 """The systems that are compared, each with the variants over which it is tuned."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
+from simnet import step_file
 from simnet.compare import whatif
 from simnet.errors import SimnetError, did_you_mean
 from simnet.hardware import Calibration
 from simnet.step_timer import StepTimer
-from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce
+from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce, RecordedStep
 from simnet.units import Size
 from simnet.values import Dtype
 
@@ -31,6 +33,21 @@ def dense_systems(dtype: Dtype) -> dict[str, Variants]:
     found = {f"DDP {dtype}": _tuned([DenseAllReduce(algorithm="auto")])}
     if dtype == "fp32":
         found["DDP bf16"] = _tuned([DenseAllReduce(algorithm="auto", wire_dtype="bf16")])
+    return found
+
+
+def recorded_systems(paths: Iterable[str]) -> dict[str, Variants]:
+    """Return recorded steps by what to call them; their all-reduces are chosen by message as those of DDP are.
+
+    Raises:
+        SimnetError: a file cannot be read, or is no recorded step.
+    """
+    every = tuple(dict.fromkeys(paths))
+    stems = [Path(path).stem for path in every]
+    found: dict[str, Variants] = {}
+    for path, stem in zip(every, stems, strict=True):
+        step_file.read(Path(path))
+        found[f"recorded {stem if stems.count(stem) == 1 else path}"] = (RecordedStep(file=path, algorithm="auto"),)
     return found
 
 

@@ -19,6 +19,7 @@ from simnet.show.text import (
     speedup_text,
     workload_title,
 )
+from simnet.strategies import RecordedStep
 from simnet.units import format_bytes, format_seconds
 
 COLUMNS = (
@@ -49,7 +50,8 @@ def _left_out(advice: Advice) -> Iterator[str]:
     variants = systems()
     groups: dict[str, list[str]] = {}
     for name, reason in advice.left_out:
-        text = reason.removeprefix(f"strategy.kind: {variants[name][0].kind!r}: ")
+        kind = variants[name][0].kind if name in variants else RecordedStep.__struct_config__.tag
+        text = reason.removeprefix(f"strategy.kind: {kind!r}: ")
         groups.setdefault(text, []).append(name)
     yield from (f"{', '.join(names)}: {text}" for text, names in groups.items())
 

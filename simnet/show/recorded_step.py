@@ -142,7 +142,7 @@ def _buckets(layout: RecordedLayout) -> set[int]:
 def _group_name(layout: RecordedLayout, number: int) -> str:
     group = layout.groups[number]
     name = printable(group.name) or f"group {number}"
-    return f"{name} ({group.size} ranks{f', stride {group.stride}' if group.stride > 1 else ''})"
+    return f"{name} ({count_text(group.size, 'rank')}{f', stride {group.stride}' if group.stride > 1 else ''})"
 
 
 def _stream_name(layout: RecordedLayout, number: int) -> str:

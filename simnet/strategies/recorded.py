@@ -26,7 +26,7 @@ BARRIER_BYTES = 4.0
 SAME_MODEL = 0.01
 CONTRIBUTED = ("all_reduce", "reduce_scatter", "all_to_all", "reduce")
 """Collectives that carry what each rank has to add; the others hand out what is there."""
-MEMORY_TRAFFIC = KernelCost(name="recorded_bytes", bytes_per_element=1.0, is_streaming=True)
+MEMORY_TRAFFIC = KernelCost(name="recorded_bytes", bytes_per_element=1.0)
 WORKLOAD_PARTS: tuple[IterationPart, ...] = ("forward", "backward", "optimizer")
 
 
@@ -193,7 +193,7 @@ def _seconds(
         if not weights and total_s > 0:
             raise SimnetError(
                 f"strategy.file: no compute of {part!r} in {layout.text}: the workload takes {total_s:g} s for it; "
-                f"{step_file.REPAIR} with its compute, or leave workload.{part} out"
+                f"{step_file.REPAIR} with its compute, or set workload.{part} to '0 s'"
             )
         found |= _shared_out(total_s, weights)
     # A trace times what compresses and does not count its bytes.

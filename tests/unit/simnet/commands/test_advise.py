@@ -14,6 +14,7 @@ from simnet.show import figure
 from simnet.show.advice import advice_page, to_object
 from simnet.show.advice_figure import advice_figure
 from simnet.show.advice_sentences import sentences
+from tests.helpers import step_files
 from tests.helpers.advise_samples import GBIT, advised, row
 from tests.helpers.scenario_samples import pod, write
 from tests.helpers.time_to_target_samples import write_trainings
@@ -164,3 +165,39 @@ def test_a_workload_without_a_name_is_called_by_its_title_or_by_its_size(
     raced = CliRunner().invoke(cli, ["race", str(file), str(trainings), "--same-task", "--at", "10 Gbit/s"])
     assert f"steps of {called} on 2 nodes" in raced.stdout
     assert f"--same-task: steps of {called} (" in " ".join(raced.stdout.split())
+
+
+class TestRecordedSteps:
+    def step(self, tmp_path: Path, name: str = "ours") -> Path:
+        # Four buckets whose bytes are those of the sample's gradients in 4 bits.
+        return step_files.write(tmp_path / f"{name}.json", step_files.step(step_files.layout(step_files.ddp(4, 14e6))))
+
+    def test_a_recorded_step_is_ranked_with_the_systems(self, file: Path, tmp_path: Path) -> None:
+        args = ("--step", self.step(tmp_path), "--systems", "BinSGDM", "--draws", 0, "--format", "json")
+        found = json.loads(run(file, *args).output)
+        ours = next(one for one in found["systems"] if one["name"] == "recorded ours")
+        assert ours["strategy"]["kind"] == "recorded"
+        assert ours["compresses"]
+        assert ours["pays"] == "pays"
+        assert {"BinSGDM", "DDP fp32"} < {one["name"] for one in found["systems"]}
+
+    def test_one_that_does_not_fit_is_left_out_with_the_reason(self, file: Path, tmp_path: Path) -> None:
+        ops = [[step_files.compute("forward")], [step_files.collective("all_gather", 1e6)]]
+        grown = step_files.write(tmp_path / "grown.json", step_files.step(step_files.layout(ops, 4)))
+        found = json.loads(run(file, "--step", grown, "--systems", "BinSGDM", "--draws", 0, "--format", "json").output)
+        assert "record a second layout" in found["left_out"]["recorded grown"]
+        page = " ".join(run(file, "--step", grown, "--systems", "BinSGDM", "--draws", 0).output.split())
+        assert "not predicted: recorded grown: " in page
+
+    def test_two_steps_of_one_name_are_called_by_their_paths(self, file: Path, tmp_path: Path) -> None:
+        (tmp_path / "other").mkdir()
+        paths = [self.step(tmp_path), self.step(tmp_path / "other")]
+        args = ("--step", paths[0], "--step", paths[1], "--systems", "BinSGDM", "--draws", 0, "--format", "json")
+        names = {one["name"] for one in json.loads(run(file, *args).output)["systems"]}
+        assert {f"recorded {path}" for path in paths} < names
+
+    def test_a_file_that_is_no_step_is_refused_at_once(self, file: Path, tmp_path: Path) -> None:
+        for given in (tmp_path / "none.json", file):
+            found = run(file, "--step", given)
+            assert found.exit_code == 2
+            assert found.output.count("\n") == 1

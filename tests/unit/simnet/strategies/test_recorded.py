@@ -5,8 +5,10 @@ from msgspec.structs import replace
 
 from simnet import scenario
 from simnet.errors import SimnetError
+from simnet.result import to_json
 from simnet.simulate import simulate
 from simnet.strategies import DenseAllReduce, RecordedStep
+from simnet.sweep import SweepPoint
 from simnet.units import Size
 from tests.helpers import scenario_samples, step_files
 from tests.helpers.step_files import collective, compute
@@ -117,6 +119,39 @@ def test_what_does_not_fit_is_refused(strategy, changes, rule, tmp_path):
 def test_a_part_that_the_workload_has_and_the_recording_lacks_is_refused(tmp_path):
     with pytest.raises(SimnetError, match="no compute of 'optimizer' in 2 x 8 ranks"):
         simulate(point(tmp_path, step_files.step(step_files.layout([[compute("forward"), compute("backward")]]))))
+
+
+def test_groups_of_a_mesh_take_the_same_on_both_executors(tmp_path):
+    ops = [compute("forward"), compute("backward"), compute("backward"), compute("optimizer", after=[[1, 2], [2, 1]])]
+    in_node = [
+        collective("all_gather", 8e6, 0),
+        collective("reduce_scatter", 9e6, 0, after=[[0, 1]]),
+        collective("broadcast", 3e6, 0),
+    ]
+    between = [collective("all_reduce", 6e6, 1, after=[[0, 1]]), collective("all_to_all", 2e6, 2, after=[[0, 2]])]
+    layout = step_files.layout([ops, in_node, between], 4, 4, [(4, 1), (4, 4), (2, 1)])
+    found = point(tmp_path, step_files.step(layout), cluster__num_nodes=4, cluster__ranks_per_node=4)
+    exact = replace(found, run=replace(found.run, fidelity="exact"))
+    assert simulate(found).result.fidelity == "folded"
+    assert simulate(exact).result.iteration_s == pytest.approx(simulate(found).result.iteration_s, rel=1e-9)
+
+
+def test_a_changed_file_is_simulated_anew(tmp_path):
+    found = point(tmp_path, step_files.step(step_files.layout(step_files.ddp(3, 1e6))))
+    before, key = simulate(found).result.iteration_s, SweepPoint(values={}, scenario=found).key
+    step_files.write(tmp_path / "step.json", step_files.step(step_files.layout(step_files.ddp(3, 99e6))))
+    assert simulate(found).result.iteration_s > 1.1 * before
+    assert SweepPoint(values={}, scenario=found).key != key
+
+
+def test_a_result_is_simulated_again_from_any_folder(tmp_path, monkeypatch):
+    found = simulate(point(tmp_path, step_files.step(step_files.layout(step_files.ddp()))))
+    (tmp_path / "results").mkdir()
+    monkeypatch.chdir(tmp_path)
+    relative = replace(found.scenario, strategy=RecordedStep(file="step.json"))
+    kept = tmp_path / "results" / "run.json"
+    kept.write_bytes(to_json(simulate(relative).without_spans()))
+    assert simulate(scenario.load(str(kept))).result.iteration_s == found.result.iteration_s
 
 
 def test_the_result_tells_the_file_by_its_content(tmp_path):

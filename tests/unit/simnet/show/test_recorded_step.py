@@ -1,0 +1,61 @@
+"""What is shown of a recorded step: layouts, collectives by group, compute by part, waits that nothing hides."""
+
+import json
+
+import pytest
+
+from simnet import step_file
+from simnet.show import recorded_step
+from tests.helpers import step_files
+from tests.helpers.step_files import collective, compute
+
+
+def step(*recordings, **more):
+    return step_file.decode(json.dumps(step_files.step(*recordings, **more)).encode(), "step.json")
+
+
+def rows(*recordings):
+    return {(row["layout"], row["stream"], row["operations"]): row for row in recorded_step.rows(step(*recordings))}
+
+
+def test_collectives_are_counted_by_stream_and_group_and_compute_by_part():
+    gathered = [collective("all_gather", 1e6), collective("all_gather", 3e6), collective("all_reduce", 5e6, 1)]
+    ops = [compute("forward", gbytes=2, flops=3e12), compute("forward", gbytes=1, seconds=0.5), compute("backward")]
+    found = rows(step_files.layout([ops, gathered], groups=[(16, 1), (2, 8)]))
+    gather, reduce_ = (found["2 x 8 ranks", "stream 1", kind] for kind in ("all_gather", "all_reduce"))
+    assert (gather["number"], gather["message_bytes"], gather["largest_bytes"]) == (2, 4e6, 3e6)
+    assert (gather["group"], reduce_["group"]) == ("group 0 (16 ranks)", "group 1 (2 ranks, stride 8)")
+    forward = found["2 x 8 ranks", "stream 0", "forward"]
+    assert (forward["number"], forward["flops"], forward["memory_bytes"], forward["seconds"]) == (2, 3e12, 3e9, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("work_between", "exposed"), [([], 1), ([compute("backward")], 0), ([compute("backward"), compute("encode")], 0)]
+)
+def test_a_wait_is_exposed_where_nothing_is_computed_between(work_between, exposed):
+    ops = [compute("forward"), *work_between, compute("optimizer", after=[[1, 0]])]
+    found = rows(step_files.layout([ops, [collective("all_reduce", 1e6, after=[[0, 0]])]]))
+    assert found["2 x 8 ranks", "stream 1", "all_reduce"]["exposed_waits"] == exposed
+
+
+def test_the_page_names_layouts_periods_buckets_and_notes_once():
+    more = {"num_steps": 4, "micro_batches": 2, "gradient_bytes": 75e6, "notes": ["a\tb"]}
+    layouts = [step_files.layout(step_files.ddp(3), nodes, **more) for nodes in (2, 4)]
+    page = " ".join(str(recorded_step.step_page(step(*layouts))).split())
+    assert "2 x 8 ranks: 4 steps, after which they repeat, 2 micro-batches, gradients 75 MB" in page
+    assert "2 streams, 3 buckets" in page
+    assert page.count("note: a b") == 1
+    assert "train.py" in page
+
+
+def test_a_step_without_collectives_never_communicates():
+    assert "never communicates" in str(recorded_step.step_page(step(step_files.layout([[compute("forward")]]))))
+
+
+def test_json_and_csv_say_what_the_table_says():
+    found = step(step_files.layout(step_files.ddp(3)))
+    lines = recorded_step.csv_table(found).csv().splitlines()
+    assert len(lines) == 1 + len(list(recorded_step.rows(found)))
+    assert lines[-1].startswith("2 x 8 ranks,stream 1,all_reduce,group 0 (16 ranks),3,75000000.0,25000000.0,")
+    layout = json.loads(json.dumps(recorded_step.to_object(found), allow_nan=False))["layouts"][0]
+    assert (layout["num_nodes"], layout["num_buckets"], layout["operations"][-1]["number"]) == (2, 3, 3)
