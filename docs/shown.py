@@ -1,7 +1,8 @@
 """Run the commands that pages show and compare what they print: `python docs/shown.py [--write] [PAGES...]`.
 
 A page is run if it shows output, which is a `text` block right after a `console` block. Its commands run in order, in
-an empty folder in which `scenarios` is that of this checkout. A `toml` block that begins `# NAME.toml` is that file.
+an empty folder in which `scenarios` is that of this checkout. A `toml` or `python` block that begins with a
+comment `# NAME.toml` or `# NAME.py` is that file.
 """
 
 import os
@@ -14,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_RUN = ("git ", "make ", "python3 -m venv ", ". .venv/", "pip ", "python -m pip ")
-_BLOCK = re.compile(r"^```(console|text|toml)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_FILE = re.compile(r"# (\w+\.toml)\n")
+_BLOCK = re.compile(r"^```(console|text|toml|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"# (\w+\.(?:toml|py))\n")
 
 
 def pages() -> list[Path]:
@@ -52,7 +53,7 @@ def current(text: str, folder: Path) -> str:
     pieces, end, output, after = [], 0, "", 0
     for block in _BLOCK.finditer(text):
         kind, body = block.groups()
-        if kind == "toml" and (name := _FILE.match(body)):
+        if kind in ("toml", "python") and (name := _FILE.match(body)):
             (folder / name[1]).write_text(body, encoding="utf-8")
         elif kind == "console":
             output = "".join(printed(command, folder) for command in commands(body))
