@@ -21,7 +21,19 @@ import click
 from msgspec import Struct
 
 from docs import commands, keys
-from simnet import files, hardware, network_costs, parsing, result, scenario, strategies, templates, timed_work, units
+from simnet import (
+    files,
+    hardware,
+    network_costs,
+    parsing,
+    result,
+    scenario,
+    step_file,
+    strategies,
+    templates,
+    timed_work,
+    units,
+)
 from simnet.calibrate import measurement_file, series_labels
 from simnet.collectives import algorithms
 from simnet.commands import terminal
@@ -76,6 +88,13 @@ STRUCTS: dict[type[Struct], str] = {
     measurement_file.Setup: "measurement-file.md#setups",
     measurement_file.Series: "measurement-file.md#series",
     measurement_file.Check: "measurement-file.md#checks",
+    step_file.StepFile: "step-file.md",
+    step_file.StepSource: "step-file.md#source",
+    step_file.RecordedLayout: "step-file.md#recordings",
+    step_file.RecordedGroup: "step-file.md#groups",
+    step_file.RecordedStream: "step-file.md#streams",
+    step_file.RecordedOperation: "step-file.md#operations",
+    step_file.RecordedGradient: "step-file.md#gradients",
     strategies.Strategy: "strategies.md",
     strategies.CompressingStrategy: "strategies.md#keys-of-every-compressing-system",
     strategies.DenseAllReduce: "strategies.md#all_reduce",
@@ -208,7 +227,12 @@ def rendered(name: str) -> str:
         "strategy_sections": strategy_sections,
         "algorithms": algorithm_rows,
         "kernels": kernel_rows,
-        "mebibytes": {"any": files.MAX_BYTES >> 20, "toml": files.MAX_TOML_BYTES >> 20},
+        "mebibytes": {
+            "any": files.MAX_BYTES >> 20,
+            "toml": files.MAX_TOML_BYTES >> 20,
+            "step": step_file.MAX_BYTES >> 20,
+        },
+        "flops_per_byte": f"{step_file.FLOPS_PER_BYTE:g}",
         "depth": parsing.MAX_DEPTH,
         "quantity_length": units.MAX_TEXT,
         "line_length": terminal.LINE,
@@ -278,6 +302,7 @@ def pages() -> dict[Path, Callable[[], str]]:
         "convergence.md",
         "results.md",
         "measurement-file.md",
+        "step-file.md",
         "files.md",
     )
     made: dict[str, Callable[[], str]] = {name: partial(rendered, name) for name in names}

@@ -146,8 +146,20 @@ def _work_of(schedule: Schedule, rank: int) -> tuple[int, int, int]:
 
 def nic_bytes_per_node(topology: Topology, schedule: Schedule, message_bytes: float) -> float:
     """Return the bytes that leave the busiest node [B]."""
+    if schedule.collective in ("broadcast", "reduce") and schedule.busiest_nodes and not schedule.protocol:
+        return _chunks_out_of_node(schedule) * message_bytes / schedule.num_chunks
     found = phases(topology, schedule, message_bytes)
     return sum(load.wire_bytes.get("nic_tx", 0.0) for phase in found for load in phase)
+
+
+@lru_cache(maxsize=16_384)
+def _chunks_out_of_node(schedule: Schedule) -> int:
+    """Return the chunks that leave the busiest node: not one node is the busiest of every round of a chain or tree."""
+    per_node, sent = schedule.group.ranks_per_node, Counter[int]()
+    for rank in representatives(schedule, schedule.group.num_nodes):
+        posted = (send for one in schedule.rounds for index in range(one.repeat) for send in one.sends(rank, index))
+        sent[rank // per_node] += sum(send.width for send in posted if send.dst // per_node != rank // per_node)
+    return max(sent.values(), default=0)
 
 
 def _pipeline_phases(topology: Topology, schedule: Schedule, message_bytes: float) -> tuple[Phase, ...]:
