@@ -14,7 +14,8 @@ from simnet.parsing import parse_json
 from simnet.program import IterationPart, OperationId, ended_operations
 from simnet.values import MAX_RANKS, Count, Shape
 
-FORMAT, VERSION = "simnet-step", 1
+FORMAT: Literal["simnet-step"] = "simnet-step"
+VERSION = 1
 # A step of a thousand collectives and ten thousand kernels takes some megabytes.
 MAX_BYTES = 2**26
 REPAIR = "record the step again with simnet record"
@@ -239,6 +240,26 @@ def decode(data: bytes, where: str) -> StepFile:
         seen.add((layout.num_nodes, layout.ranks_per_node))
         _check_layout(layout, place)
     return found
+
+
+def encode(step: StepFile) -> bytes:
+    """Return a step as its file holds it, without keys that have their default."""
+    plain = msgspec.to_builtins(step)
+    for layout in plain["recordings"]:
+        for stream in layout["streams"]:
+            stream["operations"] = [_without_defaults(one) for one in stream["operations"]]
+    return msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n"
+
+
+def _without_defaults(operation: dict[str, Any]) -> dict[str, Any]:
+    kept = {"compute": ("kind", "part"), "barrier": ("kind", "group")}
+    always = kept.get(operation["kind"], ("kind", "group", "message_bytes"))
+    empty: tuple[object, ...] = (0, "", None, [], ())
+    return {
+        key: value
+        for key, value in operation.items()
+        if key in always or value not in empty or (key == "bucket" and value is not None)
+    }
 
 
 def _check_head(data: bytes, where: str) -> None:

@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "calibrate": "Fit a calibration to measured times.",
     "card": "Make a calibration, compute rows and a page of a measured GPU.",
     "validate": "Compare predictions with published or measured times.",
+    "step": "Make a recorded step of a trace, or traces of a recorded step.",
     "lab": "Run a program on virtual nodes of this machine, at a set bandwidth.",
     "list": "List what is shipped, such as clusters, workloads, calibrations and experiments.",
     "show": "Print a part, or an experiment with its parts filled in.",

@@ -14,6 +14,7 @@ from functools import cache
 from typing import NamedTuple
 
 from simnet.errors import SimnetError
+from simnet.protobuf import DamagedMessageError, as_bytes, as_int, as_text, fields, unpacked
 
 # A frame: length of the data, checksum of these 8 bytes, the data, checksum of the data.
 _HEAD, _FOOT = struct.Struct("<QI"), struct.Struct("<I")
@@ -26,7 +27,6 @@ _SUMMARY_VALUE = 1
 _VALUE_TAG, _VALUE_SIMPLE, _VALUE_TENSOR, _VALUE_METADATA = 1, 2, 8, 9
 _METADATA_PLUGIN = _PLUGIN_NAME = 1
 _TENSOR_DTYPE, _TENSOR_CONTENT, _TENSOR_FLOATS, _TENSOR_DOUBLES = 1, 4, 5, 6
-_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 _FLOATS = {1: ("<f", _TENSOR_FLOATS), 2: ("<d", _TENSOR_DOUBLES)}
 """Layout of a number, and its field, by the tensor's dtype; writers of scalars use no other."""
 
@@ -69,7 +69,7 @@ def parse(data: bytes, where: str) -> EventFile:
             if number == 0:
                 started_s = _started_s(record, where)
             scalars += _scalars(record)
-        except _DamagedRecordError as error:
+        except DamagedMessageError as error:
             raise SimnetError(f"{where}: byte {start}: no event of TensorBoard; copy the file again") from error
     return EventFile(started_s, tuple(scalars))
 
@@ -109,46 +109,42 @@ def _cut_short(where: str, start: int, scalars: list[Scalar]) -> SimnetError:
     )
 
 
-class _DamagedRecordError(Exception):
-    """A message does not hold what its fields promise."""
-
-
 def _started_s(record: bytes, where: str) -> float:
     """Return the time of the first event, which says what the file is.
 
     Raises:
         SimnetError: it is a file of other records, such as training data.
     """
-    fields = dict(_fields(record))
-    version = fields.get(_EVENT_VERSION, b"")
+    found = dict(fields(record))
+    version = found.get(_EVENT_VERSION, b"")
     if not isinstance(version, bytes) or not version.startswith(VERSION):
         raise SimnetError(f"{where}: holds records, but not TensorBoard's events; give a file events.out.tfevents.*")
-    return _unpacked("<d", fields.get(_EVENT_TIME, b"\0" * 8))
+    return unpacked("<d", found.get(_EVENT_TIME, b"\0" * 8))
 
 
 def _scalars(record: bytes) -> Iterator[Scalar]:
     step, summaries = 0, []
-    for number, value in _fields(record):
+    for number, value in fields(record):
         if number == _EVENT_STEP and isinstance(value, int):
-            step = value - 2**64 if value >= 2**63 else value
+            step = as_int(value)
         elif number == _EVENT_SUMMARY:
-            summaries.append(_bytes(value))
+            summaries.append(as_bytes(value))
     for summary in summaries:
-        for number, value in _fields(summary):
-            if number == _SUMMARY_VALUE and (found := _scalar(_bytes(value))) is not None:
-                yield Scalar(found[0], step, found[1])
+        for number, value in fields(summary):
+            if number == _SUMMARY_VALUE and (named := _scalar(as_bytes(value))) is not None:
+                yield Scalar(named[0], step, named[1])
 
 
 def _scalar(message: bytes) -> tuple[str, float] | None:
     """Return tag and value of a summary's value, in the older form or as a tensor; None if it is no scalar."""
-    fields = dict(_fields(message))
-    tag = _bytes(fields.get(_VALUE_TAG, b"")).decode("utf-8", "replace")
-    if _VALUE_SIMPLE in fields:
-        return tag, _unpacked("<f", fields[_VALUE_SIMPLE])
-    if _VALUE_TENSOR not in fields:
+    found = dict(fields(message))
+    tag = as_text(found.get(_VALUE_TAG, b""))
+    if _VALUE_SIMPLE in found:
+        return tag, unpacked("<f", found[_VALUE_SIMPLE])
+    if _VALUE_TENSOR not in found:
         return None
-    plugin = dict(_fields(_bytes(dict(_fields(_bytes(fields.get(_VALUE_METADATA, b"")))).get(_METADATA_PLUGIN, b""))))
-    value = _single_number(_bytes(fields[_VALUE_TENSOR]))
+    plugin = dict(fields(as_bytes(dict(fields(as_bytes(found.get(_VALUE_METADATA, b"")))).get(_METADATA_PLUGIN, b""))))
+    value = _single_number(as_bytes(found[_VALUE_TENSOR]))
     # A writer may name the plugin at a tag's first value only.
     is_scalar = value is not None and plugin.get(_PLUGIN_NAME, b"scalars") == b"scalars"
     return (tag, value) if is_scalar and value is not None else None
@@ -156,60 +152,13 @@ def _scalar(message: bytes) -> tuple[str, float] | None:
 
 def _single_number(tensor: bytes) -> float | None:
     """Return the one number of a tensor; None if it holds another dtype, or several."""
-    fields = dict(_fields(tensor))
-    dtype = fields.get(_TENSOR_DTYPE)
+    found = dict(fields(tensor))
+    dtype = found.get(_TENSOR_DTYPE)
     if not isinstance(dtype, int) or dtype not in _FLOATS:
         return None
     layout, field = _FLOATS[dtype]
-    data = _bytes(fields.get(field, fields.get(_TENSOR_CONTENT, b"")))
-    return _unpacked(layout, data) if len(data) == struct.calcsize(layout) else None
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield number and content of each field: whole numbers as such, all else as bytes."""
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
-        kind = key & 7
-        if kind == _VARINT:
-            number, place = _varint(message, place)
-            yield key >> 3, number
-            continue
-        if kind == _BYTES:
-            length, place = _varint(message, place)
-        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
-            length = 8 if kind == _EIGHT_BYTES else 4
-        else:
-            raise _DamagedRecordError
-        if place + length > len(message):
-            raise _DamagedRecordError
-        yield key >> 3, message[place : place + length]
-        place += length
-
-
-def _varint(message: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while place < len(message) and shift < 70:
-        byte = message[place]
-        value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 128:
-            return value, place
-    raise _DamagedRecordError
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise _DamagedRecordError
-    return value
-
-
-def _unpacked(layout: str, value: int | bytes) -> float:
-    data = _bytes(value)
-    if len(data) != struct.calcsize(layout):
-        raise _DamagedRecordError
-    found: float = struct.unpack(layout, data)[0]
-    return found
+    data = as_bytes(found.get(field, found.get(_TENSOR_CONTENT, b"")))
+    return unpacked(layout, data) if len(data) == struct.calcsize(layout) else None
 
 
 @cache

@@ -1,0 +1,120 @@
+"""`simnet step`: recorded steps from and for other programs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from simnet.commands import options
+from simnet.commands.output import check_file, check_writable
+from simnet.commands.terminal import tell
+from simnet.errors import SimnetError
+
+if TYPE_CHECKING:
+    from simnet.step_file import RecordedLayout, StepFile
+
+
+@click.group(
+    "step",
+    help="Make a recorded step of a trace, or traces of a recorded step.\n\n"
+    "A recorded step is what simnet simulates as the strategy `recorded`, and simnet show prints.",
+    epilog="\b\nExample:\n  simnet step import trace.0.et --nodes 2 --ranks-per-node 8 -o step.json",
+)
+def command() -> None:
+    """Run `simnet step`."""
+
+
+@command.command(
+    "import",
+    help="Make a recorded step of FILES: Chakra execution traces (protobuf or JSON) of one or several ranks, which "
+    "must be alike.",
+    epilog="\b\nExample:\n"
+    "  simnet step import trace.0.et trace.1.et --nodes 2 --ranks-per-node 8 --comm-groups groups.json -o step.json",
+)
+@click.argument("files", nargs=-1, required=True, type=options.INPUT_PATH)
+@click.option("-o", "--output", type=options.OUTPUT_PATH, required=True, help="Write the recorded step to this file.")
+@click.option("--nodes", type=click.IntRange(1, 10**6), metavar="N", help="Number of nodes.")
+@click.option("--ranks-per-node", type=click.IntRange(1, 10**6), metavar="N", help="Ranks of each node.")
+@click.option(
+    "--comm-groups",
+    type=options.INPUT_PATH,
+    help="Ranks of the process groups that a Chakra trace names, as ASTRA-sim's communicator group file has them.",
+)
+@click.option("--step", type=int, metavar="K", help="Take ProfilerStep#K.  [default: the one of median duration]")
+def import_step(  # noqa: PLR0913, PLR0917 - one argument an option
+    files: tuple[Path, ...],
+    output: Path,
+    nodes: int | None,
+    ranks_per_node: int | None,
+    comm_groups: Path | None,
+    step: int | None,
+) -> None:
+    """Run `simnet step import`."""
+    from simnet import step_file
+    from simnet.files import write_file
+    from simnet.step_exchange.import_files import ImportOptions, step_of
+
+    given = ImportOptions(num_nodes=nodes, ranks_per_node=ranks_per_node, comm_groups=comm_groups, step=step)
+    found = step_of(files, given)
+    data = step_file.encode(found)
+    step_file.decode(data, str(output))  # what is written can be read
+    check_file(output)
+    write_file(output, data)
+    for note in found.recordings[0].notes:
+        tell(f"note: {note}")
+    tell(f"wrote {output}")
+
+
+@command.command(
+    "export",
+    help="Make Chakra execution traces of the recorded step in FILE: PREFIX.RANK.et of every rank, for ASTRA-sim and "
+    "others, and PREFIX.groups.json, its file of communicator groups.",
+    epilog="\b\nExample:\n  simnet step export step.json --chakra out/trace",
+)
+@click.argument("file", type=options.INPUT_PATH)
+@click.option(
+    "--chakra", "prefix", type=options.OUTPUT_PATH, required=True, metavar="PREFIX", help="Begin the names with this."
+)
+@click.option(
+    "--nodes", type=click.IntRange(1, 10**6), metavar="N", help="Nodes of the layout.  [default: the only one]"
+)
+@click.option(
+    "--ranks-per-node", type=click.IntRange(1, 10**6), metavar="N", help="Ranks of each node.  [default: the only one]"
+)
+def export_step(file: Path, prefix: Path, nodes: int | None, ranks_per_node: int | None) -> None:
+    """Run `simnet step export`."""
+    import json
+
+    from simnet import step_file
+    from simnet.files import write_file
+    from simnet.step_exchange import chakra_export, chakra_protobuf
+
+    layout = _layout(step_file.read(file), nodes, ranks_per_node, str(file))
+    groups = f"{json.dumps(chakra_export.comm_groups(layout))}\n".encode()
+    made = {
+        prefix.with_name(f"{prefix.name}.{rank}.et"): chakra_protobuf.encode(trace)
+        for rank, trace in chakra_export.traces(layout, str(file))
+    }
+    made[prefix.with_name(f"{prefix.name}.groups.json")] = groups
+    for path in made:
+        check_writable(path, "--chakra")
+    for path, data in made.items():
+        write_file(path, data)
+    tell(f"wrote {prefix}.0.et to {prefix}.{layout.world_size - 1}.et and {prefix}.groups.json")
+
+
+def _layout(step: "StepFile", nodes: int | None, ranks_per_node: int | None, where: str) -> "RecordedLayout":
+    """Return the layout that is asked for, or the only one.
+
+    Raises:
+        SimnetError: there is none, or are several.
+    """
+    found = [
+        one
+        for one in step.recordings
+        if nodes in (None, one.num_nodes) and ranks_per_node in (None, one.ranks_per_node)
+    ]
+    if len(found) != 1:
+        known = ", ".join(one.text for one in step.recordings)
+        raise SimnetError(f"{where}: recorded on {known}; choose one of these with --nodes and --ranks-per-node")
+    return found[0]

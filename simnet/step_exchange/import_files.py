@@ -1,0 +1,102 @@
+"""Files of other programs to a step file, whatever they are: Chakra execution traces, or a trace of torch.profiler."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from simnet import files
+from simnet.errors import SimnetError
+from simnet.step_exchange import chakra_import, chakra_json, chakra_node, chakra_protobuf, process_groups
+from simnet.step_exchange.chakra_import import ChakraRank
+from simnet.step_exchange.chakra_node import ChakraTrace
+from simnet.step_exchange.process_groups import Ranks, WorldShape
+from simnet.step_file import FORMAT, VERSION, RecordedLayout, StepFile, StepSource
+
+_RANK = re.compile(r"\.(\d{1,7})\.(?:et|json)(?:\.gz)?$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """What the user says of traces that these do not.
+
+    Attributes:
+        num_nodes: nodes; None if not given.
+        ranks_per_node: ranks of a node; None if not given.
+        comm_groups: ASTRA-sim's file of communicator groups; None if not given.
+        step: number of the ProfilerStep; None if not given.
+    """
+
+    num_nodes: int | None = None
+    ranks_per_node: int | None = None
+    comm_groups: Path | None = None
+    step: int | None = None
+
+
+def step_of(paths: Sequence[Path], options: ImportOptions) -> StepFile:
+    """Return the step that traces hold.
+
+    Args:
+        paths: Chakra execution traces of one or several ranks.
+        options: what the traces do not say.
+
+    Raises:
+        SimnetError: one cannot be read or is no such trace, they hold no step of symmetric ranks, or an option has no
+            effect.
+    """
+    return _chakra_step([_chakra_rank(path, at) for at, path in enumerate(paths)], options)
+
+
+def _chakra_rank(path: Path, at: int) -> ChakraRank:
+    """Return the trace of a rank, whose number stands in the name of its file, or else is its place."""
+    found = _RANK.search(path.name)
+    return ChakraRank(trace=_chakra_trace(path), rank=int(found[1]) if found else at, where=files.label(path))
+
+
+def _chakra_trace(path: Path) -> ChakraTrace:
+    where = files.label(path)
+    data = files.gunzipped(files.read_bytes(path), path)
+    if not data:
+        raise SimnetError(f"{where}: is empty; give a Chakra execution trace, or one of torch.profiler")
+    if chakra_json.looks_like(data):
+        trace = chakra_json.parse(chakra_json.objects(data, where), where)
+    else:
+        trace = chakra_protobuf.parse(data, where)
+    chakra_node.check_version(trace, where)
+    chakra_node.check_nodes(trace, where)
+    return trace
+
+
+def _chakra_step(ranks: Sequence[ChakraRank], options: ImportOptions) -> StepFile:
+    if options.step is not None:
+        raise SimnetError("--step: has no effect on a Chakra trace, which has no ProfilerStep; drop it")
+    first = ranks[0]
+    groups = process_groups.read_comm_groups(options.comm_groups) if options.comm_groups else {}
+    layout, timed_by = chakra_import.layout_of(ranks, _world(first, groups, options), groups)
+    # A CPU trace of a step has no word for it; that of a GPU says of its kernels that they are none of the CPU.
+    on_gpu = any(node.attributes.get("is_cpu_op") is False for node in first.trace.nodes)
+    device: Literal["cpu", "cuda"] = "cuda" if on_gpu else "cpu"
+    return _step_file(layout, StepSource(how="chakra", command=first.where, device=device, compute=timed_by))
+
+
+def _world(first: ChakraRank, groups: Mapping[str, Ranks], options: ImportOptions) -> WorldShape:
+    own = chakra_import.own_layout(first.trace, first.where)
+    known = {**chakra_import.pg_ranks(first.trace, first.where), **groups}
+    largest = max((max(ranks) + 1 for ranks in known.values() if ranks), default=0)
+    if own is not None:
+        return process_groups.world_shape(
+            options.num_nodes or own.num_nodes,
+            options.ranks_per_node or own.ranks_per_node,
+            own.world_size,
+            None,
+            first.where,
+        )
+    is_told = largest and not (options.num_nodes and options.ranks_per_node)
+    return process_groups.world_shape(
+        options.num_nodes, options.ranks_per_node, largest if is_told else None, None, first.where
+    )
+
+
+def _step_file(layout: RecordedLayout, source: StepSource) -> StepFile:
+    return StepFile(format=FORMAT, version=VERSION, source=source, recordings=(layout,))

@@ -1,0 +1,174 @@
+"""Traces of Chakra become the step that they tell, or are refused with the place."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from simnet import step_file
+from simnet.errors import SimnetError
+from simnet.step_exchange.import_files import ImportOptions, step_of
+from simnet.step_file import RecordedLayout
+from tests.helpers import chakra_traces
+from tests.helpers.chakra_traces import GATHER, GOLDEN, collective, compute
+
+ON_2 = ImportOptions(num_nodes=1, ranks_per_node=2)
+ON_2X4 = ImportOptions(num_nodes=2, ranks_per_node=4)
+
+
+def imported(*paths: Path, options: ImportOptions = ON_2) -> RecordedLayout:
+    step = step_of(paths, options)
+    step_file.decode(step_file.encode(step), "step.json")
+    return step.recordings[0]
+
+
+def refused(*paths: Path, options: ImportOptions = ON_2) -> str:
+    with pytest.raises(SimnetError) as caught:
+        step_of(paths, options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def operations(layout: RecordedLayout) -> list[list[tuple[object, ...]]]:
+    return [[(one.kind, one.part, one.after) for one in stream.operations] for stream in layout.streams]
+
+
+def test_a_data_parallel_step_of_two_ranks_is_read() -> None:
+    layout = imported(GOLDEN / "data_parallel.0.et", GOLDEN / "data_parallel.1.et")
+    computed, sent = layout.streams
+    assert (computed.name, sent.name) == ("compute", "world")
+    assert [one.seconds for one in computed.operations] == [4e-3, 2e-3, 1e-3, 1.2e-3, 1.5e-3, 2.5e-3, 3e-3, 5e-3]
+    assert [one.part for one in computed.operations] == ["forward"] * 3 + ["backward"] * 5
+    assert [one.message_bytes for one in sent.operations] == [4e6, 8e6, 2e6]
+    assert [one.after for one in sent.operations] == [((0, 3),), ((0, 5),), ((0, 7),)]
+
+
+@pytest.mark.parametrize("name", ["pytorch.0.et", "pytorch.0.json"])
+def test_a_trace_converted_from_pytorch_keeps_kernels_streams_and_groups(name: str) -> None:
+    layout = imported(GOLDEN / name, options=ImportOptions(ranks_per_node=4))
+    assert (layout.num_nodes, layout.ranks_per_node) == (2, 4)
+    assert [stream.name for stream in layout.streams] == ["stream 7", "stream 20", "stream 24"]
+    assert operations(layout) == [
+        [("compute", "forward", ()), ("compute", "backward", ()), ("compute", "optimizer", ((2, 0),))],
+        [("all_reduce", None, ((0, 1),))],
+        [("all_gather", None, ((1, 0),))],
+    ]
+    assert [(one.size, one.stride) for one in layout.groups] == [(2, 4), (8, 1)]
+    assert layout.streams[2].operations[0].message_bytes == 8e6
+    assert "4 nodes of the CPU of 40 us are left out" in layout.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message_bytes", "shape"),
+    [
+        ("allreduce", "all_reduce", 65536, (8, 1)),
+        ("alltoall", "all_to_all", 65536, (8, 1)),
+        ("allgather", "all_gather", 4 * 65536, (4, 1)),
+        ("reducescatter", "reduce_scatter", 65536, (2, 4)),
+    ],
+)
+def test_collectives_have_the_bytes_of_the_whole_array_and_the_ranks_of_their_dimensions(
+    name: str, kind: str, message_bytes: float, shape: tuple[int, int]
+) -> None:
+    layout = imported(GOLDEN / f"one_comm_coll_node_{name}.0.et", options=ON_2X4)
+    assert [stream.operations for stream in layout.streams[:1]] == [()]
+    (one,) = layout.streams[1].operations
+    group = layout.groups[one.group]
+    assert (one.kind, one.message_bytes, (group.size, group.stride)) == (kind, message_bytes, shape)
+
+
+def test_memory_moves_in_a_stream_of_its_own(tmp_path: Path) -> None:
+    layout = imported(GOLDEN / "one_remote_mem_load_node.0.et")
+    assert [(stream.name, stream.operations[0].num_bytes) for stream in layout.streams] == [("memory", 1024)]
+
+
+def test_amounts_are_counted_where_there_are_no_times(tmp_path: Path) -> None:
+    path = chakra_traces.write(tmp_path / "t.0.et", compute(0, micros=0, num_ops=50, tensor_size=7))
+    step = step_of([path], ON_2)
+    (one,) = step.recordings[0].operations
+    assert (step.source.compute, one.flops, one.num_bytes) == ("counted", 50, 7)
+
+
+def test_a_packed_trace_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "pytorch.0.et.gz"
+    path.write_bytes(gzip.compress((GOLDEN / "pytorch.0.et").read_bytes()))
+    assert imported(path, options=ImportOptions(ranks_per_node=4)).groups
+
+
+def test_process_groups_are_read_from_the_file_of_astra_sim(tmp_path: Path) -> None:
+    groups = tmp_path / "groups.json"
+    groups.write_text('{"1": [0, 4], "2": [1, 5]}')
+    ranks = [chakra_traces.write(tmp_path / f"t.{rank}.et", collective(0, pg_name=str(rank + 1))) for rank in (0, 1)]
+    layout = imported(*ranks, options=ImportOptions(num_nodes=2, ranks_per_node=4, comm_groups=groups))
+    assert [(one.size, one.stride) for one in layout.groups] == [(2, 4)]
+    assert "pg_name: '1': its ranks are not in the trace; give them with --comm-groups" in refused(ranks[0])
+
+
+def test_seconds_of_several_ranks_are_their_mean(tmp_path: Path) -> None:
+    ranks = [
+        chakra_traces.write(tmp_path / f"t.{rank}.et", compute(0, micros=micros))
+        for rank, micros in enumerate((10, 30))
+    ]
+    (one,) = imported(*ranks).operations
+    assert one.seconds == pytest.approx(20e-6)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rule"),
+    [
+        (
+            [compute(0), collective(1, 0, comm_size=8192)],
+            "operation 0 of stream 1 is all_reduce of 8.192 kB on 2 ranks aft",
+        ),
+        ([compute(0), collective(1)], "is all_reduce of 4.096 kB on 2 ranks, in"),
+        ([compute(0)], "has 1 streams"),
+        ([compute(0), collective(1, 0), collective(2)], "stream 1 has 2 operations, in"),
+        ([compute(0), collective(1, 0, comm_type=5)], "is broadcast of 4.096 kB"),
+    ],
+)
+def test_ranks_that_differ_are_refused_with_the_place(nodes: list, rule: str, tmp_path: Path) -> None:
+    first = chakra_traces.write(tmp_path / "t.0.et", compute(0), collective(1, 0))
+    message = refused(first, chakra_traces.write(tmp_path / "t.1.et", *nodes))
+    assert rule in message
+    assert "a step file holds symmetric ranks" in message
+    assert "t.1.et" in message
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rule"),
+    [
+        ([compute(0, 1), compute(1, 0)], "node 0 waits for 1, for 0: waits must not form a circle"),
+        ([compute(0, 0)], "node 0 waits for 0"),
+        ([compute(0, 9)], "node 0: data_deps: 9: there is no such node"),
+        ([compute(0), compute(0)], "node 0: comes twice"),
+        ([], "has no node"),
+        ([collective(0, comm_type=GATHER)], "node 0: comm_type: 'gather': one rank does more than the others"),
+        ([collective(0, comm_type=12)], "comm_type: 12: must be 0 to 9"),
+        ([collective(0, comm_size=-1)], "comm_size: -1: must be a number from 0"),
+        ([compute(0, tensor_size=2**63 + 1)], "tensor_size: 9223372036854775809: must be a number from 0"),
+        ([collective(0, pg_name="dp")], "pg_name: 'dp': its ranks are not in the trace"),
+        ([chakra_traces.ChakraNode(id=0, type="COMM_SEND_NODE")], "node 0: COMM_SEND_NODE: ranks that send to single"),
+        ([chakra_traces.ChakraNode(id=0, type="METADATA_NODE")], "holds neither compute nor a collective"),
+        ([chakra_traces.ChakraNode(id=0, type="COMM_COLL_NODE")], "comm_type: None: must be 0 to 9"),
+    ],
+)
+def test_what_is_no_step_of_symmetric_ranks_is_refused(nodes: list, rule: str, tmp_path: Path) -> None:
+    assert rule in refused(chakra_traces.write(tmp_path / "t.0.et", *nodes))
+
+
+@pytest.mark.parametrize(
+    ("version", "attributes"), [("9.9", {}), ("", {"schema": "1.0.2-chakra.7.0.0"}), ("", {"schema": "2024"})]
+)
+def test_an_unknown_version_is_refused(version: str, attributes: dict, tmp_path: Path) -> None:
+    path = chakra_traces.write(tmp_path / "t.0.et", compute(0), version=version, **attributes)
+    assert "read are Chakra's schemas 0.0.4 and 1.0.0" in refused(path)
+
+
+def test_files_that_cannot_be_traces_are_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "t.0.et"
+    empty.write_bytes(b"")
+    assert "is empty" in refused(empty)
+    assert "cannot be read" in refused(tmp_path / "missing.et")
+    assert "--step: has no effect on a Chakra trace" in refused(
+        GOLDEN / "pytorch.0.et", options=ImportOptions(step=1, ranks_per_node=4)
+    )
