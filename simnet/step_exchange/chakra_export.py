@@ -73,7 +73,8 @@ def traces(layout: RecordedLayout, where: str) -> Iterator[tuple[int, ChakraTrac
 
 def _layout_text(layout: RecordedLayout) -> str:
     empty = msgspec.structs.replace(layout, streams=tuple(RecordedStream(name=one.name) for one in layout.streams))
-    return json.dumps(msgspec.to_builtins(empty), separators=(",", ":"))
+    known = {key: value for key, value in msgspec.to_builtins(empty).items() if value}
+    return json.dumps(known, separators=(",", ":"))
 
 
 def _with_group(node: ChakraNode, rank: int, pg_names: dict[tuple[int, int], str]) -> ChakraNode:
