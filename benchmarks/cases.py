@@ -41,6 +41,7 @@ def groups() -> list[Group]:
         ),
         Group("Buckets, folded", [buckets(cap) for cap in (25, 5, 1)]),
         Group("Tensors, folded", [tensors(count) for count in (100, 1_000, 10_000)]),
+        Group("Recorded steps, folded", list(recorded_steps())),
         Group("Ranks, every send an event", list(exact())),
         Group("Start-up", list(start_up())),
         Group("Draws for the intervals of a speedup", [draws(number) for number in (0, 10, 50, 200)]),
@@ -79,6 +80,14 @@ def tensors(count: int) -> Case:
     rows = [{"shape": [4_400_000 // count, 25], "count": count}]
     workload = {"tensors": rows, "forward": "40 ms", "backward": "80 ms", "optimizer": "5 ms"}
     return step(f"{count:,} tensors", {"workload": workload, "baseline": None}, runs=5)
+
+
+def recorded_steps() -> Iterator[Case]:
+    """Yield steps with sharded parameters by their collectives, then by their ranks."""
+    setup = "from benchmarks.recorded import sharded_step\ngiven = sharded_step({}, {})"
+    for layers, nodes in ((10, 8), (100, 8), (334, 8), (334, 64), (334, 512)):
+        title = f"{3 * layers:,} collectives, {8 * nodes:,} ranks"
+        yield program(title, setup.format(layers, nodes), "simulate(given)", runs=5)
 
 
 def exact() -> Iterator[Case]:
