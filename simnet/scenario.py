@@ -14,9 +14,9 @@ from simnet.errors import SimnetError, did_you_mean
 from simnet.global_batch import MAX_MICRO_BATCHES, micro_batches
 from simnet.hardware import INLINE, Calibration, Cluster, NamedPart
 from simnet.nested import KeyPath
-from simnet.registry import tag_of
-from simnet.strategies import STRATEGIES, AnyStrategy
+from simnet.strategies import AnyStrategy
 from simnet.strategies.former_keys import with_present_keys
+from simnet.strategies.named import with_paths_at
 from simnet.units import Quantity
 from simnet.values import Count
 from simnet.workload.workload import Workload
@@ -352,7 +352,7 @@ def _with_parts_filled(data: Mapping[str, object], where: str, directory: Path) 
 def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object, dict[KeyPath, str]]:
     """Return the data of a top-level key with names replaced by what they stand for, and where its keys were given."""
     if key in schema.BY_NAME:
-        return ({"kind": given} if isinstance(given, str) else _with_paths_at(given, directory)), {}
+        return ({"kind": given} if isinstance(given, str) else with_paths_at(given, directory)), {}
     if key not in PARTS:
         return given, {}
     changes = dict(given) if isinstance(given, Mapping) else {}
@@ -386,16 +386,6 @@ def _with_gradients_at(part: dict[str, object], directory: Path) -> dict[str, ob
     if isinstance(gradients, str) and files.is_path(gradients):
         return part | {"gradients": str(directory / gradients)}
     return part
-
-
-def _with_paths_at(strategy: object, directory: Path) -> object:
-    """Return the table of a strategy whose relative paths of files start from the working directory."""
-    if not isinstance(strategy, Mapping):
-        return strategy
-    known = {tag_of(one): one for one in STRATEGIES.built_in()}
-    kind = known.get(str(strategy.get("kind")))
-    paths = {key: given for key in kind.path_keys if isinstance(given := strategy.get(key), str)} if kind else {}
-    return {**strategy, **{key: str(directory / given) for key, given in paths.items() if given}}
 
 
 def _scenario_table(data: dict[str, object], path: Path) -> dict[str, object]:

@@ -1,9 +1,11 @@
-"""A strategy from one word of text, such as "qsgd:bits=4": how tables and command lines name one."""
+"""A strategy as users name one: a word of text such as "qsgd:bits=4", or a table that may hold paths of files."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from simnet import schema
 from simnet.errors import SimnetError, shown
+from simnet.registry import tag_of
 from simnet.strategies.base import STRATEGIES, Strategy
 from simnet.system_options import read_option
 
@@ -28,6 +30,21 @@ def strategy_from_text(text: str, where: str, own: Iterable[Strategy | None] = (
         raise SimnetError(message if message.startswith(where) else f"{where}: {message}") from error
     except ValueError as error:
         raise SimnetError(f"{where}: {error}") from error
+
+
+def with_paths_at(strategy: object, directory: Path) -> object:
+    """Return the table of a strategy whose relative paths of files start from the working directory.
+
+    Args:
+        strategy: data of a scenario file, not checked yet.
+        directory: where relative paths start there.
+    """
+    if not isinstance(strategy, Mapping):
+        return strategy
+    known = {tag_of(one): one for one in STRATEGIES.built_in()}
+    kind = known.get(str(strategy.get("kind")))
+    paths = {key: given for key in kind.path_keys if isinstance(given := strategy.get(key), str)} if kind else {}
+    return {**strategy, **{key: str(directory / given) for key, given in paths.items() if given}}
 
 
 def _options(text: str, where: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from simnet import calibration_draws, nccl_model
 from simnet.calibration_draws import Draw
-from simnet.collectives import algorithms, loads, nccl
+from simnet.collectives import algorithms, broadcast, loads, nccl
 from simnet.collectives.execute import Exact
 from simnet.collectives.schedule import GroupKind
 from simnet.compare import whatif
@@ -22,7 +22,7 @@ from simnet.simulate import simulate
 from simnet.step_timer import StepTimer
 from simnet.strategies import BinSGDM, DenseAllReduce, Strategy, TopK
 from tests.helpers.step_samples import scenario
-from tests.helpers.topologies import INTER_BYTES_PER_S, NCCL_COSTS, run_exact, run_folded, topology
+from tests.helpers.topologies import INTER_BYTES_PER_S, INTRA_BYTES_PER_S, NCCL_COSTS, run_exact, run_folded, topology
 
 FITTED = Calibration(nccl=NCCL_COSTS)
 ONE_NODE = Calibration(nccl=replace(NCCL_COSTS, inter_node_efficiency=None))
@@ -106,6 +106,31 @@ def test_an_all_gather_takes_the_closed_form_in_both_executors(
     least_s = min(one.latency_s + rails * size * nccl_model.s_per_byte(one, at) for one in found)
     assert run_folded(network, gather, size) == pytest.approx(least_s)
     assert run_exact(network, gather, size)[0] == pytest.approx(run_folded(network, gather, size))
+
+
+@pytest.mark.parametrize("way", ["broadcast", "reduce"])
+@pytest.mark.parametrize(("layout", "rate"), [((1, 8), 0.8 * INTRA_BYTES_PER_S), ((4, 8), 0.6 * INTER_BYTES_PER_S)])
+def test_a_long_broadcast_takes_its_bytes_at_the_fitted_bandwidth(
+    way: broadcast.Way, layout: tuple[int, int], rate: float
+) -> None:
+    network = topology(*layout, FITTED)
+    schedule = algorithms.choose_broadcast(None, network, 1e13, network.group("world"), way)
+    assert schedule.label == "ring Simple"
+    # What filling the pipeline adds is a quarter of a rank's part in one node.
+    assert run_folded(network, schedule, 1e13) == pytest.approx(1e13 / rate, rel=0.04)
+    assert algorithms.choose_broadcast(None, network, 8.0, network.group("world"), way).label == "ring LL"
+    assert algorithms.choose_broadcast("tree", network, 8.0, network.group("world"), way).label == "tree"
+
+
+@pytest.mark.parametrize("way", ["broadcast", "reduce"])
+@pytest.mark.parametrize("layout", [(4, 8), (5, 2), (3, 1), (1, 4)])
+def test_bytes_out_of_a_node_are_those_of_the_node_that_sends_most(way: broadcast.Way, layout: tuple[int, int]) -> None:
+    network = topology(*layout)
+    world = network.group("world")
+    for schedule in (broadcast.tree(world, way), broadcast.pipeline(world, 16, way)):
+        _, executor = run_exact(network, schedule, 1e6)
+        sent = [size for link, size in executor.network.bytes_sent.items() if link.kind == "nic_tx"]
+        assert loads.nic_bytes_per_node(network, schedule, 1e6) == pytest.approx(max(sent))
 
 
 def test_an_all_gather_is_half_of_a_ring_all_reduce() -> None:
