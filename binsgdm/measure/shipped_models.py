@@ -208,6 +208,15 @@ def _language_model(module: "nn.Module", samples: int, length: int = 1024) -> "T
     return _loss_of_library(module, {"input_ids": tokens, "labels": tokens})
 
 
+def _denoising(module: "nn.Module", samples: int) -> "Task":
+    """Return sequences of 512 tokens, in which 15 % were masked, with their 114 targets.
+
+    Source: Raffel et al., Exploring the limits of transfer learning, 2020, section 3.1.4 (spans of 3, inputs of 512).
+    """
+    keywords = {"input_ids": _tokens(module, samples, 512), "labels": _tokens(module, samples, 114)}
+    return _loss_of_library(module, keywords)
+
+
 BERT_LARGE = MappingProxyType(
     {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 )
@@ -249,6 +258,28 @@ _GPT2 = Definition(
     make=_from_transformers("GPT2LMHeadModel", "GPT2Config", use_cache=False),
     task=_language_model,
 )
+T5_LARGE = MappingProxyType(
+    {
+        "d_model": 1024,
+        "d_ff": 4096,
+        "d_kv": 64,
+        "num_layers": 24,
+        "num_decoder_layers": 24,
+        "num_heads": 16,
+        "decoder_start_token_id": 0,
+    }
+)
+_T5 = Definition(
+    name="t5_large",
+    title="T5-Large",
+    expression="transformers.T5ForConditionalGeneration(T5Config({}))".format(
+        ", ".join(f"{key}={value}" for key, value in T5_LARGE.items())
+    ),
+    library="transformers",
+    input="one sequence of 512 tokens, and 114 to be predicted",
+    make=_from_transformers("T5ForConditionalGeneration", "T5Config", use_cache=False, **T5_LARGE),
+    task=_denoising,
+)
 _RESNET50 = _image_classifier("resnet50", "ResNet-50")
 _VGG16 = _image_classifier("vgg16", "VGG-16")
 _VIT = _image_classifier("vit_b_16", "ViT-B/16")
@@ -262,6 +293,8 @@ WITH_GRADIENTS = (
     _BERT,
     _BERT_LARGE,
     _GPT2,
+    _image_classifier("vit_l_16", "ViT-L/16"),
+    _T5,
 )
 """Those whose gradients are in scenarios/workloads/gradients."""
 

@@ -17,7 +17,7 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.recording.alone_store import AloneStore
 from binsgdm.recording.recorder import Recorder, in_graph_task
 from binsgdm.recording.recording_group import BACKEND, RecordingGroup
-from binsgdm.recording.replaced import replaced
+from binsgdm.replaced import replaced
 
 
 @dataclass(frozen=True, kw_only=True)

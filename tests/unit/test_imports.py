@@ -68,10 +68,21 @@ ORDER = (
 """The modules of simnet, or the folders that hold them: each line may import itself and those above it."""
 BINSGDM_ORDER = (
     ("errors",),
-    ("files",),
+    ("files", "replaced"),
     ("triton_support", "triton_tiles"),
     ("triton_signs",),
-    ("random", "arguments", "bits", "flat_buckets", "functional", "stages", "streams", "uploads"),
+    (
+        "random",
+        "arguments",
+        "bits",
+        "flat_buckets",
+        "functional",
+        "stages",
+        "streams",
+        "uploads",
+        "operator_work",
+        "fake_values",
+    ),
     ("kernels",),
     ("exchange.messages",),
     ("exchange",),
@@ -82,6 +93,7 @@ BINSGDM_ORDER = (
     ("overlapped", "ddp", "fsdp"),
     ("measure",),
     ("recording",),
+    ("describe",),
     ("compressors", "__init__"),
 )
 """The same of binsgdm; `compressors` is the former name of what scripts use, and `__init__` loads lazily."""

@@ -1,0 +1,1 @@
+"""What training a model takes, found without its memory."""

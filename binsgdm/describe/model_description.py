@@ -1,0 +1,173 @@
+"""Run forward and backward of a model on tensors without memory: its gradients in ready order, FLOPs, bytes, memory."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from binsgdm.errors import BinsgdmError
+from binsgdm.fake_values import zeros_for_values
+from binsgdm.measure.model_zoo import Task
+from binsgdm.operator_work import OperatorWork, work_of
+
+
+class ReadyGradient(NamedTuple):
+    """A gradient, in the order in which backward makes them ready.
+
+    Attributes:
+        name: of the parameter.
+        shape: its dimensions.
+        flops: of backward of all samples since the gradient before.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    flops: float
+
+
+class ModelDescription(NamedTuple):
+    """What one micro-batch takes.
+
+    Attributes:
+        gradients: in ready order.
+        forward: FLOPs and bytes of forward.
+        backward: FLOPs and bytes of backward.
+        activation_bytes: kept from forward for backward, parameters and inputs apart.
+        dtype: of the gradients.
+    """
+
+    gradients: tuple[ReadyGradient, ...]
+    forward: OperatorWork
+    backward: OperatorWork
+    activation_bytes: int
+    dtype: torch.dtype
+
+
+class _WorkSum(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up what runs below it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = self.num_bytes = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator and count it."""
+        del types
+        found = func(*args, **(kwargs or {}))
+        work = work_of(func, args, kwargs or {}, found)
+        self.flops += work.flops
+        self.num_bytes += work.num_bytes
+        return found
+
+    def since(self, before: OperatorWork) -> OperatorWork:
+        """Return what has been added since."""
+        return OperatorWork(self.flops - before.flops, self.num_bytes - before.num_bytes)
+
+    @property
+    def now(self) -> OperatorWork:
+        """What has been added so far."""
+        return OperatorWork(self.flops, self.num_bytes)
+
+
+class _Saved:
+    """Storages that autograd keeps from forward for backward."""
+
+    def __init__(self, task: Task) -> None:
+        parameters = [*task.module.parameters(), *task.inputs, *task.keywords.values()]
+        self._known = {_storage(one) for one in parameters if isinstance(one, Tensor)}
+        self._kept: list[Tensor] = []  # alive, so that no other storage has the number of one of them
+        self.num_bytes = 0
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Note a tensor that is saved."""
+        number = _storage(tensor)
+        if number not in self._known:
+            self._known.add(number)
+            self._kept.append(tensor.detach())
+            self.num_bytes += tensor.untyped_storage().nbytes()
+        return tensor
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def describe(task: Task) -> ModelDescription:
+    """Run one forward and one backward of a model, whose tensors may be fake.
+
+    Fills the `grad` of every parameter. A parameter that is used several times has one gradient, ready at the last.
+
+    Raises:
+        BinsgdmError: the loss is no scalar, or some parameter that is trained gets no gradient.
+    """
+    trained = [(name, one) for name, one in task.module.named_parameters() if one.requires_grad]
+    if not trained:
+        raise BinsgdmError("the model: no parameter requires a gradient: there is nothing to train; return another")
+    work, saved, ready = _WorkSum(), _Saved(task), dict[str, tuple[tuple[int, ...], float]]()
+
+    def note(name: str) -> Callable[[Tensor], None]:
+        return lambda parameter: ready.update({name: (tuple(parameter.shape), work.flops)})
+
+    handles = [one.register_post_accumulate_grad_hook(note(name)) for name, one in trained]  # type: ignore[no-untyped-call]
+    try:
+        with work, saved_tensors_hooks(saved.keep, lambda tensor: tensor):
+            loss = task.loss_of(task.module)
+            forward = work.now
+            _check_loss(loss)
+            loss.backward()  # type: ignore[no-untyped-call]
+    finally:
+        for handle in handles:
+            handle.remove()
+    _check_all_are_ready([name for name, _ in trained], ready)
+    return ModelDescription(
+        gradients=_since_the_one_before(ready, forward.flops),
+        forward=forward,
+        backward=work.since(forward),
+        activation_bytes=saved.num_bytes,
+        dtype=trained[0][1].dtype,
+    )
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise BinsgdmError(
+            "the loss: must be one number that hangs on the parameters; return (module, inputs, loss), where loss "
+            "makes it of the module's output"
+        )
+
+
+def _check_all_are_ready(names: list[str], ready: dict[str, Any]) -> None:
+    missing = [name for name in names if name not in ready]
+    if missing:
+        raise BinsgdmError(
+            f"the model: {len(missing)} of {len(names)} parameters get no gradient, such as {missing[0]!r}: use all in "
+            "forward, or set their requires_grad to False"
+        )
+
+
+def _since_the_one_before(
+    ready: dict[str, tuple[tuple[int, ...], float]], begin_flops: float
+) -> tuple[ReadyGradient, ...]:
+    found, before = [], begin_flops
+    for name, (shape, flops) in ready.items():
+        found.append(ReadyGradient(name, shape, flops - before))
+        before = flops
+    return tuple(found)
+
+
+def without_memory(build: Callable[[], Task]) -> tuple[ModelDescription, int]:
+    """Build a model on fake tensors and describe it.
+
+    Args:
+        build: makes it, on the current default device.
+
+    Returns:
+        What it takes, and the bytes of all its parameters, those that are not trained included.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True), zeros_for_values():
+        task = build()
+        return describe(task), sum(one.numel() * one.element_size() for one in task.module.parameters())

@@ -1,0 +1,233 @@
+"""Find the model that a text names, and build it with a batch: shipped, of a library, or the user's own function."""
+
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from binsgdm.describe import unet
+from binsgdm.describe.llama import LLAMAS
+from binsgdm.errors import BinsgdmError, shown
+from binsgdm.measure.model_zoo import NAMES, Task
+from binsgdm.measure.shipped_models import SHIPPED, WITH_GRADIENTS, declare_torchvision_operators, what_is_missing
+
+LIBRARIES = ("torchvision", "timm", "transformers")
+Built = Callable[[], Any]
+
+
+class ModelOptions(NamedTuple):
+    """What of a batch can be chosen.
+
+    Attributes:
+        batch: samples.
+        length: tokens of a sequence; None for what the model was made for, at most 1024 of a config.
+        side: pixels of a side of an image; None for what the model was made for.
+    """
+
+    batch: int = 1
+    length: int | None = None
+    side: int | None = None
+
+
+class FoundModel(NamedTuple):
+    """A model that can be built.
+
+    Attributes:
+        title: for people.
+        build: makes the module with its batch, on the current default device.
+    """
+
+    title: str
+    build: Callable[[], Task]
+
+
+def find(source: str, options: ModelOptions) -> FoundModel:
+    """Return the model of a text.
+
+    Args:
+        source: a shipped name, `torchvision:NAME`, `timm:NAME`, `transformers:config.json`, a config's path, or
+            `module:function`.
+        options: of the batch.
+
+    Raises:
+        BinsgdmError: there is none, or its library is not installed.
+    """
+    home, _, name = source.partition(":")
+    if source.endswith(".json") and home not in LIBRARIES:
+        home, name = "transformers", source
+    if home in LIBRARIES and name:
+        _need(home)
+        return {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}[home](name, options)
+    if name:
+        return FoundModel(source, lambda: _own(source, home, name, options))
+    return _shipped(source, options)
+
+
+def _need(library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        raise BinsgdmError(f"{library}: is not installed: pip install {library} (of the version that goes with torch)")
+
+
+def _shipped(name: str, options: ModelOptions) -> FoundModel:
+    of_libraries = {one.name: one for one in WITH_GRADIENTS} | {one.workload: one.definition for one in SHIPPED}
+    if name == "unet":
+        return FoundModel("U-Net", lambda: unet.task(options.batch, options.side))
+    if name in NAMES:
+        return FoundModel(name, lambda: as_task(NAMES[name](options.batch)))
+    if name in LLAMAS:
+        return FoundModel(LLAMAS[name].title, lambda: LLAMAS[name].task(options.batch, options.length))
+    if name not in of_libraries:
+        known = [*of_libraries, *LLAMAS, "unet", *NAMES]
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}" if near else f"such as {', '.join(sorted(known)[:6])}"
+        raise BinsgdmError(
+            f"{shown(name)}: no shipped model ({hint}): write module:function, torchvision:NAME, timm:NAME or the path "
+            "of a config of transformers"
+        )
+    definition = of_libraries[name]
+    if missing := what_is_missing(definition):
+        raise BinsgdmError(f"{name}: needs {definition.library}: {missing}")
+    return FoundModel(definition.title, lambda: definition.build(options.batch))
+
+
+def _torchvision(name: str, options: ModelOptions) -> FoundModel:
+    declare_torchvision_operators()
+    models = importlib.import_module("torchvision").models
+    _check_known("torchvision", name, models.list_models())
+
+    def build() -> Task:
+        keywords = {"image_size": options.side} if options.side and name.startswith("vit_") else {}
+        module = models.get_model(name, weights=None, **keywords)
+        return _of_images(module, options.batch, options.side or 224)
+
+    return FoundModel(f"{name} (torchvision)", build)
+
+
+def _timm(name: str, options: ModelOptions) -> FoundModel:
+    declare_torchvision_operators()
+    timm = importlib.import_module("timm")
+    _check_known("timm", name, timm.list_models())
+
+    def build() -> Task:
+        module = timm.create_model(name, pretrained=False)
+        return _of_images(module, options.batch, options.side or module.default_cfg["input_size"][-1])
+
+    return FoundModel(f"{name} (timm)", build)
+
+
+def _check_known(library: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        raise BinsgdmError(
+            f"{library}:{name}: no such model of {library}{f'; did you mean {near[0]!r}' if near else ''}: see its "
+            "list_models()"
+        )
+
+
+def _of_images(module: nn.Module, batch: int, side: int) -> Task:
+    return as_task((module.train(), torch.randn(batch, 3, side, side)))
+
+
+def _transformers(name: str, options: ModelOptions) -> FoundModel:
+    """Return the model of a config, `config.json`, or `LlamaConfig:config.json` if the file does not say its type."""
+    given_class, _, path = name.rpartition(":")
+    config = _read_config(Path(path))
+    declare_torchvision_operators()
+    library = importlib.import_module("transformers")
+    kind = config.pop("model_type", "")
+    architectures = config.pop("architectures", None) or []
+    try:
+        config_class = getattr(library, given_class) if given_class else library.AutoConfig.for_model(kind).__class__
+    except (AttributeError, ValueError) as error:
+        raise BinsgdmError(
+            f"{name}: {given_class or kind or 'no model_type'}: no config class of transformers: write "
+            "transformers:LlamaConfig:config.json with the class of yours"
+        ) from error
+    model_class = getattr(library, architectures[0], None) if architectures else None
+
+    def build() -> Task:
+        made = config_class(**config)
+        made.use_cache = False
+        module = model_class(made) if model_class else library.AutoModelForCausalLM.from_config(made)
+        longest = getattr(made, "max_position_embeddings", 1024)
+        tokens = torch.randint(made.vocab_size, (options.batch, options.length or min(1024, longest)))
+        return as_task((module.train(), {"input_ids": tokens, "labels": tokens}))
+
+    title = architectures[0] if architectures else (given_class or kind)
+    return FoundModel(f"{title} of {Path(path).name}", build)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BinsgdmError(f"{path}: cannot be read as JSON ({error}): give the config.json of a model") from error
+    if not isinstance(found, dict):
+        raise BinsgdmError(f"{path}: a {type(found).__name__}: must be the config.json of a model")
+    return found
+
+
+def _own(source: str, home: str, function: str, options: ModelOptions) -> Task:
+    """Build by a function of the user, which takes the batch or nothing."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(home), function)
+    except (ImportError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name not in home.split("."):
+            raise  # of the user's own module
+        raise BinsgdmError(f"{source}: cannot be imported ({error}): run where {home} can be imported") from error
+    finally:
+        sys.path.pop(0)
+    try:
+        return as_task(found(options.batch) if _takes_batch(found) else found())
+    except BinsgdmError as error:
+        raise BinsgdmError(f"{source}: {error}") from error
+
+
+def _takes_batch(function: Callable[..., Any]) -> bool:
+    return any(
+        one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        for one in inspect.signature(function).parameters.values()
+    )
+
+
+def as_task(made: Any) -> Task:
+    """Return a task from (module, inputs) or (module, inputs, loss); inputs are a tensor, a tuple, or named in a dict.
+
+    Without a loss that of the library is taken, `output.loss`, else the mean of what the module returns.
+
+    Raises:
+        BinsgdmError: it is something else.
+    """
+    parts = made if isinstance(made, tuple) else (made,)
+    if not 2 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
+        raise BinsgdmError(f"returned {type(made).__name__}: must return (module, inputs) or (module, inputs, loss)")
+    module, inputs = parts[:2]
+    loss = parts[2] if len(parts) == 3 else mean_of_output
+    if isinstance(inputs, Mapping):
+        return Task(module=module, inputs=(), keywords=dict(inputs), loss=loss)
+    return Task(module=module, inputs=inputs if isinstance(inputs, tuple) else (inputs,), loss=loss)
+
+
+def mean_of_output(output: Any) -> Tensor:
+    """Return the loss that a library computes, else the mean of what a module returns.
+
+    Raises:
+        BinsgdmError: there is no tensor in it.
+    """
+    found = getattr(output, "loss", None)
+    if isinstance(found, Tensor):
+        return found
+    tensors = [one for one in torch.utils._pytree.tree_leaves(output) if isinstance(one, Tensor)]
+    numbers = [one for one in tensors if one.is_floating_point()]
+    if not numbers:
+        raise BinsgdmError(f"the module returns {type(output).__name__}, no tensor: return (module, inputs, loss)")
+    return torch.stack([one.float().mean() for one in numbers]).sum()

@@ -1,0 +1,61 @@
+"""A text names a model: shipped, of a library, or a function of the user."""
+
+import importlib.util
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from binsgdm.describe.model_description import without_memory
+from binsgdm.describe.model_sources import ModelOptions, find
+from binsgdm.errors import BinsgdmError
+
+
+def test_a_function_may_take_the_batch_or_nothing(tmp_path, monkeypatch):
+    (tmp_path / "my_models.py").write_text(
+        "import torch\n"
+        "def with_batch(batch): return torch.nn.Linear(2, 2), torch.ones(batch, 2)\n"
+        "def alone(): return torch.nn.Linear(2, 2), {'input': torch.ones(3, 2)}\n"
+        "def reads():\n"
+        "    module = torch.nn.Linear(2, 2)\n"
+        "    float(module.weight.sum()), bool((module.weight > 0).any()), module.bias.tolist()\n"
+        "    return module, torch.ones(1, 2)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    flops = [without_memory(find(f"my_models:{name}", ModelOptions(batch=5)).build)[0].forward.flops
+             for name in ("with_batch", "alone", "reads")]  # fmt: skip
+    assert flops == [5 * 8, 3 * 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("lama_7b", "did you mean 'llama_7b'"),
+        ("no_such_module:build", "cannot be imported"),
+        ("json:no_function", "cannot be imported"),
+        ("json:dumps", "returned str|missing"),
+        ("config.json", "cannot be read as JSON|transformers: is not installed"),
+    ],
+)
+def test_what_names_no_model_is_refused(source, sentence):
+    with pytest.raises((BinsgdmError, TypeError), match=sentence):
+        without_memory(find(source, ModelOptions()).build)
+
+
+@pytest.mark.parametrize("library", ["torchvision", "timm", "transformers"])
+def test_a_library_that_is_missing_is_named(library, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BinsgdmError, match=f"{library}: is not installed: pip install {library}"):
+        find(f"{library}:x", ModelOptions())
+
+
+def test_a_config_of_transformers_needs_no_download(tmp_path):
+    pytest.importorskip("transformers")
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 128}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    found, _ = without_memory(find(str(tmp_path / "config.json"), ModelOptions(length=16)).build)
+    assert len(found.gradients) == 2 * 9 + 3
