@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 # A law holds exactly but for rounding; messages may be padded by some elements a rank, compute by a little of its own.
 ROUNDING = 1e-9
-PADDING_ELEMENTS = 8
+PADDING_ELEMENTS = 32
 COMPUTE_TOLERANCE = 0.02
 BYTES_OF: dict[str, int] = {
     "int64": 8, "fp64": 8, "int32": 4, "fp32": 4, "int16": 2, "fp16": 2, "bf16": 2, "int8": 1, "uint8": 1, "bool": 1,
@@ -81,8 +81,8 @@ class Message(NamedTuple):
     dtype: str
 
     def padding_bytes(self, sizes: LayoutSizes) -> float:
-        """Return the most bytes by which ranks may round up."""
-        return float(PADDING_ELEMENTS * BYTES_OF.get(self.dtype, 8) * sizes.groups[self.group])
+        """Return the most bytes by which ranks may round up: slices of a node are padded for all nodes."""
+        return float(PADDING_ELEMENTS * BYTES_OF.get(self.dtype, 8) * sizes.world_size)
 
     def laws(self, recorded: Sequence[LayoutSizes]) -> list[Factor]:
         """Return the factors of laws that the message follows: those that hold to the byte, else the nearest one."""

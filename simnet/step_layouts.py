@@ -179,6 +179,9 @@ class _Resized:
         group, wanted = self._recordings[0].groups[operation.group], self._wanted
         what = f"{operation.kind} in group {group.name!r} of {group.size} ranks"
         if is_open:
+            if all(layout.ranks_per_node != wanted.ranks_per_node for layout in self._recordings):
+                repair = f"record a step with simnet record --ranks-per-node {wanted.ranks_per_node}"
+                return f"{what}: for {wanted.text} a message may grow with the ranks or stay; {repair}"
             nodes = sorted({wanted.num_nodes, *(layout.num_nodes for layout in self._recordings)})
             return (
                 f"{what}: for {wanted.text} a message may grow with the ranks or stay; record a second layout, such as "

@@ -80,6 +80,10 @@ class TestOneRecording:
         assert "streams.1.operations.0: all_gather in group 'group 0' of 16 ranks" in said
         assert "simnet record --nodes 2,8" in said
 
+    def test_other_ranks_of_a_node_are_to_be_recorded(self):
+        said = refused(2, 4, one_collective("all_gather", 16e6, mesh=[(8, 1), (2, 8)]))
+        assert said.endswith("record a step with simnet record --ranks-per-node 4")
+
     def test_an_all_gather_whose_group_stays_keeps_its_size(self):
         recording = one_collective("all_gather", 16e6, mesh=[(8, 1), (2, 8)])
         assert sent(resized(8, 8, recording)) == [16e6]
