@@ -1,70 +1,34 @@
-"""Read the Chrome traces of torch.profiler (Kineto): the phases and collectives of the training steps of a rank.
+"""The times of the training steps of a rank in the Chrome traces of torch.profiler (Kineto): phases and collectives.
 
-Names in the trace: `ProfilerStep#k` is a step, `gloo:...` and `ncclKernel...`/`ncclDevKernel...` are communication,
-`DistributedDataParallel.forward` and `Optimizer.step#...` are phases. With a GPU, `kernel` events are its compute and
-`gpu_user_annotation` events are the phases on the clock of the GPU. Times of gloo include waits for the slowest rank.
+Times of gloo include waits for the slowest rank.
 A process alone marks no forward: there it is the compute that is neither backward nor optimizer.
 """
 
-import re
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, Struct, field
+from simnet.calibrate import kineto_events
+from simnet.calibrate.kineto_events import (
+    BACKWARD,
+    ITEM_BYTES,
+    LAUNCH_ID,
+    NCCL_NAME,
+    OPTIMIZER,
+    Span,
+    TraceEvent,
+    count,
+    input_bytes,
+    is_communication,
+    is_compute,
+    is_within,
+    length,
+    union,
+)
 
-from simnet.errors import SimnetError, shown
-from simnet.schema import build
-from simnet.values import Count
-
-_STEP = re.compile(r"ProfilerStep#\d+")
-_COMMUNICATION = re.compile(r"gloo:|nccl(Dev)?Kernel")
-_OPTIMIZER = re.compile(r"Optimizer\.step#")
-_FORWARD = "DistributedDataParallel.forward"
-_BACKWARD = "autograd::engine::evaluate_function"
-_LAUNCH_ID = "External id"
-"""Argument by which a kernel names the operator that launched it."""
-_NCCL_NAME = re.compile(r"nccl(?:Dev)?Kernel_(\w+?)_")
-ITEM_BYTES = {
-    "float": 4, "Float": 4, "double": 8, "Double": 8, "c10::Half": 2, "Half": 2, "c10::BFloat16": 2, "BFloat16": 2,
-    "unsigned char": 1, "Byte": 1, "int": 4, "Int": 4, "long int": 8, "Long": 8,
-}  # fmt: skip
-Span = tuple[float, float]
-MAX_MICROSECONDS = 1e18
-"""Traces count from the start of the machine, or from 1970."""
-MAX_ELEMENTS = 2**50
-_REPAIR = "export the trace again"
-
-
-class _Distributed(Struct):
-    backend: str = ""
-    rank: Annotated[int, Meta(ge=0)] = 0
-    world_size: Count = 1
-
-
-class _Device(Struct):
-    name: str = ""
-
-
-class _TraceHeader(Struct):
-    """Entries of a trace other than its events."""
-
-    distributed: _Distributed | None = field(name="distributedInfo", default=None)
-    devices: tuple[_Device, ...] = field(name="deviceProperties", default=())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
-    """A span of time [s]."""
-
-    name: str
-    category: str
-    start_s: float
-    end_s: float
-    args: Mapping[str, Any]
+FORWARD = "DistributedDataParallel.forward"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,74 +81,37 @@ class Trace:
         )
 
 
-def looks_like(data: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object is a trace."""
-    return isinstance(data.get("traceEvents"), list)
-
-
 def parse(data: Mapping[str, Any], path: Path) -> Trace:
     """Return the steps of a trace.
 
     Raises:
         SimnetError: there are no steps in it, or an event is of another form.
     """
-    raw = enumerate(data["traceEvents"])
-    events = [_event(one, f"{path}: traceEvents[{at}]") for at, one in raw if _is_complete(one)]
+    events = kineto_events.events(data, path)
     on_gpu = any(event.category == "kernel" for event in events)
-    # With a GPU a trace marks each step twice, on the clock of the CPU and on that of the GPU: the first is read.
-    marks = [event for event in events if _STEP.fullmatch(event.name) and event.category == "user_annotation"]
-    if not marks:
-        raise SimnetError(f"{path}: no ProfilerStep: call prof.step() after every training step, and profile again")
-    about = build(_TraceHeader, data, str(path))
+    marks = kineto_events.steps(events, path)
+    about = kineto_events.header(data, path)
     return Trace(
         backend=about.distributed.backend if about.distributed else "",
         rank=about.distributed.rank if about.distributed else 0,
         world_size=about.distributed.world_size if about.distributed else 1,
         gpu=about.devices[0].name if on_gpu and about.devices else "",
-        steps=tuple(_step(mark, events, on_gpu=on_gpu) for mark in sorted(marks, key=lambda mark: mark.start_s)),
+        steps=tuple(_step(mark, events, on_gpu=on_gpu) for mark in marks),
     )
 
 
-def _is_complete(event: object) -> bool:
-    """Return whether an event is a span of time, and not a flow, a counter or the name of a thread."""
-    return isinstance(event, dict) and event.get("ph") == "X"
-
-
-def _event(raw: Mapping[str, Any], where: str) -> _Event:
-    if not {"name", "ts", "dur"} <= raw.keys():
-        raise SimnetError(f"{where}: an event without name, ts or dur: {_REPAIR}")
-    for key, kind, rule in (("name", str, "text"), ("cat", str, "text"), ("args", dict, "an object")):
-        if not isinstance(raw.get(key, kind()), kind):
-            raise SimnetError(f"{where}.{key}: {shown(raw[key])}: must be {rule}: {_REPAIR}")
-    start, duration = (_microseconds(raw[key], f"{where}.{key}") for key in ("ts", "dur"))
-    return _Event(
-        name=raw["name"],
-        category=raw.get("cat", ""),
-        start_s=start * 1e-6,
-        end_s=(start + duration) * 1e-6,
-        args=raw.get("args", {}),
-    )
-
-
-def _microseconds(given: object, where: str) -> float:
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not is_number or not 0 <= given < MAX_MICROSECONDS:  # type: ignore[operator]
-        raise SimnetError(f"{where}: {shown(given)}: must be a number of microseconds: {_REPAIR}")
-    return float(given)  # type: ignore[arg-type]
-
-
-def _step(mark: _Event, events: Sequence[_Event], *, on_gpu: bool) -> TracedStep:
+def _step(mark: TraceEvent, events: Sequence[TraceEvent], *, on_gpu: bool) -> TracedStep:
     # An event belongs to the step in which it starts, since a kernel may end in the next one.
     inside = [event for event in events if mark.start_s <= event.start_s < mark.end_s]
-    collectives = [event for event in inside if _is_communication(event, on_gpu=on_gpu)]
-    computes = [event for event in inside if _is_compute(event, on_gpu=on_gpu)]
+    collectives = [event for event in inside if is_communication(event, on_gpu=on_gpu)]
+    computes = [event for event in inside if is_compute(event, on_gpu=on_gpu)]
     phases = [event for event in inside if event.category == ("gpu_user_annotation" if on_gpu else "user_annotation")]
-    communicating, computing = _union(collectives), _union(computes)
-    forward_s = _length(_union(event for event in phases if event.name == _FORWARD))
-    optimizer_s = _length(_union(event for event in phases if _OPTIMIZER.match(event.name)))
-    backward = _union(event for event in inside if event.name.startswith(_BACKWARD))
-    backward_s = _kernels_s(inside, computes, backward) if on_gpu else _length(backward)
-    rest_s = max(_length(computing) - optimizer_s, 0.0)
+    communicating, computing = union(collectives), union(computes)
+    forward_s = length(union(event for event in phases if event.name == FORWARD))
+    optimizer_s = length(union(event for event in phases if OPTIMIZER.match(event.name)))
+    backward = union(event for event in inside if event.name.startswith(BACKWARD))
+    backward_s = _kernels_s(inside, computes, backward) if on_gpu else length(backward)
+    rest_s = max(length(computing) - optimizer_s, 0.0)
     if not forward_s and backward_s:
         forward_s = max(rest_s - backward_s, 0.0)
     elif on_gpu or not backward_s:
@@ -195,81 +122,36 @@ def _step(mark: _Event, events: Sequence[_Event], *, on_gpu: bool) -> TracedStep
         forward_s=forward_s,
         backward_s=backward_s,
         optimizer_s=optimizer_s,
-        compute_s=_length(computing),
-        communication_s=_length(communicating),
-        overlapped_s=_length(communicating) + _length(computing) - _length(_union([*collectives, *computes])),
+        compute_s=length(computing),
+        communication_s=length(communicating),
+        overlapped_s=length(communicating) + length(computing) - length(union([*collectives, *computes])),
         collectives=tuple(_traced_collective(event) for event in collectives),
     )
 
 
-def _kernels_s(inside: Sequence[_Event], kernels: Iterable[_Event], spans: Sequence[Span]) -> float:
+def _kernels_s(inside: Sequence[TraceEvent], kernels: Iterable[TraceEvent], spans: Sequence[Span]) -> float:
     """Return the time of the kernels whose operators started within spans of the CPU; 0 if no kernel names its own."""
-    starts = [start for start, _ in spans]
     launched: set[int] = set()
     for event in inside:
-        place = bisect_right(starts, event.start_s) - 1
-        if event.category == "cpu_op" and place >= 0 and event.start_s < spans[place][1]:
+        if event.category == "cpu_op" and is_within(event.start_s, spans):
             launched |= _launch_ids(event)
-    return _length(_union(kernel for kernel in kernels if _launch_ids(kernel) & launched))
+    return length(union(kernel for kernel in kernels if _launch_ids(kernel) & launched))
 
 
-def _launch_ids(event: _Event) -> set[int]:
+def _launch_ids(event: TraceEvent) -> set[int]:
     """Return the number that ties a kernel to its operator, if there is one."""
-    given = event.args.get(_LAUNCH_ID)
+    given = event.args.get(LAUNCH_ID)
     return {given} if isinstance(given, int) else set()
 
 
-def _is_communication(event: _Event, *, on_gpu: bool) -> bool:
-    return event.category == ("kernel" if on_gpu else "user_annotation") and bool(_COMMUNICATION.match(event.name))
-
-
-def _is_compute(event: _Event, *, on_gpu: bool) -> bool:
-    if on_gpu:
-        return event.category == "kernel" and not _COMMUNICATION.match(event.name)
-    return event.category == "cpu_op" and not event.name.startswith("c10d::")
-
-
-def _traced_collective(event: _Event) -> TracedCollective:
+def _traced_collective(event: TraceEvent) -> TracedCollective:
     """Read one collective: NCCL gives elements and dtype, gloo gives the shape of its input."""
     args = event.args
     if "In msg nelems" in args:
         name = str(args.get("Collective name", "")) or event.name
-        num_bytes = _count(args["In msg nelems"]) * ITEM_BYTES.get(str(args.get("dtype")), 0)
+        num_bytes = count(args["In msg nelems"]) * ITEM_BYTES.get(str(args.get("dtype")), 0)
     else:
-        found = _NCCL_NAME.match(event.name)
+        found = NCCL_NAME.match(event.name)
         name = found[1] if found else event.name.removeprefix("gloo:")
-        num_bytes = _input_bytes(args)
+        num_bytes = input_bytes(args)
     return TracedCollective(name=name, num_bytes=num_bytes, seconds=event.end_s - event.start_s)
-
-
-def _input_bytes(args: Mapping[str, Any]) -> int:
-    shapes, kinds = args.get("Input Dims"), args.get("Input type")
-    if not isinstance(shapes, list) or not isinstance(kinds, list):
-        return 0
-    total = 0
-    for dims, kind in zip(shapes, kinds, strict=False):
-        size = ITEM_BYTES.get(str(kind), 0)
-        for dim in dims if isinstance(dims, list) else ():
-            size *= _count(dim)
-        total += size
-    return total
-
-
-def _count(given: object) -> int:
-    """Return a number of elements; 0 where it is no valid number."""
-    return given if type(given) is int and 0 < given < MAX_ELEMENTS else 0
-
-
-def _union(events: Iterable[_Event]) -> list[Span]:
-    """Return the spans in which any event ran, without overlaps: operators nest, and streams run at once."""
-    joined: list[Span] = []
-    for start, end in sorted((event.start_s, event.end_s) for event in events):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((start, end))
-    return joined
-
-
-def _length(spans: Iterable[Span]) -> float:
-    return sum(end - start for start, end in spans)

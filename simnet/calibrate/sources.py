@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simnet.calibrate import iperf3, kineto, measurement_file, nccl_log, step_rows
+from simnet.calibrate import iperf3, kineto, kineto_events, measurement_file, nccl_log, step_rows
 from simnet.errors import SimnetError
 from simnet.files import gunzipped, read_bytes
 from simnet.parsing import parse_json
@@ -61,7 +61,7 @@ def _add(found: Sources, path: Path) -> None:
         _add_text(found, raw, path)
         return
     data = json_object(raw, path)
-    if kineto.looks_like(data):
+    if kineto_events.looks_like(data):
         found.traces.append((kineto.parse(data, path), path))
     elif iperf3.looks_like(data):
         found.iperf3.append((data, path))

@@ -27,9 +27,11 @@ def command() -> None:
 @command.command(
     "import",
     help="Make a recorded step of FILES: Chakra execution traces (protobuf or JSON) of one or several ranks, which "
-    "must be alike.",
-    epilog="\b\nExample:\n"
-    "  simnet step import trace.0.et trace.1.et --nodes 2 --ranks-per-node 8 --comm-groups groups.json -o step.json",
+    "must be alike, or one trace of torch.profiler with record_shapes. Both may be packed by gzip.\n\n"
+    "Nodes and ranks need no option where the trace has them.",
+    epilog="\b\nExamples:\n"
+    "  simnet step import trace.0.et trace.1.et --nodes 2 --ranks-per-node 8 --comm-groups groups.json -o step.json\n"
+    "  simnet step import profile.json.gz --ranks-per-node 8 -o step.json",
 )
 @click.argument("files", nargs=-1, required=True, type=options.INPUT_PATH)
 @click.option("-o", "--output", type=options.OUTPUT_PATH, required=True, help="Write the recorded step to this file.")

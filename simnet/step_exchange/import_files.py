@@ -4,11 +4,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from simnet import files
+from simnet.calibrate import kineto_events
 from simnet.errors import SimnetError
-from simnet.step_exchange import chakra_import, chakra_json, chakra_node, chakra_protobuf, process_groups
+from simnet.step_exchange import (
+    chakra_import,
+    chakra_json,
+    chakra_node,
+    chakra_protobuf,
+    process_groups,
+    profiler_import,
+)
 from simnet.step_exchange.chakra_import import ChakraRank
 from simnet.step_exchange.chakra_node import ChakraTrace
 from simnet.step_exchange.process_groups import Ranks, WorldShape
@@ -38,29 +46,51 @@ def step_of(paths: Sequence[Path], options: ImportOptions) -> StepFile:
     """Return the step that traces hold.
 
     Args:
-        paths: Chakra execution traces of one or several ranks.
+        paths: Chakra execution traces of one or several ranks, or one trace of torch.profiler.
         options: what the traces do not say.
 
     Raises:
         SimnetError: one cannot be read or is no such trace, they hold no step of symmetric ranks, or an option has no
             effect.
     """
-    return _chakra_step([_chakra_rank(path, at) for at, path in enumerate(paths)], options)
+    loaded = [_loaded(path) for path in paths]
+    traces = [(one, path) for one, path in zip(loaded, paths, strict=True) if not isinstance(one, ChakraTrace)]
+    if not traces:
+        ranks = [_chakra_rank(one, path, at) for at, (one, path) in enumerate(zip(loaded, paths, strict=True))]  # type: ignore[arg-type]
+        return _chakra_step(ranks, options)
+    if len(paths) > 1:
+        raise SimnetError(
+            f"{files.label(traces[0][1])}: a trace of torch.profiler besides others: one rank stands for all; give its "
+            "trace alone"
+        )
+    return _profiled_step(*traces[0], options)
 
 
-def _chakra_rank(path: Path, at: int) -> ChakraRank:
+def _profiled_step(data: Mapping[str, Any], path: Path, options: ImportOptions) -> StepFile:
+    if options.comm_groups is not None:
+        raise SimnetError("--comm-groups: has no effect on a trace of torch.profiler; drop it")
+    traced = profiler_import.parse(data, path)
+    shape = profiler_import.world(traced, options.num_nodes, options.ranks_per_node)
+    return _step_file(profiler_import.layout_of(traced, shape, options.step), traced.source)
+
+
+def _chakra_rank(trace: ChakraTrace, path: Path, at: int) -> ChakraRank:
     """Return the trace of a rank, whose number stands in the name of its file, or else is its place."""
     found = _RANK.search(path.name)
-    return ChakraRank(trace=_chakra_trace(path), rank=int(found[1]) if found else at, where=files.label(path))
+    return ChakraRank(trace=trace, rank=int(found[1]) if found else at, where=files.label(path))
 
 
-def _chakra_trace(path: Path) -> ChakraTrace:
+def _loaded(path: Path) -> ChakraTrace | Mapping[str, Any]:
+    """Return the content of a file: a Chakra trace, or the JSON of torch.profiler."""
     where = files.label(path)
     data = files.gunzipped(files.read_bytes(path), path)
     if not data:
         raise SimnetError(f"{where}: is empty; give a Chakra execution trace, or one of torch.profiler")
     if chakra_json.looks_like(data):
-        trace = chakra_json.parse(chakra_json.objects(data, where), where)
+        found = chakra_json.objects(data, where)
+        if len(found) == 1 and kineto_events.looks_like(found[0]):
+            return found[0]
+        trace = chakra_json.parse(found, where)
     else:
         trace = chakra_protobuf.parse(data, where)
     chakra_node.check_version(trace, where)

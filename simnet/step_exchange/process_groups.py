@@ -41,6 +41,8 @@ def world_shape(
     Raises:
         SimnetError: they say too little, or contradict each other.
     """
+    if world_size == 1:
+        num_nodes, ranks_per_node = num_nodes or 1, ranks_per_node or 1
     if ranks_per_node is None and gpus and world_size and num_nodes is None:
         ranks_per_node = min(gpus, world_size)
     if world_size is not None:

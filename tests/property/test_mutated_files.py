@@ -238,6 +238,30 @@ KINDS = {
         wrap=gzip.compress,
         commands=("calibrate in.json.gz --batch 4 --workload new/out",),
     ),
+    "profiler": Kind(
+        name="in.json.gz",
+        whole=lambda: json.loads(gzip.decompress(KINETO.read_bytes())),
+        wrap=gzip.compress,
+        commands=("step import in.json.gz --ranks-per-node 2 -o new/out",),
+    ),
+    "chakra": Kind(
+        name="in.0.et",
+        whole=(GOLDEN / "chakra/pytorch.0.et").read_bytes,
+        commands=("step import in.0.et --ranks-per-node 4 -o new/out",),
+    ),
+    "chakra of simnet": Kind(
+        name="in.5.et", whole=(GOLDEN / "chakra/exported.5.et").read_bytes, commands=("step import in.5.et -o new/out",)
+    ),
+    "chakra in JSON": Kind(
+        name="in.0.json",
+        whole=(GOLDEN / "chakra/pytorch.0.json").read_bytes,
+        commands=("step import in.0.json --ranks-per-node 4 -o new/out",),
+    ),
+    "recorded step": Kind(
+        name="in.json",
+        whole=lambda: of_json(GOLDEN / "chakra/step.json"),
+        commands=("step export in.json --chakra new/out", "show in.json", "check in.json"),
+    ),
     "base": Kind(
         name="in.toml",
         whole=lambda: BASE,
