@@ -16,6 +16,8 @@ NOT_MODELLED = frozenset({
     "zero2", "zero3", "zero_1", "zero_2", "zero_3", "zero_one_adam",
 })  # fmt: skip
 
+NOT_YET = "Not modelled yet, but simnet record takes the collectives of your own script."
+
 
 class SimnetError(Exception):
     """A mistake in what the user gave; the message says where, what was given, the rule, and the repair."""
@@ -38,7 +40,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
     Returns:
         `" Did you mean 'num_nodes'?"`, or a list of the known names if none is near and they are few; before the list
-        `" Not modelled yet."` where the given name is in `NOT_MODELLED`.
+        that it is not modelled, and what to do instead, where the given name is in `NOT_MODELLED`.
     """
     import difflib  # takes a millisecond, which most runs need not spend
 
@@ -47,7 +49,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     close = [] if is_known_elsewhere else difflib.get_close_matches(given, names, n=1, cutoff=MISSPELLING_RATIO)
     if close:
         return f" Did you mean {close[0]!r}?"
-    not_yet = " Not modelled yet." if is_known_elsewhere else ""
+    not_yet = f" {NOT_YET}" if is_known_elsewhere else ""
     return f"{not_yet} Known: {', '.join(names)}." if 0 < len(names) <= MAX_LISTED_NAMES else not_yet
 
 

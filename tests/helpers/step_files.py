@@ -46,6 +46,18 @@ def step(*recordings: Mapping[str, Any], compute: str = "counted", **more: Any) 
     return {"format": "simnet-step", "version": 1, "source": source, "recordings": list(recordings), **more}
 
 
+def two_layouts() -> dict[str, Any]:
+    """Return a step on two layouts, with what compresses and gathers between the nodes."""
+    mesh = [(16, 1), (8, 1), (2, 8)], [(24, 1), (8, 1), (3, 8)]
+    layouts = []
+    for nodes, groups in zip((2, 3), mesh, strict=True):
+        (ops, sent), more = ddp(2), {"num_steps": 1, "gradient_bytes": 50e6, "notes": ["a note"]}
+        codec = [compute("encode", after=[[0, 1]], name="pack"), compute("decode")]
+        between = [collective("all_gather", 1e6 * nodes, 2), collective("broadcast", 1e6, 1)]
+        layouts.append(layout([ops, sent, codec, between], nodes, 8, groups, **more))
+    return step(*layouts)
+
+
 def write(path: Path, data: Mapping[str, Any]) -> Path:
     path.write_text(json.dumps(data))
     return path

@@ -27,6 +27,7 @@ from hypothesis import settings
 from simnet import files
 from simnet.commands.main import cli
 from simnet.commands.terminal import LINE
+from tests.helpers import step_files
 from tests.helpers.mutations import VALUES, as_json, as_toml, damaged, damaged_bytes
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
@@ -41,10 +42,9 @@ LINKS = GOLDEN / "lab_campaign/links_2x1_100mbit.json"
 SECONDS, MEMORY = 60, 8 * 2**30
 CLUSTER = {
     **pod()["cluster"],
-    "gpu": "A100",
-    "fabric": {"nodes_per_leaf": 1, "oversubscription": 2.0},
+    "gpu": "A100", "fabric": {"nodes_per_leaf": 1, "oversubscription": 2.0},
     "slow_nodes": [{"node": 1, "nic_slowdown": 2.0}],
-}
+}  # fmt: skip
 WORKLOAD = {
     **pod()["workload"], "title": "W", "batch_per_rank": 4, "dtype": "fp16", "source": "a paper",
 }  # fmt: skip
@@ -259,8 +259,13 @@ KINDS = {
     ),
     "recorded step": Kind(
         name="in.json",
-        whole=lambda: of_json(GOLDEN / "chakra/step.json"),
-        commands=("step export in.json --chakra new/out", "show in.json", "check in.json"),
+        whole=step_files.two_layouts,
+        commands=(
+            *("step export in.json --nodes 2 --chakra new/out", "show in.json", "check in.json"),
+            "simulate whole.toml --set cluster.num_nodes=4 -o new/out",
+            "advise whole.toml --step in.json --systems BinSGDM --draws 0 -o new/out",
+        ),
+        others={"whole.toml": pod(strategy={"kind": "recorded", "file": "in.json"})},
     ),
     "base": Kind(
         name="in.toml",

@@ -122,7 +122,8 @@ def test_values_are_shown_cut_in_the_middle() -> None:
 
 @pytest.mark.parametrize("name", ["fsdp", "FSDP", "fully-sharded", "zero", "local_sgd"])
 def test_what_is_not_modelled_yet_is_told_apart_from_a_misspelling(name: str) -> None:
-    assert did_you_mean(name, ["qsgd", "zeros", "all_reduce"]) == " Not modelled yet. Known: all_reduce, qsgd, zeros."
+    text = "Not modelled yet, but simnet record takes the collectives of your own script."
+    assert did_you_mean(name, ["qsgd", "zeros", "all_reduce"]) == f" {text} Known: all_reduce, qsgd, zeros."
 
 
 def test_a_name_that_is_half_another_is_no_misspelling_of_it() -> None:
