@@ -18,6 +18,8 @@ FORMAT: Literal["simnet-step"] = "simnet-step"
 VERSION = 1
 # A step of a thousand collectives and ten thousand kernels takes some megabytes.
 MAX_BYTES = 2**26
+# One a process group, and some of the side.
+MAX_STREAMS = 1000
 REPAIR = "record the step again with simnet record"
 Amount = Annotated[float, Meta(ge=0.0, le=1e30)]
 Number = Annotated[int, Meta(ge=0)]
@@ -279,6 +281,8 @@ def _check_head(data: bytes, where: str) -> None:
 def _check_layout(layout: RecordedLayout, where: str) -> None:
     if layout.world_size > MAX_RANKS:
         raise SimnetError(f"{where}: {layout.text}: at most {MAX_RANKS} ranks; {REPAIR} on fewer nodes")
+    if len(layout.streams) > MAX_STREAMS:
+        raise SimnetError(f"{where}.streams: {len(layout.streams)} streams: at most {MAX_STREAMS}; {REPAIR}")
     if not any(True for _ in layout.operations):
         raise SimnetError(f"{where}.streams: no operation: a step must do something; {REPAIR}")
     for number, group in enumerate(layout.groups):

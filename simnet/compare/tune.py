@@ -7,6 +7,7 @@ from simnet import step_file
 from simnet.compare import whatif
 from simnet.errors import SimnetError, did_you_mean
 from simnet.hardware import Calibration
+from simnet.registry import tag_of
 from simnet.step_timer import StepTimer
 from simnet.strategies import STRATEGIES, AnyStrategy, DenseAllReduce, RecordedStep
 from simnet.units import Size
@@ -87,6 +88,8 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
         kinds.setdefault(variants[0].kind, []).append(system)
     found: list[str] = []
     for name in names:
+        if name.partition(":")[0] == tag_of(RecordedStep):
+            raise SimnetError(f"--systems: {name!r}: a recorded step is a file; give it by --step FILE")
         if name not in known and name not in kinds:
             near = did_you_mean(name, [*known, *kinds]) or f" Known: {', '.join(known)}."
             raise SimnetError(f"--systems: {name!r}: unknown system.{near}")

@@ -95,7 +95,7 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             payload_bytes=_payload_bytes(layout) or step.gradient_bytes,
             algorithm="+".join(sorted({one.schedule.label for one in found if one.schedule.rounds})) or "none",
             num_steps=layout.num_steps,
-            notes=(*layout.notes, *_notes(path, layout, step)),
+            notes=(*layout.notes, *_notes(path, layout, step), *self._notes_of_seconds(path)),
         )
 
     def _timed_by(self, path: Path) -> TimedBy:
@@ -106,6 +106,12 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 "the GPU with --timed, or use 'workload'"
             )
         return timed_by
+
+    def _notes_of_seconds(self, path: Path) -> tuple[str, ...]:
+        """Say whose seconds compute takes."""
+        source = step_file.read(path).source
+        on = source.gpu or source.device
+        return (f"compute takes the seconds that were recorded on {on}",) if self.compute == "recorded" else ()
 
     def _check_fits(self, layout: RecordedLayout, step: Step) -> None:
         if layout.micro_batches != step.micro_batches:

@@ -52,6 +52,7 @@ SENT = (*FIRST, "streams", 1, "operations", 0)
         ((*FIRST, "num_nodes"), 0, "num_nodes: 0: must be a whole number of at least 1"),
         ((*FIRST, "num_nodes"), 10**9, "at most 1000000 ranks"),
         ((*FIRST, "streams"), [], "streams: no operation"),
+        ((*FIRST, "streams"), [{}] * 1001, "streams: 1001 streams: at most 1000"),
         ((*FIRST, "streams"), [{"operations": []}], "streams: no operation"),
         ((*FIRST, "groups", 0, "size"), 3, "groups.0: size 3, stride 1: must tile 2 x 8 ranks"),
         ((*FIRST, "groups", 0, "stride"), 2, "groups.0: size 16, stride 2: must tile 2 x 8 ranks"),

@@ -45,6 +45,10 @@ class TestSystems:
         with pytest.raises(SimnetError, match=f"unknown system. Did you mean '{near}'"):
             chosen([name])
 
+    def test_a_recorded_step_is_given_by_its_file(self) -> None:
+        with pytest.raises(SimnetError, match="a recorded step is a file; give it by --step FILE"):
+            chosen(["recorded:file=step.json"])
+
     def test_gradients_of_16_bits_are_not_cast(self) -> None:
         assert set(dense_systems("fp32")) == {"DDP fp32", "DDP bf16"}
         assert set(dense_systems("fp16")) == {"DDP fp16"}

@@ -81,6 +81,7 @@ def test_recorded_seconds_are_taken_as_they_are(tmp_path):
     found = simulate(point(tmp_path, data, {"compute": "recorded"}))
     assert found.result.iteration_s == pytest.approx(3.5)
     assert any("never communicates" in note for note in found.notes)
+    assert "compute takes the seconds that were recorded on cpu" in found.notes
 
 
 def test_what_compresses_takes_its_bytes_over_the_memory_bandwidth(tmp_path):
