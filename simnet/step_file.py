@@ -247,6 +247,7 @@ def decode(data: bytes, where: str) -> StepFile:
 def encode(step: StepFile) -> bytes:
     """Return a step as its file holds it, without keys that have their default."""
     plain = msgspec.to_builtins(step)
+    plain["recordings"] = [{key: value for key, value in one.items() if value} for one in plain["recordings"]]
     for layout in plain["recordings"]:
         for stream in layout["streams"]:
             stream["operations"] = [_without_defaults(one) for one in stream["operations"]]

@@ -52,10 +52,16 @@ MAX_NAME = 80
 
 @dataclass(frozen=True, kw_only=True)
 class ChakraRank:
-    """The trace of one rank, how messages call its file, and what it tells of process groups."""
+    """The trace of one rank.
+
+    Attributes:
+        trace: its content.
+        rank: its number; None where the name of the file does not say it.
+        where: how messages call the file.
+    """
 
     trace: ChakraTrace
-    rank: int
+    rank: int | None
     where: str
 
 
@@ -64,7 +70,7 @@ class _Reader:
     """What is known while the nodes of one rank are read, and what was found."""
 
     where: str
-    rank: int
+    rank: int | None
     world: WorldShape
     pg_ranks: Mapping[str, Ranks]
     own: RecordedLayout | None
@@ -319,6 +325,11 @@ def _group(node: ChakraNode, reader: _Reader) -> int:
     else:
         ranks = everyone
     title = name or (WORLD if len(ranks) == reader.world.size else f"involved_dim {_digits(dimensions)}")
+    if reader.rank is not None and reader.rank not in ranks and dimensions is None:
+        raise SimnetError(
+            f"{reader.place(node)}: rank {reader.rank} is not in its process group {title!r}, {shown(list(ranks))}; "
+            "name the file of each rank NAME.RANK.et, and give --nodes and --ranks-per-node of all ranks"
+        )
     shape = process_groups.shape_of(ranks, title, reader.world, reader.place(node))
     for place, known in enumerate(reader.groups):
         if (known.size, known.stride) == (shape.size, shape.stride):

@@ -56,7 +56,7 @@ def step_of(paths: Sequence[Path], options: ImportOptions) -> StepFile:
     loaded = [_loaded(path) for path in paths]
     traces = [(one, path) for one, path in zip(loaded, paths, strict=True) if not isinstance(one, ChakraTrace)]
     if not traces:
-        ranks = [_chakra_rank(one, path, at) for at, (one, path) in enumerate(zip(loaded, paths, strict=True))]  # type: ignore[arg-type]
+        ranks = [_chakra_rank(one, path) for one, path in zip(loaded, paths, strict=True)]  # type: ignore[arg-type]
         return _chakra_step(ranks, options)
     if len(paths) > 1:
         raise SimnetError(
@@ -74,10 +74,10 @@ def _profiled_step(data: Mapping[str, Any], path: Path, options: ImportOptions) 
     return _step_file(profiler_import.layout_of(traced, shape, options.step), traced.source)
 
 
-def _chakra_rank(trace: ChakraTrace, path: Path, at: int) -> ChakraRank:
-    """Return the trace of a rank, whose number stands in the name of its file, or else is its place."""
+def _chakra_rank(trace: ChakraTrace, path: Path) -> ChakraRank:
+    """Return the trace of a rank, whose number may stand in the name of its file."""
     found = _RANK.search(path.name)
-    return ChakraRank(trace=trace, rank=int(found[1]) if found else at, where=files.label(path))
+    return ChakraRank(trace=trace, rank=int(found[1]) if found else None, where=files.label(path))
 
 
 def _loaded(path: Path) -> ChakraTrace | Mapping[str, Any]:

@@ -104,6 +104,14 @@ def test_process_groups_are_read_from_the_file_of_astra_sim(tmp_path: Path) -> N
     assert "pg_name: '1': its ranks are not in the trace; give them with --comm-groups" in refused(ranks[0])
 
 
+def test_a_rank_that_is_not_in_its_own_group_is_refused(tmp_path: Path) -> None:
+    groups = tmp_path / "groups.json"
+    groups.write_text('{"1": [0, 4], "2": [1, 5]}')
+    options = ImportOptions(num_nodes=2, ranks_per_node=4, comm_groups=groups)
+    path = chakra_traces.write(tmp_path / "t.5.et", collective(0, pg_name="1"))
+    assert "rank 5 is not in its process group '1', [0, 4]" in refused(path, options=options)
+
+
 def test_seconds_of_several_ranks_are_their_mean(tmp_path: Path) -> None:
     ranks = [
         chakra_traces.write(tmp_path / f"t.{rank}.et", compute(0, micros=micros))
