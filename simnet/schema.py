@@ -106,6 +106,14 @@ def decode(struct: type[T], data: bytes, where: str) -> T:
     return build(struct, parse_json(data, where), where)
 
 
+def peek(struct: type[T], data: bytes) -> T | None:
+    """Return those keys of JSON that tell a kind of file from others; None where it is no object."""
+    try:
+        return msgspec.json.decode(data, type=struct)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
 def _read_custom(kind: type, given: object) -> object:
     """Build what msgspec does not know: a quantity or options from text, or a registered struct from its table."""
     if issubclass(kind, Quantity | SystemOptions):

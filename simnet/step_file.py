@@ -185,13 +185,10 @@ class _StepHead(Struct):
 def holds_step(path: Path) -> bool:
     """Tell whether a file is meant as a recorded step."""
     try:
-        return _format(files.read_bytes(path)) == FORMAT
-    except (SimnetError, ValueError, RecursionError):
+        head = schema.peek(_StepHead, files.read_bytes(path))
+    except SimnetError:
         return False
-
-
-def _format(data: bytes) -> object:
-    return msgspec.json.decode(data, type=_StepHead).format
+    return head is not None and head.format == FORMAT
 
 
 def read(path: Path) -> StepFile:
@@ -266,12 +263,11 @@ def _without_defaults(operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_head(data: bytes, where: str) -> None:
-    try:
-        head = msgspec.json.decode(data, type=_StepHead)
-    except (ValueError, RecursionError):
+    head = schema.peek(_StepHead, data)
+    if head is None:
         plain = parse_json(data, where)  # whose message says where the JSON is wrong
-        given = plain.get("format", UNSET) if isinstance(plain, dict) else UNSET
-        head = _StepHead(format=given, version=plain.get("version", UNSET) if isinstance(plain, dict) else UNSET)
+        table = plain if isinstance(plain, dict) else {}
+        head = _StepHead(format=table.get("format", UNSET), version=table.get("version", UNSET))
     if head.format != FORMAT:
         raise SimnetError(f"{where}: no format {FORMAT!r}: not a recorded step; name a file that simnet record writes")
     if head.version != VERSION:

@@ -4,7 +4,6 @@ With a GPU these are its kernels and copies. Without, compute is where operators
 collective was launched, and gloo's threads are the stream of the collectives.
 """
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 from simnet.calibrate import kineto_events
 from simnet.calibrate.kineto_events import Span, TraceEvent
 from simnet.errors import SimnetError, shown
+from simnet.parsing import parse_json
 from simnet.program import IterationPart
 from simnet.step_file import OperationKind
 
@@ -180,8 +180,8 @@ def _nccl_message(event: TraceEvent, operators: Mapping[int, Mapping[str, Any]],
 def _ranks(given: object) -> tuple[int, ...]:
     """Return ranks that stand in the trace as a list or as its text; () where a long list is cut short there."""
     try:
-        found = json.loads(given) if isinstance(given, str) else given
-    except ValueError:
+        found = parse_json(given.encode(errors="replace"), "ranks") if isinstance(given, str) else given
+    except SimnetError:
         return ()
     is_whole = isinstance(found, list) and all(type(rank) is int and rank >= 0 for rank in found)
     return tuple(found) if is_whole else ()  # type: ignore[arg-type]
